@@ -173,7 +173,7 @@ def test_a_node_whose_answer_drips_is_given_up(kind: str, tmp_path: Path) -> Non
         folder.write("api.json", {"url": f"http://{address}", "pid": 1})
         with (
             Client(folder.path, seconds=0.5) as client,
-            pytest.raises(Unavailable, match="no whole answer to GET /v1/st"),
+            pytest.raises(Unavailable, match="no complete answer to GET /v1/st"),
         ):
             client.get("/v1/status")
 

@@ -204,7 +204,7 @@ def test_only_one_process_has_a_folder(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with running(folder):
-            with pytest.raises(Refused, match="running already"):
+            with pytest.raises(Refused, match="already running"):
                 Host(DataDirectory(folder.path))
 
     asyncio.run(work())

@@ -89,18 +89,18 @@ def test_every_error_has_a_status_and_a_hint() -> None:
 WRONG = [
     (["nod"], 2, "no command 'nod'"),
     (["node", "shwo"], 2, "no command 'shwo'"),
-    (["peers"], 6, "no node lives here"),
-    (["id", "show"], 6, "no node lives here"),
-    (["node", "start"], 6, "no node lives here"),
+    (["peers"], 6, "there is no node in this directory"),
+    (["id", "show"], 6, "there is no node in this directory"),
+    (["node", "start"], 6, "there is no node in this directory"),
     (["node", "init", "--listen", "http://x:1"], 3, "endpoint"),
-    (["node", "init", "--api", "0.0.0.0:80"], 3, "stays on this machine"),
+    (["node", "init", "--api", "0.0.0.0:80"], 3, "needs a loopback address"),
     (["node", "init", "--api", "here"], 3, "HOST:PORT"),
     (["node", "init", "--name", "a\nb"], 3, "name"),
     (["publish"], 2, "missing argument"),
     (["publish", "x", "--wait", "for ever"], 2, "invalid value for --wait: 'for ever'"),
     (["publish", "x", "--wait-s", "1w"], 2, "'--wait-s': '1w' is no length of time; give seconds, or"),
     (["bench", "--seconds", "1h"], 2, "'--seconds': '1h' is more than 60 seconds"),
-    (["publish", "-5"], 6, "no node lives here"),
+    (["publish", "-5"], 6, "there is no node in this directory"),
     (["contact", "add", "bob"], 2, "'bob' is not a contact"),
     (["contact", "add", "@nowhere"], 6, "nowhere"),
     (["contact", "add", "veil:garbage"], 3, "not a contact, or not complete"),
@@ -189,7 +189,7 @@ def test_two_nodes_are_started_used_and_stopped(veil: Veil, tmp_path: Path) -> N
     try:
         for name in here:
             assert veil.apart("node", "start", *at[name]).facts()["listens"].startswith("tls://127.0.0.1:")
-        assert "running already" in veil("node", "start", *at["bob"]).error
+        assert "already running" in veil("node", "start", *at["bob"]).error
         for name, other in (("alice", "bob"), ("bob", "alice")):
             contact = tmp_path / f"{name}.contact"
             contact.write_text(veil.done("contact", "show", *at[name]).out)

@@ -44,7 +44,7 @@ def test_part_of_a_parcel_is_refused(cut: int) -> None:
 
 
 def test_a_parcel_for_another_is_refused() -> None:
-    with pytest.raises(Unverified, match="for another node"):
+    with pytest.raises(Unverified, match="addressed to another node"):
         file_lane.unpack(packed(), EVE.public_key)
 
 
@@ -285,7 +285,7 @@ def test_no_more_parcels_are_left_than_the_bound(tmp_path: Path) -> None:
 
 def test_a_stick_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
     async def work() -> None:
-        with pytest.raises(Unavailable, match="no such folder"):
+        with pytest.raises(Unavailable, match="folder does not exist"):
             await FileLane(ALICE).dial(Endpoint("file", path=str(tmp_path / "stick")), BOB.public_key, None)
 
     asyncio.run(work())

@@ -54,7 +54,9 @@ def test_each_dial_has_a_circuit_of_its_own(tmp_path: Path) -> None:
     assert len(set(proxies[0].names)) == 2
 
 
-@pytest.mark.parametrize(("reply", "why"), [(1, "proxy failed"), (4, "not reachable"), (5, "refused"), (99, "99")])
+@pytest.mark.parametrize(
+    ("reply", "why"), [(1, "failure of the proxy"), (4, "host unreachable"), (5, "refused"), (99, "99")]
+)
 def test_a_refusal_of_the_proxy_is_said(reply: int, why: str, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=why):
         dial(tmp_path, reply)

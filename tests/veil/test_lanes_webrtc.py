@@ -77,7 +77,7 @@ def test_nobody_to_carry_an_offer_is_said() -> None:
     async def work() -> None:
         signalling = CarriedSignalling(lambda peer, data: False)
         lane = WebRtcLane(signalling)
-        with pytest.raises(Unavailable, match="no other lane"):
+        with pytest.raises(Unavailable, match="no session on another lane"):
             await lane.dial(PLACE, BOB.public_key)
 
     asyncio.run(work())
@@ -119,6 +119,6 @@ def test_a_library_that_is_absent_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(builtins, "__import__", without)
     monkeypatch.setattr("importlib.import_module", without)
-    with pytest.raises(Unavailable, match="needs aiortc, which is not installed") as missing:
+    with pytest.raises(Unavailable, match="aiortc is not installed") as missing:
         library("aiortc", "webrtc")
     assert "pip install" in missing.value.__notes__[0]

@@ -1,1 +1,1 @@
-"""The local API: what programs on the same machine use a node by. JSON over HTTP, events over a WebSocket too."""
+"""The local API of a node: JSON over HTTP on loopback, and events over a WebSocket."""

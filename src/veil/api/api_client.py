@@ -1,6 +1,6 @@
-"""The local API as programs use it: calls that answer with plain JSON, or raise the error the node raised.
+"""A client of the local API. Calls return JSON values, or raise the error that the node raised.
 
-The standard library's client does: it is loaded in a tenth of the time of any other, and commands are short.
+It uses `http.client`, which loads in a tenth of the time of other clients; commands are short-lived.
 """
 
 import http.client
@@ -18,14 +18,14 @@ from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Malformed, VeilError
 
 _BY_KIND = {kind: error for error, (_, kind) in STATUS.items()}
-_SECONDS = 90.0  # for a whole call; a node lets an event be waited for 60
+_SECONDS = 90.0  # for a whole call; a request for events may wait 60 s at the node
 
 
 class Client:
-    """Talks to the node of a folder, while that runs."""
+    """Sends requests to the running node of a data directory."""
 
     def __init__(self, data_dir: Path, *, seconds: float = _SECONDS) -> None:
-        """A call raises `Unavailable` where its whole answer takes longer than `seconds`."""
+        """A call raises `Unavailable` if the complete answer takes longer than `seconds`."""
         directory = DataDirectory(data_dir)
         directory.check()
         where = directory.read("api.json").get("url")
@@ -65,7 +65,7 @@ class Client:
         try:
             return json.loads(data)
         except ValueError:
-            raise Malformed("node", "its answer is not JSON") from None
+            raise Malformed("node", "the answer is not JSON") from None
 
     def _send(self, method: str, target: str, body: dict[str, object] | None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
@@ -74,20 +74,20 @@ class Client:
             answer = self._http.getresponse()
             published = answer.read()
         except TimeoutError:
-            error = Unavailable("node", f"no whole answer to {method} {target} within {self._seconds:g} s")
-            error.add_note("veil node status shows whether it works; try again later")
+            error = Unavailable("node", f"no complete answer to {method} {target} within {self._seconds:g} s")
+            error.add_note("check the node with veil node status, and retry later")
             raise error from None
         except (OSError, http.client.HTTPException):
             raise _not_running(self._data_dir) from None
         finally:
-            self._http.close()  # a node may end between two calls: no call goes to one that is gone
+            self._http.close()  # the node may restart between two calls
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise _error(answer.status, published)
         return published
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection for one call, whose timeout is for all of it."""
+    """A connection for one call. The timeout covers the whole call."""
 
     def connect(self) -> None:
         assert isinstance(self.timeout, float)
@@ -97,7 +97,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _TimedSocket(socket.socket):
-    """Its timeout is what is left until a deadline: a byte now and then does not begin it anew."""
+    """A socket with a deadline: slow partial data does not restart the timeout."""
 
     def __init__(self, connected: socket.socket, ends: float) -> None:
         super().__init__(connected.family, connected.type, connected.proto, connected.detach())
@@ -119,7 +119,7 @@ class _TimedSocket(socket.socket):
 
 
 def _not_running(data_dir: Path) -> Unavailable:
-    error = Unavailable("node", f"the one of {data_dir} is not running")
+    error = Unavailable("node", f"no node is running in {data_dir}")
     error.add_note(f"start it with: veil node start --data-dir {data_dir}")
     return error
 
@@ -131,5 +131,5 @@ def _error(status: int, published: bytes) -> VeilError:
         for hint in error_response.get("hints", ()):
             error.add_note(hint)
     except (ValueError, KeyError, TypeError):
-        return Malformed("node", f"it answered {status}, and not in its own way")
+        return Malformed("node", f"unexpected answer with HTTP status {status}")
     return error

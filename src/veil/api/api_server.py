@@ -1,7 +1,7 @@
-"""Events over a WebSocket: first what was missed, by number, then what happens, each as one text message of JSON.
+"""The API server: authentication, requests, and events over a WebSocket.
 
-Nothing is queued for a reader: it is told what the node has on disk, at its own pace. One that is so slow that events
-are gone before it read them is told so, by an event of kind `gap`.
+A WebSocket gets the events after `since`, then new ones, each as one JSON text message. Nothing is queued per reader:
+events are read from the store at the pace of the reader. A reader that is too slow gets an event of kind `gap`.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from veil.runtime.node_settings import host_port, is_loopback
 from veil.veil_errors import Malformed, VeilError
 
 _READ_BYTES = 4_096
-_AT_A_TIME = 64
+_EVENTS_PER_READ = 64
 _ANY_SEQ = (1 << 53) - 1
 _GOING_AWAY = 1001
 
 
 class EventStream:
-    """One reader."""
+    """One WebSocket reader of events."""
 
     def __init__(self, host: Host, request: Request, subprotocol: str | None) -> None:
         self._host = host
@@ -45,10 +45,10 @@ class EventStream:
         self._wire = WSConnection(ConnectionType.SERVER)
 
     async def run(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until the reader leaves."""
+        """Send events until the reader closes the connection."""
         self._open(writer)
         self._host.listeners.add(self._on_event)
-        works = asyncio.ensure_future(self._listen(reader, writer)), asyncio.ensure_future(self._tell(writer))
+        works = asyncio.ensure_future(self._read(reader, writer)), asyncio.ensure_future(self._send_events(writer))
         try:
             await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -63,7 +63,7 @@ class EventStream:
         try:
             self._wire.receive_data(self._request.head)
             if not any(isinstance(event, Opening) for event in self._wire.events()):
-                raise Malformed("request", "not one for a WebSocket")
+                raise Malformed("request", "not a WebSocket request")
             writer.write(self._wire.send(AcceptConnection(subprotocol=self._subprotocol)))
         except RemoteProtocolError as error:
             raise Malformed("request", str(error)) from None
@@ -71,7 +71,7 @@ class EventStream:
     def _on_event(self, event: Event) -> None:
         self._more.set()
 
-    async def _tell(self, writer: asyncio.StreamWriter) -> None:
+    async def _send_events(self, writer: asyncio.StreamWriter) -> None:
         node = self._host.node
         while True:
             self._more.clear()
@@ -80,15 +80,15 @@ class EventStream:
                 writer.write(self._wire.send(TextMessage(data=json.dumps(gap))))
                 self._since = node.first_seq - 1
             known = names(self._host)
-            for event in node.events(self._since, _AT_A_TIME):
+            for event in node.events(self._since, _EVENTS_PER_READ):
                 self._since = event.seq
                 writer.write(self._wire.send(TextMessage(data=json.dumps(json_views.event(event, known)))))
                 await writer.drain()
             if self._since >= node.last_seq:
                 await self._more.wait()
 
-    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A reader says nothing but that it is there, or leaves."""
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer pings, and return when the reader closes."""
         while data := await reader.read(_READ_BYTES):
             try:
                 self._wire.receive_data(data)
@@ -105,7 +105,7 @@ _SUBPROTOCOL = "veil.token."
 
 
 class ApiServer:
-    """Serves one node."""
+    """Serves the local API of one node."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -114,13 +114,13 @@ class ApiServer:
         self.url = ""
 
     async def start(self) -> None:
-        """Listen, and write down where, for who finds the folder."""
+        """Listen, and write the URL to `api.json`."""
         address, port = host_port(self._host.settings.api)
         try:
             port = await self._http.start(address, port)
         except OSError as error:
             refused = Unavailable(f"{address}:{port}", error.strerror or str(error))
-            refused.add_note("another node may have it: choose one with veil node set --api HOST:PORT")
+            refused.add_note("the address may be in use: choose another with veil node set --api HOST:PORT")
             raise refused from None
         self.url = f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
         self._host.directory.write("api.json", {"url": self.url, "pid": os.getpid()})
@@ -154,19 +154,19 @@ class ApiServer:
         return None
 
     def _rejection(self, request: Request) -> Response | None:
-        """What is said to who may not ask: a page of another site that was led here, or anyone without the token."""
+        """The error response for a foreign Host or Origin (DNS rebinding, other sites) or a wrong token."""
         if not is_loopback(_hostname(f"//{request.headers.get('host', '')}") or ""):
-            return failure(HTTPStatus.FORBIDDEN, "refused", "host", "the local API is asked by its own address only")
+            return failure(HTTPStatus.FORBIDDEN, "refused", "host", "the Host header is not a loopback address")
         origin = _hostname(request.headers.get("origin", ""))
         if origin is not None and not is_loopback(origin):
-            return failure(HTTPStatus.FORBIDDEN, "refused", "origin", "not of this machine")
+            return failure(HTTPStatus.FORBIDDEN, "refused", "origin", "the Origin header is not a loopback address")
         if not any(hmac.compare_digest(found.encode(), self._token.encode()) for found in _tokens(request)):
-            return failure(HTTPStatus.UNAUTHORIZED, "refused", "token", "missing, or not this node's")
+            return failure(HTTPStatus.UNAUTHORIZED, "refused", "token", "missing or wrong; see api.token")
         return None
 
 
 def _hostname(url: str) -> str | None:
-    """None where it names no host; empty, which no host is, where it is no URL."""
+    """The host of a URL; None if it has none, empty if the URL is invalid."""
     try:
         return urlsplit(url).hostname
     except ValueError:

@@ -1,4 +1,4 @@
-"""HTTP/1.1, as much of it as a local API needs: bounded, one request at a time, parsed by `httptools`."""
+"""A small HTTP/1.1 server for the local API: bounded, one request at a time, parsed by `httptools`."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 524_288
 MAX_CONNECTIONS = 64
 IDLE_SECONDS = 120.0  # between two requests
-REQUEST_SECONDS = 30.0  # from the first byte of a request to its last, and for its answer to be taken
+REQUEST_SECONDS = 30.0  # to receive a request, and to send its response
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 4 * MAX_BODY_BYTES
 _READ_BYTES = 65_536
@@ -27,7 +27,7 @@ _READ_BYTES = 65_536
 
 @dataclass(slots=True)
 class Request:
-    """One request; `head` is as it came, for who takes the connection over."""
+    """One request. `head` has the raw bytes, for a protocol upgrade."""
 
     method: str = ""
     path: str = ""
@@ -41,7 +41,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One answer."""
+    """One response."""
 
     status: int
     body: bytes
@@ -66,7 +66,7 @@ class Response:
 
 
 class BadRequest(Exception):
-    """What came is no request that is taken here; says why."""
+    """The request is invalid or exceeds a bound."""
 
 
 Handle = Callable[[Request], Awaitable[Response]]
@@ -74,7 +74,7 @@ Upgrade = Callable[[Request, asyncio.StreamReader, asyncio.StreamWriter], Awaita
 
 
 class _Parser:
-    """Gathers one request from what the library tells."""
+    """Builds one request from the callbacks of `httptools`."""
 
     def __init__(self) -> None:
         self.request = Request()
@@ -83,7 +83,7 @@ class _Parser:
         self._url = b""
         self._in_body = False
         self._in_second = False
-        self._body = bytearray()  # it may come in many small chunks
+        self._body = bytearray()  # may arrive in many small chunks
 
     def feed(self, data: bytes) -> None:
         if not self._in_body:
@@ -96,12 +96,12 @@ class _Parser:
         except httptools.HttpParserError as error:
             raise BadRequest(f"not HTTP: {error}") from None
         if self._in_second:
-            # What it says was mixed with the first, so neither is carried out.
-            raise BadRequest("another request came before the first was answered")
+            # Both requests are mixed in the parser, so reject both.
+            raise BadRequest("pipelined requests are not supported")
         if not self._in_body and len(self.request.head) > MAX_HEAD_BYTES:
-            raise BadRequest("a head of more bytes than is taken")
+            raise BadRequest(f"the head has more than {MAX_HEAD_BYTES} bytes")
         if len(self._body) > MAX_BODY_BYTES:
-            raise BadRequest(f"a body of more than the {MAX_BODY_BYTES} bytes that are taken")
+            raise BadRequest(f"the body has more than {MAX_BODY_BYTES} bytes")
         if self.done:
             self.request.body = bytes(self._body)
 
@@ -130,7 +130,7 @@ class _Parser:
 
 
 class HttpServer:
-    """Serves on one address. `upgrade` may take a connection over, or answer that it does not."""
+    """Serves one address. `upgrade` takes over a connection, or returns an error response."""
 
     def __init__(self, handle: Handle, upgrade: Upgrade, *, request_seconds: float = REQUEST_SECONDS) -> None:
         self._handle = handle
@@ -140,7 +140,7 @@ class HttpServer:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def start(self, host: str, port: int) -> int:
-        """The port it is at: the one that was given out, where 0 was asked for."""
+        """Start to listen and return the port, which the system chooses for port 0."""
         self._server = await asyncio.start_server(self._on_connection, host, port)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
@@ -165,12 +165,12 @@ class HttpServer:
             while await self._one(reader, writer):
                 pass
         except (OSError, asyncio.IncompleteReadError, TimeoutError):
-            return  # who asked is gone, or says nothing
+            return  # the client is gone or too slow
         finally:
             await close_writer(writer)
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Serve one request; whether another may follow."""
+        """Serve one request. Return whether the connection stays open."""
         parser = _Parser()
         try:
             async with asyncio.timeout(IDLE_SECONDS) as deadline:
@@ -204,7 +204,7 @@ class HttpServer:
 
 
 async def _drain_input(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Close so that the answer is read: while more comes than was taken, the system would throw it away."""
+    """Drain the input before closing: otherwise a TCP reset could discard the response."""
     left = LINGER_BYTES
     with suppress(TimeoutError):
         async with asyncio.timeout(LINGER_SECONDS):
@@ -214,7 +214,7 @@ async def _drain_input(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
                 left -= len(data)
 
 
-# What each class of error is to a caller. A test proves that none is missing.
+# HTTP status and error kind by class. A test checks that the table is complete.
 STATUS: dict[type[VeilError], tuple[int, str]] = {
     Malformed: (HTTPStatus.BAD_REQUEST, "malformed"),
     Unverified: (HTTPStatus.UNPROCESSABLE_ENTITY, "unverified"),

@@ -1,4 +1,4 @@
-"""What a node shows, as JSON: bytes as lowercase hex, payloads as base64 and, where they are text, as text too."""
+"""JSON views: bytes as lowercase hex, payloads as base64 and, if printable, also as text."""
 
 import base64
 import math
@@ -14,7 +14,7 @@ from veil.runtime.keyring import NamedGroup
 
 
 def plain(value: object) -> Any:
-    """Any value of a node's views."""
+    """The JSON form of a value."""
     match value:
         case bytes():
             return value.hex()
@@ -30,12 +30,12 @@ def plain(value: object) -> Any:
             return [plain(one) for one in value]
     if is_dataclass(value):
         return {one.name: plain(getattr(value, one.name)) for one in fields(value)}
-    raise TypeError(f"{type(value).__name__} is not shown")
+    raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def event(one: Event, names: Mapping[bytes, str]) -> dict[str, Any]:
-    """An event. A delivered one has its payload in base64, and in `text` where it is text; the secret of a group is
-    taken in by the node, and shown to nobody.
+    """An event, with its payload in base64 and, if printable, in `text`. Invitations contain a group secret and are
+    shown without payload.
     """
     data = {name: plain(value) for name, value in one.data.items() if name != "payload"}
     payload, sender = one.data.get("payload"), one.data.get("sender")
@@ -50,7 +50,7 @@ def event(one: Event, names: Mapping[bytes, str]) -> dict[str, Any]:
 
 
 def as_text(payload: bytes) -> str | None:
-    """The payload as text, where it is text that can be shown."""
+    """The payload as text, or None if it is not printable UTF-8."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
@@ -75,7 +75,7 @@ def entry(one: AddressBookEntry) -> dict[str, Any]:
 
 
 def group(one: NamedGroup) -> dict[str, Any]:
-    """What is shown of a group: nothing of its secrets."""
+    """A group without its secrets."""
     newest = one.group.newest
     kept = [secret.generation for secret in one.group.secrets]
     return {"name": one.name, "group_id": newest.group_id.hex(), "generation": newest.generation, "readable": kept}

@@ -1,4 +1,4 @@
-"""What requests ask for, out of JSON: each reader raises `Malformed` and says what is missing or wrong."""
+"""Request fields from JSON or the query string. Every accessor raises `Malformed` for invalid values."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ _MAX_DIGITS = 15
 
 
 class RequestFields:
-    """The fields of a request's body, or of its query."""
+    """The fields of a request body or query string."""
 
     def __init__(self, fields: dict[str, Any]) -> None:
         self._fields = fields
@@ -38,13 +38,13 @@ class RequestFields:
     def text(self, name: str, default: str | None = None) -> str:
         found = self._fields.get(name, default)
         if not isinstance(found, str):
-            raise Malformed(name, "missing, or not text")
+            raise Malformed(name, "missing, or not a string")
         return found
 
     def texts(self, name: str) -> tuple[str, ...]:
         found = self._fields.get(name, [])
         if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-            raise Malformed(name, "not a list of texts")
+            raise Malformed(name, "not a list of strings")
         return tuple(found)
 
     def number(self, name: str, default: int, most: int = MAX_UINT16) -> int:
@@ -52,7 +52,7 @@ class RequestFields:
         if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= _MAX_DIGITS:
             found = int(found)
         if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= most:
-            raise Malformed(name, f"not a whole number up to {most}")
+            raise Malformed(name, f"not an integer from 0 to {most}")
         return found
 
     def flag(self, name: str, default: bool | None = None) -> bool | None:
@@ -65,7 +65,7 @@ class RequestFields:
         return hex32(self.text(name), name)
 
     def payload(self) -> bytes:
-        """`text`, or `payload_b64` for any bytes."""
+        """The payload from `text` or `payload_b64`."""
         if self.has("payload_b64") == self.has("text"):
             raise Malformed("payload", "give either text or payload_b64")
         if self.has("text"):
@@ -87,7 +87,7 @@ def hex32(text: str, name: str) -> bytes:
 
 
 def pubkey(host: Host, wanted: str) -> bytes:
-    """A node's key: in hex, or that of a contact by its name. `self` is this node."""
+    """A public key from hex, from the name of a contact, or from `self`."""
     if wanted == "self":
         return host.groups.ring.signing.public_key
     try:
@@ -97,7 +97,7 @@ def pubkey(host: Host, wanted: str) -> bytes:
 
 
 def destination(host: Host, fields: RequestFields) -> Destination:
-    """`to` a contact, `group` a group, or neither: our own feed."""
+    """The destination: contact `to`, group `group`, or the own feed without either."""
     if fields.has("to") and fields.has("group"):
         raise Malformed("to", "give a contact or a group, not both")
     if fields.has("to"):
@@ -123,11 +123,11 @@ def subscription(host: Host, fields: RequestFields) -> Subscription:
         return Subscription.group(host.groups.ring.group(fields.text("group")).group_id, namespace)
     if kind == "relay-mailbox":
         return Subscription.relay_mailbox(host.book.find(fields.text("contact")).contact.delivery_pubkey, namespace)
-    raise Refused("kind", f"{kind!r} is none of feed, mailbox, group, relay, relay-mailbox")
+    raise Refused("kind", f"{kind!r} is not one of feed, mailbox, group, relay, relay-mailbox")
 
 
 def _tag(host: Host, fields: RequestFields, namespace: int) -> bytes:
-    """A tag, or that of the feed of a publisher."""
+    """The field `tag`, or the feed tag of `publisher`."""
     if fields.has("tag"):
         return fields.hex32("tag")
     return feed_tag(pubkey(host, fields.text("publisher")), namespace)

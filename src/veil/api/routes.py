@@ -1,4 +1,4 @@
-"""What the local API answers. Every route is a row of `ROUTES`; docs/veil.md shows the same table."""
+"""The routes of the local API. docs/veil.md has the same table."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ Handler = Callable[[Host, Request], Any]
 
 
 def names(host: Host) -> dict[bytes, str]:
-    """What keys are called here."""
+    """Local names by public key."""
     known = {entry.contact.pubkey: entry.name for entry in host.book}
     return known | {host.groups.ring.signing.public_key: "self"}
 
@@ -36,7 +36,7 @@ def status(host: Host, request: Request) -> object:
 
 
 def lanes(host: Host, request: Request) -> object:
-    """Each lane: where it listens, how it does, and why it is not there."""
+    """Each lane: endpoints, statistics, or why it is absent."""
     found = []
     for info in host.node.lanes():
         lane = host.lanes.running.get(info.lane)
@@ -116,7 +116,7 @@ def cancel(host: Host, request: Request) -> object:
 
 
 def feed(host: Host, request: Request) -> object:
-    """What was delivered, the newest last."""
+    """Delivered messages, newest last."""
     fields = RequestFields(dict(request.query))
     limit = fields.number("limit", DEFAULT_EVENTS, MAX_EVENTS)
     since = fields.number("since", 0, _ANY_SEQ)
@@ -135,7 +135,7 @@ def feed(host: Host, request: Request) -> object:
 
 
 async def events(host: Host, request: Request) -> object:
-    """What happened after `since`; where that is nothing, what happens within `wait_s`."""
+    """Events after `since`. If there are none, wait up to `wait_s` for one."""
     fields = RequestFields(dict(request.query))
     since, limit = fields.number("since", 0, _ANY_SEQ), fields.number("limit", DEFAULT_EVENTS, MAX_EVENTS)
     wait_s = fields.number("wait_s", 0, MAX_WAIT_S)
@@ -176,13 +176,13 @@ def set_policy(host: Host, request: Request) -> object:
     fields = RequestFields.body(request.body)
     key, wanted = pubkey(host, fields.text("pubkey")), fields.text("tier")
     if wanted.upper() not in (*Tier.__members__, "NONE"):
-        raise Malformed("tier", f"{wanted!r} is none of {', '.join(name.lower() for name in Tier.__members__)}, none")
+        raise Malformed("tier", f"{wanted!r}, not {', '.join(name.lower() for name in Tier.__members__)} or none")
     host.node.set_tier(key, None if wanted == "none" else Tier[wanted.upper()])
     return json_views.plain(host.node.explain(key))
 
 
 def explain(host: Host, request: Request) -> object:
-    """Why a node, or what comes under a tag, is treated as it is."""
+    """The tier of a node or tag, with reasons."""
     fields = RequestFields(dict(request.query))
     if fields.has("tag"):
         return json_views.plain(
@@ -196,7 +196,7 @@ def endorse(host: Host, request: Request) -> object:
 
 
 def tag(host: Host, request: Request) -> object:
-    """The tag of a publisher's feed, which is all that its readers need."""
+    """The tag of the feed of a publisher."""
     fields = RequestFields(dict(request.query))
     namespace = fields.number("namespace", Namespace.PUBLIC_FEED)
     return {"tag": feed_tag(pubkey(host, fields.text("publisher", "self")), namespace).hex(), "namespace": namespace}
@@ -216,7 +216,7 @@ def groups(host: Host, request: Request) -> object:
 
 
 def create_group(host: Host, request: Request) -> object:
-    """A new group; with `secret`, the one of all who have it."""
+    """Create a group, or join the agreed group of `secret`."""
     fields = RequestFields.body(request.body)
     if fields.has("secret"):
         namespace = fields.number("namespace", Namespace.PRIVATE)
@@ -241,7 +241,7 @@ def leave(host: Host, request: Request) -> object:
 
 
 def metrics(host: Host, request: Request) -> object:
-    """Prometheus text, or JSON where `format=json` is asked for."""
+    """Prometheus text, or JSON with `format=json`."""
     numbers = host.node.metrics()
     if request.query.get("format") == "json":
         return json_views.plain(numbers)
@@ -293,15 +293,15 @@ ROUTES: dict[tuple[str, str], Handler] = {
 
 
 async def answer(host: Host, request: Request) -> Response:
-    """What a route says. Raise `VeilError` where it says no."""
+    """Run the handler of a route. Raise `VeilError` if it fails."""
     route = ROUTES.get((request.method, request.path))
     if route is None:
         known = {method for method, path in ROUTES if path == request.path}
         if known:
-            reason = f"{request.path} takes {', '.join(sorted(known))}"
+            reason = f"{request.path} supports only {', '.join(sorted(known))}"
             error = {"kind": "refused", "what": "method", "reason": reason}
             return Response.json({"error": error}, HTTPStatus.METHOD_NOT_ALLOWED)
-        error = {"kind": "refused", "what": "path", "reason": f"there is no {request.path}"}
+        error = {"kind": "refused", "what": "path", "reason": f"{request.path} does not exist"}
         return Response.json({"error": error}, HTTPStatus.NOT_FOUND)
     found = route(host, request)
     if isinstance(found, Awaitable):

@@ -1,1 +1,1 @@
-"""The wire form of existing VEIL nodes: the same objects and shards, written their way."""
+"""The encoding of existing VEIL nodes for the same objects and shards."""

@@ -1,8 +1,8 @@
-"""The dialect as a wire form: how existing nodes cut objects into shards, and which shape they choose.
+"""The dialect: shards, shapes, keys and signatures as existing nodes compute them.
 
-Blocks are filled up with zeros. The old hardened mode rotates the blocks by a number taken from the root and adds each
-to its neighbour: it needs no key and hides nothing (its first block is always in plain, and so is any beside zeros).
-It is here to talk to existing nodes, and nowhere else.
+Blocks are padded with zeros. The old hardened mode rotates the blocks by a number from the root and XORs each with its
+neighbour. It has no key and hides nothing: the first block, and any block next to zeros, is in plain text. Use it only
+to communicate with existing nodes.
 """
 
 from collections.abc import Mapping
@@ -28,14 +28,14 @@ from veil.profiles import LARGE, MICRO, SMALL, Shape
 from veil.veil_errors import Malformed, Refused, Unverified
 from veil.veil_limits import KIB, MAX_OBJECT_BYTES, MAX_UINT16
 
-# What an object flagged PUBLIC is sealed with.
+# The key of objects with the flag PUBLIC.
 PUBLIC_KEY = SharedKey(bytes(32))
 
 _EVEN = b"\x02"
 
 
 def node_key(secret: bytes) -> bytes:
-    """The key a node seals with: its own, so that only holders of the same secret can read it."""
+    """The key of objects of a node, for holders of its secret."""
     return h(b"veil/encrypt-key/v1" + secret)
 
 
@@ -45,11 +45,11 @@ def object_nonce(address: Address, now_step: int, payload: bytes) -> bytes:
 
 
 def dm_key(secret: bytes, peer_pubkey: bytes) -> bytes:
-    """The key two nodes share for direct messages: of the x of their exchange, with the peer's point taken even."""
+    """The shared key of two nodes for direct messages, from the x coordinate of ECDH with the even peer point."""
     try:
         shared = PublicKey(_EVEN + peer_pubkey).multiply(secret)
     except ValueError:
-        raise Malformed("dm key", "not a key of secp256k1") from None
+        raise Malformed("dm key", "not a secp256k1 key") from None
     return h(b"veil-dm-v1:" + shared.format()[1:])
 
 
@@ -59,7 +59,7 @@ _FNV_OFFSET, _FNV_PRIME, _FNV_MASK = 0x811C9DC5, 0x01000193, (1 << 32) - 1
 
 
 def channel_namespace(base: int, channel: str) -> int:
-    """The namespace of a channel: its base, moved by a 32-bit FNV-1a hash of the name."""
+    """The namespace of a channel: `base` plus the 32-bit FNV-1a hash of the name."""
     value = _FNV_OFFSET
     for byte in (channel.strip().lower() or DEFAULT_CHANNEL).encode():
         value = (value ^ byte) * _FNV_PRIME & _FNV_MASK
@@ -75,7 +75,7 @@ _NO_RANDOMNESS = bytes(32)
 
 
 class Scheme(Enum):
-    """By which rule a signature of the dialect holds."""
+    """Signature schemes of the dialect."""
 
     BIP340 = "bip340"
     ED25519 = "ed25519"
@@ -90,11 +90,11 @@ class SchnorrKey:
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != SECRET_BYTES:
-            raise Malformed("schnorr key", f"{len(secret)} secret bytes, not {SECRET_BYTES}")
+            raise Malformed("schnorr key", f"the secret has {len(secret)} bytes, not {SECRET_BYTES}")
         try:
             self._key = PrivateKey(secret)
         except ValueError:
-            raise Malformed("schnorr key", "not a number below the order of the curve") from None
+            raise Malformed("schnorr key", "not a valid secp256k1 scalar") from None
         self.public_key = PublicKeyXOnly.from_secret(secret).format()
 
     def sign(self, digest: bytes) -> bytes:
@@ -109,34 +109,34 @@ def signing_digest(obj: ObjectV1, sender_pubkey: bytes) -> bytes:
 
 
 def sign_object(obj: ObjectV1, key: SchnorrKey | SigningKey) -> ObjectV1:
-    """The object with its sender and signature, and the flag that says so."""
+    """The object with sender, signature and the flag `signed`."""
     named = replace(obj, flags=obj.flags | Flags.SIGNED, sender_pubkey=key.public_key, signature=bytes(SIGNATURE_BYTES))
     return replace(named, signature=key.sign(signing_digest(named, key.public_key)))
 
 
 def verify_object(obj: ObjectV1) -> Scheme | None:
-    """The scheme by which an object's signature holds, None where it has none. Raise `Unverified` where none does."""
+    """Verify the signature and return its scheme, or None for an unsigned object. Raise `Unverified` if it fails."""
     if obj.sender_pubkey is None or obj.signature is None:
         return None
     digest = signing_digest(obj, obj.sender_pubkey)
-    if _schnorr_holds(obj.sender_pubkey, digest, obj.signature):
+    if _schnorr_verifies(obj.sender_pubkey, digest, obj.signature):
         return Scheme.BIP340
     object_signature.verify(obj.sender_pubkey, digest, obj.signature, "object")
     return Scheme.ED25519
 
 
-def _schnorr_holds(public_key: bytes, digest: bytes, signature: bytes) -> bool:
+def _schnorr_verifies(public_key: bytes, digest: bytes, signature: bytes) -> bool:
     try:
         return PublicKeyXOnly(public_key).verify(signature, sha256(digest).digest())
     except ValueError:
-        return False  # half of all 32 bytes are no x of the curve: then the key is not one of this scheme
+        return False  # not an x coordinate of the curve, so not a key of this scheme
 
 
 MICRO_BYTES, SMALL_BYTES = 8 * KIB, 128 * KIB
 
 
 class DialectForm:
-    """The form of existing nodes."""
+    """The form of objects and shards of existing nodes."""
 
     name = "dialect"
 
@@ -156,13 +156,13 @@ class DialectForm:
         return dialect_wire.decode_shard(data)
 
     def shard_id(self, data: bytes) -> bytes:
-        """Of the spelling that existing nodes write, whichever the shard came in."""
+        """The hash of the integer-array encoding, whichever encoding arrived."""
         return h(dialect_wire.encode_shard(dialect_wire.decode_shard(data)))
 
     def cut(self, of: ShardSet, encoded: bytes) -> list[bytes]:
         k, size = of.shape.k, of.shape.bucket_size - HEADER_BYTES
         if not 0 < len(encoded) <= k * size:
-            raise ValueError(f"{len(encoded)} bytes of object are not for {k} shards of {size}")
+            raise ValueError(f"an object of {len(encoded)} bytes does not fit {k} shards of {size}")
         data = encoded.ljust(k * size, b"\x00")
         if of.erasure_mode is ErasureMode.HARDENED:
             data = b"".join(rotate_and_add(of.object_root, [data[at : at + size] for at in range(0, len(data), size)]))
@@ -179,10 +179,10 @@ class DialectForm:
         try:
             dialect_wire.read_object(reader)
         except Malformed as error:
-            raise Unverified("object", f"the shards do not fit together: {error.reason}") from None
+            raise Unverified("object", f"the shards are inconsistent: {error.reason}") from None
         encoded, rest = data[: reader.at], data[reader.at :]
         if h(encoded) != of.object_root or any(rest):
-            raise Unverified("object", "it does not have the root that its shards name")
+            raise Unverified("object", "its hash is not the root in its shards")
         return encoded
 
 
@@ -190,13 +190,13 @@ DIALECT = DialectForm()
 
 
 def choose_shape(size: int, object_root: bytes, jitter: int = 0) -> Shape:
-    """The shape existing nodes choose for an encoded object. Raise `Refused` where there is none."""
+    """The shape that existing nodes choose for an encoded object. Raise `Refused` if there is none."""
     if not size:
-        raise Refused("object", "nothing to send")
+        raise Refused("object", "the object is empty")
     profile = MICRO if size <= MICRO_BYTES else SMALL if size <= SMALL_BYTES else LARGE
     fitting = [shape for shape in profile.shapes if shape.k * (shape.bucket_size - HEADER_BYTES) >= size]
     if not fitting:
-        raise Refused("object", f"{size} bytes, more than any shape holds")
+        raise Refused("object", f"{size} bytes are more than any shape holds")
     return fitting[object_root[0] % (min(jitter, len(fitting) - 1) + 1)]
 
 
@@ -239,13 +239,13 @@ def publish(
     now_step: int = 0,
     nonce: bytes | None = None,
 ) -> Published:
-    """Seal a payload as existing nodes do. Raise `Refused` where its encoding is longer than they take."""
+    """Seal a payload as existing nodes do. Raise `Refused` if the encoding exceeds their limit."""
     nonce = object_nonce(address, now_step, payload) if nonce is None else nonce
     sealed = lock.seal(address, nonce, payload)
     obj = ObjectV1(address, flags & ~Flags.SIGNED, nonce, sealed, _PADDING, payload_root=h(payload))
     encoded = DIALECT.encode_object(sign_object(obj, signer) if signer else obj)
     if len(encoded) > MAX_OBJECT_BYTES:
-        raise Refused("object", f"{len(encoded)} bytes as existing nodes write it, more than {MAX_OBJECT_BYTES}")
+        raise Refused("object", f"{len(encoded)} bytes in the dialect encoding are more than {MAX_OBJECT_BYTES}")
     root = h(encoded)
     of = ShardSet(address, root, choose_shape(len(encoded), root, jitter), mode)
     shards = enumerate(DIALECT.cut(of, encoded))
@@ -253,10 +253,10 @@ def publish(
 
 
 def receive(of: ShardSet, encoded: bytes, policy: NamespacePolicy) -> Received:
-    """The object that was put together from shards, if it may stand where they say. Needs no key."""
+    """Decode and verify a restored object: address, signature and namespace policy. Needs no key."""
     obj = DIALECT.decode_object(encoded)
     if obj.address != of.address:
-        raise Malformed("object", "it names another address than its shards")
+        raise Malformed("object", "its address differs from the address of its shards")
     if not obj.signed and policy.requires_signature(obj.address.namespace):
         raise Refused("object", f"objects of namespace {obj.address.namespace} must be signed")
     verify_object(obj)
@@ -264,7 +264,7 @@ def receive(of: ShardSet, encoded: bytes, policy: NamespacePolicy) -> Received:
 
 
 def open_object(received: Received, key: Key | None = None) -> Opened:
-    """What an object says, for who has its key; a public one opens without."""
+    """Decrypt the payload of an object. Public objects need no key."""
     obj = received.obj
     keys = [found for found in (key, PUBLIC_KEY if obj.flags & Flags.PUBLIC else None) if found is not None]
     for candidate in keys:
@@ -273,6 +273,6 @@ def open_object(received: Received, key: Key | None = None) -> Opened:
         except Unverified:
             continue
         if h(payload) != obj.payload_root:
-            raise Unverified("object", "it does not have the root of payload that it names")
+            raise Unverified("object", "the payload does not match its payload_root")
         return Opened(obj.address, obj.flags, payload, obj.sender_pubkey)
-    raise Unverified("object", "does not open: another key, or altered")
+    raise Unverified("object", "decryption failed: wrong key or altered")

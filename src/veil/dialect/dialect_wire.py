@@ -1,7 +1,6 @@
-"""Bytes as the dialect writes them: a CBOR array with one unsigned integer for each byte.
+"""The CBOR maps of the dialect. Byte strings are arrays with one unsigned integer per byte.
 
-A byte below 24 is itself; any other is 18 and then the byte. So a random payload takes 1.9 times its length, and how
-long it is depends on what it holds.
+A byte below 24 takes one byte, any other takes two (0x18 and the byte). A random payload takes 1.9 times its length.
 """
 
 import numpy as np
@@ -40,7 +39,7 @@ def encode_ints(data: bytes) -> bytes:
 
 
 def read_bytes(reader: Reader, most: int) -> bytes:
-    """A byte field in either spelling: existing nodes write arrays, and read byte strings too."""
+    """A byte field in either encoding: existing nodes write arrays, and also accept byte strings."""
     if reader.at < len(reader.data) and reader.data[reader.at] >> 5 == BYTES:
         return reader.byte_string(most)
     return _read_ints(reader, reader.head(ARRAY, most))
@@ -59,15 +58,15 @@ def _read_ints(reader: Reader, count: int) -> bytes:
     window = np.frombuffer(reader.data[reader.at : reader.at + 2 * count], dtype=np.uint8)
     places = np.arange(len(window))
     marks = window == _MARK
-    # A byte 18 may be a mark or the value 24. In a run of them every other one is a mark, beginning with the first.
+    # A byte 0x18 is a mark or the value 24. In a run of them every second one is a mark, starting with the first.
     starts = marks & ~np.concatenate(([False], marks[:-1]))
     marks &= (places - np.maximum.accumulate(np.where(starts, places, 0))) % 2 == 0
     values = np.flatnonzero(~marks)[:count]
     if len(values) < count:
-        reader.fail("cut short")
+        reader.fail("truncated")
     marked = np.concatenate(([False], marks))[values]
     if not np.array_equal(marked, window[values] >= _WIDE):
-        reader.fail("not an array of bytes, each as short as it can be")
+        reader.fail("not an array of bytes in shortest form")
     reader.at += int(values[-1]) + 1
     return window[values].tobytes()
 
@@ -80,7 +79,7 @@ _MODES = {ErasureMode.SYSTEMATIC: "Systematic", ErasureMode.HARDENED: "HardenedN
 def encode_object(obj: ObjectV1) -> bytes:
     obj.check()
     if obj.payload_root is None:
-        raise ValueError("an object of the dialect carries a root of its payload")
+        raise ValueError("an object of the dialect needs a payload_root")
     return b"".join(
         (
             cbor_heads.head(MAP, OBJECT_FIELDS),
@@ -95,14 +94,14 @@ def encode_object(obj: ObjectV1) -> bytes:
 
 
 def signed_header(obj: ObjectV1, sender_pubkey: bytes) -> bytes:
-    """The header that is signed."""
+    """The signed header."""
     last = _named("sender_pubkey", encode_ints(sender_pubkey)) + _named("nonce", encode_ints(obj.nonce))
     return cbor_heads.head(MAP, SIGNED_FIELDS) + _object_head(obj) + last
 
 
 def _object_head(obj: ObjectV1) -> bytes:
     if obj.payload_root is None:
-        raise ValueError("an object of the dialect carries a root of its payload")
+        raise ValueError("an object of the dialect needs a payload_root")
     return b"".join(
         (
             _named("version", cbor_heads.uint(OBJECT_VERSION)),
@@ -116,24 +115,24 @@ def _object_head(obj: ObjectV1) -> bytes:
 
 
 def read_object(reader: Reader) -> ObjectV1:
-    """One object; what follows it is the caller's business."""
+    """Read one object. The caller checks for trailing bytes."""
     reader.exactly(MAP, OBJECT_FIELDS)
     _version(reader, OBJECT_VERSION)
     namespace, epoch = _uint(reader, "namespace", MAX_UINT16), _uint(reader, "epoch", MAX_UINT32)
     flags = _uint(reader, "flags", int(ALL_FLAGS))
-    _key(reader, "tag")
+    read_key(reader, "tag")
     address = Address(read_fixed(reader, HASH_BYTES), namespace, epoch)
-    _key(reader, "object_root")
+    read_key(reader, "object_root")
     payload_root = read_fixed(reader, HASH_BYTES)
-    _key(reader, "sender_pubkey")
+    read_key(reader, "sender_pubkey")
     sender_pubkey = None if _null(reader) else read_fixed(reader, PUBKEY_BYTES)
-    _key(reader, "signature")
+    read_key(reader, "signature")
     signature = None if _null(reader) else read_fixed(reader, SIGNATURE_BYTES)
-    _key(reader, "nonce")
+    read_key(reader, "nonce")
     nonce = read_fixed(reader, NONCE_BYTES)
-    _key(reader, "ciphertext")
+    read_key(reader, "ciphertext")
     ciphertext = read_bytes(reader, MAX_GROUP_BYTES)
-    _key(reader, "padding")
+    read_key(reader, "padding")
     padding = read_bytes(reader, MAX_GROUP_BYTES)
     obj = ObjectV1(address, Flags(flags), nonce, ciphertext, padding, sender_pubkey, signature, payload_root)
     obj.check()
@@ -144,7 +143,7 @@ def encode_shard(shard: ShardV1) -> bytes:
     shard.check()
     of, shape = shard.of, shard.of.shape
     if len(shard.payload) != shape.bucket_size - HEADER_BYTES:
-        raise ValueError(f"a payload of {len(shard.payload)} bytes, not {shape.bucket_size - HEADER_BYTES}")
+        raise ValueError(f"the payload has {len(shard.payload)} bytes, not {shape.bucket_size - HEADER_BYTES}")
     return b"".join(
         (
             cbor_heads.head(MAP, 2),
@@ -168,27 +167,27 @@ def encode_shard(shard: ShardV1) -> bytes:
 def decode_shard(data: bytes) -> ShardV1:
     reader = Reader(data, "shard")
     reader.exactly(MAP, 2)
-    _key(reader, "header")
+    read_key(reader, "header")
     reader.exactly(MAP, HEADER_FIELDS)
     _version(reader, SHARD_VERSION)
     namespace, epoch = _uint(reader, "namespace", MAX_UINT16), _uint(reader, "epoch", MAX_UINT32)
-    _key(reader, "tag")
+    read_key(reader, "tag")
     address = Address(read_fixed(reader, HASH_BYTES), namespace, epoch)
-    _key(reader, "object_root")
+    read_key(reader, "object_root")
     object_root = read_fixed(reader, HASH_BYTES)
     profile_id = _uint(reader, "profile_id", MAX_UINT16)
-    _key(reader, "erasure_mode")
+    read_key(reader, "erasure_mode")
     mode = _mode(reader)
     bucket_size = _uint(reader, "bucket_size", MAX_UINT32)
     k, n = _uint(reader, "k", MAX_SHARDS), _uint(reader, "n", MAX_SHARDS)
     index = _uint(reader, "index", MAX_SHARDS)
-    _key(reader, "payload")
+    read_key(reader, "payload")
     payload = read_bytes(reader, MAX_GROUP_BYTES)
     reader.end()
     shard = ShardV1(ShardSet(address, object_root, Shape(profile_id, k, n, bucket_size), mode), index, payload)
     shard.check()
     if len(payload) != bucket_size - HEADER_BYTES:
-        raise Malformed("shard", f"a payload of {len(payload)} bytes, not {bucket_size - HEADER_BYTES}")
+        raise Malformed("shard", f"the payload has {len(payload)} bytes, not {bucket_size - HEADER_BYTES}")
     return shard
 
 
@@ -196,24 +195,24 @@ def _named(name: str, value: bytes) -> bytes:
     return cbor_heads.text(name) + value
 
 
-def _key(reader: Reader, name: str) -> None:
+def read_key(reader: Reader, name: str) -> None:
     reader.exactly(TEXT, len(name))
     if reader.take(len(name)) != name.encode():
-        reader.fail(f"another key than {name}")
+        reader.fail(f"expected the key {name}")
 
 
 def _uint(reader: Reader, name: str, most: int) -> int:
-    _key(reader, name)
+    read_key(reader, name)
     return reader.uint(most)
 
 
 def _version(reader: Reader, version: int) -> None:
-    _key(reader, "version")
+    read_key(reader, "version")
     reader.exactly(UINT, version)
 
 
 def _null(reader: Reader) -> bool:
-    """Whether null stands here; it is passed over."""
+    """Skip a null. Return whether there was one."""
     if reader.data[reader.at : reader.at + 1] != NULL:
         return False
     reader.at += 1
@@ -225,4 +224,4 @@ def _mode(reader: Reader) -> ErasureMode:
     for mode, name in _MODES.items():
         if found == name.encode():
             return mode
-    reader.fail("no erasure mode has this name")
+    reader.fail("unknown erasure mode")

@@ -1,13 +1,13 @@
-"""What else travels between existing nodes: batches, acknowledgements and requests for shards.
+"""Other packets of existing nodes: batches, acknowledgements and shard requests.
 
-Packets of a lane are told apart by how they begin; anything else is a shard.
+Packets are recognised by their first bytes. Anything else is a shard.
 """
 
 from dataclasses import dataclass
 
 from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, MAP, TEXT, UINT, Reader
-from veil.dialect.dialect_wire import encode_ints, read_bytes
+from veil.codec.cbor_heads import ARRAY, MAP, UINT, Reader
+from veil.dialect.dialect_wire import encode_ints, read_bytes, read_key
 from veil.hashing import HASH_BYTES
 from veil.veil_errors import Malformed
 from veil.veil_limits import MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, MAX_SHARDS
@@ -21,7 +21,7 @@ _REQUEST_FIELDS = 7
 
 
 def encode_batch(items: tuple[bytes, ...]) -> bytes:
-    """The payload of items, however few."""
+    """The payload of any number of items."""
     return cbor_heads.head(ARRAY, len(items)) + b"".join(map(encode_ints, items))
 
 
@@ -33,7 +33,7 @@ def decode_batch(payload: bytes) -> tuple[bytes, ...]:
 
 
 def batch_length(sizes: list[int], target: int, limit: int) -> int:
-    """How many queued items existing nodes take at once: until the target is reached, never beyond the limit."""
+    """The number of queued items in a batch: until the target is reached, never beyond the limit."""
     total, count = 0, 0
     for size in sizes:
         if total >= target or total + size > limit:
@@ -43,7 +43,7 @@ def batch_length(sizes: list[int], target: int, limit: int) -> int:
 
 
 def encode_ack(object_root: bytes) -> bytes:
-    """The payload that acknowledges the object whose shards name this root."""
+    """The payload of an acknowledgement of the object with this root."""
     return ACK_MAGIC + object_root
 
 
@@ -55,7 +55,7 @@ def decode_ack(payload: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ShardRequest:
-    """Please send me these shards of an object."""
+    """A request for shards of an object."""
 
     object_root: bytes
     tag: bytes
@@ -83,30 +83,24 @@ class ShardRequest:
     @classmethod
     def decode(cls, packet: bytes) -> "ShardRequest":
         if not packet.startswith(REQUEST_MAGIC):
-            raise Malformed("shard request", "it does not begin as one")
+            raise Malformed("shard request", "does not start with the magic bytes")
         reader = Reader(packet[len(REQUEST_MAGIC) :], "shard request")
         reader.exactly(MAP, _REQUEST_FIELDS)
-        _key(reader, "v")
+        read_key(reader, "v")
         reader.exactly(UINT, _REQUEST_VERSION)
-        _key(reader, "object_root")
+        read_key(reader, "object_root")
         object_root = reader.fixed(HASH_BYTES)
-        _key(reader, "tag")
+        read_key(reader, "tag")
         tag = reader.fixed(HASH_BYTES)
-        _key(reader, "k")
+        read_key(reader, "k")
         k = reader.uint(MAX_SHARDS)
-        _key(reader, "n")
+        read_key(reader, "n")
         n = reader.uint(MAX_SHARDS)
-        _key(reader, "want")
+        read_key(reader, "want")
         want = tuple(reader.uint(MAX_SHARDS) for _ in range(reader.head(ARRAY, MAX_WANTED)))
-        _key(reader, "hop")
+        read_key(reader, "hop")
         hop = reader.uint(MAX_HOP)
         reader.end()
         if not 0 < k <= n or any(index >= n for index in want):
-            raise Malformed("shard request", f"{want} of {k} of {n}")
+            raise Malformed("shard request", f"indices {want} with k = {k} and n = {n}")
         return cls(object_root, tag, k, n, want, hop)
-
-
-def _key(reader: Reader, name: str) -> None:
-    reader.exactly(TEXT, len(name))
-    if reader.take(len(name)) != name.encode():
-        reader.fail(f"another key than {name}")

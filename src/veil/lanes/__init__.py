@@ -1,4 +1,4 @@
-"""Lanes: how frames reach other nodes. Any way that two nodes can exchange bytes is one, behind one interface."""
+"""Lanes: transports for frames between nodes, behind one interface."""
 
 from veil.lanes.certificate import Certificate
 from veil.lanes.endpoint import Endpoint

@@ -1,7 +1,7 @@
-"""A lane of links made a lane of sessions: every link proves who is at its other end before anything else is heard.
+"""Turns a lane of links into a lane of sessions: both ends of a link authenticate before any other message.
 
-Strangers, which have not done so yet, are few and have little time. Who breaks the protocol is told nothing, and an
-address from which that happens again and again is not listened to for a while.
+The number of unauthenticated links and the time for authentication are bounded. A peer that violates the protocol gets
+no error message, and an address with repeated violations is banned for a while.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from veil.veil_errors import Malformed, Unverified, VeilError
 
 
 class Banlist:
-    """Addresses that broke the protocol: how often, and until when nothing is heard of them."""
+    """Addresses that violated the protocol, with the count of violations and the end of the ban."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class Banlist:
 
 
 class AuthenticatedLane:
-    """A lane over a lane of links, for the node with this key."""
+    """Authenticates the links of a `LinkLane` with the key of the node."""
 
     def __init__(self, lane: LinkLane, key: SigningKey) -> None:
         self.unauthenticated = 0

@@ -1,4 +1,4 @@
-"""A link over a stream of bytes: each message after its length, in four bytes, the most significant first."""
+"""A link over a byte stream. Each message follows its length, a 4-byte big-endian number."""
 
 import asyncio
 import ssl
@@ -12,7 +12,7 @@ _LENGTH_BYTES = 4
 
 
 class StreamLink:
-    """Messages over TCP, with TLS or through a proxy."""
+    """Messages over TCP with TLS, direct or through a proxy."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, binding: bytes) -> None:
         self.binding = binding
@@ -25,7 +25,7 @@ class StreamLink:
             self._writer.write(len(message).to_bytes(_LENGTH_BYTES, "big") + message)
             await self._writer.drain()
         except OSError as error:
-            raise Unavailable("link", str(error) or "it is gone") from None
+            raise Unavailable("link", str(error) or "connection lost") from None
 
     async def receive(self) -> bytes:
         try:
@@ -34,14 +34,14 @@ class StreamLink:
                 raise Malformed("message", f"{length} bytes, not 1 to {lane_limits.MAX_MESSAGE_BYTES}")
             return await self._reader.readexactly(length)
         except (OSError, asyncio.IncompleteReadError) as error:
-            raise Unavailable("link", str(error) or "it is gone") from None
+            raise Unavailable("link", str(error) or "connection lost") from None
 
     async def close(self) -> None:
         await close_writer(self._writer)
 
 
 async def close_writer(writer: asyncio.StreamWriter) -> None:
-    """Close without waiting for an end that may be gone."""
+    """Close a connection without waiting for a peer that may be gone."""
     writer.close()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(1.0):
@@ -57,9 +57,9 @@ def remote_of(writer: asyncio.StreamWriter) -> str:
 
 
 def peer_pin(writer: asyncio.StreamWriter) -> bytes:
-    """The pin of the certificate that answered."""
+    """The pin of the certificate that the peer presented."""
     tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
     der = tls.getpeercert(binary_form=True) if tls is not None else None
     if der is None:
-        raise Unavailable("link", "nobody showed a certificate")
+        raise Unavailable("link", "the peer presented no certificate")
     return pin_of(der)

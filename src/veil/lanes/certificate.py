@@ -1,7 +1,7 @@
-"""The certificate of a node's lanes: self-signed, made once, known to others by the hash of its bytes.
+"""The self-signed certificate of the lanes of a node. Peers identify it by its hash (pin).
 
-No authority vouches for it. Whoever dials knows its hash from a contact; and whether it does or not, the handshake of
-`session` has the node itself sign that hash, so that a certificate in the middle shows.
+A dialler may know the pin from a contact. In any case the handshake in `session` makes the node sign the pin, which
+detects a man in the middle with another certificate.
 """
 
 import hashlib
@@ -21,27 +21,27 @@ from veil.veil_errors import Malformed, Unverified
 
 ALPN = "veil/1"
 PIN_BYTES = 32
-# A certificate tells nothing of its node, and all of them look alike.
+# All certificates have the same name, so they reveal nothing about the node.
 _NAME = "veil.invalid"
 _LIFETIME = timedelta(days=36_500)
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate and its key, in the file that TLS libraries read them from."""
+    """A PEM file with certificate and key."""
 
     path: Path
     pin: bytes
 
     @classmethod
     def load_or_make(cls, path: Path) -> Self:
-        """The certificate of a data directory; it is made where there is none."""
+        """Load the certificate, or create it if the file is missing."""
         if not path.exists():
             write_file(path, _make())
         try:
             found = x509.load_pem_x509_certificate(path.read_bytes())
         except ValueError:
-            raise Malformed("certificate", f"{path} holds none") from None
+            raise Malformed("certificate", f"{path} does not contain a PEM certificate") from None
         return cls(path, pin_of(found.public_bytes(serialization.Encoding.DER)))
 
     def server_context(self) -> ssl.SSLContext:
@@ -52,7 +52,7 @@ class Certificate:
 
 
 def client_context() -> ssl.SSLContext:
-    """TLS that takes any certificate: which one it was is checked after, by `check_pin` and by the handshake."""
+    """A TLS context that accepts any certificate. `check_pin` and the handshake verify it afterwards."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -65,9 +65,9 @@ def pin_of(der: bytes) -> bytes:
 
 
 def check_pin(found: bytes, wanted: bytes | None) -> None:
-    """Raise `Unverified` where another certificate answered than the one that a contact named."""
+    """Raise `Unverified` if the certificate is not the one in the contact."""
     if wanted is not None and found != wanted:
-        raise Unverified("certificate", "another one answered than the contact names")
+        raise Unverified("certificate", "the peer presented another certificate than its contact names")
 
 
 def _make() -> bytes:

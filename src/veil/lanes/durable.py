@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all, whatever happens while they are written.
+"""Atomic file replacement.
 
-Written beside its place, synced, renamed into it, and then the folder is synced: a crash leaves the old file or the
-new one, and perhaps a file whose name starts with a dot, which nobody reads.
+Order: write a temporary file, sync it, rename it, sync the directory. A crash leaves the old or the new file, and
+possibly a temporary file whose name starts with a dot, which is never read.
 """
 
 import os
@@ -12,9 +12,9 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def write_file(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
-    """Put a file in its place, in one step."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    """Replace a file atomically and durably."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         try:
             os.fchmod(handle, mode)
@@ -22,10 +22,10 @@ def write_file(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-        os.rename(beside, path)
+        os.rename(temporary, path)
     except OSError:
         with suppress(OSError):
-            os.unlink(beside)
+            os.unlink(temporary)
         raise
     sync_folder(path.parent)
 

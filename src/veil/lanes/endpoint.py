@@ -1,12 +1,12 @@
-"""Where a node is reached, as people write it and contacts carry it: `quic://192.0.2.1:4000`, `file:///media/stick`.
+"""Endpoints as text: `quic://192.0.2.1:4000`, `file:///media/stick`.
 
 | scheme | lane | the rest |
 |---|---|---|
 | `quic` | QUIC | host:port |
 | `wss` | WebSocket over TLS | host:port/path |
 | `tls` | TCP with TLS | host:port |
-| `tor` | TLS through a SOCKS5 proxy | host:port, an onion address mostly |
-| `webrtc` | WebRTC | a folder in which descriptions are exchanged; none where another lane carries them |
+| `tor` | TLS through a SOCKS5 proxy | host:port, usually an onion address |
+| `webrtc` | WebRTC | a folder for the exchange of session descriptions; empty if another lane carries them |
 | `file` | files | a folder |
 """
 
@@ -25,7 +25,7 @@ _PATH_SCHEMES = ("wss",)
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A lane and a place on it. `path` is a folder for those that have no host."""
+    """The address of a node on a lane. `path` is a folder for lanes without host."""
 
     scheme: str
     host: str = ""
@@ -34,30 +34,30 @@ class Endpoint:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raise `Malformed` for anything that `str` would not write back."""
+        """Parse an endpoint. Raise `Malformed` if the text is invalid."""
         if len(text) > MAX_ENDPOINT_CHARACTERS or not text.isprintable() or " " in text:
-            raise Malformed("endpoint", "too long, or not of plain characters")
+            raise Malformed("endpoint", f"longer than {MAX_ENDPOINT_CHARACTERS} characters, or not printable")
         try:
             parts = urlsplit(text)
             port = parts.port or 0
         except ValueError as error:
             raise Malformed("endpoint", f"{text!r}: {error}") from None
         if parts.query or parts.fragment or "@" in parts.netloc:
-            raise Malformed("endpoint", f"{text!r} has more to it than a place")
+            raise Malformed("endpoint", f"{text!r} has a query, fragment or user name")
         if parts.scheme in NETWORK_SCHEMES:
             return cls._network(text, parts.scheme, parts.hostname or "", port, parts.path)
         if parts.scheme in FOLDER_SCHEMES and not parts.netloc and parts.path.startswith("/"):
             return cls(parts.scheme, path=parts.path)
         if text == "webrtc://":
             return cls("webrtc")
-        raise Malformed("endpoint", f"{text!r} is not SCHEME://HOST:PORT or file:///FOLDER, with {', '.join(SCHEMES)}")
+        raise Malformed("endpoint", f"{text!r} is not SCHEME://HOST:PORT or file:///FOLDER ({', '.join(SCHEMES)})")
 
     @classmethod
     def _network(cls, text: str, scheme: str, host: str, port: int, path: str) -> Self:
         if not host:
-            raise Malformed("endpoint", f"{text!r} names no host")
+            raise Malformed("endpoint", f"{text!r} has no host")
         if path not in ("", "/") and scheme not in _PATH_SCHEMES:
-            raise Malformed("endpoint", f"{text!r}: {scheme} has no path")
+            raise Malformed("endpoint", f"{text!r}: {scheme} endpoints have no path")
         return cls(scheme, host, port, "" if path == "/" else path)
 
     def __str__(self) -> str:
@@ -67,5 +67,5 @@ class Endpoint:
         return f"{self.scheme}://{host}:{self.port}{self.path}"
 
     def at(self, port: int) -> "Endpoint":
-        """The same place at the port that was given out."""
+        """This endpoint with the port that the system assigned."""
         return Endpoint(self.scheme, self.host, port, self.path)

@@ -1,8 +1,8 @@
-"""Parcels: frames in a file, signed by the node that packed them for one other node. No I/O.
+"""The file lane: parcels of frames in files, signed by the sender for one recipient.
 
     parcel   = "VEIL parcel 1\\n" || sender (32) || recipient (32) || { u32be length || frame }* || signature (64)
 
-A parcel says who it is from and for whom, since nobody is there to ask; what is in it, only its frames say.
+There is no connection to authenticate, so every parcel names its sender and recipient and is signed.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ MAGIC = b"VEIL parcel 1\n"
 _CONTEXT = "veil parcel v1"
 _LENGTH_BYTES = 4
 _MIN_BYTES = len(MAGIC) + 2 * PUBKEY_BYTES + SIGNATURE_BYTES
-# One more frame than fits may have been pulled.
+# A pull may exceed `PARCEL_BYTES` by one frame.
 MAX_FILE_BYTES = _MIN_BYTES + lane_limits.PARCEL_BYTES + lane_limits.MAX_FRAME_BYTES + 4 * _LENGTH_BYTES
 
 
@@ -47,14 +47,14 @@ def pack(key: SigningKey, recipient: bytes, frames: Sequence[bytes]) -> bytes:
 
 
 def unpack(data: bytes, recipient: bytes) -> FileParcel:
-    """What is in a parcel. Raise `Malformed`, or `Unverified` where it is not for us or not by who it says."""
+    """Decode and verify a parcel. Raise `Unverified` if it is for another node or the signature fails."""
     if not _MIN_BYTES <= len(data) <= MAX_FILE_BYTES or not data.startswith(MAGIC):
-        raise Malformed("parcel", "it is none, or not all of one")
+        raise Malformed("parcel", "not a parcel, or truncated")
     signed, signature = data[:-SIGNATURE_BYTES], data[-SIGNATURE_BYTES:]
     at = len(MAGIC)
     sender, named = signed[at : at + PUBKEY_BYTES], signed[at + PUBKEY_BYTES : at + 2 * PUBKEY_BYTES]
     if named != recipient:
-        raise Unverified("parcel", "it is for another node")
+        raise Unverified("parcel", "addressed to another node")
     verify(sender, derive(_CONTEXT, signed), signature, "parcel")
     return FileParcel(sender, named, tuple(_frames(signed, at + 2 * PUBKEY_BYTES)))
 
@@ -66,7 +66,7 @@ def _frames(signed: bytes, at: int) -> list[bytes]:
         length = int.from_bytes(signed[at:start], "big")
         at = start + length
         if start > len(signed) or at > len(signed) or not 0 < length <= lane_limits.MAX_FRAME_BYTES:
-            raise Malformed("parcel", "a frame that does not fit")
+            raise Malformed("parcel", "invalid frame length")
         found.append(signed[start:at])
     return found
 
@@ -76,7 +76,7 @@ _READABLE = 0o644
 
 
 class FileLane:
-    """Looks into `folder` for what is for us. Other folders may be dialled."""
+    """Scans `folder` for parcels to this node. Dialling adds other folders."""
 
     name = "file"
 
@@ -85,9 +85,9 @@ class FileLane:
         self._folder = folder
         self._settle = settle
         self._sessions: dict[tuple[Path, bytes], FileSession] = {}
-        # Sessions that came of a parcel, those silent the longest first.
+        # Sessions that a received parcel started, least recently active first.
         self._accepted: dict[tuple[Path, bytes], None] = {}
-        # No parcels, and not ours to remove.
+        # Files that are not parcels and cannot be removed.
         self._junk: dict[Path, None] = {}
         self._accept: Accept | None = None
         self._scanner: asyncio.Task[None] | None = None
@@ -105,7 +105,7 @@ class FileLane:
     async def dial(self, endpoint: Endpoint, peer: bytes, pin: bytes | None) -> Session:
         folder = Path(endpoint.path)
         if not folder.is_dir():
-            raise Unavailable(str(endpoint), "there is no such folder now")
+            raise Unavailable(str(endpoint), "the folder does not exist")
         self._accepted.pop((folder, peer), None)
         return self._session(folder, peer)
 
@@ -127,12 +127,12 @@ class FileLane:
 
     async def _scan_forever(self) -> None:
         while True:
-            with suppress(OSError):  # a stick that was pulled out
+            with suppress(OSError):  # for example a removed USB stick
                 self.scan()
             await asyncio.sleep(lane_limits.SCAN_SECONDS)
 
     def scan(self) -> None:
-        """Take in what lies there for us."""
+        """Pass new parcels to their sessions."""
         self._sessions = {key: one for key, one in self._sessions.items() if not one.closed.is_set()}
         self._accepted = {key: None for key in self._accepted if key in self._sessions}
         folders = {folder for folder, _ in self._sessions} | ({self._folder} if self._folder else set())
@@ -145,7 +145,7 @@ class FileLane:
                 if len(key[1]) != PUBKEY_BYTES:
                     continue
                 if key not in self._sessions:
-                    # Reading and checking takes time, in which nothing else is done: the rest waits for the next look.
+                    # Verification blocks the event loop, so limit it. The rest waits for the next scan.
                     if not new_senders:
                         continue
                     new_senders -= 1
@@ -156,7 +156,7 @@ class FileLane:
                 self._sessions[key].arrived(path)
 
     def _accept_sender(self, folder: Path, peer: bytes, path: Path) -> bool:
-        """Whether a parcel begins a session: only with who signed it."""
+        """Start a session if the parcel is signed by the sender in its file name. Return whether it did."""
         try:
             _unpacked(path, peer, self._key.public_key)
         except OSError:
@@ -176,7 +176,7 @@ class FileLane:
 
 
 class FileSession:
-    """Parcels to and from one node, by way of one folder."""
+    """Parcels to and from one node through one folder."""
 
     def __init__(self, key: SigningKey, folder: Path, peer: bytes, settle: Callable[[], None]) -> None:
         self.peer = peer
@@ -187,7 +187,7 @@ class FileSession:
         self._settle = settle
         self._outbox = folder / peer.hex()
         self._waiting: dict[Path, None] = {}
-        # Taken in, and not ours to remove.
+        # Received parcels that cannot be removed.
         self._unremovable: dict[Path, None] = {}
         self._work = asyncio.Event()
         self._number = time.time_ns()
@@ -222,7 +222,7 @@ class FileSession:
         self._work.set()
 
     def _receive_parcels(self, incoming: Incoming) -> None:
-        """What a parcel held must be on our disk before it goes; a crash before that has it read again."""
+        """Process parcels. Commit their frames before removing the files; a crash before that reads them again."""
         paths = list(self._waiting)
         self._waiting.clear()
         received = []
@@ -230,7 +230,7 @@ class FileSession:
             try:
                 frames = _unpacked(path, self.peer, self._key.public_key)
             except OSError:
-                continue  # gone, or not to be read now: the next look finds it again
+                continue  # unreadable now; the next scan finds it again
             except VeilError:
                 self.health.strikes += 1
                 frames = ()
@@ -260,7 +260,7 @@ class FileSession:
 
 
 def _sender(path: Path) -> bytes:
-    """Whom the name of a file says it is from; empty where it says nobody."""
+    """The sender key in a file name; empty if there is none."""
     try:
         return bytes.fromhex(path.name.partition("-")[0])
     except ValueError:
@@ -268,19 +268,19 @@ def _sender(path: Path) -> bytes:
 
 
 def _unpacked(path: Path, sender: bytes, recipient: bytes) -> tuple[bytes, ...]:
-    """The frames of a parcel. Raise `VeilError` where it is none, not for us, or not by whom its name says."""
+    """The frames of a parcel. Raise `VeilError` if it is invalid or not by the sender in its file name."""
     parcel = unpack(_read(path), recipient)
     if parcel.sender != sender:
-        raise Unverified("parcel", "its name is not its sender's")
+        raise Unverified("parcel", "the file name has another sender")
     return parcel.frames
 
 
 def _read(path: Path) -> bytes:
-    """No more of a file than a parcel can have."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would be waited for
+    """Read at most the maximum size of a parcel."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe would block
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise Malformed("parcel", "it is not a file")
+            raise Malformed("parcel", "not a regular file")
         with open(handle, "rb", closefd=False) as file:
             return file.read(MAX_FILE_BYTES + 1)
     finally:
@@ -288,7 +288,7 @@ def _read(path: Path) -> bytes:
 
 
 def _remove(path: Path, unremovable: dict[Path, None]) -> None:
-    """What is not ours to remove is remembered in `left` instead."""
+    """Remove a file. If that fails, remember it in `unremovable`, so it is not read again."""
     try:
         path.unlink(missing_ok=True)
     except OSError:

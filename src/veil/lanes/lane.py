@@ -1,7 +1,7 @@
-"""What every lane is: it listens, it dials, and what comes of both is a session with a node that proved who it is.
+"""The lane interface: a lane listens and dials, and both give sessions with authenticated peers.
 
-Most lanes make links, which carry messages whole and know nothing of who is at the other end; `secured` makes
-sessions of those, the same way on every lane. A lane that needs no connection, such as files, makes sessions itself.
+Most lanes provide links, which carry messages without authentication. `authenticated_lane` turns links into sessions,
+in the same way for every lane. A lane without connections, such as the file lane, provides sessions itself.
 """
 
 import importlib
@@ -20,7 +20,7 @@ _SMOOTHING = 0.25
 
 @dataclass(slots=True)
 class Health:
-    """What is known of one session."""
+    """Statistics of one session."""
 
     round_trip_s: float = 0.25
     frames_sent: int = 0
@@ -30,7 +30,7 @@ class Health:
     bytes_sent: int = 0
     bytes_received: int = 0
     strikes: int = 0
-    # Told of each outcome: whether frames arrived, and how long that took.
+    # Called with each outcome: whether frames arrived, and the round trip time.
     on_outcome: Callable[[bool, float | None], None] | None = None
 
     def delivered(self, count: int, round_trip_s: float) -> None:
@@ -40,47 +40,47 @@ class Health:
         self.round_trip_s += _SMOOTHING * (round_trip_s - self.round_trip_s)
 
     def lost(self, count: int) -> None:
-        """Frames whose fate is unknown: the link ended before the other end said that it took them in."""
+        """Frames without confirmation when the link ended."""
         self.frames_lost += count
         if count and self.on_outcome is not None:
             self.on_outcome(False, None)
 
 
 class LaneLink(Protocol):
-    """One connection. Messages arrive whole or not at all; their order is the lane's own affair."""
+    """One connection. Messages are delivered completely or not at all, in any order."""
 
     @property
     def binding(self) -> bytes:
-        """What both ends know of this channel and nobody between them can make alike."""
+        """A value that both ends know and that differs for a man in the middle, such as the certificate pin."""
         ...
 
     @property
     def remote(self) -> str:
-        """Where the other end is, for people."""
+        """The remote address, for display."""
         ...
 
     async def send(self, message: bytes) -> None:
-        """Hand a message to the network, waiting while it takes none. Raise `Unavailable` where the link is gone."""
+        """Send a message, with backpressure. Raise `Unavailable` if the link is closed."""
         ...
 
     async def receive(self) -> bytes:
-        """The next message. Raise `Unavailable` at the end, `Malformed` where no message may be as long."""
+        """Receive a message. Raise `Unavailable` at the end and `Malformed` if it is too long."""
         ...
 
     async def close(self) -> None: ...
 
 
-# At most so many bytes of frames to send now: empty where there is nothing.
+# Returns frames to send now, up to this many bytes in total; empty if there are none.
 Pull = Callable[[int], tuple[bytes, ...]]
 Incoming = Callable[[bytes], None]
 
 
 class Session(Protocol):
-    """A way to one peer, for as long as it lasts."""
+    """An authenticated connection to one peer."""
 
     @property
     def peer(self) -> bytes:
-        """The public key that the other end proved to have."""
+        """The authenticated public key of the peer."""
         ...
 
     @property
@@ -93,11 +93,11 @@ class Session(Protocol):
     def closed(self) -> Event: ...
 
     async def run(self, pull: Pull, incoming: Incoming) -> None:
-        """Carry frames until either end is done. Raise `VeilError` with what ended it, but for a good-bye."""
+        """Exchange frames until either end closes. Raise `VeilError` unless the peer closed with BYE."""
         ...
 
     def wake(self) -> None:
-        """There is something to pull."""
+        """Frames are ready to pull."""
         ...
 
     async def close(self) -> None: ...
@@ -108,37 +108,37 @@ AcceptLink = Callable[[LaneLink], None]
 
 
 class LinkLane(Protocol):
-    """A lane as those who write one write it: links, and nothing of identities."""
+    """A lane of links, without authentication. This is what a new transport implements."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def shares_addresses(self) -> bool:
-        """Whether peers that have nothing to do with each other arrive from one address, as from an onion service."""
+        """Whether unrelated peers share a remote address, as behind an onion service. If so, no address is banned."""
         ...
 
     @property
     def pinned(self) -> bool:
-        """Whether the binding of its links is the pin of a certificate, which contacts name."""
+        """Whether the binding of a link is a certificate pin, which a contact names."""
         ...
 
     async def start(self, accept: AcceptLink) -> None:
-        """Begin to listen, where this lane does; each link that others open is handed to `accept`."""
+        """Start to listen, if configured. Incoming links are passed to `accept`."""
         ...
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]: ...
 
     async def dial(self, endpoint: Endpoint, peer: bytes) -> LaneLink:
-        """Open a link, to the node with this key where the lane has to say whom it calls."""
+        """Open a link. Some lanes need the key of the peer."""
         ...
 
     async def stop(self) -> None: ...
 
 
 class Lane(Protocol):
-    """One way to reach other nodes."""
+    """A lane of authenticated sessions."""
 
     @property
     def name(self) -> str: ...
@@ -147,21 +147,21 @@ class Lane(Protocol):
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Where others reach this lane: none where it does not listen."""
+        """The endpoints of this lane for others; empty if it does not listen."""
         ...
 
     async def dial(self, endpoint: Endpoint, peer: bytes, pin: bytes | None) -> Session:
-        """Reach the node with this key. Raise `Unavailable`, or `Unverified` where another one answers."""
+        """Connect to the node with this key. Raise `Unverified` if another node answers."""
         ...
 
     async def stop(self) -> None: ...
 
 
 def library(name: str, lane: str) -> ModuleType:
-    """The library a lane is made with. Raise `Unavailable` with what to do where it is not installed."""
+    """Import the library of a lane. Raise `Unavailable` with an install hint if it is missing."""
     try:
         return importlib.import_module(name)
     except ImportError:
-        missing = Unavailable(f"the {lane} lane", f"it needs {name.partition('.')[0]}, which is not installed")
+        missing = Unavailable(f"the {lane} lane", f"{name.partition('.')[0]} is not installed")
         missing.add_note(install_hint("veil"))
         raise missing from None

@@ -1,7 +1,6 @@
-"""The QUIC lane: one connection per peer, kept, and one stream per message, so that a lost packet delays one message.
+"""The QUIC lane: one connection per peer and one unidirectional stream per message.
 
-Certificates are pinned, not vouched for; see `certificate`. A message is all that a unidirectional stream carries,
-up to its end.
+A lost packet therefore delays only one message. Certificates are pinned; see `certificate`.
 """
 
 import asyncio
@@ -23,15 +22,15 @@ if TYPE_CHECKING:
     from aioquic.asyncio.server import QuicServer
     from aioquic.quic.configuration import QuicConfiguration
 
-# What one connection may hold of messages that are not whole.
+# Buffered bytes of incomplete messages per connection.
 _PARTIAL_BYTES = 2 * lane_limits.WINDOW_BYTES
-# And of those that are, and wait to be taken.
+# Complete messages per connection that wait for the reader.
 _WHOLE_MESSAGES = 4 * lane_limits.WINDOW_FRAMES
 _TOO_MUCH = 0x1
 
 
 class QuicLane:
-    """Listens on a UDP port, if it does, and dials from one of its own for each connection."""
+    """Listens on a UDP port, if configured. Every outgoing connection has its own local port."""
 
     name = "quic"
     shares_addresses = False
@@ -56,7 +55,7 @@ class QuicLane:
         configuration.load_cert_chain(self._certificate.path)
         make = _protocol(lambda link: accept(link), self._certificate.pin)
         try:
-            # An address that did not answer to us yet costs no more than a token.
+            # `retry` validates the address of a client before the server keeps state for it.
             self._server = await serve(
                 self._listen.host, self._listen.port, configuration=configuration, create_protocol=make, retry=True
             )
@@ -140,7 +139,7 @@ class QuicLink:
         quic = self._protocol._quic
         quic.send_stream_data(quic.get_next_available_stream_id(is_unidirectional=True), message, end_stream=True)
         self._protocol._transmit_soon()
-        # The session lets no more be under way than its window holds: that is what bounds what is buffered here.
+        # The window of the session bounds the data buffered here.
         await asyncio.sleep(0)
 
     async def receive(self) -> bytes:
@@ -151,13 +150,13 @@ class QuicLink:
         return found
 
     async def close(self) -> None:
-        self.fail(Unavailable("link", "it is closed"))
+        self.fail(Unavailable("link", "closed"))
         self._protocol.close()
         if self.transport is not None:
             self.transport.close()
 
     def on_data(self, stream_id: int, data: bytes, ended: bool) -> None:
-        """Part of a message. Where there is too much of it, the connection is closed at once."""
+        """Data of a stream. Close the connection if a message is too long or too much is buffered."""
         if self._gone is not None:
             return
         held = self._partial.setdefault(stream_id, bytearray())
@@ -165,14 +164,16 @@ class QuicLink:
         self._partial_bytes += len(data)
         too_long = len(held) > lane_limits.MAX_MESSAGE_BYTES or (ended and not held)
         if too_long or self._partial_bytes > _PARTIAL_BYTES or self._whole.qsize() > _WHOLE_MESSAGES:
-            self.fail(Malformed("message", f"more than {lane_limits.MAX_MESSAGE_BYTES} bytes, or too many at a time"))
+            self.fail(
+                Malformed("message", f"more than {lane_limits.MAX_MESSAGE_BYTES} bytes, empty, or too many at once")
+            )
             self._protocol.close(_TOO_MUCH, "too much")
         elif ended:
             self._partial_bytes -= len(held)
             self._whole.put_nowait(bytes(self._partial.pop(stream_id)))
 
     def on_reset(self, stream_id: int) -> None:
-        """The other end took back what it had begun to say."""
+        """The peer reset a stream."""
         self._partial_bytes -= len(self._partial.pop(stream_id, b""))
 
     def fail(self, error: VeilError) -> None:
@@ -183,7 +184,7 @@ class QuicLink:
 
 
 def _protocol(opened: Callable[[QuicLink], None], own_pin: bytes | None) -> Callable[..., "QuicConnectionProtocol"]:
-    """A protocol of the library's that hands over a link once it is secure; `own_pin` is for the end that listens."""
+    """A protocol factory. It passes a link to `opened` after the TLS handshake. `own_pin` is for servers."""
     from aioquic.asyncio.protocol import QuicConnectionProtocol
     from aioquic.quic import events
 
@@ -203,7 +204,7 @@ def _protocol(opened: Callable[[QuicLink], None], own_pin: bytes | None) -> Call
             elif isinstance(event, events.StreamReset):
                 self.link.on_reset(event.stream_id)
             elif isinstance(event, events.ConnectionTerminated):
-                self.link.fail(Unavailable("link", event.reason_phrase or "it is gone"))
+                self.link.fail(Unavailable("link", event.reason_phrase or "connection lost"))
                 if self.link.transport is not None:
                     self.link.transport.close()
 
@@ -213,5 +214,5 @@ def _protocol(opened: Callable[[QuicLink], None], own_pin: bytes | None) -> Call
 def _peer_pin(protocol: "QuicConnectionProtocol") -> bytes:
     found = protocol._quic.tls._peer_certificate
     if found is None:
-        raise Unavailable("link", "nobody showed a certificate")
+        raise Unavailable("link", "the peer presented no certificate")
     return pin_of(found.public_bytes(Encoding.DER))

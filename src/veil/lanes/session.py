@@ -1,11 +1,11 @@
-"""A link on which both ends know who the other is: frames, bounded both ways, each one answered for.
+"""A session: an authenticated link with flow control.
 
-The receiving end says how many frames it has taken in. Until then they count as under way, and no more may be under
-way than the window holds: a slow peer slows its own session, and nobody's memory grows. Frames are pulled when the
-window has room for them, so what waits, waits where it can be put in order and kept on disk.
+The receiver reports how many frames it has processed. Frames without such a report are in flight, and the window
+bounds them, so a slow peer slows only its own session. Frames are pulled when the window has room, so they wait in the
+queue of the node, which can reorder and store them.
 
-    1 HELLO   2 ANSWER   3 PROOF   4 READY   5 FRAME bytes   6 TAKEN u64   7 PING   8 PONG   9 BYE
-    10 SIGNAL bytes, by which another lane is set up
+    1 HELLO   2 ANSWER   3 PROOF   4 READY   5 FRAME bytes   6 RECEIVED u64   7 PING   8 PONG   9 BYE
+    10 SIGNAL bytes, for the setup of another lane
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _DIALLER = "veil lane dialler v1"
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """What a dialler begins with."""
+    """The first message of the dialler."""
 
     nonce: bytes
 
@@ -53,19 +53,19 @@ class Hello:
 
 
 def answer_hello(hello: Hello, key: SigningKey, binding: bytes) -> tuple[bytes, bytes]:
-    """What a listener replies, and what the dialler must sign."""
+    """The reply of the listener, and the transcript that the dialler must sign."""
     transcript = binding + hello.nonce + key.public_key + os.urandom(NONCE_BYTES)
     signed = transcript[len(binding) + NONCE_BYTES :] + key.sign(derive(_LISTENER, transcript))
     return signed, transcript
 
 
 def check_answer(data: bytes, hello: Hello, binding: bytes, wanted: bytes | None) -> tuple[bytes, bytes]:
-    """The listener's key, and what we must sign. Raise `Unverified` where it is not the node we meant."""
+    """The key of the listener, and the transcript to sign. Raise `Unverified` if it is not the wanted node."""
     if len(data) != PUBKEY_BYTES + NONCE_BYTES + SIGNATURE_BYTES:
         raise Malformed("answer", f"{len(data)} bytes")
     pubkey, signature = data[:PUBKEY_BYTES], data[-SIGNATURE_BYTES:]
     if wanted is not None and pubkey != wanted:
-        raise Unverified("peer", "another node answered than the one that was dialled")
+        raise Unverified("peer", "another node answered than the one dialled")
     transcript = binding + hello.nonce + data[:-SIGNATURE_BYTES]
     verify(pubkey, derive(_LISTENER, transcript), signature, "peer")
     return pubkey, transcript
@@ -76,7 +76,7 @@ def proof(transcript: bytes, key: SigningKey) -> bytes:
 
 
 def check_proof(data: bytes, transcript: bytes) -> bytes:
-    """The dialler's key."""
+    """Verify the proof and return the key of the dialler."""
     if len(data) != PUBKEY_BYTES + SIGNATURE_BYTES:
         raise Malformed("proof", f"{len(data)} bytes")
     pubkey = data[:PUBKEY_BYTES]
@@ -90,7 +90,7 @@ _MAX_SIGNALS = 8
 
 
 class FrameKind(IntEnum):
-    """What a message is, by its first byte."""
+    """The first byte of a message."""
 
     HELLO = 1
     ANSWER = 2
@@ -105,14 +105,14 @@ class FrameKind(IntEnum):
 
 
 async def dial(link: LaneLink, key: SigningKey, wanted: bytes | None) -> "LinkSession":
-    """Prove who we are on a link that we opened, to the node that we meant. The link is closed where that fails."""
+    """Authenticate an outgoing link. If that fails, the link is closed."""
     async with _handshake_deadline(link):
         hello = Hello.make()
         await _send_message(link, FrameKind.HELLO, hello.encode())
         answered = await _expect(link, FrameKind.ANSWER)
         peer, transcript = check_answer(answered, hello, link.binding, wanted)
         await _send_message(link, FrameKind.PROOF, proof(transcript, key))
-        # What is said by then is said to a node that proved itself, so it need not wait for this.
+        # The first message may already be a frame instead of READY: the listener is authenticated.
         first = await link.receive()
     session = LinkSession(link, peer)
     session.early = first
@@ -120,7 +120,7 @@ async def dial(link: LaneLink, key: SigningKey, wanted: bytes | None) -> "LinkSe
 
 
 async def answer(link: LaneLink, key: SigningKey) -> "LinkSession":
-    """Find out who opened a link, having proved who we are."""
+    """Authenticate an incoming link. If that fails, the link is closed."""
     async with _handshake_deadline(link):
         hello = Hello.decode(await _expect(link, FrameKind.HELLO))
         answered, transcript = answer_hello(hello, key, link.binding)
@@ -132,13 +132,13 @@ async def answer(link: LaneLink, key: SigningKey) -> "LinkSession":
 
 @asynccontextmanager
 async def _handshake_deadline(link: LaneLink) -> AsyncIterator[None]:
-    """The time that a handshake has. After it, as after any fault, the link is closed."""
+    """Limit the time of a handshake, and close the link on timeout or failure."""
     try:
         async with asyncio.timeout(lane_limits.HANDSHAKE_SECONDS):
             yield
     except TimeoutError:
         await link.close()
-        raise Unavailable("peer", "it did not say who it is in time") from None
+        raise Unavailable("peer", f"no handshake within {lane_limits.HANDSHAKE_SECONDS:.0f} s") from None
     except BaseException:
         await link.close()
         raise
@@ -151,9 +151,9 @@ async def _send_message(link: LaneLink, kind: FrameKind, body: bytes) -> None:
 async def _expect(link: LaneLink, kind: FrameKind) -> bytes:
     message = await link.receive()
     if message == bytes((FrameKind.BYE,)):
-        raise Unavailable("peer", "it said good-bye")
+        raise Unavailable("peer", "closed the session")
     if message[0] != kind:
-        raise Malformed("handshake", f"a message of kind {message[0]}, not {int(kind)}")
+        raise Malformed("handshake", f"message kind {message[0]}, not {int(kind)}")
     return message[1:]
 
 
@@ -165,15 +165,15 @@ class LinkSession:
         self.remote = link.remote
         self.health = Health()
         self.closed = asyncio.Event()
-        # What to do where the other end breaks the protocol.
+        # Called if the peer violates the protocol.
         self.on_fault: Callable[[], None] = lambda: None
-        # What to do with what is said about other lanes.
+        # Called with SIGNAL data of the peer.
         self.on_signal: Callable[[bytes], None] = lambda data: None
         self._signals: deque[bytes] = deque()
-        # Said before we knew that the other end is ready.
+        # The first message after the handshake, received before `run`.
         self.early: bytes | None = None
         self._link = link
-        # Length and time of each frame under way, the oldest first.
+        # Length and send time of each frame in flight, oldest first.
         self._in_flight: deque[tuple[int, float]] = deque()
         self._in_flight_bytes = 0
         self._received = 0
@@ -188,7 +188,7 @@ class LinkSession:
         self._work.set()
 
     def signal(self, data: bytes) -> bool:
-        """Say something about another lane; False where too much of that waits already."""
+        """Queue SIGNAL data for the peer. Return False if too much is queued."""
         if self.closed.is_set() or len(self._signals) >= _MAX_SIGNALS or len(data) > lane_limits.MAX_FRAME_BYTES:
             return False
         self._signals.append(data)
@@ -216,7 +216,7 @@ class LinkSession:
             await self._link.close()
 
     async def close(self) -> None:
-        """Say good-bye and leave; `run` ends."""
+        """Send BYE and close. `run` ends."""
         if not self.closed.is_set():
             self.closed.set()
             with suppress(VeilError, TimeoutError):
@@ -252,7 +252,7 @@ class LinkSession:
 
     async def _send_frame(self, frame: bytes) -> None:
         if len(frame) > lane_limits.MAX_FRAME_BYTES:
-            raise ValueError(f"a frame of {len(frame)} bytes, more than {lane_limits.MAX_FRAME_BYTES}")
+            raise ValueError(f"frame of {len(frame)} bytes, more than {lane_limits.MAX_FRAME_BYTES}")
         self._in_flight.append((len(frame), time.monotonic()))
         self._in_flight_bytes += len(frame)
         self.health.frames_sent += 1
@@ -260,7 +260,7 @@ class LinkSession:
         await self._link.send(bytes((FrameKind.FRAME,)) + frame)
 
     def _room(self) -> int:
-        """How many bytes the window has room for: none where it is open for less than the largest frame."""
+        """Free bytes in the window; 0 if the largest frame would not fit."""
         room = lane_limits.WINDOW_BYTES - self._in_flight_bytes
         return room if room >= lane_limits.MAX_FRAME_BYTES and len(self._in_flight) < lane_limits.WINDOW_FRAMES else 0
 
@@ -272,7 +272,7 @@ class LinkSession:
             self._last_received_at = time.monotonic()
 
     def _handle(self, message: bytes, incoming: Incoming) -> bool:
-        """Do what a message says; whether more may follow."""
+        """Process a message. Return False after BYE."""
         kind, body = message[0], message[1:]
         if kind == FrameKind.FRAME:
             self.health.frames_received += 1
@@ -290,15 +290,15 @@ class LinkSession:
             self._pong_due = True
             self._work.set()
         elif kind not in (FrameKind.PONG, FrameKind.READY) or body:
-            raise Malformed("message", f"of kind {kind} and {len(body)} bytes")
+            raise Malformed("message", f"unexpected kind {kind} with {len(body)} bytes")
         return True
 
     def _on_received(self, received: int) -> None:
         count = received - self._peer_received
         if count > len(self._in_flight):
-            raise Malformed("message", "it took in more frames than it was sent")
+            raise Malformed("message", "the peer confirmed more frames than it was sent")
         if count <= 0:
-            return  # messages may overtake each other on some lanes: this one is old
+            return  # some lanes reorder messages: this one is old
         self._peer_received = received
         since = self._in_flight[0][1]
         for _ in range(count):
@@ -308,7 +308,7 @@ class LinkSession:
         self._work.set()
 
     async def _watch(self) -> None:
-        """Ask whether the other end is there while it says nothing, and end where it stays silent."""
+        """Send pings while the peer is silent, and end the session if it stays silent."""
         while True:
             await asyncio.sleep(lane_limits.PING_SECONDS)
             silent = time.monotonic() - self._last_received_at

@@ -1,4 +1,4 @@
-"""The plain lane: TCP with TLS 1.3. Also what a Tor onion service hands its connections to."""
+"""The TLS lane: TCP with TLS 1.3. A Tor onion service forwards to the same listener."""
 
 import asyncio
 import functools
@@ -12,7 +12,7 @@ from veil.veil_errors import Unavailable
 
 
 class TlsLane:
-    """Listens where `listen` says, if it does; `announce` is where others reach that, if it is elsewhere."""
+    """Listens on `listen`, if set. `announce` replaces the endpoint for contacts, for example behind a forwarder."""
 
     name = "tls"
     shares_addresses = False

@@ -1,8 +1,8 @@
 """The Tor lane: TLS through a SOCKS5 proxy to an onion service or any other listener of the TLS lane.
 
-Out, it dials through the proxy; the name of the peer is all the proxy is told. In, it listens on a local port, to
-which an onion service is set to forward; `announce` is then the onion address. TLS goes all the way, so the same
-certificate and handshake hold as on any other lane, and an exit between sees nothing.
+Outgoing connections use the proxy, which learns only the host name of the peer. For incoming connections the lane
+listens on a local port, to which an onion service forwards; `announce` is the onion address. TLS is end-to-end, so
+certificate and handshake work as on other lanes, and a Tor exit sees only ciphertext.
 """
 
 import asyncio
@@ -21,64 +21,64 @@ _NO_AUTH, _PASSWORD, _NONE_FITS = 0, 2, 0xFF
 _IPV4, _NAME, _IPV6 = 1, 3, 4
 _PASSWORD_VERSION = 1
 _REFUSALS = {
-    1: "the proxy failed",
-    2: "the proxy does not allow it",
-    3: "its network is not reachable",
-    4: "it is not reachable",
-    5: "it refused the connection",
-    6: "no answer in time",
-    7: "the proxy does not connect",
-    8: "the proxy does not know such addresses",
+    1: "general failure of the proxy",
+    2: "not allowed by the proxy",
+    3: "network unreachable",
+    4: "host unreachable",
+    5: "connection refused",
+    6: "timed out",
+    7: "the proxy does not support CONNECT",
+    8: "the proxy does not support the address type",
 }
 _MAX_LENGTH = 255
 
-# Yields what to send and how many bytes to read after it, and is sent those bytes.
+# Yields bytes to send and the number of bytes to read, and receives those bytes.
 Steps = Generator[tuple[bytes, int], bytes, None]
 
 
 def connect(host: str, port: int, isolation: str = "") -> Steps:
-    """Ask a proxy for a connection. Streams of different `isolation` share no circuit where the proxy is Tor's."""
+    """The SOCKS5 dialogue for a connection. Tor uses separate circuits for different `isolation` values."""
     name = host.encode("idna") if not host.isascii() else host.encode()
     if not 0 < len(name) <= _MAX_LENGTH:
-        raise Malformed("endpoint", f"a host of {len(name)} bytes")
+        raise Malformed("endpoint", f"the host name has {len(name)} bytes, not 1 to {_MAX_LENGTH}")
     method = _PASSWORD if isolation else _NO_AUTH
     chosen = yield bytes((_VERSION, 1, method)), 2
     if chosen[0] != _VERSION:
-        raise Unavailable("proxy", "it does not speak SOCKS5")
+        raise Unavailable("proxy", "not a SOCKS5 proxy")
     if chosen[1] != method:
-        raise Unavailable("proxy", "it wants to be spoken to in another way")
+        raise Unavailable("proxy", "it requires another authentication method")
     if isolation:
         credential = isolation.encode()[:_MAX_LENGTH]
         sent = bytes((_PASSWORD_VERSION, len(credential))) + credential + bytes((len(credential),)) + credential
         accepted = yield sent, 2
         if accepted[1] != 0:
-            raise Unavailable("proxy", "it refused our name")
+            raise Unavailable("proxy", "it rejected the user name")
     request = bytes((_VERSION, _CONNECT, _RESERVED, _NAME, len(name))) + name + port.to_bytes(2, "big")
     version, reply, _, kind = yield request, 4
     if version != _VERSION:
-        raise Unavailable("proxy", "it does not speak SOCKS5")
+        raise Unavailable("proxy", "not a SOCKS5 proxy")
     if reply != 0:
-        raise Unavailable(host, _REFUSALS.get(reply, f"the proxy says {reply}"))
+        raise Unavailable(host, _REFUSALS.get(reply, f"the proxy answered with code {reply}"))
     yield from _bound_address(kind)
 
 
 def _bound_address(kind: int) -> Steps:
-    """Where the proxy speaks from: of no interest, but it stands between us and the peer."""
+    """Read and ignore the bound address of the proxy."""
     if kind == _NAME:
         length = (yield b"", 1)[0]
     elif kind in (_IPV4, _IPV6):
         length = 4 if kind == _IPV4 else 16
     else:
-        raise Unavailable("proxy", f"it answered with an address of kind {kind}")
+        raise Unavailable("proxy", f"it answered with the unknown address type {kind}")
     yield b"", length + 2
 
 
-# Building a circuit takes its time.
+# Building a circuit is slow.
 TOR_DIAL_SECONDS = 60.0
 
 
 class TorLane(TlsLane):
-    """The TLS lane, dialled through a proxy. Each dial asks for a circuit of its own where `isolate` is set."""
+    """The TLS lane through a SOCKS5 proxy. With `isolate`, every connection has its own circuit."""
 
     name = "tor"
     shares_addresses = True

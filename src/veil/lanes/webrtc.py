@@ -1,7 +1,7 @@
-"""The WebRTC lane: a data channel between two nodes that need not be reachable from outside, made by `aiortc`.
+"""The WebRTC lane: a data channel with `aiortc` between nodes that need not be reachable from outside.
 
-No server is asked for addresses unless it is named: what is offered are the addresses this machine has. The channel
-is reliable and unordered. What the handshake binds are the fingerprints that both descriptions name.
+A STUN server is used only if configured; otherwise a node offers its local addresses. The channel is reliable and
+unordered. The handshake is bound to the fingerprints in both session descriptions.
 """
 
 import asyncio
@@ -31,19 +31,19 @@ Carry = Callable[[bytes, bytes], bool]
 
 
 class Signalling(Protocol):
-    """Carries descriptions."""
+    """Exchanges session descriptions."""
 
     async def start(self, answer: Answer) -> None: ...
 
     async def exchange(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
-        """What the peer answers to an offer. The caller says how long to wait."""
+        """Send an offer and return the answer. The caller sets the timeout."""
         ...
 
     async def stop(self) -> None: ...
 
 
 class FolderSignalling:
-    """Descriptions as files: `FOLDER/<for whom>/<name>.offer`, answered beside it."""
+    """Descriptions in files: `FOLDER/RECIPIENT/NAME.offer`, and the answer next to it."""
 
     def __init__(self, own_key: bytes, folder: Path | None = None) -> None:
         self._own = own_key.hex()
@@ -98,7 +98,7 @@ class FolderSignalling:
 
 
 class CarriedSignalling:
-    """Descriptions over a lane that two nodes have already; `carry` hands bytes to a peer, if it can."""
+    """Descriptions over an existing session. `carry` sends bytes to a peer and returns whether it could."""
 
     def __init__(self, carry: Carry) -> None:
         self._carry = carry
@@ -115,13 +115,13 @@ class CarriedSignalling:
         self._pending_offers[name] = waiting
         try:
             if not self._carry(peer, b"O" + name + offer.encode()):
-                raise Unavailable(str(endpoint), "no other lane to this node carries the offer")
+                raise Unavailable(str(endpoint), "no session on another lane to carry the offer")
             return await waiting
         finally:
             del self._pending_offers[name]
 
     def arrived(self, peer: bytes, data: bytes) -> None:
-        """What a peer sent by way of another lane."""
+        """Process SIGNAL data of a peer."""
         kind, name, text = data[:1], data[1:17], data[17:].decode(errors="replace")
         if kind == b"A" and name in self._pending_offers and not self._pending_offers[name].done():
             self._pending_offers[name].set_result(text)
@@ -142,7 +142,7 @@ class CarriedSignalling:
 
 
 class EitherSignalling:
-    """Through the folder that an endpoint names, or else over another lane."""
+    """Uses the folder of an endpoint if it has one, else an existing session."""
 
     def __init__(self, folder: FolderSignalling, carried: CarriedSignalling) -> None:
         self._folder = folder
@@ -164,7 +164,7 @@ def _read(path: Path) -> str:
     with path.open("rb") as file:
         data = file.read(lane_limits.MAX_SIGNAL_BYTES + 1)
     if len(data) > lane_limits.MAX_SIGNAL_BYTES:
-        raise ValueError("a description of more bytes than any has")
+        raise ValueError(f"a description of more than {lane_limits.MAX_SIGNAL_BYTES} bytes")
     return data.decode(errors="replace")
 
 
@@ -172,13 +172,13 @@ _LABEL = "veil/1"
 _FINGERPRINT = re.compile(r"^a=fingerprint:sha-256 ((?:[0-9A-F]{2}:){31}[0-9A-F]{2})\r?$", re.MULTILINE | re.IGNORECASE)
 _BUFFERED_BYTES = lane_limits.WINDOW_BYTES
 _WHOLE_MESSAGES = 4 * lane_limits.WINDOW_FRAMES
-# Finding a way through takes longer than a plain connection.
+# NAT traversal takes longer than a direct connection.
 WEBRTC_DIAL_SECONDS = 30.0
 _CLOSE_SECONDS = 2.0
 
 
 class WebRtcLane:
-    """Offers and answers by way of `signalling`; `stun` are servers that tell a node its address as others see it."""
+    """Exchanges descriptions over `signalling`. `stun` are servers that report the public address of a node."""
 
     name = "webrtc"
     shares_addresses = True
@@ -229,9 +229,9 @@ class WebRtcLane:
         return RTCPeerConnection(RTCConfiguration(iceServers=[RTCIceServer(urls=url) for url in self._stun]))
 
     async def _answer(self, offer: str) -> str:
-        """Answer an offer; what comes of it is accepted once its channel is there."""
+        """Answer an offer. The link is accepted when its data channel opens."""
         if len(self._pending) >= lane_limits.MAX_UNAUTHENTICATED:
-            raise Unavailable("webrtc", "too many offers at a time")
+            raise Unavailable("webrtc", "too many pending offers")
         connection = self._connection()
         self._pending.add(connection)
         try:
@@ -256,7 +256,7 @@ class WebRtcLane:
         return answer
 
     async def _expire(self, connection: "RTCPeerConnection") -> None:
-        """Wait no longer for a channel than dialling takes."""
+        """Close a connection whose data channel did not open in time."""
         await asyncio.sleep(WEBRTC_DIAL_SECONDS)
         if connection in self._pending:
             self._pending.discard(connection)
@@ -264,11 +264,11 @@ class WebRtcLane:
 
 
 async def _apply_description(connection: "RTCPeerConnection", text: str, what: str) -> None:
-    """Give the library a description. It raises anything for one that makes no sense to it: the peer's fault."""
+    """Set the remote description. aiortc raises arbitrary exceptions for an invalid one, which the peer caused."""
     from aiortc import RTCSessionDescription
 
     if len(text) > lane_limits.MAX_SIGNAL_BYTES or "m=application" not in text or text.count("m=") != 1:
-        raise Malformed("description", "not of one data channel")
+        raise Malformed("description", "not a description of exactly one data channel")
     try:
         await connection.setRemoteDescription(RTCSessionDescription(sdp=text, type=what))
     except Exception as error:
@@ -278,7 +278,7 @@ async def _apply_description(connection: "RTCPeerConnection", text: str, what: s
 def _binding(offer: str, answer: str) -> bytes:
     found = [_FINGERPRINT.findall(text) for text in (offer, answer)]
     if not all(len(set(names)) == 1 for names in found):
-        raise Malformed("description", "it names no key, or several")
+        raise Malformed("description", "it has no fingerprint, or several")
     return h("|".join(names[0].upper() for names in found).encode())
 
 
@@ -307,7 +307,7 @@ class WebRtcLink:
             self._drained.clear()
             await self._drained.wait()
         if self._gone is not None or self._channel.readyState != "open":
-            raise self._gone or Unavailable("link", "it is gone")
+            raise self._gone or Unavailable("link", "connection lost")
         self._channel.send(message)
         await asyncio.sleep(0)
 
@@ -319,7 +319,7 @@ class WebRtcLink:
         return found
 
     async def close(self) -> None:
-        self._fail(Unavailable("link", "it is closed"))
+        self._fail(Unavailable("link", "closed"))
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._connection.close()
@@ -328,12 +328,12 @@ class WebRtcLink:
         if not isinstance(message, bytes) or not 0 < len(message) <= lane_limits.MAX_MESSAGE_BYTES:
             self._fail(Malformed("message", f"text, or more than {lane_limits.MAX_MESSAGE_BYTES} bytes"))
         elif self._whole.qsize() > _WHOLE_MESSAGES:
-            self._fail(Malformed("message", "too many at a time"))
+            self._fail(Malformed("message", "too many at once"))
         elif self._gone is None:
             self._whole.put_nowait(message)
 
     def _on_close(self) -> None:
-        self._fail(Unavailable("link", "it is gone"))
+        self._fail(Unavailable("link", "connection lost"))
 
     def _fail(self, error: VeilError) -> None:
         if self._gone is None:

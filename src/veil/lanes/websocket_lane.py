@@ -1,4 +1,4 @@
-"""The WebSocket lane: one binary message is one message, over TLS, so it passes where only the web does. RFC 6455."""
+"""The WebSocket lane: one binary message per message, over TLS, for networks that allow only HTTPS. RFC 6455."""
 
 import asyncio
 import functools
@@ -30,7 +30,7 @@ _DEFAULT_PATH = "/veil"
 
 
 class WebSocketLane:
-    """Listens for WebSockets at any path, if it does; what stands before it may answer to others."""
+    """Listens for WebSockets at any path, if configured. A proxy in front may use paths to share the port."""
 
     name = "wss"
     shares_addresses = False
@@ -43,7 +43,7 @@ class WebSocketLane:
         self._listen = listen
         self._announce = announce
         self._server: asyncio.Server | None = None
-        # Connections that are no WebSockets yet.
+        # Connections in the WebSocket handshake.
         self._handshaking: set[asyncio.Task[None]] = set()
 
     async def start(self, accept: AcceptLink) -> None:
@@ -122,16 +122,16 @@ class WebSocketLink:
         self._head_bytes = 0
 
     async def request_handshake(self, request: Request) -> None:
-        """Become a WebSocket, as the end that dialled."""
+        """The client side of the WebSocket handshake."""
         await self._send_event(request)
         if not isinstance(await self._next_event(), AcceptConnection):
             await self.close()
-            raise Unavailable("link", "what answered is no VEIL lane")
+            raise Unavailable("link", "the server does not accept WebSockets")
 
     async def accept_handshake(self) -> None:
-        """Become a WebSocket, as the end that was dialled."""
+        """The server side of the WebSocket handshake."""
         if not isinstance(await self._next_event(), Request):
-            raise Malformed("link", "no request to become a WebSocket")
+            raise Malformed("link", "not a WebSocket request")
         await self._send_event(AcceptConnection())
 
     async def send(self, message: bytes) -> None:
@@ -147,14 +147,14 @@ class WebSocketLink:
                     raise Malformed("message", f"more than {lane_limits.MAX_MESSAGE_BYTES} bytes")
                 if event.message_finished:
                     if not held:
-                        raise Malformed("message", "no bytes")
+                        raise Malformed("message", "empty")
                     return bytes(held)
             elif isinstance(event, TextMessage):
-                raise Malformed("message", "text")
+                raise Malformed("message", "text, not binary")
             elif isinstance(event, Ping):
                 await self._send_event(event.response())
             elif isinstance(event, CloseConnection | RejectConnection):
-                raise Unavailable("link", "it is closed")
+                raise Unavailable("link", "closed")
             elif not isinstance(event, Pong):
                 raise Malformed("message", type(event).__name__)
 
@@ -166,16 +166,16 @@ class WebSocketLink:
             self._writer.write(self._wire.send(event))
             await self._writer.drain()
         except (OSError, LocalProtocolError) as error:
-            raise Unavailable("link", str(error) or "it is gone") from None
+            raise Unavailable("link", str(error) or "connection lost") from None
 
     async def _next_event(self) -> Event:
         while not self._events:
             try:
                 data = await self._reader.read(_READ_BYTES)
             except OSError as error:
-                raise Unavailable("link", str(error) or "it is gone") from None
+                raise Unavailable("link", str(error) or "connection lost") from None
             if not data:
-                raise Unavailable("link", "it is gone")
+                raise Unavailable("link", "connection lost")
             try:
                 self._wire.receive_data(data)
                 self._events.extend(self._wire.events())

@@ -1,4 +1,7 @@
-"""The node: subscriptions, forwarding, cache, reconstruction, delivery. It does no I/O of its own."""
+"""The node: subscriptions, forwarding, cache, reassembly, delivery. It does no I/O of its own.
+
+An object is *whole* once k shards restored it and its root matched.
+"""
 
 from veil.node.addressing import Destination
 from veil.node.config import (

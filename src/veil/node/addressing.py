@@ -1,7 +1,7 @@
-"""Where something is to be said, and how it is sealed for that when its time comes.
+"""Destinations of messages, and sealing for them.
 
-What waits in the queue is not sealed yet: a tag lasts one epoch, and a node may be offline for days. It is sealed when
-somebody is there to take it, under the epoch of that moment.
+Messages in the queue are not sealed: a tag lasts one epoch, and a node may be offline for days. The node seals a
+message when a peer is connected, under the epoch of that moment.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,6 @@ _ACK_CONTEXT = "veil ack v1"
 
 
 class DestinationKind(IntEnum):
-    """Who is to hear it."""
-
     FEED = 1
     PRIVATE = 2
     GROUP = 3
@@ -34,7 +32,7 @@ class DestinationKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Our own feed, one recipient, or a group, in a namespace."""
+    """The feed of this node, one recipient, or a group, in a namespace."""
 
     kind: DestinationKind
     key: bytes
@@ -54,14 +52,14 @@ class Destination:
 
     def check(self) -> None:
         if len(self.key) != (0 if self.kind is DestinationKind.FEED else HASH_BYTES):
-            raise Malformed("destination", f"a key of {len(self.key)} bytes")
+            raise Malformed("destination", f"the key has {len(self.key)} bytes")
         if not 0 <= self.namespace <= MAX_UINT16:
-            raise Malformed("destination", f"a namespace of {self.namespace}")
+            raise Malformed("destination", f"namespace {self.namespace} is not a 16-bit number")
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """An object of ours, and the key that an acknowledgement of it is sealed with, where one is asked for."""
+    """An own object, and the key of its acknowledgement (empty if none is requested)."""
 
     published: Published
     ack_key: bytes
@@ -69,7 +67,7 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much an object for a destination may carry, and how much fills its shards."""
+    """Object overhead for a destination, and the object size that fills its shards."""
 
     overhead: int
     target: int
@@ -77,25 +75,26 @@ class Capacity:
     def check(self, size: int) -> None:
         if size + self.overhead > MAX_OBJECT_BYTES:
             raise Refused(
-                "payload", f"{size} bytes, more than the {MAX_OBJECT_BYTES - self.overhead} an object carries"
+                "payload",
+                f"{size} bytes are more than the {MAX_OBJECT_BYTES - self.overhead} bytes that an object carries here",
             )
 
 
 class Sealer:
-    """Seals for destinations in the name of an identity."""
+    """Seals payloads for destinations with the keys of an identity."""
 
     def __init__(self, config: NodeConfig, identity: Identity) -> None:
         self._config = config
         self._identity = identity
 
-    def room(self, destination: Destination, now: float) -> Capacity:
+    def capacity(self, destination: Destination, now: float) -> Capacity:
         address, lock = self._lock(destination, now)
         is_feed = destination.kind is DestinationKind.FEED
         extra = overhead(address, lock, signed=is_feed) + (0 if is_feed else LETTER_BYTES)
         return Capacity(extra, largest_full_batch(address, self._mode(destination)))
 
     def seal(self, destination: Destination, payload: bytes, flags: Flags, nonce: bytes, now: float) -> Sealed:
-        """The object that carries a payload. Raise `Refused` where the node cannot speak there any more."""
+        """Seal a payload. Raise `Refused` if the node is no longer a member of the group."""
         address, lock = self._lock(destination, now)
         jitter, mode = self._config.jitter, self._mode(destination)
         if destination.kind is DestinationKind.FEED:
@@ -126,5 +125,5 @@ class Sealer:
 
 
 def ack_key(object_root: bytes, letter: bytes) -> bytes:
-    """What only who wrote or opened a letter can know: the signature in it cannot be guessed, so neither can this."""
+    """The key of an acknowledgement. Only writer and reader of the letter know the signature that it depends on."""
     return derive(_ACK_CONTEXT, object_root + letter)

@@ -1,8 +1,8 @@
-"""The shard cache: bounded, what has expired goes first, then what is most common. Spec §11.
+"""The shard cache, bounded in bytes and entries. Expired shards go first, then the most common ones. Spec §11.
 
-Entries stand in ranks, one for each tier and number of known replicas, the oldest first in each. So the entry to give
-up is found by looking at the first of each rank, however many entries there are: a shard that many peers have goes
-before one that few have, one of a tier that is over its share before all others, and of equals the oldest.
+Entries are grouped by tier and number of known replicas, oldest first in each group (rank). The victim is the first
+entry of one of the groups, so eviction cost does not depend on the number of entries. Order of eviction: tiers above
+their share, then shards with most replicas, then the oldest.
 """
 
 import struct
@@ -19,13 +19,13 @@ from veil.store.tables import Store, Table
 
 MAX_RANK = 12
 _RECORD = struct.Struct(">dBB")
-# A tier weighs as much as this many replicas: what is trusted stays longer.
+# Added to the replicas of a shard, so shards of trusted tiers stay longer.
 _TIER_WEIGHT = {Tier.TRUSTED: 0, Tier.KNOWN: 3, Tier.UNKNOWN: 6, Tier.MUTED: 12, Tier.BLOCKED: 24}
 
 
 @dataclass(slots=True)
 class CacheEntry:
-    """One shard in the cache. `tracked` is None for a shard of a tag nobody here asked for."""
+    """One cached shard. `tracked` is None for a stray, a shard of a tag without subscription."""
 
     shard_id: bytes
     of: ShardSet
@@ -45,14 +45,14 @@ Rank = OrderedDict[bytes, None]
 
 
 class Cache:
-    """Encoded shards by their id."""
+    """Encoded shards by shard id. Strays are kept apart, in memory only."""
 
     def __init__(self, store: Store, bounds: Bounds, tiers: dict[Tier, TierPolicy], counters: Counters) -> None:
         self._store = store
         self._bounds = bounds
         self._tiers = tiers
         self._counters = counters
-        # In the order of their expiry, which is that of their coming, since all live equally long.
+        # Ordered by expiry: all entries have the same lifetime, so this is the order of arrival.
         self._entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
         self._strays: OrderedDict[bytes, CacheEntry] = OrderedDict()
         self._stray_frames: dict[bytes, bytes] = {}
@@ -83,7 +83,7 @@ class Cache:
         self._make_room(now, shard_id)
 
     def put_stray(self, shard_id: bytes, frame: bytes, of: ShardSet, index: int, now: float) -> None:
-        """Keep a shard for a short while, in memory and in a small room of its own: nothing else gives way to it."""
+        """Keep a stray for a short time, in memory. Strays evict only other strays."""
         entry = CacheEntry(shard_id, of, index, now + self._bounds.stray_ttl_s, now, Tier.UNKNOWN, 0, None)
         self._strays[shard_id] = entry
         self._stray_frames[shard_id] = frame
@@ -96,7 +96,7 @@ class Cache:
         return shard_id in self._strays
 
     def strays_of(self, tags: frozenset[bytes]) -> list[CacheEntry]:
-        """The strays under some tags: for when somebody asks for them after all."""
+        """The strays of newly subscribed tags."""
         return [entry for entry in self._strays.values() if entry.of.address.tag in tags]
 
     def take_stray(self, entry: CacheEntry) -> bytes:
@@ -110,7 +110,7 @@ class Cache:
             entry.last_seen = now
 
     def rank(self, tracked: TrackedObject) -> None:
-        """Look again at how common the shards of an object are."""
+        """Update the ranks of the shards of an object after its replica counts changed."""
         for index, shard_id in tracked.held.items():
             entry = self._entries.get(shard_id)
             if entry is None:
@@ -141,13 +141,13 @@ class Cache:
             self._counters["cache_expired"] += 1
 
     def stored(self) -> Iterator[tuple[bytes, ShardSet, int, float, Tier]]:
-        """What a store has of an earlier run."""
+        """The shards in the store, without their frames."""
         for shard_id, record in self._store.items(Table.INDEX):
             expiry, tier, index = _RECORD.unpack_from(record)
             yield shard_id, decode_set(record[_RECORD.size :]), index, expiry, Tier(tier)
 
     def adopt(self, shard_id: bytes, tracked: TrackedObject, index: int) -> None:
-        """Take up a shard that the store has already."""
+        """Add an entry for a shard that is already in the store."""
         entry = CacheEntry(shard_id, tracked.of, index, tracked.expiry, tracked.expiry, tracked.tier, 1, tracked)
         self._insert(entry, None)
 
@@ -185,7 +185,7 @@ class Cache:
         return next(iter(self._ranks[max(self._ranks, key=priority)]))
 
     def _rank(self, tracked: TrackedObject, index: int) -> int:
-        """Replicas, less what was asked for: a shard that others miss is worth keeping."""
+        """Known replicas minus recent requests: shards that others request are kept longer."""
         return max(min(tracked.replicas(index), MAX_RANK) - min(tracked.requested, MAX_RANK // 2), 0)
 
     def _leave_rank(self, entry: CacheEntry) -> None:

@@ -1,4 +1,4 @@
-"""Every setting of a node and its default. All of it is local: nothing here has to be the same at two nodes."""
+"""All settings of a node with their defaults. They are local: no two nodes need equal settings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ MIB = KIB * KIB
 
 
 class LaneClass(StrEnum):
-    """A fast lane carries most of the traffic; a fallback lane carries enough to be heard of at all."""
+    """Fast lanes carry most of the traffic. Fallback lanes carry little, in case the fast lanes fail."""
 
     FAST = "fast"
     FALLBACK = "fallback"
@@ -21,14 +21,14 @@ class LaneClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaneSpec:
-    """A lane by its name, and what it is for."""
+    """Name and class of a lane."""
 
     name: str
     klass: LaneClass = LaneClass.FAST
 
 
 class Tier(IntEnum):
-    """How far a publisher or peer is trusted, from not at all."""
+    """How far a publisher or peer is trusted, ascending."""
 
     BLOCKED = 0
     MUTED = 1
@@ -39,7 +39,7 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TierPolicy:
-    """What a tier may use: a part of the fanout, a part of the cache, and how fast its peers may send."""
+    """Limits of a tier: fraction of the fanout, fraction of the cache, and receive rate."""
 
     forward_quota: float
     storage_share: float
@@ -59,7 +59,7 @@ DEFAULT_TIERS: Mapping[Tier, TierPolicy] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How what is new travels. Spec §9.1: `k + extra` shards to two peers of a fast lane, two to one of a fallback."""
+    """Fanout of new objects. Spec §9.1: `k + extra` shards to two fast peers, two shards to one fallback peer."""
 
     fast_peers: int = 2
     fallback_peers: int = 1
@@ -67,9 +67,9 @@ class Spread:
     fallback_shards: int = 2
     relay_fast_peers: int = 2
     relay_fallback_peers: int = 1
-    # Kept back from each peer of the first wave, for when it does not say that it has the object.
+    # Not sent to a peer in the first wave, but later if it does not confirm the object.
     reserve_shards: int = 1
-    # A shard that r peers are known to have is passed on with 1 / (1 + r / divisor), never below the floor.
+    # Forwarding probability of a shard with r known holders: 1 / (1 + r / divisor), at least the floor.
     forward_floor: float = 0.10
     forward_divisor: float = 8.0
     announce_delay_s: float = 0.05
@@ -77,12 +77,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """What a publisher does until enough peers have said that they have its object."""
+    """Further waves of an own object until enough peers confirm it."""
 
     copies: int = 2
-    # After so many waves one copy is enough: the others may never answer.
+    # After this many waves one confirmation is enough: other peers may never answer.
     attempts_for_copies: int = 4
-    # Waves in which it is announced in any case, unless all who are heard have it: who says so may lie.
+    # Announce the object in this many waves, unless all responsive peers confirm it: a confirmation may be false.
     announcements: int = 6
     timeout_s: float = 2.0
     backoff: float = 2.0
@@ -93,7 +93,7 @@ class Escalation:
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """When and how shards are asked for that did not come by themselves."""
+    """Timing of requests for missing shards."""
 
     quiet_s: float = 0.3
     timeout_s: float = 1.0
@@ -103,7 +103,7 @@ class PullSettings:
 
 @dataclass(frozen=True, slots=True)
 class Summaries:
-    """How often a peer is told, in a Bloom filter, what is here."""
+    """Frequency and size of Bloom filters of the objects here."""
 
     interval_s: float = 20.0
     false_positives: float = 0.02
@@ -113,7 +113,7 @@ class Summaries:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a node may hold at most, of each kind."""
+    """Upper bounds of everything a node holds."""
 
     cache_ttl_s: float = CACHE_TTL_SECONDS
     cache_bytes: int = 512 * MIB
@@ -141,7 +141,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Penalties:
-    """What wrong frames cost the peer they came from. Demerits halve with time; at the limit the peer is not heard."""
+    """Demerits for invalid frames. They decay with a half-life; at the limit the peer is muted."""
 
     garbage: float = 5.0
     oversized: float = 10.0
@@ -151,19 +151,19 @@ class Penalties:
     limit: float = 100.0
     half_life_s: float = 60.0
     mute_s: float = 300.0
-    # Bytes of shards not yet known to be true that a peer may make us pass on; what proves true is given back.
+    # Bytes of unverified shards that a peer can make this node forward. Verified objects refund their bytes.
     credit_bytes: int = 8 * MIB
     credit_bytes_s: int = 256 * KIB
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """A node's settings."""
+    """All settings of a node."""
 
     lanes: tuple[LaneSpec, ...] = (LaneSpec("fast", LaneClass.FAST), LaneSpec("fallback", LaneClass.FALLBACK))
-    # An open relay passes on every tag, within the quotas; other nodes only what they subscribe to (spec §9.2).
+    # An open relay forwards every tag within the quotas. Other nodes forward only subscribed tags (spec §9.2).
     relay_all: bool = False
-    # Upward bucket jitter: how many of the next larger buckets an object may come in (spec §7.3).
+    # Upward bucket jitter: the number of next larger buckets to choose from (spec §7.3).
     jitter: int = 0
     batch_linger_s: float = 0.25
     policy: NamespacePolicy = field(default_factory=NamespacePolicy)

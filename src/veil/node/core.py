@@ -1,9 +1,9 @@
-"""The node: everything VEIL does, without any I/O of its own.
+"""The node, without any I/O of its own.
 
-Frames come in through `receive` and leave through `take`; time is the clock it is given, and `next_due` says when to
-`tick`. So one node runs over sockets, over files and, by the thousand, in a simulation, and is the same node.
+Frames arrive through `receive` and leave through `take`. The caller supplies the clock and calls `tick` at
+`next_due`. The same code runs over sockets, over files, and by the thousand in a simulation.
 
-    receive → budget → id → header → epoch, tag → pass on → put together → judge → announce, open, deliver, acknowledge
+    receive → budget → id → header → epoch, tag → forward → restore → verify → announce, open, deliver, acknowledge
     publish → queue → seal → first wave → escalate → sent, acknowledged
 """
 
@@ -35,10 +35,10 @@ _FIRST_RETRY_S, _LAST_RETRY_S = 1.0, 30.0
 
 
 class _Change:
-    """Around every call that may write. Raise `Unavailable` if the store does not take the changes.
+    """Wraps every call that may write. Raise `Unavailable` if the store rejects the changes.
 
-    Listeners may call the node from within a call. The state is replaced only when the outermost call is over; until
-    then the store refuses all changes, so no call can go on with a state that is gone.
+    Listeners may call the node from within a call. After a failure the state is replaced when the outermost call
+    returns; until then the store rejects all changes, so no call can continue with a discarded state.
     """
 
     __slots__ = ("enter", "leave")
@@ -58,9 +58,9 @@ class Node:
     """One node. Use it from one thread.
 
     If the store cannot write, for example because the disk is full, the node discards its memory and loads the last
-    commit again, as after a crash. From then on it answers questions, takes nothing in and sends nothing; calls that
-    would change something raise `Unavailable`. It tries to write again after 1 s, then less often, up to every 30 s,
-    and goes on when that works. `on_store` is called with the fault, and with None when the store writes again.
+    commit again, as after a crash. Until the store recovers, queries work, frames are dropped, nothing is sent, and
+    calls that change something raise `Unavailable`. The node retries after 1 s, then less often, up to every 30 s.
+    `on_store` is called with the fault, and with None when the store works again.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class Node:
 
     def _unavailable(self, reason: str) -> Unavailable:
         error = Unavailable("store", f"the node cannot write: {reason}")
-        error.add_note("make room on the disk of the node; it goes on by itself")
+        error.add_note("free space on the disk of the node; the node resumes by itself")
         return error
 
     def _stop_writing(self, failed: StoreFailed) -> None:
-        """Return to the last commit, and try again later."""
+        """Return to the last commit and schedule a retry."""
         now, before = self._clock(), self._fault
         if before is None and now - self._resumed_at > _LAST_RETRY_S:
             self._retry_s = _FIRST_RETRY_S
@@ -142,7 +142,7 @@ class Node:
             self._on_store(self._fault)
 
     def _try_writing(self) -> None:
-        """Drop what has expired and write a probe. If the disk takes both, begin as after a start."""
+        """Drop expired data and write a probe. If both succeed, resume as after a start."""
         try:
             self._state.clean()
             self._store.commit()
@@ -162,7 +162,7 @@ class Node:
     # Links
 
     def connected(self, lane: str, peer: str, pubkey: bytes | None = None) -> bool:
-        """A link is up. `peer` is the same on every lane where it is the same peer; False where there is no room."""
+        """Register a link. `peer` is the same name on every lane. Return False if there are too many peers."""
         context = self._context
         link = context.peers.connect(lane, peer, pubkey, context.trust.tier(pubkey, context.clock()))
         if link is None:
@@ -182,9 +182,9 @@ class Node:
             self._state.summary_exchange.forget(peer)
 
     def receive(self, lane: str, peer: str, frame: bytes) -> None:
-        """Take a frame. Whatever is in it, this does not raise: what is wrong with it costs the peer.
+        """Process a frame. This never raises; invalid frames count against the peer.
 
-        While the store cannot write the frame is dropped: nobody is told that it is here, so it comes again.
+        While the store cannot write, the frame is dropped. The peer gets no confirmation, so it sends it again.
         """
         link = self._context.peers.link(lane, peer)
         if link is not None and frame:
@@ -192,18 +192,18 @@ class Node:
                 self._state.intake.receive(link, frame)
 
     def note_sent(self, lane: str, peer: str, ok: bool, seconds: float | None = None) -> None:
-        """What a transport knows of a link by itself."""
+        """Record a delivery result that the transport measured."""
         link = self._context.peers.link(lane, peer)
         if link is not None:
             link.note(1.0 if ok else 0.0, seconds)
 
     def take(self, lane: str, peer: str, max_bytes: int = _TAKE_BYTES) -> tuple[bytes, ...]:
-        """Frames to send now. What they promise is on disk before they are given out."""
+        """Frames to send now. Everything they promise is committed before this returns."""
         link = self._context.peers.link(lane, peer)
         if link is None or not link.queued_bytes:
             return ()
         with suppress(Unavailable), self._changing:
-            # A listener that a commit calls may promise more, or find that the store fails.
+            # A listener called by the commit may add promises or hit a store failure.
             while self._context.promised or self._store.failed is not None:
                 self._context.commit()
             taken = self._context.peers.take(link, max_bytes)
@@ -212,7 +212,7 @@ class Node:
         return ()
 
     def ready(self) -> tuple[tuple[str, str], ...]:
-        """The links that have something to send."""
+        """The links with queued frames."""
         return tuple(link.key for link in self._context.peers.links() if link.queued_bytes)
 
     # Time
@@ -228,23 +228,23 @@ class Node:
         with suppress(Unavailable), self._changing:
             self._context.timers.run()
 
-    # Saying
+    # Publishing
 
     def publish(
         self, destination: Destination, payload: bytes, *, ack: bool | None = None, interactive: bool = True
     ) -> Publication:
-        """Say something. It is on disk when this returns, and stays there until somebody has it.
+        """Queue a message. It is on disk when this returns, and stays there until peers have it.
 
-        Acknowledgements are asked of one recipient unless told otherwise. What is not interactive may wait a moment
-        to share its object. Raise `Refused` where it can never be sent, or the queue is full, and `Unavailable` if the
-        store cannot write: then the message is not accepted.
+        By default only private messages request an acknowledgement. A message that is not `interactive` may wait a
+        moment to share an object with others. Raise `Refused` if it is too large or the queue is full, and
+        `Unavailable` if the store cannot write; then the message is not accepted.
         """
         wanted = destination.kind is DestinationKind.PRIVATE if ack is None else ack
         with self._changing:
             return self._state.outbox.publish(destination, payload, ack=wanted, interactive=interactive)
 
     def publish_sealed(self, published: Published) -> Publication:
-        """Send an object that is made already."""
+        """Send an object that is already sealed."""
         with self._changing:
             return self._state.outbox.publish_sealed(published)
 
@@ -257,10 +257,10 @@ class Node:
             self._context.commit()
             return cancelled
 
-    # Listening
+    # Receiving
 
     def subscribe(self, subscription: Subscription) -> bool:
-        """Ask for something; False where it is asked for already."""
+        """Add a subscription. Return False if it exists."""
         context = self._context
         if subscription in context.subscriptions:
             return False
@@ -281,7 +281,7 @@ class Node:
         return self._context.subscriptions.all()
 
     def set_identity(self, identity: Identity) -> None:
-        """Other keys or groups from now on."""
+        """Replace keys and groups."""
         context = self._context
         before = context.subscriptions.tags()
         self._identity = context.identity = identity
@@ -309,20 +309,20 @@ class Node:
         return self._context.events.committed_seq
 
     def events(self, since: int = 0, limit: int = 256) -> tuple[Event, ...]:
-        """What happened after a number. It is on disk before it is told."""
+        """Committed events after a number."""
         with suppress(Unavailable):
             self.settle()
         return self._context.events.since(since, limit)
 
     def settle(self) -> None:
-        """Commit what was taken in. Raise `Unavailable` if the store cannot write: then some of it may be lost."""
+        """Commit all received data. Raise `Unavailable` if the store cannot write; then some of it may be lost."""
         with self._changing:
             self._context.commit()
 
     # Trust
 
     def set_tier(self, pubkey: bytes, tier: Tier | None) -> None:
-        """Set how far a key is trusted, or leave it to endorsements."""
+        """Set the tier of a key, or None to derive it from endorsements."""
         context = self._context
         with self._changing:
             context.trust.set_tier(pubkey, tier)
@@ -334,18 +334,18 @@ class Node:
         return self._context.trust.by_hand()
 
     def endorse(self, pubkey: bytes) -> Publication:
-        """Vouch for a key, in this node's own feed."""
+        """Publish an endorsement of a key in the feed of this node."""
         return self.publish(Destination.feed(Namespace.TRUST), encode_endorsement(pubkey, self._context.clock()))
 
     def explain(self, pubkey: bytes) -> Explanation:
-        """Why a key is treated as it is."""
+        """The tier of a key, with reasons."""
         return self._context.trust.explain(pubkey, self._context.clock())
 
     def explain_tag(self, tag: bytes, namespace: int) -> Explanation:
-        """Why shards under a tag are passed on, or are not."""
+        """The tier of a tag, with the reasons why its shards are forwarded or not."""
         return status_views.explain_tag(self._context, tag, namespace)
 
-    # Looking
+    # Views
 
     def status(self) -> status_views.Status:
         context = self._context
@@ -376,7 +376,7 @@ class Node:
         return status_views.cache_of(self._context, limit)
 
     def metrics(self) -> dict[str, int | float]:
-        """Counters, and how much of each bounded thing there is."""
+        """Counters, and the fill levels of bounded containers."""
         context = self._context
         held = {
             "seen_ids": len(context.seen),
@@ -387,7 +387,7 @@ class Node:
         return {**context.counters, **held, **shown}
 
     def forget(self, object_root: bytes) -> int:
-        """Let go of an object; how many shards that were."""
+        """Drop an object. Return the number of removed shards."""
         with self._changing:
             tracked = self._context.objects.by_root(object_root)
             count = len(tracked.held) if tracked else 0
@@ -396,7 +396,7 @@ class Node:
             return count
 
     def close(self) -> None:
-        """Commit and let the store go. If it cannot write, nothing is lost that was promised."""
+        """Commit and close the store. If the commit fails, only data that was not promised is lost."""
         with suppress(Unavailable):
             self.settle()
         self._store.close()

@@ -1,4 +1,4 @@
-"""What a node counts. The names are stable: metrics show them as they are."""
+"""Counter names of a node. They are stable, because metrics expose them."""
 
 from collections import Counter
 
@@ -43,7 +43,7 @@ NAMES = (
 
 
 class Counters(Counter[str]):
-    """Counts by name. A name that is not listed is a mistake of ours."""
+    """Counts by name. An unknown name raises `KeyError`."""
 
     def __init__(self) -> None:
         super().__init__(dict.fromkeys(NAMES, 0))

@@ -1,7 +1,7 @@
-"""What happens once an object is whole: judged, kept, announced, opened by who can, delivered once, acknowledged.
+"""Whole objects: verify, cache, announce, open, deliver once, acknowledge.
 
-Judging needs no key: the root has held, and the address, the signature and the policy of the namespace are asked here.
-What fails is forgotten; what holds is passed on whether or not this node can read it.
+Verification needs no key: the root matched already; address, signature and namespace policy are checked here. Invalid
+objects are dropped. Valid objects are announced whether or not this node can open them.
 """
 
 import struct
@@ -29,7 +29,7 @@ _WHEN = struct.Struct(">d")
 
 
 class Done:
-    """Roots of objects that have been whole here, kept beyond the cache: none of them is begun again."""
+    """Roots of objects that were whole here. They outlive the cache, so no object is delivered twice."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
@@ -52,7 +52,7 @@ class Done:
 
 
 class Delivery:
-    """Takes whole objects."""
+    """Processes whole objects."""
 
     def __init__(self, context: NodeContext, forwarder: Forwarder, dispersal: Dispersal, outbox: Outbox) -> None:
         self._context = context
@@ -62,7 +62,7 @@ class Delivery:
         self.done = Done(context)
 
     def reassembled(self, tracked: TrackedObject, found: Reassembled) -> None:
-        """An object was put together by the inbox, which also tells who sent shards that are not of it."""
+        """The inbox restored an object. `found.liars` are the sources of false shards."""
         self._penalise_sources(tracked, found.liars)
         self.whole(tracked, found.encoded, doubtful=bool(found.liars) or len(tracked.held) != tracked.of.shape.k)
 
@@ -71,7 +71,7 @@ class Delivery:
         try:
             received = receive(tracked.of, encoded, context.config.policy)
         except VeilError:
-            self._refuse(tracked)
+            self._reject(tracked)
             return
         context.counters["objects_whole"] += 1
         for peer, cost in tracked.spent.items():
@@ -87,7 +87,7 @@ class Delivery:
         context.commit_soon()
 
     def _penalise_sources(self, tracked: TrackedObject, liars: frozenset[Hashable]) -> None:
-        """Who said it had the whole object answers for its shards; who only passed one on may have been lied to."""
+        """A peer that announced the whole object answers for its shards. Others may only have forwarded one."""
         penalties = self._context.config.penalties
         for name in liars:
             peer = self._context.peers.get(name) if isinstance(name, str) else None
@@ -97,16 +97,16 @@ class Delivery:
             if tracked.peer_is_whole(peer.name):
                 self.penalise_liar(peer.name)
             else:
-                self._context.penalise(peer, penalties.passed_a_lie, "passed on a shard that is not of its object")
+                self._context.penalise(peer, penalties.passed_a_lie, "forwarded a false shard")
 
     def penalise_liar(self, name: str) -> None:
         peer = self._context.peers.get(name)
         if peer is not None:
             peer.lies += 1
-            self._context.penalise(peer, self._context.config.penalties.lie, "said it had an object and sent another")
+            self._context.penalise(peer, self._context.config.penalties.lie, "announced an object, sent false shards")
 
-    def _refuse(self, tracked: TrackedObject) -> None:
-        """The object may not stand where its shards say. It stays known, so that its shards are not taken again."""
+    def _reject(self, tracked: TrackedObject) -> None:
+        """Drop an invalid object. It stays tracked, so its shards are not processed again."""
         self._context.counters["objects_refused"] += 1
         tracked.refused = True
         for shard_id in list(tracked.held.values()):
@@ -115,11 +115,11 @@ class Delivery:
         tracked.settle()
         if first_peer is not None:
             self._context.penalise(
-                first_peer, self._context.config.penalties.passed_a_lie, "brought an object that is refused"
+                first_peer, self._context.config.penalties.passed_a_lie, "was the first to send an invalid object"
             )
 
     def _replace(self, tracked: TrackedObject, encoded: bytes) -> None:
-        """Some of the shards held may be lies: have the true ones."""
+        """Replace held shards that may be false by the shards of the verified object."""
         true = {index: (h(frame), frame) for index, frame in enumerate(encode_shards(tracked.of, encoded))}
         for index, shard_id in list(tracked.held.items()):
             if true[index][0] != shard_id:
@@ -142,12 +142,12 @@ class Delivery:
                 continue
             context.counters["objects_delivered"] += 1
             for number, item in enumerate(items):
-                self._tell(received, opened, number, item)
+                self._emit_delivered(received, opened, number, item)
             self._acknowledge(received, opened, channel, key)
             return
         context.counters["objects_unreadable"] += bool(readers)
 
-    def _tell(self, received: Received, opened: Opened, number: int, item: bytes) -> None:
+    def _emit_delivered(self, received: Received, opened: Opened, number: int, item: bytes) -> None:
         context, address = self._context, opened.address
         context.emit(
             "delivered",
@@ -165,10 +165,10 @@ class Delivery:
                 subject, at = decode_endorsement(item)
             except VeilError:
                 return
-            context.trust.endorsed(opened.sender_pubkey, subject, at, context.clock())
+            context.trust.add_endorsement(opened.sender_pubkey, subject, at, context.clock())
 
     def _acknowledge(self, received: Received, opened: Opened, channel: Channel, key: Key) -> None:
-        """Say under the same tag that the object was read; only who wrote it can open that."""
+        """Publish an acknowledgement under the same tag. Only the writer of the object can open it."""
         if not opened.flags & Flags.ACK_REQUESTED or isinstance(channel, Feed):
             return
         root, address = received.of.object_root, received.of.address

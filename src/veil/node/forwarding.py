@@ -1,7 +1,7 @@
-"""The waves in which an object of ours leaves. Spec §9.1.
+"""Forwarding of shards from peers, and dispersal of own objects in waves. Spec §9.1 and §9.2.
 
-The first gives `k + 2` shards to each of two fast peers, not the same ones, and two to a fallback peer. Some are kept
-back from every peer, so that there is something to escalate with: with a profile of two in three shards too.
+The first wave of an own object sends `k + 2` different shards to each of two fast peers, and two to a fallback peer.
+At least one shard is held back from every peer for escalation, even with k = 2 and n = 3.
 """
 
 import math
@@ -23,7 +23,7 @@ class Forwarder:
         self._unannounced: dict[TrackedObject, None] = {}
 
     def forward(self, tracked: TrackedObject, shard: ShardV1, frame: bytes, source: Peer) -> None:
-        """Pass a shard on that is new here, as far as quotas, budgets and chance allow."""
+        """Forward a new shard, subject to quota, credit of the source and forwarding probability."""
         context = self._context
         if tracked.push_links is None:
             tracked.push_links = self._choose_push_links(tracked, source)
@@ -49,13 +49,13 @@ class Forwarder:
                 context.counters["shards_forwarded"] += 1
 
     def announce(self, tracked: TrackedObject) -> None:
-        """Tell all peers, a moment later and together with what else there is to tell, that an object is whole."""
+        """Announce a whole object to all peers, after a short delay that combines announcements."""
         if not self._unannounced:
             self._context.timers.after(self._context.config.spread.announce_delay_s, self._announce)
         self._unannounced[tracked] = None
 
     def announce_to(self, link: PeerLink, objects: list[TrackedObject]) -> None:
-        """Tell one peer of objects that are here. It is said as a promise, so what it says is committed first."""
+        """Announce objects to one peer. This is a promise, so the store commits before the frame leaves."""
         for start in range(0, len(objects), MAX_ENTRIES):
             entries = tuple(InventoryEntry(one.of, one.bits) for one in objects[start : start + MAX_ENTRIES])
             self._context.promised = True
@@ -63,12 +63,12 @@ class Forwarder:
                 self._context.counters["entries_announced"] += len(entries)
 
     def _announce(self) -> None:
-        told = [tracked for tracked in self._unannounced if tracked.whole]
+        announced = [tracked for tracked in self._unannounced if tracked.whole]
         self._unannounced = {}
         now = self._context.clock()
         for peer in self._context.peers:
             link = peer.best_link()
-            news = [tracked for tracked in told if not tracked.peer_is_whole(peer.name)]
+            news = [tracked for tracked in announced if not tracked.peer_is_whole(peer.name)]
             if link is not None and news and now >= peer.muted_until:
                 self.announce_to(link, news)
 
@@ -76,14 +76,14 @@ class Forwarder:
         context, spread = self._context, self._context.config.spread
         quota = context.trust.policy(tracked.tier).forward_quota
 
-        # Who has a part of it already gets the rest from where it got that.
-        def is_out(peer: Peer) -> bool:
+        # A peer that already has shards of the object gets the rest from the source of those.
+        def is_excluded(peer: Peer) -> bool:
             return peer is source or peer.name in tracked.holders
 
-        fast = context.choose_for(LaneClass.FAST, math.ceil(spread.relay_fast_peers * quota), is_out)
+        fast = context.choose_for(LaneClass.FAST, math.ceil(spread.relay_fast_peers * quota), is_excluded)
         taken = {link.peer for link in fast}
         wanted = math.ceil(spread.relay_fallback_peers * quota)
-        fallback = context.choose(wanted, LaneClass.FALLBACK, lambda peer: peer in taken or is_out(peer))
+        fallback = context.choose(wanted, LaneClass.FALLBACK, lambda peer: peer in taken or is_excluded(peer))
         tracked.full_push_links = len(fast)
         return (*fast, *fallback)
 
@@ -92,7 +92,7 @@ class Forwarder:
         return is_linked and not tracked.holders.get(link.peer.name, 0) & bit
 
     def _draw(self, tracked: TrackedObject, index: int) -> bool:
-        """The more peers are known to have a shard, the less often it is passed on, but never less than the floor."""
+        """Draw with a probability that falls with the number of known holders, down to the floor."""
         spread = self._context.config.spread
         others = tracked.replicas(index) - 1
         return self._context.random.random() < max(spread.forward_floor, 1.0 / (1.0 + others / spread.forward_divisor))
@@ -102,14 +102,14 @@ Sent = dict[str, int]
 
 
 class Dispersal:
-    """Hands out shards of our own objects."""
+    """Sends shards of own objects."""
 
     def __init__(self, context: NodeContext, forwarder: Forwarder) -> None:
         self._context = context
         self._forwarder = forwarder
 
     def hold(self, of: ShardSet, shards: tuple[bytes, ...]) -> TrackedObject:
-        """Have an object of ours in the cache, as if it had come from elsewhere: peers may ask for it."""
+        """Put an own object into the cache, so peers can request it."""
         context, now = self._context, self._context.clock()
         tracked = context.objects.get(of)
         if tracked is None:
@@ -140,7 +140,7 @@ class Dispersal:
         self._forwarder.announce(tracked)
 
     def escalate(self, of: ShardSet, shards: tuple[bytes, ...], sent: Sent, whole: set[str], batch: int) -> None:
-        """A small batch of what a peer was not sent yet, or, where that is all, to somebody else; and the news."""
+        """Send a few more shards to peers without confirmation, or else to another peer, and announce the object."""
         tracked, spent = self.hold(of, shards), 0
         for name, bits in list(sent.items()) if batch else ():
             peer = self._context.peers.get(name)

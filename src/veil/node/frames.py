@@ -1,12 +1,12 @@
-"""What nodes say to their neighbours besides shards: what they have, what they want, and a summary of it all.
+"""Control frames between neighbours: inventory, want and summary.
 
     inventory   [1, [entry, …]]
         entry   [namespace, epoch, tag, object_root, profile_id, erasure_mode, bucket_size, indices]
     want        [2, object_root, indices, count]
     summary     [3, version, epoch, salt, hashes, bits]
 
-`indices` has bit i set for the shard of index i. An inventory of all indices says that the object was put together and
-its root held, so whoever says it answers for every shard of it. A frame that starts like a shard is a shard.
+Bit i of `indices` stands for the shard with index i. An inventory with all indices claims that the object is whole, so
+its sender answers for every shard. A frame that starts like a shard is a shard.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _SHAPES = {(shape.profile_id, shape.bucket_size): shape for shape in SHAPES}
 
 @dataclass(frozen=True, slots=True)
 class InventoryEntry:
-    """Which shards of an object a peer has."""
+    """The shards of one object that a peer has."""
 
     of: ShardSet
     indices: int
@@ -52,14 +52,14 @@ class InventoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a peer has."""
+    """The objects and shards that a peer has."""
 
     entries: tuple[InventoryEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """Please send `count` of these shards; where none are named, please say which there are."""
+    """Request for `count` of these shards. Without indices: a request for an inventory of the object."""
 
     object_root: bytes
     indices: int
@@ -68,7 +68,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A Bloom filter over what a node has, salted so that two filters do not fail alike. Spec §11.1."""
+    """A salted Bloom filter of the objects and shards of a node. Spec §11.1."""
 
     epoch: int
     salt: bytes
@@ -102,12 +102,12 @@ def encode(frame: Control) -> bytes:
 
 
 def decode(data: bytes) -> Control:
-    """The frame in some bytes. Raise `Malformed` for all others."""
+    """Decode a control frame. Raise `Malformed` if that fails."""
     reader = Reader(data, "frame")
     length = reader.head(ARRAY, max(_LENGTHS.values()))
     kind = reader.uint(_SUMMARY)
     if _LENGTHS.get(kind) != length:
-        reader.fail(f"{length} fields of kind {kind}")
+        reader.fail(f"frame kind {kind} with {length} fields")
     frame: Control
     if kind == _INVENTORY:
         frame = Inventory(tuple(_decode_entry(reader) for _ in range(reader.head(ARRAY, MAX_ENTRIES))))
@@ -118,7 +118,7 @@ def decode(data: bytes) -> Control:
         epoch, salt = reader.uint(MAX_UINT32), reader.fixed(SALT_BYTES)
         hashes, bits = reader.uint(MAX_HASHES), reader.take(reader.head(BYTES, MAX_FILTER_BYTES))
         if not hashes or not bits:
-            reader.fail("a filter of nothing")
+            reader.fail("an empty filter")
         frame = Summary(epoch, salt, hashes, bits)
     reader.end()
     return frame
@@ -130,7 +130,7 @@ def _encode_entry(entry: InventoryEntry) -> bytes:
 
 @lru_cache(maxsize=1024)
 def encode_set(of: ShardSet) -> bytes:
-    """A shard set as it stands at the start of an entry, and as a node writes it down for itself."""
+    """The encoding of a shard set, used in inventory entries and in the store."""
     address, shape = of.address, of.shape
     return b"".join((
         cbor_heads.head(ARRAY, _ENTRY_FIELDS),
@@ -163,5 +163,5 @@ def _decode_set(reader: Reader) -> ShardSet:
     profile_id, mode = reader.uint(MAX_UINT16), ErasureMode(reader.uint(max(ErasureMode)))
     shape = _SHAPES.get((profile_id, reader.uint(BUCKET_SIZES[-1])))
     if shape is None:
-        raise Malformed("frame", "no profile makes such shards")
+        raise Malformed("frame", "unknown profile or bucket size")
     return ShardSet(address, root, shape, mode)

@@ -1,7 +1,7 @@
-"""What comes in: frames of peers, each paid for by the peer it came from.
+"""Intake of frames from peers.
 
-The order is that of cost: whether the peer is heard, the length, the id, the header, the epoch, the tag. Then the shard
-is passed on, and only then put together with others: passing on needs no key and waits for none (spec §1.1).
+Checks run in the order of their cost: mute and rate of the peer, length, id, header, epoch, tag. The shard is
+forwarded before reassembly, because forwarding needs no key (spec §1.1).
 """
 
 from collections import OrderedDict
@@ -27,7 +27,7 @@ _MAX_REENCODED = 4
 
 
 class Intake:
-    """Takes frames."""
+    """Processes frames from peers."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Intake:
             self._control(link, frame)
         else:
             context.counters["frames_oversized"] += 1
-            context.penalise(peer, context.config.penalties.oversized, f"a frame of {size} bytes")
+            context.penalise(peer, context.config.penalties.oversized, f"oversized frame of {size} bytes")
 
     def _control(self, link: PeerLink, data: bytes) -> None:
         try:
@@ -98,14 +98,14 @@ class Intake:
             return
         tracked = context.objects.get(shard.of)
         if tracked is None:
-            tracked = self._begin(peer, shard.of)
+            tracked = self._start_tracking(peer, shard.of)
             if tracked is None:
                 self._stray(shard, frame, shard_id)
                 return
         context.remember(shard_id, tracked, shard.index)
-        self._take(peer, tracked, shard, frame, shard_id)
+        self._accept(peer, tracked, shard, frame, shard_id)
 
-    def _take(self, peer: Peer, tracked: TrackedObject, shard: ShardV1, frame: bytes, shard_id: bytes) -> None:
+    def _accept(self, peer: Peer, tracked: TrackedObject, shard: ShardV1, frame: bytes, shard_id: bytes) -> None:
         context, now = self._context, self._context.clock()
         self._pull.answered(tracked, peer)
         if tracked.whole or tracked.refused:
@@ -120,7 +120,7 @@ class Intake:
             tracked.held[shard.index] = shard_id
             context.cache.put(shard_id, frame, tracked, shard.index, now)
             self._forwarder.forward(tracked, shard, frame, peer)
-        if self._try_trial(peer, tracked, shard):
+        if self._try_single_source(peer, tracked, shard):
             return
         found = context.inbox.add(shard, now, peer.name, int(peer.tier))
         if found is not None:
@@ -129,7 +129,7 @@ class Intake:
             self._pull.expect(tracked)
 
     def _duplicate(self, peer: Peer, frame: bytes, shard_id: bytes, tracked: TrackedObject, index: int) -> None:
-        """Nothing is done again; but one more peer has the shard."""
+        """Record one more holder of a known shard."""
         context = self._context
         context.counters["shards_duplicate"] += 1
         self._pull.answered(tracked, peer)
@@ -137,10 +137,10 @@ class Intake:
             context.cache.rank(tracked)
         context.cache.touch(shard_id, context.clock())
         if tracked.trial is not None and tracked.trial.source == peer.name:
-            self._try_trial(peer, tracked, context.form.decode_shard(frame))
+            self._try_single_source(peer, tracked, context.form.decode_shard(frame))
 
-    def _begin(self, peer: Peer, of: ShardSet) -> TrackedObject | None:
-        """Take up an object that is asked for here, was not whole before, and is of a time that can be."""
+    def _start_tracking(self, peer: Peer, of: ShardSet) -> TrackedObject | None:
+        """Start tracking an object: its tag is subscribed, it was not whole before, and its epoch is plausible."""
         context, now = self._context, self._context.clock()
         if not context.subscriptions.wanted(of.address.tag):
             return None
@@ -149,12 +149,12 @@ class Intake:
             return None
         if not context.config.epochs.plausible(of.address.epoch, now):
             context.counters["shards_implausible"] += 1
-            context.penalise(peer, context.config.penalties.implausible, "an epoch that cannot be")
+            context.penalise(peer, context.config.penalties.implausible, "implausible epoch")
             return None
         return context.objects.open(of, context.tier_of(of.address, peer), now, peer)
 
     def _stray(self, shard: ShardV1, frame: bytes, shard_id: bytes) -> None:
-        """A shard that is not passed on. Under a tag that nobody asked for it is kept for a while: somebody may."""
+        """Keep a shard of an unsubscribed tag for a short time, in case a subscription follows. It is not forwarded."""
         context = self._context
         plausible = context.config.epochs.plausible(shard.of.address.epoch, context.clock())
         if plausible and not context.subscriptions.wanted(shard.of.address.tag):
@@ -162,7 +162,7 @@ class Intake:
             context.cache.put_stray(shard_id, frame, shard.of, shard.index, context.clock())
 
     def adopt_strays(self, tags: frozenset[bytes]) -> None:
-        """Tags are asked for now: take what came under them before."""
+        """Process the strays of newly subscribed tags."""
         context = self._context
         for entry in context.cache.strays_of(tags):
             frame = context.cache.take_stray(entry)
@@ -173,7 +173,7 @@ class Intake:
                 self.resume(tracked, entry.shard_id, frame)
 
     def resume(self, tracked: TrackedObject, shard_id: bytes, frame: bytes) -> None:
-        """Take up a shard that was here before: put it with the others, without passing it on again."""
+        """Add a shard from the store or a stray to the reassembly, without forwarding it."""
         context, shard = self._context, self._context.form.decode_shard(frame)
         context.remember(shard_id, tracked, shard.index)
         if tracked.whole or tracked.held.get(shard.index, shard_id) != shard_id:
@@ -184,8 +184,8 @@ class Intake:
         if found is not None:
             self._delivery.reassembled(tracked, found)
 
-    def _try_trial(self, peer: Peer, tracked: TrackedObject, shard: ShardV1) -> bool:
-        """Shards of one source alone: they fit together and the object is settled, or the source lied."""
+    def _try_single_source(self, peer: Peer, tracked: TrackedObject, shard: ShardV1) -> bool:
+        """Try to restore the object from shards of one peer only. If that fails, the peer sent false shards."""
         trial = tracked.trial
         if trial is None or trial.source != peer.name:
             return False
@@ -209,7 +209,7 @@ class Intake:
             context.counters["entries_received"] += 1
             tracked = context.objects.get(entry.of)
             if tracked is None:
-                tracked = self._begin(peer, entry.of) if entry.indices else None
+                tracked = self._start_tracking(peer, entry.of) if entry.indices else None
             if tracked is None or not entry.indices:
                 continue
             if tracked.add_holder(peer.name, entry.indices):
@@ -219,7 +219,7 @@ class Intake:
             self._pull.expect(tracked)
 
     def _want(self, link: PeerLink, want: Want) -> None:
-        """Give shards of an object: those at hand first, and where it is whole, any."""
+        """Serve shards of an object: cached ones first, and any others if the object is whole."""
         context = self._context
         tracked = context.objects.by_root(want.object_root)
         if tracked is None or tracked.refused:
@@ -239,7 +239,7 @@ class Intake:
                 link.peer.served += 1
 
     def _frame(self, tracked: TrackedObject, index: int) -> bytes | None:
-        """The shard of an index: as it came, or cut anew of k others."""
+        """The shard of an index, from the cache or encoded again from k others."""
         context, k = self._context, tracked.of.shape.k
         if index in tracked.held:
             return context.cache.get(tracked.held[index])

@@ -1,4 +1,4 @@
-"""What is to be done when. Time is told to a node, so the same node runs under a clock and under a simulation."""
+"""Timers, and the state that all parts of a node share."""
 
 import heapq
 import random
@@ -25,7 +25,7 @@ Action = Callable[[], None]
 
 
 class Timers:
-    """Actions in the order of their time. Those whose reason is gone find that out themselves and do nothing."""
+    """Scheduled actions in time order. There is no cancel: an action that is no longer needed does nothing."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -43,7 +43,7 @@ class Timers:
         return self._heap[0][0] if self._heap else None
 
     def run(self) -> None:
-        """Do all that is due now; not what it makes due, so that a clock that stands still is no trap."""
+        """Run the actions due now, but none that they schedule, so a frozen clock cannot cause an endless loop."""
         now, last = self._clock(), self._count
         while self._heap and self._heap[0][0] <= now and self._heap[0][1] <= last:
             heapq.heappop(self._heap)[2]()
@@ -56,7 +56,7 @@ _COMMIT_S = 0.5
 
 @dataclass(slots=True)
 class NodeContext:
-    """One node's state. Its parts act on it; it decides nothing itself."""
+    """The state that the parts of one node share."""
 
     config: NodeConfig
     store: Store
@@ -73,21 +73,21 @@ class NodeContext:
     events: Events
     inbox: Inbox
     form: Form = NATIVE
-    # Ids of shards that have been here, with the object and index of each. The least recently seen give way.
+    # Shard ids that were here, with object and index. Bounded; the oldest are dropped.
     seen: OrderedDict[bytes, tuple[TrackedObject, int]] = field(default_factory=OrderedDict)
-    # Whether a frame waits that says something which must be true after a crash.
+    # A queued frame promises something that must survive a crash: commit before it leaves.
     promised: bool = False
     commit_due: bool = False
 
     def commit(self) -> None:
-        """Commit all changes. If that fails, everything stays as if promised, and the node discards it."""
+        """Commit all changes and notify listeners. If that fails, `promised` stays set and the node reloads."""
         if self.store.uncommitted:
             self.store.commit()
         self.promised = False
-        self.events.emit()
+        self.events.notify()
 
     def commit_soon(self) -> None:
-        """What promises nothing is committed a moment later, together."""
+        """Schedule a commit for changes that no frame promises, so several share one sync."""
         if not self.commit_due:
             self.commit_due = True
             self.timers.after(_COMMIT_S, self._commit_later)
@@ -117,7 +117,7 @@ class NodeContext:
         return queued
 
     def penalise(self, peer: Peer, points: float, reason: str) -> None:
-        """Make a peer answer for what it sent."""
+        """Add demerits to a peer. If that mutes it, drop the unfinished objects it started."""
         now = self.clock()
         if peer.penalise(points, now):
             self.emit("peer_muted", peer=peer.name, reason=reason, until=peer.muted_until)
@@ -125,9 +125,9 @@ class NodeContext:
                 self.objects.drop(of)
 
     def tier_of(self, address: Address, peer: Peer | None) -> Tier:
-        """How far what comes under an address is trusted: what was asked for is known, the rest is its bringer's.
+        """The tier of an address: that of a feed whose key has a tier set by hand, else that of the sending peer.
 
-        A feed of a key whose tier was set by hand is known by its tag, without looking inside.
+        Subscribed tags are at least KNOWN. Feed tags are recognised without opening the object.
         """
         tier = self.trust.feed_tier(address.tag, address.namespace)
         if tier is not None:
@@ -136,22 +136,22 @@ class NodeContext:
         return max(Tier.KNOWN, brought) if self.subscriptions.subscribed(address.tag) else brought
 
     def responsive_peers(self) -> int:
-        """How many peers are more than a name."""
+        """The number of peers from which frames arrive."""
         return sum(any(link.score >= _SILENT_SCORE for link in peer.links.values()) for peer in self.peers)
 
     def choose_for(self, klass: LaneClass, count: int, without: Callable[[Peer], bool]) -> list[PeerLink]:
-        """Links for the part of a class: where its lanes are dead, any others take the part."""
+        """Choose links of a lane class, or of any class if its lanes are dead."""
         return self.choose(count, klass if self.peers.is_alive(klass) else None, without)
 
     def choose(self, count: int, klass: LaneClass | None, without: Callable[[Peer], bool]) -> list[PeerLink]:
-        """Some links, of a class or of any, at random, those that do well the more often; one for each peer."""
+        """Choose up to `count` links at random, weighted by score, at most one per peer."""
         now = self.clock()
         drawn, silent = list[tuple[float, PeerLink]](), list[tuple[float, PeerLink]]()
         for peer in self.peers:
             link = None if now < peer.muted_until or without(peer) else peer.best_link(klass)
             if link is None:
                 continue
-            # Who is never heard is tried now and then, and always where nobody is heard.
+            # Try silent peers rarely, but always if all peers are silent.
             is_silent = link.score < _SILENT_SCORE and self.random.random() > _SILENT_SCORE
             draw = self.random.random() ** (1.0 / max(link.score, _MIN_SCORE))
             (silent if is_silent else drawn).append((draw, link))

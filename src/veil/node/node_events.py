@@ -1,7 +1,7 @@
-"""What happened, numbered and kept: who missed some asks again from the last number it saw.
+"""The numbered events of a node. A reader that missed some asks again from the last number it saw.
 
-An event is written in the same transaction as what it tells of, so after a crash either both are there or neither.
-The oldest give way, by number and by bytes.
+An event is stored in the same transaction as the change it reports, so a crash keeps both or neither. The container
+is bounded in number and bytes; the oldest events are dropped.
 """
 
 import json
@@ -20,7 +20,7 @@ _JSON = json.JSONEncoder(separators=(",", ":"))
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened."""
+    """One event. `data` may hold byte strings."""
 
     seq: int
     at: float
@@ -28,7 +28,7 @@ class Event:
     data: Mapping[str, Value]
 
     def encode(self) -> bytes:
-        """A line of JSON that names byte strings by their length, and then the byte strings one after the other."""
+        """A line of JSON with the lengths of byte strings, followed by the byte strings."""
         plain = {key: [len(value)] if isinstance(value, bytes) else value for key, value in self.data.items()}
         line = _JSON.encode([self.at, self.kind, plain]).encode()
         return b"\n".join((line, b"".join(value for value in self.data.values() if isinstance(value, bytes))))
@@ -47,7 +47,7 @@ class Event:
 
 
 class Events:
-    """The events that are kept."""
+    """The stored events."""
 
     def __init__(self, store: Store, bounds: Bounds, listener: Callable[[Event], None] | None = None) -> None:
         self._store = store
@@ -56,14 +56,14 @@ class Events:
         self._bytes = sum(self._sizes.values())
         last = store.get(Table.META, _LAST)
         self.last_seq = _SEQ.unpack(last)[0] if last else 0
-        # The last number that is on disk. Numbers after it may be given again, so nobody outside is told them.
+        # The last number on disk. A crash may reuse later numbers, so they are not shown outside.
         self.committed_seq = self.last_seq
         self.listener = listener
         self._unnotified: list[Event] = []
 
     @property
     def first_seq(self) -> int:
-        """The oldest that is kept; one after the last where there is none."""
+        """The oldest stored number, or `last_seq + 1` if there is none."""
         return next(iter(self._sizes), self.last_seq + 1)
 
     def add(self, at: float, kind: str, **data: Value) -> Event:
@@ -84,8 +84,8 @@ class Events:
             self._unnotified.append(event)
         return event
 
-    def emit(self) -> None:
-        """Hand what is committed to who listens: a number that was told is never given to anything else."""
+    def notify(self) -> None:
+        """Pass committed events to the listener. Their numbers are never reused."""
         self.committed_seq = self.last_seq
         unnotified, self._unnotified = self._unnotified, []
         for event in unnotified:

@@ -1,4 +1,4 @@
-"""Who a node is: the keys it signs and is written to with, and the groups it is in. Kept by whoever runs the node."""
+"""The keys and groups of a node. The caller stores them; see `runtime.keyring`."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -11,7 +11,7 @@ from veil.veil_errors import Refused
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A node's keys and groups."""
+    """Signing key, delivery key and groups of a node."""
 
     signing: SigningKey
     delivery: DeliveryKey
@@ -22,8 +22,8 @@ class Identity:
         return cls(SigningKey.generate(), DeliveryKey.generate())
 
     def group(self, group_id: bytes) -> Group:
-        """The group of an id. Raise `Refused` where the node is not in it."""
+        """Find a group by id. Raise `Refused` if the node is not a member."""
         for group in self.groups:
             if group.newest.group_id == group_id:
                 return group
-        raise Refused("group", f"this node is not in {group_id.hex()[:16]}")
+        raise Refused("group", f"this node is not a member of group {group_id.hex()[:16]}")

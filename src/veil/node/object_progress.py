@@ -1,7 +1,6 @@
-"""What a node knows of each object under way: which shards it has, who else has which, and how far it has got.
+"""Tracked objects: held shards, known holders and the state of requests.
 
-The ledger is bounded in number and in time, and by who brought an object up: a peer that names objects without end
-loses its own oldest ones.
+The table is bounded in number and time, and per peer: a peer that starts too many objects loses its own oldest ones.
 """
 
 from collections import OrderedDict
@@ -12,12 +11,12 @@ from veil.node.frames import all_indices
 from veil.node.peers import Peer, PeerLink
 from veil.objects import ShardSet
 
-# Peers remembered as having shards of one object.
+# Known holders per object.
 MAX_HOLDERS = 64
 
 
 class Trial:
-    """Shards of one source alone, kept where shards of several did not fit together."""
+    """Shards of a single peer, collected because shards of several peers were inconsistent."""
 
     __slots__ = ("payloads", "source")
 
@@ -27,7 +26,7 @@ class Trial:
 
 
 class TrackedObject:
-    """One object."""
+    """One object: from its first shard or announcement until it expires."""
 
     __slots__ = (
         "all", "expiry", "first_peer", "forwarded", "forwarded_count", "full_push_links", "held", "holders",
@@ -43,12 +42,12 @@ class TrackedObject:
         self.is_kept = True
         self.whole = False
         self.refused = False
-        # The shards held, by index: the first that came, true ones once the object is whole.
+        # Shard ids by index: the first that arrived, or the verified ones once the object is whole.
         self.held: dict[int, bytes] = {}
-        # What peers are known to have, as bits: from shards they sent, inventories and summaries.
+        # Bits of the shards that peers have, from received shards, inventories and summaries.
         self.holders: dict[str, int] = {}
         self.first_peer: Peer | None = None
-        # Whom its shards are passed on to, chosen once: the first few get all of them, the rest only some.
+        # Links that get its shards, chosen once. The first `full_push_links` get all shards, the others a few.
         self.push_links: tuple[PeerLink, ...] | None = None
         self.full_push_links = 0
         self.forwarded = 0
@@ -67,11 +66,11 @@ class TrackedObject:
 
     @property
     def bits(self) -> int:
-        """The indices this node can give: all of them once the object is whole."""
+        """Bits of the indices that this node can serve: all of them once the object is whole."""
         return self.all if self.whole else sum(1 << index for index in self.held)
 
     def add_holder(self, peer: str, bits: int) -> bool:
-        """Note that a peer has shards; whether that is news."""
+        """Record that a peer has shards. Return whether that is new information."""
         known = self.holders.get(peer)
         if known is None:
             if len(self.holders) >= MAX_HOLDERS:
@@ -83,7 +82,7 @@ class TrackedObject:
         return True
 
     def replicas(self, index: int) -> int:
-        """In how many places a shard is known to be, this one included."""
+        """The number of known copies of a shard, including the one here."""
         bit = 1 << index
         return 1 + sum(1 for bits in self.holders.values() if bits & bit)
 
@@ -91,7 +90,7 @@ class TrackedObject:
         return self.holders.get(peer, 0) == self.all
 
     def settle(self) -> None:
-        """Let go of what is only needed on the way to the whole."""
+        """Drop the data that is needed only until the object is whole."""
         self.trial = None
         self.push_links = None
         self.spent = {}
@@ -103,7 +102,7 @@ class TrackedObject:
 
 
 class TrackedObjects:
-    """All objects under way, the oldest first, and the roots of those that are over."""
+    """All tracked objects, oldest first, with an index by root."""
 
     def __init__(self, bounds: Bounds, on_drop: Callable[[TrackedObject], None]) -> None:
         self._bounds = bounds
@@ -124,7 +123,7 @@ class TrackedObjects:
         return self._objects.get(of)
 
     def by_root(self, root: bytes) -> TrackedObject | None:
-        """The object of a root; where shards of several claim it, the one that is whole, else the first."""
+        """Find an object by root. If several shard sets claim the root: the whole one, else the first."""
         return self._by_root.get(root)
 
     def open(self, of: ShardSet, tier: Tier, now: float, peer: Peer | None) -> TrackedObject:
@@ -150,7 +149,7 @@ class TrackedObjects:
         if self._by_root.get(tracked.of.object_root) is tracked:
             del self._by_root[tracked.of.object_root]
         tracked.settle()
-        # Ids of its shards may be remembered for longer: a shard of what was not whole is then new again.
+        # Shard ids may be remembered for longer. Shards of an object that was not whole count as new again.
         tracked.is_kept = tracked.whole
         self._on_drop(tracked)
         tracked.holders = {}

@@ -1,12 +1,12 @@
-"""What a node has to say and nobody has yet: kept on disk until somebody does. Spec §1.1 and §9.1.
+"""The outbox: own messages, on disk until peers have them. Spec §1.1 and §9.1.
 
-    publish → queued          written down; nothing more while no peer is there, for days if need be
-            → sealed          an object of one or more messages, under the epoch of the moment, written down as such
-            → first wave      k + 2 shards to two fast peers, two to a fallback, some kept back from each
-            → escalated       until enough peers say that they have it: what was kept back, then other peers
-            → sent | acked    two peers have it whole, or its reader has said so where that was asked for
+    publish → queued          stored; waits until a peer is connected
+            → sealed          an object of one or more messages, under the current epoch, stored as a parcel
+            → first wave      k + 2 shards to two fast peers, two to a fallback peer, some held back from each
+            → escalated       until enough peers confirm the object: held back shards, then other peers
+            → sent | acked    two peers have the whole object, or its reader has acknowledged it
 
-A restart takes up every parcel where it was. What was sealed is not sealed again, so nobody gets it twice.
+A restart continues every parcel. A sealed object is never sealed again, so readers get it once.
 """
 
 import struct
@@ -40,7 +40,7 @@ _MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A payload that waits for its object."""
+    """A queued message."""
 
     destination: Destination
     ack: bool
@@ -78,7 +78,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class ParcelRecord:
-    """An object of ours that is under way, with the messages it carries."""
+    """An own object that is being sent, with the ids of its messages."""
 
     of: ShardSet
     encoded: bytes
@@ -108,13 +108,13 @@ class ParcelRecord:
 
 
 _LAST = b"last_message"
-# A new peer is reason to send at once what has waited for longer than this many timeouts.
+# A new peer triggers parcels that have been waiting for longer than this many timeouts.
 _SEND_NOW_AFTER_TIMEOUTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What publishing gives: a number to follow it by, and its root where it is sealed already."""
+    """The id of a new message, and its object root if it is sealed already."""
 
     message_id: int
     object_root: bytes | None
@@ -122,7 +122,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Outbound:
-    """One message that is not done with."""
+    """One unfinished message."""
 
     message_id: int
     state: str
@@ -134,7 +134,7 @@ class Outbound:
 
 @dataclass(slots=True)
 class QueuedMessage:
-    """A queued item without its payload, which stays in the store."""
+    """A queued message without its payload, which stays in the store."""
 
     message_id: int
     size: int
@@ -145,12 +145,12 @@ class QueuedMessage:
 
 @dataclass(slots=True)
 class OutgoingParcel:
-    """An object under way. `sent` has, by peer, which shards it was given."""
+    """An object that is being sent. `sent` has the bits of the shards sent to each peer."""
 
     record: ParcelRecord
     wait_s: float
     attempts: int = 0
-    # Of the wave that is due next: an older one finds that it is not.
+    # Identifies the scheduled wave. A timer with an older ticket does nothing.
     ticket: int = 0
     whole: set[str] = field(default_factory=set)
     sent: dict[str, int] = field(default_factory=dict)
@@ -158,7 +158,7 @@ class OutgoingParcel:
 
 
 class Outbox:
-    """The queue and the parcels."""
+    """Queued messages and parcels."""
 
     def __init__(self, context: NodeContext, dispersal: Dispersal) -> None:
         self._context = context
@@ -183,14 +183,12 @@ class Outbox:
 
     def publish(self, destination: Destination, payload: bytes, *, ack: bool, interactive: bool) -> Publication:
         context, now = self._context, self._context.clock()
-        self._sealer.room(destination, now).check(len(payload))
+        self._sealer.capacity(destination, now).check(len(payload))
         if ack and destination.kind is DestinationKind.FEED:
-            raise Refused("publish", "a feed has many readers and asks none of them for an acknowledgement")
+            raise Refused("publish", "messages in a feed cannot be acknowledged, because its readers are unknown")
         bounds = context.config.bounds
         if self._queued_items >= bounds.queue_items or self._queued_bytes + len(payload) > bounds.queue_bytes:
-            raise Refused(
-                "publish", f"the queue is full: {self._queued_items} items of {self._queued_bytes} bytes wait"
-            )
+            raise Refused("publish", f"the queue is full: {self._queued_items} messages, {self._queued_bytes} bytes")
         message_id, item = self._next_id(), Item(destination, ack, interactive, now, payload)
         context.store.put(Table.QUEUE, MESSAGE_ID.pack(message_id), item.encode())
         self._wait(message_id, item)
@@ -206,7 +204,7 @@ class Outbox:
         return Publication(message_id, published.object_root)
 
     def cancel(self, message_id: int) -> bool:
-        """Give a message up, unless it shares an object that is under way already."""
+        """Cancel a message. Return False if it is unknown or shares an object that is already sealed."""
         for destination, queue in self._queues.items():
             found = next((one for one in queue if one.message_id == message_id), None)
             if found is not None:
@@ -234,7 +232,7 @@ class Outbox:
         return tuple(sorted(found, key=lambda one: one.message_id))
 
     def send_now(self) -> None:
-        """Somebody is there: send what waits, now."""
+        """A peer connected: seal queued messages and send waiting parcels now."""
         self.seal()
         for parcel in list(self._parcels.values()):
             if not parcel.sent or parcel.wait_s > _SEND_NOW_AFTER_TIMEOUTS * self._context.config.escalation.timeout_s:
@@ -242,7 +240,7 @@ class Outbox:
                 self._schedule(parcel, 0.0)
 
     def seal(self) -> None:
-        """Make objects of what waits, where there is somebody to take them and few are under way."""
+        """Seal queued messages, if a peer is connected and few parcels are being sent."""
         context, now = self._context, self._context.clock()
         if not len(context.peers):
             return
@@ -255,7 +253,7 @@ class Outbox:
             context.timers.after(max(context.config.batch_linger_s, 0.05), self._seal_again)
 
     def peer_is_whole(self, root: bytes, peer: str) -> None:
-        """A peer says that it has an object of ours."""
+        """A peer announced that it has an own object."""
         parcel = self._parcels.get(root)
         if parcel is None:
             return
@@ -263,10 +261,10 @@ class Outbox:
         self._check_sent(parcel)
 
     def _check_sent(self, parcel: OutgoingParcel) -> bool:
-        """Whether a parcel is done with.
+        """Emit `sent` once enough peers have the object. Return whether the parcel is finished.
 
-        It is sent once enough peers have it; where the others stay silent, one will do. Since some of those who say so
-        may lie, it is announced a few times more, until all who are heard have it.
+        After several waves one peer is enough. Confirmations may be false, so the object is announced a few more
+        times, until all responsive peers have it.
         """
         settings, note_received = self._context.config.escalation, self._context.responsive_peers()
         wanted = settings.copies if parcel.attempts < settings.attempts_for_copies else 1
@@ -282,7 +280,7 @@ class Outbox:
         return True
 
     def acknowledged(self, received: Received) -> bool:
-        """Whether an object acknowledges one of ours. Only who opened ours can have made it."""
+        """Process an acknowledgement. Return whether the object was one. Only a reader of the letter can create it."""
         for parcel in list(self._parcels.values()):
             if not parcel.record.ack_key or parcel.record.of.address.tag != received.of.address.tag:
                 continue
@@ -303,17 +301,17 @@ class Outbox:
         self.seal()
 
     def _seal_one(self, destination: Destination, now: float) -> bool:
-        """One object of what waits for a destination, unless it is worth waiting for more."""
+        """Seal one object for a destination. Return False if the batch should wait for more messages."""
         context, queue = self._context, self._queues[destination]
         try:
-            room = self._sealer.room(destination, now)
+            room = self._sealer.capacity(destination, now)
         except VeilError as error:
             self._fail(queue.popleft(), destination, str(error))
             return True
         batcher, taken = Batcher(room.overhead, room.target), list[QueuedMessage]()
         for one in queue:
             stored = context.store.get(Table.QUEUE, MESSAGE_ID.pack(one.message_id))
-            assert stored is not None, "a queued item without its record"
+            assert stored is not None, "a queued message without its record"
             batcher.add(Item.decode(stored).payload)
             taken.append(one)
             if batcher.full:
@@ -336,7 +334,7 @@ class Outbox:
         return True
 
     def _sealed(self, sealed: Sealed, message_ids: tuple[int, ...], queued_at: float) -> None:
-        """From here on the object is what it is: a crash before the commit leaves the items, after it the parcel."""
+        """Store a sealed object. A crash before the commit leaves the queued messages, after it the parcel."""
         published = sealed.published
         record = ParcelRecord(published.of, published.encoded, sealed.ack_key, queued_at, message_ids)
         self._context.store.put(Table.PARCELS, published.object_root, record.encode())
@@ -362,12 +360,16 @@ class Outbox:
         self._context.timers.after(seconds, partial(self._escalate, parcel.record.of.object_root, parcel.ticket))
 
     def _escalate(self, root: bytes, ticket: int) -> None:
-        """Not enough peers have said that they have it: send more of it, to those that were sent some and to others."""
+        """Send more shards of a parcel that too few peers have confirmed."""
         parcel, settings = self._parcels.get(root), self._context.config.escalation
         if parcel is None or parcel.ticket != ticket:
             return
         if self._context.clock() - parcel.record.queued_at > settings.give_up_s:
-            self._end(parcel, "failed", reason="nobody took it in time" if not parcel.is_sent else "not acknowledged")
+            self._end(
+                parcel,
+                "failed",
+                reason="no peer confirmed it in time" if not parcel.is_sent else "not acknowledged in time",
+            )
             return
         if self._check_sent(parcel):
             return
@@ -385,7 +387,7 @@ class Outbox:
         self._schedule(parcel, parcel.wait_s * (0.75 + 0.5 * self._context.random.random()))
 
     def _end(self, parcel: OutgoingParcel, kind: str | None, **data: str | bytes) -> None:
-        """Be done with a parcel, and say how it ended where that has not been said."""
+        """Remove a parcel, and emit its final event if there is one."""
         record = parcel.record
         del self._parcels[record.of.object_root]
         self._context.store.delete(Table.PARCELS, record.of.object_root)

@@ -1,7 +1,7 @@
-"""Peers and the links to them: what waits to be sent, how well each link does, and what a peer has to answer for.
+"""Peers and links: send queues, link quality, rate limits and demerits.
 
-A peer may be linked over several lanes. What it sends is paid from its own budgets, and what is wrong with it counts
-against it alone: enough of it, and the peer is not heard for a while, at the cost of one comparison a frame.
+A peer may have links over several lanes. Frames use the budgets of their peer, and invalid frames add demerits. At the
+limit the peer is muted for a while; a frame from a muted peer costs one comparison.
 """
 
 from collections import OrderedDict, deque
@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from veil.node.config import LaneClass, NodeConfig, Penalties, Tier, TierPolicy
 
 _BURST_S = 2.0
-_EWMA = 0.25
-_SILENCE = 8.0
-# Frames sent over a lane and nothing heard on any of its links: it is taken for dead.
-_DEAD_AFTER = 32
+_SMOOTHING = 0.25
+# Unanswered frames that halve the score of a link.
+_SILENCE_FRAMES = 8.0
+# A lane is dead after this many frames without any answer on its links.
+_DEAD_AFTER_FRAMES = 32
 LinkKey = tuple[str, str]
 
 
 @dataclass(slots=True)
 class PeerLink:
-    """One lane to one peer. Control frames go first; shards wait, and the newest are dropped where there is no room."""
+    """One lane to one peer. Control frames go first. If the queue is full, new shards are dropped."""
 
     lane: str
     klass: LaneClass
@@ -31,7 +32,7 @@ class PeerLink:
     queued_bytes: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
-    # Frames sent since one was heard: on a lane that somebody swallows it only grows.
+    # Frames sent since the last one was received. It only grows if the lane drops everything.
     unanswered: int = 0
     answered: float = 1.0
     rtt_s: float = 0.0
@@ -42,11 +43,11 @@ class PeerLink:
 
     @property
     def score(self) -> float:
-        """From 0 to 1: how likely it is that what is sent here arrives."""
-        return self.answered / (1.0 + self.unanswered / _SILENCE)
+        """From 0 to 1: the estimated probability that a frame arrives."""
+        return self.answered / (1.0 + self.unanswered / _SILENCE_FRAMES)
 
     def push(self, frame: bytes, *, control: bool) -> bool:
-        """Queue a frame. Control frames are small and have twice the room, so shards cannot crowd them out."""
+        """Queue a frame. Control frames may use twice the space, so shards cannot block them."""
         if self.queued_bytes + len(frame) > self.max_bytes * (2 if control else 1):
             return False
         (self.control if control else self.shards).append(frame)
@@ -54,7 +55,7 @@ class PeerLink:
         return True
 
     def take(self, max_bytes: int) -> list[bytes]:
-        """What to send now: at least one frame where there is any."""
+        """Frames to send now, at least one if there are any."""
         taken: list[bytes] = []
         room = max_bytes
         for queue in (self.control, self.shards):
@@ -69,7 +70,7 @@ class PeerLink:
         return taken
 
     def clear(self) -> None:
-        """Drop all that waits to be sent."""
+        """Drop all queued frames."""
         self.control.clear()
         self.shards.clear()
         self.queued_bytes = 0
@@ -79,14 +80,14 @@ class PeerLink:
         self.unanswered = 0
 
     def note(self, answered: float, seconds: float | None = None) -> None:
-        """What part of what was asked for over this link came, and how soon."""
-        self.answered += _EWMA * (answered - self.answered)
+        """Update the fraction of answered requests and the round trip time."""
+        self.answered += _SMOOTHING * (answered - self.answered)
         if seconds is not None:
-            self.rtt_s = seconds if not self.rtt_s else self.rtt_s + _EWMA * (seconds - self.rtt_s)
+            self.rtt_s = seconds if not self.rtt_s else self.rtt_s + _SMOOTHING * (seconds - self.rtt_s)
 
 
 class Peer:
-    """Whoever is at the other end."""
+    """A connected node, or one that left recently: budgets and demerits outlive its links."""
 
     __slots__ = (
         "_credit",
@@ -116,7 +117,7 @@ class Peer:
         self.bytes_in = 0
         self.lies = 0
         self.served = 0
-        # The objects it was the first to name and that are not whole, the oldest first.
+        # Unfinished objects that this peer started, oldest first.
         self.open_objects: dict[object, None] = {}
         self._penalties = penalties
         self._demerits = self._demerits_at = 0.0
@@ -124,7 +125,7 @@ class Peer:
         self._credit, self._credit_at = float(penalties.credit_bytes), 0.0
 
     def admit(self, size: int, now: float, policy: TierPolicy) -> bool:
-        """Whether a frame is to be looked at: the peer is heard, and within its rate."""
+        """Whether to process a frame: the peer is not muted and within its rate."""
         if now < self.muted_until:
             return False
         burst = policy.rate_bytes_s * _BURST_S
@@ -140,7 +141,7 @@ class Peer:
         return True
 
     def spend(self, size: int, now: float) -> bool:
-        """Pay for passing on what is not known to be true."""
+        """Use credit for forwarding unverified shards. Return False if there is too little."""
         grown = self._credit + (now - self._credit_at) * self._penalties.credit_bytes_s
         self._credit, self._credit_at = min(grown, float(self._penalties.credit_bytes)), now
         if self._credit < size:
@@ -155,7 +156,7 @@ class Peer:
         return float(self._demerits * 0.5 ** ((now - self._demerits_at) / self._penalties.half_life_s))
 
     def penalise(self, points: float, now: float) -> bool:
-        """Add demerits; whether the peer is muted for it now."""
+        """Add demerits. Return whether this mutes the peer."""
         self._demerits, self._demerits_at = self.demerits(now) + points, now
         if self._demerits < self._penalties.limit or now < self.muted_until:
             return False
@@ -164,7 +165,7 @@ class Peer:
         return True
 
     def best_link(self, klass: LaneClass | None = None) -> PeerLink | None:
-        """The link most likely to carry, of a class or of any; a fast one where they do equally well."""
+        """The link with the best score, of one class or any; fast links get a small bonus."""
         best, most = None, -1.0
         for link in self.links.values():
             if klass is None or link.klass is klass:
@@ -175,14 +176,14 @@ class Peer:
 
 
 class Peers:
-    """All peers that are linked now."""
+    """All connected peers."""
 
     def __init__(self, config: NodeConfig, on_ready: Callable[[str, str], None] | None) -> None:
         self._config = config
         self._on_ready = on_ready
         self._peers: dict[str, Peer] = {}
         self._unanswered: dict[str, int] = {}
-        # Those that went with something to answer for: coming back does not make it undone.
+        # Disconnected peers. A reconnect does not reset demerits and budgets.
         self._gone: OrderedDict[str, Peer] = OrderedDict()
 
     def __len__(self) -> int:
@@ -203,9 +204,9 @@ class Peers:
             yield from peer.links.values()
 
     def is_alive(self, klass: LaneClass) -> bool:
-        """Whether anything is heard over the lanes of a class. One that is swallowed is soon known by its silence."""
+        """Whether frames arrive over any lane of a class."""
         return any(
-            link.klass is klass and self._unanswered.get(link.lane, 0) < _DEAD_AFTER
+            link.klass is klass and self._unanswered.get(link.lane, 0) < _DEAD_AFTER_FRAMES
             for peer in self._peers.values()
             for link in peer.links.values()
         )
@@ -220,7 +221,7 @@ class Peers:
         self._unanswered[link.lane] = 0
 
     def connect(self, lane: str, name: str, pubkey: bytes | None, tier: Tier) -> PeerLink | None:
-        """The link, new or as it was; none where there are too many peers."""
+        """Add or find a link. Return None if there are too many peers."""
         peer = self._peers.get(name)
         if peer is None:
             if len(self._peers) >= self._config.bounds.peers:
@@ -233,7 +234,7 @@ class Peers:
         return peer.links.setdefault(lane, PeerLink(lane, klass, peer, self._config.bounds.link_queue_bytes))
 
     def disconnect(self, lane: str, name: str) -> Peer | None:
-        """The peer, where that was its last link."""
+        """Remove a link. Return the peer if that was its last one."""
         peer = self._peers.get(name)
         if peer is None or peer.links.pop(lane, None) is None or peer.links:
             return None
@@ -244,7 +245,7 @@ class Peers:
         return peer
 
     def forget_traffic(self) -> None:
-        """Drop all frames that wait and all objects that peers brought; links and demerits stay."""
+        """Drop queued frames and unfinished objects of all peers. Links and demerits stay."""
         for peer in (*self._peers.values(), *self._gone.values()):
             peer.open_objects.clear()
             for link in peer.links.values():

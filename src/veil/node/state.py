@@ -1,8 +1,7 @@
 """Everything a node holds in memory, loaded from its store.
 
-`State(…)` only reads, so a node whose store cannot write still answers from the last commit. `begin` takes up the work
-that the store holds, and writes. A node loads its state when it is made, and again after its store has failed: both
-leave exactly what a crash would have left.
+`State(…)` only reads, so a node whose store cannot write still answers from the last commit. `begin` resumes stored
+work, and writes. A node loads its state at the start and after a store failure; both give the state after a crash.
 """
 
 import random
@@ -32,7 +31,7 @@ _HOUSEKEEPING_S = 30.0
 
 
 class State:
-    """A desk and the parts that work at it. Peers and counters outlive it; they are not in the store."""
+    """The context and the parts of a node. Peers and counters outlive it, because they are not in the store."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class State:
             trust=Trust(store, config.bounds, tiers),
             subscriptions=Subscriptions(store, config, identity, clock()),
             events=Events(store, config.bounds, listener),
-            # The ledger knows longer than the inbox what was whole.
+            # `Done` remembers whole objects for longer than the inbox.
             inbox=Inbox(
                 NATIVE,
                 max_bytes=config.bounds.inbox_bytes,
@@ -78,7 +77,7 @@ class State:
         self.update_peer_tiers()
 
     def begin(self) -> None:
-        """Take up what the store has: objects are put together, judged and announced as if they came now."""
+        """Resume stored objects: restore, verify and announce them as if they arrived now."""
         context = self.context
         now = context.clock()
         for entry in list(context.cache):
@@ -93,18 +92,18 @@ class State:
             self.greet(link)
 
     def greet(self, link: PeerLink) -> None:
-        """A peer is there: tell it what is here, and send it what waits."""
+        """A peer connected: send it a summary and the waiting messages."""
         self.summary_exchange.send(link)
         self.summary_exchange.start()
         self.outbox.send_now()
 
     def update_peer_tiers(self) -> None:
-        """Give every peer the tier that its key has now."""
+        """Set the current tier of every peer."""
         for peer in self.context.peers:
             peer.tier = self.context.trust.tier(peer.pubkey, self.context.clock())
 
     def request_new_tags(self, before: frozenset[bytes]) -> None:
-        """Tags are asked for that were not: take what is here of them, and tell peers what is not."""
+        """Process strays of new tags, and send summaries, so peers announce objects that are missing here."""
         new = self.context.subscriptions.tags() - before
         if new:
             self.intake.adopt_strays(new)
@@ -112,7 +111,7 @@ class State:
                 self.summary_exchange.send(link)
 
     def clean(self) -> None:
-        """Drop what has expired."""
+        """Drop expired data."""
         now = self.context.clock()
         self.context.objects.expire(now)
         self.context.cache.expire(now)

@@ -1,4 +1,4 @@
-"""What a node shows of itself: plain values, taken at one moment."""
+"""Views of a node for status commands and the API."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from veil.objects import Address
 
 @dataclass(frozen=True, slots=True)
 class StoreFault:
-    """Since when the store cannot write, and why."""
+    """The time since the store cannot write, and the reason."""
 
     since: float
     reason: str
@@ -18,7 +18,7 @@ class StoreFault:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A node at a glance. With a `store_fault`, all of it is as of the last commit."""
+    """Key figures of a node. With a `store_fault` they are those of the last commit."""
 
     now: float
     peers: int
@@ -37,7 +37,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """One peer."""
+    """One connected peer."""
 
     peer: str
     pubkey: bytes | None
@@ -53,7 +53,7 @@ class PeerInfo:
 
 @dataclass(frozen=True, slots=True)
 class LaneInfo:
-    """One lane: `score` is the mean over its links, from 0 for a lane on which nothing is heard to 1."""
+    """One lane. `score` is the mean over its links, from 0 (silent) to 1."""
 
     lane: str
     klass: LaneClass
@@ -133,20 +133,20 @@ def cache_of(context: NodeContext, limit: int) -> tuple[CacheInfo, ...]:
 def explain_tag(context: NodeContext, tag: bytes, namespace: int) -> Explanation:
     tier, reasons = context.tier_of(Address(tag, namespace, 0), None), []
     if context.subscriptions.subscribed(tag):
-        reasons.append("subscribed: passed on, and kept for the time of the cache")
+        reasons.append("subscribed: forwarded and cached")
     elif context.config.relay_all:
         tier = Tier.UNKNOWN if context.trust.feed_tier(tag, namespace) is None else tier
-        reasons.append("not subscribed, and this node relays every tag, as far as who brings it may")
+        reasons.append("not subscribed; this node relays every tag, within the tier of the sending peer")
     else:
         tier = Tier.UNKNOWN if context.trust.feed_tier(tag, namespace) is None else tier
-        reasons.append("not subscribed: kept for a short while and not passed on")
+        reasons.append("not subscribed: kept for a short time, not forwarded")
     if context.trust.feed_tier(tag, namespace) is not None:
-        reasons.append("the feed of a key whose tier was set by hand")
+        reasons.append("feed of a key whose tier was set by hand")
     return context.trust.explanation(tag, tier, 0.0, tuple(reasons))
 
 
 def gauges(status: Status) -> dict[str, int | float]:
-    """The numbers of a status that go up and down."""
+    """The gauges among the figures of a status."""
     names = (
         "peers",
         "links",

@@ -1,7 +1,7 @@
-"""What a node asks for and passes on. Spec §9.2.
+"""Subscriptions: the tags that a node requests and forwards. Spec §9.2.
 
-A subscription is to a channel, which this node can read, or to a tag or mailbox that it merely relays for, which needs
-no key. Rendezvous tags change with the epoch, so the set of tags is worked out anew at every turn.
+A subscription is to a channel that this node reads, or to a tag or mailbox that it only relays, which needs no key.
+Rendezvous tags change with the epoch, so the set of tags is computed again at every epoch change.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _FIELDS = 3
 
 
 class SubscriptionKind(IntEnum):
-    """What a subscription is to."""
+    """Stored numbers of the subscription kinds."""
 
     FEED = 1
     MAILBOX = 2
@@ -35,7 +35,7 @@ class SubscriptionKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One thing that is asked for. `key` is a tag, a group_id or a delivery key, and empty for our own mailbox."""
+    """One subscription. `key` is a tag, a group id or a delivery key; it is empty for the own mailbox."""
 
     kind: SubscriptionKind
     key: bytes
@@ -55,19 +55,19 @@ class Subscription:
 
     @classmethod
     def relay(cls, tag: bytes) -> Self:
-        """Pass on what comes under a tag, in whatever namespace."""
+        """Relay a tag in all namespaces."""
         return cls(SubscriptionKind.RELAY, tag, 0)
 
     @classmethod
     def relay_mailbox(cls, delivery_pubkey: bytes, namespace: int) -> Self:
-        """Pass on what is for somebody else."""
+        """Relay the mailbox of another node."""
         return cls(SubscriptionKind.RELAY_MAILBOX, delivery_pubkey, namespace)
 
     def check(self) -> None:
         if len(self.key) != (0 if self.kind is SubscriptionKind.MAILBOX else HASH_BYTES):
-            raise Malformed("subscription", f"a key of {len(self.key)} bytes")
+            raise Malformed("subscription", f"the key has {len(self.key)} bytes")
         if not 0 <= self.namespace <= MAX_UINT16:
-            raise Malformed("subscription", f"a namespace of {self.namespace}")
+            raise Malformed("subscription", f"namespace {self.namespace} is not a 16-bit number")
 
     def encode(self) -> bytes:
         numbers = cbor_heads.uint(self.kind), cbor_heads.byte_string(self.key), cbor_heads.uint(self.namespace)
@@ -79,7 +79,7 @@ class Subscription:
         reader.exactly(ARRAY, _FIELDS)
         kind = reader.uint(max(SubscriptionKind))
         if not kind:
-            reader.fail("no kind")
+            reader.fail("kind 0 does not exist")
         found = cls(SubscriptionKind(kind), reader.byte_string(HASH_BYTES), reader.uint(MAX_UINT16))
         reader.end()
         found.check()
@@ -87,7 +87,7 @@ class Subscription:
 
 
 class Subscriptions:
-    """All of them, and the tags they come to now."""
+    """All subscriptions, and their current tags."""
 
     def __init__(self, store: Store, config: NodeConfig, identity: Identity, now: float) -> None:
         self._store = store
@@ -96,7 +96,7 @@ class Subscriptions:
         self._all = {Subscription.decode(key): None for key, _ in store.items(Table.SUBSCRIPTIONS)}
         self._readers: dict[bytes, list[tuple[Channel, Key]]] = {}
         self._relayed: set[bytes] = set()
-        # Tags on which an acknowledgement of something of ours is awaited.
+        # Tags of own objects that wait for an acknowledgement.
         self._awaited: dict[bytes, int] = {}
         self._epochs: tuple[int, ...] = ()
         self.refresh(now)
@@ -115,7 +115,7 @@ class Subscriptions:
         if subscription in self._all:
             return False
         if len(self._all) >= self._config.bounds.subscriptions:
-            raise Refused("subscription", f"there are {len(self._all)} already")
+            raise Refused("subscription", f"the limit of {self._config.bounds.subscriptions} subscriptions is reached")
         if subscription.kind is SubscriptionKind.GROUP:
             self._identity.group(subscription.key)
         self._all[subscription] = None
@@ -136,7 +136,7 @@ class Subscriptions:
         self._recompute(now)
 
     def refresh(self, now: float) -> bool:
-        """Work the tags out anew where the epochs that count have changed."""
+        """Recompute the tags if the valid epochs changed. Return whether they did."""
         if self._config.epochs.around(now) == self._epochs:
             return False
         self._recompute(now)
@@ -156,11 +156,11 @@ class Subscriptions:
         return tag in self._readers or tag in self._relayed or tag in self._awaited
 
     def wanted(self, tag: bytes) -> bool:
-        """Whether shards under a tag are passed on here."""
+        """Whether this node forwards shards of a tag."""
         return self._config.relay_all or self.subscribed(tag)
 
     def readers(self, tag: bytes) -> list[tuple[Channel, Key]]:
-        """The channels that may open what comes under a tag, with the key of each."""
+        """The channels that may open objects of a tag, with the key of each."""
         return self._readers.get(tag, [])
 
     def tags(self) -> frozenset[bytes]:
@@ -183,7 +183,7 @@ class Subscriptions:
                     self._readers.setdefault(tag, []).append((channel, key))
 
     def _channel(self, subscription: Subscription) -> Channel | None:
-        """None for a group that this node has left: the subscription waits for its return."""
+        """None for a group that this node has left; the subscription becomes active if it joins again."""
         match subscription.kind:
             case SubscriptionKind.FEED:
                 return Feed(subscription.key, subscription.namespace)

@@ -1,7 +1,7 @@
-"""Bloom filters over what a node has. Spec §11.1.
+"""Summaries: Bloom filters of the objects and shards of a node. Spec §11.1.
 
-Both hashes of an element come of one keyed BLAKE3, under a salt that is new for every filter: what one filter takes
-for present by mistake the next one does not, and nobody can make an element that all filters mistake.
+One keyed BLAKE3 hash gives both hashes of an element. Every filter has a new salt, so false positives differ between
+filters, and an attacker cannot construct an element that is always a false positive.
 """
 
 import math
@@ -20,7 +20,7 @@ _CONTEXT = "veil bloom v1"
 
 
 def summarise(elements: Iterable[bytes], epoch: int, salt: bytes, false_positives: float) -> Summary:
-    """A filter that holds all elements, and mistakes about so many others for them."""
+    """A filter of all elements with the given rate of false positives."""
     assert len(salt) == SALT_BYTES
     held = list(elements)
     count = max(len(held), 1)
@@ -36,7 +36,7 @@ def summarise(elements: Iterable[bytes], epoch: int, salt: bytes, false_positive
 
 
 class Filter:
-    """A summary to ask."""
+    """Membership tests on a received summary."""
 
     __slots__ = ("_bits", "_hashes", "_key")
 
@@ -57,7 +57,7 @@ def _places(key: bytes, element: bytes, hashes: int, size: int) -> Iterable[int]
     return ((first + number * step) % size for number in range(hashes))
 
 
-_PEERS_AT_ONCE = 1
+_PEERS_PER_INTERVAL = 1
 
 
 class SummaryExchange:
@@ -70,7 +70,7 @@ class SummaryExchange:
         self._answered_at: dict[str, float] = {}
 
     def start(self) -> None:
-        """Summaries are sent while there is somebody to send them to."""
+        """Schedule the next summary, if there are peers."""
         if not self._is_due and len(self._context.peers):
             self._is_due = True
             interval = self._context.config.summaries.interval_s
@@ -88,12 +88,12 @@ class SummaryExchange:
                 break
         salt = context.random.randbytes(SALT_BYTES)
         epoch = context.config.epochs.at(context.clock())
-        context.promised = True  # peers rely on what a filter lists, as on an inventory
+        context.promised = True  # peers rely on the content of a filter, as on an inventory
         if context.send(link, summarise(elements[: settings.max_elements], epoch, salt, settings.false_positives)):
             context.counters["summaries_sent"] += 1
 
     def received(self, summary: Summary, link: PeerLink) -> None:
-        """Learn what a peer has, and tell it of what it has not."""
+        """Record the objects of a peer, and announce objects that it lacks."""
         context, settings, peer = self._context, self._context.config.summaries, link.peer
         context.counters["summaries_received"] += 1
         if not self._may_answer(peer):
@@ -104,7 +104,7 @@ class SummaryExchange:
                 if tracked.add_holder(peer.name, tracked.all):
                     context.cache.rank(tracked)
                 continue
-            # What a filter lacks is not there, whatever was believed before.
+            # A Bloom filter has no false negatives: the peer no longer has this object.
             tracked.holders.pop(peer.name, None)
             bits = sum(1 << index for index, shard_id in tracked.held.items() if shard_id in found)
             if bits and tracked.add_holder(peer.name, bits):
@@ -118,7 +118,7 @@ class SummaryExchange:
         self._answered_at.pop(peer, None)
 
     def _may_answer(self, peer: Peer) -> bool:
-        """Answering takes work, so a peer may have it done only so often."""
+        """Limit the rate of answers per peer, because an answer is expensive."""
         now, least = self._context.clock(), self._context.config.summaries.interval_s / 4
         if now - self._answered_at.get(peer.name, -least) < least:
             return False
@@ -127,6 +127,6 @@ class SummaryExchange:
 
     def _due(self) -> None:
         self._is_due = False
-        for link in self._context.choose(_PEERS_AT_ONCE, None, lambda peer: False):
+        for link in self._context.choose(_PEERS_PER_INTERVAL, None, lambda peer: False):
             self.send(link)
         self.start()

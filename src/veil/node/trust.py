@@ -1,13 +1,13 @@
-"""Trust: a tier for every public key, by hand or by endorsement. It is local, and sovereign. Spec §1.1.
+"""Trust: a tier for every public key, set by hand or derived from endorsements. All of it is local. Spec §1.1.
 
-A tier that was set by hand holds. Any other key is judged by who vouches for it: keys trusted by hand count in full,
-those they vouch for count less, either only where there are two of them, and all of it fades with age. Keys cost
-nothing to make, so a key trusted by hand has one voice: its own, or that of one key it vouches for, however many.
+A tier set by hand has priority. The score of any other key comes from endorsements: direct ones by keys that are
+trusted by hand, and second-hand ones by keys that those endorse. Each kind needs at least two endorsers and decays
+with age. New keys are free, so each key trusted by hand contributes one vote: its own, or that of one key it endorses.
 
     score  = min(1, (direct + 0.45 * second hand) / 3)      each a sum of 1 / (1 + age / fading)
     tier   = TRUSTED from 0.8, KNOWN from 0.4, otherwise UNKNOWN
 
-An endorsement is what its signer said in its own feed of the namespace TRUST, so nobody endorses in another's name.
+An endorsement is published in the signer's own feed of namespace TRUST, so it cannot be forged.
 """
 
 import struct
@@ -39,7 +39,7 @@ _NONE: Mapping[bytes, float] = {}
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a key or tag is treated as it is, in words, and what that allows."""
+    """The tier of a key or tag, the reasons for it, and its limits."""
 
     subject: bytes
     tier: Tier
@@ -51,7 +51,7 @@ class Explanation:
 
 
 def encode_endorsement(subject: bytes, at_s: float) -> bytes:
-    """The payload by which the signer of an object vouches for a key."""
+    """The payload of an endorsement of a key by the signer of the object."""
     numbers = (
         cbor_heads.uint(_ENDORSEMENT_VERSION),
         cbor_heads.byte_string(subject),
@@ -70,14 +70,14 @@ def decode_endorsement(payload: bytes) -> tuple[bytes, int]:
 
 
 class Trust:
-    """Tiers and endorsements, kept in the store and bounded."""
+    """Tiers and endorsements. They are in the store, and bounded."""
 
     def __init__(self, store: Store, bounds: Bounds, tiers: dict[Tier, TierPolicy]) -> None:
         self._store = store
         self._bounds = bounds
         self._policies = tiers
         self._by_hand = {key: Tier(value[0]) for key, value in store.items(Table.TIERS)}
-        # By endorser, the least recently heard first; then by subject, the oldest word first.
+        # By endorser, least recently active first; then by subject, oldest endorsement first.
         self._endorsements: OrderedDict[bytes, OrderedDict[bytes, float]] = OrderedDict()
         self._feeds: dict[int, dict[bytes, Tier]] = {}
         for key, value in store.items(Table.ENDORSEMENTS):
@@ -91,7 +91,7 @@ class Trust:
         return self._policies[tier]
 
     def feed_tier(self, tag: bytes, namespace: int) -> Tier | None:
-        """The tier of whose feed a tag is of, where it was set by hand: known by the tag, without looking inside."""
+        """The tier of the publisher of a feed tag, if it was set by hand. Needs only the tag."""
         feeds = self._feeds.get(namespace)
         if feeds is None:
             if len(self._feeds) >= _MAX_NAMESPACES:
@@ -111,8 +111,8 @@ class Trust:
             self._by_hand[pubkey] = tier
             self._store.put(Table.TIERS, pubkey, bytes((tier,)))
 
-    def endorsed(self, endorser: bytes, subject: bytes, at_s: float, now: float) -> bool:
-        """Take note of a word that `endorser` signed. Words from the future, too old or about oneself are none."""
+    def add_endorsement(self, endorser: bytes, subject: bytes, at_s: float, now: float) -> bool:
+        """Store an endorsement. Return False if it is too old, in the future, known or about the endorser itself."""
         if endorser == subject or not now - MAX_AGE_S <= at_s <= now + FADING_S:
             return False
         given = self._endorsements.setdefault(endorser, OrderedDict())
@@ -131,7 +131,7 @@ class Trust:
         return True
 
     def score(self, pubkey: bytes, now: float) -> float:
-        return self._judge(pubkey, now)[0]
+        return self._evaluate(pubkey, now)[0]
 
     def tier(self, pubkey: bytes | None, now: float) -> Tier:
         if pubkey is None:
@@ -143,7 +143,7 @@ class Trust:
         return Tier.TRUSTED if score >= TRUSTED_FROM else Tier.KNOWN if score >= KNOWN_FROM else Tier.UNKNOWN
 
     def explain(self, pubkey: bytes, now: float) -> Explanation:
-        score, reasons = self._judge(pubkey, now)
+        score, reasons = self._evaluate(pubkey, now)
         if pubkey in self._by_hand:
             reasons = (f"set to {self._by_hand[pubkey].name.lower()} by hand", *reasons)
         return self.explanation(pubkey, self.tier(pubkey, now), score, reasons)
@@ -151,48 +151,48 @@ class Trust:
     def explanation(self, subject: bytes, tier: Tier, score: float, reasons: tuple[str, ...]) -> Explanation:
         policy = self._policies[tier]
         allowed = policy.forward_quota, policy.storage_share, policy.rate_bytes_s
-        return Explanation(subject, tier, round(score, 6), reasons or ("nobody has said anything about it",), *allowed)
+        return Explanation(subject, tier, round(score, 6), reasons or ("no endorsements",), *allowed)
 
-    def _judge(self, pubkey: bytes, now: float) -> tuple[float, tuple[str, ...]]:
+    def _evaluate(self, pubkey: bytes, now: float) -> tuple[float, tuple[str, ...]]:
         trusted = [key for key, tier in self._by_hand.items() if tier is Tier.TRUSTED]
-        said = {key: weight for key in trusted if (weight := self._weight(key, pubkey, now))}
-        enough = len(said) >= MIN_ENDORSERS
-        vouched = self._vouched([key for key in trusted if not enough or key not in said], pubkey, now)
-        voices = _voices(vouched)
+        direct = {key: weight for key in trusted if (weight := self._weight(key, pubkey, now))}
+        enough = len(direct) >= MIN_ENDORSERS
+        second_hand = self._second_hand([key for key in trusted if not enough or key not in direct], pubkey, now)
+        votes = _votes(second_hand)
         reasons = []
-        if said:
-            reasons.append(_told(f"{len(said)} of the keys trusted by hand", enough))
-        if vouched:
-            who = f"{len(vouched)} of the keys they vouch for, which have the voice of {len(voices)}"
-            reasons.append(_told(who, len(voices) >= MIN_ENDORSERS))
-        total = (sum(said.values()) if enough else 0.0) + (
-            SECOND_HAND * sum(voices) if len(voices) >= MIN_ENDORSERS else 0.0
+        if direct:
+            reasons.append(_reason(f"{len(direct)} keys trusted by hand", enough))
+        if second_hand:
+            endorsers = f"{len(second_hand)} keys that those endorse, which count as {len(votes)}"
+            reasons.append(_reason(endorsers, len(votes) >= MIN_ENDORSERS))
+        total = (sum(direct.values()) if enough else 0.0) + (
+            SECOND_HAND * sum(votes) if len(votes) >= MIN_ENDORSERS else 0.0
         )
         return min(1.0, total / _FULL_SCORE), tuple(reasons)
 
     def _weight(self, endorser: bytes, subject: bytes, now: float) -> float:
-        """What a word is worth now: nothing where there is none."""
+        """The current weight of an endorsement; 0 if there is none."""
         at = self._endorsements.get(endorser, _NONE).get(subject)
         if at is None or now - at > MAX_AGE_S:
             return 0.0
         return 1.0 / (1.0 + max(now - at, 0.0) / FADING_S)
 
-    def _vouched(self, roots: list[bytes], pubkey: bytes, now: float) -> list[tuple[float, list[bytes]]]:
-        """What second-hand words about a key are worth, each with those of `roots` that vouch for who said it."""
+    def _second_hand(self, roots: list[bytes], pubkey: bytes, now: float) -> list[tuple[float, list[bytes]]]:
+        """The weights of second-hand endorsements, each with the `roots` that endorse the endorser."""
         found: dict[bytes, list[bytes]] = {}
         for root in roots:
             for key in self._endorsements.get(root, _NONE):
                 if (
                     pubkey in self._endorsements.get(key, _NONE)
-                    and self._may_vouch(key)
+                    and self._is_second_hand_endorser(key)
                     and self._weight(root, key, now)
                 ):
                     found.setdefault(key, []).append(root)
         weighed = [(self._weight(key, pubkey, now), vouching) for key, vouching in found.items()]
         return [(weight, vouching) for weight, vouching in weighed if weight]
 
-    def _may_vouch(self, pubkey: bytes) -> bool:
-        """Second-hand: whom the owner trusts speaks for itself, and whom it muted for nobody."""
+    def _is_second_hand_endorser(self, pubkey: bytes) -> bool:
+        """Whether a key counts as second-hand endorser: keys trusted by hand are direct, muted ones are ignored."""
         return Tier.UNKNOWN <= self._by_hand.get(pubkey, Tier.UNKNOWN) < Tier.TRUSTED
 
     def _forget(self, endorser: bytes, subject: bytes) -> None:
@@ -202,22 +202,22 @@ class Trust:
             del self._endorsements[endorser]
 
 
-def _voices(vouched: list[tuple[float, list[bytes]]]) -> list[float]:
-    """The weights that count where each root lends its voice once: the heaviest that can all be heard together."""
-    note_received: dict[bytes, int] = {}  # by root, whom it speaks for
-    ranked = sorted(vouched, key=lambda one: -one[0])
+def _votes(second_hand: list[tuple[float, list[bytes]]]) -> list[float]:
+    """The weights that count if each root supports one endorser: a maximum matching, heaviest first."""
+    supported: dict[bytes, int] = {}  # by root: the endorser it supports
+    ranked = sorted(second_hand, key=lambda one: -one[0])
 
-    def hear(at: int, tried: set[bytes]) -> bool:
+    def match(at: int, tried: set[bytes]) -> bool:
         for root in ranked[at][1]:
             if root not in tried:
                 tried.add(root)
-                if root not in note_received or hear(note_received[root], tried):
-                    note_received[root] = at
+                if root not in supported or match(supported[root], tried):
+                    supported[root] = at
                     return True
         return False
 
-    return [weight for at, (weight, _) in enumerate(ranked) if hear(at, set())]
+    return [weight for at, (weight, _) in enumerate(ranked) if match(at, set())]
 
 
-def _told(who: str, counts: bool) -> str:
-    return f"endorsed by {who}" + ("" if counts else f", and {MIN_ENDORSERS} are needed")
+def _reason(endorsers: str, counts: bool) -> str:
+    return f"endorsed by {endorsers}" + ("" if counts else f"; at least {MIN_ENDORSERS} are needed")

@@ -1,1 +1,1 @@
-"""A node as a process: its folder, its keys and contacts, its lanes and its local API, around the core that decides."""
+"""A node as a process: data directory, keys, contacts, lanes and sessions around `veil.node`."""

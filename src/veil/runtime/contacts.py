@@ -1,9 +1,9 @@
-"""Contacts: what one node tells another of itself, signed, small enough for a QR code. No I/O.
+"""Contacts, signed by the node they describe and small enough for a QR code, and the address book.
 
     contact   = [1, pubkey, delivery_pubkey, pin, made_ms, name, [endpoint, …], signature]
     text      = "veil:" || base64url(contact), without padding
 
-A contact is true because of its signature, wherever it comes from; of two by the same node, the one made later counts.
+The signature authenticates a contact, whatever way it travelled. A newer contact of a node replaces an older one.
 """
 
 import base64
@@ -34,7 +34,7 @@ _MAX_MS = (1 << 53) - 1
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """Who a node is, what to seal for it with, and where it is reached."""
+    """Keys, certificate pin, name and endpoints of a node."""
 
     pubkey: bytes
     delivery_pubkey: bytes
@@ -79,7 +79,7 @@ class Contact:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raise `Malformed`, or `Unverified` where the signature is not by the node it is about."""
+        """Decode and verify a contact. Raise `Unverified` if the signature fails."""
         if len(data) > MAX_CONTACT_BYTES:
             raise Malformed("contact", f"{len(data)} bytes, more than {MAX_CONTACT_BYTES}")
         reader = Reader(data, "contact")
@@ -103,7 +103,7 @@ class Contact:
     def from_text(cls, text: str) -> Self:
         body = text.strip()
         if not body.startswith(PREFIX) or len(body) > 2 * MAX_CONTACT_BYTES:
-            raise Malformed("contact", f"it does not start with {PREFIX}, or is too long")
+            raise Malformed("contact", f"does not start with {PREFIX}, or is too long")
         body = body.removeprefix(PREFIX)
         try:
             data = base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True)
@@ -111,13 +111,13 @@ class Contact:
             raise Malformed("contact", "not base64url") from None
         found = cls.decode(data)
         if found.text() != text.strip():
-            raise Malformed("contact", "not as it would be written")
+            raise Malformed("contact", "not the canonical text form")
         return found
 
 
 def check_name(name: str) -> None:
     if len(name.encode()) > MAX_NAME_BYTES or not name.isprintable():
-        raise Malformed("name", f"more than {MAX_NAME_BYTES} bytes, or not of plain characters")
+        raise Malformed("name", f"more than {MAX_NAME_BYTES} bytes, or not printable")
 
 
 def _text(reader: Reader, most: int) -> str:
@@ -131,7 +131,7 @@ def _text(reader: Reader, most: int) -> str:
 def _endpoint(text: str) -> Endpoint:
     found = Endpoint.parse(text)
     if str(found) != text:
-        raise Malformed("contact", f"{text!r} is not as an endpoint is written")
+        raise Malformed("contact", f"{text!r} is not a canonical endpoint")
     return found
 
 
@@ -141,14 +141,14 @@ MAX_CONTACTS = 1_024
 
 @dataclass(frozen=True, slots=True)
 class AddressBookEntry:
-    """A contact, and what it is called here."""
+    """A contact and its local name."""
 
     name: str
     contact: Contact
 
 
 class AddressBook:
-    """All of them, on disk as soon as they are in it."""
+    """The contacts of a node, stored in `contacts.json`."""
 
     def __init__(self, directory: DataDirectory) -> None:
         self._directory = directory
@@ -159,7 +159,7 @@ class AddressBook:
                 contact = Contact.from_text(one["contact"])
                 self._entries[contact.pubkey] = AddressBookEntry(str(one["name"]), contact)
         except (KeyError, TypeError, AttributeError):
-            raise Malformed(_FILE, "not a file of contacts") from None
+            raise Malformed(_FILE, "not a list of contacts") from None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -171,26 +171,26 @@ class AddressBook:
         return self._entries.get(pubkey)
 
     def find(self, wanted: str) -> AddressBookEntry:
-        """A contact by its name, or by the first digits of its key. Raise `Refused` where that is none, or several."""
+        """Find a contact by local name or by a key prefix. Raise `Refused` unless exactly one matches."""
         found = [entry for entry in self if entry.name == wanted]
         found = found or [entry for entry in self if wanted and entry.contact.pubkey.hex().startswith(wanted.lower())]
         if len(found) != 1:
-            error = Refused("contact", f"{'no' if not found else 'more than one'} contact here is {wanted!r}")
+            error = Refused("contact", f"{'no' if not found else 'more than one'} contact matches {wanted!r}")
             error.add_note("veil contact list shows them")
             raise error
         return found[0]
 
     def add(self, contact: Contact, name: str = "") -> AddressBookEntry:
-        """Take a contact in, or its newer form. Raise `Refused` for an older one than is here."""
+        """Add a contact, or replace it by a newer one. Raise `Refused` for an older one."""
         known = self._entries.get(contact.pubkey)
         if known is not None and contact.made_ms < known.contact.made_ms:
-            raise Refused("contact", "a newer one of the same node is here already")
+            raise Refused("contact", "a newer contact of the same node is already stored")
         if known is None and len(self) >= MAX_CONTACTS:
-            raise Refused("contact", f"there are {len(self)} already")
+            raise Refused("contact", f"the limit of {MAX_CONTACTS} contacts is reached")
         name = name or (known.name if known else self._free_name(contact))
         check_name(name)
         if any(entry.name == name and entry.contact.pubkey != contact.pubkey for entry in self):
-            raise Refused("contact", f"another one is called {name!r}")
+            raise Refused("contact", f"the name {name!r} is used by another contact")
         entry = AddressBookEntry(name, contact)
         self._save({**self._entries, contact.pubkey: entry})
         return entry
@@ -202,13 +202,13 @@ class AddressBook:
         return True
 
     def _free_name(self, contact: Contact) -> str:
-        """What it calls itself, as far as nobody else is called so here."""
+        """The name in the contact, with a key prefix if another contact has it."""
         digits = contact.pubkey.hex()[:8]
         taken = {entry.name for entry in self}
         return contact.name if contact.name and contact.name not in taken else f"{contact.name}-{digits}".strip("-")
 
     def _save(self, entries: dict[bytes, AddressBookEntry]) -> None:
-        """On disk first: if that fails, nothing has changed."""
+        """Write the file first: if that fails, nothing has changed."""
         rows = [{"name": entry.name, "contact": entry.contact.text()} for entry in entries.values()]
         self._directory.write(_FILE, {"version": 1, "contacts": rows})
         self._entries = entries

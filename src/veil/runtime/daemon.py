@@ -1,4 +1,4 @@
-"""A running node: the core, its lanes, its contacts and its clock, in one thread of one process."""
+"""A running node: core, lanes, contacts and timers in one event loop."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ from veil.runtime.sessions import Dialler, Sessions
 from veil.store import DiskStore, StoreFailed
 from veil.veil_errors import Unavailable, VeilError
 
-# Which lanes carry most of the traffic. Files are all that some nodes have, and nobody can ask them for more.
+# File lanes are fast class, because some nodes have no other lane and cannot send requests over it in time.
 CLASSES = {
     "quic": LaneClass.FAST,
     "tls": LaneClass.FAST,
@@ -44,7 +44,7 @@ SPECS = tuple(LaneSpec(name, klass) for name, klass in CLASSES.items())
 
 @dataclass(slots=True)
 class Lanes:
-    """The lanes there are, and why others are not. What peers say about lanes goes to `carried`."""
+    """Running lanes, and the reasons why others are absent. SIGNAL data of peers goes to `carried`."""
 
     carried: CarriedSignalling
     running: dict[str, Lane] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Lanes:
 def make(
     settings: Settings, certificate: Certificate, key: SigningKey, carry: Carry, settle: Callable[[], None]
 ) -> Lanes:
-    """All lanes, listening where they are told to and ready to dial. `settle` puts on disk what was taken in."""
+    """Create all lanes. A lane that fails is absent, and the others run. `settle` commits received frames."""
     carried = CarriedSignalling(carry)
     lanes = Lanes(carried=carried)
     for name in CLASSES:
@@ -91,24 +91,24 @@ def _sockets(
         case "tls":
             return TlsLane(certificate, listen, announce)
     if not settings.proxy:
-        raise Unavailable("the tor lane", "no proxy is set: veil node set --proxy 127.0.0.1:9050")
+        raise Unavailable("the tor lane", "no proxy is set; use veil node set --proxy 127.0.0.1:9050")
     return TorLane(certificate, host_port(settings.proxy), listen, announce, isolate=True)
 
 
 def _webrtc(settings: Settings, key: SigningKey, listen: Endpoint | None, carried: CarriedSignalling) -> LinkLane:
-    """Offers go through a folder where one is named, over other lanes otherwise; both may be dialled."""
+    """Offers use the folder of the endpoint if it has one, else an existing session."""
     directory = Path(listen.path) if listen and listen.path else None
     signalling = EitherSignalling(FolderSignalling(key.public_key, directory), carried)
     return WebRtcLane(signalling, (listen,) if listen else (), settings.stun)
 
 
-_EVERYWHERE = ("0.0.0.0", "::")
+_WILDCARD_HOSTS = ("0.0.0.0", "::")
 _MS = 1000
 _LOG = logging.getLogger("veil")
 
 
 class Host:
-    """Everything around a node. `listeners` are told of each event once it is on disk."""
+    """A running node with its I/O. `listeners` are called with each event once it is committed."""
 
     def __init__(self, directory: DataDirectory, config: NodeConfig | None = None) -> None:
         directory.check()
@@ -142,9 +142,9 @@ class Host:
         self._contact: Contact | None = None
 
     async def start(self) -> None:
-        """Listen on every lane that can, and dial every contact."""
+        """Start all lanes and dial all contacts."""
         self.node.subscribe(Subscription.mailbox(Namespace.PRIVATE))
-        with suppress(Unavailable):  # tried again with the next event
+        with suppress(Unavailable):  # retried with the next event
             self.groups.catch_up()
         self.node.on_event = self._on_event
         for name, lane in list(self.lanes.running.items()):
@@ -158,7 +158,7 @@ class Host:
             self.dialler.add(entry.contact)
 
     async def stop(self) -> None:
-        """End in the order that loses nothing: nobody new, good-bye to who is here, and then the disk."""
+        """Stop in the order that loses nothing: no new connections, close the sessions, then the store."""
         await self.dialler.stop()
         for lane in self.lanes.running.values():
             await lane.stop()
@@ -171,7 +171,7 @@ class Host:
 
     @property
     def contact(self) -> Contact:
-        """What others are told of this node: the same bytes until its endpoints or name change."""
+        """The contact of this node. It is the same until endpoints or name change."""
         ring, places = self.groups.ring, tuple(self._reachable())[:MAX_ENDPOINTS]
         if self._contact is None or (self._contact.endpoints, self._contact.name) != (places, ring.name):
             made_ms = int(time.time() * _MS)
@@ -191,13 +191,13 @@ class Host:
         return removed
 
     def wake_timers(self) -> None:
-        """Something was done that may have brought the next thing due nearer."""
+        """Recompute the next timer, after a call that may have scheduled an earlier one."""
         self._wake.set()
 
     def _reachable(self) -> Iterator[Endpoint]:
-        """An address that means every address of this machine is of no use to others."""
+        """Endpoints for contacts. Wildcard addresses are useless to others."""
         for endpoint in self.lanes.endpoints:
-            if endpoint.host not in _EVERYWHERE:
+            if endpoint.host not in _WILDCARD_HOSTS:
                 yield endpoint
 
     def _accept(self, lane: str) -> Callable[[Session], None]:
@@ -212,16 +212,16 @@ class Host:
     def _store_changed(self, fault: StoreFault | None) -> None:
         if fault is not None:
             _LOG.error(
-                "veil: store cannot write since %s: %s; publishing is refused and nothing is acknowledged until it can",
+                "veil: store cannot write since %s: %s; the node rejects messages and frames until it can",
                 _moment(fault.since),
                 fault.reason,
             )
         elif self._fault is not None:
-            _LOG.warning("veil: store writes again; it could not since %s", _moment(self._fault.since))
+            _LOG.warning("veil: store writes again after a failure since %s", _moment(self._fault.since))
         self._fault = fault
 
     def _on_event(self, event: Event) -> None:
-        with suppress(Unavailable):  # tried again with the next event
+        with suppress(Unavailable):  # retried with the next event
             self.groups.on_event(event)
         for listener in tuple(self.listeners):
             listener(event)

@@ -1,13 +1,13 @@
-"""A node's folder: what is in it, who may read it, and that one process has it at a time.
+"""The data directory of a node: its files, their permissions, and the lock of the running process.
 
-identity.json   0600   the secret keys, and the secrets of groups
-lanes.pem       0600   the certificate of the lanes, and its key
-settings.json   0600   where it listens, and what else was chosen when it was made
-contacts.json   0600   the nodes it knows
-api.token       0600   who has this may use the local API
-api.json        0600   where that is, while the node runs
-store/          0700   what the node has, owes and heard
-lock                   held by the process that runs it
+identity.json   0600   secret keys and group secrets
+lanes.pem       0600   certificate and key of the lanes
+settings.json   0600   settings, see `node_settings`
+contacts.json   0600   contacts
+api.token       0600   bearer token of the local API
+api.json        0600   URL of the local API, while the node runs
+store/          0700   shards, outbox and events
+lock                   locked by the running process
 """
 
 import fcntl
@@ -24,21 +24,21 @@ _TOKEN_BYTES = 32
 
 
 class DataDirectory:
-    """Where a node lives."""
+    """The data directory of one node."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: int | None = None
 
     def make(self) -> None:
-        """A new folder. Raise `Refused` where a node lives already."""
+        """Create the directory. Raise `Refused` if it contains a node or other files."""
         if self.exists():
-            living = Refused(str(self.path), "a node lives here already")
-            living.add_note("choose another folder with --data-dir, or remove this one with veil node destroy")
-            raise living
+            exists = Refused(str(self.path), "there is already a node in this directory")
+            exists.add_note("choose another directory with --data-dir, or delete this node with veil node destroy")
+            raise exists
         self.path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
         if any(self.path.iterdir()):
-            raise Refused(str(self.path), "it is not empty")
+            raise Refused(str(self.path), "the directory is not empty")
         self.path.chmod(PRIVATE_FOLDER)
         write_file(self.path / "api.token", secrets.token_hex(_TOKEN_BYTES).encode() + b"\n")
 
@@ -47,8 +47,8 @@ class DataDirectory:
 
     def check(self) -> None:
         if not self.exists():
-            missing = Unavailable(str(self.path), "no node lives here")
-            missing.add_note(f"make one with: veil node init --data-dir {self.path}")
+            missing = Unavailable(str(self.path), "there is no node in this directory")
+            missing.add_note(f"create one with: veil node init --data-dir {self.path}")
             raise missing
 
     @property
@@ -63,10 +63,10 @@ class DataDirectory:
         try:
             return (self.path / "api.token").read_text("ascii").strip()
         except OSError as error:
-            raise Unavailable(str(self.path), f"its token cannot be read: {error.strerror}") from None
+            raise Unavailable(str(self.path), f"cannot read api.token: {error.strerror}") from None
 
     def read(self, name: str) -> dict[str, Any]:
-        """A JSON file of it: empty where there is none."""
+        """Read a JSON object from a file. A missing file gives an empty one."""
         path = self.path / name
         try:
             found = json.loads(path.read_bytes())
@@ -81,7 +81,7 @@ class DataDirectory:
         return found
 
     def write(self, name: str, data: dict[str, Any]) -> None:
-        """Put a JSON file in its place. Raise `Unavailable`, with the old one still there, if that fails."""
+        """Replace a JSON file atomically. If that fails, raise `Unavailable`; the old file remains."""
         path = self.path / name
         try:
             write_file(path, json.dumps(data, indent=1).encode() + b"\n")
@@ -92,13 +92,13 @@ class DataDirectory:
         (self.path / name).unlink(missing_ok=True)
 
     def lock(self) -> None:
-        """Have it alone until this process ends. Raise `Refused` where another one has it."""
+        """Lock the directory for this process. Raise `Refused` if another process has the lock."""
         handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            running = Refused(str(self.path), "its node is running already")
+            running = Refused(str(self.path), "the node is already running")
             running.add_note(f"stop it with: veil node stop --data-dir {self.path}")
             raise running from None
         self._lock = handle

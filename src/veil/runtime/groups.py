@@ -1,4 +1,4 @@
-"""How a group's secret reaches a member: in a private letter, in the namespace of private messages. No I/O.
+"""Groups of a running node. A private message carries the secret of a group to a new member.
 
 invitation   = "VEIL group 1\\n" || [name, share]
 """
@@ -23,7 +23,7 @@ _MAX_SHARE_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """A generation of a group's secret, and what the group is called by who sends it."""
+    """A generation of a group secret, and the sender's name for the group."""
 
     name: str
     secret: GroupSecret
@@ -35,7 +35,7 @@ class Invitation:
     @classmethod
     def decode(cls, payload: bytes) -> "Invitation":
         if not payload.startswith(MAGIC):
-            raise Malformed("invitation", "it is none")
+            raise Malformed("invitation", "does not start with the magic bytes")
         reader = Reader(payload[len(MAGIC) :], "invitation")
         reader.exactly(ARRAY, _FIELDS)
         data = reader.take(reader.head(TEXT, MAX_NAME_BYTES))
@@ -44,7 +44,7 @@ class Invitation:
         try:
             name = data.decode()
         except UnicodeDecodeError:
-            raise Malformed("invitation", "a name that is not UTF-8") from None
+            raise Malformed("invitation", "the name is not UTF-8") from None
         check_name(name)
         return cls(name, GroupSecret.decode(share))
 
@@ -53,7 +53,7 @@ _SEEN = "seen.json"
 
 
 class Groups:
-    """Keeps the secrets of groups on disk before anything is done with them."""
+    """Creates, joins and leaves groups. Secrets are stored before they are used."""
 
     def __init__(self, directory: DataDirectory, ring: Keyring, book: AddressBook, node: Node) -> None:
         self.ring = ring
@@ -65,16 +65,16 @@ class Groups:
     def create(self, name: str) -> NamedGroup:
         check_name(name)
         if not name:
-            raise Refused("group", "it needs a name")
+            raise Refused("group", "the name is empty")
         named = NamedGroup(name, Group((GroupSecret.create(),)))
         self._adopt(named)
         return named
 
     def join(self, name: str, secret: bytes, namespace: int) -> NamedGroup:
-        """Be in the group of all who have a secret; joining it again changes nothing."""
+        """Join the agreed group of a secret. Joining again changes nothing."""
         check_name(name)
         if not name:
-            raise Refused("group", "it needs a name")
+            raise Refused("group", "the name is empty")
         agreed = GroupSecret.agreed(secret)
         named = NamedGroup(self._name_for(name, agreed.group_id), Group((agreed,)))
         self._adopt(named, namespace)
@@ -88,10 +88,10 @@ class Groups:
         return self._node.publish(destination, invitation.encode(), ack=True)
 
     def rotate(self, wanted: str, stay: tuple[AddressBookEntry, ...]) -> tuple[NamedGroup, tuple[Publication, ...]]:
-        """A new secret, for those who stay."""
+        """Replace the secret and send the new one to the contacts in `stay`."""
         named = self.ring.group(wanted)
         if named.group.newest.is_agreed:
-            raise Refused("group", f"the members of {named.name!r} have its secret from elsewhere")
+            raise Refused("group", f"{named.name!r} is an agreed group; its secret cannot be rotated")
         named = replace(named, group=named.group.adopt(named.group.newest.rotate()))
         self._adopt(named)
         return named, tuple(self.invite(named.name, entry) for entry in stay)
@@ -105,20 +105,20 @@ class Groups:
         return named
 
     def catch_up(self) -> None:
-        """Take in the invitations that came since the last time, and before a crash.
+        """Process the invitations since the last processed event, also after a crash.
 
-        Raise `Unavailable` if one cannot be written down: the next call begins with it again.
+        Raise `Unavailable` if one cannot be stored; the next call starts with it again.
         """
         while events := self._node.events(self._seen):
             for event in events:
                 self._process(event)
 
     def on_event(self, event: Event) -> None:
-        """Look at an event; one that was looked at is not looked at again, after a restart either."""
+        """Process an event. Each event is processed once, also across restarts."""
         if event.seq == self._seen + 1:
             self._process(event)
         elif event.seq > self._seen:
-            self.catch_up()  # one before it could not be written down
+            self.catch_up()  # an earlier one could not be stored
 
     def _process(self, event: Event) -> None:
         payload = event.data.get("payload")
@@ -135,19 +135,19 @@ class Groups:
             invitation = Invitation.decode(payload)
             self._adopt(self._joined(invitation), Namespace.PRIVATE)
         except (Malformed, Unverified, Refused):
-            return  # what a stranger, or a contact in error, sent changes nothing
+            return  # invalid invitations and those of strangers are ignored
 
     def _joined(self, invitation: Invitation) -> NamedGroup:
         known = [one for one in self.ring.groups if one.group_id == invitation.secret.group_id]
         if known and known[0].group.newest.is_agreed:
-            raise Refused("invitation", "nobody is invited to a group that is agreed on")
+            raise Refused("invitation", "an agreed group has no invitations")
         if known:
             return replace(known[0], group=known[0].group.adopt(invitation.secret))
         name = self._name_for(invitation.name, invitation.secret.group_id)
         return NamedGroup(name, Group((invitation.secret,)))
 
     def _name_for(self, name: str, group_id: bytes) -> str:
-        """A name that no other group has here."""
+        """A local name that no other group has."""
         taken = {one.name for one in self.ring.groups if one.group_id != group_id}
         return name if name not in taken else f"{name}-{group_id.hex()[:8]}"
 

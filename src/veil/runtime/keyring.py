@@ -1,4 +1,4 @@
-"""A node's secrets in its folder: its keys, and the groups it is in with the names it calls them by."""
+"""The secrets of a node in `identity.json`: its keys, and its groups with their local names."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +17,7 @@ MAX_GROUPS = 256
 
 @dataclass(frozen=True, slots=True)
 class NamedGroup:
-    """A group, and what it is called here."""
+    """A group and its local name."""
 
     name: str
     group: Group
@@ -29,7 +29,7 @@ class NamedGroup:
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """All secrets of a node."""
+    """All secrets of a node, and its name."""
 
     signing: SigningKey
     delivery: DeliveryKey
@@ -46,19 +46,19 @@ class Keyring:
         return Identity(self.signing, self.delivery, tuple(named.group for named in self.groups))
 
     def group(self, wanted: str) -> NamedGroup:
-        """A group by its name or the first digits of its id. Raise `Refused` where that is none, or several."""
+        """Find a group by local name or by a prefix of its id. Raise `Refused` unless exactly one matches."""
         found = [one for one in self.groups if one.name == wanted]
         found = found or [one for one in self.groups if wanted and one.group_id.hex().startswith(wanted.lower())]
         if len(found) != 1:
-            raise Refused("group", f"{'no' if not found else 'more than one'} group here is {wanted!r}")
+            raise Refused("group", f"{'no' if not found else 'more than one'} group matches {wanted!r}")
         return found[0]
 
     def with_group(self, named: NamedGroup) -> "Keyring":
         others = tuple(one for one in self.groups if one.group_id != named.group_id)
         if len(others) >= MAX_GROUPS:
-            raise Refused("group", f"this node is in {len(others)} groups already")
+            raise Refused("group", f"the limit of {MAX_GROUPS} groups is reached")
         if any(one.name == named.name for one in others):
-            raise Refused("group", f"there is another one called {named.name!r}")
+            raise Refused("group", f"the name {named.name!r} is used by another group")
         return replace(self, groups=(*others, named))
 
     def without_group(self, group_id: bytes) -> "Keyring":
@@ -95,4 +95,4 @@ def _read(data: dict[str, Any]) -> Keyring:
         signing, delivery = SigningKey(bytes.fromhex(data["signing"])), DeliveryKey(bytes.fromhex(data["delivery"]))
         return Keyring(signing, delivery, str(data["name"]), groups)
     except (KeyError, TypeError, ValueError):
-        raise Malformed(_FILE, "not the secrets of a node") from None
+        raise Malformed(_FILE, "not a valid identity file") from None

@@ -1,4 +1,4 @@
-"""What was chosen for a node: where it listens and is reached, and what its lanes are allowed to do."""
+"""The settings of a node in `settings.json`."""
 
 import ipaddress
 from dataclasses import asdict, dataclass
@@ -9,14 +9,14 @@ from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Malformed
 
 _FILE = "settings.json"
-# A free port, which the folder names while the node runs.
+# Any free port; `api.json` has it while the node runs.
 DEFAULT_API = "127.0.0.1:0"
 MAX_LISTENERS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it is local. `listen` and `announce` are endpoints; `proxy` is the SOCKS5 port of Tor."""
+    """`listen` and `announce` are endpoints; `proxy` is the SOCKS5 address of Tor."""
 
     listen: tuple[str, ...] = ()
     announce: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Settings:
     relay_all: bool = False
 
     def check(self) -> None:
-        """Raise `Malformed` where something of it cannot be."""
+        """Raise `Malformed` if a setting is invalid."""
         for text in (*self.listen, *self.announce):
             Endpoint.parse(text)
         if len(self.listen) + len(self.announce) > MAX_LISTENERS:
@@ -34,7 +34,7 @@ class Settings:
         for text in (self.api, *filter(None, (self.proxy,))):
             host_port(text)
         if not is_loopback(host_port(self.api)[0]):
-            raise Malformed("settings", f"the local API stays on this machine: {self.api} does not")
+            raise Malformed("settings", f"the local API needs a loopback address, not {self.api}")
 
 
 def save(directory: DataDirectory, settings: Settings) -> None:
@@ -55,13 +55,13 @@ def load(directory: DataDirectory) -> Settings:
             relay_all=bool(data.get("relay_all", False)),
         )
     except TypeError:
-        raise Malformed(_FILE, "not settings of a node") from None
+        raise Malformed(_FILE, "not valid settings") from None
     found.check()
     return found
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """HOST:PORT; an IPv6 host is in brackets."""
+    """Parse HOST:PORT. An IPv6 host is in brackets."""
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF or (":" in bare and bare == host):
@@ -70,7 +70,7 @@ def host_port(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """An address, or `localhost`; no other name, whatever it begins with."""
+    """Whether a host is a loopback address or `localhost`. Other names are never loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
-"""The sessions a node has now: which peer over which lane, and the one of several that is spoken on.
+"""The current sessions of a node, and the dialler that keeps connections to contacts.
 
-Two nodes may dial each other at the same time, and one may come back before the other has noticed that it was gone.
-So a peer may have several sessions on one lane: all are listened to, and the newest is the one to speak on.
+Two nodes may dial each other at the same time, or one may reconnect before the other notices the loss. So a peer may
+have several sessions on one lane: the node reads from all and writes to the newest.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from veil.veil_errors import Unverified, VeilError
 
 @dataclass(slots=True)
 class Totals:
-    """What a lane did since the node started, sessions that ended included."""
+    """Statistics of a lane since the start of the node."""
 
     sessions: int = 0
     frames_sent: int = 0
@@ -44,7 +44,7 @@ class _PeerSessions:
 
 
 class Sessions:
-    """Binds sessions to the node: what it hears, what it says, and what became of it."""
+    """Connects sessions to the node: incoming frames, outgoing frames and delivery results."""
 
     def __init__(self, node: Node, wake_timers: Callable[[], None]) -> None:
         self._node = node
@@ -58,7 +58,7 @@ class Sessions:
         return sum(len(entry.sessions) for entry in self._by_peer.values())
 
     def totals(self, lane: str) -> Totals:
-        """What a lane did: what ended, and what is under way."""
+        """The statistics of a lane, with ended and current sessions."""
         found = Totals(**{name: getattr(self._ended(lane), name) for name in Totals.__slots__})
         for name, session in self.all():
             if name == lane:
@@ -91,14 +91,14 @@ class Sessions:
             entry.sessions[-1].wake()
 
     def signal(self, peer: bytes, data: bytes) -> bool:
-        """Say something about another lane over whichever there is."""
+        """Send SIGNAL data to a peer over any session. Return whether one exists."""
         for _, session in self.all():
             if session.peer == peer and isinstance(session, LinkSession) and session.signal(data):
                 return True
         return False
 
     def add(self, lane: str, session: Session) -> None:
-        """Take a session up. Where there are too many, the oldest of its peer goes, or this one."""
+        """Add a session. At the limit per peer the oldest one is closed; at the global limit this one."""
         entry = self._by_peer.get((lane, session.peer))
         if len(self) >= lane_limits.MAX_SESSIONS and entry is None:
             self._spawn(session.close())
@@ -170,7 +170,7 @@ MAX_DIALLED = 512
 
 
 class Dialler:
-    """One task per endpoint of a contact."""
+    """Keeps connections to contacts, with one task per endpoint."""
 
     def __init__(self, lanes: dict[str, Lane], sessions: Sessions, own_key: bytes) -> None:
         self._lanes = lanes
@@ -180,7 +180,7 @@ class Dialler:
         self._dial_now = asyncio.Event()
 
     def add(self, contact: Contact) -> None:
-        """Dial a contact where it says it is, and no longer where it said it was."""
+        """Dial the endpoints of a contact, and stop dialling its former endpoints."""
         wanted = {(contact.pubkey, endpoint) for endpoint in contact.endpoints if endpoint.scheme in self._lanes}
         self._cancel({target for target in self._tasks if target[0] == contact.pubkey} - wanted)
         if contact.pubkey == self._own_key:
@@ -193,7 +193,7 @@ class Dialler:
         self._cancel({target for target in self._tasks if target[0] == pubkey})
 
     def dial_now(self) -> None:
-        """Something was asked to be said: do not wait any longer where nobody answered so far."""
+        """Retry all failed endpoints now, because a message was published."""
         self._dial_now.set()
         self._dial_now = asyncio.Event()
 
@@ -226,7 +226,7 @@ class Dialler:
             await self._pause(wait)
 
     async def _pause(self, seconds: float) -> None:
-        """Not all nodes come back at the same moment."""
+        """Wait a random time, so nodes do not reconnect at the same moment."""
         try:
             async with asyncio.timeout(seconds * random.uniform(0.5, 1.0)):
                 await self._dial_now.wait()

@@ -1,4 +1,4 @@
-"""The simulator: many nodes in one process, the real ones, under virtual time and one seed."""
+"""The simulator: many real nodes in one process, with virtual time and one seed."""
 
 from veil.sim.plot import plot_run_svg, plot_svg
 from veil.sim.simulate import Point, Result, Sweep, run, sweep

@@ -1,4 +1,4 @@
-"""What a simulation found, as a picture: SVG made by hand, so that nothing has to be installed."""
+"""Charts of simulation results as SVG, without dependencies."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _INK, _GRID, _BLUE, _GREEN, _BROWN = "#333333", "#dddddd", "#1b6ca8", "#3d7d3a",
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """A value for each place on the axis below; where there is none, it is not finite and nothing is drawn."""
+    """One value per x position. Values that are not finite are not drawn."""
 
     values: Sequence[float]
     is_dashed: bool = False
@@ -24,18 +24,18 @@ class _Series:
 
 @dataclass(frozen=True, slots=True)
 class _Panel:
-    """One kind of value and its scale."""
+    """One chart with its scale."""
 
     heading: str
     colour: str
     low: float
     high: float
-    tell: Callable[[float], str]
+    format_value: Callable[[float], str]
     series: tuple[_Series, ...]
 
 
 def plot_svg(sweep: Sweep, title: str = "Delivery over loss") -> str:
-    """Delivery rate, latency and bytes sent per delivered byte and hop, one below the other, over loss."""
+    """Delivery rate, latency, and bytes sent per delivered byte and hop, by loss rate."""
     points = sweep.points
     costs = [point.cost for point in points]
     half, most = ([point.latency(part) for point in points] for part in (0.5, 0.99))
@@ -43,11 +43,11 @@ def plot_svg(sweep: Sweep, title: str = "Delivery over loss") -> str:
     least = min(0.95, math.floor(20 * min(point.worst_rate for point in points)) / 20)
     panels = (
         _Panel(
-            "delivered, of all seeds together; dashed: the worst seed", _BLUE, least, 1.0, "{:.1%}".format,
+            "delivered, all seeds; dashed: the worst seed", _BLUE, least, 1.0, "{:.1%}".format,
             (_Series([point.worst_rate for point in points], True), _Series([point.rate for point in points])),
         ),
         _Panel(
-            "half of it within; dashed: 99 % of it", _GREEN, 0.0, 5.0 * math.ceil(slowest / 5), "{:.0f} s".format,
+            "median latency; dashed: 99th percentile", _GREEN, 0.0, 5.0 * math.ceil(slowest / 5), "{:.0f} s".format,
             (_Series(most, True), _Series(half)),
         ),
         _Panel(
@@ -62,12 +62,12 @@ def plot_svg(sweep: Sweep, title: str = "Delivery over loss") -> str:
 
 
 def plot_run_svg(scenario: Scenario, result: Result, title: str = "Delivery over time") -> str:
-    """How much of what is wanted had come how long after it was said."""
+    """Fraction delivered by time since publication."""
     times = [0.0, *sorted(result.latencies_s)]
     parts = [number / max(result.wanted, 1) for number in range(len(times))]
     last = max(times[-1], 1.0)
     ticks = [(last * step / 6, f"{last * step / 6:.1f}") for step in range(7)]
-    below = f"seconds after it was said; {_describe(scenario)}, {scenario.loss:.0%} of frames lost, seed {result.seed}"
+    below = f"seconds after publication; {_describe(scenario)}, {scenario.loss:.0%} of frames lost, seed {result.seed}"
     panel = _Panel("delivered", _BLUE, 0.0, 1.0, "{:.0%}".format, (_Series(parts),))
     return _draw(title, below, times, ticks, (panel,), has_dots=False)
 
@@ -113,7 +113,7 @@ def _panel(panel: _Panel, xs: Sequence[float], top: float, has_dots: bool) -> li
     for step in range(_TICKS + 1):
         value = panel.low + (panel.high - panel.low) * step / _TICKS
         parts.append(f'<path d="M{_LEFT} {y(value):.1f}H{WIDTH - _RIGHT}" stroke="{_GRID}"/>')
-        parts.append(_text(_LEFT - 8, y(value) + 4, panel.tell(value), panel.colour, "end"))
+        parts.append(_text(_LEFT - 8, y(value) + 4, panel.format_value(value), panel.colour, "end"))
     for series in panel.series:
         found = [(at, y(value)) for at, value in zip(xs, series.values, strict=True) if math.isfinite(value)]
         parts.append(_line(found, panel.colour, series.is_dashed, has_dots))

@@ -1,4 +1,4 @@
-"""Running a scenario, once or over many losses and seeds, and what came of it."""
+"""Runs a scenario once, or for many loss rates and seeds, and collects the results."""
 
 import statistics
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from veil.tags import feed_tag
 from veil.veil_limits import KIB
 
 MIB = KIB * KIB
-# As small as a run needs: what a thousand nodes hold is held by one process.
+# Small bounds, because one process holds the data of a thousand nodes.
 _BOUNDS = Bounds(
     cache_bytes=64 * MIB,
     inbox_bytes=16 * MIB,
@@ -29,10 +29,10 @@ DEFAULT_CONFIG = NodeConfig(lanes=LANES, bounds=_BOUNDS)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one run.
+    """The result of one run.
 
-    `cost` is all bytes that honest nodes sent, of every kind, for each byte that a node got whole, over one hop: every
-    node that has an object got it over one hop from another. `far` is the delivery rate three hops away and more.
+    `cost` is the number of bytes that honest nodes sent per delivered byte and hop; every node with an object got it
+    over one hop. `far` counts readers at least three hops from the publisher.
     """
 
     seed: int
@@ -40,7 +40,7 @@ class Result:
     delivered: int
     far_wanted: int
     far_delivered: int
-    # How many of the wanted deliveries had a path of honest nodes at all.
+    # Deliveries for which a path of honest nodes exists.
     reachable: int
     max_hops: int
     bytes_sent: int
@@ -61,7 +61,7 @@ class Result:
         return self.bytes_sent / self.bytes_delivered if self.bytes_delivered else float("inf")
 
     def latency(self, part: float) -> float:
-        """The time within which a part of the deliveries came."""
+        """The time within which this fraction of the deliveries happened."""
         if not self.latencies_s:
             return float("inf")
         ordered = sorted(self.latencies_s)
@@ -70,7 +70,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """All runs with one loss."""
+    """All runs with one loss rate."""
 
     loss: float
     results: tuple[Result, ...]
@@ -98,14 +98,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A scenario over losses and seeds."""
+    """A scenario for several loss rates and seeds."""
 
     scenario: Scenario
     points: tuple[Point, ...]
 
 
 def run(scenario: Scenario, seed: int) -> Result:
-    """Simulate one network. The same scenario and seed give the same result, to the byte."""
+    """Simulate one network. The same scenario and seed give exactly the same result."""
     config = scenario.config or DEFAULT_CONFIG
     world = World(scenario, config, seed)
     rng = Random(world.rng.randbytes(16))
@@ -128,21 +128,21 @@ def sweep(
     scenario: Scenario,
     losses: Iterable[float],
     seeds: Iterable[int],
-    tell: Callable[[str], None] = lambda text: None,
+    progress: Callable[[str], None] = lambda text: None,
 ) -> Sweep:
-    """Run a scenario with every loss and seed."""
+    """Run a scenario with every loss rate and seed."""
     points = []
     for loss in losses:
         results = []
         for seed in seeds:
-            tell(f"loss {loss:.0%}, seed {seed}")
+            progress(f"loss {loss:.0%}, seed {seed}")
             results.append(run(replace(scenario, loss=loss), seed))
         points.append(Point(loss, tuple(results)))
     return Sweep(scenario, tuple(points))
 
 
 class _Record:
-    """Who got what when."""
+    """Publications and deliveries of one run."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -210,7 +210,7 @@ def _schedule_publications(world: World, publishers: list[Participant], rng: Ran
     def publish_one(one: Participant) -> None:
         assert one.node is not None
         published = one.node.publish(Destination.feed(Namespace.PUBLIC_FEED), rng.randbytes(scenario.payload_bytes))
-        assert published.object_root is not None, "a publisher without peers"
+        assert published.object_root is not None, "the publisher has no peers"
         record.published[published.object_root] = one, world.now
         world.reschedule(one)
 
@@ -222,7 +222,7 @@ def _schedule_publications(world: World, publishers: list[Participant], rng: Ran
 def _schedule_churn(
     world: World, others: list[Participant], publishers: list[Participant], rng: Random, record: _Record
 ) -> None:
-    """Nodes go, and come back as a new process over the same store."""
+    """Schedule departures. A node comes back as a new process over the same store."""
     scenario = world.scenario
     lasts_s = scenario.objects * scenario.interval_s + scenario.settle_s / 2
 

@@ -1,4 +1,4 @@
-"""Virtual time and a network in it: frames of real nodes, lost, late or in time."""
+"""The simulated network: scenario, virtual time, lossy links between real nodes, and Sybils."""
 
 import heapq
 from collections import deque
@@ -21,7 +21,7 @@ FAST, FALLBACK = "fast", "fallback"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """For a time, a part of the nodes hears nothing of the others."""
+    """A partition: for some time, a fraction of the nodes is separated from the others."""
 
     start_s: float
     end_s: float
@@ -30,10 +30,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One network and what happens in it. Everything random in it follows from the seed it is run with.
+    """One network and its faults. All randomness follows from the seed of a run.
 
-    Each lane is a graph of its own, made of random rings, so every node has `degree` links on it. Everyone asks for
-    every publisher's feed; `relays` of the nodes pass it on without reading it.
+    Each lane is a graph of random rings with about `degree` links per node. All nodes subscribe to the feeds of all
+    publishers; the fraction `relays` only forwards them.
     """
 
     nodes: int = 200
@@ -48,12 +48,12 @@ class Scenario:
     delay_s: tuple[float, float] = (0.02, 0.15)
     fallback_delay_s: tuple[float, float] = (0.1, 0.6)
     relays: float = 0.0
-    # Sybils are nodes that hold their links and lie: half of them swallow what they get, half of them spoil it.
+    # Fraction of Sybils. They keep their links; the fraction `poison` corrupts shards, the others drop them.
     sybils: float = 0.0
     poison: float = 0.5
-    # A lane on which nothing arrives any more, whoever is on it.
+    # A lane that delivers nothing.
     eclipsed: str | None = None
-    # How often a minute a node goes, and for how long.
+    # Departures per node and minute, and the mean time offline.
     churn_per_minute: float = 0.0
     away_s: float = 20.0
     split: Split | None = None
@@ -61,9 +61,9 @@ class Scenario:
 
     def __post_init__(self) -> None:
         if self.nodes < 3 or self.publishers < 1 or self.objects < 1:
-            raise ValueError("a network has at least three nodes, and somebody says something")
+            raise ValueError("a scenario needs at least three nodes, one publisher and one object")
         if not (0 <= self.loss < 1 and 0 <= self.sybils < 1 and 0 <= self.relays <= 1):
-            raise ValueError("loss, Sybils and relays are parts of one")
+            raise ValueError("loss, sybils and relays must be fractions from 0 to 1")
 
 
 _BUCKETS = frozenset(BUCKET_SIZES)
@@ -73,7 +73,7 @@ Out = tuple[str, str, bytes]
 
 
 class Sybil:
-    """One liar."""
+    """A dishonest node: it claims every object, and drops or corrupts shards."""
 
     def __init__(self, poisons: bool, rng: Random) -> None:
         self._poisons = poisons
@@ -114,7 +114,7 @@ class Sybil:
         return out
 
     def _claim(self, of: ShardSet) -> list[Out]:
-        """Say to everyone that the object is here, once."""
+        """Claim to all peers, once, that the object is here."""
         if of.object_root in self._claimed:
             return []
         self._claimed.add(of.object_root)
@@ -130,7 +130,7 @@ Edges = set[tuple[int, int]]
 
 
 def rings(nodes: int, degree: int, rng: Random) -> Edges:
-    """About `degree` links a node: the same link drawn twice is one."""
+    """A union of random rings with about `degree` links per node; duplicate links collapse."""
     edges: Edges = set()
     for _ in range(max(degree // 2, 1)):
         order = list(range(nodes))
@@ -141,7 +141,7 @@ def rings(nodes: int, degree: int, rng: Random) -> Edges:
 
 
 def hops(start: int, edges: Iterable[tuple[int, int]], without: frozenset[int] = frozenset()) -> dict[int, int]:
-    """How many links every node is away from one."""
+    """The distance of every reachable node from `start`."""
     near: dict[int, list[int]] = {}
     for one, other in edges:
         near.setdefault(one, []).append(other)
@@ -156,13 +156,13 @@ def hops(start: int, edges: Iterable[tuple[int, int]], without: frozenset[int] =
     return far
 
 
-# The middle of an epoch, far from its turn.
+# The middle of an epoch, far from its boundary.
 START_S = 20_000 * 86_400.0 + 43_200.0
 _TAKE_BYTES = 1 << 30
 
 
 class Participant:
-    """A place in the network: a node or a Sybil, and whether it is there now."""
+    """A node or Sybil in the network, and whether it is online."""
 
     __slots__ = ("identity", "is_here", "links", "name", "node", "store", "sybil", "tick_at")
 
@@ -178,7 +178,7 @@ class Participant:
 
 
 class World:
-    """All places, and the time."""
+    """All participants, and the virtual clock."""
 
     def __init__(self, scenario: Scenario, config: NodeConfig, seed: int) -> None:
         self.scenario = scenario
@@ -213,7 +213,7 @@ class World:
                 self.start_node(one)
 
     def start_node(self, one: Participant) -> None:
-        """Start a node over what its store has."""
+        """Start a node with its existing store."""
         assert one.identity is not None
 
         def on_ready(lane: str, peer: str) -> None:
@@ -263,7 +263,7 @@ class World:
         self.now = until
 
     def reschedule(self, one: Participant) -> None:
-        """Something was done with a node: see when it wants to be ticked next."""
+        """Schedule the next tick of a node after a call to it."""
         due = one.node.next_due() if one.node is not None else None
         if due is not None and due < one.tick_at:
             one.tick_at = due
@@ -288,7 +288,7 @@ class World:
             one.node.disconnected(lane, peer)
 
     def _drain(self) -> None:
-        """Send what waits. A link is named once however much waits on it."""
+        """Send all queued frames of the ready links."""
         while self._ready:
             one, lane, peer = self._ready.pop()
             assert one.node is not None
@@ -296,7 +296,7 @@ class World:
                 self._send(one, lane, peer, frame)
 
     def _send(self, one: Participant, lane: str, peer: str, frame: bytes) -> None:
-        """Only what honest nodes send is counted: what liars send is not a cost of ours."""
+        """Send a frame. Only frames of honest nodes count as cost."""
         if one.node is not None:
             self.bytes_sent += len(frame)
             self.frames_sent += 1

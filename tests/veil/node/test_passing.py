@@ -62,7 +62,7 @@ def test_what_is_not_subscribed_is_not_passed_on() -> None:
         node.receive("fast", "p", shard)
     assert drained(node) == []
     assert node.metrics()["shards_stray"] == len(other.shards)
-    assert "not passed on" in node.explain_tag(other.of.address.tag, 9).reasons[0]
+    assert "not forwarded" in node.explain_tag(other.of.address.tag, 9).reasons[0]
 
 
 def test_an_open_relay_passes_on_what_nobody_here_asked_for() -> None:

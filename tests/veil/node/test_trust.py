@@ -34,14 +34,14 @@ WORD = encode_endorsement(key(1), 5)
 def test_one_endorser_is_none_two_make_a_key_known_and_three_trusted(endorsers: int, tier: Tier) -> None:
     found = trusting(5)
     for number in range(endorsers):
-        assert found.endorsed(key(number), key(99), START, START)
+        assert found.add_endorsement(key(number), key(99), START, START)
     assert found.tier(key(99), START) is tier
 
 
 def test_endorsements_of_keys_that_nobody_trusts_count_nothing() -> None:
     found = trusting(1)
     for number in range(50, 90):
-        found.endorsed(key(number), key(99), START, START)
+        found.add_endorsement(key(number), key(99), START, START)
     assert found.tier(key(99), START) is Tier.UNKNOWN
     assert found.score(key(99), START) == 0
 
@@ -49,8 +49,8 @@ def test_endorsements_of_keys_that_nobody_trusts_count_nothing() -> None:
 def second_hand(found: Trust, *pairs: tuple[int, int]) -> None:
     """Each pair is one trusted by hand and another it vouches for, who vouches for key 99."""
     for root, number in pairs:
-        found.endorsed(key(root), key(number), START, START)
-        found.endorsed(key(number), key(99), START, START)
+        found.add_endorsement(key(root), key(number), START, START)
+        found.add_endorsement(key(number), key(99), START, START)
 
 
 @pytest.mark.parametrize(
@@ -78,17 +78,17 @@ def test_those_whom_the_trusted_vouch_for_count_less_and_once_for_each_of_these(
 
 def test_one_trusted_key_does_not_pass_the_rule_of_two_with_keys_that_it_invents() -> None:
     found = trusting(1)
-    found.endorsed(key(0), key(99), START, START)
+    found.add_endorsement(key(0), key(99), START, START)
     assert found.tier(key(99), START) is Tier.UNKNOWN
     second_hand(found, *((0, number) for number in range(10, 30)))
     assert (found.tier(key(99), START), found.score(key(99), START)) == (Tier.UNKNOWN, 0.0)
-    assert "voice of 1, and 2 are needed" in found.explain(key(99), START).reasons[1]
+    assert "count as 1; at least 2 are needed" in found.explain(key(99), START).reasons[1]
 
 
 def test_two_trusted_keys_get_no_further_with_keys_that_they_invent() -> None:
     found = trusting(2)
     for root in (0, 1):
-        found.endorsed(key(root), key(99), START, START)
+        found.add_endorsement(key(root), key(99), START, START)
         second_hand(found, *((root, 10 + 20 * root + number) for number in range(20)))
     assert found.tier(key(99), START) is Tier.KNOWN
     assert found.score(key(99), START) == pytest.approx(2 / 3)
@@ -103,8 +103,8 @@ def test_who_is_trusted_by_hand_does_not_count_second_hand_as_well() -> None:
 def test_second_hand_words_are_none_once_nobody_vouches_for_who_said_them() -> None:
     found = trusting(3)
     for number in range(3):
-        found.endorsed(key(number), key(10 + number), START, START)
-        found.endorsed(key(10 + number), key(99), START + 100, START + 100)
+        found.add_endorsement(key(number), key(10 + number), START, START)
+        found.add_endorsement(key(10 + number), key(99), START + 100, START + 100)
     assert found.score(key(99), START + MAX_AGE_S) > 0
     assert found.score(key(99), START + MAX_AGE_S + 1) == 0
 
@@ -121,25 +121,25 @@ def test_a_muted_key_vouches_for_nobody() -> None:
 def test_endorsements_fade() -> None:
     found = trusting(3)
     for number in range(3):
-        found.endorsed(key(number), key(99), START, START)
+        found.add_endorsement(key(number), key(99), START, START)
     assert found.tier(key(99), START + FADING_S) is Tier.KNOWN
     assert found.tier(key(99), START + MAX_AGE_S + 1) is Tier.UNKNOWN
 
 
 @pytest.mark.parametrize("at", [START - MAX_AGE_S - 1, START + FADING_S + 1])
 def test_a_word_from_too_long_ago_or_from_the_future_is_none(at: float) -> None:
-    assert not trusting(1).endorsed(key(0), key(99), at, START)
+    assert not trusting(1).add_endorsement(key(0), key(99), at, START)
 
 
 def test_nobody_vouches_for_himself() -> None:
-    assert not trusting(1).endorsed(key(0), key(0), START, START)
+    assert not trusting(1).add_endorsement(key(0), key(0), START, START)
 
 
 @pytest.mark.parametrize("tier", [Tier.BLOCKED, Tier.MUTED, Tier.UNKNOWN])
 def test_what_was_set_by_hand_holds_against_any_number_of_endorsements(tier: Tier) -> None:
     found = trusting(5)
     for number in range(5):
-        found.endorsed(key(number), key(99), START, START)
+        found.add_endorsement(key(number), key(99), START, START)
     found.set_tier(key(99), tier)
     assert found.tier(key(99), START) is tier
     found.set_tier(key(99), None)
@@ -151,7 +151,7 @@ def test_endorsements_are_bounded_by_endorser_and_in_all() -> None:
     found = trust(Bounds(endorsers=4, endorsements_per_endorser=3), store)
     for endorser in range(10):
         for subject in range(20, 30):
-            found.endorsed(key(endorser), key(subject), START + subject, START + 100)
+            found.add_endorsement(key(endorser), key(subject), START + subject, START + 100)
     assert len(list(store.items(Table.ENDORSEMENTS))) == 4 * 3
 
 
@@ -160,14 +160,14 @@ def test_tiers_and_endorsements_survive_a_restart() -> None:
     found = trust(store=store)
     for number in range(3):
         found.set_tier(key(number), Tier.TRUSTED)
-        found.endorsed(key(number), key(99), START, START)
+        found.add_endorsement(key(number), key(99), START, START)
     assert trust(store=store).tier(key(99), START) is Tier.TRUSTED
 
 
 def test_an_explanation_says_who_and_how_many_and_what_it_allows() -> None:
     found = trusting(3)
-    assert found.explain(key(99), START).reasons == ("nobody has said anything about it",)
-    found.endorsed(key(0), key(99), START, START)
+    assert found.explain(key(99), START).reasons == ("no endorsements",)
+    found.add_endorsement(key(0), key(99), START, START)
     assert "2 are needed" in found.explain(key(99), START).reasons[0]
     found.set_tier(key(99), Tier.BLOCKED)
     explained = found.explain(key(99), START)
@@ -234,7 +234,7 @@ def test_changing_a_tier_changes_what_a_linked_peer_may_at_once() -> None:
 def test_why_a_tag_is_passed_on_or_not_is_explained() -> None:
     net = Net()
     node = net.add("n")
-    assert node.explain_tag(FEED, 1).reasons == ("not subscribed: kept for a short while and not passed on",)
+    assert node.explain_tag(FEED, 1).reasons == ("not subscribed: kept for a short time, not forwarded",)
     node.subscribe(Subscription.feed(FEED, 1))
     assert node.explain_tag(FEED, 1).reasons[0].startswith("subscribed")
     relay = net.add("r", NodeConfig(relay_all=True))

@@ -1,10 +1,10 @@
-"""What tests and fuzzers share: how Hypothesis runs."""
+"""Shared by tests and fuzzers: the settings of Hypothesis."""
 
 from hypothesis import HealthCheck, settings
 
-# A shared machine makes any deadline flaky, and the health check of slowness with it; the blob is the seed that a
-# failure needs to be seen again. By default generated tests look briefly and at the same cases in every run, so that a
-# change is what makes one fail; `make test-slow` looks four times as long, at other cases each time.
+# On a shared machine deadlines and the too-slow health check are flaky. The printed blob reproduces a failure. By
+# default generated tests run a few fixed cases, so a failure is caused by a change; `make test-slow` runs four times as
+# many, different each time.
 _SHARED = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("veen", _SHARED, max_examples=25, derandomize=True)
 settings.register_profile("thorough", _SHARED)

@@ -1,6 +1,6 @@
-"""A first proof: a writer, a hub and a reader in one process, and a stranger who believes none of them.
+"""A first proof: a writer, a hub and a reader in one process, and a stranger who trusts none of them.
 
-Everything here is what goes over the wire, byte for byte; only the wire is missing.
+All bytes are those that a real client and hub exchange; only the network is missing.
 """
 
 import sys
@@ -54,7 +54,7 @@ def short(data: bytes) -> str:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """One step of the story, with how long it took."""
+    """One step of the example, with its duration."""
     print(f"\n{bold(title)}")
     start = time.perf_counter()
     yield
@@ -66,7 +66,7 @@ def show(name: str, value: object) -> None:
 
 
 class Hub:
-    """Orders messages and signs what it decided. It holds no key that opens any of them."""
+    """Orders messages and signs the order. It has no key that opens them."""
 
     def __init__(self, token: CapToken) -> None:
         self.token = token
@@ -83,7 +83,7 @@ class Hub:
         message.verify_signature()
         labels = [naming.label(self.routing_key, stream, epoch=0) for stream in self.token.allow.stream_ids]
         if message.auth_ref != self.token.auth_ref() or message.client_id != self.token.subject_pk:
-            raise admission.BY_DETAIL["CAP_MISSING"].refused("nobody let this key write here")
+            raise admission.BY_DETAIL["CAP_MISSING"].refused("this key has no capability")
         if message.label not in labels:
             raise admission.BY_DETAIL["AUTH_REF"].refused("the capability is for other streams")
         if message.client_seq != self.tree.size + 1:
@@ -110,10 +110,10 @@ class Hub:
 
 
 def send_all(hub: Hub, writer: SigningKey, reader_pk: bytes, auth_ref: bytes, profile: Profile) -> list[Receipt]:
-    """Seal, sign, submit, and check every receipt before the next message goes out."""
+    """Seal, sign, submit, and verify every receipt before the next message is sent."""
     label = naming.label(hub.routing_key, naming.stream_id("doors"), epoch=0)
     header = PayloadHdr(naming.schema_id("door.event.v1"), cap_ref=auth_ref)
-    mine = Mmr()  # the writer keeps its own tree and compares roots: the hub cannot quietly drop or reorder
+    mine = Mmr()  # the writer keeps its own tree and compares roots: the hub cannot drop or reorder unnoticed
     receipts = []
     for client_seq, text in enumerate(BODIES, 1):
         place = Place(profile.profile_id(), label, writer.public_key, client_seq, client_seq - 1, auth_ref)
@@ -132,13 +132,13 @@ def send_all(hub: Hub, writer: SigningKey, reader_pk: bytes, auth_ref: bytes, pr
         answer.check_binds(message)
         mine.append(message.leaf_hash())
         if mine.root() != answer.mmr_root:
-            raise Unverified("receipt", "the hub's tree is not the one we saw grow")
+            raise Unverified("receipt", "the hub's tree differs from the writer's own")
         receipts.append(answer)
     return receipts
 
 
 def lies(found: MmrProof, message: Msg) -> Iterator[tuple[str, MmrProof, bytes, int]]:
-    """What a dishonest hub might offer instead."""
+    """False proofs that a dishonest hub might offer."""
     leaf = message.leaf_hash()
     first, *rest = found.path
     flipped = bytes((first.sib[0] ^ 1,)) + first.sib[1:]
@@ -153,7 +153,7 @@ def main() -> None:
     profile, reader = Profile(), DhKey.generate()
     operator, writer = SigningKey.generate(), SigningKey.generate()
 
-    with step("The operator lets the writer write to one stream, for an hour"):
+    with step("The operator permits the writer to write to one stream, for an hour"):
         token = cap_token.mint(operator, writer.public_key, [naming.stream_id("doors")], ttl=3600)
         token.verify()
         hub = Hub(token)
@@ -164,7 +164,7 @@ def main() -> None:
         receipts = send_all(hub, writer, reader.public_key, token.auth_ref(), profile)
         show("last root", short(receipts[-1].mmr_root))
 
-    with step(f"The reader opens message {SHOWN}; the hub has only this"):
+    with step(f"The reader opens message {SHOWN}; the hub sees only the ciphertext"):
         message = hub.log[SHOWN - 1]
         show("hub sees", short(message.ciphertext))
         payload = ciphertext.open_sealed(reader, Place.of(message), message.ciphertext, Limits())
@@ -175,7 +175,7 @@ def main() -> None:
         head = hub.checkpoint(message.label).witnessed(witness)
         show("checkpoint", f"{len(head.encode())} bytes, up to message {head.upto_seq}")
 
-    with step("A stranger who was told the hub's id checks the proof, offline"):
+    with step("A stranger who knows the hub's id checks the proof, offline"):
         pinned, encoded = hub.identity.hub_id, hub.prove(SHOWN).encode()
         record, signature = hub.identity, hub_identity.sign(hub.identity, hub.key)
         record.verify(signature, pinned)
@@ -186,18 +186,18 @@ def main() -> None:
         show("proof", f"{len(encoded)} bytes: {len(found.path)} siblings, {len(found.peaks_after)} other peaks")
         show("verified", f"message {SHOWN} is in the log of {head.upto_seq}, at that place")
 
-    with step("The log only grew: an early receipt and the checkpoint tell one history"):
+    with step("The log only grew: an early receipt and the checkpoint are consistent"):
         proof.verify_consistency(hub.prove(SHOWN), receipts[SHOWN - 1], head)
         show("verified", f"the tree at {SHOWN} is a prefix of the tree at {head.upto_seq}")
 
-    with step("And what does not hold is refused"):
+    with step("False proofs are rejected"):
         for lie, bad, leaf_hash, stream_seq in lies(found, message):
             try:
                 proof.verify_inclusion(bad, Leaf(message.label, leaf_hash, stream_seq), head)
             except Unverified as refused:
                 show("refused", f"{lie}: {refused.reason}")
             else:
-                raise AssertionError(f"believed {lie}")
+                raise AssertionError(f"accepted {lie}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ways to damage good input that a decoder must not mind: by the items of CBOR, and by the tokens of JSON."""
+"""Ways to damage valid input for a decoder: by CBOR items and by JSON tokens."""
 
 import re
 from collections.abc import Sequence
@@ -29,12 +29,12 @@ SNIPPETS = [
 ]
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[-+.\w]+|[^\s]')
 
-Span = tuple[int, int, int]  # where an item starts, where its content does, where it ends
+Span = tuple[int, int, int]  # start of an item, start of its content, end
 
 
 @dataclass(frozen=True, slots=True)
 class Sown:
-    """Good input, and the parts of it that can be exchanged."""
+    """Valid input and the positions of its replaceable parts."""
 
     data: bytes
     spans: list[Span]
@@ -60,7 +60,7 @@ def pick(rng: Random, choices: Sequence[T]) -> T:
 
 
 def new_head(rng: Random, initial: int) -> bytes:
-    """A head of the same type with an argument from the edges, at any width that can hold it."""
+    """A head of the same type with an extreme argument, at any width that can hold it."""
     argument, width = pick(rng, EDGES), pick(rng, WIDTHS)
     if width == 0:
         return bytes((initial & 0xE0 | argument & 31,))
@@ -69,7 +69,7 @@ def new_head(rng: Random, initial: int) -> bytes:
 
 
 def exchange_item(rng: Random, sown: Sown, other: Sown) -> bytes:
-    """CBOR with one item given another head, wrapped, doubled, dropped, or replaced by one from elsewhere."""
+    """CBOR with one item given another head, wrapped, doubled, dropped, or replaced by an item of another input."""
     data = sown.data
     start, body, end = pick(rng, sown.spans)
     match int(rng.random() * 7):
@@ -90,7 +90,7 @@ def exchange_item(rng: Random, sown: Sown, other: Sown) -> bytes:
 
 
 def exchange_token(rng: Random, sown: Sown, other: Sown) -> bytes:
-    """JSON with one token doubled, dropped, or replaced: by one of its own, one from elsewhere, or a telling one."""
+    """JSON with one token doubled, dropped, or replaced by another token or by a suspicious one."""
     data = sown.data
     start, _, end = pick(rng, sown.spans)
     match int(rng.random() * 5):

@@ -1,8 +1,8 @@
-"""Every decoder against damaged input: it answers or refuses, and never crashes, loops or hoards memory.
+"""Every decoder against damaged input: it accepts or rejects, and never crashes, loops or exhausts memory.
 
     VEEN_FUZZ_SEED=7 VEEN_FUZZ_CASES=1000000 python -m pytest -m slow fuzz -k Receipt
 
-The corpus starts from good input and takes in whatever a decoder accepts, so that later cases are damage on damage.
+The corpus starts with valid input and adds accepted input, so later cases are damaged repeatedly.
 """
 
 import os
@@ -34,13 +34,13 @@ pytestmark = pytest.mark.slow
 SEED = int(os.environ.get("VEEN_FUZZ_SEED") or Random().getrandbits(32))
 CASES = int(os.environ.get("VEEN_FUZZ_CASES") or 100_000)
 SHOWN_EVERY = 10_000
-GROWN = 64  # seeds kept at once, beside those the corpus begins with
+GROWN = 64  # seeds kept at once, in addition to the initial corpus
 LARGEST_SEED = 2_000
 SAMPLE = 400
 BOMBS = 60
 BOMB_ITEMS = 20_000
 
-# A byte of CBOR can be an empty map, which is an object of eighty bytes; JSON takes three bytes for the same.
+# A byte of CBOR can be an empty map, an object of eighty bytes; JSON needs three bytes for the same.
 CBOR_FACTOR, JSON_FACTOR, RAW_FACTOR = 128, 48, 8
 MEMORY_SPARE = 1 << 20
 
@@ -51,7 +51,7 @@ Corpus = Callable[[], list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """One way into the program: what it reads, what must hold of what it accepts, and how to damage its input."""
+    """One entry point: its decoder, the check for accepted input, and how to damage its input."""
 
     name: str
     decode: Decode
@@ -93,7 +93,7 @@ def json_samples(cls: type[Wire]) -> list[bytes]:
     return [wire_json.encode(fullest(cls)), wire_json.encode(barest(cls))]
 
 
-# Items that claim, or are, far more than they look.
+# Items that claim to be, or are, far larger than they look.
 _COUNT = BOMB_ITEMS.to_bytes(4, "big")
 CBOR_BOMBS = [
     *(bytes((major << 5 | 27,)) + claim for major in (2, 3, 4, 5) for claim in (b"\xff" * 8, b"\x00\x00\x00\x01" * 2)),
@@ -147,7 +147,7 @@ def open_decoders() -> Iterator[Decoder]:
     yield json_decoder("JSON text", partial(strict_json.decode, what="text"), comes_back, text_samples)
 
 
-# Ciphertexts: what a reader gets from a stranger, and what it gets from a hostile writer who knows its public key.
+# Ciphertexts: from a stranger, and from a hostile writer who knows the reader's public key.
 
 READER = DhKey(bytes(range(32)))
 PLACE = Place(bytes([1]) * 32, bytes([2]) * 32, bytes([3]) * 32, 4, 5, bytes([6]) * 32)
@@ -155,7 +155,7 @@ LIMITS = Limits()
 BODIES = [b"", b"a", bytes(300)]
 HEADERS = [PayloadHdr(bytes(32)), PayloadHdr(bytes([9]) * 32, bytes(32), bytes(32), PLACE.auth_ref, U64_MAX)]
 LENGTHS_END = hpke.ENC_BYTES + 8
-# Points whose shared secret is the same for everyone: RFC 7748 §6.1 wants them refused.
+# Points with a publicly known shared secret: RFC 7748 §6.1 requires rejecting them.
 SMALL_ORDER = [
     bytes(32),
     (1).to_bytes(32, "little"),
@@ -167,7 +167,7 @@ SMALL_ORDER = [
 
 
 def sealed_by_a_stranger() -> list[bytes]:
-    """From keys that do not change, so that a seed always gives the same cases."""
+    """From fixed keys, so a seed always gives the same cases."""
     parts = enumerate(product(HEADERS, BODIES, (0, 256)))
     return [
         Sealer(READER.public_key, PLACE, DhKey(bytes((number,)) * 32)).seal(header, body, pad_block)
@@ -176,7 +176,7 @@ def sealed_by_a_stranger() -> list[bytes]:
 
 
 def seal_raw(rng: Random, header: bytes, body: bytes) -> bytes:
-    """A ciphertext that authenticates, around a header that need not be one."""
+    """A ciphertext that authenticates, around an arbitrary header."""
     enc, context = hpke.setup_sender(READER.public_key, ephemeral=DhKey(rng.randbytes(32)))
     aad = PLACE.aad()
     sealed_hdr = context.seal(aad, header)
@@ -243,7 +243,7 @@ each = pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.
 
 
 def cases(decoder: Decoder, rng: Random, corpus: list[Sown]) -> Iterator[bytes]:
-    """Endless damage: a few random bytes, the rest good input with accidents, or with its parts exchanged."""
+    """Endless damaged input: some random bytes, the rest valid input with changes or replaced parts."""
     while True:
         sown, other = pick(rng, corpus), pick(rng, corpus)
         how = rng.random()
@@ -262,7 +262,7 @@ def sow(decoder: Decoder) -> list[Sown]:
 
 
 def bombs(decoder: Decoder, rng: Random, sown: Sown) -> Iterator[bytes]:
-    """Good input with a bomb for one of its parts."""
+    """Valid input with a bomb in place of one part."""
     for _ in range(BOMBS):
         start, _, end = pick(rng, sown.spans)
         yield sown.data[:start] + pick(rng, decoder.bombs) + sown.data[end:]
@@ -270,7 +270,7 @@ def bombs(decoder: Decoder, rng: Random, sown: Sown) -> Iterator[bytes]:
 
 @pytest.fixture
 def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
-    """Writes over the last line of a terminal; elsewhere, nothing."""
+    """Overwrites the last line of a terminal; prints nothing elsewhere."""
 
     def shown(line: str) -> None:
         with capsys.disabled():
@@ -281,7 +281,7 @@ def show(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
 
 
 def accepts(decoder: Decoder, data: bytes) -> bool:
-    """Whether it decodes; what does must hold."""
+    """Whether it decodes; accepted input must pass the check."""
     try:
         found = decoder.decode(data)
     except decoder.refusals:
@@ -289,12 +289,12 @@ def accepts(decoder: Decoder, data: bytes) -> bool:
     try:
         decoder.check(found, data)
     except VeenError as error:
-        raise AssertionError("accepted, and then refused in another form") from error
+        raise AssertionError("accepted, and then rejected in another form") from error
     return True
 
 
 @each
-def test_a_decoder_answers_or_refuses_whatever_it_is_given(decoder: Decoder, show: Callable[[str], None]) -> None:
+def test_a_decoder_accepts_or_rejects_any_input(decoder: Decoder, show: Callable[[str], None]) -> None:
     print(f"VEEN_FUZZ_SEED={SEED} VEEN_FUZZ_CASES={CASES}")
     rng = Random(f"{SEED} {decoder.name}")
     corpus = sow(decoder)
@@ -309,7 +309,7 @@ def test_a_decoder_answers_or_refuses_whatever_it_is_given(decoder: Decoder, sho
             raise
         accepted += good
         if good and len(data) <= LARGEST_SEED:
-            # What the corpus began with stays, or it would drift to what is easiest to accept.
+            # The initial corpus stays; otherwise it would drift to whatever is easiest to accept.
             at = len(corpus) if len(corpus) < sown + GROWN else sown + int(rng.random() * GROWN)
             corpus[at : at + 1] = [Sown(data, decoder.spans(data))]
     show("")
@@ -317,7 +317,7 @@ def test_a_decoder_answers_or_refuses_whatever_it_is_given(decoder: Decoder, sho
 
 
 @each
-def test_a_decoder_takes_memory_in_proportion_to_its_input(decoder: Decoder) -> None:
+def test_memory_use_is_proportional_to_the_input(decoder: Decoder) -> None:
     print(f"VEEN_FUZZ_SEED={SEED}")
     rng = Random(f"{SEED} {decoder.name} memory")
     corpus = sow(decoder)
@@ -335,6 +335,6 @@ def test_a_decoder_takes_memory_in_proportion_to_its_input(decoder: Decoder) -> 
         tracemalloc.stop()
 
 
-def test_every_decoder_has_a_name_of_its_own() -> None:
+def test_decoder_names_are_unique() -> None:
     assert len({decoder.name for decoder in DECODERS}) == len(DECODERS)
     assert len(DECODERS) == 2 * len(ALL_WIRE) + 7

@@ -1,4 +1,4 @@
-"""A program's commands, each in its place, and what must hold of every one of them."""
+"""The command tree of a program, and checks for every command."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ from tests.program_run import Program
 
 @dataclass(frozen=True)
 class Found:
-    """A command in its place."""
+    """A command and its place in the tree."""
 
     path: str
     command: Any
@@ -31,7 +31,7 @@ class Found:
 
 
 def walk(app: typer.Typer) -> list[Found]:
-    """The program and everything under it."""
+    """The program and all its commands."""
     return list(_walk(get_command(app), None, str(app.info.name)))
 
 
@@ -44,14 +44,14 @@ def _walk(command: Any, parent: typer.Context | None, name: str) -> Iterator[Fou
 
 
 def check_line(found: Found) -> None:
-    """It says in one line what it is."""
+    """It has a one-line summary."""
     assert 10 <= len(found.page.summary) <= 90
     assert found.page.summary[0].islower()
     assert not found.page.summary.endswith(".")
 
 
 def check_help(found: Found, program: Program) -> None:
-    """Help is the same page in a pipe."""
+    """Help is the same in a pipe."""
     ran = program.done(*found.path.split()[1:], "--help")
     assert ran.out.startswith(f"{found.path}: {found.page.summary}\n")
     assert "\x1b" not in ran.out
@@ -60,13 +60,13 @@ def check_help(found: Found, program: Program) -> None:
 
 
 def check_leaf(found: Found) -> None:
-    """It has an example of itself, and answers in JSON."""
+    """It has an example and supports JSON."""
     assert any(example.startswith(found.path) for example in found.page.examples)
     assert [row for row in found.page.options if row.name == "--json"] == [Row("--json", "the result as JSON")]
 
 
 def check_examples(found: Found, tree: Sequence[Found]) -> None:
-    """They name commands and options that there are."""
+    """Examples name existing commands and options."""
     by_path = {one.path: one for one in tree}
     for example in found.page.examples:
         assert len(example) <= help_text.WIDTH - 2
@@ -79,7 +79,7 @@ def check_examples(found: Found, tree: Sequence[Found]) -> None:
 
 
 def check_options(found: Found) -> None:
-    """Each says what it takes and what it is for."""
+    """Each option has a value name and a description."""
     for param in found.command.params:
         assert isinstance(param, TyperOption | TyperArgument)
         if isinstance(param, TyperOption) and (param.hidden or "completion" in (param.name or "")):
@@ -91,7 +91,7 @@ def check_options(found: Found) -> None:
 
 
 def check_entries(commands: Mapping[str, Sequence[CommandEntry]], tree: Sequence[Found]) -> None:
-    """The list of commands says what their modules say."""
+    """The command list matches the modules."""
     by_path, program = {found.path: found for found in tree}, tree[0].path
     for entries in commands.values():
         for entry in entries:
@@ -101,7 +101,7 @@ def check_entries(commands: Mapping[str, Sequence[CommandEntry]], tree: Sequence
 
 
 def check_groups(program: Program, *groups: Sequence[str]) -> None:
-    """A group without a command lists its commands, and fails."""
+    """A group without a command lists its commands and fails."""
     for arguments in groups:
         ran = program(*arguments)
         assert (ran.status, ran.out) == (2, "")

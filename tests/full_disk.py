@@ -1,4 +1,4 @@
-"""A disk that fills up amid a write, by way of the limit that the system has on the length of files."""
+"""A disk that fills up during a write, simulated with the system's limit on file length."""
 
 import resource
 import signal
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """What fits is written, then the system says no."""
+    """Writes succeed up to `size`, then fail."""
     before, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:

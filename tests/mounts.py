@@ -1,4 +1,4 @@
-"""Small file systems of their own, for tests that fill them. A test is skipped where mounting is not allowed."""
+"""Small separate file systems for tests that fill them. A test is skipped if mounting is not allowed."""
 
 import subprocess
 from collections.abc import Iterator
@@ -10,14 +10,14 @@ import pytest
 
 @contextmanager
 def tmpfs(place: Path, size: int) -> Iterator[Path]:
-    """A file system in memory."""
+    """A tmpfs of this size."""
     with _mounted(place, "-t", "tmpfs", "-o", f"size={size}", "tmpfs"):
         yield place
 
 
 @contextmanager
 def ext4(place: Path, size: int) -> Iterator[Path]:
-    """An ext4 in a file beside `place`, by way of a loop device."""
+    """An ext4 in a file next to `place`, through a loop device."""
     image = place.with_name(place.name + ".ext4")
     with image.open("wb") as file:
         file.truncate(size)
@@ -33,7 +33,7 @@ def _mounted(place: Path, *given: str) -> Iterator[None]:
     try:
         yield
     finally:
-        # Lazily: a test that failed with files open leaves no mount behind.
+        # Lazily, so a test that failed with open files leaves no mount behind.
         subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 

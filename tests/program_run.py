@@ -1,4 +1,4 @@
-"""A program of ours as tests run it: in this process, with a home of its own, and what it printed and how it ended."""
+"""Runs one of our programs in this process, with its own home, and captures output and exit status."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run."""
+    """The result of one run."""
 
     program: str
     status: int
@@ -26,12 +26,12 @@ class Ran:
         return json.loads(self.out)
 
     def facts(self) -> dict[str, str]:
-        """The names and values that a pipe gets."""
+        """The name-value lines that a pipe receives."""
         return dict(line.split("\t") for line in self.out.splitlines())
 
     @property
     def error(self) -> str:
-        """The error, which is one line in the voice of the command line, with a hint after it."""
+        """The error line; it must have the form of the command line and be followed by a hint."""
         first, *rest = self.err.splitlines()
         assert first.startswith(f"{self.program}: error: ")
         assert rest
@@ -42,7 +42,7 @@ class Ran:
 
 
 class Program:
-    """Runs commands, each as if alone on the machine. What `env` has as None is not there."""
+    """Runs commands in isolation. Names with None in `env` are unset."""
 
     def __init__(self, app: typer.Typer, home: Path, env: Mapping[str, str | None]) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -58,19 +58,19 @@ class Program:
         return Ran(self._name, result.exit_code, result.stdout, result.stderr)
 
     def done(self, *arguments: object, env: Mapping[str, str] | None = None) -> Ran:
-        """A run that must succeed."""
+        """Run a command that must succeed."""
         ran = self(*arguments, env=env)
         assert ran.status == 0, ran.err
         return ran
 
     def apart(self, *arguments: object) -> Ran:
-        """A run in a process of its own, as it must be where what it starts outlives it."""
+        """Run in a separate process, which is needed if it starts something that outlives it."""
         command = [sys.executable, "-m", f"{self._name}.cli", *map(str, arguments)]
         env = self.shell_env(os.environ)
         ran = subprocess.run(command, capture_output=True, text=True, env=env, stdin=subprocess.DEVNULL)
         return Ran(self._name, ran.returncode, ran.stdout, ran.stderr)
 
     def shell_env(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The same home for a process of its own."""
+        """The environment of a separate process with the same home."""
         kept = {name: value for name, value in base.items() if name not in self.env}
         return kept | {name: value for name, value in self.env.items() if value is not None}

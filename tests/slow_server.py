@@ -6,16 +6,16 @@ from contextlib import contextmanager, suppress
 from threading import Event, Thread
 
 _PAUSE_S = 0.02
-_MOST_BYTES = 3_000  # then it hangs up: a client that would wait for ever fails instead of hanging
+_MAX_BYTES = 3_000  # then it disconnects, so a client without timeout fails instead of hanging
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-# What is sent at once, and what is then repeated, byte by byte.
+# What is sent at once, and what is then sent byte by byte.
 STARTS = {
     "nothing": (b"", b""),
-    "head": (b"", b"HTTP/1.1 200 OK\r\nx-filler: " + b"x" * _MOST_BYTES),
-    "body": (_HEAD + b"content-length: 100000\r\n\r\n", b" " * _MOST_BYTES),
-    "chunked": (_HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n" * _MOST_BYTES),
+    "head": (b"", b"HTTP/1.1 200 OK\r\nx-filler: " + b"x" * _MAX_BYTES),
+    "body": (_HEAD + b"content-length: 100000\r\n\r\n", b" " * _MAX_BYTES),
+    "chunked": (_HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n" * _MAX_BYTES),
 }
-# What a timed-out client says about how far it got.
+# What a timed-out client reports about its progress.
 STAGES = {
     "nothing": "no complete response head arrived",
     "head": "no complete response head arrived",
@@ -26,7 +26,7 @@ STAGES = {
 
 @contextmanager
 def dripping(kind: str) -> Iterator[str]:
-    """Its address, HOST:PORT. `kind` is one of `STARTS`."""
+    """Yields its address, HOST:PORT. `kind` is one of `STARTS`."""
     stop = Event()
     listener = socket.create_server(("127.0.0.1", 0))
     threads: list[Thread] = []
@@ -35,7 +35,7 @@ def dripping(kind: str) -> Iterator[str]:
         start, rest = STARTS[kind]
         with peer, suppress(OSError):
             peer.sendall(start)
-            for at in range(_MOST_BYTES):
+            for at in range(_MAX_BYTES):
                 if stop.wait(_PAUSE_S):
                     return
                 peer.sendall(rest[at : at + 1])

@@ -1,4 +1,4 @@
-"""The examples run, and show what they say they show."""
+"""The examples run and show what they claim."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_first_proof_verifies_and_refuses() -> None:
+def test_the_first_proof_verifies_and_rejects() -> None:
     run = subprocess.run(
         [sys.executable, ROOT / "examples" / "first_proof.py"], capture_output=True, text=True, check=True
     )

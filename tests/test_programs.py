@@ -1,4 +1,4 @@
-"""A program whose libraries are not installed says which, and how to get them."""
+"""A program whose libraries are missing names them and how to install them."""
 
 import re
 import subprocess
@@ -23,7 +23,7 @@ def run(name: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_library_that_is_missing_is_named_with_the_extra_that_brings_it() -> None:
+def test_a_missing_library_is_named_with_its_extra() -> None:
     ran = run("blake3")
     assert ran.returncode == 6
     assert ran.stdout == ""
@@ -33,19 +33,19 @@ def test_a_library_that_is_missing_is_named_with_the_extra_that_brings_it() -> N
     ]
 
 
-def test_with_its_libraries_it_is_the_program() -> None:
+def test_with_its_libraries_the_program_runs() -> None:
     ran = run("no_such_library")
     assert ran.returncode == 0
     assert ran.stdout.startswith("veil: ")
 
 
-def test_a_fault_of_our_own_is_not_told_as_a_missing_library() -> None:
+def test_a_bug_is_not_reported_as_a_missing_library() -> None:
     ran = run("veil.cli.app")
     assert ran.returncode == 1
     assert "Traceback" in ran.stderr
 
 
-def test_every_hint_to_install_works_in_a_clone_and_names_an_extra_that_there_is() -> None:
+def test_every_install_hint_works_in_a_clone_and_names_an_existing_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "src").rglob("*.py")]
     texts = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in pages}

@@ -1,4 +1,4 @@
-"""The vector files hold: by our decoders and verifiers, and by a second implementation that is none of ours."""
+"""The vector files verify with our decoders and verifiers, and with a second, independent implementation."""
 
 import json
 import re
@@ -43,7 +43,7 @@ from veen.core.cbor import Wire
 KNOWN = "known-answers.json"
 R32 = bytes(range(32))
 
-# Fewer than when they were written, and something was lost.
+# The counts when the files were written; fewer means that cases were lost.
 LEAST = [
     (13, "captoken.json", "unverified", "malformed"),
     (14, "ciphertext.json", "sealed"),
@@ -85,7 +85,7 @@ WIRE: dict[str, type[Wire]] = {
 # The files
 
 
-def test_a_loader_that_finds_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_an_empty_list_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "x.json").write_text('{"none": [], "one": [{}], "other": {}}')
     monkeypatch.setattr(vectors_files, "FOLDER", tmp_path)
     assert entries("x.json", "one") == [{}]
@@ -96,7 +96,7 @@ def test_a_loader_that_finds_nothing_fails(tmp_path: Path, monkeypatch: pytest.M
         entries("y.json", "one")
 
 
-def test_every_file_is_generated_or_copied_and_the_readme_tells_of_it() -> None:
+def test_every_file_is_generated_or_copied_and_in_the_readme() -> None:
     files = {path.name for path in FOLDER.glob("*.json")}
     readme = (FOLDER / "README.md").read_text("utf-8")
     assert files == {*GENERATED, KNOWN}
@@ -105,7 +105,7 @@ def test_every_file_is_generated_or_copied_and_the_readme_tells_of_it() -> None:
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_generating_a_file_again_gives_the_bytes_on_disk(name: str) -> None:
-    # Compared as a flag: a diff of two such files would take longer than all tests together.
+    # Compare as a flag: printing a diff of two such files would take longer than all tests together.
     same = render(GENERATED[name]()) == (FOLDER / name).read_bytes()
     assert same, f"{name} is not what vectors.generate writes: run it and look at the diff"
 
@@ -125,7 +125,7 @@ def test_every_file_is_sorted_json_without_floats() -> None:
 # Known answers
 
 
-def test_the_known_hashes_hold() -> None:
+def test_the_known_hashes_match() -> None:
     for case in entries(KNOWN, "hashes"):
         data, expected = unhex(case["data"]), unhex(case["hash"])
         if case["tag"] is None:
@@ -136,14 +136,14 @@ def test_the_known_hashes_hold() -> None:
     assert naming.hub_id(unhex(hub["data"])).hex() == hub["hash"]
 
 
-def test_the_known_label_holds() -> None:
+def test_the_known_label_matches() -> None:
     case = load(KNOWN)["label"]
     parts = unhex(case["routing_key"]), unhex(case["stream_id"]), case["epoch"]
     assert oracle.u64(case["epoch"]).hex() == case["epoch_u64be"]
     assert naming.label(*parts) == oracle.label(*parts) == unhex(case["label"])
 
 
-def test_the_known_profile_holds() -> None:
+def test_the_known_profile_matches() -> None:
     case = load(KNOWN)["profile"]
     names = ("aead", "kdf", "sig", "dh", "hpke_suite", "epoch_sec", "pad_block", "mmr_hash")
     profile, encoded = Profile(case["epoch_sec"], case["pad_block"]), unhex(case["cbor"])
@@ -152,7 +152,7 @@ def test_the_known_profile_holds() -> None:
     assert profile.profile_id() == oracle.ht("veen/profile", encoded) == unhex(case["profile_id"])
 
 
-def test_the_known_stream_and_schema_ids_hold() -> None:
+def test_the_known_stream_and_schema_ids_match() -> None:
     realm = load(KNOWN)["realm_streams"]
     assert unhex(realm["realm_id"]) == R32
     assert len(realm["by_tag"]) == 4
@@ -164,7 +164,7 @@ def test_the_known_stream_and_schema_ids_hold() -> None:
         assert naming.schema_id(name) == oracle.h(name.encode()) == unhex(expected)
 
 
-def test_the_known_proofs_of_work_hold() -> None:
+def test_the_known_proofs_of_work_verify() -> None:
     for case in entries(KNOWN, "proof_of_work"):
         found = hashing.ht("veen/pow", unhex(case["challenge"]) + hashing.u64be(case["nonce"]))
         zero_bits = 256 - int.from_bytes(found, "big").bit_length()
@@ -173,13 +173,13 @@ def test_the_known_proofs_of_work_hold() -> None:
         assert (zero_bits >= case["difficulty"]) == case["valid"]
 
 
-def test_the_known_canonical_json_holds() -> None:
+def test_the_known_canonical_json_matches() -> None:
     for case in entries(KNOWN, "canonical_json"):
         assert strict_json.encode(case["value"]).decode() == case["text"]
         assert strict_json.decode(case["text"].encode(), "text") == case["value"]
 
 
-def test_the_known_roots_and_proofs_hold() -> None:
+def test_the_known_roots_and_proofs_verify() -> None:
     shown = 0
     for case in entries(KNOWN, "mmr"):
         leaves = [unhex(byte) * 32 for byte in case["leaf_bytes"]]
@@ -233,14 +233,14 @@ def test_every_wire_object_has_malformed_encodings_of_every_fault() -> None:
 
 
 @each_object
-def test_a_malformed_encoding_is_refused_for_its_fault(entry: dict[str, Any]) -> None:
+def test_a_malformed_encoding_is_rejected_for_its_fault(entry: dict[str, Any]) -> None:
     cls, cases = WIRE[entry["object"]], spoiled(entry)
     found = [(name, expected, fault(cls, data)) for name, expected, data in cases]
     assert [case for case in found if case[1] != case[2]] == []
 
 
 @each_object
-def test_what_was_spoiled_was_valid_and_no_case_stands_twice(entry: dict[str, Any]) -> None:
+def test_the_damaged_encoding_was_valid_and_cases_are_unique(entry: dict[str, Any]) -> None:
     valid, cases = unhex(entry["valid"]), spoiled(entry)
     assert WIRE[entry["object"]].decode(valid).encode() == valid
     assert oracle.uncbor(valid) is not None
@@ -256,7 +256,7 @@ def test_a_wrong_size_or_version_is_still_deterministic_cbor(entry: dict[str, An
 
 
 @each_object
-def test_a_longer_spelling_says_the_same_to_a_lenient_reader(entry: dict[str, Any]) -> None:
+def test_a_longer_encoding_has_the_same_value_for_a_lenient_reader(entry: dict[str, Any]) -> None:
     longer = re.compile(r"indefinite length|(in|a head of) \d bytes|count in two bytes")
     same = [data for name, _, data in spoiled(entry) if longer.fullmatch(name.partition(": ")[2])]
     assert same
@@ -279,7 +279,7 @@ def place(case: dict[str, Any]) -> Place:
 
 
 @each_sealed
-def test_a_sealing_is_what_the_second_implementation_makes_of_it(case: dict[str, Any]) -> None:
+def test_the_second_implementation_seals_the_same_bytes(case: dict[str, Any]) -> None:
     msg = oracle.uncbor(unhex(case["msg"]))
     header, body, secret = unhex(case["payload_hdr_cbor"]), unhex(case["body"]), unhex(BOX["reader"]["secret"])
     ephemeral = unhex(case["ephemeral_secret"])
@@ -302,7 +302,7 @@ def test_a_sealing_is_what_the_second_implementation_makes_of_it(case: dict[str,
 
 
 @each_sealed
-def test_an_attachment_is_what_the_second_implementation_makes_of_it(case: dict[str, Any]) -> None:
+def test_the_second_implementation_seals_the_same_attachment(case: dict[str, Any]) -> None:
     msg, enc = oracle.uncbor(unhex(case["msg"])), unhex(case["enc"])
     context = oracle.hpke_receiver(unhex(BOX["reader"]["secret"]), enc)
     nonce_id = oracle.ht("veen/leaf", msg[2], msg[1], oracle.h(enc), msg[3], oracle.u64(msg[4]))
@@ -339,7 +339,7 @@ def test_a_sealing_opens(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", entries("ciphertext.json", "refused"), ids=lambda case: case["name"])
-def test_a_damaged_or_misplaced_ciphertext_is_refused(case: dict[str, Any]) -> None:
+def test_a_damaged_or_misplaced_ciphertext_is_rejected(case: dict[str, Any]) -> None:
     key = DhKey(unhex(BOX["reader"]["secret"]))
     with pytest.raises(VeenError) as caught:
         ciphertext.open_sealed(key, place(case), unhex(case["ciphertext"]), Limits())

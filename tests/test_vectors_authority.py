@@ -1,4 +1,4 @@
-"""Capability tokens and hub identities of the vector files hold, and what is to be refused is refused."""
+"""Capability tokens and hub identities of the vector files verify, and invalid ones are rejected."""
 
 import json
 from typing import Any
@@ -27,20 +27,20 @@ Doc = dict[str, Any]
 
 
 def tokens() -> list[tuple[str, str]]:
-    """Every token that is to verify, with its auth_ref."""
+    """Every valid token with its auth_ref."""
     shown = [(case["cbor"], case["auth_ref"]) for case in entries("captoken.json", "tokens")]
     own = load("scenario-d.json")["tokens"]
     return shown + [(own[name]["cbor"], own[name]["auth_ref"]) for name in ("steady", "short", "once", "moment")]
 
 
-def test_each_token_verifies_and_has_its_name() -> None:
+def test_each_token_verifies_and_has_its_auth_ref() -> None:
     for data, auth_ref in tokens():
         token = CapToken.decode(unhex(data))
         token.verify()
         assert token.auth_ref() == oracle.ht("veen/cap", unhex(data)) == unhex(auth_ref)
 
 
-def test_each_token_is_what_the_second_implementation_makes() -> None:
+def test_the_second_implementation_makes_the_same_tokens() -> None:
     seed = unhex(load("captoken.json")["issuer"]["seed"])
     for case in entries("captoken.json", "tokens"):
         allow: dict[int, Any] = {1: [unhex(stream) for stream in case["stream_ids"]], 2: case["ttl"]}
@@ -60,7 +60,7 @@ def test_each_token_is_what_the_second_implementation_makes() -> None:
 
 
 @pytest.mark.parametrize("case", entries("captoken.json", "malformed"), ids=lambda case: case["name"])
-def test_a_malformed_token_is_refused_though_its_links_hold(case: Doc) -> None:
+def test_a_malformed_token_with_valid_links_is_rejected(case: Doc) -> None:
     with pytest.raises(Malformed) as caught:
         CapToken.decode(unhex(case["cbor"]))
     assert caught.value.fault.name == case["fault"]
@@ -71,7 +71,7 @@ def test_a_malformed_token_is_refused_though_its_links_hold(case: Doc) -> None:
 
 
 @pytest.mark.parametrize("case", entries("captoken.json", "unverified"), ids=lambda case: case["name"])
-def test_a_token_with_a_broken_chain_is_refused(case: Doc) -> None:
+def test_a_token_with_a_broken_chain_is_rejected(case: Doc) -> None:
     token = CapToken.decode(unhex(case["cbor"]))
     with pytest.raises(Unverified):
         token.verify()
@@ -87,7 +87,7 @@ def record() -> HubIdentity:
     )
 
 
-def test_each_record_is_canonical_signed_and_endorsed_by_the_second_implementation_too() -> None:
+def test_the_second_implementation_makes_the_same_records() -> None:
     doc = load("identity.json")
     seeds = {key["public_key"]: unhex(key["seed"]) for key in doc["keys"].values()}
     for count, case in enumerate(entries("identity.json", "records"), 1):
@@ -132,12 +132,12 @@ def test_each_record_verifies() -> None:
 
 
 def windows() -> dict[str, tuple[int, int]]:
-    """From when to just before when each hub key signs, as the record says."""
+    """The validity period of each hub key, according to the record."""
     keys = json.loads(entries("identity.json", "records")[-1]["hub_identity_json"])["hub_keys"]
     return {key["hub_pk"]: (key["valid_from"], key.get("valid_until", 1 << 64)) for key in keys}
 
 
-def test_a_receipt_counts_only_while_its_key_was_active() -> None:
+def test_a_receipt_verifies_only_while_its_key_was_active() -> None:
     keys, times, found = load("identity.json")["keys"], windows(), record()
     for case in entries("identity.json", "receipts"):
         made = Receipt.decode(unhex(case["cbor"]))
@@ -152,7 +152,7 @@ def test_a_receipt_counts_only_while_its_key_was_active() -> None:
                 found.verify_receipt(made)
 
 
-def test_a_checkpoint_counts_only_if_its_key_was_active_in_its_epoch() -> None:
+def test_a_checkpoint_verifies_only_if_its_key_was_active_in_its_epoch() -> None:
     doc, times, found = load("identity.json"), windows(), record()
     profile = Profile.decode(unhex(doc["profile"]["cbor"]))
     for case in entries("identity.json", "checkpoints"):
@@ -169,13 +169,13 @@ def test_a_checkpoint_counts_only_if_its_key_was_active_in_its_epoch() -> None:
 
 
 @pytest.mark.parametrize("case", entries("identity.json", "unverified_records"), ids=lambda case: case["name"])
-def test_a_record_whose_chain_does_not_hold_is_refused(case: Doc) -> None:
+def test_a_record_with_a_broken_chain_is_rejected(case: Doc) -> None:
     with pytest.raises((Malformed, Unverified)):
         wire_json.decode_canonical(HubIdentity, case["hub_identity_json"].encode()).verify_chain()
 
 
 @pytest.mark.parametrize("case", entries("identity.json", "unverified_signatures"), ids=lambda case: case["name"])
-def test_a_record_that_the_newest_key_did_not_sign_is_refused(case: Doc) -> None:
+def test_a_record_that_the_newest_key_did_not_sign_is_rejected(case: Doc) -> None:
     found = wire_json.decode_canonical(HubIdentity, case["hub_identity_json"].encode())
     signature = wire_json.decode_canonical(IdentitySignature, case["hub_identity_sig"].encode())
     with pytest.raises(Unverified):

@@ -1,4 +1,4 @@
-"""The bundles of the vector files hold, as our verifier and a second reader see them; the rest is refused."""
+"""The bundles of the vector files verify with our verifier and a second reader; invalid ones are rejected."""
 
 from hashlib import sha256
 from typing import Any
@@ -20,7 +20,7 @@ each = pytest.mark.parametrize("case", BUNDLES, ids=lambda case: case["name"])
 
 
 @each
-def test_each_bundle_holds_by_itself(case: dict[str, Any]) -> None:
+def test_each_bundle_verifies_offline(case: dict[str, Any]) -> None:
     data = unhex(case["cbor"])
     found = bundle_verify.verify(data, {HUB_ID}).to_json()
     assert {name: found[name] for name in ("bundle_id", "bundle_hash", "export_seq_from", "export_seq_to")} == {
@@ -43,7 +43,7 @@ def test_a_reader_of_the_stream_opens_each_event(case: dict[str, Any]) -> None:
 
 
 @each
-def test_a_second_reader_finds_the_same_in_plain_cbor(case: dict[str, Any]) -> None:
+def test_a_second_reader_decodes_the_same_values(case: dict[str, Any]) -> None:
     data = unhex(case["cbor"])
     found = cbor2.loads(data)
     assert list(found) == [1, 2, 3, 4]
@@ -58,12 +58,12 @@ def test_a_second_reader_finds_the_same_in_plain_cbor(case: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("case", entries("bundle.json", "refused"), ids=lambda case: case["name"])
-def test_each_bundle_to_refuse_is_refused_for_its_reason(case: dict[str, Any]) -> None:
+def test_each_invalid_bundle_is_rejected_with_its_code(case: dict[str, Any]) -> None:
     with pytest.raises(BundleFault) as caught:
         bundle_verify.verify(unhex(case["cbor"]), {HUB_ID})
     assert str(caught.value.code) == case["error_code"]
 
 
-def test_there_are_enough_of_them() -> None:
+def test_the_file_has_enough_cases() -> None:
     assert len(BUNDLES) >= 4
     assert len(entries("bundle.json", "refused")) >= 8

@@ -1,4 +1,4 @@
-"""The scenarios hold: by our verifiers, and replayed by rules that are written a second time."""
+"""The scenarios verify with our verifiers, and with a replay by independently written rules."""
 
 from functools import cache
 from typing import Any
@@ -29,7 +29,7 @@ from veen.core.admission import refused_structure
 SCENARIOS = [f"scenario-{letter}.json" for letter in "abcd"]
 STRUCTURE = {"CBOR_INVALID", "FIELD_SIZE", "VERSION"}
 
-# Spec §8.2, as it stands there.
+# Spec §8.2, literally.
 TABLE = {
     "CBOR_INVALID": ("E.FORMAT", "structural"),
     "FIELD_SIZE": ("E.SIZE", "structural"),
@@ -69,7 +69,7 @@ def head(data: str) -> Receipt:
 
 
 @each_scenario
-def test_each_step_is_either_accepted_or_refused_as_the_table_says(name: str) -> None:
+def test_each_step_is_accepted_or_rejected_according_to_the_table(name: str) -> None:
     for number, step in enumerate(steps(name), 1):
         assert step["step"] == number
         assert ("accepted" in step) != ("refused" in step)
@@ -78,7 +78,7 @@ def test_each_step_is_either_accepted_or_refused_as_the_table_says(name: str) ->
             assert (refused["code"], refused["stage"]) == TABLE[refused["detail_enum"]]
 
 
-def test_the_scenarios_show_every_refusal_a_hub_can_judge() -> None:
+def test_the_scenarios_cover_every_rejection_a_hub_can_make() -> None:
     shown = {step["refused"]["detail_enum"] for name in SCENARIOS for step in steps(name) if "refused" in step}
     assert shown == set(TABLE)
 
@@ -98,12 +98,12 @@ def test_a_replay_by_the_specification_gives_the_same_answers(name: str) -> None
         assert (step["note"], found) == (step["note"], expected)
         if found == "CAP_RATE":
             rate = replay.tokens[oracle.uncbor(unhex(step["msg"]))[6]][4][3]
-            # A bucket that is filled at all has a token a second later.
+            # A bucket with a refill rate has a token one second later.
             assert step["refused"].get("retry_after") == (1 if rate[1] and rate[2] else None)
 
 
 @each_scenario
-def test_a_choice_of_the_hub_is_marked_and_cannot_change_what_follows(name: str) -> None:
+def test_a_choice_of_the_hub_is_marked_and_comes_last(name: str) -> None:
     for step in steps(name):
         assert step.get("other_detail_enum", "PREV_ACK") in TABLE
         if step.get("may_accept"):
@@ -111,7 +111,7 @@ def test_a_choice_of_the_hub_is_marked_and_cannot_change_what_follows(name: str)
 
 
 @each_scenario
-def test_what_is_refused_for_its_structure_is_malformed(name: str) -> None:
+def test_a_message_rejected_for_its_structure_is_malformed(name: str) -> None:
     for step in steps(name):
         if step.get("refused", {}).get("detail_enum") not in STRUCTURE:
             continue
@@ -123,7 +123,7 @@ def test_what_is_refused_for_its_structure_is_malformed(name: str) -> None:
 
 
 @each_scenario
-def test_each_receipt_and_proof_is_what_the_second_implementation_makes(name: str) -> None:
+def test_the_second_implementation_makes_the_same_receipts_and_proofs(name: str) -> None:
     doc = load(name)
     seed = unhex(doc["hub"]["seed"])
     leaves: dict[bytes, list[bytes]] = {unhex(log["label"]): [] for log in doc["logs"]}
@@ -151,7 +151,7 @@ def test_each_receipt_and_proof_is_what_the_second_implementation_makes(name: st
 
 
 @each_scenario
-def test_each_message_is_what_the_second_implementation_makes_of_its_inputs(name: str) -> None:
+def test_the_second_implementation_makes_the_same_messages(name: str) -> None:
     doc = load(name)
     composed = [step for step in doc["steps"] if "inputs" in step]
     assert composed
@@ -175,7 +175,7 @@ def test_each_message_is_what_the_second_implementation_makes_of_its_inputs(name
 
 
 @each_scenario
-def test_the_names_of_a_scenario_follow_from_its_keys(name: str) -> None:
+def test_the_names_of_a_scenario_are_derived_from_its_keys(name: str) -> None:
     doc = load(name)
     hub = doc["hub"]
     for key in (hub, *doc["clients"].values()):
@@ -206,7 +206,7 @@ def test_each_accepted_message_verifies_and_opens(name: str) -> None:
 
 
 @each_scenario
-def test_each_leaf_is_proved_in_the_last_receipt_and_each_receipt_leads_to_it(name: str) -> None:
+def test_each_leaf_and_receipt_is_proved_in_the_last_receipt(name: str) -> None:
     doc = load(name)
     for log in doc["logs"]:
         made = [head(step["accepted"]["receipt"]) for step in accepted(name)]
@@ -220,7 +220,7 @@ def test_each_leaf_is_proved_in_the_last_receipt_and_each_receipt_leads_to_it(na
 # Checkpoints of scenario C
 
 
-def test_each_checkpoint_is_what_the_second_implementation_makes() -> None:
+def test_the_second_implementation_makes_the_same_checkpoints() -> None:
     doc = load("scenario-c.json")
     logs = {log["label"]: [unhex(leaf) for leaf in log["leaves"]] for log in doc["logs"]}
     witnesses = [unhex(key["seed"]) for key in doc["witnesses"].values()]
@@ -263,7 +263,7 @@ def test_each_checkpoint_verifies_and_follows_the_one_before() -> None:
 
 
 @pytest.mark.parametrize("case", entries("scenario-c.json", "invalid_checkpoints"), ids=lambda case: case["note"])
-def test_a_signed_checkpoint_with_the_wrong_labels_is_refused(case: Doc) -> None:
+def test_a_signed_checkpoint_with_wrong_labels_is_rejected(case: Doc) -> None:
     doc, made = load("scenario-c.json"), Checkpoint.decode(unhex(case["cbor"]))
     made.verify_signature(unhex(doc["hub"]["public_key"]))
     with pytest.raises(Unverified):
@@ -271,7 +271,7 @@ def test_a_signed_checkpoint_with_the_wrong_labels_is_refused(case: Doc) -> None
 
 
 @pytest.mark.parametrize("case", entries("scenario-c.json", "contradicting_checkpoints"), ids=lambda case: case["note"])
-def test_a_signed_checkpoint_that_contradicts_an_accepted_one_is_refused(case: Doc) -> None:
+def test_a_contradicting_signed_checkpoint_is_rejected(case: Doc) -> None:
     doc, made = load("scenario-c.json"), Checkpoint.decode(unhex(case["cbor"]))
     made.verify_signature(unhex(doc["hub"]["public_key"]))
     with pytest.raises(Unverified):

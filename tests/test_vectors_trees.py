@@ -1,4 +1,4 @@
-"""Roots, peaks and proofs of the vector files hold, and what is to be refused is refused."""
+"""Roots, peaks and proofs of the vector files verify, and invalid ones are rejected."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def checkpoint_head(size: int, root: str) -> Checkpoint:
     return Checkpoint(bytes(32), bytes(32), size, unhex(root), 0, bytes(64))
 
 
-def test_roots_and_peaks_hold_at_every_size() -> None:
+def test_roots_and_peaks_match_at_every_size() -> None:
     tree = mmr.Mmr()
     for size, case in enumerate(entries("mmr.json", "trees"), 1):
         tree.append(LEAVES[size - 1])
@@ -29,7 +29,7 @@ def test_roots_and_peaks_hold_at_every_size() -> None:
     assert load("mmr.json")["empty_root"] == oracle.ht("veen/mmr-root").hex()
 
 
-def test_every_inclusion_proof_holds() -> None:
+def test_every_inclusion_proof_verifies() -> None:
     for case in entries("mmr.json", "inclusion"):
         seq, size = case["stream_seq"], case["size"]
         expected = oracle.proof(LEAVES[:size], seq)
@@ -53,7 +53,7 @@ def test_every_consistency_proof_is_the_inclusion_proof_of_the_last_old_leaf() -
 
 
 @pytest.mark.parametrize("case", entries("mmr.json", "refused_inclusion"), ids=lambda case: case["name"])
-def test_a_damaged_or_misread_proof_is_refused(case: dict[str, Any]) -> None:
+def test_a_damaged_or_misread_proof_is_rejected(case: dict[str, Any]) -> None:
     made, at = MmrProof.decode(unhex(case["cbor"])), signed_head(case["size"], case["mmr_root"])
     leaf = proof.Leaf(at.label, unhex(case["leaf_hash"]), case["stream_seq"])
     with pytest.raises(Unverified):
@@ -61,7 +61,7 @@ def test_a_damaged_or_misread_proof_is_refused(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", entries("mmr.json", "refused_consistency"), ids=lambda case: case["name"])
-def test_a_tree_that_did_not_only_grow_is_refused(case: dict[str, Any]) -> None:
+def test_a_tree_that_did_not_only_grow_is_rejected(case: dict[str, Any]) -> None:
     made = MmrProof.decode(unhex(case["cbor"]))
     heads = checkpoint_head(case["old_size"], case["old_root"]), checkpoint_head(case["new_size"], case["new_root"])
     with pytest.raises(Unverified):

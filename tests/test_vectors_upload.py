@@ -1,4 +1,4 @@
-"""The upload proofs of the vector files hold, and what is to be refused is refused."""
+"""The upload proofs of the vector files verify, and invalid ones are rejected."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ HUB_ID, SUBJECT = unhex(DOC["hub_id"]), unhex(DOC["subject"]["public_key"])
 
 
 @pytest.mark.parametrize("case", entries("upload.json", "proofs"), ids=lambda case: case["name"])
-def test_each_proof_holds_and_is_what_the_second_implementation_makes(case: dict[str, Any]) -> None:
+def test_each_proof_verifies_and_matches_the_second_implementation(case: dict[str, Any]) -> None:
     proof = UploadProof.decode(unhex(case["cbor"]))
     proof.verify(HUB_ID, unhex(case["coid"]), SUBJECT)
     assert UploadProof.from_header(case["authorization"]) == proof
@@ -29,13 +29,13 @@ def test_each_proof_holds_and_is_what_the_second_implementation_makes(case: dict
 
 
 @pytest.mark.parametrize("case", entries("upload.json", "refused"), ids=lambda case: case["name"])
-def test_each_proof_to_refuse_is_refused(case: dict[str, Any]) -> None:
+def test_each_invalid_proof_is_rejected(case: dict[str, Any]) -> None:
     proof = UploadProof.decode(unhex(case["cbor"]))
     with pytest.raises(Unverified):
         proof.verify(HUB_ID, unhex(case["coid"]), SUBJECT)
 
 
-def test_the_skew_is_told() -> None:
+def test_the_file_states_the_allowed_skew() -> None:
     assert DOC["max_skew_sec"] == MAX_UPLOAD_SKEW_SEC
     assert len(entries("upload.json", "proofs")) >= 3
     assert len(entries("upload.json", "refused")) >= 7

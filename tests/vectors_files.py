@@ -1,4 +1,4 @@
-"""The vector files as a reader in any language finds them: JSON, with bytes still in hex."""
+"""The vector files as a reader in any language finds them: JSON with bytes in hex."""
 
 import json
 from pathlib import Path
@@ -15,17 +15,17 @@ def load(name: str) -> dict[str, Any]:
 
 
 def entries(name: str, *path: str) -> list[dict[str, Any]]:
-    """The list at `path` of a file. One that is missing or empty is a failure: it would test nothing."""
+    """The list at `path` of a file. A missing or empty one fails, because it would test nothing."""
     found: Any = load(name)
     for part in path:
         found = found[part]
     if not isinstance(found, list) or not found:
-        raise LookupError(f"{name} has nothing at {'/'.join(path)}")
+        raise LookupError(f"{name} has no cases at {'/'.join(path)}")
     return found
 
 
 def unhex(text: str) -> bytes:
-    """Strict: lowercase, and nothing that `bytes.fromhex` would kindly skip."""
+    """Strict: lowercase, without the white space that `bytes.fromhex` skips."""
     data = bytes.fromhex(text)
     assert data.hex() == text
     return data

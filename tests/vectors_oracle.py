@@ -1,8 +1,8 @@
-"""A second implementation, as small as can be, that shares no line with ours.
+"""A second, minimal implementation that shares no code with ours.
 
-hashlib for hashes, cbor2 for encodings, pyhpke for HPKE and OpenSSL for the rest. It is slow and trusts its input; what
-it must not do is to be wrong in the same way as `veen.core`, so it follows the specification by another road: trees by
-recursion, objects as plain lists and dicts.
+hashlib for hashes, cbor2 for encodings, pyhpke for HPKE and OpenSSL for the rest. It is slow and trusts its input. To
+avoid sharing mistakes with `veen.core`, it follows the specification differently: trees by recursion, objects as plain
+lists and dicts.
 """
 
 import struct
@@ -64,7 +64,7 @@ def uncbor(data: bytes) -> Any:
 
 
 def signed(fields: Sequence[Any], count: int) -> bytes:
-    """The digest under the signature of an array object: all fields before the signature, as an array of their own."""
+    """The signed digest of an array object: all fields before the signature, as a separate array."""
     return ht("veen/sig", cbor(list(fields[: count - 1])))
 
 

@@ -1,4 +1,4 @@
-"""The admission rules once more, over plain values: what a hub that read only the specification would answer."""
+"""The admission rules a second time, over plain values, written from the specification alone."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ def holds(public_key: bytes, message: bytes, signature: bytes) -> bool:
 
 @dataclass
 class Replay:
-    """State as dicts. Structure is not judged here: what does not decode is not for these rules."""
+    """State in dicts. Structure is not checked: undecodable messages are not covered by these rules."""
 
     doc: dict[str, Any]
     leaves: dict[bytes, list[bytes]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Replay:
         return None
 
     def submit(self, data: bytes, hub_ts: int) -> str | None:
-        """The detail_enum of the refusal, or None where the message is now in the log."""
+        """The detail_enum of the rejection, or None if the message is now in the log."""
         msg = oracle.uncbor(data)
         refusal = self._content(msg) or self._capability(msg, hub_ts) or self._order(msg, data, hub_ts)
         if refusal is None:

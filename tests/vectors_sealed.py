@@ -8,7 +8,7 @@ from tests import vectors_oracle as oracle
 def check_sealed(
     msg: list[Any], *, reader_secret: bytes, ephemeral: bytes, header: bytes, body: bytes, pad_block: int
 ) -> None:
-    """That this MSG's ciphertext is these inputs, sealed with this ephemeral key: every byte of it."""
+    """Check every byte of a MSG's ciphertext against these inputs and this ephemeral key."""
     ciphertext = msg[8]
     enc, hdr_len, body_len = ciphertext[:32], *(int.from_bytes(ciphertext[at : at + 4], "big") for at in (32, 36))
     assert enc == oracle.x25519_public(ephemeral)

@@ -1,1 +1,1 @@
-"""What the checks of this project run on; not part of the distribution."""
+"""Generators and checks for developers; not part of the distribution."""

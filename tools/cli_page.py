@@ -1,7 +1,7 @@
-"""Writes `docs/cli.md` from the commands themselves: every command with its options and examples.
+"""Writes `docs/cli.md` from the commands: every command with its options and examples.
 
 python -m tools.cli_page            write the page
-python -m tools.cli_page --check    fail where the page on disk is another
+python -m tools.cli_page --check    fail if the page on disk is out of date
 """
 
 import argparse
@@ -26,58 +26,58 @@ PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 HEAD = """\
 # The command line
 
-This page is written by `python -m tools.cli_page` from the commands themselves; change it there.
+`python -m tools.cli_page` generates this page from the commands. Do not edit it by hand.
 
-Results go to standard output: tables on a terminal, tab-separated lines in a pipe, and one JSON document with `--json`,
-or one on each line where there is no end to them.
-All else goes to standard error, as `veen: error: …` and then `veen: hint: …`. `NO_COLOR` takes the colour away. Where
-there is nothing but ASCII, or the locale is C, ASCII stands for other signs in help, in messages and on a terminal.
+Results go to standard output: tables on a terminal, tab-separated lines in a pipe, and one JSON document with `--json`
+(one per line if the output has no end). Everything else goes to standard error, as `veen: error: …` followed by
+`veen: hint: …`. `NO_COLOR` disables colours. If the locale is C or the terminal supports only ASCII, help, messages and
+terminal output use ASCII replacements for other characters.
 
-A length of time is a number of seconds, or a number with its unit, which is s, m, h or d: `90`, `1.5h`, `7d`.
+A duration is a number of seconds, or a number with the unit s, m, h or d: `90`, `1.5h`, `7d`.
 
-A context keeps what daily use would have to repeat. `--hub` and `--client` come from the command line, else from
-`VEEN_HUB` and `VEEN_CLIENT`, else from the context that `VEEN_CONTEXT` names, else from the one last chosen with
-`veen context use`; `--stream` and `--cap` come from the command line or the context.
+A context stores options for daily use. `--hub` and `--client` come from the command line, else from `VEEN_HUB` and
+`VEEN_CLIENT`, else from the context in `VEEN_CONTEXT`, else from the context last chosen with `veen context use`;
+`--stream` and `--cap` come from the command line or the context.
 
-`veen --install-completion` makes the shell complete commands, options, contexts and error codes. `veen-cli` is `veen`;
-`veen-hub` is `veen hub`, and with options alone `veen hub start --foreground`, for containers; `veen-selftest` is
-`veen selftest`.
+`veen --install-completion` installs shell completion of commands, options, contexts and error codes. `veen-cli` is
+`veen`; `veen-hub` is `veen hub`, and with options alone `veen hub start --foreground`, for containers;
+`veen-selftest` is `veen selftest`.
 
-The first time a client meets a hub it must be told whom to believe, with `--pin` or `--trust-on-first-use`; from then
-on it knows. The passphrase of its keys comes from `--passphrase-file` or `VEEN_PASSPHRASE_FILE`, else from
-`VEEN_PASSPHRASE`, else it is asked for; no option takes it, since a command line can be read by others.
+The first time a client contacts a hub, it needs `--pin` or `--trust-on-first-use`; after that it knows the hub. The
+passphrase of its keys comes from `--passphrase-file` or `VEEN_PASSPHRASE_FILE`, else from `VEEN_PASSPHRASE`, else from
+a prompt. No option takes the passphrase itself, because other users can read command lines.
 
 ## Exit statuses
 """
 
-STATUSES = [(0, "it is done"), (1, "a fault of this program, with a traceback")]
+STATUSES = [(0, "success"), (1, "an internal error of this program, with a traceback")]
 FINDINGS = [
-    (exit_status.REPAIRABLE_STATUS, "`veen fsck` found what `--repair` makes again from the log"),
-    (exit_status.DAMAGED_STATUS, "`veen fsck` found damage to the log, or to what it is verified with"),
-    (exit_status.KEYLESS_STATUS, "`veen fsck` found all in order but a secret key that a hub needs"),
+    (exit_status.REPAIRABLE_STATUS, "`veen fsck` found damage that `--repair` can correct from the log"),
+    (exit_status.DAMAGED_STATUS, "`veen fsck` found damage to the log or to data that verifies it"),
+    (exit_status.KEYLESS_STATUS, "`veen fsck` found no damage, but a secret key that a hub needs is missing"),
     (exit_status.MISSED_STATUS, "`veen bench` measured less than was promised"),
     (
         exit_status.FAILED_STATUS,
-        "`veen selftest` found a claim that does not hold; two hubs of a `veen bridge` disagree",
+        "`veen selftest` found a claim that fails; two hubs of a `veen bridge` disagree",
     ),
     (
         exit_status.CONTRADICTED_STATUS,
-        "`veen evidence verify` found that all holds, and shows a hub contradicting itself",
+        "`veen evidence verify` verified the file, and it shows a contradiction of the hub",
     ),
     (exit_status.VIOLATED_STATUS, "`veen op check` found an operation that violates a rule of its profile"),
 ]
-SIGNALS = [(130, "interrupted with ctrl-c"), (141, "whoever read the output had enough of it")]
+SIGNALS = [(130, "interrupted with ctrl-c"), (141, "the reader of the output closed the pipe")]
 
 LIMITS = """
 ## Limits of a hub
 
-Fixed when the data directory is made: `veen hub init --limit NAME=NUMBER` sets one.
+Fixed when the data directory is created: `veen hub init --limit NAME=NUMBER` sets one.
 """
 
 SETTINGS = """
 ## Settings of a hub
 
-`veen hub start --config FILE` takes its settings from a file; options win over it.
+`veen hub start --config FILE` reads settings from a file; options override it.
 
 ```toml
 {settings}```
@@ -87,7 +87,7 @@ SETTINGS = """
 
 
 def page() -> str:
-    """The page as it should be on disk."""
+    """The expected content of the page."""
     pages = list(manuals())
     limits = [(f"`{kind.name}`", default(kind), kind.least, kind.most) for kind in limit_kinds()]
     return "\n".join(
@@ -107,7 +107,7 @@ def page() -> str:
 
 
 def statuses() -> list[tuple[int, str]]:
-    """Every exit status and what it can mean."""
+    """Every exit status with its meanings."""
     meanings: dict[int, list[str]] = {}
     for status, meaning in [*STATUSES, *exit_status.STATUS.values(), *FINDINGS, *SIGNALS]:
         meanings.setdefault(status, []).append(meaning)
@@ -124,7 +124,7 @@ def default(kind: Uint) -> int | str:
 
 
 def manuals() -> Iterator[Manual]:
-    """Every command's, each group before what is in it."""
+    """The manual of every command, each group before its commands."""
     yield from _walk(get_command(app), None, "veen")
 
 

@@ -1,17 +1,17 @@
-"""The commands that README and docs show: run as a reader would type them, and held against what the page shows.
+"""Runs the commands in README and docs as a reader would type them, and compares their output with the page.
 
-The `console` blocks of a page are one session. `$ ` starts a command; it goes on after a line that ends in a backslash,
-and with lines that start with `> `. The lines below it are what it prints on a terminal. A command with none below it
-may print anything, and must succeed.
+The `console` blocks of a page are one session. `$ ` starts a command; it continues after a line that ends in a
+backslash, and with lines that start with `> `. The lines below it are its output on a terminal. A command without
+output lines may print anything, but must succeed.
 
     $ veen hub init --data-dir hub
     hub_id      5f1c8a04…
     …
 
-What differs each time is shown cut short: hex digits before `…` stand for any hex digits, `…` within a line for
-anything, and alone on a line for any lines. A date and time stand for any. Runs of spaces count as one.
+Varying output is abbreviated: hex digits before `…` match any hex digits, `…` within a line matches anything, and alone
+on a line any lines. A date and time match any. Runs of spaces count as one.
 
-A command may fail only where the next one is `echo $?`, so that the page says with which status.
+A command may fail only if the next one is `echo $?`, so the page shows its status.
 """
 
 import json
@@ -42,7 +42,7 @@ LINES = r"(?:[^\n]*\n)*?"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command of a page, and what the page says it prints."""
+    """One command of a page and its expected output."""
 
     line: int
     text: str
@@ -51,7 +51,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command came to."""
+    """The result of a command."""
 
     status: int
     printed: str
@@ -70,7 +70,7 @@ def commands(page: str) -> list[Command]:
         if language != "console":
             continue
         if not lines or not lines[0].startswith("$ "):
-            raise ValueError(f"line {first}: a console block starts with a command")
+            raise ValueError(f"line {first}: a console block must start with a command")
         for line, text in enumerate(lines, first):
             if text.startswith("$ "):
                 found.append(Command(line, text[2:], ()))
@@ -84,23 +84,23 @@ def commands(page: str) -> list[Command]:
 
 
 def is_as_shown(shown: tuple[str, ...], printed: str) -> bool:
-    """Whether what was printed is what the page shows."""
+    """Whether the output matches the page."""
     lines = [line for line in map(_squeezed, shown) if line]
     pattern = "".join(LINES if line == "…" else f"{_pattern(line)}\n" for line in lines)
-    told = "".join(f"{line}\n" for line in map(_squeezed, printed.splitlines()) if line)
-    return re.fullmatch(pattern, told) is not None
+    actual = "".join(f"{line}\n" for line in map(_squeezed, printed.splitlines()) if line)
+    return re.fullmatch(pattern, actual) is not None
 
 
 def faults(page: str, found: list[Command], outcomes: list[Outcome]) -> Iterator[str]:
-    """What is not as the page shows it, each with its place."""
+    """The differences between page and output, each with its place."""
     for index, command in enumerate(found):
         place = f"{page}:{command.line}: $ {command.text}\n"
         if index >= len(outcomes):
-            yield f"{place}it was not reached"
+            yield f"{place}was not reached"
             return
         outcome = outcomes[index]
         if outcome.status and not _may_fail(found, index):
-            yield f"{place}its status is {outcome.status}; it printed:\n{outcome.printed}"
+            yield f"{place}exited with {outcome.status}; it printed:\n{outcome.printed}"
             return
         if command.shown and not is_as_shown(command.shown, outcome.printed):
             shown = "\n".join(command.shown)
@@ -108,7 +108,7 @@ def faults(page: str, found: list[Command], outcomes: list[Outcome]) -> Iterator
 
 
 def run(found: list[Command], folder: Path) -> list[Outcome]:
-    """Run a page's commands in one shell. Hubs and nodes that they leave running are ended, whatever happens."""
+    """Run a page's commands in one shell. Hubs and nodes that are left running are stopped in any case."""
     home, here, tools, runtime = (folder / name for name in ("home", "here", "bin", "run"))
     for path in (home, here, tools, runtime):
         path.mkdir()
@@ -131,13 +131,13 @@ def run(found: list[Command], folder: Path) -> list[Outcome]:
         "LINES": "40",
     }
     try:
-        told = _typed(script, here, env)
+        printed = _run_on_terminal(script, here, env)
     finally:
-        _end_hubs(runtime)
-        _end_nodes(here)
+        _stop_hubs(runtime)
+        _kill_nodes(here)
     for page_port, port in ports.items():
-        told = told.replace(f"127.0.0.1:{port}", f"127.0.0.1:{page_port}")
-    parts = told.split(MARK)
+        printed = printed.replace(f"127.0.0.1:{port}", f"127.0.0.1:{page_port}")
+    parts = printed.split(MARK)
     return [Outcome(int(status), printed) for printed, status in zip(parts[:-1:2], parts[1::2], strict=True)]
 
 
@@ -146,7 +146,7 @@ def _may_fail(found: list[Command], index: int) -> bool:
 
 
 def _steps(found: list[Command], ports: dict[int, int]) -> Iterator[str]:
-    """The session as a script that says after each command how it ended, and leaves `$?` as it was."""
+    """The session as a script that prints the status after each command and leaves `$?` unchanged."""
     for index, command in enumerate(found):
         text = ADDRESS.sub(lambda address: f"127.0.0.1:{ports[int(address[1])]}", command.text)
         if "veen hub start" in text and "--listen" not in text and "--config" not in text:
@@ -157,7 +157,7 @@ def _steps(found: list[Command], ports: dict[int, int]) -> Iterator[str]:
 
 
 def _free_ports(found: list[Command]) -> dict[int, int]:
-    """A free port for each that the page names, so that pages can run beside each other and beside a real hub."""
+    """A free port for each port on the page, so pages can run in parallel and next to a real hub."""
     named = {DEFAULT_PORT, *(int(port) for command in found for port in ADDRESS.findall(command.text))}
     holders = {port: socket.create_server(("127.0.0.1", 0)) for port in sorted(named)}
     try:
@@ -167,8 +167,8 @@ def _free_ports(found: list[Command]) -> dict[int, int]:
             holder.close()
 
 
-def _typed(script: Path, here: Path, env: dict[str, str]) -> str:
-    """All that the session printed, as a terminal got it."""
+def _run_on_terminal(script: Path, here: Path, env: dict[str, str]) -> str:
+    """The output of the session on a terminal."""
     ours, theirs = pty.openpty()
     try:
         shell = subprocess.Popen(
@@ -179,7 +179,7 @@ def _typed(script: Path, here: Path, env: dict[str, str]) -> str:
     ended = os.pidfd_open(shell.pid)
     got = b""
     try:
-        # A hub in the background may keep the terminal open, so the end is the shell's end and nothing left to read.
+        # A background hub may keep the terminal open, so stop when the shell has exited and nothing is left to read.
         while ours in (ready := select.select([ours, ended], [], [])[0]) or not ready:
             with suppress(OSError):
                 got += (piece := os.read(ours, 1 << 16))
@@ -194,15 +194,15 @@ def _typed(script: Path, here: Path, env: dict[str, str]) -> str:
     return got.decode().replace("\r\n", "\n")
 
 
-def _end_hubs(runtime: Path) -> None:
+def _stop_hubs(runtime: Path) -> None:
     for record in runtime.glob("veen/hub-*.json"):
         hub = hub_process.HubProcess(**json.loads(record.read_bytes()))
         if not hub_process.stop(hub, STOP_S):
             os.kill(hub.pid, 9)
 
 
-def _end_nodes(here: Path) -> None:
-    """The nodes of VEIL that a page left running, as their folders tell."""
+def _kill_nodes(here: Path) -> None:
+    """Kill the VEIL nodes that a page left running, found by their folders."""
     for record in here.rglob("api.json"):
         with suppress(ProcessLookupError):
             os.kill(json.loads(record.read_bytes())["pid"], 9)
@@ -213,7 +213,7 @@ def _squeezed(line: str) -> str:
 
 
 def _pattern(line: str) -> str:
-    """A shown line as an expression: what may differ, between what may not."""
+    """A line of the page as a regular expression."""
     pattern, at = "", 0
     for varies in ANYTHING.finditer(line):
         pattern += re.escape(line[at : varies.start()]) + _any_like(varies[0])

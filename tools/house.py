@@ -1,4 +1,4 @@
-"""The house rules as functions: each reads one module and yields the places that break it."""
+"""The house rules as functions: each checks one module and yields the places that break the rule."""
 
 import ast
 import io
@@ -36,7 +36,7 @@ def parse(path: str, text: str) -> Module:
 
 
 def modules(source: Path) -> list[Module]:
-    """Every module under `source`; none at all is a mistake of the caller."""
+    """Every module under `source`; there must be at least one."""
     found = [parse(file.relative_to(source).as_posix(), file.read_text("utf-8")) for file in source.rglob("*.py")]
     assert found, f"no modules under {source}"
     return sorted(found, key=lambda module: module.path)
@@ -45,7 +45,7 @@ def modules(source: Path) -> list[Module]:
 def vague_name(module: Module) -> Iterator[str]:
     for part in Path(module.path).with_suffix("").parts:
         if part in VAGUE_NAMES:
-            yield module.at(1, f"'{part}' says nothing: find the noun")
+            yield module.at(1, f"'{part}' is vague: name what the module contains")
 
 
 def no_docstring(module: Module) -> Iterator[str]:
@@ -54,7 +54,7 @@ def no_docstring(module: Module) -> Iterator[str]:
 
 
 def sync_outside_durable(module: Module) -> Iterator[str]:
-    """Writes that must survive a crash have one owner in a package, where their order is written down."""
+    """Each package has one module for durable writes, which documents their order."""
     if module.path.rpartition("/")[2] == DURABLE:
         return
     for node in ast.walk(module.tree):
@@ -77,12 +77,12 @@ def print_outside_cli(module: Module) -> Iterator[str]:
 
 
 def swallowed_exception(module: Module) -> Iterator[str]:
-    """A handler for everything that does nothing hides our own mistakes too."""
+    """An empty handler for every exception hides bugs."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ExceptHandler) and _catches_all(node.type) and all(map(_is_empty, node.body)):
-            yield module.at(node.lineno, "catches everything and says nothing")
+            yield module.at(node.lineno, "catches every exception and does nothing")
         elif isinstance(node, ast.Call) and _last_name(node.func) == "suppress" and any(map(_catches_all, node.args)):
-            yield module.at(node.lineno, "suppresses everything")
+            yield module.at(node.lineno, "suppresses every exception")
 
 
 def _catches_all(caught: ast.expr | None) -> bool:
@@ -120,7 +120,7 @@ def unsorted_all(module: Module) -> Iterator[str]:
 
 
 def loose_dataclass(module: Module) -> Iterator[str]:
-    """What the core hands out does not change in anyone's hands."""
+    """Objects of the core are immutable."""
     if not module.path.startswith(CORE):
         return
     for node in ast.walk(module.tree):
@@ -129,7 +129,7 @@ def loose_dataclass(module: Module) -> Iterator[str]:
             if _last_name(call.func if call else decorator) == "dataclass":
                 set_true = {word.arg for word in call.keywords if _is_true(word.value)} if call else set()
                 if not {"frozen", "slots"} <= set_true:
-                    yield module.at(decorator.lineno, "a dataclass of the core is frozen and has slots")
+                    yield module.at(decorator.lineno, "a dataclass in the core must be frozen and have slots")
 
 
 def _is_true(value: ast.expr) -> bool:
@@ -137,7 +137,7 @@ def _is_true(value: ast.expr) -> bool:
 
 
 def bound_outside_limits(module: Module) -> Iterator[str]:
-    """Decimal numbers from 1024 on are bounds. Hex is for wire values and masks, 1 << 64 for an integer's width."""
+    """Decimal numbers from 1024 on are limits. Hex is for wire values and masks, 1 << 64 for an integer's width."""
     if not module.path.startswith(CORE) or module.path == LIMITS:
         return
     for node in ast.walk(module.tree):
@@ -163,7 +163,7 @@ def _constant(node: ast.expr) -> int | None:
 
 
 def os_beyond_urandom(module: Module) -> Iterator[str]:
-    """The import contract lets the core have `os` for its randomness; this keeps it to that."""
+    """The import contract allows `os` in the core for randomness only."""
     if not module.path.startswith(CORE):
         return
     for node in ast.walk(module.tree):

@@ -1,4 +1,4 @@
-"""The import-linter contract behind the map in pyproject.toml: imports follow its arrows and no others."""
+"""The import-linter contract for the map in pyproject.toml: imports follow its arrows and no others."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Arrow:
 
 
 class ArrowField(fields.Field[Arrow]):
-    """Reads `a.b -> a.c, a.d`, and `a.b -> nothing` for a package that imports none of ours."""
+    """Parses `a.b -> a.c, a.d`, and `a.b -> nothing` for a package without imports of ours."""
 
     def parse(self, raw_data: str | list[str]) -> Arrow:
         package, arrow, listed = str(raw_data).partition("->")
@@ -33,11 +33,10 @@ class ArrowField(fields.Field[Arrow]):
 
 
 class ImportMapContract(Contract):
-    """Every package is on the map, and imports only itself and what its arrow lists.
+    """Every package is on the map and imports only itself and the packages that its arrow lists.
 
-    A root that the map divides, such as `veen`, is the ground its packages stand on: any of them may
-    import it (for the version, say), and it imports none of them. An arrow of a package that is not
-    written yet binds it from its first line.
+    A root that the map divides, such as `veen`, may be imported by all its packages (for the version, for example) and
+    imports none of them. An arrow of a package that does not exist yet applies from its first line.
     """
 
     type_name = "import_map"
@@ -46,32 +45,32 @@ class ImportMapContract(Contract):
     source = fields.StringField()
 
     def validate(self) -> None:
-        """Refuse a map that names a package twice, points at one it does not have, or goes in a circle."""
+        """Reject a map that names a package twice, points to an unknown one, or has a cycle."""
         lines = cast(list[Arrow], self.arrows)
         self.map = {line.package: frozenset(line.targets) for line in lines}
         if len(self.map) != len(lines):
             raise InvalidContractOptions({"arrows": "a package has two arrows"})
         for package, targets in self.map.items():
             if unknown := sorted(targets - self.map.keys()):
-                raise InvalidContractOptions({"arrows": f"{package} -> {unknown[0]}, which has no arrow of its own"})
+                raise InvalidContractOptions({"arrows": f"{package} -> {unknown[0]}, which has no arrow"})
         try:
             TopologicalSorter(self.map).prepare()
         except CycleError as error:
-            raise InvalidContractOptions({"arrows": f"a circle: {' -> '.join(error.args[1])}"}) from None
+            raise InvalidContractOptions({"arrows": f"a cycle: {' -> '.join(error.args[1])}"}) from None
 
     def check(self, graph: ImportGraph, verbose: bool) -> ContractCheck:
-        """Compare the import graph, and the folders it was made from, with the map."""
+        """Compare the import graph and the source folders with the map."""
         broken = sorted([*self._off_the_map(graph), *self._against_the_arrows(graph)])
         return ContractCheck(kept=not broken, metadata={"broken": broken})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
-        """Print one line for each fault; unwrapped, so that a search finds the names in it."""
+        """Print one unwrapped line per fault, so the names in it can be searched."""
         for line in check.metadata["broken"]:
             output.console.print(line, style="red", markup=False, soft_wrap=True)
         output.new_line()
 
     def _package(self, module: str) -> str:
-        """The package that `module` belongs to, as the map counts packages."""
+        """The package of `module`, as the map counts packages."""
         root, _, rest = module.partition(".")
         return root if root in self.map or not rest else f"{root}.{rest.partition('.')[0]}"
 
@@ -79,7 +78,7 @@ class ImportMapContract(Contract):
         return {package.partition(".")[0] for package in self.map}
 
     def _off_the_map(self, graph: ImportGraph) -> Iterator[str]:
-        """Packages without an arrow; folders too, as the graph has only the roots it was told of."""
+        """Packages without an arrow; from folders too, because the graph has only the roots it was given."""
         roots = self._roots()
         seen = {self._package(module) for module in graph.modules if module.partition(".")[0] in roots}
         source = Path(cast(str, self.source))
@@ -87,10 +86,10 @@ class ImportMapContract(Contract):
         for root in roots - self.map.keys():
             seen |= {f"{root}.{name}" for name in _packages_in(source / root)}
         for package in seen - self.map.keys() - roots:
-            yield f"{package} is not on the map: give it an arrow"
+            yield f"{package} is not on the map: add an arrow"
 
     def _against_the_arrows(self, graph: ImportGraph) -> Iterator[str]:
-        """Imports of ours, by ours, that no arrow allows."""
+        """Imports between our packages that no arrow allows."""
         ours = self.map.keys() | self._roots()
         for importer in graph.modules:
             package = self._package(importer)
@@ -100,7 +99,7 @@ class ImportMapContract(Contract):
             for imported in graph.find_modules_directly_imported_by(importer):
                 target = self._package(imported)
                 if target in ours - allowed:
-                    yield from _sightings(graph, importer, imported, f"no arrow {package} -> {target}")
+                    yield from _places(graph, importer, imported, f"no arrow {package} -> {target}")
 
 
 def _packages_in(folder: Path) -> Iterator[str]:
@@ -112,8 +111,8 @@ def _packages_in(folder: Path) -> Iterator[str]:
             yield entry.stem
 
 
-def _sightings(graph: ImportGraph, importer: str, imported: str, reason: str) -> Iterator[str]:
-    """One line for each place in `importer` that has the import."""
+def _places(graph: ImportGraph, importer: str, imported: str, reason: str) -> Iterator[str]:
+    """One line for each place in `importer` with the import."""
     places = [f":{found['line_number']}" for found in graph.get_import_details(importer=importer, imported=imported)]
     for place in places or [""]:
         yield f"{importer}{place} imports {imported}: {reason}"

@@ -1,7 +1,7 @@
-"""Writes `docs/openapi.json`: the hub's HTTP interface, as the hub itself serves it at `/tooling/openapi.json`.
+"""Writes `docs/openapi.json`: the hub's HTTP interface, as the hub serves it at `/tooling/openapi.json`.
 
 python -m tools.openapi_page            write the file
-python -m tools.openapi_page --check    fail where the file on disk is another
+python -m tools.openapi_page --check    fail if the file on disk is out of date
 """
 
 import argparse
@@ -16,13 +16,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "openapi.json"
 
 
 def page() -> str:
-    """The file as it should be on disk."""
+    """The expected content of the file."""
     return json.dumps(hub_openapi.describe(), indent=2) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None, path: Path = PAGE) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.openapi_page", description="Write docs/openapi.json.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the file is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is out of date")
     if not parser.parse_args(arguments).check:
         path.write_bytes(page().encode())
     elif not path.exists() or path.read_bytes() != page().encode():

@@ -1,7 +1,7 @@
-"""Writes `docs/query-openapi.json`: the HTTP interface of the query service, as it serves it at `/api/openapi.json`.
+"""Writes `docs/query-openapi.json`: the HTTP interface of the query service, as served at `/api/openapi.json`.
 
 python -m tools.query_openapi_page            write the file
-python -m tools.query_openapi_page --check    fail where the file on disk is another
+python -m tools.query_openapi_page --check    fail if the file on disk is out of date
 """
 
 import argparse
@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "query-openapi.json"
 
 def main(arguments: Sequence[str] | None = None, path: Path = PAGE) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.query_openapi_page", description=f"Write docs/{PAGE.name}.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the file is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is out of date")
     if not parser.parse_args(arguments).check:
         path.write_bytes(query_openapi.text().encode())
     elif not path.exists() or path.read_bytes() != query_openapi.text().encode():

@@ -1,1 +1,1 @@
-"""Known answers for other implementations, and what makes them. Start with README.md."""
+"""Known answers for other implementations, and the code that generates them. Start with README.md."""

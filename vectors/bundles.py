@@ -1,4 +1,4 @@
-"""bundle.json: export bundles as they cross an air gap, and bundles to refuse with what is wrong with each."""
+"""bundle.json: export bundles of an air-gap bridge, and invalid bundles with the fault of each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ ENTRIES = 6
 
 
 def _hub() -> tuple[ModelHub, Log, list[BundleEvent]]:
-    """A hub with six events in one stream, each a second after the one before."""
+    """A hub with six events in one stream, one second apart."""
     hub = ModelHub(HUB, PROFILE)
     label = hub.open_label(STREAM_ID)
     carried = []

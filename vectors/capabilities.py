@@ -59,7 +59,7 @@ def _scope(run: Scenario, orders: bytes, archive: bytes, tokens: dict[str, CapTo
 
 
 def _rate(run: Scenario, orders: bytes, invoices: bytes, steady: bytes, once: bytes) -> None:
-    """`steady` gives one a second and two at once; a bucket belongs to a capability and a label."""
+    """`steady` permits one per second with a burst of two; a bucket belongs to a capability and a label."""
 
     def send(note: str, label: bytes, client_seq: int, after: int, ref: bytes = steady) -> bytes:
         return run.submit(note, Draft("alice", label, client_seq, 0, b"", ref), START + after).encode()
@@ -138,7 +138,7 @@ def _token_doc(name: str, token: CapToken) -> Doc:
 
 
 def _grant(token: CapToken, stream_ids: tuple[bytes, ...]) -> bytes:
-    """What the links sign, spelled out so that it can also hold what the core refuses to write."""
+    """The bytes that the links sign, built by hand so they can also contain what the core rejects."""
     rate = token.allow.rate
     allow: dict[int, Value] = {1: stream_ids, 2: token.allow.ttl}
     if rate:
@@ -148,7 +148,7 @@ def _grant(token: CapToken, stream_ids: tuple[bytes, ...]) -> bytes:
 
 
 def _signed(grant: bytes, links: int) -> bytes:
-    """A token over any grant, with a chain of any length whose every link holds."""
+    """A token over any grant, with a chain of any length in which every link verifies."""
     chain = [bytes(64)]
     for _ in range(links):
         chain.append(ISSUER.sign(ht("veen/cap-link", grant + chain[-1])))

@@ -1,4 +1,4 @@
-"""How a vector file looks: bytes as lowercase hex, names sorted, small entries on one line, for readable diffs."""
+"""The format of a vector file: bytes as lowercase hex, names sorted, small entries on one line, for readable diffs."""
 
 import json
 from typing import Any, TypeAlias
@@ -14,12 +14,12 @@ LINE = 120
 
 
 def render(doc: Doc) -> bytes:
-    """The file. Bytes stand in a document as they are, and become hex here."""
+    """The file content. Bytes in the document become hex here."""
     return (_text(doc, "") + "\n").encode()
 
 
 def _text(value: Any, indent: str) -> str:
-    """JSON with what fits on a line on one line."""
+    """JSON with short values on one line."""
     flat = json.dumps(value, sort_keys=True, default=_hex)
     if len(indent) + len(flat) <= LINE or not isinstance(value, dict | list | tuple):
         return flat
@@ -32,12 +32,12 @@ def _text(value: Any, indent: str) -> str:
 
 def _hex(value: object) -> str:
     if not isinstance(value, bytes):
-        raise TypeError(f"a {type(value).__name__} has no place in a vector file")
+        raise TypeError(f"a vector file cannot contain a {type(value).__name__}")
     return value.hex()
 
 
 def secret(name: str) -> bytes:
-    """32 bytes for a key that everyone may know."""
+    """32 bytes for a publicly known key."""
     return h(b"veen vectors/" + name.encode())
 
 
@@ -67,6 +67,6 @@ def profile_doc(profile: Profile) -> Doc:
 
 
 def refused_doc(error: Refused) -> Doc:
-    """What a hub answers; `retry_after` only where there is one."""
+    """A hub's answer; `retry_after` only if there is one."""
     doc: Doc = {"code": error.code, "stage": str(error.stage), "detail_enum": error.detail_enum}
     return doc if error.retry_after is None else doc | {"retry_after": error.retry_after}

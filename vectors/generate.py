@@ -15,7 +15,7 @@ from vectors.uploads import uploads
 
 FOLDER = Path(__file__).parent
 
-# `known-answers.json` is not here: its figures are copied by hand, so that nothing of ours can change them.
+# `known-answers.json` is not here: its figures are copied by hand, so our code cannot change them.
 GENERATED: dict[str, Callable[[], Doc]] = {
     "bundle.json": bundles,
     "captoken.json": captokens,

@@ -1,4 +1,4 @@
-"""A hub in memory that follows the admission table: all that the scenarios need, and nothing that lasts."""
+"""A hub in memory that follows the admission table, with everything the scenarios need and no storage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ from veen.core.errors import Malformed, Refused, Unverified
 
 @dataclass(slots=True)
 class Log:
-    """One label: its messages' leaves, every node of its tree, and how far each client got."""
+    """One label: its leaves, every node of its tree, and the counters of each client."""
 
     stream_id: bytes
     epoch: int
@@ -65,13 +65,13 @@ class ModelHub:
         self._buckets: dict[tuple[bytes, bytes], Bucket] = {}
 
     def open_label(self, stream_id: bytes, epoch: int = 0) -> bytes:
-        """Make a stream's label known, which is how the hub knows the stream and epoch behind it."""
+        """Register a stream's label, so the hub knows its stream and epoch."""
         label = naming.label(self.routing_key, stream_id, epoch)
         self.logs.setdefault(label, Log(stream_id, epoch))
         return label
 
     def authorize(self, token: CapToken, hub_ts: int) -> bytes:
-        """Take note of a capability, the first time for good; its `auth_ref`, or the refusal."""
+        """Register a capability; the first time is final. Returns its `auth_ref`, or raises the rejection."""
         try:
             token.verify()
         except Unverified as error:
@@ -82,7 +82,7 @@ class ModelHub:
         return token.auth_ref()
 
     def submit(self, data: bytes, hub_ts: int) -> Receipt:
-        """Spec §8.1: the first check that fails is the answer."""
+        """Spec §8.1: the first failing check is the answer."""
         msg = self._structural(data)
         bucket = self._auth(msg, hub_ts)
         self._order(msg, data, hub_ts)
@@ -117,7 +117,7 @@ class ModelHub:
         return msg
 
     def _auth(self, msg: Msg, hub_ts: int) -> Bucket | None:
-        """The rate bucket as it will be once the message is accepted; None where there is no rate."""
+        """The rate bucket after the message is accepted; None if there is no rate."""
         _unless_unverified("SIG_INVALID", msg.verify_signature)
         if msg.auth_ref is None:
             if self.closed:
@@ -143,7 +143,7 @@ class ModelHub:
     def _order(self, msg: Msg, data: bytes, hub_ts: int) -> None:
         log = self.logs[msg.label]
         client_seq, prev_ack = log.last.get(msg.client_id, (0, 0))
-        # A retry after the client moved on carries an old prev_ack and is a duplicate all the same.
+        # A retry after the client moved on has an old prev_ack and is still a duplicate.
         if not prev_ack <= msg.prev_ack <= log.tree.size and data not in log.messages:
             raise _refused("PREV_ACK")
         if 1 <= msg.client_seq <= client_seq:

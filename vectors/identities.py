@@ -1,4 +1,4 @@
-"""identity.json: a hub that changed its key twice, and which of its signatures count when."""
+"""identity.json: a hub that changed its key twice, and when each of its signatures is valid."""
 
 from dataclasses import replace
 
@@ -84,7 +84,7 @@ def _key_at(record: HubIdentity, hub_ts: int) -> bytes | None:
 
 
 def _receipts(record: HubIdentity) -> list[Doc]:
-    """A receipt by every key at every moment, told by the times in the record alone."""
+    """A receipt by every key at every moment; only the times in the record decide."""
     active = {key.hub_pk: key for key in record.hub_keys}
     found = []
     for hub_ts in MOMENTS:
@@ -98,7 +98,7 @@ def _receipts(record: HubIdentity) -> list[Doc]:
 
 
 def _checkpoints(record: HubIdentity) -> list[Doc]:
-    """A checkpoint counts if its key was active at any time of its epoch."""
+    """A checkpoint is valid if its key was active at any time of its epoch."""
     found = []
     turns = [at // PROFILE.epoch_sec for at in (BORN, TURN_1, TURN_2, TURN_2 + OVERLAP)]
     for epoch in sorted({turn + step for turn in turns for step in (-1, 0, 1)}):
@@ -132,7 +132,7 @@ def _unverified(record: HubIdentity) -> list[Doc]:
         "the first key left out": replace(record, hub_keys=(second, third)),
         "another hub_id": replace(record, hub_id=naming.hub_id(second.hub_pk)),
     }
-    # Through `to_json`, because the writer refuses some of these.
+    # Through `to_json`, because the encoder rejects some of these.
     return [
         {"name": name, "hub_identity_json": strict_json.encode(wire_json.to_json(bad)).decode()}
         for name, bad in cases.items()
@@ -140,7 +140,7 @@ def _unverified(record: HubIdentity) -> list[Doc]:
 
 
 def _unverified_signatures(once: HubIdentity, twice: HubIdentity) -> list[Doc]:
-    """The signature must be the newest key's, over exactly this record."""
+    """The newest key must sign exactly this record."""
     by_third = hub_identity.sign(twice, THIRD)
     cases = {
         "by the key before": hub_identity.sign(twice, SECOND),

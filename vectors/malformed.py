@@ -1,4 +1,4 @@
-"""malformed.json: each wire object, and bytes that are almost one."""
+"""malformed.json: each wire object, and bytes that are almost valid."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ ALL = 9
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """An object to spoil: what its fields are called, and how deep to go."""
+    """An object to damage: the names of its fields, and how deep to go."""
 
     name: str
     wire: Wire
@@ -111,7 +111,7 @@ def _envelopes() -> Iterator[Subject]:
 
 
 def _null_options() -> tuple[Spoiled, ...]:
-    """`null` for an absent header field: the field must be left out."""
+    """`null` for an absent header field: the field must be omitted."""
     data = b"\xa2" + PayloadHdr(leaf(1)).encode()[1:]
     options = list(PAYLOAD_HDR)[1:]
     return tuple((f"{name}: null for none", "CBOR", data + bytes((key, 0xF6))) for key, name in enumerate(options, 2))
@@ -138,7 +138,7 @@ def _steps() -> tuple[Spoiled, ...]:
 
 
 def _combined(data: bytes, item: spans.Item) -> Iterator[Spoiled]:
-    """Two things wrong at once: CBOR is judged before SIZE, and SIZE before VERSION."""
+    """Two faults at once: CBOR is checked before SIZE, and SIZE before VERSION."""
     pairs = list(zip(item.children[::2], item.children[1::2], strict=True)) if item.major == spans.MAP else []
     values = [value for _, value in pairs] or list(item.children)
     strings = [one for one in values if one.major == spans.BSTR and one.argument == 32]
@@ -169,7 +169,7 @@ def _subject(subject: Subject) -> Doc:
 
 
 def _edit(valid: bytes, bad: bytes) -> Doc:
-    """What to change in the valid bytes: all but what the two begin and end with."""
+    """The edit of the valid bytes: everything except the common prefix and suffix."""
     shorter = min(len(valid), len(bad))
     at = next((i for i in range(shorter) if valid[i] != bad[i]), shorter)
     kept = next((i for i in range(shorter - at) if valid[-1 - i] != bad[-1 - i]), shorter - at)

@@ -1,4 +1,4 @@
-"""A scenario as it runs: each step's input, and what the hub answered."""
+"""Records a scenario: the input of each step and the hub's answer."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -13,7 +13,7 @@ SCHEMA = naming.schema_id("chat.v1")
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a client decides about a message."""
+    """The choices of a client for a message."""
 
     client: str
     label: bytes
@@ -37,7 +37,7 @@ class Scenario:
         self._steps: list[Doc] = []
 
     def compose(self, draft: Draft) -> tuple[Msg, Doc]:
-        """The signed message, and all that went into it."""
+        """The signed message with all its inputs."""
         self._clients.add(draft.client)
         key = signing_key(draft.client)
         ephemeral = dh_key(f"{self.name}/ephemeral/{next(self._numbers)}")
@@ -69,13 +69,13 @@ class Scenario:
         return made, inputs
 
     def submit(self, note: str, draft: Draft, hub_ts: int) -> Msg:
-        """Send a message as its client made it."""
+        """Send a message as its client created it."""
         made, inputs = self.compose(draft)
         self._step(note, made.encode(), hub_ts, {"inputs": inputs})
         return made
 
     def submit_bytes(self, note: str, data: bytes, hub_ts: int, **remarks: object) -> None:
-        """Send bytes that no client made this way: a replay, or something damaged."""
+        """Send bytes that no client created: a replay, or something damaged."""
         self._step(note, data, hub_ts, remarks)
 
     def authorize(self, note: str, name: str, token: CapToken, hub_ts: int) -> None:
@@ -126,7 +126,7 @@ class Scenario:
 
 
 def _log(label: bytes, log: Log) -> Doc:
-    """One label at the end. The proof of leaf m is the consistency proof from size m as well."""
+    """One label at the end. The proof of leaf m is also the consistency proof from size m."""
     size = log.tree.size
     return {
         "label": label,

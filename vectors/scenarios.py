@@ -1,4 +1,4 @@
-"""Scenarios A to C: one writer, several writers, and an epoch that ends."""
+"""Scenarios A to C: one writer, several writers, and the end of an epoch."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def _wrong_by_itself(run: Scenario, label: bytes) -> None:
     good, _ = run.compose(Draft("alice", label, 8, 7, b"spoiled"))
     data = good.encode()
     other_profile = Profile(epoch_sec=0, pad_block=0).profile_id()
-    short_ct = bytes(39)  # one byte less than enc and the two lengths take
+    short_ct = bytes(39)  # one byte shorter than enc and the two lengths
     spoiled: list[tuple[str, bytes]] = [
         ("a byte after the end", data + b"\0"),
         ("the last byte missing", data[:-1]),
@@ -67,7 +67,7 @@ def _resigned(
     client_seq: int | None = None,
     prev_ack: int | None = None,
 ) -> bytes:
-    """Alice's message with something else in it and a signature that holds."""
+    """Alice's message with other content and a valid signature."""
     return msg.sign(
         signing_key("alice"),
         profile_id=profile_id or good.profile_id,

@@ -1,4 +1,4 @@
-"""ciphertext.json: payloads sealed in every shape, with each value on the way."""
+"""ciphertext.json: sealed payloads of every shape, with all intermediate values."""
 
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ PLAIN = PayloadHdr(SCHEMA)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What varies from one sealing to the next."""
+    """The inputs that vary between cases."""
 
     name: str
     profile: Profile = BARE
@@ -137,7 +137,7 @@ def _attachment(opened: Opened, place: Place, index: int, plain: bytes, part: Se
 
 
 def _refused() -> list[Doc]:
-    """One ciphertext, damaged; `fault` is CBOR, SIZE or, where only a key tells, UNVERIFIED."""
+    """One ciphertext, damaged; `fault` is CBOR, SIZE or, if only a key can detect it, UNVERIFIED."""
     case = Case("refused", PADDED, auth_ref=AUTH_REF, client_seq=2, prev_ack=1)
     good = _seal(case)[3]
     hdr_len, body_len = (int.from_bytes(good[at : at + 4], "big") for at in (32, 36))
@@ -174,7 +174,7 @@ def _refused() -> list[Doc]:
 
 
 def _sealed_by_hand(place: Place, header: PayloadHdr) -> bytes:
-    """What the sealer refuses to make."""
+    """Inputs that the sealer rejects."""
     sealer = Sealer(READER.public_key, place, dh_key("ciphertext/refused/cap_ref"))
     sealed_hdr = sealer.context.seal(place.aad(), header.encode())
     key = sealer.context.export(b"veen/body-k", KEY_BYTES)
@@ -183,5 +183,5 @@ def _sealed_by_hand(place: Place, header: PayloadHdr) -> bytes:
 
 
 def _zeroed(good: bytes, end: int) -> bytes:
-    """From the header on, with everything from `end` on zero."""
+    """From the header on, with zeros from `end` on."""
     return good[40:end] + bytes(len(good) - end)

@@ -1,4 +1,4 @@
-"""Where each item of a valid encoding begins and ends, so that one of them can be spoiled and the rest left alone."""
+"""The start and end of each item in a valid encoding, so a single item can be damaged."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 UINT, NINT, BSTR, TEXT, ARRAY, MAP, TAG, SIMPLE = range(8)
 _WIDTHS = {24: 1, 25: 2, 26: 4, 27: 8}
 
-# What the fields are called: an object's in order, a list's one item in a list, None for a plain value.
+# Names of the fields: an object's in order, a list's single item in a list, None for a plain value.
 Names: TypeAlias = "Mapping[str, Any] | list[Any] | None"
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One item: its head is `start:content`, all of it is `start:end`. A map's children are keys and values in turn."""
+    """One item: its head is `start:content`, all of it `start:end`. The children of a map alternate keys and values."""
 
     name: str
     names: Names
@@ -26,7 +26,7 @@ class Item:
 
     @property
     def field(self) -> str:
-        """Its own name, without those of the objects around it."""
+        """Its own name, without those of the enclosing objects."""
         return self.name.rpartition(".")[2]
 
     @property
@@ -35,7 +35,7 @@ class Item:
 
 
 def read(data: bytes, names: Names, name: str = "", pos: int = 0) -> Item:
-    """The item at `pos` of an encoding that is known to be valid."""
+    """The item at `pos` of a valid encoding."""
     major, info = data[pos] >> 5, data[pos] & 0x1F
     content = pos + 1 + _WIDTHS.get(info, 0)
     argument = info if info < 24 else int.from_bytes(data[pos + 1 : content], "big")

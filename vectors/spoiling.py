@@ -1,7 +1,7 @@
-"""Named ways to spoil an encoding, each with the fault that a reader must find.
+"""Named ways to damage an encoding, each with the fault that a reader must report.
 
-A fault is CBOR where the bytes are not the one deterministic encoding of the object's fields, SIZE where they are
-and a field has the wrong length, and VERSION where only the version is wrong. Where several hold, the first counts.
+The fault is CBOR if the bytes are not the deterministic encoding of the object's fields, SIZE if they are and a field
+has the wrong length, and VERSION if only the version is wrong. If several apply, the first counts.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ TRIMMED = {"witness_sigs"}
 OPEN_MAPS = {"detail"}
 
 NULL, UNDEFINED = b"\xf6", b"\xf7"
-# What no field ever holds.
+# Values that no field ever has.
 STRANGERS = {
     "null": NULL,
     "undefined": UNDEFINED,
@@ -31,7 +31,7 @@ HUGE = b"\xff" * 8
 
 
 def whole(data: bytes) -> Iterator[Spoiled]:
-    """What can be wrong with the bytes as a whole."""
+    """Faults of the bytes as a whole."""
     yield "empty", "CBOR", b""
     yield "first byte only", "CBOR", data[:1]
     yield "first half only", "CBOR", data[: len(data) // 2]
@@ -48,7 +48,7 @@ def whole(data: bytes) -> Iterator[Spoiled]:
 
 
 def within(data: bytes, item: Item, depth: int) -> Iterator[Spoiled]:
-    """What can be wrong with an item, and down to `depth` with those in it; of a list, only with its first."""
+    """Faults of an item and, down to `depth`, of its children; in a list, only of the first."""
     for name, fault, replacement in _spoil(data, item):
         where = item.name or "whole"
         yield f"{where}: {name}", fault, data[: item.start] + replacement + data[item.end :]
@@ -80,7 +80,7 @@ def _spoil(data: bytes, item: Item) -> Iterator[Spoiled]:
 
 
 def _longer_heads(item: Item) -> Iterator[tuple[int, bytes]]:
-    """Every head that says the same in more bytes than it need be, with its length."""
+    """Every head that encodes the same in more bytes than necessary, with its length."""
     for info, width in ((24, 1), (25, 2), (26, 4), (27, 8)):
         least = 24 if width == 1 else 1 << 4 * width
         if item.argument < least:
@@ -125,7 +125,7 @@ def _bstr(content: bytes) -> bytes:
 
 
 def _container(data: bytes, item: Item) -> Iterator[Spoiled]:
-    """What arrays and maps have in common. A count that is off by one shifts everything after it."""
+    """Faults that arrays and maps share. A count that is off by one shifts everything after it."""
     content, top = data[item.content : item.end], item.major << 5
     yield "indefinite length", "CBOR", bytes((top | 0x1F,)) + content + b"\xff"
     yield "count in two bytes", "CBOR", bytes((top | 24, item.argument)) + content

@@ -13,7 +13,7 @@ LARGE_PAIRS = ((1, 64), (32, 64), (33, 64), (37, 64), (63, 64), (31, 63), (32, 6
 
 
 def leaf(number: int) -> bytes:
-    """Leaf `number`, from 1: 32 bytes of that value."""
+    """Leaf `number`, counted from 1: 32 bytes of that value."""
     return bytes((number,)) * 32
 
 
@@ -103,7 +103,7 @@ def _refused_inclusion() -> list[Doc]:
         ("a size of one more", 5, 12),
     ]
     cases += [{"name": name, "size": size, "stream_seq": seq, "cbor": good.encode()} for name, seq, size in misread]
-    # The root is always the signed one of the tree of 11; the leaf is always the fifth.
+    # The root is always the signed root of the tree of 11; the leaf is always the fifth.
     return [{**case, "leaf_hash": leaf(5), "mmr_root": _root(11)} for case in cases]
 
 

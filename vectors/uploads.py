@@ -1,4 +1,4 @@
-"""upload.json: leave to bring an attachment, and proofs that give none."""
+"""upload.json: proofs that permit the upload of an attachment, and invalid proofs."""
 
 from dataclasses import replace
 

@@ -1,1 +1,1 @@
-"""Golden states of the overlays, and the code that writes them."""
+"""Golden states of the overlays, and the code that generates them."""

@@ -1,4 +1,4 @@
-"""The logs by which a realm is run: classes of labels, schemas, authority records, revocations, capabilities."""
+"""Logs that administer a realm: label classes, schemas, authority records, revocations, capabilities."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The logs of an air-gap bridge whose states are golden."""
+"""Logs of an air-gap bridge with golden states."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +30,7 @@ KEY, LABEL, WRITER, PROFILE = (
 
 
 def origin(seq: int) -> EventOrigin:
-    """The entry with this number of the export stream."""
+    """The entry with this number in the export stream."""
     ct_hash = secret(f"bridge ciphertext {seq}")
     leaf = naming.leaf_hash(LABEL, PROFILE, ct_hash, WRITER, seq)
     root = secret(f"bridge root {seq}")

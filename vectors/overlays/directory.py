@@ -1,4 +1,4 @@
-"""The logs of a directory and of connections whose states are golden."""
+"""Logs of a directory and of connections with golden states."""
 
 from collections.abc import Callable
 from dataclasses import replace

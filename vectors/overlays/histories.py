@@ -1,4 +1,4 @@
-"""The logs whose states are golden: each rule of an overlay at least once, each kind of fault at least once."""
+"""Logs with golden states: each rule of an overlay and each kind of fault at least once."""
 
 from vectors.form import secret
 from vectors.overlays.logs import START, Line, msg_id

@@ -1,4 +1,4 @@
-"""The log of identity's golden states: every event, every rule of folding, and what is wrong with the rest."""
+"""The identity log with golden states: every event, every rule of the fold, and every kind of fault."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""How a log and what it comes to are written down."""
+"""The format of a log and its states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ CLIENTS = tuple(secret(f"overlay client {number}") for number in range(3))
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One entry to be: what it says, or the bytes it has instead; who wrote it, and how long after the one before."""
+    """A planned entry: its event or raw bytes, its writer, and the time since the entry before."""
 
     note: str
     event: Event
@@ -44,7 +44,7 @@ def entries(lines: Sequence[Line]) -> list[FoldEntry]:
 
 
 def folded(overlay: AnyOverlay, lines: Sequence[Line]) -> Doc:
-    """A log, the state after every entry of it, and what is wrong with the entries that changed nothing."""
+    """A log, the state after each entry, and the faults of entries that changed nothing."""
     log = entries(lines)
     whole, summary = fold(overlay, log), summarise(overlay, log, first_places(overlay, log))
     return {

@@ -1,4 +1,4 @@
-"""The logs of the nine operation profiles whose states are golden."""
+"""Logs of the nine operation profiles with golden states."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

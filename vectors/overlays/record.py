@@ -1,4 +1,4 @@
-"""The logs of a recorder: events of its streams, and what its administrator says."""
+"""Logs of a recorder: events of its streams, and its administration."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,1 +1,1 @@
-"""Known answers of VEIL, and the code that writes ours."""
+"""Known answers of VEIL, and the code that generates ours."""

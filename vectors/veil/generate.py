@@ -9,7 +9,7 @@ from vectors.veil.shards import erasure, objects
 
 FOLDER = Path(__file__).parent
 
-# `dialect.json` is not here: its figures are copied by hand, so that nothing of ours can change them.
+# `dialect.json` is not here: its figures are copied by hand, so our code cannot change them.
 GENERATED: dict[str, Callable[[], Doc]] = {
     "channels.json": channels,
     "erasure.json": erasure,

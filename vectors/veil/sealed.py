@@ -1,4 +1,4 @@
-"""Feeds, letters and groups: the keys and tags that follow from a few secrets, and what is sealed with them."""
+"""Feeds, private messages and groups: keys and tags derived from a few secrets, and sealed objects."""
 
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId, KEMKeyPair
 
@@ -14,7 +14,7 @@ _SUITE = CipherSuite.new(KEMId.DHKEM_X25519_HKDF_SHA256, KDFId.HKDF_SHA256, AEAD
 
 
 def secret(name: str) -> bytes:
-    """32 bytes for a key that everyone may know."""
+    """32 bytes for a publicly known key."""
     return h(b"veil vectors/" + name.encode())
 
 
@@ -35,7 +35,7 @@ def _feed() -> Doc:
 
 
 def _private() -> Doc:
-    """Sealed with a fixed ephemeral key and content key, which must never be done but here."""
+    """Sealed with a fixed ephemeral key and content key, which is allowed only here."""
     recipient, sender, ephemeral = DeliveryKey(secret("recipient")), SigningKey(secret("sender")), secret("ephemeral")
     address, content_key = Recipient(recipient.public_key).address(2, EPOCH), secret("content key")
     letter = write_letter(address, sender, b"hello, Bob")
@@ -58,7 +58,7 @@ def _private() -> Doc:
 
 
 def _hpke(public_key: bytes, ephemeral: bytes, info: bytes, plaintext: bytes) -> tuple[bytes, bytes]:
-    """By another library, since ours draws its own ephemeral key and cannot be told to take this one."""
+    """Made with another library, because ours generates its own ephemeral key."""
     pair = KEMKeyPair(
         _SUITE.kem.deserialize_private_key(ephemeral),
         _SUITE.kem.deserialize_public_key(DeliveryKey(ephemeral).public_key),

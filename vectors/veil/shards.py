@@ -15,18 +15,18 @@ ADDRESS = Address(h(b"veil vectors/tag"), 40, 20_000)
 KEY = h(b"veil vectors/key")
 SEED = h(b"veil vectors/seed")
 NONCE = h(b"veil vectors/nonce")[:24]
-# Numbers of every width, so that every head is met.
+# Numbers of every width, so every head occurs.
 WIDE = Address(h(b"veil vectors/wide"), 65_535, 4_294_967_295)
 NARROW = Address(h(b"veil vectors/narrow"), 1, 0)
 
 
 def payload(size: int) -> bytes:
-    """Bytes anyone can make again: the low byte of each place, times 7."""
+    """Reproducible bytes: the low byte of each position, times 7."""
     return bytes(place * 7 & 0xFF for place in range(size))
 
 
 def objects() -> Doc:
-    """Published payloads. Shards of small buckets are given whole, of larger ones by their ids."""
+    """Published payloads. Small shards are included completely, larger ones by their ids."""
     cases = [
         ("an empty payload", 0, ADDRESS, Flags.NONE, False, ErasureMode.HARDENED),
         ("a few bytes", 12, ADDRESS, Flags.ACK_REQUESTED, False, ErasureMode.HARDENED),
@@ -82,7 +82,7 @@ def _published(name: str, size: int, address: Address, flags: Flags, signed: boo
 
 
 def erasure() -> Doc:
-    """The code on a few bytes, and the hardened transform on its own."""
+    """The code on a few bytes, and the hardened transform alone."""
     codes = []
     for profile in PROFILES:
         data = Random(profile.k).randbytes(4 * profile.k)

@@ -87,4 +87,4 @@ def test_the_python_in_the_readme_runs() -> None:
 
 def test_the_limits_page_says_how_many_signatures_are_checked_at_once() -> None:
     page = (ROOT / "docs" / "limits.md").read_text("utf-8")
-    assert f"| signatures that are checked at once | {submit.AT_ONCE};" in page
+    assert f"| signatures that are checked at once | {submit.MAX_CHECKS};" in page

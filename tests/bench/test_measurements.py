@@ -92,7 +92,7 @@ def test_a_log_that_does_not_grow_is_not_waited_for(tmp_path: Path, monkeypatch:
 def test_a_hub_that_does_not_start_is_reported_with_its_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as caught:
         HubProcess(tmp_path / "none", "--workers", "0")
-    assert "not a hub's data directory" in str(caught.value)
+    assert "not a data directory of a hub" in str(caught.value)
 
 
 def test_a_hub_that_exits_under_load_is_reported(tmp_path: Path) -> None:

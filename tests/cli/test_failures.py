@@ -181,7 +181,7 @@ def test_only_what_the_system_says_of_a_path_is_blamed_on_the_path() -> None:
 
 @pytest.mark.parametrize("kind", [Unavailable, lambda text: Refused("E.UNAVAILABLE", text)])
 def test_damage_at_the_hub_is_for_whoever_runs_it_to_look_at(kind: Callable[[str], VeenError]) -> None:
-    error = kind("what the hub keeps is damaged: entry: no")
+    error = kind("stored data of the hub is damaged: entry: no")
     row = exit_status.kind_of(error)
     assert row is not None
     told = exit_status.hints(error, row)

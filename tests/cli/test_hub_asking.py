@@ -71,10 +71,10 @@ def test_health_and_status_show_a_bad_state_in_which_the_hub_accepts(veen: Veen,
     damage = Malformed("nodes", f"{hub.data_dir}/index/nodes/x is damaged")
     hub.loop.call_soon_threadsafe(hub.service.conditions.enter, Reason.DAMAGE, damage)
     assert veen.done("hub", "health", "--hub", url(hub)).facts()["bad_states"] == "damage"
-    assert veen.done("hub", "status", "--hub", url(hub)).facts()["trouble"] == "what the hub keeps is damaged"
+    assert veen.done("hub", "status", "--hub", url(hub)).facts()["trouble"] == "stored data of the hub is damaged"
     shown = veen.done("hub", "status", "--hub", url(hub), "--json").json()
     assert shown["state"] == "ready"
-    assert shown["bad_states"] == [{"reason": "damage", "text": "what the hub keeps is damaged", "refused": 1}]
+    assert shown["bad_states"] == [{"reason": "damage", "text": "stored data of the hub is damaged", "refused": 1}]
 
 
 def test_a_hub_that_does_not_accept_says_why(veen: Veen, hub: Hub) -> None:

@@ -114,7 +114,7 @@ def test_work_and_networks_reach_the_hub(veen: Veen, data_dir: Path) -> None:
         who = ("--hub", told["url"], "--client", data_dir.parent / "alice", "--pin", data_dir)
         ran = veen("send", "--stream", "doors", "--body", "x", *who)
         assert ran.status == 5
-        assert ran.error.startswith("E.AUTH/PREFILTER_REJECT: no messages are taken from this address")
+        assert ran.error.startswith("E.AUTH/PREFILTER_REJECT: this hub does not accept messages from your address")
     with background(veen, data_dir, "--admission", "open", "--pow-difficulty", 4) as told:
         who = ("--hub", told["url"], "--client", data_dir.parent / "alice", "--pin", data_dir)
         assert veen.done("send", "--stream", "doors", "--body", "x", *who).status == 0
@@ -171,7 +171,7 @@ def test_a_folder_that_is_no_hub_is_named(veen: Veen, tmp_path: Path) -> None:
     for options in ([], ["--foreground"]):
         ran = veen("hub", "start", "--data-dir", tmp_path / "none", *ANYWHERE, *options)
         assert ran.status == 6
-        assert "is not a hub's data directory" in ran.error
+        assert "is not a data directory of a hub" in ran.error
         assert "veen hub init" in ran.err
 
 
@@ -439,6 +439,6 @@ def test_a_reader_of_a_damaged_hub_is_told_what_its_operator_can_do(veen: Veen, 
     with background(veen, data_dir, "--admission", "open") as told:
         ran = veen("stream", *client, "--hub", told["url"])
     assert ran.status == 6
-    assert "what the hub keeps is damaged" in ran.error
+    assert "stored data of the hub is damaged" in ran.error
     assert "veen fsck DIR" in ran.err
     assert "may work later" not in ran.err

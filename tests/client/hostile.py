@@ -211,7 +211,7 @@ class HostileHub:
     def page(self, asked: StreamRequest) -> StreamResponse:
         log = self.logs.get(asked.label)
         if log is None or not log.entries:
-            raise Refused("E.NOT_FOUND", "nothing is logged under this label")
+            raise Refused("E.NOT_FOUND", "this label has no entries")
         last = min(asked.to_seq or log.tree.size, log.tree.size, asked.from_seq + PAGE - 1)
         items = [StreamItem(seq, *log.entries[seq - 1]) for seq in range(asked.from_seq, last + 1)]
         if self.lying and self.on_items:

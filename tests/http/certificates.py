@@ -1,4 +1,4 @@
-"""A self-signed certificate for localhost, made anew for each run."""
+"""A self-signed certificate for localhost, created for each run."""
 
 import datetime
 import ssl

@@ -1,4 +1,4 @@
-"""An HTTP/2 client that can be told to be slow, greedy or rude."""
+"""An HTTP/2 client that can be slow, greedy or violate the protocol."""
 
 from dataclasses import dataclass, field
 
@@ -21,7 +21,7 @@ from tests.http.loopback import Client, House
 
 @dataclass
 class Reply:
-    """What has come back on one stream."""
+    """What was received on one stream."""
 
     status: int = 0
     headers: dict[bytes, bytes] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class H2Client:
         self.client.send(self.h2.data_to_send())
 
     def ask(self, method: str, path: str, body: bytes | None = None, *fields: tuple[str, str], end: bool = True) -> int:
-        """Send a request, as much of its body as one frame takes, and say which stream it has."""
+        """Send a request with one frame of its body; returns its stream."""
         stream_id = self.h2.get_next_available_stream_id()
         self.replies[stream_id] = Reply()
         head = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "hub"), *fields]
@@ -60,7 +60,7 @@ class H2Client:
         return stream_id
 
     async def turn(self) -> bool:
-        """Read once; False where the server has closed."""
+        """Read once; returns False if the server has closed."""
         try:
             data = await self.client.reader.read(1 << 16)
         except ConnectionError:
@@ -101,7 +101,7 @@ class H2Client:
         return reply
 
     async def ended(self) -> int | None:
-        """Read to the end, and return the code of the GOAWAY."""
+        """Read to the end; returns the code of the GOAWAY."""
         while await self.turn():
             pass
         return None if self.goaway is None else self.goaway.error_code

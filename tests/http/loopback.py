@@ -1,4 +1,4 @@
-"""A real server on 127.0.0.1 with an app whose answers the test holds in its hand, and raw clients to try it with."""
+"""A real server on 127.0.0.1 with an app whose responses the test controls, and raw clients."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ BODY_LIMIT = 1000
 
 
 class Recorder:
-    """A WebSocket handler that keeps what it hears."""
+    """A WebSocket handler that records its messages."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[bytes] = asyncio.Queue()
@@ -47,7 +47,7 @@ class Recorder:
 
 
 class Taker:
-    """An upload that keeps what it hears and does as its path says; the test holds its answer."""
+    """An upload that records its data and behaves as its path says; the test sends its response."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -93,7 +93,7 @@ class Taker:
 
 @dataclass
 class Echo:
-    """Answers at once with method, path, query and body; under /later it waits for the test, /big sends much."""
+    """Responds at once with method, path, query and body; /later waits for the test, /big sends much data."""
 
     limit: int = BODY_LIMIT
     big: bytes = b""
@@ -156,7 +156,7 @@ class Echo:
         return recorder
 
     async def waits(self, count: int) -> None:
-        """Until so many answers are held back."""
+        """Wait until `count` responses are held back."""
         while len(self.later) < count:
             await self.arrivals.get()
 
@@ -179,12 +179,12 @@ class House:
 
     @property
     def callers(self) -> int:
-        """How many addresses have a connection."""
+        """The number of addresses with a connection."""
         assert self.server._service is not None
         return len(self.server._service.roster.callers)
 
     def know(self, client: "Client") -> "Client":
-        """Hang up for it when the test is over, however it ends."""
+        """Close it when the test is over, however it ends."""
         self.clients.append(client)
         return client
 
@@ -198,7 +198,7 @@ class Answer:
 
 @dataclass
 class Client:
-    """Sends what it is told to, byte for byte."""
+    """Sends raw bytes."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -218,7 +218,7 @@ class Client:
         return await self.answer()
 
     async def ended(self) -> bytes:
-        """What comes until the server closes; a reset counts as the end."""
+        """Everything until the server closes; a reset counts as the end."""
         try:
             return await self.reader.read()
         except ConnectionError:
@@ -236,7 +236,7 @@ class Client:
 async def house(
     settings: HttpSettings | None = None, tls: ssl.SSLContext | None = None, app: Echo | None = None
 ) -> AsyncIterator[House]:
-    """A server that counts connections from this machine, too, so that each test also shows that counts come to 0."""
+    """A server that also counts connections from this machine, so that each test checks that counts return to 0."""
     settings = replace(settings or HttpSettings(), uncounted_networks=())
     faults: list[tuple[str, BaseException]] = []
     server = HttpServer(lambda place, error: faults.append((place, error)))
@@ -253,7 +253,7 @@ async def house(
 
 
 def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Run it to its end; what hangs fails."""
+    """Run a test coroutine; fails if it hangs."""
     asyncio.run(asyncio.wait_for(test(), PATIENCE_S))
 
 

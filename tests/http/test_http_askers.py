@@ -1,4 +1,4 @@
-"""What an app knows of who asks, and what bodies in many pieces take: the same in both protocols."""
+"""What an app knows about the client, and bodies in many pieces: the same in both protocols."""
 
 import asyncio
 import socket
@@ -17,13 +17,13 @@ from tests.http.loopback import Echo, House, get, house, run
 
 
 def place(home: House) -> Any:
-    """The server's end of the only connection."""
+    """The server's side of the only connection."""
     assert home.server._service is not None
     (found,) = home.server._service.roster.connections
     return found
 
 
-# Who asks.
+# The client.
 
 
 def test_requests_say_which_connection_they_are_of() -> None:
@@ -57,7 +57,7 @@ def test_a_request_is_lost_with_its_connection() -> None:
             assert not any(request.is_lost() for request in (first, second, last))
             for client in (one, third.client):
                 raw = client.writer.get_extra_info("socket")
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # leave with a reset
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close with a reset
                 client.writer.transport.abort()
             while home.server.connections > 1:
                 await asyncio.sleep(0.001)
@@ -113,7 +113,7 @@ def test_a_body_in_tiny_pieces_takes_little_more_than_its_size(protocol: str) ->
 
 
 def body_bytes(home: House) -> int:
-    """How much of the body has come."""
+    """The number of body bytes received so far."""
     if not home.server.connections:
         return 0
     connection = place(home)
@@ -132,7 +132,7 @@ def test_a_body_is_put_together_from_its_pieces(cuts: tuple[int, ...]) -> None:
             plain, second = await home.connect(), await connected(home)
             chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
             head = b"POST / HTTP/1.1\r\nhost: hub\r\ntransfer-encoding: chunked\r\n\r\n"
-            for _ in range(2):  # nothing of the first is left for the second
+            for _ in range(2):  # the first leaves nothing behind
                 assert (await plain.ask(head + chunks + b"0\r\n\r\n")).body == b"POST /  " + body
                 stream_id = second.ask("POST", "/", end=False)
                 for piece in pieces:

@@ -1,4 +1,4 @@
-"""The lengths of HTTP/2 frames, however they are cut."""
+"""The lengths of HTTP/2 frames, however the input is split."""
 
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ def frame(length: int, kind: int = 0) -> bytes:
 
 
 def portions(meter: FrameMeter, data: bytes, most: int) -> list[bytes] | None:
-    """The portions that a connection would take of it, turn by turn; None where it holds a frame that is too long."""
+    """The portions that a connection would process per turn; None if a frame is too long."""
     found: list[bytes] = []
     at = 0
     while at < len(data):

@@ -1,4 +1,4 @@
-"""HTTP/2 in clear by prior knowledge; the same connections over TLS are in test_http_tls.py."""
+"""HTTP/2 in clear text by prior knowledge; the same connections over TLS are in test_http_tls.py."""
 
 import asyncio
 import socket
@@ -80,7 +80,7 @@ def test_a_large_answer_respects_the_windows_of_the_peer() -> None:
             window = 65535
             while len(client.replies[big].body) < window:
                 await client.turn()
-            # The connection's window is used up; what has no body still passes.
+            # The connection's window is used up; responses without body still pass.
             assert (await client.reply(client.ask("GET", "/empty"))).status == 204
             assert len(client.replies[big].body) == window
             client.greedy = True
@@ -103,7 +103,7 @@ def test_frames_leave_without_waiting_for_each_other() -> None:
 
 
 def place(home: House) -> Connection:
-    """The server's end of the only connection."""
+    """The server's side of the only connection."""
     (only,) = home.server._service.roster.connections  # type: ignore[union-attr]
     return only
 
@@ -218,7 +218,7 @@ def test_an_unknown_path_is_answered_without_its_body_and_once() -> None:
     run(test)
 
 
-def test_a_client_that_expects_100_is_told_to_go_on() -> None:
+def test_a_client_that_expects_100_gets_100_continue() -> None:
     async def test() -> None:
         async with house() as home:
             client = await connected(home)
@@ -311,7 +311,7 @@ def test_resets_one_by_one_are_counted_too() -> None:
     async def test() -> None:
         async with house(HttpSettings(max_h2_resets=20)) as home:
             client = await connected(home)
-            # One less than it takes: the client's SETTINGS count as well.
+            # One less than the limit: the client's SETTINGS count as well.
             for count in range(20):
                 stream_id = client.ask("GET", "/later")
                 await home.app.waits(count + 1)
@@ -392,7 +392,7 @@ def test_an_answer_that_is_not_taken_is_given_up() -> None:
     run(test)
 
 
-def test_an_idle_connection_is_told_to_go() -> None:
+def test_an_idle_connection_gets_a_goaway() -> None:
     async def test() -> None:
         async with house(HttpSettings(idle_timeout_s=0.05)) as home:
             client = await connected(home)
@@ -428,7 +428,7 @@ def test_stop_lets_the_streams_finish_and_takes_no_new_ones() -> None:
             stopping = asyncio.create_task(home.server.stop(PATIENCE_S))
             assert await idle.ended() == ErrorCodes.NO_ERROR
             late = client.ask("GET", "/late")
-            # The client's own h2 falls silent at a GOAWAY, so its frames are looked at one by one.
+            # The client's h2 stops at a GOAWAY, so its frames are parsed one by one.
             data = b""
             while (3, late) not in frames(data):
                 data += await client.client.reader.read(1 << 16)
@@ -445,7 +445,7 @@ def test_stop_lets_the_streams_finish_and_takes_no_new_ones() -> None:
 
 
 def frames(data: bytes) -> list[tuple[int, int]]:
-    """The kind and the stream of each frame."""
+    """The type and the stream of each frame."""
     found = []
     while data:
         size = int.from_bytes(data[:3])
@@ -454,7 +454,7 @@ def frames(data: bytes) -> list[tuple[int, int]]:
     return found
 
 
-def test_a_client_that_leaves_before_its_answer_disturbs_nobody() -> None:
+def test_a_client_that_leaves_before_its_response_disturbs_no_other() -> None:
     async def test() -> None:
         async with house() as home:
             leaver, stayer = await connected(home), await connected(home)

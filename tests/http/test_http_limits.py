@@ -1,4 +1,4 @@
-"""What a peer can cost: time, connections, memory. And how a server ends."""
+"""Limits on what a peer can use: time, connections, memory. And how a server stops."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 async def gone(home: House) -> None:
-    """Until the server has no connection left."""
+    """Wait until the server has no connection."""
     while home.server.connections:
         await asyncio.sleep(0.005)
 
@@ -48,7 +48,7 @@ def test_a_request_that_does_not_come_to_its_end_is_given_up(part: bytes, reason
 @pytest.mark.parametrize("step", [b"x", b"y" * 5000])
 def test_dribbling_does_not_extend_the_time_for_a_body(step: bytes) -> None:
     async def test() -> None:
-        # The server's clock is slow on a busy machine. At this rate, what was sent grants no time.
+        # The server's clock is slow on a busy machine. At this rate, the data sent grants no time.
         settings = replace(HASTY, min_bytes_per_s=1 << 30)
         async with house(settings, app=Echo(limit=MIB)) as home:
             client = await home.connect()
@@ -90,13 +90,13 @@ def test_a_head_is_not_late_while_we_do_not_listen() -> None:
             assert (await other.ask(get("/")[:-2])).status == 408
             home.app.later[0][1](Response(200, b"late"))
             assert (await held.answer()).body == b"late"
-            await asyncio.sleep(0.15)  # for the sweep to look at it, well within its time
+            await asyncio.sleep(0.15)  # until the timer checks it, well within its time
             assert (await held.ask(b"\r\n")).body == b"GET /next  "
 
     run(test)
 
 
-def test_an_idle_connection_is_closed_without_a_word() -> None:
+def test_an_idle_connection_is_closed_without_a_response() -> None:
     async def test() -> None:
         async with house(HASTY) as home:
             silent, used = await home.connect(), await home.connect()
@@ -130,13 +130,13 @@ def test_one_timer_serves_all_connections() -> None:
                 client.send(post("/", b"body")[:-1])
             assert (await clients[0].ask(b"y")).status == 200
             timers: list[object] = loop._scheduled  # type: ignore[attr-defined]
-            # One of the server, one of this test's own patience.
+            # One of the server, one of this test.
             assert len(timers) == 2
 
     run(test)
 
 
-def test_a_caller_beyond_the_cap_is_told_so_and_another_takes_a_free_place() -> None:
+def test_a_connection_beyond_the_limit_gets_503_and_a_free_place_is_reused() -> None:
     async def test() -> None:
         async with house(HttpSettings(max_connections=2)) as home:
             first, second = await home.connect(), await home.connect()
@@ -155,7 +155,7 @@ def test_a_caller_beyond_the_cap_is_told_so_and_another_takes_a_free_place() -> 
     run(test)
 
 
-def test_an_address_beyond_its_cap_is_told_so_and_others_are_not() -> None:
+def test_an_address_beyond_its_limit_gets_503_and_others_do_not() -> None:
     async def test() -> None:
         async with house(HttpSettings(max_connections_per_address=2)) as home:
             first, second = await home.connect(), await home.connect()
@@ -171,18 +171,18 @@ def test_an_address_beyond_its_cap_is_told_so_and_others_are_not() -> None:
             while home.server.connections == 4:
                 await asyncio.sleep(0.001)
             assert (await (await home.connect()).ask(get("/"))).status == 200
-            assert home.server.turned_away == {"total": 0, "address": 1}
+            assert home.server.refused_connections == {"total": 0, "address": 1}
 
     run(test)
 
 
-def test_who_is_turned_away_at_the_total_is_counted_as_such() -> None:
+def test_connections_refused_at_the_total_are_counted_as_such() -> None:
     async def test() -> None:
         async with house(HttpSettings(max_connections=1, max_connections_per_address=1)) as home:
             first = await home.connect()
             assert (await first.ask(get("/"))).status == 200
             assert (await (await home.connect()).answer()).body == b"too many connections\n"
-            assert home.server.turned_away == {"total": 1, "address": 0}
+            assert home.server.refused_connections == {"total": 1, "address": 0}
 
     run(test)
 
@@ -216,13 +216,13 @@ def test_a_network_the_operator_names_is_not_counted(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.255.0.9", "::1", "::ffff:127.0.0.1"])
-def test_unless_told_otherwise_this_machine_is_not_counted(address: str) -> None:
+def test_loopback_connections_are_not_counted_by_default(address: str) -> None:
     assert caller_of(address, HttpSettings().uncounted_networks) is None
     assert caller_of("10.0.0.1", HttpSettings().uncounted_networks) is not None
 
 
 @pytest.mark.parametrize("rudely", [False, True])
-def test_a_client_that_leaves_before_its_answer_disturbs_nobody(rudely: bool) -> None:
+def test_a_client_that_leaves_before_its_response_disturbs_no_other(rudely: bool) -> None:
     async def test() -> None:
         async with house() as home:
             leaver, stayer = await home.connect(), await home.connect()
@@ -254,7 +254,7 @@ def test_no_more_requests_are_taken_than_may_wait() -> None:
             await home.app.waits(4)
             other = await home.connect()
             await other.ask(get("/the-rest-has-been-read"))
-            # A slice of input holds at most one of these, so at most one more has slipped in.
+            # A piece of input has at most one of these, so at most one more was processed.
             assert 4 <= len(home.app.later) <= 5
             answered = 0
             while answered < 50:
@@ -279,7 +279,7 @@ def test_many_tiny_pipelined_requests_are_all_answered_in_order() -> None:
 
 
 async def reluctant(home: House) -> Client:
-    """A client with the smallest buffers, so that it is soon full."""
+    """A client with the smallest buffers, which are soon full."""
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.setblocking(False)
@@ -292,7 +292,7 @@ def test_a_peer_that_does_not_read_is_not_read_from() -> None:
     async def test() -> None:
         async with house(HttpSettings(write_high_bytes=10_000), app=Echo(big=b"x" * 4 * MIB)) as home:
             client, other = await reluctant(home), await home.connect()
-            # Larger than a slice of input, so that they cannot be taken at once.
+            # Larger than a piece of input, so that they are not processed at once.
             client.send(get("/big", f"x: {'x' * 5000}") * 4)
             await home.app.arrivals.get()
             for _ in range(20):
@@ -394,7 +394,7 @@ def test_a_name_with_several_addresses_has_one_port() -> None:
     run(test)
 
 
-# The memory of unfinished bodies.
+# Memory of unfinished bodies.
 
 FREE = BodyRoom.FREE_BYTES
 CROWDED = HttpSettings(max_bodies_bytes=200_000)
@@ -410,7 +410,7 @@ def room_left(home: House) -> int:
     return home.server._service.room._left
 
 
-def test_long_bodies_share_one_room_and_who_finds_none_is_told_so() -> None:
+def test_long_bodies_share_one_memory_limit_and_get_503_beyond_it() -> None:
     async def test() -> None:
         async with house(CROWDED, app=Echo(limit=MIB)) as home:
             first, second, small = [await home.connect() for _ in range(3)]
@@ -420,7 +420,7 @@ def test_long_bodies_share_one_room_and_who_finds_none_is_told_so() -> None:
             second.send(unfinished(FREE + 150_000))
             answer = await second.answer()
             assert (answer.status, answer.body) == (503, b"too much is being sent at once\n")
-            # What is short needs no room, and what was begun before can end.
+            # Short bodies need no memory, and bodies begun before can end.
             assert (await small.ask(post("/", b"x" * FREE))).status == 200
             assert (await first.ask(b"x")).status == 200
             assert await second.ended() == b""
@@ -432,7 +432,7 @@ def test_long_bodies_share_one_room_and_who_finds_none_is_told_so() -> None:
 
 
 @pytest.mark.parametrize("how", ["leaves", "is late", "is too large"])
-def test_whoever_does_not_finish_gives_the_room_back(how: str) -> None:
+def test_an_unfinished_body_gives_its_memory_back(how: str) -> None:
     async def test() -> None:
         settings = HttpSettings(max_bodies_bytes=200_000, body_timeout_s=0.1, linger_s=0.05, min_bytes_per_s=1 << 30)
         async with house(settings, app=Echo(limit=FREE + 150_000)) as home:

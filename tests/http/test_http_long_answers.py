@@ -1,4 +1,4 @@
-"""Long answers leave as the peer takes them, in their order, and a file is not read into memory for it."""
+"""Long responses are sent while the peer reads, in order, and a file is not read into memory."""
 
 import asyncio
 import mmap
@@ -30,7 +30,7 @@ def place(home: House) -> Connection:
 
 
 async def pending(home: House, *answers: Response) -> Client:
-    """A client with one request for each of these answers, which are all given; and one more, answered at once."""
+    """A client with one request per response, all of which are given; and one more, answered at once."""
     client = await home.connect()
     client.send(b"".join(get(f"/later/{number}") for number in range(len(answers))) + get("/end"))
     await home.app.waits(len(answers))
@@ -178,7 +178,7 @@ def test_a_peer_that_takes_a_long_answer_too_slowly_is_given_up_though_it_reads(
             try:
                 while piece := await client.reader.read(PIECE):
                     taken += len(piece)
-                    await asyncio.sleep(0.005)  # it has a time for the whole, not one for each piece
+                    await asyncio.sleep(0.005)  # the time limit is for the whole body, not per piece
             except ConnectionError:
                 pass
             assert taken < 64 * MIB
@@ -194,7 +194,7 @@ def test_time_is_granted_for_what_was_taken(file: mmap.mmap) -> None:
             client.send(get("/big"))
             await client.reader.readuntil(b"\r\n\r\n")
             await client.reader.readexactly(6 * MIB)
-            await asyncio.sleep(0.5)  # more than the timeout, and little for what it has taken
+            await asyncio.sleep(0.5)  # longer than the timeout, with little data read
             assert len(await client.reader.readexactly(6 * MIB)) == 6 * MIB
 
     run(test)

@@ -1,4 +1,4 @@
-"""HTTP/1.1: what is answered, in which order, and what is refused."""
+"""HTTP/1.1: responses, their order, and rejected requests."""
 
 import asyncio
 
@@ -171,7 +171,7 @@ def test_an_unknown_path_is_answered_without_its_body() -> None:
     run(test)
 
 
-def test_a_client_that_expects_100_is_told_to_go_on() -> None:
+def test_a_client_that_expects_100_gets_100_continue() -> None:
     async def test() -> None:
         async with house() as home:
             client = await home.connect()

@@ -1,4 +1,4 @@
-"""A repeated head is not parsed again, and nothing can be told from it."""
+"""A repeated head is not parsed again, which makes no visible difference."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ HEAD = b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n"
 
 @dataclass
 class Echo:
-    """Answers with what it saw."""
+    """Responds with the request that it received."""
 
     seen: list[tuple[str, str, bytes]] = field(default_factory=list)
 
@@ -41,7 +41,7 @@ class Echo:
 
 
 async def exchange(pieces: list[bytes]) -> tuple[Echo, bytes]:
-    """Send the pieces one by one, each after the answers to those before it, then close."""
+    """Send the pieces one by one, each after the responses to those before, then close."""
     app, server = Echo(), HttpServer(lambda place, error: None)
     await server.start(app, "127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -88,7 +88,7 @@ def test_two_requests_in_one_piece_are_two_each_time() -> None:
 
 
 def test_a_piece_that_starts_amid_a_body_does_not_become_a_head() -> None:
-    """The rest of one body and a whole request: sent again by itself, it must be read as what it says."""
+    """The rest of one body and a whole request: sent again on its own, it must be parsed as what it is."""
     tail = b"POST /smuggled HTTP/1.1\r\nx: "
     first = HEAD % (len(tail) + 1) + b"-"
     piece = tail + posted(b"two")
@@ -99,7 +99,7 @@ def test_a_piece_that_starts_amid_a_body_does_not_become_a_head() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(first)
         await writer.drain()
-        await asyncio.sleep(0)  # so that the server reads the first part by itself
+        await asyncio.sleep(0)  # so that the server reads the first part alone
         for _ in range(2):
             writer.write(piece)
             await writer.drain()

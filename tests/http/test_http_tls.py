@@ -1,4 +1,4 @@
-"""TLS: what is offered, what is refused, and that everything above it works the same."""
+"""TLS: what is offered, what is rejected, and that everything above it works the same."""
 
 import asyncio
 import ssl
@@ -78,7 +78,7 @@ def test_stop_drains_tls_connections(files: tuple[Path, Path]) -> None:
 
 
 async def silent_in(home: House) -> Client:
-    """A connection that the server has taken, and that says nothing."""
+    """An accepted connection that sends nothing."""
     silent = await home.connect()
     while home.server.connections == 0:
         await asyncio.sleep(0.001)
@@ -97,7 +97,7 @@ def test_a_handshake_that_does_not_come_holds_a_place_only_for_a_while(files: tu
             while home.server.connections:
                 await asyncio.sleep(0.001)
             client = None
-            while client is None:  # this one, too, has 0.2 s to shake hands, and a busy machine may take longer
+            while client is None:  # this one also has 0.2 s for its handshake; a busy machine may take longer
                 with suppress(ConnectionError, ssl.SSLError):
                     client = await home.connect(client_context(files[0]))
             assert (await client.ask(get("/"))).status == 200

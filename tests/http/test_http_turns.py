@@ -1,4 +1,4 @@
-"""One peer that says much at once does not keep the others from being heard: all take turns with the loop."""
+"""A peer that sends much at once does not delay others: all connections take turns."""
 
 import asyncio
 import struct
@@ -22,12 +22,12 @@ UPGRADE = get(
     "sec-websocket-version: 13",
     "sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==",
 )
-# Of the loop: what is read in one may be gone on with before this test's own turn comes again.
+# Turns of the loop: input of one turn may be processed further before this test runs again.
 TURNS_BETWEEN_LOOKS = 2
 
 
 async def most_in_a_turn(done: Callable[[], int], upto: int) -> int:
-    """How much was done between two turns of this task, at most, until all is."""
+    """The maximum work between two turns of this task, until everything is done."""
     most = before = done()
     while before < upto:
         await asyncio.sleep(0)
@@ -211,7 +211,7 @@ def test_some_of_them_are_free(name: str) -> None:
     run(test)
 
 
-def test_whoever_opens_its_windows_for_every_frame_it_gets_may_go_on() -> None:
+def test_a_peer_may_open_its_windows_for_every_frame() -> None:
     async def test() -> None:
         async with house(HttpSettings(max_h2_resets=1), app=Echo(big=bytes(1 << 20))) as home:
             client = await connected(home, greedy=False)
@@ -234,7 +234,7 @@ def test_whoever_opens_its_windows_for_every_frame_it_gets_may_go_on() -> None:
 
 
 def test_strikes_are_counted_as_it_goes() -> None:
-    """Not after all that was read has been worked through."""
+    """Not only after all of the input was processed."""
 
     async def test() -> None:
         async with house(HttpSettings(max_h2_resets=20, max_turn_units=UNITS)) as home:
@@ -280,7 +280,7 @@ def test_a_turn_takes_so_much_of_a_websocket() -> None:
     run(test)
 
 
-def test_what_comes_with_the_upgrade_is_heard_in_order() -> None:
+def test_input_after_the_upgrade_is_processed_in_order() -> None:
     async def test() -> None:
         async with house(FEW) as home:
             client = await home.connect()

@@ -1,4 +1,4 @@
-"""Bodies that the app takes as they come: nothing piles up, and each end is told exactly once."""
+"""Bodies that the app receives in pieces: memory is bounded, and each end is reported exactly once."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ def chunked(path: str, *chunks: bytes) -> bytes:
 
 
 async def settled(home: House) -> None:
-    """What is on its way has arrived: a request of another connection comes after it."""
+    """Wait until data in transit has arrived: a request of another connection comes after it."""
     other = await home.connect()
     assert (await other.ask(get("/"))).status == 200
 
@@ -125,7 +125,7 @@ def test_an_upload_that_was_stopped_is_not_answered_again_for_its_size() -> None
     run(test)
 
 
-def test_a_refused_upload_is_not_told_to_go_on() -> None:
+def test_a_rejected_upload_gets_no_100_continue() -> None:
     async def test() -> None:
         async with house() as home:
             client = await home.connect()
@@ -138,7 +138,7 @@ def test_a_refused_upload_is_not_told_to_go_on() -> None:
     run(test)
 
 
-def test_the_app_may_stop_an_upload_amid_it_and_hears_no_more() -> None:
+def test_the_app_may_end_an_upload_early_and_gets_no_more_data() -> None:
     async def test() -> None:
         async with house(app=Echo(limit=8 * MIB)) as home:
             client = await home.connect()
@@ -156,7 +156,7 @@ def test_the_app_may_stop_an_upload_amid_it_and_hears_no_more() -> None:
     run(test)
 
 
-def test_a_peer_that_leaves_amid_a_body_is_told_once() -> None:
+def test_a_peer_that_leaves_during_a_body_is_reported_once() -> None:
     async def test() -> None:
         async with house() as home:
             client = await home.connect()
@@ -262,7 +262,7 @@ def test_a_paused_upload_is_not_read_and_goes_on_where_it_was() -> None:
             client, taker = await paused_upload(home, size)
             for _ in range(20):
                 await settled(home)
-            # What was read before the pause is all that we hold.
+            # Only what was read before the pause is buffered.
             assert len(taker.body) < 8192
             assert len(pipeline_of(home, taker)._held) < MIB
             taker.pause(False)
@@ -282,7 +282,7 @@ def test_a_paused_upload_is_not_read_and_goes_on_where_it_was() -> None:
 
 
 def pipeline_of(home: House, taker: Taker) -> Pipeline:
-    """The connection that carries an upload."""
+    """The connection of an upload."""
     service = home.server._service
     assert service is not None
     found = [one for one in service.roster.connections if isinstance(one, Pipeline) and one.intake is not None]
@@ -341,7 +341,7 @@ def test_a_fault_of_the_app_amid_an_upload_is_reported_and_answered(path: str) -
     run(test)
 
 
-def test_a_fault_of_the_app_when_it_is_told_of_an_abort_is_reported() -> None:
+def test_an_exception_in_on_abort_is_reported() -> None:
     async def test() -> None:
         async with house() as home:
             client = await home.connect()
@@ -390,7 +390,7 @@ def test_what_is_sent_after_the_last_answer_is_not_kept() -> None:
 
 
 async def send_body(client: H2Client, stream_id: int, body: bytes, end: bool = True) -> None:
-    """Within the windows the server grants."""
+    """Within the windows that the server grants."""
     start = 0
     while start < len(body):
         size = min(client.h2.local_flow_control_window(stream_id), 16384, len(body) - start)
@@ -480,7 +480,7 @@ def test_h2_a_refused_upload_is_answered_before_its_body_and_the_connection_live
     run(test)
 
 
-def test_h2_the_app_may_stop_an_upload_amid_it_and_hears_no_more() -> None:
+def test_h2_the_app_may_end_an_upload_early_and_gets_no_more_data() -> None:
     async def test() -> None:
         async with house() as home:
             client = await connected(home)
@@ -496,7 +496,7 @@ def test_h2_the_app_may_stop_an_upload_amid_it_and_hears_no_more() -> None:
 
 
 @pytest.mark.parametrize("how", ["reset", "leave"])
-def test_h2_a_peer_that_leaves_amid_a_body_is_told_once(how: str) -> None:
+def test_h2_a_peer_that_leaves_during_a_body_is_reported_once(how: str) -> None:
     async def test() -> None:
         async with house() as home:
             client = await connected(home)

@@ -1,4 +1,4 @@
-"""WebSocket over real sockets: the handshake, the frames, and a peer that does not keep up."""
+"""WebSocket over real sockets: handshake, frames, and a peer that does not keep up."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ OFFER = ("connection: Upgrade", "upgrade: websocket", "sec-websocket-version: 13
 
 
 class Peer:
-    """The client's end of a WebSocket."""
+    """The client's side of a WebSocket."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -194,7 +194,7 @@ def test_send_says_when_the_peer_does_not_keep_up() -> None:
     run(test)
 
 
-def test_the_app_hears_that_its_message_filled_the_buffer_and_that_the_peer_took_it() -> None:
+def test_the_app_is_notified_of_a_full_and_of_a_drained_buffer() -> None:
     async def test() -> None:
         async with house(HttpSettings(write_high_bytes=10_000)) as home:
             peer, recorder = await opened(home)

@@ -1,7 +1,8 @@
-"""A real hub on 127.0.0.1 in a thread of the test, and a plain client that builds, seals and signs for it."""
+"""A real hub on 127.0.0.1 in a thread of the test, and a plain client that builds, seals and signs messages."""
 
 import asyncio
 import http.client
+import inspect
 import json
 import socket
 import time
@@ -53,15 +54,17 @@ W = TypeVar("W", bound=Wire)
 T = TypeVar("T")
 
 
-def until(look: Callable[[], bool]) -> None:
-    """Look until it is so. Each look asks the hub, which is all the waiting there is; one that never is so fails."""
+def until(condition: Callable[[], bool]) -> None:
+    """Repeat a check until it is true. Each check sends a request to the hub, so no sleep is needed."""
     deadline = time.monotonic() + PATIENCE_S
-    while not look():
-        assert time.monotonic() < deadline, "it did not come to pass"
+    while not condition():
+        assert time.monotonic() < deadline, (
+            f"timed out after {PATIENCE_S} s waiting for: {inspect.getsource(condition).strip()}"
+        )
 
 
 class Clock:
-    """The time, in the test's hands."""
+    """A clock that the test sets."""
 
     def __init__(self, now: float = START) -> None:
         self.now = now
@@ -72,7 +75,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer as it came."""
+    """A response as received."""
 
     status: int
     headers: dict[str, str]
@@ -83,7 +86,7 @@ class Reply:
         return self.headers.get("content-type") == JSON
 
     def read(self, cls: type[W], status: int = 200) -> W:
-        """The object in the body, in whichever form it came."""
+        """The object in the body, in CBOR or JSON."""
         assert self.status == status, f"{self.status}: {self.body!r}"
         return wire_json.decode(cls, self.body) if self.is_json else cls.decode(self.body)
 
@@ -150,7 +153,7 @@ class Hub:
         return self
 
     def do(self, work: Awaitable[T]) -> T:
-        """The outcome of a coroutine on the hub's loop."""
+        """Run a coroutine on the hub's loop and return its result."""
 
         async def wrapped() -> T:
             return await work
@@ -162,7 +165,7 @@ class Hub:
         self._end_loop()
 
     def abandon(self) -> None:
-        """End a hub whose disk is broken: it gives no more promises, so nothing is drained."""
+        """End a hub whose disk is broken, without draining."""
         self.do(let_go(self.service))
         self._end_loop()
 
@@ -176,7 +179,7 @@ class Hub:
         """The next run on the same directory."""
         return replace(self, **changes).start()
 
-    # Asking.
+    # Requests.
 
     def ask(self, method: str, path: str, body: bytes = b"", /, **headers: str) -> Reply:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
@@ -243,7 +246,7 @@ class Hub:
         return Writer(self, self.label(stream), key or SigningKey.generate(), token.auth_ref() if token else None)
 
     def granted(self, stream: str = "s", ttl: int = 1000, rate: Rate | None = None) -> "Writer":
-        """A writer with a capability that is authorised."""
+        """A writer with an authorised capability."""
         key = SigningKey.generate()
         token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id(stream)], ttl, rate)
         self.authorize(token).read(AuthorizeResponse)
@@ -251,20 +254,20 @@ class Hub:
 
 
 async def let_go(service: HubService) -> None:
-    """What the end of its process does for a hub that is broken. Nothing of it may outlive the loop and the store."""
+    """Simulate the end of the process of a broken hub, so that nothing outlives the loop and the store."""
     await service.server.stop(0.0)
-    service._ahead.stop()
+    service._background.stop()
     catch_up = service._committer._catch_up
-    catch_up.stop_looking()
+    catch_up.stop_timer()
     await asyncio.to_thread(catch_up.close)
     service.store.close()
 
 
 @contextmanager
 def own_port() -> Iterator[int]:
-    """A port for a hub that goes and comes back: while it is away, whoever asks for any port is given another."""
+    """A port for a hub that restarts: while it is down, no one else is given the port."""
     with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the hub listens at it all the same
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the hub can listen on it nevertheless
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
 
@@ -273,7 +276,7 @@ def own_port() -> Iterator[int]:
 def running(
     data_dir: Path, clock: Callable[[], float] | None = None, disk: Disk | None = None, **settings: Any
 ) -> Iterator[Hub]:
-    """A hub that admits anyone, unless told otherwise."""
+    """A hub with open admission by default."""
     with own_port() as port:
         hub = Hub(data_dir, clock or Clock(), disk, {"admission": Admission.OPEN, "port": port, **settings}).start()
         try:
@@ -284,7 +287,7 @@ def running(
 
 @contextmanager
 def log_file(path: Path) -> Iterator[Path]:
-    """The log of the hubs that start inside the block; complete after it, when the last of them has stopped.
+    """Captures the log of hubs that start inside the block; complete when the last of them has stopped.
 
     `capfd` cannot keep the log of a hub that a fixture starts. It closes its file at the end of the setup, and a thread
     of the hub may open another one with that descriptor before the test begins.
@@ -299,7 +302,7 @@ def log_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def hub_key(hub: Hub) -> SigningKey:
-    """The hub's own key: with it, a test can make the hub say anything."""
+    """The hub's own key: with it, a test can sign anything as the hub."""
     return metadata.read_signing_key(hub.service.folders, hub.service.hub_metadata.identity.newest.key_id)
 
 
@@ -308,7 +311,7 @@ READER = DhKey(b"\x07" * 32)
 
 @dataclass
 class Writer:
-    """A client of one label that counts as it should; any field can be given wrong."""
+    """A client of one label with correct sequence numbers; any field can be overridden."""
 
     hub: Hub
     label: bytes
@@ -318,7 +321,7 @@ class Writer:
     prev_ack: int = 0
 
     def message(self, body: bytes = b"hello", **given: Any) -> Msg:
-        """The next message, or one with some fields otherwise; signed as it is."""
+        """The next message, with overridden fields, signed as it is."""
         rules = self.hub.service.rules
         place = Place(
             rules.profile_id, self.label, self.key.public_key, self.client_seq + 1, self.prev_ack, self.auth_ref
@@ -340,11 +343,11 @@ class Writer:
         return self.signed(replace(signed, **given)) if given and "sig" not in given else replace(signed, **given)
 
     def signed(self, message: Msg) -> Msg:
-        """The message with a signature that holds, whatever it says."""
+        """Sign the message, whatever its content."""
         return replace(message, sig=self.key.sign(msg.signing_digest(message.encode())))
 
     def send(self, body: bytes = b"hello", **given: Any) -> Receipt:
-        """Submit the next message, which must be accepted."""
+        """Submit the next message; fails if it is rejected."""
         message = self.message(body, **given)
         receipt = self.hub.submit(message).receipt()
         self.accepted(message)
@@ -354,7 +357,7 @@ class Writer:
         self.client_seq, self.prev_ack = message.client_seq, message.prev_ack
 
     def next_messages(self, count: int) -> list[bytes]:
-        """Encoded messages that follow each other, for a batch; they are taken to be accepted."""
+        """Encoded consecutive messages for a batch, assumed to be accepted."""
         found = []
         for _ in range(count):
             message = self.message()
@@ -367,7 +370,7 @@ class Writer:
 
 
 def encoded_with(message: Msg, **fields: bytes) -> bytes:
-    """The MSG with some fields replaced by these encoded items: for what no honest encoder writes."""
+    """The MSG with some fields replaced by encoded items: for encodings that no encoder writes."""
     layout = Msg.LAYOUT.kinds
     values = [1, *(getattr(message, kind.name) for kind in layout if not kind.fixed)]
     items = [fields.get(kind.name, cbor.encode(value)) for kind, value in zip(layout, values, strict=True)]

@@ -1,4 +1,4 @@
-"""Disks that do one thing wrong, on command. Everything else is the real disk."""
+"""Disks with one fault that the test switches on. Everything else is the real disk."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from veen.storage.durable import Disk
 
 
 class QuickDisk(Disk):
-    """Syncs nothing: for tests that are not about what survives a power cut."""
+    """Never syncs: for tests that are not about power cuts."""
 
     def sync(self, fd: int) -> None:
         pass
@@ -23,7 +23,7 @@ class QuickDisk(Disk):
 
 
 class JournalDisk(Disk):
-    """Knows which descriptors are the journal's."""
+    """Tracks which descriptors belong to the journal."""
 
     def __init__(self) -> None:
         self._journal: set[int] = set()
@@ -43,7 +43,7 @@ class JournalDisk(Disk):
 
 
 class GatedDisk(JournalDisk):
-    """Holds every journal sync while the gate is shut."""
+    """Blocks every journal sync while the gate is shut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class GatedDisk(JournalDisk):
 
 
 class WatchedDisk(JournalDisk):
-    """Remembers which threads synced the journal."""
+    """Records which threads synced the journal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class WatchedDisk(JournalDisk):
 
 
 class FullDisk(JournalDisk):
-    """Has no room for the journal while `full`; half of what is written still arrives."""
+    """Has no space for the journal while `full`; half of each write is done."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ class FullDisk(JournalDisk):
 
 
 class GatedFullDisk(FullDisk):
-    """Finds out that it is full only when the gate opens."""
+    """Reports that it is full only when the gate opens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class GatedFullDisk(FullDisk):
 
 
 class FailingDisk(JournalDisk):
-    """Fails to sync the journal once, when told to; like Linux, it forgets the failure afterwards."""
+    """Fails one sync of the journal on command; like Linux, it reports the failure only once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class FailingDisk(JournalDisk):
 
 
 class NoLogDisk(Disk):
-    """Takes the journal and nothing else while `full`: the log cannot catch up."""
+    """Accepts only journal writes while `full`: the log cannot catch up."""
 
     def __init__(self) -> None:
         self.full = True

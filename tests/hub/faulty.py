@@ -1,4 +1,4 @@
-"""Messages with chosen faults of the admission table, each wrong in exactly the ways it is asked to be."""
+"""Messages with chosen faults of the admission table, and no others."""
 
 import itertools
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ EPOCH_SEC = 60
 PROFILE = Profile(epoch_sec=EPOCH_SEC)
 LIMITS = Limits(max_msg_bytes=2048, max_epoch_skew_sec=EPOCH_SEC)
 
-# What a submitted message can be refused for here. The other rows of the table are `ELSEWHERE`.
+# Faults that a submitted message can be rejected for here. The other rows of the table are in `ELSEWHERE`.
 FAULTS = (
     "SIZE_PREFILTER",
     "CBOR_INVALID",
@@ -34,7 +34,7 @@ FAULTS = (
 )
 ELSEWHERE = ("PREFILTER_REJECT", "ATT_ROOT", "CAP_INVALID")
 
-# No message can have both: the capability is unknown or it is known, client_seq was used or it was not.
+# No message can have both: a capability is either unknown or known, a client_seq either used or unused.
 EXCLUSIVE = frozenset(
     frozenset(pair)
     for pair in (
@@ -51,14 +51,14 @@ _HDR_LEN_AT = 32
 
 @dataclass
 class Draft:
-    """The ten fields of a MSG as plain values, and what is done to the bytes at the end."""
+    """The ten fields of a MSG as plain values, and changes to the encoded bytes."""
 
     fields: list[int | bytes | None]
     key: SigningKey
     faults: frozenset[str]
 
     def encode(self) -> bytes:
-        """Signed last, so that each fault stands alone."""
+        """Sign last, so that each fault is the only one."""
         encoded = cbor.encode([*self._signed_fields(), bytes(64)])
         sig = bytes(64) if "SIG_INVALID" in self.faults else self.key.sign(msg.signing_digest(encoded))
         encoded = cbor.encode([*self._signed_fields(), sig])
@@ -93,7 +93,7 @@ _streams = (f"faulty-{number}" for number in itertools.count())
 
 
 def draft(hub: Hub, clock: Clock, *wanted: str) -> Draft:
-    """A message that is wrong in these ways only. What it takes to be so is submitted first."""
+    """A message with exactly these faults. Preparations are submitted first."""
     faults = frozenset(wanted)
     writer = hub.granted(stream := next(_streams), ttl=100_000)
     writer.send()
@@ -118,7 +118,7 @@ def draft(hub: Hub, clock: Clock, *wanted: str) -> Draft:
 
 
 def _special_cap(hub: Hub, writer: Writer, stream: str, faults: frozenset[str]) -> bytes:
-    """Authorise a capability for another key, for one second, or for one message that is spent."""
+    """Authorise a capability for another key, for one second, or with a rate that is used up."""
     subject = SigningKey.generate() if "AUTH_REF" in faults else writer.key
     ttl = 1 if "CAP_TTL" in faults else 100_000
     rate = Rate(0, 1) if "CAP_RATE" in faults else None

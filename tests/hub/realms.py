@@ -1,4 +1,4 @@
-"""The realm that the tests are in, and an administrator of it who writes to its admin streams."""
+"""A realm for tests, and an administrator who writes to its admin streams."""
 
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ TTL = 1_000_000
 
 @dataclass
 class Admin:
-    """Has a capability for both streams."""
+    """Has a capability for both admin streams."""
 
     hub: Hub
     key: SigningKey = field(default_factory=SigningKey.generate)
@@ -28,14 +28,14 @@ class Admin:
         self.hub.authorize(self.token).read(AuthorizeResponse)
 
     def at(self, hub: Hub) -> "Admin":
-        """The same, after a restart."""
+        """The same administrator after a restart."""
         self.hub = hub
         for writer in self.writers.values():
             writer.hub = hub
         return self
 
     def says(self, event: admin.Event, *, stream: bytes | None = None, body: bytes | None = None) -> Receipt:
-        """An entry of an admin stream, which must be accepted; whether it counts is another matter."""
+        """Submit an entry of an admin stream, which must be accepted; it need not be a valid event."""
         wanted = stream or (REVOCATIONS if isinstance(event, Revocation) else AUTHORITIES)
         return self.writes(wanted, event.SCHEMA, event.encode() if body is None else body).receipt()
 
@@ -66,7 +66,7 @@ class Admin:
         ts: int | None = None,
         ttl: int = TTL,
     ) -> Receipt:
-        """Say which hub orders a stream."""
+        """Name the primary hub of a stream."""
         return self.says(self.record(stream, primary, policy, ts, ttl))
 
     def record(
@@ -82,7 +82,7 @@ class Admin:
 
 
 def sealed(writer: Writer, stream: bytes, schema: bytes = SCHEMA, body: bytes = b"", pk: bytes | None = None) -> bytes:
-    """A ciphertext for the next place of a writer, which anyone who knows the realm can open."""
+    """A ciphertext for the next place of a writer that everyone in the realm can open."""
     rules = writer.hub.service.rules
     place = Place(
         rules.profile_id,
@@ -97,5 +97,5 @@ def sealed(writer: Writer, stream: bytes, schema: bytes = SCHEMA, body: bytes = 
 
 
 def names_of(token: CapToken) -> dict[RevocationKind, bytes]:
-    """The two names by which a capability is revoked."""
+    """The two names that a capability can be revoked by."""
     return {RevocationKind.AUTH_REF: token.auth_ref(), RevocationKind.CAP_TOKEN: h(token.encode())}

@@ -1,4 +1,4 @@
-"""The client's end of /tooling/subscribe."""
+"""The client side of /tooling/subscribe."""
 
 import socket
 from collections import deque
@@ -34,7 +34,7 @@ class Subscriber:
         self._socket.close()
 
     def refusal(self) -> tuple[int, bytes]:
-        """The status and body of an upgrade that was refused."""
+        """The status and body of a rejected upgrade."""
         assert isinstance(self.answer, RejectConnection)
         body = b""
         while True:
@@ -61,7 +61,7 @@ class Subscriber:
         return [self.item() for _ in range(count)]
 
     def close_code(self) -> int:
-        """The code with which the hub says goodbye."""
+        """The close code of the hub."""
         while not isinstance(event := self._event(), CloseConnection):
             pass
         self._socket.sendall(self._frames.send(event.response()))

@@ -1,4 +1,4 @@
-"""Attachments over real HTTP: who may bring them, that they are what their name says, and what bounds them."""
+"""Attachments over real HTTP: permission, integrity and limits."""
 
 import errno
 import http.client
@@ -24,7 +24,7 @@ from veen.core.limits import MAX_UPLOAD_SKEW_SEC
 from veen.core.tooling_messages import AuthorizeResponse
 from veen.core.upload_proof import UploadProof
 from veen.hub.admission_rules import Admission
-from veen.hub.uploads import BATCH_BYTES, Incoming
+from veen.hub.uploads import BATCH_BYTES, AttachmentUpload
 from veen.storage import fsck
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.paths import Folders
@@ -51,13 +51,13 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 @pytest.fixture
 def strict(tmp_path: Path) -> Iterator[Hub]:
-    """A hub that admits by capability."""
+    """A hub that requires capabilities."""
     with running(make_dir(tmp_path, limits=LIMITS), disk=QuickDisk(), admission=Admission.CAPABILITY) as found:
         yield found
 
 
 def proof(hub: Hub, writer: Writer, sealed: bytes, **given: Any) -> UploadProof:
-    """The proof a writer with a capability makes; any part of it can be given otherwise."""
+    """An upload proof of a writer with a capability; any part can be overridden."""
     assert writer.auth_ref is not None
     wanted = {
         "hub_id": hub.service.rules.hub_id,
@@ -76,7 +76,7 @@ def put(hub: Hub, sealed: bytes, made: UploadProof | None = None, **headers: str
     return hub.ask("PUT", path_of(sealed), sealed, **headers)
 
 
-# What is kept.
+# Storing.
 
 
 def test_an_attachment_is_kept_under_its_hash(hub: Hub) -> None:
@@ -123,12 +123,12 @@ def test_an_attachment_that_has_rotted_can_be_brought_again(hub: Hub, size: int)
     (path,) = files(hub)
     for rotten in (b"", sealed[:-1], sealed[:-1] + bytes([sealed[-1] ^ 1]), sealed + b"x"):
         path.write_bytes(rotten)
-        assert put(hub, sealed).status == 200  # it is not new
+        assert put(hub, sealed).status == 200  # it is already stored
         assert hub.get(path_of(sealed)).body == sealed
         assert files(hub) == [path]
 
 
-def test_what_is_being_read_is_not_changed_by_whoever_brings_it_again(hub: Hub) -> None:
+def test_an_attachment_being_read_is_not_changed_by_a_second_upload(hub: Hub) -> None:
     sealed = os.urandom(BATCH_BYTES)
     put(hub, sealed)
     store = AttachmentStore(QuickDisk(), Folders(hub.data_dir))
@@ -156,7 +156,7 @@ def test_what_is_no_coid_is_refused(hub: Hub, name: str) -> None:
     assert code_of(hub.ask("PUT", f"/tooling/attachments/{name}", b"x")) == (400, "E.BAD_REQUEST")
 
 
-def test_head_tells_the_size_and_sends_nothing(hub: Hub) -> None:
+def test_head_returns_the_size_and_no_body(hub: Hub) -> None:
     sealed = os.urandom(BATCH_BYTES)
     put(hub, sealed)
     reply = hub.ask("HEAD", path_of(sealed))
@@ -231,7 +231,7 @@ def test_a_hub_that_stops_amid_an_upload_leaves_what_the_next_start_removes(tmp_
 
 
 class SlowDisk(QuickDisk):
-    """Holds every write of a draft until it is let go."""
+    """Blocks every write of a draft until released."""
 
     def __init__(self) -> None:
         self.gate = Event()
@@ -256,7 +256,7 @@ def test_a_slow_disk_holds_the_peer_and_not_the_memory_or_anyone_else(tmp_path: 
         connection.sendall(head(sealed))
         connection.setblocking(False)
         sent = 0
-        # As long as the hub reads, it takes more; each answer of another request gives it the time to.
+        # While the hub reads, it accepts more; each response to another request gives it time to.
         quiet = 0
         while quiet < 20:
             try:
@@ -280,7 +280,7 @@ def test_tiny_pieces_take_little_more_than_their_size(hub: Hub) -> None:
     async def feed() -> int:
         head = Request("PUT", "/", "", {}, b"", "127.0.0.1", "1.1")
         upload = hub.service.uploads.begin(head, bytes(32))
-        assert isinstance(upload, Incoming)
+        assert isinstance(upload, AttachmentUpload)
         upload.on_start(lambda _: None, lambda _: None)
         tracemalloc.start()
         try:
@@ -296,7 +296,7 @@ def test_tiny_pieces_take_little_more_than_their_size(hub: Hub) -> None:
 
 
 class FullDisk(QuickDisk):
-    """Has no room for drafts beyond the first piece, while `full`."""
+    """Has no space for drafts beyond the first piece, while `full`."""
 
     def __init__(self) -> None:
         self.full = True
@@ -344,19 +344,19 @@ def test_what_is_promised_and_not_yet_written_counts_as_taken(tmp_path: Path, mo
     room = 4 * MIB
     disk = os.statvfs(data_dir)
     free = disk.f_bavail * disk.f_frsize
-    # Others write to the same disk meanwhile: for the hub it stays as it was.
+    # Other programs write to the same disk meanwhile, so the free space stays the same for the hub.
     monkeypatch.setattr(os, "statvfs", lambda folder: disk)
     with running(data_dir, disk_reserve_bytes=free - room * 8) as hub:
         with raw(hub) as connection:
             connection.sendall(head(b"promised", length=room * 7) + b"x")
-            until(lambda: hub.service.uploads.promised == room * 7)
+            until(lambda: hub.service.uploads.reserved_bytes == room * 7)
             assert code_of(put(hub, bytes(room * 2))) == (503, "E.UNAVAILABLE")
-        until(lambda: hub.service.uploads.promised == 0)
+        until(lambda: hub.service.uploads.reserved_bytes == 0)
         assert put(hub, bytes(room * 2)).status == 201
-        assert hub.service.uploads.promised == 0
+        assert hub.service.uploads.reserved_bytes == 0
 
 
-# Who may.
+# Permission.
 
 
 def test_under_capabilities_attachments_need_leave(strict: Hub) -> None:
@@ -368,7 +368,7 @@ def test_under_capabilities_attachments_need_leave(strict: Hub) -> None:
     assert strict.get(path_of(SEALED)).body == SEALED
 
 
-def test_whoever_may_write_by_a_capability_may_attach(strict: Hub) -> None:
+def test_a_capability_to_write_also_permits_uploads(strict: Hub) -> None:
     writer = strict.granted()
     made = proof(strict, writer, SEALED)
     assert put(strict, SEALED, made).status == 201
@@ -462,7 +462,7 @@ def test_where_admission_is_open_a_wrong_proof_is_still_wrong(hub: Hub) -> None:
     assert code_of(put(hub, SEALED, authorization="Bearer wrong")) == (401, "E.UNAUTHORIZED")
 
 
-# Allowances.
+# Quotas.
 
 
 def test_each_capability_has_an_allowance_that_fills_again(tmp_path: Path) -> None:
@@ -479,7 +479,7 @@ def test_each_capability_has_an_allowance_that_fills_again(tmp_path: Path) -> No
         assert reply.headers["retry-after"] == "1"
         assert put(hub, sealed, proof(hub, other, sealed)).status == 201
         assert put(hub, b"y" * 1000, authorization=f"Bearer {TOKEN}").status == 201
-        # Messages have a rate of their own.
+        # Messages have their own rate.
         one.send()
 
 
@@ -500,7 +500,7 @@ def test_where_admission_is_open_each_address_has_an_allowance(tmp_path: Path) -
         ("192.0.2.1", "192.0.2.2", False),
     ],
 )
-def test_an_allowance_is_that_of_whoever_is_counted_as_one_caller(
+def test_an_upload_quota_is_shared_by_the_connections_of_one_caller(
     tmp_path: Path, first: str, second: str, together: bool
 ) -> None:
     limits = Limits(max_attachment_bytes=1000)

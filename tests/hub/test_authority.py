@@ -1,4 +1,4 @@
-"""A hub of a realm takes no messages for a stream that the realm has given to another hub. 001, spec-2 §2, §3."""
+"""A hub of a realm rejects messages for a stream whose primary is another hub. 001, spec-2 §2, §3."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -54,10 +54,10 @@ def own(hub: Hub) -> bytes:
     return hub.service.rules.hub_id
 
 
-# Who takes what.
+# Which hub accepts.
 
 
-def test_a_stream_of_another_hub_is_refused_and_the_refusal_says_whose_it_is(hub: Hub, admin: Admin) -> None:
+def test_a_stream_of_another_hub_is_rejected_with_its_primary_hub(hub: Hub, admin: Admin) -> None:
     writer, _ = granted(hub, "theirs")
     other, _ = granted(hub, "ours")
     writer.send()
@@ -69,7 +69,7 @@ def test_a_stream_of_another_hub_is_refused_and_the_refusal_says_whose_it_is(hub
     other.send()
 
 
-def test_a_stream_that_nobody_registered_is_refused_by_its_label(tmp_path: Path) -> None:
+def test_an_unregistered_stream_is_rejected_by_its_label(tmp_path: Path) -> None:
     with running(make_dir(tmp_path, realm_id=REALM)) as hub:
         writer = hub.writer("theirs")
         writer.send()
@@ -116,7 +116,7 @@ def test_a_record_holds_from_its_time_until_just_before_its_end(
         writer.send()
 
 
-# Which of several records.
+# Several records.
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -131,7 +131,7 @@ def test_of_two_active_records_the_earlier_counts_whichever_was_logged_first(
     for record in reversed(records) if swapped else records:
         admin.says(record)
     writer.send()
-    clock.now = START + 10  # the earlier has ended
+    clock.now = START + 10  # the earlier one has expired
     assert refused(writer) == NOT_PRIMARY
 
 
@@ -156,7 +156,7 @@ def test_a_record_that_has_ended_makes_room_for_the_next(hub: Hub, admin: Admin,
     assert len(hub.service.sequencer.realm._authorities[naming.stream_id("s")]) == 1
 
 
-# What is no record.
+# Invalid records.
 
 
 def test_what_is_no_record_of_this_realm_is_logged_and_changes_nothing(hub: Hub, admin: Admin) -> None:
@@ -191,7 +191,7 @@ def test_a_hub_without_a_realm_goes_by_no_authority(tmp_path: Path) -> None:
 
 
 def test_the_streams_that_a_hub_goes_by_cannot_be_given_away(hub: Hub, admin: Admin) -> None:
-    """Otherwise the record that did it could never be answered by another."""
+    """Otherwise such a record could never be corrected by another."""
     control = hub.service.rules.control_stream
     for stream in (AUTHORITIES, REVOCATIONS, control):
         admin.gives(stream.hex(), OTHER_HUB)
@@ -201,7 +201,7 @@ def test_the_streams_that_a_hub_goes_by_cannot_be_given_away(hub: Hub, admin: Ad
 
 
 @pytest.mark.parametrize("policy", [None, AuthorityPolicy.SINGLE_PRIMARY, AuthorityPolicy.MULTI_PRIMARY])
-def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(
+def test_a_proved_equivocation_is_logged_with_the_policy_of_the_label(
     tmp_path: Path, policy: AuthorityPolicy | None
 ) -> None:
     with log_file(tmp_path / "log") as log, running(make_dir(tmp_path, realm_id=REALM)) as hub:
@@ -223,12 +223,12 @@ def test_a_proved_equivocation_is_logged_with_who_may_order_the_label(
     assert logged["policy"] == str(policy or AuthorityPolicy.UNSPECIFIED)
 
 
-# What survives.
+# Restarts.
 
 
 @pytest.mark.parametrize("epoch_sec", [0, EPOCH_SEC])
 @pytest.mark.parametrize("how", LIVES)
-def test_who_orders_what_stays_so_through_restarts_and_rebuilds(
+def test_authority_records_survive_restarts_and_rebuilds(
     tmp_path: Path, clock: Clock, how: str, epoch_sec: int
 ) -> None:
     data_dir = make_dir(tmp_path, Profile(epoch_sec=epoch_sec), realm_id=REALM)
@@ -239,7 +239,7 @@ def test_who_orders_what_stays_so_through_restarts_and_rebuilds(
         first.register(naming.stream_id(stream))
     admin.gives("theirs", OTHER_HUB, ttl=1000)
     admin.gives("many", OTHER_HUB, AuthorityPolicy.MULTI_PRIMARY)
-    # With epochs only a registered stream is written to; without, any: its record comes before its first message.
+    # With epochs only registered streams are written to. Without epochs the record may come before the first message.
     admin.gives("unheard of", OTHER_HUB)
     hub = lives(first, how)
     try:

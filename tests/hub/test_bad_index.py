@@ -1,7 +1,7 @@
-"""Wrong bits, missing rows and cut files in what a hub derives from its log: it decides nothing by them.
+"""Wrong bits, missing rows and truncated files in the index: the hub decides nothing by them.
 
-Each test spoils the index of a stopped hub. Whatever was acknowledged is still there, nothing contradicts it, and after
-at most one end of the hub it serves again, with an index that fsck finds nothing wrong with.
+Each test damages the index of a stopped hub. Acknowledged entries stay, nothing contradicts them, and after at most
+one crash the hub serves again, with an index that fsck reports as clean.
 """
 
 from collections.abc import Callable
@@ -27,11 +27,11 @@ Change = Callable[[bytes, bytes], tuple[bytes, bytes] | None]
 
 
 def gone(key: bytes, row: bytes) -> None:
-    """The row is not there any more."""
+    """Delete the row."""
 
 
 def flipped(at: int, bit: int = 0) -> Change:
-    """One bit of the row is wrong."""
+    """Flip one bit of the row."""
 
     def change(key: bytes, row: bytes) -> tuple[bytes, bytes]:
         data = bytearray(row)
@@ -42,12 +42,12 @@ def flipped(at: int, bit: int = 0) -> Change:
 
 
 def elsewhere(key: bytes, row: bytes) -> tuple[bytes, bytes]:
-    """One bit of the key is wrong: the last, so that the row stands where it stood."""
+    """Flip the last bit of the key, so that the row keeps its position."""
     return key[:-1] + bytes([key[-1] ^ 1]), row
 
 
 def spoil(data_dir: Path, table: str, change: Change, key: bytes | None = None) -> None:
-    """Change one row, or the first, past everything that would notice."""
+    """Change one row, or the first, bypassing all checks."""
     index = Index(data_dir / "index")
     with index._env.begin(write=True) as txn, txn.cursor(index._dbs[table]) as cursor:
         assert cursor.first() if key is None else cursor.set_key(key)
@@ -64,7 +64,7 @@ def check_sound(data_dir: Path) -> None:
 
 
 def ends_hub(data_dir: Path, ask: Callable[[Hub], Reply], admission: Admission = Admission.OPEN) -> None:
-    """A hub that is asked ends without an answer, because of its index, and the next start will not believe that."""
+    """The hub stops without an answer because of its index, and the next start does not use that index."""
     hub = Hub(data_dir, settings={"admission": admission}).start()
     with in_background() as pool:
         unanswered = pool.submit(ask, hub)
@@ -83,7 +83,7 @@ def ends_hub(data_dir: Path, ask: Callable[[Hub], Reply], admission: Admission =
 
 
 def written(tmp_path: Path, limits: Limits | None = None) -> tuple[Path, Writer, list[Receipt]]:
-    """A hub that has stopped in order after nine messages of one client."""
+    """A hub that stopped cleanly after nine messages of one client."""
     data_dir = make_dir(tmp_path, limits=limits)
     with running(data_dir) as hub:
         writer = hub.writer()
@@ -91,7 +91,7 @@ def written(tmp_path: Path, limits: Limits | None = None) -> tuple[Path, Writer,
 
 
 def check_goes_on(data_dir: Path, writer: Writer, told: list[Receipt]) -> None:
-    """What was acknowledged is there, what was used stays used, and more is taken."""
+    """Acknowledged entries exist, used sequence numbers stay used, and new messages are accepted."""
     with running(data_dir) as hub:
         writer.hub = hub
         check_kept(hub, writer.label, told)
@@ -104,11 +104,11 @@ def check_goes_on(data_dir: Path, writer: Writer, told: list[Receipt]) -> None:
     check_sound(data_dir)
 
 
-# What a start believes.
+# Rows that a start relies on.
 
 
 def behind(tmp_path: Path) -> tuple[Path, bytes, list[Receipt]]:
-    """A hub that was killed when its log had five of eight entries: the journal alone has the others."""
+    """A hub that was killed with five of eight entries in the log; the others are only in the journal."""
     data_dir = make_dir(tmp_path)
     hub = hubs.Hub(data_dir, clock=hubs.Clock(START))
     client, label = hubs.Client("ann", hub.rules), hubs.label_of(hub.rules, "s")
@@ -143,7 +143,7 @@ def test_no_wrong_number_costs_an_entry_or_the_time(tmp_path: Path, name: str, c
 
 @pytest.mark.parametrize("applied", [6, 8, 13, 1 << 60])
 def test_a_group_that_the_heads_do_not_have_is_never_skipped(tmp_path: Path, applied: int) -> None:
-    """Whatever says that it may be, with whatever sum."""
+    """Whichever row claims it, with any sum."""
     data_dir, label, told = behind(tmp_path)
     index = Index(data_dir / "index")
     with index.write() as rows:
@@ -191,7 +191,7 @@ def test_a_hub_takes_nothing_by_a_cursor_that_was_not_written(tmp_path: Path, ch
 
 
 def test_a_cursor_is_that_of_the_clients_last_entry(tmp_path: Path) -> None:
-    """Here the row is whole, and of yesterday."""
+    """Here the row has a valid checksum, but is outdated."""
     data_dir, writer, told = written(tmp_path)
     index = Index(data_dir / "index")
     with index.write() as rows:
@@ -231,7 +231,7 @@ ROWS = {"row": flipped(3), "key": elsewhere, "seal": flipped(-1)}
 
 @pytest.mark.parametrize("change", ROWS.values(), ids=ROWS)
 @pytest.mark.parametrize("table", ["caps", "buckets"])
-def test_a_hub_admits_nobody_by_a_row_that_was_not_written(tmp_path: Path, table: str, change: Change) -> None:
+def test_a_damaged_row_grants_no_permission(tmp_path: Path, table: str, change: Change) -> None:
     data_dir = make_dir(tmp_path)
     clock = Clock()
     with running(data_dir, clock, admission=Admission.CAPABILITY) as hub:
@@ -271,7 +271,7 @@ def test_a_stream_is_never_registered_by_a_row_that_was_not_written(tmp_path: Pa
 
 
 @pytest.mark.parametrize("change", [gone, *ROWS.values()], ids=["gone", *ROWS])
-def test_who_is_revoked_stays_revoked(tmp_path: Path, change: Change) -> None:
+def test_a_revocation_survives_a_damaged_index(tmp_path: Path, change: Change) -> None:
     data_dir = make_dir(tmp_path, realm_id=REALM)
     key = SigningKey.generate()
     with running(data_dir) as hub:
@@ -286,7 +286,7 @@ def test_who_is_revoked_stays_revoked(tmp_path: Path, change: Change) -> None:
     check_sound(data_dir)
 
 
-def test_whoever_reads_in_another_process_is_told_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_reader_in_another_process_gets_the_error_and_changes_nothing(tmp_path: Path) -> None:
     data_dir, writer, _ = written(tmp_path)
     spoil(data_dir, "cursors", flipped(7, 3))
     with LogReader(data_dir) as reader, reader.index().read() as rows:
@@ -340,7 +340,7 @@ def test_a_node_file_that_goes_while_the_hub_runs_costs_nothing(tmp_path: Path, 
 
 
 async def _tree(hub: Hub, label: bytes) -> None:
-    """Have the hub look at the label's tree."""
+    """Make the hub read the label's tree."""
     hub.service.sequencer._state.tree(label)
 
 

@@ -1,4 +1,4 @@
-"""A disk that turns read-only under a running hub, an index that would end it, a log that is not all there."""
+"""A disk that becomes read-only under a running hub, an index that would crash it, an incomplete log."""
 
 import errno
 import random
@@ -88,10 +88,10 @@ def test_a_damaged_entry_is_the_hubs_fault_and_not_the_readers(tmp_path: Path) -
         assert hub.post("/v1/stream", b"\xff").error().code == "E.BAD_REQUEST"
 
 
-def test_an_index_that_could_not_be_lengthened_has_what_was_written_and_is_not_written_again(
+def test_a_commit_whose_file_could_not_be_extended_is_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The transaction was committed, and only the file's length behind it failed."""
+    """The transaction was committed; only extending the file afterwards failed."""
     failed: list[Path] = []
     extend_file = index_faults.extend_file
 

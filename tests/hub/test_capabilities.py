@@ -1,4 +1,4 @@
-"""Who may write: capabilities, the control stream, epochs and registered streams, before and after a restart."""
+"""Permission to write: capabilities, control stream, epochs and registered streams, before and after a restart."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -38,7 +38,7 @@ def token_for(key: SigningKey, *streams: str, issuer: SigningKey = ISSUER, **giv
 
 
 def logged(hub: Hub, epoch: int | None = None) -> list[control_stream.Event]:
-    """What the control stream says, as any auditor reads it."""
+    """The control stream as an auditor reads it."""
     rules = hub.service.rules
     label = hub.label(rules.control_stream, epoch)
     reply = hub.post("/v1/stream", StreamRequest(label, 1))
@@ -119,7 +119,7 @@ def test_issued_at_is_the_receipts_time_and_the_last_second_counts(hub: Hub, clo
     writer.send()
     clock.now = START + 18
     assert hub.submit(writer.message()).refusal() == (400, "E.TIME", "auth", "CAP_TTL")
-    # Repeating it does not renew it; a new link is a new capability.
+    # Repeating it does not renew it; a new token is a new capability.
     assert hub.authorize(token).read(AuthorizeResponse).expires_at == START + 17
     assert detail_of(hub, writer) == "CAP_TTL"
     renewed = cap_token.resign(token, ISSUER)
@@ -173,12 +173,12 @@ def test_a_capability_is_for_its_subject_and_its_streams(hub: Hub) -> None:
     writer.send()
 
 
-def test_without_a_capability_nobody_writes(hub: Hub) -> None:
+def test_a_message_without_a_capability_is_rejected(hub: Hub) -> None:
     assert detail_of(hub, hub.writer()) == "CAP_MISSING"
     assert detail_of(hub, hub.writer(token=token_for(SigningKey.generate()))) == "CAP_MISSING"
 
 
-def test_an_open_hub_still_holds_a_named_capability_to_its_word(tmp_path: Path, clock: Clock) -> None:
+def test_an_open_hub_still_enforces_a_named_capability(tmp_path: Path, clock: Clock) -> None:
     with running(make_dir(tmp_path), clock) as hub:
         writer = hub.granted(ttl=5, rate=Rate(1, 1))
         writer.send()
@@ -194,7 +194,9 @@ def test_an_open_hub_still_holds_a_named_capability_to_its_word(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("admission", list(Admission))
-def test_the_control_stream_is_read_by_anyone_and_written_by_nobody(tmp_path: Path, admission: Admission) -> None:
+def test_the_control_stream_is_readable_by_all_and_written_only_by_the_hub(
+    tmp_path: Path, admission: Admission
+) -> None:
     with running(make_dir(tmp_path), admission=admission) as hub:
         rules = hub.service.rules
         first, second = token_for(SigningKey.generate()), token_for(SigningKey.generate())
@@ -234,7 +236,7 @@ def test_the_control_stream_verifies_like_any_other(hub: Hub) -> None:
 
 
 class Story:
-    """What a hub was told before it stopped, and what it must still hold afterwards."""
+    """The control events before a stop, and the state that must survive it."""
 
     def __init__(self, hub: Hub, clock: Clock) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""How long and how often a client key may be used under a label, where the hub's limits say so. 001, spec-2 §4.1."""
+"""How long and how often a client key may be used on a label, if the limits say so. 001, spec-2 §4.1."""
 
 import shutil
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def test_without_these_limits_a_key_is_used_as_often_and_as_long_as_its_owner_li
         writer.send()
 
 
-# How often.
+# Number of messages.
 
 
 def test_a_key_writes_so_many_messages_under_a_label_and_no_more(hub: Hub) -> None:
@@ -63,7 +63,7 @@ def test_each_label_counts_for_itself(tmp_path: Path) -> None:
 
 
 def test_the_last_message_it_may_write_is_a_duplicate_when_it_comes_again(hub: Hub) -> None:
-    """A client that lost the answer must still learn where its message is."""
+    """A client that lost the answer must still learn the place of its message."""
     writer, _ = granted(hub)
     writer.send_many(MOST - 1)
     message = writer.message()
@@ -73,12 +73,12 @@ def test_the_last_message_it_may_write_is_a_duplicate_when_it_comes_again(hub: H
     assert reply.error().refused().detail["stream_seq"] == receipt.stream_seq
 
 
-# How long.
+# Lifetime.
 
 
 def test_a_key_is_used_for_so_long_from_its_first_message_under_a_label(hub: Hub, clock: Clock) -> None:
     writer, _ = granted(hub)
-    clock.now += 1000  # before its first message time is not counted
+    clock.now += 1000  # time before the first message does not count
     writer.send()
     clock.now += LIFETIME_SEC
     writer.send()
@@ -118,7 +118,7 @@ def test_the_hubs_own_key_is_not_bounded(tmp_path: Path, clock: Clock) -> None:
         hub.register(naming.stream_id("another"))
 
 
-# What survives.
+# Restarts.
 
 
 @pytest.mark.parametrize("how", LIVES)
@@ -141,7 +141,7 @@ def test_the_beginning_of_a_key_is_known_after_restarts_and_rebuilds(tmp_path: P
         assert fsck.check(data_dir).findings == []
 
 
-def test_the_beginning_of_a_key_is_known_when_the_hub_has_let_go_of_it(tmp_path: Path, clock: Clock) -> None:
+def test_the_first_use_of_a_key_is_known_after_its_state_was_evicted(tmp_path: Path, clock: Clock) -> None:
     """It is looked up in the log."""
     with running(make_dir(tmp_path, limits=LIMITS), clock, QuickDisk()) as hub:
         writer = hub.writer()

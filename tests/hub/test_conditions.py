@@ -1,4 +1,4 @@
-"""Bad states of a hub: one log line each at their beginning and end, a metric, and what the probes say meanwhile."""
+"""Bad states of a hub: one log line at the start and one at the end, a metric, and the health endpoints meanwhile."""
 
 import errno
 import json
@@ -35,14 +35,14 @@ def gauge(hub: Hub, reason: str) -> tuple[float, float]:
 
 
 def states(capfd: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """The lines about bad states since the last look."""
+    """The lines about bad states since the last call."""
     rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     assert [row["event"] for row in rows if row["event"] == "failed"] == []
     return [row for row in rows if row["event"].startswith("bad_state")]
 
 
 def pair(rows: list[dict[str, Any]], reason: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The only two lines there are: a state was entered and left once."""
+    """Exactly two lines: a state was entered and left once."""
     assert [(row["event"], row["reason"]) for row in rows] == [
         ("bad_state_entered", reason),
         ("bad_state_left", reason),
@@ -83,7 +83,7 @@ def test_a_disk_that_refuses_the_journal_is_logged_once_when_it_begins_and_once_
     assert (left["level"], left["refused"], left["file"]) == ("info", REFUSALS, "journal")
 
 
-def test_a_hub_that_nobody_writes_to_leaves_the_state_by_itself(
+def test_an_idle_hub_leaves_the_state_by_itself(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conditions, "RECHECK_S", 0.01)
@@ -161,7 +161,7 @@ def test_a_verification_worker_that_is_killed_is_logged_and_its_successor_ends_t
     with running(make_dir(tmp_path), workers=2) as hub:
         pids = hub.service._verifier.pids  # type: ignore[attr-defined]
         os.kill(pids[0], signal.SIGKILL)
-        until(lambda: gauge(hub, "verifier") == (0, 1))  # nobody sends anything
+        until(lambda: gauge(hub, "verifier") == (0, 1))  # without any request
         hub.writer().send()
     entered, _ = pair(states(capfd), "verifier")
     assert (entered["pid"], entered["exit_status"]) == (pids[0], -signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_a_flood_of_submits_is_one_state_that_ends_when_the_queue_has_drained(
         senders = [Thread(target=hub.submit, args=(hub.writer(f"s{n}").message(),)) for n in range(4)]
         for sender in senders:
             sender.start()
-        until(lambda: hub.service._submits.in_flight == 4)
+        until(lambda: hub.service._submit_queue.in_flight == 4)
         for _ in range(REFUSALS):
             assert hub.submit(hub.writer().message()).status == 503
         assert gauge(hub, "submit_overload") == (1, 1)
@@ -213,7 +213,7 @@ def test_a_flood_of_connections_is_one_state_that_ends_when_enough_have_left(
 
 
 class Written:
-    """States whose log is kept in a file."""
+    """Conditions with their log in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -228,7 +228,7 @@ class Written:
 
 
 class NoLoop:
-    """States that are never rechecked need no loop."""
+    """States without recheck need no loop."""
 
     def call_later(self, *_: object) -> None:
         raise AssertionError("nothing is to be rechecked")

@@ -1,4 +1,4 @@
-"""Clones, forks, and a registry that was changed: what a data directory says does not depend on where it lies."""
+"""Clones, forks and changed limits: a data directory does not depend on its path."""
 
 import shutil
 import signal
@@ -62,14 +62,14 @@ def test_a_copy_of_a_stopped_hubs_directory_is_the_same_hub(tmp_path: Path) -> N
         check_given(copy, given)
         writer.hub = copy
         message = writer.message()
-        # The same message gets the same place, the same root and the same signature, to the byte.
+        # The same message gets the same place, root and signature, byte for byte.
         assert copy.submit(message).receipt() == hub.submit(message).receipt()
     clean(data_dir)
     clean(tmp_path / "copy")
 
 
 def test_a_copy_of_an_idle_hubs_directory_is_the_same_hub(tmp_path: Path) -> None:
-    """What is in the journal alone comes along."""
+    """Entries that are only in the journal are copied, too."""
     data_dir, clock = make_dir(tmp_path), Clock()
     with running(data_dir, clock, NoLogDisk()) as hub:
         given = hub.writer().send_many(20)
@@ -133,7 +133,7 @@ def test_a_fork_goes_on_under_its_own_key_where_the_other_hub_was(
         assert hub.label("s") == writer.label
         check_given(hub, given[:7])
         assert hub.post("/v1/receipt", ReceiptRequest(writer.label, 8)).status == 404
-        # The writer knows where it was when the hub was forked.
+        # The writer knows its position when the hub was forked.
         writer.hub, writer.client_seq, writer.prev_ack = hub, 7, 0
         more = writer.send_many(6)
         assert [one.stream_seq for one in more] == list(range(8, 14))
@@ -203,7 +203,7 @@ def test_a_fork_starts_from_the_command_line(tmp_path: Path, source: tuple[Path,
     clean(tmp_path / "fork")
 
 
-# Another registry.
+# Changed limits.
 
 
 def set_limits(data_dir: Path, limits: Limits) -> None:
@@ -231,7 +231,7 @@ def test_a_hub_starts_after_its_limits_were_lowered_below_what_it_logged(tmp_pat
     set_limits(data_dir, Limits())
     with running(data_dir, **capped) as hub:
         fast.hub = hub
-        assert fast.send(b"3").stream_seq == 3  # it was never gone
+        assert fast.send(b"3").stream_seq == 3  # it was always there
         check_given(hub, given)
 
 

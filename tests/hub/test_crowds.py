@@ -1,4 +1,4 @@
-"""What strangers can make a hub do and hold: reads that pile up, subscribers that do not read, bodies without end."""
+"""Resources that strangers can use: queued reads, subscribers that do not read, endless bodies."""
 
 import socket
 import struct
@@ -20,7 +20,7 @@ from veen.core.envelopes import ReceiptRequest, StreamRequest, StreamResponse
 from veen.hub import read_api, read_executor, submit, subscriptions, tooling
 from veen.hub.verifier import Answer, Verifier
 
-BODY = bytes(100_000)  # a page with it is long enough to be counted
+BODY = bytes(100_000)  # makes a page large enough to be counted
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 @contextmanager
 def pages_held(hub: Hub) -> Iterator[None]:
-    """Meanwhile no page that is begun comes to its end."""
+    """Block all pages that are being built."""
     with hub.service.app.pages._lock:
         yield
 
@@ -45,20 +45,20 @@ def page_request(writer: Writer) -> bytes:
 
 
 def asking(hub: Hub, request: bytes) -> socket.socket:
-    """A connection that has asked and waits."""
+    """A connection with an unanswered request."""
     connection = socket.create_connection(("127.0.0.1", hub.port), PATIENCE_S)
     connection.sendall(request)
     return connection
 
 
 def leave(connection: socket.socket) -> None:
-    """With a reset, which the hub cannot take for a client that still listens."""
+    """Close with a reset, so that the hub knows the client is gone."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
 def waiting(hub: Hub) -> int:
-    return hub.service.app._later.long.waiting
+    return hub.service.app._executor.long.waiting
 
 
 def check_told_to_come_again(reply: Reply) -> None:
@@ -79,8 +79,8 @@ def test_pages_that_take_long_do_not_hold_up_what_is_short(hub: Hub) -> None:
         assert writer.send().stream_seq == 2
 
 
-def test_pages_beyond_the_queue_are_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_executor, "MOST_LONG", 3)
+def test_pages_beyond_the_queue_are_rejected_with_a_retry_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_executor, "MAX_LONG_QUEUED", 3)
     with running(make_dir(tmp_path), disk=QuickDisk()) as hub, ThreadPoolExecutor(1) as pool:
         writer = hub.writer()
         writer.send(BODY)
@@ -93,7 +93,7 @@ def test_pages_beyond_the_queue_are_told_to_come_again(tmp_path: Path, monkeypat
             check_told_to_come_again(hub.post("/v1/stream", asked))
             check_told_to_come_again(hub.post_json("/v1/stream", asked))
             check_told_to_come_again(hub.get(f"/tooling/checkpoints?label={writer.label.hex()}"))
-            # Those who wait leave: nothing is read for them, and others take their places.
+            # The waiting clients leave: nothing is read for them, and others take their places.
             for connection in connections[2:]:
                 leave(connection)
             until(lambda: hub.service.server.connections <= 2)
@@ -110,19 +110,19 @@ def test_one_connection_takes_its_share_of_the_queue_and_no_more(hub: Hub) -> No
     writer.send(BODY)
     begun = 2
     with pages_held(hub):
-        connection = asking(hub, page_request(writer) * (begun + read_executor.LONG_SHARE + 3))
-        until(lambda: waiting(hub) == read_executor.LONG_SHARE)
+        connection = asking(hub, page_request(writer) * (begun + read_executor.MAX_LONG_PER_CONNECTION + 3))
+        until(lambda: waiting(hub) == read_executor.MAX_LONG_PER_CONNECTION)
         other = asking(hub, page_request(writer))
-        until(lambda: waiting(hub) == read_executor.LONG_SHARE + 1)
+        until(lambda: waiting(hub) == read_executor.MAX_LONG_PER_CONNECTION + 1)
     assert (
-        statuses(connection, begun + read_executor.LONG_SHARE + 3)
-        == [200] * (begun + read_executor.LONG_SHARE) + [503] * 3
+        statuses(connection, begun + read_executor.MAX_LONG_PER_CONNECTION + 3)
+        == [200] * (begun + read_executor.MAX_LONG_PER_CONNECTION) + [503] * 3
     )
     assert statuses(other, 1) == [200]
 
 
 def statuses(connection: socket.socket, count: int) -> list[int]:
-    """Those of the answers to come."""
+    """The bytes of outstanding responses."""
     found = []
     with connection, connection.makefile("rb") as answers:
         for _ in range(count):
@@ -139,15 +139,15 @@ def test_what_waits_for_a_subscriber_is_little_and_counted(hub: Hub) -> None:
     writer = hub.writer()
     for _ in range(12):
         writer.send(bytes(10 * len(BODY)))
-    room = hub.service._subscriptions.room
+    page_memory = hub.service._subscriptions.page_memory
     with Subscriber(hub, f"label={writer.label.hex()}", receive_bytes=4096) as subscriber:
-        until(lambda: room.held > 0 and hub.get("/healthz").status == 200)
-        assert room.held < subscriptions.PAGE_BYTES + 11 * len(BODY)
+        until(lambda: page_memory.held > 0 and hub.get("/healthz").status == 200)
+        assert page_memory.held < subscriptions.PAGE_BYTES + 11 * len(BODY)
         assert [item.stream_seq for item in subscriber.items(12)] == list(range(1, 13))
-        until(lambda: room.held == 0)
+        until(lambda: page_memory.held == 0)
     with Subscriber(hub, f"label={writer.label.hex()}", receive_bytes=4096):
-        until(lambda: room.held > 0)
-    until(lambda: room.held == 0)
+        until(lambda: page_memory.held > 0)
+    until(lambda: page_memory.held == 0)
 
 
 def test_short_entries_go_to_a_subscriber_many_at_a_time(hub: Hub) -> None:
@@ -164,23 +164,23 @@ def test_a_subscriber_waits_while_others_hold_too_much_and_misses_nothing(
     writer, short = hub.writer("long"), hub.writer("short")
     for _ in range(12):
         writer.send(bytes(10 * len(BODY)))
-    room = hub.service._subscriptions.room
+    page_memory = hub.service._subscriptions.page_memory
     with Subscriber(hub, f"label={short.label.hex()}") as patient:
         with Subscriber(hub, f"label={writer.label.hex()}", receive_bytes=4096):
-            until(lambda: room.held > 0)
-            monkeypatch.setattr(read_api, "MOST_BYTES", 0)
+            until(lambda: page_memory.held > 0)
+            monkeypatch.setattr(read_api, "MAX_PAGE_MEMORY_BYTES", 0)
             short.send_many(3)
             reading = next(iter(hub.service._subscriptions._by_label[short.label]))
             until(lambda: reading._reading and hub.get("/healthz").status == 200)
-            # Pages have a room of their own.
+            # Pages have a separate limit.
             assert hub.post("/v1/stream", StreamRequest(short.label, 1)).status == 200
         assert [item.stream_seq for item in patient.items(3)] == [1, 2, 3]
 
 
-# Bodies that are no message.
+# Bodies that are not messages.
 
 
-@pytest.mark.parametrize("count", [1, tooling._MOST_HEADS - 1])
+@pytest.mark.parametrize("count", [1, tooling._MAX_HEADS - 1])
 def test_behind_a_short_value_that_is_no_message_the_next_is_found(hub: Hub, count: int) -> None:
     first, second = hub.writer().next_messages(2)
     junk = b"\x98" + bytes([count]) + bytes(count) if count > 23 else b"\x80" + b"\x00" * (count - 1)
@@ -190,8 +190,8 @@ def test_behind_a_short_value_that_is_no_message_the_next_is_found(hub: Hub, cou
 @pytest.mark.parametrize(
     ("name", "junk"),
     [
-        ("too many values", b"\x98" + bytes([tooling._MOST_HEADS]) + bytes(tooling._MOST_HEADS)),
-        ("too many levels", b"\x81" * tooling._MOST_HEADS + b"\x00"),
+        ("too many values", b"\x98" + bytes([tooling._MAX_HEADS]) + bytes(tooling._MAX_HEADS)),
+        ("too many levels", b"\x81" * tooling._MAX_HEADS + b"\x00"),
         ("too many names", b"\xb8\x64" + b"\x61a\x00" * 100),
         ("an array longer than the body", b"\x9a\x00\xff\xff\xff"),
         ("a map longer than the body", b"\xba\xff\xff\xff\xff"),
@@ -241,10 +241,10 @@ def test_json_with_as_many_commas_as_a_message_is_parsed(hub: Hub) -> None:
     assert "not JSON text" in reply.error().message
 
 
-# Pages that nobody takes.
+# Pages that are not read.
 
 
-def test_whoever_leaves_pages_untaken_is_told_to_and_others_get_theirs(
+def test_a_client_that_does_not_read_its_pages_is_rejected_and_others_are_served(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(read_api, "CONNECTION_BYTES", len(BODY))
@@ -275,43 +275,43 @@ def asked_by(connection: object, caller: bytes | None) -> Request:
 def test_a_caller_with_many_connections_has_one_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_api, "CONNECTION_BYTES", 2 * len(BODY))
     monkeypatch.setattr(read_api, "CALLER_BYTES", 2 * len(BODY))
-    room = read_api.PageRoom()
+    page_memory = read_api.PageMemoryBudget()
     crowd = [asked_by(object(), b"\x0a\0\0\1") for _ in range(4)]
-    held = [room.counted(BODY, one) for one in crowd[:3]]
-    with pytest.raises(Refused, match="by you"):
-        room.check(crowd[3])
-    room.check(asked_by(object(), b"\x0a\0\0\2"))
-    room.check(asked_by(object(), None))
+    held = [page_memory.counted(BODY, one) for one in crowd[:3]]
+    with pytest.raises(Refused, match="too many of your pages"):
+        page_memory.check(crowd[3])
+    page_memory.check(asked_by(object(), b"\x0a\0\0\2"))
+    page_memory.check(asked_by(object(), None))
     held.pop()
-    room.check(crowd[3])
+    page_memory.check(crowd[3])
     held.clear()
-    assert (room.held, room._held_by) == (0, {})
+    assert (page_memory.held, page_memory._held_by) == (0, {})
 
 
 def test_behind_a_proxy_each_connection_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_api, "CONNECTION_BYTES", len(BODY))
-    room, one, other = read_api.PageRoom(), asked_by(object(), None), asked_by(object(), None)
-    held = [room.counted(BODY, one)]
-    room.check(one)  # as much as its share, and no more
-    held.append(room.counted(BODY, one))
-    with pytest.raises(Refused, match="by you"):
-        room.check(one)
-    room.check(other)
+    page_memory, one, other = read_api.PageMemoryBudget(), asked_by(object(), None), asked_by(object(), None)
+    held = [page_memory.counted(BODY, one)]
+    page_memory.check(one)  # exactly its share
+    held.append(page_memory.counted(BODY, one))
+    with pytest.raises(Refused, match="too many of your pages"):
+        page_memory.check(one)
+    page_memory.check(other)
 
 
-def test_short_pages_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_pages_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_api, "CONNECTION_BYTES", 0)
-    room, one = read_api.PageRoom(), asked_by(object(), b"\x0a\0\0\1")
-    held = room.counted(bytes(1 << 16), one)
-    room.check(one)
-    assert (len(held), room.held) == (1 << 16, 0)
+    page_memory, one = read_api.PageMemoryBudget(), asked_by(object(), b"\x0a\0\0\1")
+    held = page_memory.counted(bytes(1 << 16), one)
+    page_memory.check(one)
+    assert (len(held), page_memory.held) == (1 << 16, 0)
 
 
 # Signatures that wait to be checked.
 
 
 class Gate:
-    """A verifier that asks the true one only once it is open, and remembers who was asked about, in order."""
+    """A verifier that forwards checks only once it is open, and records the order of clients."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -338,57 +338,57 @@ class Gate:
         self._verifier.close()
 
 
-AT_ONCE = 4
+MAX_CHECKS = 4
 
 
 @contextmanager
 def gated(folder: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Iterator[tuple[Hub, Gate]]:
-    monkeypatch.setattr(submit, "AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(submit, "MAX_CHECKS", MAX_CHECKS)
     with running(make_dir(folder), disk=QuickDisk(), **config) as hub:
-        gate = hub.service._submits._verifier = Gate(hub.service._submits._verifier)
+        gate = hub.service._submit_queue._verifier = Gate(hub.service._submit_queue._verifier)
         yield hub, gate
 
 
 def in_flight(hub: Hub) -> int:
-    """Each look is a turn of the hub's loop."""
+    """Each check takes a turn of the hub's loop."""
     assert hub.get("/healthz").status == 200
-    return hub.service._submits.in_flight
+    return hub.service._submit_queue.in_flight
 
 
-def test_who_has_one_message_does_not_wait_for_all_of_anothers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_with_one_message_does_not_wait_for_all_of_anothers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with gated(tmp_path, monkeypatch) as (hub, gate), ThreadPoolExecutor(2) as pool:
         many, one = hub.writer(), hub.writer()
         batch_ = pool.submit(hub.batch, *many.next_messages(40))
         until(lambda: in_flight(hub) == 40)
         single = pool.submit(hub.submit, one.message())
         until(lambda: in_flight(hub) == 41)
-        assert len(gate.asked) == AT_ONCE
+        assert len(gate.asked) == MAX_CHECKS
         hub.loop.call_soon_threadsafe(gate.open)
         assert single.result(PATIENCE_S).status == 200
         places = [one.stream_seq for one in batch_.result(PATIENCE_S) if isinstance(one, Receipt)]
         assert (len(places), sorted(places)) == (40, places)
     assert len(gate.asked) == 41
-    assert gate.asked.index(one.key.public_key) <= AT_ONCE + 1
+    assert gate.asked.index(one.key.public_key) <= MAX_CHECKS + 1
 
 
 def test_a_batch_fills_half_of_the_room_and_others_are_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 64
     with gated(tmp_path, monkeypatch, max_in_flight=most) as (hub, gate), ThreadPoolExecutor(2) as pool:
         batch_ = pool.submit(hub.batch, *hub.writer().next_messages(most))
-        until(lambda: in_flight(hub) == AT_ONCE + most // 2)
+        until(lambda: in_flight(hub) == MAX_CHECKS + most // 2)
         single = pool.submit(hub.submit, hub.writer().message())
-        until(lambda: in_flight(hub) == AT_ONCE + most // 2 + 1)
+        until(lambda: in_flight(hub) == MAX_CHECKS + most // 2 + 1)
         hub.loop.call_soon_threadsafe(gate.open)
         assert single.result(PATIENCE_S).status == 200
         found = batch_.result(PATIENCE_S)
-    assert [isinstance(one, Receipt) for one in found] == [True] * (AT_ONCE + most // 2) + [False] * (
-        most // 2 - AT_ONCE
+    assert [isinstance(one, Receipt) for one in found] == [True] * (MAX_CHECKS + most // 2) + [False] * (
+        most // 2 - MAX_CHECKS
     )
 
 
-def test_where_others_fill_the_room_there_is_some_for_who_has_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reserve_is_kept_for_clients_with_few_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     most = 64
     with gated(tmp_path, monkeypatch, max_in_flight=most) as (hub, gate), ThreadPoolExecutor(4) as pool:
         batches = [pool.submit(hub.batch, *hub.writer().next_messages(most)) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Reading over real HTTP: pages, receipts, proofs, checkpoints, in CBOR and in JSON. Spec §10.4, §10.5."""
+"""Reads over real HTTP: pages, receipts, proofs, checkpoints, in CBOR and in JSON. Spec §10.4, §10.5."""
 
 import socket
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ W = TypeVar("W", bound=Wire)
 
 @dataclass
 class Filled:
-    """A hub with one label, and what was written to it."""
+    """A hub with one label, and its entries."""
 
     hub: Hub
     writer: Writer
@@ -56,7 +56,7 @@ class Filled:
 
 
 def both(hub: Hub, path: str, request: Wire, cls: type[W]) -> W:
-    """Ask in CBOR and in JSON: one answer, each form in its one encoding."""
+    """Send a request in CBOR and in JSON: the answers are equal and canonically encoded."""
     plain, shown = hub.post(path, request), hub.post_json(path, request)
     answer = plain.read(cls)
     assert shown.read(cls) == answer
@@ -74,7 +74,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
         messages, receipts = [], []
         for number in range(COUNT):
             if number == COUNT - 2:
-                # Everything so far goes to the log when a hub stops; the last two stay in the journal.
+                # A stop moves all entries to the log; the last two stay in the journal.
                 hub.stop()
                 hub.start()
             messages.append(writer.message(b"%d" % number))
@@ -300,13 +300,13 @@ def test_labels_do_not_see_each_other(tmp_path: Path) -> None:
             assert len(page.items) == 3
 
 
-# Readers that do not read.
+# Clients that do not read.
 
 
 @pytest.mark.parametrize("protocol", ["1.1", "2"])
-def test_pages_that_nobody_reads_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
+def test_pages_that_are_not_read_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str) -> None:
     size, most = 1_000_000, 4_000_000
-    monkeypatch.setattr(read_api, "MOST_BYTES", most)
+    monkeypatch.setattr(read_api, "MAX_PAGE_MEMORY_BYTES", most)
     with running(make_dir(tmp_path), disk=QuickDisk()) as hub:
         writer = hub.writer()
         for _ in range(4):
@@ -319,17 +319,17 @@ def test_pages_that_nobody_reads_do_not_pile_up(tmp_path: Path, monkeypatch: pyt
             reply = hub.post("/v1/stream", asked)
             assert (reply.status, reply.error().code, reply.headers["retry-after"]) == (503, "E.UNAVAILABLE", "1")
             assert pages.held <= most + 4 * len(whole.body)
-            # What is small is still answered, and what is new is still taken.
+            # Small requests are still answered, and messages are still accepted.
             assert hub.post("/v1/receipt", ReceiptRequest(writer.label, 1)).status == 200
             writer.send()
-        # A page or two may still be made for who has just gone.
+        # A page or two may still be built for clients that are already gone.
         until(lambda: hub.post("/v1/stream", asked).status == 200)
         until(lambda: pages.held == 0)
 
 
 @contextmanager
 def unread(hub: Hub, body: bytes, protocol: str) -> Iterator[None]:
-    """A client that asks for the same page again and again and reads none of it."""
+    """A client that requests the same page repeatedly and reads none of it."""
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", hub.port))

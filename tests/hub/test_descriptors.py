@@ -1,4 +1,4 @@
-"""Strangers who hold connections do not hold the files that the log needs."""
+"""Connections of strangers do not use up the files that the log needs."""
 
 import json
 import os
@@ -13,28 +13,28 @@ import pytest
 from plumbing.http import HttpSettings
 from tests.hub.client import make_dir
 from veen.hub.config import HubConfig
-from veen.hub.fd_limit import RESERVED, allowed, fitting
+from veen.hub.fd_limit import RESERVED, fit_connections, hard_limit
 
 CONFIG = HubConfig(Path("data"), http=HttpSettings(max_connections=1000))
 
 
 @pytest.mark.parametrize("files", [None, RESERVED + 1000, RESERVED + 1001, 1 << 20])
-def test_with_enough_files_a_hub_takes_the_connections_it_was_told_to(files: int | None) -> None:
-    assert fitting(CONFIG, files) is CONFIG
+def test_with_enough_files_a_hub_allows_the_configured_connections(files: int | None) -> None:
+    assert fit_connections(CONFIG, files) is CONFIG
 
 
 @pytest.mark.parametrize(("files", "most"), [(RESERVED + 999, 999), (RESERVED + 1, 1), (RESERVED, 1), (3, 1)])
 def test_with_fewer_it_takes_fewer_and_nothing_else_changes(files: int, most: int) -> None:
-    assert fitting(CONFIG, files) == replace(CONFIG, http=replace(CONFIG.http, max_connections=most))
+    assert fit_connections(CONFIG, files) == replace(CONFIG, http=replace(CONFIG.http, max_connections=most))
 
 
 def test_what_is_allowed_is_the_hard_limit() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert allowed() == (None if hard == resource.RLIM_INFINITY else hard)
+    assert hard_limit() == (None if hard == resource.RLIM_INFINITY else hard)
 
 
 def started(data_dir: Path, soft: int, hard: int) -> tuple[str, dict[str, object], str]:
-    """Start a hub under these limits, and end it: its limits, its first line of the log, and what it told people."""
+    """Start and stop a hub under these limits; returns its limits, its first log line, and its output."""
     program = (
         "import resource, sys; from veen.cli.__main__ import main; "
         f"resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); main()"

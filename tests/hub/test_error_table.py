@@ -1,4 +1,4 @@
-"""Every row of the admission table over real HTTP, and which of two faults is the answer. Spec §8.2, §10.6."""
+"""Every row of the admission table over real HTTP, and which of two faults is reported. Spec §8.2, §10.6."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ Running = tuple[Hub, Clock]
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """A hub with every rule in force: capabilities, epochs, a small message size."""
+    """A hub with every rule enabled: capabilities, epochs, a small message size."""
     clock = Clock()
     data_dir = make_dir(tmp_path_factory.mktemp("strict"), PROFILE, LIMITS)
     with running(data_dir, clock, QuickDisk(), admission=Admission.CAPABILITY) as hub:
@@ -33,7 +33,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def free(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
-    """A hub that admits anyone."""
+    """A hub with open admission."""
     with running(make_dir(tmp_path_factory.mktemp("free")), disk=QuickDisk()) as hub:
         yield hub
 
@@ -73,7 +73,7 @@ def test_a_json_request_without_faults_is_accepted(strict: Running) -> None:
 
 
 def test_a_capability_whose_chain_is_broken_is_cap_invalid(strict: Running) -> None:
-    """The chain is judged where the token is shown, at authorize: a message only names what passed there."""
+    """The chain is verified when the token is authorised; a message only names a logged capability."""
     hub, _ = strict
     writer = hub.writer()
     good = cap_token.mint(ISSUER, writer.key.public_key, [naming.stream_id("s")], 10)
@@ -202,7 +202,7 @@ def test_prev_ack_may_not_pass_the_log_nor_go_back(free: Hub) -> None:
     assert free.submit(writer.message(prev_ack=4)).receipt().stream_seq == 5
 
 
-def test_who_lost_the_reply_learns_where_the_message_is(free: Hub) -> None:
+def test_a_client_that_lost_the_reply_learns_the_place_of_its_message(free: Hub) -> None:
     writer = free.writer("lost")
     free.writer("lost").send()
     message = writer.message()
@@ -258,7 +258,7 @@ def test_a_refused_message_changes_nothing(free: Hub) -> None:
     assert writer.send().stream_seq == 2
 
 
-# Waiting.
+# Retry times.
 
 
 def test_a_rate_refusal_says_how_long_to_wait(strict: Running) -> None:
@@ -285,7 +285,7 @@ def test_other_refusals_do_not_say_to_wait(free: Hub) -> None:
     assert "retry-after" not in reply.headers
 
 
-# Requests that are not about a message.
+# Other requests.
 
 
 def code_of(reply: Reply) -> tuple[int, str]:
@@ -361,7 +361,7 @@ def test_a_message_for_the_past_of_time_itself_is_refused(strict: Running) -> No
     assert int(detail["hub_ts"]) >= START
 
 
-def test_a_request_in_both_forms_stands_for_the_same_message(free: Hub) -> None:
+def test_cbor_and_json_requests_carry_the_same_message(free: Hub) -> None:
     writer = free.writer("forms")
     message = writer.message()
     receipt = free.post_json("/v1/submit", SubmitRequest(message)).receipt()

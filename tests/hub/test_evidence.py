@@ -1,4 +1,4 @@
-"""Checkpoints, their witnesses, and proof of a hub's own fault, over real HTTP."""
+"""Checkpoints, witnesses, and proofs of a hub's own contradictions, over real HTTP."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +38,7 @@ def listed(hub: Hub, label: bytes) -> tuple[Checkpoint, ...]:
     plain = hub.get(f"/tooling/checkpoints?label={label.hex()}")
     found = plain.read(CheckpointList)
     assert as_json.is_json
-    # Asked first, it may know fewer: the log catches up in between.
+    # The first answer may have fewer: the log catches up in between.
     before = as_json.read(CheckpointList).checkpoints
     assert found.checkpoints[: len(before)] == before
     assert found.label == label
@@ -47,7 +47,7 @@ def listed(hub: Hub, label: bytes) -> tuple[Checkpoint, ...]:
 
 @pytest.fixture
 def checkpointed(tmp_path: Path) -> Iterator[tuple[Hub, Writer, list[Receipt]]]:
-    """A hub whose log has caught up with two regular checkpoints."""
+    """A hub whose log has two regular checkpoints."""
     data_dir = make_dir(tmp_path, limits=LIMITS)
     with running(data_dir) as hub:
         writer = hub.writer()
@@ -81,7 +81,7 @@ def test_a_witness_signature_is_kept_with_its_checkpoint(checkpointed: tuple[Hub
     assert answer.witness_sigs == (sig,)
 
 
-def test_witnesses_who_come_at_once_are_all_kept(tmp_path: Path) -> None:
+def test_concurrent_witness_signatures_are_all_stored(tmp_path: Path) -> None:
     witnesses = [SigningKey.generate() for _ in range(12)]
     data_dir = make_dir(tmp_path, limits=LIMITS)
     with running(data_dir) as hub:
@@ -114,7 +114,7 @@ def test_a_witness_is_known_and_signs_what_is_there(checkpointed: tuple[Hub, Wri
 
 
 def contradiction(hub: Hub, key: SigningKey, seq: int = 1) -> Equivocation:
-    """Two receipts for one place, signed by a key."""
+    """Two receipts for one place, signed by one key."""
     label = hub.label("s")
     one, two = (
         receipt.sign(key, label=label, stream_seq=seq, leaf_hash=h(name), mmr_root=h(name), hub_ts=START)
@@ -139,7 +139,7 @@ def test_proof_of_the_hubs_own_fault_is_kept_and_shown(tmp_path: Path) -> None:
     assert kept & {found.encode(), Equivocation(found.second, found.first).encode()}
 
 
-def test_a_receipt_of_the_log_against_one_that_was_told_elsewhere_is_evidence(hub: Hub) -> None:
+def test_a_logged_receipt_and_a_contradicting_one_are_evidence(hub: Hub) -> None:
     writer = hub.writer()
     told = writer.send()
     logged = hub.post("/v1/receipt", ReceiptRequest(writer.label, 1)).read(ReceiptResponse).receipt
@@ -191,7 +191,7 @@ def test_evidence_is_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def other_signature(key: SigningKey, digest: bytes) -> bytes:
-    """Another signature that holds: the nonce of Ed25519 is the signer's own choice."""
+    """Another valid signature: a signer may choose any Ed25519 nonce."""
     order = 2**252 + 27742317777372353535851937790883648493
     expanded = bytearray(sha512(key.seed).digest()[:32])
     expanded[0] &= 248
@@ -202,7 +202,7 @@ def other_signature(key: SigningKey, digest: bytes) -> bytes:
     return point + ((nonce + challenge * secret) % order).to_bytes(32, "little")
 
 
-def test_a_witness_has_one_word_however_often_it_signs(checkpointed: tuple[Hub, Writer, list[Receipt]]) -> None:
+def test_one_signature_per_witness_is_stored(checkpointed: tuple[Hub, Writer, list[Receipt]]) -> None:
     hub, writer, _ = checkpointed
     digest = listed(hub, writer.label)[0].signing_digest()
     first, second = WITNESS.sign(digest), other_signature(WITNESS, digest)
@@ -263,7 +263,7 @@ def test_the_key_of_a_witness_is_kept_so_that_a_wrong_bit_of_its_signature_is_fo
     hub.start()
 
 
-def test_a_witness_whose_key_was_never_kept_can_come_again_with_it(
+def test_a_witness_without_a_stored_key_can_repeat_its_signature(
     checkpointed: tuple[Hub, Writer, list[Receipt]],
 ) -> None:
     hub, writer, _ = checkpointed

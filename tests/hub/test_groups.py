@@ -1,4 +1,4 @@
-"""What shares a sync also shares its fate: several messages and events in one group, durable or undone together."""
+"""Messages and events of one group are durable or undone together."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, ca
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.hub import admission_state, commit
 from veen.hub.admission_rules import Admission
-from veen.hub.commit import ENOUGH, IDLE_ENTRIES, MOST_LOOKS, QUICK_SYNCS
+from veen.hub.commit import FULL_GROUP, IDLE_ENTRIES, MAX_TICKS, QUICK_SYNCS
 from veen.hub.config import HubConfig
 from veen.hub.sequencer import ControlEvent, Item, Outcome, SequencedGroup, Submission
 from veen.hub.service import HubService
@@ -21,17 +21,17 @@ from veen.storage.accepted_entry import CommitGroup
 OPEN = {"admission": Admission.OPEN}
 
 
-def nobody(outcome: Outcome) -> None:
-    """Who does not wait for an answer."""
+def ignore_outcome(outcome: Outcome) -> None:
+    """A callback that ignores the answer."""
 
 
 def submission(writer: Writer, **given: Any) -> Submission:
     message = writer.message(**given)
-    return Submission(message, message.encode(), nobody)
+    return Submission(message, message.encode(), ignore_outcome)
 
 
 def prepared(hub: Hub, *items: Item) -> SequencedGroup:
-    """One group, decided and signed on the hub's own thread, and kept."""
+    """One group, decided and signed on the hub's thread, and kept."""
 
     async def prepare() -> SequencedGroup:
         sequencer, store = hub.service.sequencer, hub.service.store
@@ -70,7 +70,7 @@ def test_prev_ack_may_name_an_entry_of_the_same_group(hub: Hub) -> None:
     assert shown(prepared(hub, *items)) == [1, 2]
 
 
-def test_a_message_twice_in_one_group_is_told_its_place(hub: Hub) -> None:
+def test_a_duplicate_in_the_same_group_gets_the_place_of_the_first(hub: Hub) -> None:
     item = submission(hub.writer())
     group = prepared(hub, item, item)
     assert shown(group) == [1, "DUPLICATE"]
@@ -81,13 +81,13 @@ def test_a_message_twice_in_one_group_is_told_its_place(hub: Hub) -> None:
 
 def test_a_capability_twice_in_one_group_is_logged_once(hub: Hub) -> None:
     token = cap_token.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 10)
-    group = prepared(hub, ControlEvent(token, nobody), ControlEvent(token, nobody))
+    group = prepared(hub, ControlEvent(token, ignore_outcome), ControlEvent(token, ignore_outcome))
     assert group.outcomes[0][1] == group.outcomes[1][1]
     assert len(group.batch.records) == 1
 
 
 def test_a_stream_twice_in_one_group_is_logged_once(hub: Hub) -> None:
-    group = prepared(hub, ControlEvent(bytes(32), nobody), ControlEvent(bytes(32), nobody))
+    group = prepared(hub, ControlEvent(bytes(32), ignore_outcome), ControlEvent(bytes(32), ignore_outcome))
     assert group.outcomes[0][1] == group.outcomes[1][1]
     assert len(group.batch.records) == 1
 
@@ -97,12 +97,12 @@ def test_a_capability_serves_the_messages_behind_it_in_its_group(tmp_path: Path)
         key = SigningKey.generate()
         token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id("s")], 10)
         early, late = hub.writer("s", key, token), hub.writer("s", key, token)
-        group = prepared(hub, submission(early), ControlEvent(token, nobody), submission(late))
+        group = prepared(hub, submission(early), ControlEvent(token, ignore_outcome), submission(late))
         assert shown(group) == ["CAP_MISSING", 1, 1]
 
 
 def test_nothing_said_about_an_undone_group_rests_on_it(tmp_path: Path) -> None:
-    """A duplicate of a message that was never kept is no duplicate."""
+    """A duplicate of a message that was undone is not a duplicate."""
     disk = FullDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         first = hub.writer()
@@ -118,7 +118,7 @@ def test_nothing_said_about_an_undone_group_rests_on_it(tmp_path: Path) -> None:
 
 
 def test_what_was_decided_behind_a_group_that_failed_is_undone_with_it(tmp_path: Path) -> None:
-    """While a group is on its way to the disk the next is decided on top of it: a place, and a duplicate."""
+    """While a group is being written, the next is decided on top of it: a new place, and a duplicate."""
     disk = GatedFullDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         hub.writer().send()
@@ -145,11 +145,11 @@ def test_what_was_decided_behind_a_group_that_failed_is_undone_with_it(tmp_path:
 
 
 def test_the_loop_syncs_by_itself_while_the_disk_is_quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that was slow once is left to the thread until it has been quick for a while."""
+    """After a slow sync the thread is used until syncs have been fast for a while."""
     disk = WatchedDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         writer = hub.writer()
-        writer.send()  # the first also begins the journal
+        writer.send()  # the first also creates the journal
         for quick_s, syncs, expected in (
             (0.0, 2, ["commit"] * 2),
             (3600.0, QUICK_SYNCS + 2, ["commit"] * QUICK_SYNCS + ["hub"] * 2),
@@ -180,7 +180,7 @@ def test_a_large_group_is_left_to_the_thread_however_quick_the_disk(
 
 
 def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that died of it would leave everyone waiting, for ever."""
+    """If the thread died, every client would wait for ever."""
     hub = Hub(make_dir(tmp_path), settings=OPEN).start()
     try:
 
@@ -189,7 +189,7 @@ def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch
 
         monkeypatch.setattr(hub.service.store, "commit", mistaken)
         message = hub.writer().message()
-        item = Submission(message, message.encode(), nobody)
+        item = Submission(message, message.encode(), ignore_outcome)
 
         async def put() -> None:
             hub.service._committer.put(item)
@@ -205,26 +205,26 @@ def test_a_busy_hub_catches_up_when_there_is_enough_to_do_or_after_a_while(hub: 
     found, store = hub.service._committer._catch_up, hub.service.store
 
     async def look(entries: int) -> int:
-        """How many entries the log lacks when the hub has looked, having taken so many since it last did."""
+        """The number of entries that the log lacks after a tick, with `entries` new ones since the last."""
         if store.catching is not None:
             return -1
-        found.stop_looking()
-        found._lately = entries
-        found._look()
-        found.stop_looking()
+        found.stop_timer()
+        found._recent_entries = entries
+        found._tick()
+        found.stop_timer()
         return len(store.pending.batch.records)
 
     until(lambda: hub.do(look(0)) == 0)
-    for busy_looks, last in ((1, IDLE_ENTRIES), (MOST_LOOKS - 1, IDLE_ENTRIES + 1)):
+    for busy_looks, last in ((1, IDLE_ENTRIES), (MAX_TICKS - 1, IDLE_ENTRIES + 1)):
         hub.writer().send()
         until(lambda: hub.do(look(IDLE_ENTRIES + 1)) == 1)
-        found._looks = 0
+        found._ticks = 0
         assert [hub.do(look(IDLE_ENTRIES + 1)) for _ in range(busy_looks)] == [1] * busy_looks
         assert hub.do(look(last)) == 0
 
 
 def test_signatures_are_sent_off_before_the_loop_signs(hub: Hub) -> None:
-    """Or whoever checks them would stand idle until the group is on disk."""
+    """Otherwise the verifier would be idle until the group is on disk."""
     seen: list[int] = []
     hub.service._committer._feed = lambda: seen.append(hub.service.sequencer.decided)
     hub.writer().send()
@@ -241,7 +241,7 @@ def test_a_small_group_waits_for_those_that_are_being_verified(tmp_path: Path) -
         found = hub.service._committer
 
         async def put(coming: int) -> None:
-            found.asked = found.answered + coming
+            found.checks_started = found.checks_finished + coming
             message = hub.writer().message()
             found.put(Submission(message, message.encode(), heard.append))
 
@@ -253,39 +253,39 @@ def test_a_small_group_waits_for_those_that_are_being_verified(tmp_path: Path) -
 
 
 def test_a_small_group_waits_for_a_few_answers_however_many_are_coming(tmp_path: Path) -> None:
-    """As many bad signatures as anyone likes to send: for each that is answered another comes."""
+    """A flood of bad signatures: each answered check is followed by another."""
     with running(make_dir(tmp_path)) as hub:
         heard: list[Outcome] = []
         found = hub.service._committer
 
         async def put() -> None:
-            found.asked = found.answered + 1000
+            found.checks_started = found.checks_finished + 1000
             message = hub.writer().message()
             found.put(Submission(message, message.encode(), heard.append))
 
         async def answer_and_ask() -> None:
-            found.asked += 1
-            found.answered += 1
-            found.nudge()
+            found.checks_started += 1
+            found.checks_finished += 1
+            found.schedule_turn()
 
         hub.do(put())
         until(lambda: hub.do(decided(hub)) == 1)
-        for _ in range(ENOUGH - 1):
+        for _ in range(FULL_GROUP - 1):
             hub.do(answer_and_ask())
         hub.do(nothing())
         assert hub.do(decided(hub)) == 1
         hub.do(answer_and_ask())
         until(lambda: len(heard) == 1)
         assert isinstance(heard[0], bytes)
-        assert found.asked - found.answered == 1000
+        assert found.checks_started - found.checks_finished == 1000
 
 
-def test_a_hub_that_stops_waits_for_nobody_to_join_a_group(tmp_path: Path) -> None:
+def test_a_stopping_hub_does_not_wait_for_a_group_to_grow(tmp_path: Path) -> None:
     heard: list[Outcome] = []
     with running(make_dir(tmp_path)) as hub:
 
         async def put() -> None:
-            hub.service._committer.asked += 1000
+            hub.service._committer.checks_started += 1000
             message = hub.writer().message()
             hub.service._committer.put(Submission(message, message.encode(), heard.append))
 
@@ -294,7 +294,7 @@ def test_a_hub_that_stops_waits_for_nobody_to_join_a_group(tmp_path: Path) -> No
     assert [type(outcome) for outcome in heard] == [bytes]
 
 
-def test_one_who_cannot_be_answered_costs_nobody_else_their_answer(hub: Hub) -> None:
+def test_a_failing_callback_does_not_affect_the_rest_of_its_group(hub: Hub) -> None:
     heard: list[Outcome] = []
 
     def fail(outcome: Outcome) -> None:
@@ -312,7 +312,7 @@ def test_one_who_cannot_be_answered_costs_nobody_else_their_answer(hub: Hub) -> 
 
 
 def test_what_was_forgotten_meanwhile_is_undone_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log catches up while a group is at the disk, and memory lets go of the rest: then the disk says no."""
+    """The log catches up while a group is being written, and state is evicted: then the write fails."""
     monkeypatch.setattr(admission_state, "MAX_CACHED", 0)
     with running(make_dir(tmp_path), admission=Admission.CAPABILITY) as hub:
         sequencer = hub.service.sequencer
@@ -326,10 +326,10 @@ def test_what_was_forgotten_meanwhile_is_undone_all_the_same(tmp_path: Path, mon
             sequencer.forget()
             sequencer.undo(group, "no room")
 
-        hub.do(undone(ControlEvent(token, nobody)))
+        hub.do(undone(ControlEvent(token, ignore_outcome)))
         assert shown(prepared(hub, submission(writer))) == ["CAP_MISSING"]
         first = submission(writer)
-        assert shown(prepared(hub, ControlEvent(token, nobody), first)) == [1, 1]
+        assert shown(prepared(hub, ControlEvent(token, ignore_outcome), first)) == [1, 1]
         second = submission(writer, client_seq=2)
         hub.do(undone(second))
         assert shown(prepared(hub, second, second)) == [2, "DUPLICATE"]
@@ -363,7 +363,7 @@ def test_after_a_failed_sync_nothing_more_is_acknowledged(tmp_path: Path) -> Non
 
 
 async def nothing() -> None:
-    """One turn of the loop."""
+    """Wait for one turn of the loop."""
 
 
 def test_a_clock_before_the_hubs_own_beginning_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_a_clock_before_the_hubs_own_beginning_is_refused_at_the_start(tmp_path:
     assert "no key is active" in str(caught.value)
 
 
-def test_a_clock_that_goes_back_before_the_hubs_beginning_leaves_nobody_waiting(tmp_path: Path) -> None:
+def test_a_clock_before_the_first_key_rejects_instead_of_blocking(tmp_path: Path) -> None:
     clock = Clock(START)
     with running(make_dir(tmp_path), clock) as hub:
         clock.now = START - 1000

@@ -1,9 +1,9 @@
-"""A real hub against damaged requests: it answers or hangs up, never with a mistake of its own, and stays alive.
+"""A real hub against damaged requests: it answers or closes the connection, reports no bug, and stays alive.
 
     VEEN_FUZZ_SEED=7 VEEN_FUZZ_CASES=100000 python -m pytest -m slow tests/hub/test_http_fuzz.py
 
-What is damaged is what real clients send: the bodies by the items of CBOR and the tokens of JSON, whole requests by
-their bytes and lines, HTTP/2 by its bytes and frames.
+The damaged requests are those of real clients: bodies are changed by CBOR items and JSON tokens, whole requests by
+bytes and lines, HTTP/2 by bytes and frames.
 """
 
 import io
@@ -34,7 +34,7 @@ from veen.hub.hub_openapi import ENDPOINTS
 CASES = int(os.environ.get("VEEN_FUZZ_CASES") or 20_000)
 FEW = 300
 PATHS = [one.path.replace("{coid}", h(b"attachment").hex()) for one in ENDPOINTS]
-TAKEN = {one.path: one.takes for one in ENDPOINTS if isinstance(one.takes, type)}
+TAKEN = {one.path: one.request for one in ENDPOINTS if isinstance(one.request, type)}
 METHODS = ["GET", "POST", "PUT", "HEAD", "DELETE", "OPTIONS", "PATCH", "TRACE"]
 TYPES = [
     CBOR,
@@ -51,7 +51,7 @@ QUICK = HttpSettings(header_timeout_s=5, body_timeout_s=5, idle_timeout_s=5, lin
 
 @pytest.fixture
 def hub(tmp_path: Path) -> Iterator[Hub]:
-    """A hub that soon gives up on the unfinished. Afterwards it must be alive, with no mistake of its own to tell."""
+    """A hub with short timeouts. Afterwards it must be alive, without a reported bug."""
     with log_file(tmp_path / "log") as log, running(make_dir(tmp_path), disk=QuickDisk(), http=QUICK) as found:
         found.writer().send_many(3)
         yield found
@@ -62,22 +62,22 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
 
 def judge(reply: Reply, path: str) -> None:
-    """No answer is a mistake, and every refusal is an envelope."""
+    """No answer is a 500, and every error is an envelope."""
     assert reply.status not in (500, 502, 504), reply
     if reply.status >= 400 and path != "/readyz" and reply.body:
         assert isinstance(reply.error(), ErrorEnvelope)
 
 
 def efforts(few: int = FEW) -> pytest.MarkDecorator:
-    """A little of it always, much of it in the slow suite."""
+    """A few cases always, many in the slow suite."""
     thorough = pytest.param(CASES, marks=pytest.mark.slow, id="much")
     return pytest.mark.parametrize("cases", [pytest.param(few, id="little"), thorough])
 
 
 def dice(cases: int) -> Random:
-    """A few cases are the same in every run, so that a change is what makes one fail; many are others each time."""
+    """A few cases are the same in every run; the others are random."""
     seed = int(os.environ.get("VEEN_FUZZ_SEED") or (1 if cases <= FEW else Random().getrandbits(32)))
-    print(f"seed {seed}")  # pytest shows it where the test fails
+    print(f"seed {seed}")  # pytest prints it if the test fails
     return Random(seed)
 
 
@@ -92,7 +92,7 @@ class Body:
 
 
 def bodies(hub: Hub) -> list[Body]:
-    """Good bodies for every endpoint that takes an object, in both forms; some of them the hub would accept."""
+    """Valid bodies for every endpoint with an object, in both formats; the hub would accept some of them."""
     writer = hub.writer()
     writer.client_seq = 10
     good: list[tuple[str, Wire]] = [(path, fullest(wire)) for path, wire in TAKEN.items()]
@@ -118,14 +118,14 @@ def damaged_body(rng: Random, known: list[Body]) -> tuple[Body, bytes]:
                 rng, Sown(data, spans(data)), pick(rng, [one for one in known if one.kind == body.kind]).sown
             )
         except (IndexError, ValueError, AssertionError):
-            break  # there is nothing left that could be exchanged
+            break  # nothing left to change
     if rng.random() < 0.3:
         data = damaged_bytes(rng, data)
     return body, data
 
 
 def damaged_bytes(rng: Random, data: bytes) -> bytes:
-    """Bytes changed, dropped, doubled or put in, at a few places."""
+    """Change, drop, double or insert bytes at a few places."""
     for _ in range(1 + int(rng.random() * 3)):
         at, width = int(rng.random() * (len(data) + 1)), 1 + int(rng.random() * 8)
         match int(rng.random() * 5):
@@ -194,7 +194,7 @@ WORDS = [
 
 
 def requests(hub: Hub) -> list[bytes]:
-    """Good requests of every kind, as bytes."""
+    """Valid requests of every kind, as bytes."""
     found = []
     for body in bodies(hub):
         lines = [f"POST {body.path} HTTP/1.1", "host: hub", f"content-type: {body.kind}"]
@@ -230,7 +230,7 @@ def damaged_request(rng: Random, known: list[bytes]) -> bytes:
 
 
 def said(hub: Hub, data: bytes, rng: Random) -> bytes:
-    """All that comes back for these bytes, sent in one or two pieces, until the hub hangs up."""
+    """Everything received for these bytes, sent in one or two pieces, until the hub closes."""
     with socket.create_connection(("127.0.0.1", hub.port), timeout=PATIENCE_S) as connection:
         cut = int(rng.random() * len(data)) if rng.random() < 0.2 else len(data)
         answer = b""
@@ -243,12 +243,12 @@ def said(hub: Hub, data: bytes, rng: Random) -> bytes:
         except TimeoutError:
             raise  # it hangs
         except OSError:
-            pass  # it hung up before we were done
+            pass  # the hub closed before everything was sent
         return answer
 
 
 class Replay:
-    """What an HTTP client takes for a socket."""
+    """The socket interface that http.client needs."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -258,7 +258,7 @@ class Replay:
 
 
 def first_answer(data: bytes) -> Reply | None:
-    """The first answer, as an HTTP client of others reads it; None where the connection ended before it was there."""
+    """The first response, parsed by http.client; None if the connection ended before it."""
     answer = HTTPResponse(Replay(data))  # type: ignore[arg-type]
     try:
         answer.begin()
@@ -279,7 +279,7 @@ def test_damaged_requests_are_answered_or_hung_up_on(hub: Hub, cases: int) -> No
         if reply is not None and reply.status != 101:
             judge(reply, "")
             statuses[reply.status] = statuses.get(reply.status, 0) + 1
-    # They were damaged in enough ways, and not beyond recognition.
+    # The requests were damaged in enough ways, and not beyond recognition.
     wanted = {200, 400, 404} if cases == FEW else {200, 400, 404, 413}
     assert statuses.keys() >= wanted, statuses
 

@@ -1,4 +1,4 @@
-"""A hub that is killed at any moment: what it acknowledged is there when it comes back."""
+"""A hub that is killed at any moment: everything it acknowledged is there after a restart."""
 
 import http.client
 import json
@@ -29,11 +29,11 @@ UPLOAD_BYTES = 100_000
 
 @dataclass(frozen=True)
 class Setting:
-    """What a hub is killed at. Chunks are closed often, so that it dies while it closes them, too."""
+    """Settings of a hub to kill. Chunks are closed often, so that some kills happen meanwhile."""
 
     limits: tuple[str, ...] = ("max_checkpoint_interval=8",)
     by_capability: bool = False
-    workers: tuple[int | None, ...] = (0,)  # of one life after the other; None is as many as the hub likes
+    workers: tuple[int | None, ...] = (0,)  # per run; None is the default
 
     def init_options(self) -> list[str]:
         return [option for limit in self.limits for option in ("--limit", limit)]
@@ -57,18 +57,18 @@ EVERYTHING = replace(PACKED, by_capability=True, workers=(0, None))
 
 @dataclass
 class Writer:
-    """One client that keeps sending, and remembers every receipt it was given."""
+    """A client that keeps sending and records every receipt."""
 
     key: SigningKey
     label: bytes
     profile_id: bytes
     token: CapToken | None = None
     receipts: list[tuple[Msg, Receipt]] = field(default_factory=list)
-    waiting: Msg | None = None  # sent, and perhaps accepted, when the hub died
-    uploads: list[bytes] = field(default_factory=list)  # what the hub said it keeps
+    waiting: Msg | None = None  # in flight when the hub died
+    uploads: list[bytes] = field(default_factory=list)  # acknowledged
 
     def message(self) -> Msg:
-        """The one that may or may not have arrived, or else the next."""
+        """The message that was in flight, or else the next."""
         if self.waiting is None:
             lengths = (16).to_bytes(4, "big") * 2
             self.waiting = msg.sign(
@@ -94,7 +94,7 @@ class Writer:
             connection.close()
 
     def authorize(self, connection: http.client.HTTPConnection) -> None:
-        """In every life: whether an earlier one got as far does not matter."""
+        """In every run, independent of earlier ones."""
         if self.token:
             status, body = _ask(connection, "POST", "/tooling/authorize", self.token.encode())
             assert status == 200, ErrorEnvelope.decode(body)
@@ -103,7 +103,7 @@ class Writer:
     def upload(self, connection: http.client.HTTPConnection) -> None:
         sealed = os.urandom(UPLOAD_BYTES)
         status, _ = _ask(connection, "PUT", _upload_path(sealed), sealed)
-        assert status in (201, 503)  # which is no room on the disk
+        assert status in (201, 503)  # the state must not be a full disk
         if status == 201:
             self.uploads.append(sealed)
 
@@ -113,7 +113,7 @@ class Writer:
         if status == 200:
             receipt = SubmitResponse.decode(body).receipt
         else:
-            # It was accepted before the hub died, and the reply was lost: the receipt can be fetched.
+            # It was accepted before the hub died, and the reply was lost: fetch the receipt.
             refused = ErrorEnvelope.decode(body).refused()
             assert refused.detail_enum == "DUPLICATE", refused
             receipt = fetched(connection, self.label, int(refused.detail["stream_seq"]))
@@ -141,7 +141,10 @@ def fetched(connection: http.client.HTTPConnection, label: bytes, stream_seq: in
 def start(data_dir: Path, options: list[str] | None = None) -> tuple[subprocess.Popen[str], int]:
     options = options or PLAIN.start_options(0)
     command = [*COMMAND, "start", "--foreground", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0", *options]
-    env = {**os.environ, "XDG_RUNTIME_DIR": str(data_dir.parent)}  # what a killed process leaves is the test's own
+    env = {
+        **os.environ,
+        "XDG_RUNTIME_DIR": str(data_dir.parent),
+    }  # files of a killed process are cleaned up by the test
     hub = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env)
     assert hub.stderr is not None
     line = hub.stderr.readline()
@@ -167,7 +170,7 @@ def kill_again_and_again(folder: Path, setting: Setting, kills: int, seed: int) 
         for thread in threads:
             thread.start()
         threads[0].join(timeout=moments.uniform(0.0, 0.4))
-        # A slow machine acknowledges little in a short life: the last is as long as it takes to have something to lose.
+        # A slow machine acknowledges little in a short run: the last one runs until something was acknowledged.
         while life == kills and acknowledged(writers) <= kills and threads[0].is_alive():
             threads[0].join(timeout=0.01)
         hub.send_signal(signal.SIGKILL)
@@ -191,7 +194,7 @@ def _writer(setting: Setting, hub_id: bytes, data_dir: Path, number: int) -> Wri
 
 
 def check_files(data_dir: Path) -> None:
-    """What a killed hub leaves is sound as it lies there: a start only goes on with it, and mends nothing."""
+    """A killed hub leaves a sound directory: fsck is clean without a restart in between."""
     report = fsck.check(data_dir, isolated=False)
     assert report.verdict is fsck.FsckVerdict.CLEAN, report.first
 
@@ -201,7 +204,7 @@ def acknowledged(writers: list[Writer]) -> int:
 
 
 def check_receipts(port: int, writers: list[Writer], moments: random.Random, *, everything: bool = False) -> None:
-    """Every acknowledged receipt, or a sample and the newest, as the hub has it now."""
+    """Every acknowledged receipt, or a sample and the newest, as the hub returns it now."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     for writer in writers:
         known = writer.receipts if everything else writer.receipts[-5:] + writer.receipts[: moments.randrange(0, 5)]
@@ -224,9 +227,9 @@ def test_acknowledged_messages_survive_kill_9(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_acknowledged_messages_survive_two_hundred_kills(tmp_path: Path, name: str) -> None:
-    """Fifty of each setting, ten of each directory: all of it is read again after each of them."""
+    """Fifty runs of each setting, ten per directory: everything is read again after each."""
     seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
-    print(f"seed {seed}")  # pytest shows it where the test fails
+    print(f"seed {seed}")  # pytest prints it if the test fails
     for turn in range(5):
         (tmp_path / str(turn)).mkdir()
         kill_again_and_again(tmp_path / str(turn), SETTINGS[name], kills=10, seed=seed + turn)

@@ -1,4 +1,4 @@
-"""Queues before the executor: bounds, turns, and work that nobody waits for. A real executor on a real loop."""
+"""Queues of the read executor: limits, fairness, and dropped work. A real thread pool on a real loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -13,10 +13,10 @@ from veen.hub.read_executor import BoundedQueue, QueuedJob
 
 
 class Shop:
-    """A lane whose work goes on only when the test says so, and what was done in it."""
+    """A queue whose jobs block until the test releases them."""
 
-    def __init__(self, executor: ThreadPoolExecutor, at_once: int, most: int | None, share: int | None) -> None:
-        self.lane = BoundedQueue(asyncio.get_running_loop(), executor, at_once, most, share)
+    def __init__(self, executor: ThreadPoolExecutor, threads: int, most: int | None, share: int | None) -> None:
+        self.lane = BoundedQueue(asyncio.get_running_loop(), executor, threads, most, share)
         self.gate = Event()
         self.done: list[str] = []
         self.lost: set[str] = set()
@@ -29,7 +29,7 @@ class Shop:
         return self.lane.put(QueuedJob(run, owner, lambda: name in self.lost))
 
     async def finish(self) -> list[str]:
-        """What was done, in order, once all is."""
+        """The finished jobs in order, once all are done."""
         self.gate.set()
         while self.lane.waiting or self.lane._free < 1:
             await asyncio.sleep(0.001)
@@ -37,9 +37,9 @@ class Shop:
 
 
 @contextmanager
-def shop(at_once: int = 1, most: int | None = None, share: int | None = None) -> Iterator[Shop]:
+def shop(threads: int = 1, most: int | None = None, share: int | None = None) -> Iterator[Shop]:
     with ThreadPoolExecutor(4) as executor:
-        made = Shop(executor, at_once, most, share)
+        made = Shop(executor, threads, most, share)
         try:
             yield made
         finally:
@@ -93,18 +93,18 @@ def test_owners_take_turns() -> None:
     run(test)
 
 
-def test_what_nobody_waits_for_is_not_begun() -> None:
+def test_a_job_of_a_lost_client_is_not_started() -> None:
     async def test() -> None:
         with shop() as found:
             for name in "abcd":
                 found.put(name, name)
-            found.lost.update("ac")  # the first is under way
+            found.lost.update("ac")  # the first one is running
             assert await found.finish() == ["a", "b", "d"]
 
     run(test)
 
 
-def test_what_nobody_waits_for_takes_no_place() -> None:
+def test_jobs_of_lost_clients_are_dropped_when_the_queue_is_full() -> None:
     async def test() -> None:
         with shop(most=3) as found:
             for name in "abcd":

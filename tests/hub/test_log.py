@@ -1,4 +1,4 @@
-"""The log of a hub, OBS0.2: its fields, its bounds, and that nobody waits for whoever reads it."""
+"""The log of a hub, OBS0.2: fields, limits, and that a slow reader delays nothing."""
 
 import io
 import json
@@ -112,7 +112,7 @@ def test_an_accepted_submit_has_the_fields_of_obs0_and_no_code(
 
 
 class Ticks:
-    """A clock that stands still unless told."""
+    """A clock that the test sets."""
 
     now = 0.0
 
@@ -121,7 +121,7 @@ class Ticks:
 
 
 class Written:
-    """A log that is kept in a file."""
+    """A log in a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -131,7 +131,7 @@ class Written:
         self.log = Log(self.lines, clock=self.clock)
 
     def rows(self) -> list[dict[str, object]]:
-        """All of them: nothing is written after this."""
+        """All lines. Nothing is written after this."""
         self.lines.close(60)
         os.close(self._fd)
         return [json.loads(line) for line in self._path.read_text().splitlines()]
@@ -142,24 +142,24 @@ def written(tmp_path: Path) -> Written:
     return Written(tmp_path / "log")
 
 
-def test_a_flood_of_refusals_is_bounded_and_told_of(written: Written) -> None:
+def test_a_flood_of_rejections_is_bounded_and_counted(written: Written) -> None:
     submitlog = SubmitLog(written.log)
     refused = BY_DETAIL["CBOR_INVALID"].refused("no")
     for _ in range(10 * BURST_LINES):
-        submitlog.turned_away(refused, 10)
+        submitlog.record_rejection(refused, 10)
     written.clock.now = 5.0
     for _ in range(10 * BURST_LINES):
-        submitlog.turned_away(refused, 10)
+        submitlog.record_rejection(refused, 10)
     rows = written.rows()
     assert len(rows) == BURST_LINES + 5 * LINES_PER_S + 1
     (told,) = [place for place, row in enumerate(rows) if row["event"] == "left_out"]
     assert (told, rows[told]["kind"], rows[told]["count"]) == (BURST_LINES, "refused submit", 9 * BURST_LINES)
 
 
-def test_what_was_left_out_is_told_at_the_end_at_the_latest(written: Written) -> None:
+def test_left_out_lines_are_reported_at_the_stop_at_the_latest(written: Written) -> None:
     for _ in range(BURST_LINES + 7):
         written.log.failed("here", ValueError("x"))
-    written.log.broke(OSError("the end is told whatever came before"))
+    written.log.fatal(OSError("the end is told whatever came before"))
     written.log.stopped()
     rows = written.rows()
     assert [row["event"] for row in rows[-3:]] == ["broken", "left_out", "stopped"]
@@ -168,7 +168,7 @@ def test_what_was_left_out_is_told_at_the_end_at_the_latest(written: Written) ->
 
 def test_kinds_of_lines_do_not_take_each_others_room(monkeypatch: pytest.MonkeyPatch, written: Written) -> None:
     monkeypatch.setattr(log, "BURST_LINES", 1)
-    SubmitLog(written.log).turned_away(Refused("E.SIZE", "no"), 1)
+    SubmitLog(written.log).record_rejection(Refused("E.SIZE", "no"), 1)
     written.log.failed("here", ValueError("x"))
     assert len(written.rows()) == 2
 
@@ -189,14 +189,14 @@ def test_a_log_that_cannot_be_written_costs_its_lines_alone(unwritable: LineWrit
     lines = Log(unwritable, clock=Ticks())
     for _ in range(BURST_LINES + 1):
         lines.failed("here", ValueError("x"))
-    lines.broke(OSError("x"))
-    SubmitLog(lines).turned_away(Refused("E.SIZE", "no"), 1)
+    lines.fatal(OSError("x"))
+    SubmitLog(lines).record_rejection(Refused("E.SIZE", "no"), 1)
     lines.stopped()
     assert sum(unwritable.lost.values()) >= BURST_LINES + 3
 
 
 class Pipe:
-    """A pipe that holds all it can, until someone begins to read."""
+    """A full pipe that is drained once `read` is called."""
 
     def __init__(self, *, blocking: bool) -> None:
         self._out, self.fd = os.pipe()
@@ -213,7 +213,7 @@ class Pipe:
         self._reader.start()
 
     def end(self) -> list[dict[str, object]]:
-        """All that came."""
+        """Everything that was read."""
         os.close(self.fd)
         self._reader.join()
         return [json.loads(line) for line in self._got if line.strip()]
@@ -228,8 +228,8 @@ def pipe(request: pytest.FixtureRequest) -> Pipe:
     return Pipe(blocking=request.param)
 
 
-def test_nobody_waits_for_a_log_that_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
-    monkeypatch.setattr(log, "WAITING_BYTES", 2000)
+def test_a_log_that_is_not_read_delays_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
+    monkeypatch.setattr(log, "MAX_QUEUED_BYTES", 2000)
     monkeypatch.setattr(sys, "stderr", open(pipe.fd, "w", closefd=False))  # noqa: SIM115  nothing to close
     with running(make_dir(tmp_path), log_submits=True) as hub:
         writer = hub.writer()
@@ -247,8 +247,8 @@ def test_a_hub_without_standard_error_serves(tmp_path: Path, monkeypatch: pytest
         assert hub.writer().send().stream_seq == 1
 
 
-def test_what_found_no_room_is_told_with_the_next_line_that_does(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
-    monkeypatch.setattr(log, "WAITING_BYTES", 2000)
+def test_dropped_lines_are_reported_with_the_next_line(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
+    monkeypatch.setattr(log, "MAX_QUEUED_BYTES", 2000)
     lines = LineWriter(pipe.fd)
     written = Log(lines)
     for number in range(100):
@@ -266,10 +266,10 @@ def test_what_found_no_room_is_told_with_the_next_line_that_does(monkeypatch: py
 
 
 def test_the_end_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
-    monkeypatch.setattr(log, "_PARTING_S", 0.01)
+    monkeypatch.setattr(log, "_CLOSE_TIMEOUT_S", 0.01)
     lines = LineWriter(pipe.fd)
     written = Log(lines)
-    written.broke(OSError("x"))
+    written.fatal(OSError("x"))
     written.stopped()
     written.event("info", "too late")
     assert lines.lost["no_room"] == 1

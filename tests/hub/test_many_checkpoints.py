@@ -1,4 +1,4 @@
-"""However many checkpoints a label has, a page of them costs no more than the page."""
+"""The cost of a page of checkpoints does not depend on the number of checkpoints."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""However many labels a hub has, a start looks at few of them, and the rest is looked at while it runs."""
+"""A start checks few labels, however many a hub has; the rest is checked while it runs."""
 
 import shutil
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def root(template: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def heads_read(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The labels whose heads were read one after the other."""
+    """Counts the labels whose heads were scanned."""
     labels: list[bytes] = []
     real = IndexRows.labels
 
@@ -88,7 +88,7 @@ def test_every_open_chunk_is_looked_at_once_and_so_many_at_a_time(root: Path, he
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-def test_nothing_is_taken_for_a_label_whose_open_chunk_is_not_whole(
+def test_nothing_is_accepted_for_a_label_whose_open_chunk_is_incomplete(
     root: Path, cut: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "LABELS_CHECKED_AT_START", 1)

@@ -1,4 +1,4 @@
-"""However many streams a hub has, nobody waits for them all: not a start, a new epoch, a message or a checkpoint."""
+"""No start, new epoch, message or checkpoint waits for all streams, however many a hub has."""
 
 import shutil
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.storage.hubs import NOW, Client, Hub, create, label_of, receipts
 from veen.core import Checkpoint, Malformed, Profile, Refused, SigningKey, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.hub import label_epochs
-from veen.hub.label_epochs import LabelBook, StreamBook
+from veen.hub.label_epochs import LabelRotation, StreamRegistry
 from veen.storage import label_map
 from veen.storage.index import IndexRows
 
@@ -26,7 +26,7 @@ def named(number: int) -> str:
 
 
 def registered(root: Path, profile: Profile = EPOCHAL) -> Path:
-    """A directory of a hub with many streams, to one of which something was written."""
+    """A data directory of a hub with many streams, one of which has entries."""
     hub = Hub(create(root, profile=profile))
     receipts(hub.submit([naming.stream_id(named(number)) for number in range(MANY)]))
     receipts(hub.submit([Client("ann", hub.rules).message(label_of(hub.rules, named(7), profile.epoch(NOW)))]))
@@ -47,7 +47,7 @@ def hub(template: Path, tmp_path: Path) -> Iterator[Hub]:
     opened.close()
 
 
-def book_of(hub: Hub) -> StreamBook:
+def book_of(hub: Hub) -> StreamRegistry:
     return hub.sequencer._state.streams
 
 
@@ -63,7 +63,7 @@ def prepare(hub: Hub) -> None:
 
 @pytest.fixture
 def streams_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many streams were read from an index, each time."""
+    """Counts the streams that were read from an index, each time."""
     counts: list[int] = []
     real = IndexRows.streams
 
@@ -89,7 +89,7 @@ def test_a_start_reads_no_streams_and_derives_no_labels(
 def test_a_label_that_was_written_to_is_known_before_any_is_derived(hub: Hub, streams_read: list[int]) -> None:
     assert refusal(hub, label_of(hub.rules, named(7), EPOCHAL.epoch(NOW))) is None
     assert streams_read == []
-    assert book_of(hub).derived == 1  # to see that the index is right
+    assert book_of(hub).derived == 1  # to check the index
 
 
 def test_a_replay_of_labels_that_were_written_to_derives_no_others(
@@ -116,7 +116,7 @@ def test_slices_read_and_derive_no_more_than_they_may(
         more = book.prepare(NOW, 64)
         sizes.append(book.derived - before)
     assert max(sizes) == max(streams_read) == 64
-    assert sum(sizes) == 2 * (MANY + 1)  # with the control stream, in this epoch and the next
+    assert sum(sizes) == 2 * (MANY + 1)  # and the control stream, in this epoch and the next
 
 
 def test_a_new_epoch_costs_a_message_nothing(hub: Hub) -> None:
@@ -134,7 +134,7 @@ def test_a_new_epoch_costs_a_message_nothing(hub: Hub) -> None:
 def test_a_message_that_comes_before_its_label_is_derived_is_judged_all_the_same(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(label_epochs, "SLICE", 16)
+    monkeypatch.setattr(label_epochs, "LABELS_PER_TURN", 16)
     epoch = EPOCHAL.epoch(NOW)
     last = max(map(named, range(MANY)), key=naming.stream_id)
     first = min(map(named, range(MANY)), key=naming.stream_id)
@@ -160,11 +160,11 @@ def test_a_stream_that_was_not_read_yet_is_registered_only_once(hub: Hub, stream
 def test_a_stream_is_read_once_though_it_was_registered_meanwhile(hub: Hub) -> None:
     book = book_of(hub)
     book.prepare(NOW, 64)
-    new = b"\xff" * 32  # the last to be read
+    new = b"\xff" * 32  # the last one read
     receipts(hub.submit([new]))
     hub.catch_up()
     prepare(hub)
-    assert book.derived == 1 + 2 * (MANY + 2)  # one for the control stream, whose label the index knew
+    assert book.derived == 1 + 2 * (MANY + 2)  # one for the control stream, whose label is in the index
     assert refusal(hub, naming.label(hub.rules.routing_key, new, EPOCHAL.epoch(NOW))) is None
 
 
@@ -179,14 +179,14 @@ def test_what_was_refused_is_taken_once_its_stream_is_registered_or_its_epoch_co
     assert refusal(hub, early) is None
 
 
-def test_few_labels_are_kept_that_nothing_explains(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_unknown_labels_is_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_map, "MAX_UNKNOWN_LABELS", 4)
     for number in range(20):
         assert refusal(hub, label_of(hub.rules, f"nobody's {number}", 0)) == "EPOCH"
         assert len(book_of(hub)._labels.unknown_labels) <= 4
 
 
-def test_a_stream_whose_registration_was_undone_explains_nothing(template: Path, tmp_path: Path) -> None:
+def test_a_stream_whose_registration_was_undone_has_no_labels(template: Path, tmp_path: Path) -> None:
     disk = RefusingDisk()
     hub = Hub(shutil.copytree(template, tmp_path / "hub"), disk)
     label = label_of(hub.rules, "new", EPOCHAL.epoch(NOW))
@@ -205,7 +205,7 @@ def test_a_stream_whose_registration_was_undone_explains_nothing(template: Path,
 
 def test_a_checkpoint_of_any_label_goes_through_no_streams(hub: Hub, streams_read: list[int]) -> None:
     old, epoch = label_of(hub.rules, named(7), EPOCHAL.epoch(NOW)), EPOCHAL.epoch(NOW)
-    book = LabelBook(hub.rules, hub.store)
+    book = LabelRotation(hub.rules, hub.store)
     assert book.rotation(old, NOW) == (epoch, label_of(hub.rules, named(7), epoch - 1))
     hub.clock.now += 9 * HOUR
     young = label_of(hub.rules, named(8), epoch + 9)
@@ -218,26 +218,26 @@ def test_a_checkpoint_of_any_label_goes_through_no_streams(hub: Hub, streams_rea
     assert streams_read == []
 
 
-def test_a_row_that_names_another_stream_is_not_believed(hub: Hub) -> None:
+def test_a_row_that_names_another_stream_is_damage(hub: Hub) -> None:
     label = label_of(hub.rules, named(7), EPOCHAL.epoch(NOW))
     with hub.store.index.write() as rows:
         rows.put_label(label, naming.stream_id(named(8)), EPOCHAL.epoch(NOW))
         rows.commit()
     with pytest.raises(Malformed):
-        LabelBook(hub.rules, hub.store).rotation(label, NOW)
-    assert refusal(hub, label) is None  # it is derived instead
+        LabelRotation(hub.rules, hub.store).rotation(label, NOW)
+    assert refusal(hub, label) is None  # derived instead
 
 
 def test_without_epochs_no_label_has_a_row(tmp_path: Path) -> None:
     hub = Hub(registered(tmp_path / "hub", Profile()))
     label = label_of(hub.rules, named(7))
-    assert LabelBook(hub.rules, hub.store).rotation(label, NOW) == (0, label)
+    assert LabelRotation(hub.rules, hub.store).rotation(label, NOW) == (0, label)
     with hub.store.index.read() as rows:
         assert list(rows.all_rows("labels")) == []
     hub.close()
 
 
-# A hub as it runs.
+# A running hub.
 
 
 def test_a_running_hub_is_ready_for_the_next_epoch(tmp_path: Path) -> None:
@@ -255,4 +255,4 @@ def test_a_running_hub_is_ready_for_the_next_epoch(tmp_path: Path) -> None:
         epoch = EPOCHAL.epoch(START) + 1
         assert isinstance(made, Checkpoint)
         assert (made.epoch, made.label_prev) == (epoch, hub.label(named(1), epoch - 1))
-        assert book.derived in (ready, ready + 4)  # those of the epoch after it, and no others
+        assert book.derived in (ready, ready + 4)  # only those of the next epoch

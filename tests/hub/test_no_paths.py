@@ -1,4 +1,4 @@
-"""No answer of a hub names a file of its data directory, whatever has become of that file. Its log does."""
+"""No answer of a hub names a file of its data directory, whatever happened to that file. Its log does."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ FILES = {
     "attachments": "attachments/*/*",
     "evidence": "evidence/*",
     "witnesses": "witnesses/*",
-    "papers": "*.json",
+    "metadata": "*.json",
     "signatures": "*.sig",
     "journal": "journal/*",
 }
@@ -64,7 +64,7 @@ def _folder(path: Path) -> None:
 
 def _other(content: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     def act(path: Path) -> None:
-        draft = path.with_name("other")  # not the same file: what is mapped stays
+        draft = path.with_name("other")  # a new file, so that mapped content stays
         draft.write_bytes(content(path.read_bytes()))
         draft.chmod(0o600)
         draft.replace(path)
@@ -118,7 +118,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
 
 
 class Sweep:
-    """Calls every endpoint and keeps what was answered."""
+    """Calls every endpoint and records the answers."""
 
     def __init__(self, hub: Hub, kept: Kept) -> None:
         self._hub = hub
@@ -150,7 +150,7 @@ class Sweep:
     def read(self) -> None:
         hub, label = self._hub, self._kept.writer.label.hex()
         for path in (
-            # Not the description of the API: it is the same for every hub, and names the formats of some files.
+            # Except the OpenAPI description: it is the same for every hub, and names the formats of some files.
             *("/healthz", "/readyz", "/metrics", "/tooling/status", "/nothing", "/v2/x"),
             *("/tooling/origin", "/tooling/equivocation", f"/tooling/checkpoints?label={label}"),
             *(f"/tooling/attachments/{coid.hex()}" for coid in (h(SEALED), bytes(32))),
@@ -170,7 +170,7 @@ class Sweep:
         subscriber._socket.close()
 
     def write(self) -> None:
-        """What may end the hub: then nobody is answered."""
+        """Requests that may end the hub, without an answer."""
         hub = self._hub
         token = f"Bearer {TOKEN}"
         for path, wire in self._written:
@@ -206,7 +206,7 @@ class Sweep:
 
 
 def names_in(data_dir: Path) -> set[str]:
-    """The names of its files, but for those that are words of their own, such as `lock`."""
+    """The names of its files, except ordinary words such as `lock`."""
     return {path.name for path in data_dir.rglob("*") if path.is_file() and "." in path.name}
 
 

@@ -1,4 +1,4 @@
-"""What a hub says of itself over real HTTP: the names of OBS0, health and readiness."""
+"""Status, health, readiness and metrics over real HTTP, with the names of OBS0."""
 
 import os
 from collections.abc import Iterator
@@ -39,12 +39,12 @@ def test_a_hub_whose_log_cannot_be_written_is_alive_and_not_ready(tmp_path: Path
     disk = NoLogDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         hub.writer().send()
-        # The log catches up within half a second; asking again is all there is to wait for.
+        # The log catches up within half a second; repeating the request is enough waiting.
         until(lambda: hub.get("/readyz").status == 503)
         assert "No space left" in hub.get("/readyz").json(503)["reason"]
         assert hub.get("/healthz").status == 200
         assert "No space left" in hub.status()["trouble"]
-        # What is durable is still answered for, and the journal takes more.
+        # Durable entries are still served, and the journal accepts more.
         hub.writer("other").send()
         disk.full = False
         until(lambda: hub.get("/readyz").status == 200)
@@ -54,7 +54,7 @@ def test_a_hub_whose_log_cannot_be_written_is_alive_and_not_ready(tmp_path: Path
 HEALTH = {"ok", "profile_id", "peaks_count", "last_stream_seq", "last_mmr_root"}
 
 
-def test_health_has_the_fields_of_obs0_and_tells_of_the_last_entry(tmp_path: Path) -> None:
+def test_health_has_the_fields_of_obs0_and_the_newest_entry(tmp_path: Path) -> None:
     data_dir = make_dir(tmp_path)
     with running(data_dir) as hub:
         empty = hub.get("/healthz").json()
@@ -74,7 +74,7 @@ def test_health_is_the_same_after_a_restart_whether_or_not_the_log_has_caught_up
     data_dir, clock = make_dir(tmp_path), Clock()
     hub = Hub(data_dir, clock, settings={"admission": Admission.OPEN}).start()
     least, middle, most = sorted((hub.writer(name) for name in "abc"), key=lambda writer: writer.label)
-    # The last is neither the first nor the last of the index.
+    # The newest is neither the first nor the last label of the index.
     for writer in (least, most, middle):
         clock.now += 1
         last = writer.send_many(3)[-1]
@@ -118,7 +118,7 @@ def test_a_hub_whose_journal_has_no_room_is_not_ready_until_it_has(tmp_path: Pat
         assert ready(hub) == (200, "")
 
 
-def test_a_hub_nobody_writes_to_learns_by_itself_that_there_is_room_again(tmp_path: Path) -> None:
+def test_an_idle_hub_notices_by_itself_that_there_is_space_again(tmp_path: Path) -> None:
     disk = FullDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         disk.full = True
@@ -140,11 +140,11 @@ def test_a_hub_whose_data_directory_is_gone_is_alive_and_not_ready(hub: Hub) -> 
 
 def test_a_hub_on_a_full_disk_is_not_ready(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = os.statvfs(hub.data_dir)
-    monkeypatch.setattr(health, "LEAST_FREE_BYTES", disk.f_blocks * disk.f_frsize + 1)
+    monkeypatch.setattr(health, "MIN_FREE_BYTES", disk.f_blocks * disk.f_frsize + 1)
     assert ready(hub) == (503, "the disk is full")
 
 
-# Metrics. OBS0.1, and what the hub's own promise asks for.
+# Metrics of OBS0.1, and the hub's own.
 
 
 METRICS = {
@@ -248,7 +248,7 @@ def samples(hub: Hub) -> dict[str, float]:
 
 
 def test_metrics_show_open_connections(hub: Hub) -> None:
-    # The one that asks is a connection, too.
+    # The metrics request is a connection, too.
     until(lambda: samples(hub)["veen_connections"] == 1)
     with Subscriber(hub, f"label={'0' * 64}"):
         until(lambda: samples(hub)["veen_connections"] == 2)
@@ -276,7 +276,7 @@ def test_metrics_count_refused_connections_by_the_cap_they_met(
             text = hub.get("/metrics").body.decode()
             return f'veen_connections_refused_total{{cap="{one}"}}' in text and f'{{cap="{one}"}} 0.0' not in text
 
-        # Until the last connection is seen to be closed, the next is one too many.
+        # Until the hub has noticed the last close, the next connection is one too many.
         until(lambda: told(cap))
 
 
@@ -286,11 +286,11 @@ def test_connections_from_this_machine_are_not_counted_by_address(tmp_path: Path
         assert hub.get("/healthz").status == 200
 
 
-# What the front refuses by itself.
+# Requests that the HTTP server rejects.
 
 
 def raw(hub: Hub, data: bytes) -> Reply:
-    """The answer to bytes that are no request."""
+    """The response to bytes that are not a request."""
     import socket
 
     with socket.create_connection(("127.0.0.1", hub.port), timeout=PATIENCE_S) as connection:
@@ -335,9 +335,7 @@ def test_what_the_front_refuses_is_an_error_envelope(hub: Hub, data: bytes, stat
         ("/healthz", "content-type: application/cbor", False),
     ],
 )
-def test_its_form_is_what_the_request_asks_for_as_far_as_it_can_be_told(
-    hub: Hub, path: str, field: str, as_json: bool
-) -> None:
+def test_the_format_of_an_error_follows_the_request(hub: Hub, path: str, field: str, as_json: bool) -> None:
     fields = "".join(f"{one}\r\n" for one in ("host: h", field, "host: again") if one)
     reply = raw(hub, f"POST {path} HTTP/1.1\r\n{fields}\r\n".encode())
     assert (reply.status, reply.is_json) == (400, as_json)

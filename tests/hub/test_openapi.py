@@ -1,4 +1,4 @@
-"""The OpenAPI description is what the hub does, and schemathesis, which we did not write, finds no fault with it."""
+"""The OpenAPI description matches the hub, and schemathesis finds no fault in it."""
 
 import json
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from veen.hub.hub_openapi import ENDPOINTS, ApiEndpoint
 
 DESCRIPTION: dict[str, Any] = hub_openapi.describe()
 SCHEMA = schemathesis.openapi.from_dict(json.loads(openapi_page.page()))
-# A body that is too large is not looked at, so it need not be said what else is wrong with it.
+# A body that is too large is not read, so other faults in it are not reported.
 SCHEMA.config.checks.negative_data_rejection.expected_statuses.append("413")
 Operation = APIOperation[Any, Any, Any, Any]
 OPERATIONS: list[Operation] = [found.ok() for found in SCHEMA.get_all_operations() if isinstance(found, Ok)]
@@ -44,7 +44,8 @@ CHECKS = [
     negative_data_rejection,
 ]
 WIRES = sorted(
-    hub_openapi._all([]) | {wire for one in ENDPOINTS for wire in (one.takes, one.gives) if isinstance(wire, type)},
+    hub_openapi._all([])
+    | {wire for one in ENDPOINTS for wire in (one.request, one.response) if isinstance(wire, type)},
     key=str,
 )
 
@@ -84,7 +85,7 @@ def test_the_hub_serves_it(hub: Hub) -> None:
     assert hub.get("/tooling/openapi.json").json() == json.loads(openapi_page.page())
 
 
-def test_it_tells_of_every_endpoint_and_no_other(hub: Hub) -> None:
+def test_the_description_lists_every_endpoint_and_no_other(hub: Hub) -> None:
     told = {(one.method.upper(), one.path) for one in ENDPOINTS}
     app, tooling = hub.service.app, hub.service.app._tooling
     there = {("POST", path) for path in app._data_plane} | {("POST", "/v1/submit")}
@@ -95,7 +96,7 @@ def test_it_tells_of_every_endpoint_and_no_other(hub: Hub) -> None:
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda one: f"{one.method} {one.path}")
-def test_what_is_told_of_is_there(hub: Hub, endpoint: ApiEndpoint) -> None:
+def test_every_described_endpoint_exists(hub: Hub, endpoint: ApiEndpoint) -> None:
     reply = hub.ask(endpoint.method.upper(), endpoint.path.replace("{coid}", "0" * 64))
     missing = reply.status == 404 and "there is no " in reply.error().message
     assert not missing or "{coid}" in endpoint.path
@@ -135,7 +136,7 @@ def test_the_schema_of_an_object_takes_nothing_else(wire: type[Wire], data: st.D
 
 @dataclass(frozen=True)
 class Effort:
-    """How many requests of each kind."""
+    """The number of requests of each kind."""
 
     examples: int
     derandomize: bool
@@ -161,7 +162,7 @@ def probe(hub: Hub, operation: Operation, mode: GenerationMode, effort: Effort) 
 
 
 def check_envelope(path: str, response: schemathesis.Response) -> None:
-    """Never a mistake of ours; and what is refused is refused in one way."""
+    """No 500, and every rejection has the same format."""
     assert response.status_code not in (500, 502, 504), response.text
     if response.status_code < 400 or path == "/readyz":
         return
@@ -175,7 +176,7 @@ THOROUGH = Effort(examples=300, derandomize=False)
 
 
 def modes(operation: Operation) -> list[GenerationMode]:
-    """What has no parameters, and no body or any bytes for one, cannot be asked wrongly."""
+    """An endpoint without parameters, and with no body or any bytes, cannot be called wrongly."""
     plain = operation.label == "POST /tooling/submit-batch" or not operation.body
     free = plain and not (operation.query or operation.path_parameters)
     return [GenerationMode.POSITIVE] if free else list(GenerationMode)

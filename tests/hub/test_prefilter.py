@@ -1,4 +1,4 @@
-"""Stage 0: from where messages are taken and for how much work, judged before anything in them is read. Spec §8.1."""
+"""Stage 0: source address and proof of work, checked before anything in a message is read. Spec §8.1."""
 
 import http.client
 import socket
@@ -46,10 +46,10 @@ def asked(reply: Reply) -> dict[str, int | str]:
     return dict(reply.error().refused().detail)
 
 
-# Work.
+# Proof of work.
 
 
-def test_a_message_without_work_is_refused_and_told_what_to_work_on(hub: Hub) -> None:
+def test_a_message_without_work_is_rejected_with_a_challenge(hub: Hub) -> None:
     body = SubmitRequest(hub.writer().message()).encode()
     detail = asked(submit(hub, body, None))
     assert (detail["difficulty"], detail["hub_id"]) == (BITS, hub.service.rules.hub_id.hex())
@@ -72,7 +72,7 @@ def test_work_is_asked_for_in_json_as_well(hub: Hub) -> None:
 
 
 def spoiled(hub: Hub, body: bytes) -> dict[str, PowCookie | str]:
-    """Cookies that are none for this request."""
+    """Cookies that are not valid for this request."""
     good = worked(hub, body)
     little = next(
         PowCookie(good.challenge, nonce, BITS)
@@ -114,7 +114,7 @@ SPOILED = (
 
 
 @pytest.mark.parametrize("how", SPOILED)
-def test_a_cookie_that_is_none_is_refused_and_the_challenge_told_again(hub: Hub, how: str) -> None:
+def test_an_invalid_cookie_is_rejected_with_the_challenge(hub: Hub, how: str) -> None:
     body = SubmitRequest(hub.writer().message()).encode()
     found = spoiled(hub, body)
     assert tuple(found) == SPOILED
@@ -146,7 +146,7 @@ def test_the_same_request_meets_the_same_verdict_after_a_restart(tmp_path: Path)
 
 
 def test_every_message_of_a_connection_does_its_own_work(hub: Hub) -> None:
-    """A head that comes again word for word, cookie included, is not believed for another body."""
+    """A head that is repeated byte for byte, with its cookie, is not accepted for another body."""
     writer = hub.writer()
     bodies = []
     for _ in range(3):
@@ -201,7 +201,7 @@ def test_a_hub_that_asks_for_no_work_takes_a_cookie_for_nothing(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("bits", [-1, MAX_POW_DIFFICULTY + 1])
-def test_work_that_nobody_could_do_is_not_asked_for(tmp_path: Path, bits: int) -> None:
+def test_an_impossible_difficulty_is_rejected_at_start(tmp_path: Path, bits: int) -> None:
     with pytest.raises(Unavailable, match="proof of work"):
         HubConfig(tmp_path, pow_difficulty=bits).check()
 
@@ -274,7 +274,7 @@ def test_an_address_is_judged_however_it_is_written(peer: str, taken: bool) -> N
     assert caught.value.detail_enum == "PREFILTER_REJECT"
 
 
-def test_where_everyone_may_come_from_nobody_is_looked_at() -> None:
+def test_without_network_rules_addresses_are_not_checked() -> None:
     prefilter = Prefilter(HUB_ID, 0)
-    assert not prefilter.asks
+    assert not prefilter.is_active
     prefilter.check("", {}, b"")

@@ -1,4 +1,4 @@
-"""A hub of a realm refuses what the realm has revoked, from the next message on, and after any restart. spec-2 §4.3."""
+"""A hub of a realm rejects what is revoked, from the next message on, and after any restart. spec-2 §4.3."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from tests.hub.client import ISSUER, READER, SCHEMA, START, TOKEN, Clock, Hub, R
 from tests.hub.disks import FullDisk, NoLogDisk, QuickDisk
 from tests.hub.realms import AUTHORITIES, REALM, REVOCATIONS, Admin, names_of, sealed
 from tests.hub.test_attachments import SEALED, code_of, proof, put
-from tests.hub.test_groups import nobody, prepared, shown, submission
+from tests.hub.test_groups import ignore_outcome, prepared, shown, submission
 from veen.core import CapToken, Profile, SigningKey, cap_token, cbor, naming
 from veen.core.admin import Revocation, RevocationKind
 from veen.core.tooling_messages import AuthorizeResponse
@@ -54,7 +54,7 @@ def refused(writer: Writer) -> tuple[int, str, str | None, str | None]:
     return writer.hub.submit(writer.message()).refusal()
 
 
-# What is refused.
+# Rejections.
 
 
 def test_a_revoked_client_id_writes_nothing_more(hub: Hub, admin: Admin) -> None:
@@ -80,7 +80,7 @@ def test_a_revoked_client_id_needs_no_capability_to_be_refused(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("kind", [RevocationKind.AUTH_REF, RevocationKind.CAP_TOKEN])
-def test_a_revoked_capability_lets_nobody_write_and_its_subject_may_have_another(
+def test_a_revoked_capability_is_rejected_and_its_subject_may_get_another(
     hub: Hub, admin: Admin, kind: RevocationKind
 ) -> None:
     writer, token = granted(hub)
@@ -109,7 +109,7 @@ def test_a_name_of_one_kind_is_not_revoked_under_another(hub: Hub, admin: Admin,
 def test_what_is_revoked_twice_is_refused_for_the_capability_first(
     hub: Hub, admin: Admin, first: RevocationKind
 ) -> None:
-    """The order is that of the admission table, whatever the order of the log."""
+    """The order of checks is that of the admission table, whatever the order of the log."""
     writer, token = granted(hub)
     names = {**names_of(token), RevocationKind.CLIENT_ID: writer.key.public_key}
     last = next(kind for kind in (RevocationKind.AUTH_REF, RevocationKind.CLIENT_ID) if kind is not first)
@@ -118,7 +118,7 @@ def test_what_is_revoked_twice_is_refused_for_the_capability_first(
     assert refused(writer) == REVOKED_CAP
 
 
-# When.
+# Times.
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_a_revocation_is_by_the_hubs_time_which_never_goes_back(hub: Hub, admin:
 @pytest.mark.parametrize(
     "spans",
     [
-        [(10, 10), (20, 10)],  # they touch
+        [(10, 10), (20, 10)],  # adjacent
         [(20, 10), (10, 10)],
-        [(10, 15), (12, 3)],  # one is in the other
+        [(10, 15), (12, 3)],  # nested
         [(12, 3), (10, 20)],
-        [(10, 2), (25, 5), (11, 15)],  # the last joins the first two
-        [(10, None), (10, 1)],  # nothing takes a revocation back
+        [(10, 2), (25, 5), (11, 15)],  # the last one joins the first two
+        [(10, None), (10, 1)],  # a revocation cannot be withdrawn
         [(10, 1), (10, None)],
         [(10, 0), (15, None), (10, 6)],
     ],
@@ -202,17 +202,20 @@ def test_the_next_message_of_the_same_group_is_refused(hub: Hub, admin: Admin) -
     event = Revocation("client-id", victim.key.public_key, None, START)
     message = writer.message(ciphertext=sealed(writer, REVOCATIONS, event.SCHEMA, event.encode()))
     before, after = victim.message(), victim.message(client_seq=2)
-    revoking = Submission(message, message.encode(), nobody)
+    revoking = Submission(message, message.encode(), ignore_outcome)
     group = prepared(
-        hub, Submission(before, before.encode(), nobody), revoking, Submission(after, after.encode(), nobody)
+        hub,
+        Submission(before, before.encode(), ignore_outcome),
+        revoking,
+        Submission(after, after.encode(), ignore_outcome),
     )
     assert shown(group) == [1, 1, "AUTH_REF"]
 
 
-# Who may revoke.
+# Permission to revoke.
 
 
-def test_without_a_capability_nobody_writes_to_the_streams_a_hub_goes_by(hub: Hub) -> None:
+def test_admin_streams_need_a_capability(hub: Hub) -> None:
     for stream in (REVOCATIONS, AUTHORITIES):
         reply = hub.submit(Writer(hub, hub.label(stream), SigningKey.generate()).message())
         assert reply.refusal() == (403, "E.CAP", "auth", "CAP_MISSING")
@@ -224,7 +227,7 @@ def test_a_capability_for_another_stream_is_none_for_an_admin_stream(hub: Hub) -
 
 
 def test_the_other_admin_streams_are_like_any_stream(tmp_path: Path) -> None:
-    """The hub does not go by label classes and schemas, so in open admission anyone may write them."""
+    """The hub does not enforce label classes and schemas, so with open admission anyone may write them."""
     from veen.core import admin
 
     with running(make_dir(tmp_path, realm_id=REALM)) as hub:
@@ -281,7 +284,7 @@ def test_an_entry_that_is_no_revocation_is_logged_and_changes_nothing(hub: Hub, 
 
 
 def test_a_hub_without_a_realm_goes_by_no_revocation(tmp_path: Path) -> None:
-    """Spec 000 §6: hubs do not enforce revocation, unless their operator has put them into a realm."""
+    """Spec 000 §6: hubs do not enforce revocation, unless their operator assigned them to a realm."""
     with running(make_dir(tmp_path)) as hub:
         assert hub.status()["realm_id"] is None
         writer = hub.writer()
@@ -297,10 +300,10 @@ def test_the_revocations_of_another_realm_are_not_ours(tmp_path: Path) -> None:
         writer.send()
 
 
-# Nobody is locked out for ever.
+# No lock-out for ever.
 
 
-def test_who_revokes_itself_says_no_more_and_the_operator_names_another(hub: Hub, admin: Admin) -> None:
+def test_an_administrator_who_revokes_its_own_key_is_replaced_by_the_operator(hub: Hub, admin: Admin) -> None:
     writer, _ = granted(hub)
     admin.revokes_key(admin.key)
     event = Revocation("client-id", writer.key.public_key, None, START)
@@ -317,7 +320,7 @@ def test_the_hubs_own_key_cannot_be_revoked(hub: Hub, admin: Admin) -> None:
     assert hub.register(naming.stream_id("another")).stream_seq > 1
 
 
-# Beside submitting.
+# Other endpoints.
 
 
 @pytest.mark.parametrize("kind", [RevocationKind.AUTH_REF, RevocationKind.CAP_TOKEN])
@@ -358,11 +361,11 @@ def test_status_and_metrics_count_what_is_revoked(hub: Hub, admin: Admin) -> Non
     assert b"\nveen_revocations 2.0\n" in hub.get("/metrics").body
 
 
-# What survives.
+# Restarts.
 
 
 def lives(hub: Hub, how: str) -> Hub:
-    """The next run of a hub, after one of the ways in which one ends."""
+    """The next run of a hub, after each way in which one ends."""
     disk: Disk | None = hub.disk
     hub.stop()
     if how == "rebuild":
@@ -409,7 +412,7 @@ def test_what_is_revoked_stays_so_through_restarts_and_rebuilds(
         assert refused(free) == REVOKED_KEY
         if epoch_sec:
             writer.client_seq = writer.prev_ack = 0
-        writer.send()  # its time is over
+        writer.send()  # it has expired
     finally:
         hub.stop()
     if not isinstance(hub.disk, NoLogDisk):
@@ -435,7 +438,7 @@ def test_a_group_that_the_disk_refused_has_revoked_nothing(tmp_path: Path) -> No
 
 
 def test_a_fork_is_of_no_realm(tmp_path: Path, clock: Clock) -> None:
-    """It takes over what was written, not who may write."""
+    """A fork copies entries, not permissions."""
     data_dir = make_dir(tmp_path, realm_id=REALM)
     with running(data_dir, clock) as hub:
         writer = hub.writer()
@@ -449,7 +452,7 @@ def test_a_fork_is_of_no_realm(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_a_fork_of_a_hub_of_a_realm_knows_the_labels_of_its_admin_streams(tmp_path: Path, clock: Clock) -> None:
-    """With epochs its checkpoints name the label before, those of the admin streams too."""
+    """With epochs its checkpoints name the previous label, those of the admin streams too."""
     data_dir = make_dir(tmp_path, Profile(epoch_sec=EPOCH_SEC), realm_id=REALM)
     with running(data_dir, clock) as hub:
         label = Admin(hub).revokes_key(SigningKey.generate()).label
@@ -461,7 +464,7 @@ def test_a_fork_of_a_hub_of_a_realm_knows_the_labels_of_its_admin_streams(tmp_pa
 
 
 def test_a_message_before_and_after_are_judged_by_the_log_alone(hub: Hub, admin: Admin) -> None:
-    """What was accepted before stays: a revocation says nothing about the past."""
+    """Entries accepted before stay: a revocation does not affect the past."""
     writer, _ = granted(hub)
     receipt = writer.send()
     admin.revokes_key(writer.key, START - 1_000_000)

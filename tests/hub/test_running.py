@@ -1,4 +1,4 @@
-"""Running and stopping under trouble: load, dying workers, bad clocks, bad disks. Nothing acknowledged is lost."""
+"""Running and stopping under load, with dying workers, wrong clocks and bad disks. Nothing acknowledged is lost."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ def in_background() -> Iterator[ThreadPoolExecutor]:
 
 
 def entries(hub: Hub, label: bytes) -> list[tuple[Msg, Receipt]]:
-    """The whole label, each entry verified."""
+    """The whole label, with each entry verified."""
     reply = hub.post("/v1/stream", StreamRequest(label, 1, with_receipts=True))
     found = []
     for number, item in enumerate(reply.read(StreamResponse).items, 1):
@@ -44,7 +44,7 @@ def entries(hub: Hub, label: bytes) -> list[tuple[Msg, Receipt]]:
 
 
 def check_kept(hub: Hub, label: bytes, acknowledged: list[Receipt]) -> None:
-    """Every receipt that left is in the log as it was, and the log has no gap."""
+    """Every receipt that was sent is in the log unchanged, and the log has no gap."""
     logged = {receipt.stream_seq: receipt for _, receipt in entries(hub, label)}
     assert [logged[receipt.stream_seq] for receipt in acknowledged] == acknowledged
     assert sorted(logged) == list(range(1, len(logged) + 1))
@@ -53,7 +53,7 @@ def check_kept(hub: Hub, label: bytes, acknowledged: list[Receipt]) -> None:
 # Stopping.
 
 
-def test_whoever_was_accepted_is_answered_before_the_hub_stops(tmp_path: Path) -> None:
+def test_accepted_messages_are_answered_before_the_hub_stops(tmp_path: Path) -> None:
     disk = GatedDisk()
     data_dir = make_dir(tmp_path)
     hub = Hub(data_dir, disk=disk, settings=OPEN).start()
@@ -76,10 +76,10 @@ def test_whoever_was_accepted_is_answered_before_the_hub_stops(tmp_path: Path) -
 
 
 def wait_for_all_in_flight(hub: Hub, count: int) -> None:
-    """Each look is a turn of the hub's loop, so there is nothing to sleep for."""
+    """Each check takes a turn of the hub's loop, so no sleep is needed."""
 
     async def look() -> int:
-        return hub.service._submits.in_flight
+        return hub.service._submit_queue.in_flight
 
     until(lambda: hub.do(look()) == count)
 
@@ -126,7 +126,7 @@ def test_a_second_hub_on_the_same_directory_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_data_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as caught:
         HubService(HubConfig(tmp_path, port=0))
-    assert "is not a hub's data directory" in str(caught.value)
+    assert "is not a data directory of a hub" in str(caught.value)
 
 
 # Load.
@@ -141,7 +141,7 @@ def test_a_full_queue_says_try_again_later(tmp_path: Path, most: int) -> None:
         wait_for_all_in_flight(hub, most)
         writer = hub.writer()
         refused = hub.submit(writer.message())
-        as_json = hub.post_json("/v1/submit", b"{")  # what is no message is told so even then
+        as_json = hub.post_json("/v1/submit", b"{")  # a malformed message is reported even under overload
         disk.gate.set()
         assert sorted(one.result(PATIENCE_S).receipt().stream_seq for one in asked) == list(range(1, most + 1))
         assert (refused.status, refused.error().code) == (503, "E.UNAVAILABLE")
@@ -166,7 +166,7 @@ def test_reading_goes_on_while_a_sync_hangs(tmp_path: Path) -> None:
         disk.gate.clear()
         hanging = pool.submit(hub.submit, hub.writer().message())
         assert disk.waiting.wait(PATIENCE_S)
-        # What is not durable is not shown to anyone.
+        # Entries that are not durable are not visible.
         assert [receipt for _, receipt in entries(hub, first.label)] == [first]
         assert hub.get("/healthz").status == 200
         assert hub.status()["entries"] == 1
@@ -329,7 +329,7 @@ def broken(hub: Hub) -> BaseException:
 
 
 def check_no_receipt(asked: "Future[Reply]") -> None:
-    """It got no answer, or one that claims nothing."""
+    """It got no answer, or an error."""
     error = asked.exception(PATIENCE_S)
     assert error is not None or asked.result().status != 200
 

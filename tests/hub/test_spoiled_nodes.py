@@ -1,4 +1,4 @@
-"""Node files that a disk changed behind the hub's back: what it says never contradicts what it signed before."""
+"""Node files that were changed on disk: the hub never contradicts its own signatures."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -27,7 +27,7 @@ NODES = mmr.node_count(ENTRIES)
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[Receipt]]:
-    """A directory whose log has caught up, the label, and the receipts that were given."""
+    """A data directory whose log has caught up, the label, and its receipts."""
     data_dir = make_dir(tmp_path_factory.mktemp("nodes"))
     with running(data_dir, disk=QuickDisk()) as hub:
         writer = hub.writer()
@@ -37,7 +37,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list
 
 @pytest.fixture
 def nodes(written: tuple[Path, bytes, list[Receipt]]) -> Iterator[Path]:
-    """The label's node file, which is as it was again afterwards."""
+    """The label's node file, restored afterwards."""
     data_dir, label, _ = written
     path = data_dir / "index" / "nodes" / f"{label.hex()}.mmr"
     sound = path.read_bytes()
@@ -48,7 +48,7 @@ def nodes(written: tuple[Path, bytes, list[Receipt]]) -> Iterator[Path]:
 
 
 def proofs(hub: Hub, label: bytes, given: list[Receipt]) -> Iterator[tuple[Reply, Callable[[], None]]]:
-    """Everything that carries a proof, and what holds it against the receipts that were given."""
+    """Every answer with a proof, and its check against the receipts."""
 
     def checking(reply: Reply, seq: int, upto: int) -> Callable[[], None]:
         def check() -> None:
@@ -75,7 +75,7 @@ def proofs(hub: Hub, label: bytes, given: list[Receipt]) -> Iterator[tuple[Reply
 
 
 def check_all(hub: Hub, label: bytes, given: list[Receipt]) -> int:
-    """Every checkpoint is over its receipt's root; every proof holds or never left. Returns how many did not."""
+    """Every checkpoint has its receipt's root; every proof is valid or was not sent. Returns how many were not."""
     identity, profile = hub.service.hub_metadata.identity, hub.service.rules.profile
     for receipt in given:
         reply = hub.post("/v1/checkpoint", CheckpointRequest(label, receipt.stream_seq))
@@ -107,7 +107,7 @@ def test_a_wrong_node_is_never_signed_and_no_proof_of_it_leaves(
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "short"])
-def test_a_node_file_that_is_not_all_there_is_damage_and_not_a_reason_to_come_again(
+def test_a_truncated_node_file_is_damage_without_a_retry_time(
     written: tuple[Path, bytes, list[Receipt]], nodes: Path, what: str
 ) -> None:
     data_dir, label, given = written
@@ -119,7 +119,7 @@ def test_a_node_file_that_is_not_all_there_is_damage_and_not_a_reason_to_come_ag
         assert check_all(hub, label, given) > 0
 
 
-def test_nodes_that_are_wrong_are_told_of_and_made_again_by_the_next_start(
+def test_wrong_nodes_are_reported_and_rebuilt_by_the_next_start(
     tmp_path: Path,
 ) -> None:
     data_dir = make_dir(tmp_path, limits=Limits(max_checkpoint_interval=4))
@@ -137,7 +137,7 @@ def test_nodes_that_are_wrong_are_told_of_and_made_again_by_the_next_start(
     assert failed
     assert all(writer.label.hex() in row["error"] and "veen fsck DIR --repair" in row["error"] for row in failed)
     note = (data_dir / "fault.txt").read_text()
-    assert note.count("\n") == 1  # once is enough, however many ask
+    assert note.count("\n") == 1  # recorded once, however many requests fail
     assert writer.label.hex() in note
     assert fsck.check(data_dir, isolated=False).verdict is fsck.FsckVerdict.REPAIRABLE
     with running(data_dir, Clock(), disk=QuickDisk()) as hub:
@@ -159,4 +159,4 @@ def test_a_fork_passes_on_no_checkpoint_over_another_root_than_its_receipts(tmp_
             path.write_bytes(wrong.encode())
             reply = hub.post("/v1/checkpoint", asked)
             assert reply.refusal() == (500, "E.UNAVAILABLE", None, None)
-            assert "what the hub keeps is damaged" in reply.error().message
+            assert "stored data of the hub is damaged" in reply.error().message

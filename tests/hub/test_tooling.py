@@ -1,4 +1,4 @@
-"""The tooling endpoints over real HTTP: what they answer, whom they refuse, and that verification holds."""
+"""The tooling endpoints over real HTTP: answers, rejections, and verification of what they return."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -263,7 +263,7 @@ def test_several_subscribers_each_get_everything(hub: Hub) -> None:
             assert [item.stream_seq for item in subscriber.items(10)] == list(range(1, 11))
 
 
-def test_a_slow_subscriber_holds_nobody_up_and_misses_nothing(hub: Hub) -> None:
+def test_a_slow_subscriber_delays_no_one_and_misses_nothing(hub: Hub) -> None:
     writer = hub.writer()
     query = f"label={writer.label.hex()}&from=1"
     count, body = 60, bytes(100_000)
@@ -276,7 +276,7 @@ def test_a_slow_subscriber_holds_nobody_up_and_misses_nothing(hub: Hub) -> None:
         assert slow.item().stream_seq == count + 1
 
 
-def test_a_subscriber_who_leaves_is_forgotten(hub: Hub) -> None:
+def test_a_subscriber_that_closes_is_removed(hub: Hub) -> None:
     writer = hub.writer()
     with Subscriber(hub, f"label={writer.label.hex()}&from=1") as subscriber:
         writer.send()
@@ -285,7 +285,7 @@ def test_a_subscriber_who_leaves_is_forgotten(hub: Hub) -> None:
     until(lambda: bool(writer.send()) and not hub.service._subscriptions.count)
 
 
-def test_a_subscriber_is_told_when_the_hub_stops(tmp_path: Path) -> None:
+def test_a_subscriber_gets_a_close_code_when_the_hub_stops(tmp_path: Path) -> None:
     hub = Hub(make_dir(tmp_path), settings={"admission": Admission.OPEN}).start()
     label = hub.label("s").hex()
     with Subscriber(hub, f"label={label}&from=1") as subscriber, ThreadPoolExecutor(1) as pool:
@@ -302,22 +302,22 @@ def test_a_subscription_to_nothing_is_refused(hub: Hub, query: str) -> None:
     assert (status, ErrorEnvelope.decode(body).code) == (400, "E.BAD_REQUEST")
 
 
-# Who may be let in.
+# Permission.
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org", "2001:db8::1"])
-def test_open_to_the_network_must_be_said_twice(tmp_path: Path, host: str) -> None:
+def test_open_admission_on_other_addresses_needs_confirmation(tmp_path: Path, host: str) -> None:
     config = HubConfig(make_dir(tmp_path), host=host, port=0, admission=Admission.OPEN)
     with pytest.raises(Unavailable) as caught:
         HubService(config)
-    assert "lets anyone" in str(caught.value)
+    assert "lets everyone" in str(caught.value)
     assert "--open-to-the-network" in str(caught.value)
     replace(config, open_to_the_network=True).check()
     replace(config, admission=Admission.CAPABILITY).check()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
-def test_open_on_this_machine_needs_no_second_word(host: str) -> None:
+def test_open_admission_on_loopback_needs_no_confirmation(host: str) -> None:
     HubConfig(Path("anywhere"), host=host, admission=Admission.OPEN).check()
 
 

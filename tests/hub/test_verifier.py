@@ -1,4 +1,4 @@
-"""A signature's answer reaches the message that it is about, or nobody: whatever workers, callers and logs do."""
+"""The result of a signature check reaches its own message or none, whatever workers, callbacks and logs do."""
 
 import asyncio
 import os
@@ -19,11 +19,11 @@ from veen.hub.admission_rules import Admission
 from veen.hub.conditions import Conditions
 from veen.hub.log import LineWriter, Log
 from veen.hub.verifier import SEND_EVERY, Answer, ProcessVerifier, Verifier
-from veen.hub.verify_worker import ANSWER, HOLDS, ITEM_BYTES, NUMBER_BYTES, QUESTION_BYTES, answer_to
+from veen.hub.verify_worker import ANSWER, ITEM_BYTES, NUMBER_BYTES, REQUEST_BYTES, VALID, answer_to
 
 DIGEST = bytes(32)
 
-# What a worker makes of the right answers to the questions that it has read, each `number || 0 or 1`.
+# Changes that a faulty worker makes to the right answers, each `number || 0 or 1`.
 HONEST = "answers"
 WRONG = {
     "the other way round": "answers[::-1]",
@@ -38,14 +38,14 @@ WRONG = {
 }
 WORKER = """
 import socket, sys
-from veen.hub.verify_worker import QUESTION_BYTES, answer_to
+from veen.hub.verify_worker import REQUEST_BYTES, answer_to
 channel = socket.socket(fileno=int(sys.argv[1]))
 data = b""
 while received := channel.recv(1 << 16):
     data += received
-    if len(data) < {batch} * QUESTION_BYTES:
+    if len(data) < {batch} * REQUEST_BYTES:
         continue
-    answers = [answer_to(data[at : at + QUESTION_BYTES]) for at in range(0, len(data), QUESTION_BYTES)]
+    answers = [answer_to(data[at : at + REQUEST_BYTES]) for at in range(0, len(data), REQUEST_BYTES)]
     data = b""
     channel.sendall(b"".join({made}))
 """
@@ -53,7 +53,7 @@ while received := channel.recv(1 << 16):
 
 @pytest.fixture
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
-    """Has every worker answer its questions, so many at a time, with what is made of the right answers."""
+    """Make every worker answer in batches of a given size, with changed answers."""
 
     def use(made: str, batch: int) -> None:
         script, program = tmp_path / "worker.py", tmp_path / "python"
@@ -65,13 +65,13 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, in
     return use
 
 
-def item(key: SigningKey, *, holds: bool) -> bytes:
+def item(key: SigningKey, *, valid: bool) -> bytes:
     signature = key.sign(DIGEST)
-    return key.public_key + DIGEST + (signature if holds else bytes(64))
+    return key.public_key + DIGEST + (signature if valid else bytes(64))
 
 
 class Checks:
-    """A verifier on a loop of its own, and what was heard from it."""
+    """A verifier on its own loop, and its results."""
 
     def __init__(self, make: Callable[[asyncio.AbstractEventLoop, Any, Any], Verifier]) -> None:
         self._make = make
@@ -80,7 +80,7 @@ class Checks:
         self.broke: list[BaseException] = []
 
     def run(self, *items: bytes, failing: frozenset[int] = frozenset()) -> "Checks":
-        """Check them all; callers named in `failing` raise on their answer. Ends when all heard, or at the break."""
+        """Check all items; callbacks named in `failing` raise. Returns when all are answered, or on a fatal error."""
         asyncio.run(asyncio.wait_for(self._run(items, failing), PATIENCE_S))
         return self
 
@@ -136,14 +136,14 @@ EVERY = pytest.mark.parametrize("make", [of_thread, of_process, of_pool])
 @EVERY
 def test_every_question_has_its_own_answer(make: Any) -> None:
     wanted = [number % 3 == 0 for number in range(100)]
-    checks = Checks(make).run(*(item(SigningKey.generate(), holds=held) for held in wanted))
+    checks = Checks(make).run(*(item(SigningKey.generate(), valid=held) for held in wanted))
     assert sorted(checks.heard) == list(enumerate(wanted))
     assert not checks.broke
 
 
 @pytest.mark.parametrize(("count", "told"), [(1, True), (SEND_EVERY, False), (SEND_EVERY + 1, True)])
 def test_checks_begin_while_the_loop_is_busy(count: int, told: bool) -> None:
-    """Those that are many, or that the one who keeps the loop busy has sent off, are answered before its next turn."""
+    """Checks that are many, or flushed before the loop is busy, are answered before the next turn."""
 
     async def ask() -> None:
         heard: list[bool] = []
@@ -151,14 +151,14 @@ def test_checks_begin_while_the_loop_is_busy(count: int, told: bool) -> None:
         checks = ProcessVerifier(loop, conditions(loop), lambda error: None, lambda what, error: None)
         try:
             for _ in range(count):
-                checks.check(item(SigningKey.generate(), holds=True), heard.append)
+                checks.check(item(SigningKey.generate(), valid=True), heard.append)
             if told:
                 checks.flush()
             data = b""
             while len(data) < count * ANSWER.size:
                 assert select([checks._channel], [], [], PATIENCE_S)[0]
                 data += checks._channel.recv(1 << 16)
-            assert [word for _, word in ANSWER.iter_unpack(data)] == [HOLDS] * count
+            assert [word for _, word in ANSWER.iter_unpack(data)] == [VALID] * count
         finally:
             checks.close()
 
@@ -166,10 +166,10 @@ def test_checks_begin_while_the_loop_is_busy(count: int, told: bool) -> None:
 
 
 @EVERY
-def test_a_caller_that_fails_on_its_answer_costs_nobody_elses(make: Any) -> None:
+def test_a_failing_callback_does_not_affect_other_checks(make: Any) -> None:
     wanted = [number % 2 == 1 for number in range(40)]
     failing = frozenset({0, 1, 17, 39})
-    checks = Checks(make).run(*(item(SigningKey.generate(), holds=held) for held in wanted), failing=failing)
+    checks = Checks(make).run(*(item(SigningKey.generate(), valid=held) for held in wanted), failing=failing)
     assert sorted(checks.heard) == list(enumerate(wanted))
     assert [str(error) for error in checks.reported] == ["nobody listens"] * len(failing)
     assert not checks.broke
@@ -180,15 +180,15 @@ def test_no_answer_counts_for_another_question(made: str, worker: Callable[[str,
     worker(made, 3)
     key = SigningKey.generate()
     wanted = [False, True, False]
-    checks = Checks(of_process).run(*(item(key, holds=held) for held in wanted))
-    assert [str(error) for error in checks.broke] == ["a verification worker answered what it was not asked"]
+    checks = Checks(of_process).run(*(item(key, valid=held) for held in wanted))
+    assert [str(error) for error in checks.broke] == ["a verification worker sent an answer that matches no check"]
     assert checks.heard == []
 
 
 def test_the_wrong_workers_are_wrong_in_that_alone(worker: Callable[[str, int], None]) -> None:
     worker(HONEST, 3)
     key = SigningKey.generate()
-    checks = Checks(of_process).run(*(item(key, holds=held) for held in (False, True, False)))
+    checks = Checks(of_process).run(*(item(key, valid=held) for held in (False, True, False)))
     assert checks.heard == [(0, False), (1, True), (2, False)]
 
 
@@ -196,14 +196,14 @@ def test_an_answer_that_comes_in_pieces_is_one_answer(worker: Callable[[str, int
     worker("[b'' for a in answers for byte in a if channel.sendall(bytes([byte]))]", 100)
     wanted = [number % 3 == 0 for number in range(100)]
     key = SigningKey.generate()
-    checks = Checks(of_process).run(*(item(key, holds=held) for held in wanted))
+    checks = Checks(of_process).run(*(item(key, valid=held) for held in wanted))
     assert checks.heard == list(enumerate(wanted))
 
 
 def test_workers_that_never_live_break_the_hub_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    checks = Checks(of_process).run(item(SigningKey.generate(), holds=True))
-    assert [str(error) for error in checks.broke] == ["verification workers die as soon as they are started"]
+    checks = Checks(of_process).run(item(SigningKey.generate(), valid=True))
+    assert [str(error) for error in checks.broke] == ["verification workers exit right after their start"]
     assert checks.heard == []
 
 
@@ -212,20 +212,20 @@ def test_a_worker_that_cannot_be_replaced_breaks_the_hub(tmp_path: Path, monkeyp
     program.write_text('#!/bin/sh\nrm "$0"\n')
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    checks = Checks(of_process).run(item(SigningKey.generate(), holds=True))
+    checks = Checks(of_process).run(item(SigningKey.generate(), valid=True))
     assert [type(error) for error in checks.broke] == [FileNotFoundError]
 
 
 def test_a_mistake_in_the_thread_breaks_the_hub() -> None:
-    checks = Checks(of_thread).run(item(SigningKey.generate(), holds=True), cast(bytes, None))
+    checks = Checks(of_thread).run(item(SigningKey.generate(), valid=True), cast(bytes, None))
     assert [type(error) for error in checks.broke] == [TypeError]
 
 
 def test_a_worker_answers_under_the_number_it_was_asked_by() -> None:
     number, key = os.urandom(NUMBER_BYTES), SigningKey.generate()
     for held in (True, False):
-        question = number + item(key, holds=held)
-        assert len(question) == QUESTION_BYTES == NUMBER_BYTES + ITEM_BYTES
+        question = number + item(key, valid=held)
+        assert len(question) == REQUEST_BYTES == NUMBER_BYTES + ITEM_BYTES
         assert answer_to(question) == number + bytes([held])
         assert ANSWER.unpack(answer_to(question)) == (int.from_bytes(number), held)
 
@@ -234,13 +234,13 @@ def test_a_worker_answers_under_the_number_it_was_asked_by() -> None:
 
 
 def forged(writer: Writer, victim: bytes) -> Msg:
-    """A message in someone else's name, signed by the writer."""
+    """A message in another client's name, signed by the writer."""
     return writer.signed(replace(writer.message(), client_id=victim))
 
 
 @pytest.fixture
 def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Standard error is a pipe that nobody reads any more."""
+    """Standard error is a pipe without reader."""
     heard, said = os.pipe()
     os.close(heard)
     with open(said, "w", encoding="utf-8") as pipe:
@@ -278,11 +278,11 @@ def test_a_hub_with_a_worker_that_mixes_up_answers_admits_nothing_and_ends(
 
         async def submit(*messages: Msg) -> None:
             for message in messages:
-                hub.service._submits.submit(message.encode(), outcomes.append)
+                hub.service._submit_queue.submit(message.encode(), outcomes.append)
 
         hub.do(submit(forged(writer, SigningKey.generate().public_key), writer.message()))
         assert hub.service.broken is not None
-        assert "not asked" in str(hub.do(hub.service.broken))
+        assert "matches no check" in str(hub.do(hub.service.broken))
         assert outcomes == []
         found = hub.post("/v1/stream", StreamRequest(hub.label("s"), 1)).refusal()
         assert found[1] == "E.NOT_FOUND"

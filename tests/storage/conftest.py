@@ -1,4 +1,4 @@
-"""Where the storage tests keep their directories: in memory where the machine has such a place."""
+"""Fixtures of the storage tests. Directories are in memory if the machine has a RAM disk."""
 
 import tempfile
 from collections.abc import Iterator
@@ -11,20 +11,20 @@ from tests.storage.hubs import PACKED, SCRATCH, History, small_history
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that is quick to write to."""
+    """A folder that is fast to write to."""
     with tempfile.TemporaryDirectory(dir=SCRATCH if SCRATCH.is_dir() else None) as folder:
         yield Path(folder)
 
 
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    """Forty messages on three streams, and the hub they are for."""
+    """Forty messages on three streams, and a data directory for them."""
     return small_history(tmp_path_factory.mktemp("history") / "hub")
 
 
 @pytest.fixture(scope="session")
 def short_history(tmp_path_factory: pytest.TempPathFactory) -> History:
-    """As `history`, and shorter, for what is done again for every call to the disk."""
+    """As `history`, but shorter, for tests that repeat it for every disk call."""
     return small_history(tmp_path_factory.mktemp("short") / "hub", messages=24)
 
 

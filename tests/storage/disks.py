@@ -1,4 +1,4 @@
-"""Disks that fail: dying at a given call, forgetting what was not synced, full, or broken when synced."""
+"""Disks that fail: at a given call, by losing unsynced data, by being full, or by failing to sync."""
 
 import errno
 import os
@@ -12,11 +12,11 @@ LMDB_FILES = ("data.mdb", "lock.mdb", "lock")
 
 
 class Died(BaseException):
-    """The process ended here. Nothing of ours catches it."""
+    """Simulates the end of the process. Production code must not catch it."""
 
 
 class Last(Enum):
-    """What became of the call in which the process died."""
+    """How much of the last call was done when the process died."""
 
     LOST = "lost"
     HALF = "half"
@@ -24,7 +24,7 @@ class Last(Enum):
 
 
 class DyingDisk(QuickDisk):
-    """Dies at call number `n`; every later call dies as well, as there is no process to make it."""
+    """Dies at call number `n` and at every later call."""
 
     def __init__(self, n: int | None = None, last: Last = Last.LOST) -> None:
         self._n = n
@@ -91,7 +91,7 @@ class DyingDisk(QuickDisk):
 
     def _call(self, act: Callable[[], None], half: Callable[[], None] | None = None) -> None:
         if self._last is Last.HALF and half is None and self.calls < (self._n or 0):
-            act()  # only a write can be half done: the others do not count
+            act()  # only a write can be half done; other calls are not counted
             return
         self.calls += 1
         if self._n is None or self.calls < self._n:
@@ -105,14 +105,14 @@ class DyingDisk(QuickDisk):
 
 
 class ForgetfulDisk(DyingDisk):
-    """Also knows what a power cut would leave: contents as of their last sync, names as of their folder's."""
+    """Also tracks what survives a power cut: contents as of their last sync, names as of the folder's last sync."""
 
     def __init__(self, root: Path, n: int | None = None) -> None:
         super().__init__(n)
         self._root = root
         self._contents: dict[int, bytes] = {}  # by inode
         self._names: dict[Path, int] = {}
-        self._keep: list[int] = []  # descriptors, so that no inode number is used twice
+        self._keep: list[int] = []  # open descriptors, so that no inode number is reused
         self._settle_all()
 
     def sync(self, fd: int) -> None:
@@ -128,7 +128,7 @@ class ForgetfulDisk(DyingDisk):
         self._settle_all()
 
     def cut_power(self) -> None:
-        """Leave on disk what was synced, and nothing else."""
+        """Leave only synced data on disk."""
         for path in self._files(self._root):
             if path not in self._names:
                 path.unlink()
@@ -163,12 +163,12 @@ class ForgetfulDisk(DyingDisk):
             self._settle_names(folder)
 
     def _files(self, folder: Path) -> list[Path]:
-        """All but those of the index, which keeps its own promises."""
+        """All files except those of LMDB, which syncs its own."""
         return [path for path in folder.rglob("*") if path.is_file() and path.name not in LMDB_FILES]
 
 
 class HastyDisk(ForgetfulDisk):
-    """A power cut here keeps the removals that no sync has covered, and loses the new names: the worst order."""
+    """A power cut keeps unsynced removals and loses unsynced new names: the worst order."""
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)
@@ -176,7 +176,7 @@ class HastyDisk(ForgetfulDisk):
 
 
 class RefusingDisk(QuickDisk):
-    """Refuses the next calls of one kind, as a full or broken disk does; a refused write leaves half behind."""
+    """Fails the next calls of one kind, like a full or broken disk. A failed write leaves half of the data."""
 
     def __init__(self) -> None:
         self.refused: dict[str, int] = {}  # kind of call -> errno
@@ -237,7 +237,7 @@ class RefusingDisk(QuickDisk):
 
 
 class FailingFrom(QuickDisk):
-    """From call number `n` on refuses whatever takes room, until it is healed; a write may leave half behind."""
+    """Fails all calls that need space, from call number `n` on until healed. A failed write may be half done."""
 
     def __init__(self, n: int | None, number: int = errno.ENOSPC) -> None:
         self.n = n
@@ -270,7 +270,7 @@ class FailingFrom(QuickDisk):
         super().write_at(fd, data, at)
 
     def truncate(self, fd: int, size: int) -> None:
-        if self.number == errno.EROFS:  # what makes room works on a full disk
+        if self.number == errno.EROFS:  # truncating works on a full disk
             self._check()
         super().truncate(fd, size)
 

@@ -1,4 +1,4 @@
-"""A hub without its server, and clients with messages ready to send: what the storage is driven with."""
+"""A hub without server, and clients with messages to send: drives the storage in tests."""
 
 import os
 import shutil
@@ -42,7 +42,7 @@ SCRATCH = Path("/dev/shm")
 
 
 class QuickDisk(Disk):
-    """The real disk, without waiting for it: these tests end processes, not machines."""
+    """The real disk without syncs: these tests end processes, not machines."""
 
     def sync(self, fd: int) -> None:
         os.fstat(fd)
@@ -59,7 +59,7 @@ def key(name: str) -> SigningKey:
 
 
 class Clock:
-    """Time that moves when it is told to."""
+    """A clock that the test sets."""
 
     def __init__(self, now: int = NOW) -> None:
         self.now = now
@@ -114,7 +114,7 @@ class Hub:
         )
 
     def submit(self, items: Iterable[bytes | control_stream.Event]) -> list[Outcome]:
-        """One group; the answers only once it is durable."""
+        """Commit one group; returns the answers once it is durable."""
         given = [
             Submission(parse(item, self.rules), item, _nobody)
             if isinstance(item, bytes) and len(item) != 32
@@ -148,7 +148,7 @@ class Hub:
         self.store.close()
 
     def abandon(self) -> None:
-        """What the end of a process does: every descriptor goes, and nothing else happens."""
+        """Simulate the end of a process: close all descriptors, do nothing else."""
         if self.store._journal:
             self.store._journal.close()
         self.store.index.close()
@@ -159,7 +159,7 @@ class Hub:
 
 
 def _nobody(outcome: Outcome) -> None:
-    """Answers are read from the group."""
+    """Answers are read from the group instead."""
 
 
 @dataclass
@@ -199,13 +199,13 @@ def label_of(rules: Rules, stream: str, epoch: int = 0) -> bytes:
 
 @dataclass(frozen=True)
 class History:
-    """Groups of messages for a data directory, and the directory they are for."""
+    """Groups of messages, and a data directory for them."""
 
     template: Path
     groups: tuple[tuple[bytes | control_stream.Event, ...], ...]
 
     def fresh(self, root: Path) -> Path:
-        """A copy of the directory in which nothing has happened yet."""
+        """A copy of the directory before the first message."""
         if root.exists():
             shutil.rmtree(root)
         shutil.copytree(self.template, root)
@@ -238,7 +238,7 @@ def small_history(template: Path, messages: int = 40, streams: int = 3, limits: 
 
 
 def receipts(outcomes: Sequence[Outcome]) -> list[bytes]:
-    """The receipts, where all were accepted."""
+    """The receipts; fails if a message was rejected."""
     refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
     assert not refused, refused[0]
     return [outcome for outcome in outcomes if isinstance(outcome, bytes)]
@@ -259,7 +259,7 @@ def log_files(root: Path) -> dict[str, bytes]:
 
 
 def index_rows(hub: Hub) -> dict[str, list[tuple[bytes, bytes]]]:
-    """Everything the index says, but for how far the journal is in it."""
+    """All rows of the index, except how far the journal is applied."""
     with hub.store.index.read() as rows:
         found = {table: list(rows.all_rows(table)) for table in TABLES}
     found["meta"] = [row for row in found["meta"] if row[0] not in (b"applied", b"sum")]

@@ -1,4 +1,4 @@
-"""An attachment that comes piece by piece: it is there whole or not at all, whatever ends it."""
+"""An upload in pieces is stored completely or not at all, however it ends."""
 
 import errno
 import os
@@ -101,7 +101,7 @@ def test_a_directory_without_drafts_has_none_to_remove(tmp_path: Path) -> None:
 
 
 class RefusingDisk(QuickDisk):
-    """Refuses call number `n`."""
+    """Fails call number `n`."""
 
     def __init__(self, n: int) -> None:
         self.left = n

@@ -1,4 +1,4 @@
-"""Attachments: their name checks them, whoever brings them, and however many at once."""
+"""Attachments are verified by their name, also with concurrent uploads."""
 
 import os
 import threading
@@ -35,7 +35,7 @@ def test_what_is_not_what_its_name_says_is_refused(store: AttachmentStore, coid:
     assert list((tmp_path / "attachments").iterdir()) == []
 
 
-def test_many_who_bring_the_same_one_do_not_disturb_each_other(store: AttachmentStore) -> None:
+def test_concurrent_uploads_of_one_attachment_do_not_disturb_each_other(store: AttachmentStore) -> None:
     sealed = os.urandom(300_000)
     made: list[bool] = []
     threads = [threading.Thread(target=lambda: made.append(store.put(h(sealed), sealed))) for _ in range(8)]

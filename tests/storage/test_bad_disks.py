@@ -1,4 +1,4 @@
-"""A disk that is full or read-only, from any call on: everyone is told, nothing is lost, and it goes on when it can."""
+"""A disk that is full or read-only from any call on: errors are reported, nothing is lost, and writing resumes."""
 
 import errno
 import os
@@ -130,7 +130,7 @@ def test_what_cannot_be_journalled_is_refused_and_reading_goes_on(place: Path, h
 
 
 def test_the_first_message_of_all_waits_for_room_too(place: Path, history: History) -> None:
-    """There is no journal file yet to write to."""
+    """There is no journal file yet."""
     disk = FailingFrom(None)
     hub = Hub(history.fresh(place / "hub"), disk)
     client, label = Client("ann", hub.rules), label_of(hub.rules, "stream 0")
@@ -189,7 +189,7 @@ def test_an_index_that_cannot_be_made_again_is_made_when_it_can_be(place: Path, 
 
 
 @BOTH
-def test_a_directory_that_cannot_be_made_is_told(place: Path, number: int) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(place: Path, number: int) -> None:
     told: list[str] = []
     for n in range(1, 60):
         shutil.rmtree(place / "hub", ignore_errors=True)

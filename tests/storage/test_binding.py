@@ -1,4 +1,4 @@
-"""The checkpoint binding: it names every regular checkpoint and its key, and is made again wherever it does not."""
+"""The checkpoint binding lists every regular checkpoint with its key, and is rebuilt if it does not."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -110,7 +110,7 @@ def test_a_wrong_one_is_named_and_healed(place: Path, history: History, fault: s
     assert [finding.artifact for finding in report.findings] == ["checkpoint-binding.cbor"]
     assert fsck.repair(root, isolated=False).findings == []
     assert (root / "checkpoint-binding.cbor").read_bytes() == sound
-    assert (root / "index" / "data.mdb").stat().st_ino == index  # nothing else was touched
+    assert (root / "index" / "data.mdb").stat().st_ino == index  # no other file changed
 
 
 def test_a_missing_one_is_named_and_healed(place: Path, history: History) -> None:
@@ -156,9 +156,9 @@ def test_a_checkpoint_that_no_key_of_the_hub_signed_has_no_row(place: Path, hist
 
 
 def test_it_is_there_before_the_index_says_that_the_chunk_is_closed(place: Path, history: History) -> None:
-    """A crash at any call: whatever chunk the index knows to be closed, its checkpoint is bound."""
+    """After a crash at any call, the checkpoint of every chunk that the index lists as closed is bound."""
     root, seen = place / "hub", set()
-    for n in range(5, 400, 2):  # the first calls make the index
+    for n in range(5, 400, 2):  # the first calls create the index
         history.fresh(root)
         hub = Hub(root, DyingDisk(n, Last.DONE))
         try:
@@ -179,7 +179,7 @@ def test_it_is_there_before_the_index_says_that_the_chunk_is_closed(place: Path,
 
 def test_no_room_for_it_is_unavailable_and_the_next_attempt_writes_it(place: Path, history: History) -> None:
     class NoRoom(RefusingDisk):
-        """Has no room for the binding."""
+        """Has no space for the binding."""
 
         def replace(self, source: Path, target: Path) -> None:
             if target.name == "checkpoint-binding.cbor":

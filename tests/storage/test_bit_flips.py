@@ -1,4 +1,4 @@
-"""Bit flips: one wrong bit in any artifact is found, and healed where the log has the truth."""
+"""One wrong bit in any artifact is detected, and repaired if the log contains the correct value."""
 
 import random
 import shutil
@@ -14,7 +14,7 @@ from veen.storage.fsck import FsckVerdict
 from veen.storage.fsck_report import FsckReport
 from veen.storage.paths import Folders
 
-# What flips are tried in, and how many.
+# The artifacts to flip bits in, and how many.
 ARTIFACTS = {
     "chunk": ("log/chunk-*-0*[0-9].log", 60),
     "open chunk": ("log/chunk-*-open.log", 40),
@@ -26,7 +26,7 @@ ARTIFACTS = {
     "profile": ("profile.json", 40),
     "attachment": ("attachments/*/*", 10),
 }
-# What follows from the entries, of which the same is tried.
+# Artifacts derived from the entries, tested in the same way.
 DERIVED = {
     "summary": ("log/*.summary", 40),
     "peaks": ("log/peaks-*", 40),
@@ -36,7 +36,7 @@ DERIVED = {
 
 @pytest.fixture(scope="module")
 def original(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with something in every artifact."""
+    """A data directory with every kind of artifact."""
     root = history.fresh(tmp_path_factory.mktemp("original") / "hub")
     hub = Hub(root)
     for number, group in enumerate(history.groups):
@@ -68,7 +68,7 @@ def flip(path: Path, at: int, bit: int) -> None:
 
 
 def places(size: int, count: int, seed: str) -> list[tuple[int, int]]:
-    """First and last byte, and some between."""
+    """The first and last byte, and some between."""
     rng = random.Random(seed)
     return [(0, 0), (size - 1, 7)] + [(rng.randrange(size), rng.randrange(8)) for _ in range(count - 2)]
 
@@ -149,12 +149,12 @@ def test_a_flipped_bit_of_the_checkpoint_binding_is_found_and_healed(original: P
 
 
 def check_flips(root: Path, pattern: str, count: int, artifact: str) -> None:
-    """Each is found, one at a time, and without it the directory is sound."""
+    """Each flip is detected on its own, and without it the directory is clean."""
     paths = sorted(root.glob(pattern))
     assert paths
     path = paths[0]
     sound = path.read_bytes()
-    # Behind the last group of a journal there is only filling, of which nothing is read.
+    # Behind the last group of a journal there is only filler, which is not read.
     size = sound.rindex(b"VJG1") + 40 if artifact == "journal" else len(sound)
     for at, bit in places(size, count, artifact):
         flip(path, at, bit)
@@ -165,7 +165,7 @@ def check_flips(root: Path, pattern: str, count: int, artifact: str) -> None:
 
 
 def test_a_flipped_bit_of_the_limits_is_found_where_it_changes_the_log(original: Path, place: Path) -> None:
-    """Nothing signs the limits: a digit that stays a digit shows only where chunks would have been cut elsewhere."""
+    """The limits are not signed: a digit that changes to another is only detected if chunks would end elsewhere."""
     root = shutil.copytree(original, place / "hub")
     path = root / "limits.json"
     sound = path.read_bytes()
@@ -206,16 +206,16 @@ def rows_of(root: Path, place: Path) -> bytes:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_damaged_index_is_found_and_healed(original: Path, place: Path, seed: int) -> None:
-    """Whatever the damage does to whoever reads the index: also where it ends the process."""
+    """The index is detected as damaged even if reading it crashes the process."""
     expected = state(shutil.copytree(original, place / "expected"))
     root = shutil.copytree(original, place / "hub")
     sound = rows_of(original, place)
     path = root / "index" / "data.mdb"
     rng = random.Random(seed)
     data = bytearray(path.read_bytes())
-    if seed == 0:  # the meta pages: not an index any more
+    if seed == 0:  # the meta pages: no valid index
         data[0:64], data[4096:4160] = rng.randbytes(64), rng.randbytes(64)
-    elif seed == 1:  # every page but those
+    elif seed == 1:  # every other page
         for page in range(2, len(data) // 4096):
             data[page * 4096 + 8 : page * 4096 + 16] = rng.randbytes(8)
     else:  # every row of one label, or single bits anywhere
@@ -228,12 +228,12 @@ def test_a_damaged_index_is_found_and_healed(original: Path, place: Path, seed: 
                 data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     path.write_bytes(data)
     report = fsck.check(root)
-    if report.verdict is FsckVerdict.CLEAN:  # the bits fell where no row is
+    if report.verdict is FsckVerdict.CLEAN:  # the bits hit unused space
         assert seed > 2
         assert rows_of(root, place) == sound
         return
     assert report.verdict is FsckVerdict.REPAIRABLE or seed > 1, report.findings
-    if report.verdict is FsckVerdict.DAMAGED:  # the index told of entries that never were
+    if report.verdict is FsckVerdict.DAMAGED:  # the index listed entries that do not exist
         shutil.rmtree(root / "index")
     assert fsck.repair(root).verdict is FsckVerdict.CLEAN
     assert state(root) == expected

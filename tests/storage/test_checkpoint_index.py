@@ -1,4 +1,4 @@
-"""A chunk is closed over a checkpoint index that is not what it was: no row is lost, and no hub ends because of it."""
+"""Closing a chunk with a damaged checkpoint index loses no row and does not stop the hub."""
 
 import shutil
 from collections.abc import Callable
@@ -38,7 +38,7 @@ HARMS: dict[str, Callable[[CheckpointIndex], bytes | None]] = {
 
 
 class Log:
-    """One label that grows by chunks."""
+    """One label that grows by whole chunks."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -74,7 +74,7 @@ class Log:
 
 @pytest.fixture(params=["plain", "compressed"])
 def log(request: pytest.FixtureRequest, place: Path, history: History, packed_history: History) -> Log:
-    """Four chunks closed, and one begun."""
+    """Four closed chunks, and an open one."""
     source = history if request.param == "plain" else packed_history
     found = Log(source.fresh(place / "hub"))
     found.grow(4 * INTERVAL + 2)
@@ -104,9 +104,9 @@ def test_the_first_chunk_of_all_is_closed_over_whatever_lies_there(place: Path, 
     log.check()
 
 
-def test_a_root_that_one_paper_has_wrong_is_taken_from_the_log(log: Log) -> None:
-    """Of four chunks the first lacks its checkpoint, the second its summary; the third has another's checkpoint, and
-    the fourth one over another root."""
+def test_a_root_that_one_file_has_wrong_is_taken_from_the_log(log: Log) -> None:
+    """Of four chunks the first lacks its checkpoint, the second its summary; the third has the checkpoint of another
+    chunk, and the fourth one with another root."""
     folders, label, kept = log.folders, log.label, log_files(log.root)
     signed = Checkpoint.decode(folders.checkpoint(label, 4 * INTERVAL).read_bytes())
     folders.checkpoint(label, INTERVAL).unlink()
@@ -146,6 +146,6 @@ def test_a_root_that_is_not_its_receipts_is_never_signed(place: Path, history: H
     assert len(log.index().checkpoints) == 1
     assert index_faults.fault_recorded(log.folders)
     log.hub.abandon()
-    log.hub = Hub(log.root)  # the next start makes the index again
+    log.hub = Hub(log.root)  # the next start rebuilds the index
     log.hub.catch_up()
     log.check()

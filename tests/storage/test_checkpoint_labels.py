@@ -1,4 +1,4 @@
-"""With epochs a checkpoint names two labels and an epoch: fsck holds them to the streams that the hub was told of."""
+"""With epochs a checkpoint names two labels and an epoch: fsck checks them against the registered streams."""
 
 import shutil
 from dataclasses import replace
@@ -51,7 +51,7 @@ def latest(folders: Folders) -> tuple[Path, Checkpoint]:
 
 
 def sign_again(folders: Folders, changed: Checkpoint) -> bytes:
-    """As the hub itself would sign it, were it to say that."""
+    """A checkpoint with any fields, signed with the hub's key."""
     signing_key = metadata.read_signing_key(folders, metadata.read_metadata(folders).identity.newest.key_id)
     return checkpoint.sign(
         signing_key,
@@ -73,10 +73,10 @@ def test_the_label_of_the_epoch_before_and_that_of_this_one_are_both_sound(folde
 @pytest.mark.parametrize(
     ("stream", "step", "epoch_step"),
     [
-        (STREAM, 1, 0),  # the label of the epoch after
-        (STREAM, -2, 0),  # of the one before the one before
+        (STREAM, 1, 0),  # the label of the next epoch
+        (STREAM, -2, 0),  # two epochs earlier
         ("windows", -1, 0),  # of another stream
-        ("nobody's", -1, 0),  # of a stream that the hub was never told of
+        ("nobody's", -1, 0),  # of an unregistered stream
         (STREAM, -1, 1),
         (STREAM, -1, -1),
         (STREAM, -1, 100_000),
@@ -99,7 +99,7 @@ def test_labels_and_epochs_that_are_not_the_streams_are_damage(
 
 
 def test_a_repair_binds_what_was_verified_and_nothing_else(folders: Folders) -> None:
-    """What an interrupted write left is signed by the hub, and is still not the log's until the journal brings it."""
+    """A leftover of an interrupted write is signed by the hub, but not in the log until the journal is replayed."""
     before = folders.binding.read_bytes()
     hub = Hub(folders.root, QuickDisk())
     hub.clock.now = NOW + 2 * EPOCH_SEC
@@ -118,8 +118,6 @@ def _rows(data: bytes) -> tuple[object, ...]:
     return CheckpointBinding.decode(data).checkpoints
 
 
-def test_what_a_fork_kept_of_its_origin_is_sound_though_nobody_told_it_of_the_streams(
-    folders: Folders, place: Path
-) -> None:
+def test_the_prefix_of_a_fork_is_sound_although_its_streams_are_not_registered(folders: Folders, place: Path) -> None:
     fork.fork(QuickDisk(), folders.root, place / "fork", None, NOW + 9 * EPOCH_SEC)
     assert fsck.check(place / "fork", isolated=False).findings == []

@@ -1,4 +1,4 @@
-"""Where the closed chunks of a label end is asked of the index, a page at a time."""
+"""The index returns the ends of a label's closed chunks in pages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A log whose closed chunks are compressed: the same entries, places and proofs, and nothing lost on the way there."""
+"""A log with compressed chunks has the same entries, places and proofs, and loses nothing in a crash."""
 
 import shutil
 from dataclasses import replace
@@ -30,12 +30,12 @@ from veen.storage.paths import ChunkName, Folders
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a chunk of a few kilobytes has several."""
+    """Small frames, so that a chunk of a few kilobytes has several."""
     monkeypatch.setattr(chunk_blocks, "FRAME_BYTES", 1500)
 
 
 def filled(root: Path, history: History, catch_up_after: int = 3) -> Given:
-    """Everything, with the log catching up now and then; the hub has stopped."""
+    """Commit everything with occasional catch-ups, then stop."""
     hub, given = Hub(history.fresh(root)), {}
     for number, group in enumerate(history.groups):
         for receipt in receipts(hub.submit(group)):
@@ -48,7 +48,7 @@ def filled(root: Path, history: History, catch_up_after: int = 3) -> Given:
 
 
 def plain_files(root: Path) -> dict[str, bytes]:
-    """The files of the log with their chunks unpacked, under the names they would have had."""
+    """The files of the log with plain chunks, under their plain names."""
     found = {}
     for path in sorted((root / "log").iterdir()):
         if ChunkName.parse(path.name):
@@ -72,9 +72,9 @@ def test_closed_chunks_are_compressed_and_nothing_else_is(place: Path, packed_hi
 
 
 def test_the_log_is_the_same_whether_its_chunks_are_compressed_or_not(place: Path, history: History) -> None:
-    """Down to the byte, but for the form of closed chunks; and index and nodes are the same in every byte."""
+    """All files are identical except for the form of closed chunks; index and nodes are identical."""
     hub = Hub(history.fresh(place / "plain"))
-    receipts(hub.submit(history.groups[0]))  # what the operator says is sealed afresh each time
+    receipts(hub.submit(history.groups[0]))  # control events are sealed with a fresh key each time
     hub.close()
     set_level(shutil.copytree(place / "plain", place / "packed"), 3)
     for root, catch_up_after in ((place / "plain", 3), (place / "packed", 7)):
@@ -140,8 +140,8 @@ def test_a_damaged_frame_damages_its_chunk_and_no_other(place: Path, packed_hist
 def test_an_entry_is_read_without_unpacking_the_whole_chunk(
     place: Path, packed_history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every frame but that of the entry is spoilt, and nobody notices."""
-    monkeypatch.setattr(log_writer, "PLACE_ENTRIES", 1)  # as near as places are to frames in chunks of common size
+    """Damage in all other frames is not noticed when one entry is read."""
+    monkeypatch.setattr(log_writer, "PLACE_ENTRIES", 1)  # similar to the ratio of places to frames in larger chunks
     given = filled(place / "hub", packed_history)
     path = max((place / "hub" / "log").glob("*.zst"), key=lambda path: path.stat().st_size)
     name = ChunkName.parse(path.name)
@@ -163,7 +163,7 @@ def test_an_entry_is_read_without_unpacking_the_whole_chunk(
 # Crashes.
 
 
-End = Last | type[ForgetfulDisk]  # what became of the last call; or what a power cut leaves
+End = Last | type[ForgetfulDisk]  # how much of the last call was done, or a power cut
 ENDS: list[End] = [Last.LOST, Last.HALF, Last.DONE, ForgetfulDisk, HastyDisk]
 
 
@@ -189,7 +189,7 @@ def test_a_crash_at_any_call_while_chunks_are_compressed_loses_nothing(
 
 
 def sweep(root: Path, history: History, end: End, step: int) -> None:
-    """Die at every `step`th call in turn, half of the times without the index, and come back whole."""
+    """Die at every `step`th call in turn, half of the times without the index, and recover completely."""
     leftovers, n = 0, 1
     while True:
         history.fresh(root)
@@ -210,14 +210,12 @@ def sweep(root: Path, history: History, end: End, step: int) -> None:
             continue
         break
     assert n > 40
-    # Some of these crashes came between compressing a chunk and removing it as it was.
+    # Some of these crashes came between compressing a chunk and removing the plain file.
     assert leftovers or step > 1
 
 
-def test_a_chunk_that_was_compressed_before_the_index_heard_of_it_is_opened_again(
-    place: Path, packed_history: History
-) -> None:
-    """The commit of the index fails; what the log wrote before it is written again, to the same bytes."""
+def test_a_chunk_that_was_compressed_before_its_index_row_is_reopened(place: Path, packed_history: History) -> None:
+    """The commit of the index fails; what the log wrote before is written again with the same bytes."""
     root = packed_history.fresh(place / "hub")
     hub = Hub(root)
     for group in packed_history.groups[:4]:
@@ -241,7 +239,7 @@ def test_a_chunk_that_was_compressed_before_the_index_heard_of_it_is_opened_agai
 
 def test_no_room_for_the_compressed_form_leaves_the_chunk_as_it_was(place: Path, packed_history: History) -> None:
     class NoRoom(RefusingDisk):
-        """Has no room for what is compressed."""
+        """Has no space for compressed files."""
 
         def replace(self, source: Path, target: Path) -> None:
             if target.suffix == ".zst":
@@ -267,7 +265,7 @@ def test_no_room_for_the_compressed_form_leaves_the_chunk_as_it_was(place: Path,
     assert fsck.check(root, isolated=False).findings == []
 
 
-# Another registry.
+# Changed limits.
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, 3), (3, None)])
@@ -280,7 +278,7 @@ def test_a_changed_registry_is_named_and_the_log_is_put_into_its_form(
     given = filled(root, History(template, history.groups))
     entries = plain_files(root)
     set_level(root, after)
-    hub = Hub(root)  # it goes on meanwhile
+    hub = Hub(root)  # the hub runs meanwhile
     for (label, seq), receipt in given.items():
         found = hub.lookup.entry(label, seq)
         assert found is not None
@@ -291,7 +289,7 @@ def test_a_changed_registry_is_named_and_the_log_is_put_into_its_form(
     assert all("the limits require" in finding.what for finding in report.findings)
     index = (root / "index" / "data.mdb").stat().st_ino
     assert fsck.repair(root, isolated=False).findings == []
-    assert (root / "index" / "data.mdb").stat().st_ino == index  # it has nothing to do with the form
+    assert (root / "index" / "data.mdb").stat().st_ino == index  # independent of the form
     assert plain_files(root) == entries
     assert bool(list((root / "log").glob("*.zst"))) == (after is not None)
 

@@ -1,4 +1,4 @@
-"""A data directory's own papers: made once, private where they must be, refused when anything is wrong with them."""
+"""Hub metadata: created once, with private modes, and rejected if damaged."""
 
 import stat
 from collections.abc import Callable
@@ -91,7 +91,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", METADATA_FILES)
-def test_a_damaged_paper_is_refused(root: Path, name: str, damage: str) -> None:
+def test_a_damaged_metadata_file_is_rejected(root: Path, name: str, damage: str) -> None:
     data = (root / name).read_bytes()
     broken = DAMAGE[damage](data)
     assert broken != data
@@ -101,13 +101,13 @@ def test_a_damaged_paper_is_refused(root: Path, name: str, damage: str) -> None:
 
 
 @pytest.mark.parametrize("name", METADATA_FILES)
-def test_a_missing_paper_is_named(root: Path, name: str) -> None:
+def test_a_missing_metadata_file_is_named(root: Path, name: str) -> None:
     (root / name).unlink()
     with pytest.raises(Unavailable, match=name):
         metadata.read_metadata(Folders(root))
 
 
-def test_papers_of_another_hub_are_refused(root: Path, tmp_path: Path) -> None:
+def test_metadata_of_another_hub_is_rejected(root: Path, tmp_path: Path) -> None:
     metadata.create(QuickDisk(), tmp_path / "other", Profile(), Limits(), NOW)
     for name in METADATA_FILES[:3]:
         mine = (root / name).read_bytes()

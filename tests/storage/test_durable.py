@@ -1,4 +1,4 @@
-"""The disk: whole files or none, private modes, and all of a write."""
+"""The disk: atomic files, private modes, and complete writes."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""An index that ends whoever reads it, or lies to them: the hub comes back with one that does neither."""
+"""An index that crashes its readers or contains wrong rows: the hub restarts with a rebuilt one."""
 
 import faulthandler
 import os
@@ -23,7 +23,7 @@ PAGE = 4096
 
 @pytest.fixture
 def root(place: Path, history: History) -> Path:
-    """A hub that has stopped in order."""
+    """A hub that has stopped cleanly."""
     hub = Hub(history.fresh(place / "hub"))
     for group in history.groups:
         receipts(hub.submit(group))
@@ -40,7 +40,7 @@ def rows(root: Path) -> dict[str, list[tuple[bytes, bytes]]]:
 
 
 def spoil(root: Path, seed: int) -> None:
-    """Some bytes of every page but the first two, where LMDB keeps what it does check."""
+    """Change some bytes of every page except the first two, which LMDB checks itself."""
     rng, path = random.Random(seed), root / "index" / "data.mdb"
     data = bytearray(path.read_bytes())
     for page in range(2, len(data) // PAGE):
@@ -72,7 +72,7 @@ CRASH = "sys.stdout.flush()\nimport faulthandler\nfaulthandler._sigsegv()\n"
 
 
 def opened(root: Path, *options: str, then: str = CLOSE) -> "subprocess.CompletedProcess[str]":
-    """A process that opens the directory as a hub does, and says how many entries the index knows of."""
+    """A process that opens the directory like a hub, and prints how many entries the index lists."""
     command = [sys.executable, "-c", OPEN + then, str(root), *options]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
 
@@ -95,7 +95,7 @@ def test_a_sound_index_passes_the_probe_and_stays(root: Path) -> None:
     assert (root / "index" / "data.mdb").stat().st_ino == before
 
 
-def test_a_damaged_index_on_a_disk_without_room_is_told(root: Path) -> None:
+def test_a_damaged_index_on_a_full_disk_is_reported(root: Path) -> None:
     spoil(root, 1)
     with pytest.raises(Unavailable, match="the index is damaged, and the fault cannot be recorded: No space left"):
         index_faults.probe(FailingFrom(1), Folders(root))
@@ -117,12 +117,12 @@ def test_a_process_that_a_fault_ended_leaves_a_note_and_the_next_makes_the_index
     assert not (root / "fault.txt").exists()
     after = (root / "index" / "data.mdb").stat().st_ino
     assert opened(root).returncode == 0
-    assert (root / "index" / "data.mdb").stat().st_ino == after  # once is enough
+    assert (root / "index" / "data.mdb").stat().st_ino == after  # recorded once
     assert rows(root) == expected
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_was_told_to_end_leaves_no_note(root: Path, number: signal.Signals) -> None:
+def test_a_terminated_process_records_no_fault(root: Path, number: signal.Signals) -> None:
     before = (root / "index" / "data.mdb").stat().st_ino
     ended = opened(root, then=f"import os\nos.kill(os.getpid(), {int(number)})\n")
     assert ended.returncode == -number
@@ -131,15 +131,15 @@ def test_a_process_that_was_told_to_end_leaves_no_note(root: Path, number: signa
     assert (root / "index" / "data.mdb").stat().st_ino == before
 
 
-def test_whoever_else_watches_for_faults_is_left_alone(root: Path) -> None:
-    assert faulthandler.is_enabled()  # pytest does
+def test_an_enabled_faulthandler_is_left_alone(root: Path) -> None:
+    assert faulthandler.is_enabled()  # pytest uses it
     watch = index_faults.FatalSignalRecorder(Folders(root))
     watch.close()
     assert faulthandler.is_enabled()
     assert not (root / "fault.txt").exists()
 
 
-# An index that can be read, and is wrong.
+# An index that can be read, but is wrong.
 
 
 def _change(root: Path, table: str, change: str) -> None:
@@ -157,7 +157,7 @@ def _change(root: Path, table: str, change: str) -> None:
 
 @pytest.mark.parametrize("change", ["drop", "alter", "move"])
 def test_a_hub_never_goes_on_from_a_head_that_was_not_written(root: Path, history: History, change: str) -> None:
-    """It would give a place to two messages."""
+    """It would give one place to two messages."""
     expected = rows(root)
     _change(root, "heads", change)
     hub = Hub(root)
@@ -212,13 +212,13 @@ def test_a_hub_does_not_start_where_its_open_chunk_is_gone(root: Path, what: str
         path.write_bytes(data[:-1] if what == "short" else b"")
     with pytest.raises(Malformed, match=r"open\.log does not hold the \d+ entries that the index lists; run"):
         Hub(root)
-    path.write_bytes(data)  # another copy has it
+    path.write_bytes(data)  # restored from another copy
     Hub(root).close()
     assert fsck.check(root, isolated=False).findings == []
 
 
 def test_an_open_chunk_that_the_journal_still_has_is_written_again(place: Path, history: History) -> None:
-    """The log never caught up: there is nothing to miss."""
+    """The log never caught up, so no chunk is missing."""
     hub = Hub(history.fresh(place / "hub"))
     given = {place_of(one): one for group in history.groups for one in receipts(hub.submit(group))}
     tail = hub.store.begin_catching_up()

@@ -1,4 +1,4 @@
-"""A fork: the prefix stays the other hub's and verifies, what follows is the fork's and verifies."""
+"""A fork: the prefix verifies as the origin's, the rest as the fork's."""
 
 import shutil
 from collections.abc import Callable
@@ -50,7 +50,7 @@ Given = dict[tuple[bytes, int], bytes]
 
 
 def filled(root: Path, history: History) -> Given:
-    """A hub that has taken everything and stopped."""
+    """A hub that has accepted everything and stopped."""
     hub, given = Hub(history.fresh(root)), {}
     for number, group in enumerate(history.groups):
         for one in receipts(hub.submit(group)):
@@ -95,7 +95,7 @@ def main_label(root: Path) -> bytes:
 
 
 def extended(root: Path, count: int = 12, now: int = LATER, name: str = "zoe") -> list[Receipt]:
-    """New entries on the main label, taken by a hub that starts, catches up and stops."""
+    """New entries on the main label, by a hub that starts, catches up and stops."""
     hub = Hub(root, clock=Clock(now))
     label = label_of(hub.rules, "stream 0")
     client = Client(name, hub.rules)
@@ -216,7 +216,7 @@ def test_what_was_accepted_before_the_fork_is_a_duplicate_after_it(source: Path,
     hub.close()
 
 
-def test_who_may_write_is_not_taken_over(source: Path, place: Path, history: History) -> None:
+def test_a_fork_does_not_copy_permissions(source: Path, place: Path, history: History) -> None:
     hub = Hub(forked(source, place / "fork"), clock=Clock(LATER))
     token, stream = history.groups[0]
     assert index_rows(hub)["caps"] == index_rows(hub)["streams"] == index_rows(hub)["buckets"] == []
@@ -225,7 +225,7 @@ def test_who_may_write_is_not_taken_over(source: Path, place: Path, history: His
     (refused,) = hub.submit([message])
     assert isinstance(refused, Refused)
     assert refused.detail_enum == "CAP_MISSING"
-    given = receipts(hub.submit([token, stream]))  # told anew, it is logged anew
+    given = receipts(hub.submit([token, stream]))  # repeated, so logged again
     assert {Receipt.decode(one).hub_ts for one in given} == {LATER}
     hub.close()
 
@@ -295,7 +295,7 @@ def test_with_epochs_the_origin_names_the_label_before(place: Path) -> None:
     clean(made)
 
 
-# What is refused.
+# Rejected forks.
 
 
 def test_a_running_hub_is_not_forked(source: Path, place: Path) -> None:
@@ -418,11 +418,11 @@ def test_a_crash_leaves_a_whole_fork_or_no_hub_at_all(source: Path, place: Path,
     assert n > 15
 
 
-# What does not verify.
+# Forks that do not verify.
 
 
 def test_an_entry_of_the_sources_behind_the_fork_point_is_damage(source: Path, place: Path) -> None:
-    """The same label, the next place, a sound signature: of the hub that was left."""
+    """The same label, the next place, a valid signature: by the origin."""
     mine = shutil.copytree(source, place / "source")
     theirs = forked(source, place / "fork")
     extended(mine, count=2)
@@ -437,7 +437,7 @@ def test_an_entry_of_the_sources_behind_the_fork_point_is_damage(source: Path, p
 
 
 def test_an_entry_of_the_forks_before_the_fork_point_is_damage(source: Path, place: Path) -> None:
-    """The fork signs the last entry of the prefix itself."""
+    """The fork itself signs the last entry of the prefix."""
     root, label = forked(source, place / "fork"), main_label(source)
     path = next((root / "log").glob(f"chunk-{label.hex()}-*-open.log"))
     entries = list(frame.read_all(path.read_bytes()))
@@ -522,7 +522,7 @@ def test_an_origin_where_there_should_be_none_is_refused(source: Path, place: Pa
 
 
 def _signed_anew(root: Path, origin: ForkOrigin) -> None:
-    """What a fork that lies about its origin can sign for."""
+    """An origin with false content that the fork's identity is signed for."""
     folders = Folders(root)
     record: HubIdentity = metadata.read_metadata(folders).identity
     key: SigningKey = metadata.read_signing_key(folders, record.newest.key_id)
@@ -537,14 +537,14 @@ def test_an_origin_that_the_source_did_not_sign_is_found(source: Path, place: Pa
     hub = ForkOrigin.decode((root / "origin.cbor").read_bytes()).hubs[0]
     forged = tuple(replace(one, hub_sig=bytes(64)) for one in hub.checkpoints)
     _signed_anew(root, ForkOrigin((replace(hub, checkpoints=forged),)))
-    metadata.read_metadata(Folders(root))  # it is what the fork signed for
+    metadata.read_metadata(Folders(root))  # the identity matches the origin
     report = fsck.check(root, isolated=False)
     assert report.verdict is FsckVerdict.DAMAGED
     assert any(finding.artifact == "origin.cbor" for finding in report.findings)
 
 
 def test_an_origin_that_ends_elsewhere_is_found(source: Path, place: Path) -> None:
-    """A sound checkpoint of the source, of a longer prefix than the fork has from it."""
+    """A valid checkpoint of the source, for a longer prefix than the fork has."""
     label = main_label(source)
     root, longer = forked(source, place / "fork", {label: 5}), forked(source, place / "longer", {label: 7})
     extended(root)

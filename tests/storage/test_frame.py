@@ -1,4 +1,4 @@
-"""Entries as they are on disk: §4.8.1."""
+"""Entries on disk: §4.8.1."""
 
 from hashlib import sha256
 

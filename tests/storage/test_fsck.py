@@ -1,4 +1,4 @@
-"""fsck: says nothing of a sound directory, names every fault of an unsound one, and repairs what is derivable."""
+"""fsck reports nothing for a sound directory, every fault of a damaged one, and repairs what can be derived."""
 
 import random
 import shutil
@@ -37,7 +37,7 @@ from veen.storage.paths import Folders
 
 @pytest.fixture(scope="module")
 def stopped(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory whose hub has stopped in order, with a day's change and an attachment in it."""
+    """A data directory of a hub that stopped cleanly, with entries of two days and an attachment."""
     root = history.fresh(tmp_path_factory.mktemp("stopped") / "hub")
     hub = Hub(root)
     for number, group in enumerate(history.groups):
@@ -53,7 +53,7 @@ def stopped(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def killed(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory whose hub was killed with entries in the journal alone."""
+    """A data directory of a hub that was killed with entries only in the journal."""
     root = history.fresh(tmp_path_factory.mktemp("killed") / "hub")
     hub = Hub(root)
     for number, group in enumerate(history.groups):
@@ -172,7 +172,7 @@ def _rename_end(root: Path) -> None:
 
 
 def _merge_chunks(root: Path) -> None:
-    """Two chunks as one: every entry is there, but the limits would have cut them apart."""
+    """Two chunks in one file: every entry exists, but the limits would have ended the first earlier."""
     first = _first(root, CLOSED)
     _, label, start, end = first.stem.split("-")
     second = _first(root, f"log/chunk-{label}-{int(end) + 1:020d}-*.log")
@@ -341,7 +341,7 @@ def test_a_repair_that_a_crash_ended_is_begun_again(
 
 
 def test_every_further_fault_is_named_too(stopped: Path, place: Path) -> None:
-    """One in each label, and two in one: a fault does not hide the next."""
+    """One fault in each label, and two in one: a fault does not hide the next."""
     root = copy(stopped, place)
     broken = sorted(root.glob(CLOSED))
     assert len(broken) > 4
@@ -365,7 +365,7 @@ def test_findings_are_bounded_and_counted() -> None:
 
 
 class Forged:
-    """Writes a log that a hub with another idea of the rules would have written, with sound hashes and signatures."""
+    """Writes a log as a hub with other rules would, with valid hashes and signatures."""
 
     def __init__(self, root: Path) -> None:
         self.hub = Hub(root)
@@ -374,7 +374,7 @@ class Forged:
         self.key = self.hub._signer.at(NOW)
 
     def write(self, change: Callable[[int, Msg, Receipt], tuple[Msg, Receipt]]) -> None:
-        """Ten entries, each as `change` would have it, signed again by whoever must sign it."""
+        """Ten entries, each changed by `change` and signed again."""
         tree, batch = Mmr(), CommitGroup()
         for number in range(1, 11):
             encoded = self.client.message(self.label)
@@ -646,7 +646,7 @@ def test_a_rotated_hub_is_clean_also_between_the_steps(place: Path, history: His
 
 
 def test_journals_that_contradict_the_log_are_named(killed: Path, place: Path) -> None:
-    """Groups of another run: sound in themselves, and not what follows."""
+    """Groups of another run: valid by themselves, but not the continuation."""
     root = copy(killed, place)
     rng = random.Random(5)
     segment = journal.segments(root / "journal")[0][1]

@@ -1,4 +1,4 @@
-"""Heads and index rows: what goes in comes out, and look-ups find the last thing at or before."""
+"""Heads and index rows: values round-trip, and look-ups find the last row at or before a place."""
 
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def test_what_is_no_index_is_malformed(tmp_path: Path) -> None:
 
 
 def test_pages_that_were_taken_and_given_back_in_one_go_are_no_damage(place: Path) -> None:
-    """LMDB counts them and never writes them, so its file would end before its last page."""
+    """LMDB counts these pages but never writes them, so its file would end before its last page."""
     for number in range(10):
         index = Index(place / "index")
         with index.write() as rows:

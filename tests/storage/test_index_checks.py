@@ -1,4 +1,4 @@
-"""What the index says is what was written: every wrong bit in what a hub decides by is found before it is believed."""
+"""Every wrong bit in an index row that a hub decides by is detected before the row is used."""
 
 import errno
 import os
@@ -16,7 +16,7 @@ from veen.storage.label_head import LabelHead
 
 A, B, C = (bytes([number]) * 32 for number in (1, 2, 3))
 KEYS = [bytes([number]) * 32 for number in range(10, 60, 10)]
-SEALED: dict[str, Callable[[IndexRows, bytes], object]] = {
+CHECKSUMMED: dict[str, Callable[[IndexRows, bytes], object]] = {
     "caps": lambda rows, key: rows.cap(key),
     "buckets": lambda rows, key: rows.bucket(key[:32], key[32:]),
     "streams": lambda rows, key: rows.stream(key),
@@ -65,9 +65,9 @@ def flips(data: bytes) -> Iterator[bytes]:
             yield data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
 
 
-@pytest.mark.parametrize("table", SEALED)
+@pytest.mark.parametrize("table", CHECKSUMMED)
 @pytest.mark.parametrize("at", [0, 2, 4], ids=["first", "middle", "last"])
-def test_every_wrong_bit_in_a_sealed_row_is_found_when_it_is_read(index: Index, table: str, at: int) -> None:
+def test_every_wrong_bit_in_a_row_with_checksum_is_found_when_it_is_read(index: Index, table: str, at: int) -> None:
     fill(index)
     key, row = all_of(index, table)[at]
     cut = [row[:size] for size in range(len(row))]
@@ -75,13 +75,13 @@ def test_every_wrong_bit_in_a_sealed_row_is_found_when_it_is_read(index: Index, 
         with index._env.begin(write=True) as txn:
             txn.put(key, wrong, db=index._dbs[table])
         with index.read() as rows, pytest.raises(Malformed, match="index: the checksum of a row of"):
-            SEALED[table](rows, key)
+            CHECKSUMMED[table](rows, key)
 
 
 @pytest.mark.parametrize("table", ["caps", "buckets", "streams"])
 @pytest.mark.parametrize("at", [0, 2, 4], ids=["first", "middle", "last"])
-def test_a_row_whose_key_is_wrong_is_found_from_where_it_stands(index: Index, table: str, at: int) -> None:
-    """A page keeps its order, so the key is wrong in a bit that does not change it."""
+def test_a_row_with_a_wrong_key_is_found_from_its_place(index: Index, table: str, at: int) -> None:
+    """A page keeps its order, so the changed key bit must not change it."""
     fill(index)
     rows = all_of(index, table)
     key, row = rows[at]
@@ -89,10 +89,10 @@ def test_a_row_whose_key_is_wrong_is_found_from_where_it_stands(index: Index, ta
         if all(wrong > below for below, _ in rows[:at]) and all(wrong < above for above, _ in rows[at + 1 :]):
             written_raw(index, table, [*rows[:at], (wrong, row), *rows[at + 1 :]])
             with index.read() as found, pytest.raises(Malformed, match="index: the checksum of a row of"):
-                SEALED[table](found, key)
+                CHECKSUMMED[table](found, key)
 
 
-@pytest.mark.parametrize("table", SEALED)
+@pytest.mark.parametrize("table", CHECKSUMMED)
 @pytest.mark.parametrize("filled", [True, False])
 def test_what_was_never_written_is_not_there(index: Index, table: str, filled: bool) -> None:
     if filled:
@@ -101,7 +101,7 @@ def test_what_was_never_written_is_not_there(index: Index, table: str, filled: b
     with index.read() as rows:
         for number in range(0, 256, 5):
             key = (bytes([number]) * 32 + A)[:length]
-            assert (SEALED[table](rows, key) is None) == (not filled or key[:32] not in KEYS)
+            assert (CHECKSUMMED[table](rows, key) is None) == (not filled or key[:32] not in KEYS)
 
 
 def test_a_cursor_without_entries_and_entries_without_a_cursor_are_found(index: Index) -> None:
@@ -119,7 +119,7 @@ def test_a_cursor_without_entries_and_entries_without_a_cursor_are_found(index: 
 
 
 @pytest.mark.parametrize("table", SUMMED)
-def test_every_wrong_bit_in_what_a_start_believes_is_found(index: Index, table: str) -> None:
+def test_every_wrong_bit_in_rows_that_a_start_relies_on_is_found(index: Index, table: str) -> None:
     fill(index)
     true = all_of(index, table)
     with index.read() as rows:
@@ -139,13 +139,13 @@ def test_every_wrong_bit_in_what_a_start_believes_is_found(index: Index, table: 
 
 
 def _holds(index: Index) -> bool:
-    """A number that has not even its length is no number."""
+    """A number of the wrong length is not a number."""
     with index.read() as rows:
         return rows.sum_matches()
 
 
 def test_a_head_is_not_one_of_another_table(index: Index) -> None:
-    """The sum knows which table a row is of."""
+    """The sum depends on the table of a row."""
     fill(index)
     rows = all_of(index, "heads")
     written_raw(index, "heads", rows[1:])
@@ -188,7 +188,7 @@ def test_a_number_of_another_length_is_malformed(index: Index) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("mode", ["read", "write"])
-def test_only_damage_of_the_index_is_told(index: Index, mode: str, error: Exception | None, told: bool) -> None:
+def test_only_damage_of_the_index_is_reported(index: Index, mode: str, error: Exception | None, told: bool) -> None:
     heard: list[Exception] = []
     index.on_damage = heard.append
     with pytest.raises(type(error)) if error else nullcontext(), index.read() if mode == "read" else index.write():
@@ -198,7 +198,7 @@ def test_only_damage_of_the_index_is_told(index: Index, mode: str, error: Except
 
 
 def test_there_are_no_more_rows_than_the_file_has_room_for(index: Index) -> None:
-    """Pages that share what is below them would have rows without end."""
+    """Pages that share child pages would have endless rows."""
     fill(index)
     count = sum(len(all_of(index, table)) for table in SUMMED)
     with index.read() as rows:
@@ -208,7 +208,7 @@ def test_there_are_no_more_rows_than_the_file_has_room_for(index: Index) -> None
 
 
 def test_the_seats_of_readers_have_their_room_before_anyone_sits(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are written through a map: without room that would be the end of the process."""
+    """LMDB writes the lock file through a map: without disk space that would crash the process."""
     Index(place / "index").close()
     assert (place / "index" / "lock.mdb").stat().st_blocks * 512 >= 8192
 

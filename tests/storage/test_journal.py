@@ -1,4 +1,4 @@
-"""The journal: what was acknowledged comes back, what was not may go, and damage is never mistaken for the latter."""
+"""The journal: acknowledged groups come back, others may be lost, and damage is never mistaken for a lost group."""
 
 import errno
 import os
@@ -149,7 +149,7 @@ def test_a_missing_segment_is_malformed_unless_the_log_has_it(tmp_path: Path) ->
 
 
 def test_a_client_cannot_plant_a_group(tmp_path: Path) -> None:
-    """A message may hold what looks like a later group; behind a torn group it must not pass for one."""
+    """A message may contain what looks like a later group; behind a torn group it must not be accepted as one."""
     head = journal._HEADER.pack(b"VJG1", 99, 0, 0, 0, 0)[:-4]
     planted = (head + crc32(head).to_bytes(4, "big")) * 3
     written = Journal(QuickDisk(), tmp_path, 1)
@@ -206,7 +206,7 @@ def test_a_write_without_room_changes_nothing_and_the_next_one_works(tmp_path: P
         disk.heal()
     assert written.append(entry(2) + entry(1002), 2) == 2
     written.close()
-    # What the larger group left behind is filling again.
+    # The remains of the larger group are overwritten with filler.
     assert not any(isinstance(found, Torn) for found in journal.read(tmp_path, 0))
     assert groups(tmp_path) == [1, 2]
 
@@ -224,10 +224,10 @@ def test_a_probe_says_whether_the_refused_group_fits_and_adds_nothing(tmp_path: 
     disk.heal()
     for _ in range(2):
         written.probe()
-        # As a crash would leave it: all that was written, and no group that was not acknowledged.
+        # As after a crash: everything written, except groups that were not acknowledged.
         assert not any(isinstance(found, Torn) for found in journal.read(tmp_path, 0))
         assert groups(tmp_path) == [1]
-    # The room for it is there: writing it takes no more.
+    # The space is preallocated: writing needs no more.
     length = (tmp_path / f"{1:020d}.wal").stat().st_size
     assert written.append(entry(2, size) + entry(1002), 2) == 2
     assert (tmp_path / f"{1:020d}.wal").stat().st_size == length
@@ -250,7 +250,7 @@ def test_a_probe_that_left_half_of_its_filling_is_cleaned_up(tmp_path: Path) -> 
 
 
 class NarrowDisk(QuickDisk):
-    """Has room for so many more bytes; what does not fit is written as far as it does, and cannot be cut off."""
+    """Has space for a given number of bytes. A write that does not fit is done partly, and cannot be cut off."""
 
     room: int | None = None
 
@@ -269,14 +269,14 @@ class NarrowDisk(QuickDisk):
 
 
 def test_a_group_that_was_refused_does_not_come_back(tmp_path: Path) -> None:
-    """Whatever there was room for, and though the process ended before it could be cut off."""
+    """Whatever fitted, even if the process ended before the remains were cut off."""
     group = entry(2, 1000) + entry(1002)
     path = tmp_path / f"{1:020d}.wal"
     for room in (*range(0, len(group) + 100, 50), journal.MIN_FILLER_BYTES - 1, journal.MIN_FILLER_BYTES + len(group)):
         disk = NarrowDisk()
         written = Journal(disk, tmp_path, 1)
         written.append(entry(1) + entry(1001), 2)
-        written._filled = start = written.total_bytes  # as if the filling were used up
+        written._filled = start = written.total_bytes  # as if the filler were used up
         os.truncate(path, start)
         disk.room = room
         with pytest.raises(Unavailable):
@@ -321,7 +321,7 @@ def test_groups_overwrite_the_filling_and_the_file_grows_now_and_then(tmp_path: 
 
 @pytest.mark.parametrize("sectors", [[1], [2], [1, 2], [1, 2, 3]])
 def test_a_group_of_which_some_sectors_are_zeros_is_cut_short(tmp_path: Path, sectors: list[int]) -> None:
-    """As where the file had grown, and its content came too late."""
+    """As if the file had grown, but its content was not written."""
     written = fill(tmp_path, 3)
     start = written.total_bytes
     written.append(entry(4, 1200) + entry(1004), 2)
@@ -336,7 +336,7 @@ def test_a_group_of_which_some_sectors_are_zeros_is_cut_short(tmp_path: Path, se
 
 
 class SpoilingDisk(QuickDisk):
-    """Writes all but the last bytes and says that it could not, once; remembers what stood there before each write."""
+    """Writes all but the last bytes and fails, once. Records what each write replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -354,7 +354,7 @@ class SpoilingDisk(QuickDisk):
 
 @pytest.mark.parametrize("size", [1200, 4000])
 def test_what_a_failed_write_left_never_mixes_with_the_next_group(tmp_path: Path, size: int) -> None:
-    """Whichever sectors of that came to the disk before a power cut, it is whole or cut short, and never damage."""
+    """Whichever sectors of it reach the disk before a power cut: the group is complete or torn, never damage."""
     path = tmp_path / f"{1:020d}.wal"
     disk = SpoilingDisk(path)
     written = Journal(disk, tmp_path, 1)
@@ -418,7 +418,7 @@ def test_a_failing_sync_breaks_the_journal(tmp_path: Path) -> None:
         written.append(entry(2), 1)
 
 
-def test_segments_that_cannot_be_removed_stay_and_nobody_minds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_that_cannot_be_removed_stay_without_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)
     disk = RefusingDisk()
     written = Journal(disk, tmp_path, 1)

@@ -1,4 +1,4 @@
-"""A label is found among those derived from streams: the right one, and with no more work than it takes."""
+"""A label is found among those derived from streams, with no more work than needed."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,7 +61,7 @@ def test_every_label_is_found_in_its_epochs_and_in_no_others(
 def test_a_look_up_derives_no_further_than_to_what_it_finds() -> None:
     labels = made(STREAMS)
     epoch = NOW // HOUR
-    assert labels.find(label(STREAMS[7], epoch), NOW) == (STREAMS[7], epoch)  # this epoch is looked at first
+    assert labels.find(label(STREAMS[7], epoch), NOW) == (STREAMS[7], epoch)  # the current epoch is searched first
     assert labels.derived == 8
     assert labels.find(label(STREAMS[3], epoch), NOW) == (STREAMS[3], epoch)
     assert labels.derived == 8
@@ -105,7 +105,7 @@ def test_only_what_is_new_is_derived_when_an_epoch_changes() -> None:
     assert labels.derived == before + len(STREAMS)
 
 
-def test_what_is_past_is_let_go_of_slice_by_slice() -> None:
+def test_labels_of_past_epochs_are_freed_in_steps() -> None:
     labels = prepared(made(STREAMS), NOW)
     before = labels.derived
     assert labels.prepare(NOW + 100 * HOUR, 0, 64) == 0

@@ -1,4 +1,4 @@
-"""The files of the log: exactly those of §4.8.3, and the same whatever way the entries came."""
+"""The files of the log are exactly those of §4.8.3, and do not depend on how entries were batched."""
 
 import random
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from veen.storage.paths import ChunkName, Folders
 
 @pytest.fixture(scope="module")
 def records(history: History, tmp_path_factory: pytest.TempPathFactory) -> list[AcceptedEntry]:
-    """What a hub made of a history, before any of it is in the log."""
+    """The entries of a history, before any of them is in the log."""
     hub = Hub(history.fresh(tmp_path_factory.mktemp("records") / "hub"))
     for group in history.groups:
         hub.submit(group)
@@ -37,7 +37,7 @@ def records(history: History, tmp_path_factory: pytest.TempPathFactory) -> list[
 
 @dataclass
 class Written:
-    """A log of one label per name, written in some batching."""
+    """A log with one label per name, written with a given batching."""
 
     files: dict[str, bytes]
     nodes: dict[str, bytes]
@@ -51,7 +51,7 @@ def sign(label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoin
 
 
 def hub_metadata() -> HubMetadata:
-    """Of the hub whose key signs here."""
+    """Metadata of the hub whose key signs here."""
     record = hub_identity.create(key("hub"), 0)
     return HubMetadata(record, hub_identity.sign(record, key("hub")), SMALL, Profile(), Lineage((record,)))
 

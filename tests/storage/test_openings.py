@@ -1,4 +1,4 @@
-"""What stands in a data directory in the place of something else: a link, a FIFO, a folder, a file without an end."""
+"""Links, FIFOs, folders and endless files in the place of files of a data directory."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ SEALED = b"sealed" * 100
 
 @pytest.fixture(scope="module")
 def made() -> Iterator[Path]:
-    """A data directory with something of everything."""
+    """A data directory with every kind of file."""
     with TemporaryDirectory(dir=SCRATCH) as scratch:
         root = create(Path(scratch) / "hub")
         hub = Hub(root)
@@ -55,7 +55,7 @@ def made() -> Iterator[Path]:
 
 
 def ended(root: Path) -> Path:
-    """After a hub that ended in peace."""
+    """After a hub that stopped cleanly."""
     hub = Hub(root)
     hub.catch_up()
     hub.close()
@@ -93,7 +93,7 @@ def huge(path: Path) -> None:
 
 KINDS = [link, fifo, folder, huge]
 METADATA_FILES = ["hub-identity.json", "hub-identity.sig", "hub-key-map.json", "limits.json", "profile.json"]
-# What of it can be made again, and with what fsck ends.
+# The expected verdict of fsck for each file.
 ARTIFACTS = {
     **dict.fromkeys([*METADATA_FILES, "hub-identity.next", "origin.cbor"], FsckVerdict.DAMAGED),
     "keys/control.seed": FsckVerdict.KEYLESS,
@@ -113,7 +113,7 @@ ARTIFACTS = {
 
 
 def put(root: Path, artifact: str, kind: Callable[[Path], None]) -> Path:
-    """In the place of what is there."""
+    """Replace what exists there."""
     path = min(root.glob(artifact), default=root / artifact)
     durable.remove_all(path)
     kind(path)
@@ -122,7 +122,7 @@ def put(root: Path, artifact: str, kind: Callable[[Path], None]) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("artifact", ARTIFACTS)
-def test_fsck_tells_of_what_is_not_a_file_of_its_kind(root: Path, artifact: str, kind: Callable[[Path], None]) -> None:
+def test_fsck_reports_what_is_not_a_file_of_its_kind(root: Path, artifact: str, kind: Callable[[Path], None]) -> None:
     path = put(root, artifact, kind)
     report = fsck.check(root, isolated=False)
     assert report.verdict is ARTIFACTS[artifact]

@@ -1,4 +1,4 @@
-"""Compressed chunks: what they hold comes back byte for byte, one frame at a time, and no file makes us unpack more."""
+"""Compressed chunks round-trip byte for byte, one frame at a time, and no file makes us decompress more."""
 
 import io
 import random
@@ -25,7 +25,7 @@ def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def chunk(sizes: list[int], seed: int = 1) -> bytes:
-    """Entries with messages of these sizes, half of each of one byte."""
+    """Entries with messages of these sizes, half of each a repeated byte."""
     rng = random.Random(seed)
     return b"".join(
         frame.write(bytes(32), number, bytes(size // 2) + rng.randbytes(size - size // 2), rng.randbytes(150))[0]
@@ -41,7 +41,7 @@ def packed_file(data: bytes, level: int = 3) -> bytes:
 
 
 def rebuilt(frames: list[bytes], plains: list[int]) -> bytes:
-    """A file of these frames with a digest and a table that go with them."""
+    """A file of these frames with a matching digest and seek table."""
     body = b"".join(frames)
     digest = struct.pack("<II", 0x184D2A50, 32) + sha256(body).digest()
     rows = [*zip(map(len, frames), plains, strict=True), (len(digest), 0)]
@@ -50,7 +50,7 @@ def rebuilt(frames: list[bytes], plains: list[int]) -> bytes:
 
 
 def frames_of(data: bytes) -> list[bytes]:
-    """The zstd frames of a packed file, cut by its table."""
+    """The zstd frames of a compressed file, split by its seek table."""
     count = struct.unpack_from("<I", data, len(data) - 9)[0]
     start = len(data) - 9 - 8 * count
     ends = list(accumulate(struct.unpack_from("<II", data, start + 8 * row)[0] for row in range(count - 1)))
@@ -96,7 +96,7 @@ def test_an_entry_is_found_by_its_offset_in_what_was_packed() -> None:
 
 
 def test_reading_one_entry_unpacks_one_frame() -> None:
-    """A frame that cannot be unpacked is in nobody's way but its own readers'."""
+    """A damaged frame only affects reads of its own entries."""
     data = chunk(SIZES)
     frames, plains = frames_of(packed_file(data)), [len(block) for block, _ in PackedChunk(packed_file(data)).blocks()]
     for broken in range(len(frames)):
@@ -114,11 +114,11 @@ def test_the_same_entries_are_packed_the_same_way() -> None:
     assert packed_file(chunk(SIZES)) == packed_file(chunk(SIZES))
 
 
-# Files that are not what they claim.
+# Invalid files.
 
 
 def checked(file: bytes) -> bytes:
-    """All that anyone does with a file."""
+    """Every operation on a file."""
     found = PackedChunk(file)
     found.check_digest()
     return b"".join(block for block, _ in found.blocks())
@@ -175,7 +175,7 @@ def test_a_file_that_no_hub_writes_is_refused(fault: str) -> None:
 
 
 def _streamed(data: bytes) -> bytes:
-    """A frame that does not say how much it holds."""
+    """A frame that does not declare its size."""
     packer = zstandard.ZstdCompressor(write_content_size=False).compressobj()
     return packer.compress(data) + packer.flush()
 
@@ -200,7 +200,7 @@ def test_a_bomb_is_refused_before_it_goes_off(made: Callable[[bytes], bytes], cl
 
 
 def test_a_frame_that_lies_about_its_size_is_refused() -> None:
-    """The header says what the table says; the content is more."""
+    """The header agrees with the seek table; the content is larger."""
     honest = zstandard.compress(bytes(70_000))
     header = zstandard.frame_header_size(honest)
     said = zstandard.compress(bytes(66_000))

@@ -1,4 +1,4 @@
-"""Reading: ranges over pending entries, entries on their way and the log; proofs; and all of it while the log moves."""
+"""Reads of pending entries, entries in catch-up and the log; proofs; and all of it during catch-up."""
 
 import os
 import random
@@ -19,7 +19,7 @@ from veen.storage.store import JournalTail, Store
 
 
 class Full:
-    """A hub with one label of which some entries are in the log, some on their way and some pending."""
+    """A hub with one label, with entries in the log, in catch-up and pending."""
 
     def __init__(self, root: Path, history: History, sizes: tuple[int, int, int]) -> None:
         self.hub = Hub(history.fresh(root))
@@ -87,7 +87,7 @@ def test_a_tree_that_is_not_here_is_unavailable(place: Path, history: History) -
 
 
 def test_reading_never_misses_an_entry_while_the_log_catches_up(place: Path, history: History) -> None:
-    """One thread reads ranges and proofs, this one commits and catches up."""
+    """One thread reads ranges and proofs while this one commits and catches up."""
     full = Full(place / "hub", history, (0, 0, 0))
     client = Client("eve", full.hub.rules)
     messages = [client.message(full.label) for _ in range(400)]
@@ -121,11 +121,11 @@ def test_reading_never_misses_an_entry_while_the_log_catches_up(place: Path, his
 
 
 def test_a_tail_is_never_seen_twice_nor_empty() -> None:
-    """The moment in which the pending entries become those on their way."""
+    """The moment when pending entries are set aside for catch-up."""
 
     class Between(Store):
         def __init__(self) -> None:
-            """Without a directory: only `tails` is looked at."""
+            """Without a directory: only `tails` is used."""
             self.pending = self.catching = JournalTail()
 
     assert len(Between().tails()) == 1
@@ -206,7 +206,7 @@ def test_a_planned_chunk_is_read_by_itself_also_after_it_was_closed(
         chunks = reader.chunks(full.label)
     assert chunks[-1].end_seq is None
     before = [entry.msg for ref in chunks for entry in chunk_entries(ref)]
-    full.hub.catch_up()  # the open chunk is closed, and others follow it
+    full.hub.catch_up()  # the open chunk is closed, and others follow
     full.hub.close()
     assert not chunks[-1].path.exists()
     assert [entry.msg for ref in chunks for entry in chunk_entries(ref)] == before == full.messages[:18]

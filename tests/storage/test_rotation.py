@@ -1,4 +1,4 @@
-"""A new key: whatever the last call to the disk was, the identity is the old one or the new one, and whole."""
+"""Key rotation: after a crash at any disk call the identity is completely the old or the new one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Rows recognised by their bytes are those that the decoder takes, and one more is put where it belongs."""
+"""Rows matched by a byte pattern are exactly those that the decoder accepts, and a new row is inserted in order."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A crash at every write: whatever call is the last, every receipt that was given out is there, unchanged."""
+"""A crash at every write: after any last call, every receipt that was sent is in the log, unchanged."""
 
 import random
 import shutil
@@ -12,7 +12,7 @@ from tests.storage.hubs import History, Hub, place_of, receipts, small_history
 from veen.core import Refused
 from veen.storage import fsck, journal
 
-# Small, so that the journal begins new segments and lets old ones go within one history.
+# Small, so that the journal starts and removes segments within one history.
 SEGMENT_BYTES = 4000
 
 Given = dict[tuple[bytes, int], bytes]
@@ -24,7 +24,7 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(root: Path, disk: DyingDisk, history: History, given: Given, groups: range, catch_up_after: int) -> None:
-    """Send groups, note what was acknowledged, let the log catch up, stop. Dies where the disk does."""
+    """Send groups, record what was acknowledged, catch up, stop. Dies when the disk does."""
     hub: Hub | None = None
     try:
         hub = Hub(root, disk)
@@ -42,14 +42,14 @@ def run(root: Path, disk: DyingDisk, history: History, given: Given, groups: ran
 
 
 def check_after(root: Path, history: History, given: Given, where: str) -> None:
-    """The next hub has all that was given, goes on where it stopped, and leaves nothing to complain about."""
+    """The next hub has every acknowledged entry, continues, and leaves a clean directory."""
     hub = Hub(root)
     for (label, seq), receipt in given.items():
         entry = hub.lookup.entry(label, seq)
         assert entry is not None, (where, seq)
         assert entry.receipt == receipt, (where, seq)
     hub.catch_up()
-    for group in history.groups:  # what was not acknowledged is sent again; what was is known
+    for group in history.groups:  # unacknowledged messages are sent again; acknowledged ones are duplicates
         for outcome in hub.submit(group):
             if isinstance(outcome, Refused):
                 assert outcome.detail_enum == "DUPLICATE", (where, outcome)
@@ -76,7 +76,7 @@ def sweep(
     catch_up_after: int = 4,
     forgetful: type[ForgetfulDisk] = ForgetfulDisk,
 ) -> Iterator[int]:
-    """Every `step`th call in turn, until a run survives. `last` None is a power cut, of a disk that is `forgetful`."""
+    """Die at every `step`th call in turn, until a run survives. `last` None is a power cut of a `forgetful` disk."""
     n = 1
     while True:
         history.fresh(root)
@@ -87,7 +87,7 @@ def sweep(
         except Died:
             if isinstance(disk, ForgetfulDisk):
                 disk.cut_power()
-            if n % 3 == 0:  # what a crash leaves is no damage, also before anyone has cleaned up
+            if n % 3 == 0:  # a crash leaves no damage, even before the next start
                 report = fsck.check(root, isolated=False)
                 assert report.verdict is fsck.FsckVerdict.CLEAN, (n, last, report.findings)
             check_after(root, history, given, f"call {n}, {last}")
@@ -101,7 +101,7 @@ def sweep(
 CASES = [Last.LOST, Last.HALF, Last.DONE, None]
 
 
-# To die after call n is to die before call n+1, but for what happens between the two: every other one will do.
+# Dying after call n is nearly the same as before call n+1, so every other one is enough.
 @pytest.mark.parametrize(("last", "step"), [(Last.LOST, 1), (Last.HALF, 1), (Last.DONE, 2), (None, 1)])
 def test_a_receipt_once_returned_survives_a_crash_at_any_call(
     place: Path, short_history: History, last: Last | None, step: int
@@ -117,7 +117,7 @@ def test_a_power_cut_that_keeps_what_was_removed_and_loses_what_was_named_loses_
 
 @pytest.mark.parametrize("last", [Last.DONE, None])
 def test_a_crash_while_recovering_from_a_crash_loses_nothing(place: Path, history: History, last: Last | None) -> None:
-    """Die once in the middle of a catch-up, then at every call of the next run as well."""
+    """Die once during a catch-up, then at every call of the next run as well."""
     rng = random.Random(3)
     root, saved = place / "hub", place / "saved"
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""The whole cycle through the real sequencer: commit, look up, catch up, restart, with and without an index."""
+"""The whole cycle with the real sequencer: commit, look up, catch up, restart, with and without an index."""
 
 import random
 import resource
@@ -15,7 +15,7 @@ from veen.storage.lock import lock_directory
 
 
 def run(hub: Hub, history: History, catch_up_after: int = 3) -> dict[tuple[bytes, int], bytes]:
-    """Everything, with the log catching up now and then; returns the receipts by place."""
+    """Commit everything with occasional catch-ups; returns the receipts by place."""
     given: dict[tuple[bytes, int], bytes] = {}
     for number, group in enumerate(history.groups, 1):
         for receipt in receipts(hub.submit(group)):
@@ -143,7 +143,7 @@ def test_a_journal_that_skips_a_group_is_malformed(place: Path, history: History
     path.rename(path.with_name(f"{3:020d}.wal"))
     with pytest.raises(Malformed):
         Hub(root)
-    lock_directory(root / "lock").close()  # whoever fails to open a directory lets go of its lock
+    lock_directory(root / "lock").close()  # a failed open releases the lock
 
 
 def test_no_room_for_the_index_is_unavailable_and_the_next_attempt_works(place: Path, history: History) -> None:

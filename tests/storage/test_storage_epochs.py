@@ -1,4 +1,4 @@
-"""With epochs a stream has a label per epoch, the control stream too: the index still comes out the same."""
+"""With epochs every stream, also the control stream, has a label per epoch; the rebuilt index is the same."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What lies in a data directory and is no hub's: it is told of, and the directory is no worse for it."""
+"""Foreign files in a data directory are reported as notices and change no verdict."""
 
 import hashlib
 import shutil
@@ -44,7 +44,7 @@ def look(folders: Folders) -> FsckReport:
         *("evidence/README", "evidence/notes/", "witnesses/README", f"witnesses/{'0' * 64}.cbor"),
     ],
 )
-def test_a_stray_is_told_of_and_the_directory_is_clean(folders: Folders, name: str) -> None:
+def test_a_foreign_file_is_reported_and_the_directory_is_clean(folders: Folders, name: str) -> None:
     path = folders.root / name
     path.parent.mkdir(exist_ok=True)
     path.mkdir() if name.endswith("/") else path.write_bytes(b"a note of the operator's")
@@ -90,7 +90,7 @@ def hub_key(folders: Folders) -> SigningKey:
 
 
 def two_stories(one: SigningKey, other: SigningKey) -> bytes:
-    """Two receipts for one place, each signed by a key, in the order in which a hub keeps them."""
+    """Two receipts for one place, each signed by a key, in the order that a hub stores."""
     made = [_receipt(one, b"one"), _receipt(other, b"two")]
     return min(Equivocation(*made).encode(), Equivocation(*reversed(made)).encode())
 

@@ -1,4 +1,4 @@
-"""Who witnessed a checkpoint: the keys are kept beside the log, and what they signed is verified with them."""
+"""Witness keys are stored beside the log, and the witness signatures of checkpoints are verified with them."""
 
 import shutil
 from collections.abc import Callable
@@ -19,7 +19,7 @@ ANN, BOB = key("ann the witness"), key("bob the witness")
 
 @pytest.fixture(scope="module")
 def unsigned(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory with regular checkpoints that nobody has witnessed."""
+    """A data directory with regular checkpoints without witness signatures."""
     root = history.fresh(tmp_path_factory.mktemp("unsigned") / "hub")
     hub = Hub(root, QuickDisk())
     for group in history.groups:
@@ -31,7 +31,7 @@ def unsigned(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def witnessed(unsigned: Path, place: Path) -> Folders:
-    """The same, with a checkpoint that two have signed."""
+    """The same, with a checkpoint that two witnesses signed."""
     folders = Folders(shutil.copytree(unsigned, place / "hub"))
     path = path_of(folders)
     signed = Checkpoint.decode(path.read_bytes()).witnessed(ANN, BOB)
@@ -117,7 +117,7 @@ def test_signatures_and_keys_that_do_not_belong_together_are_damage(
     assert what in report.findings[0].what
 
 
-def test_a_signature_whose_key_was_never_kept_cannot_be_verified_and_is_no_damage(witnessed: Folders) -> None:
+def test_a_signature_without_a_stored_key_cannot_be_verified_and_is_no_damage(witnessed: Folders) -> None:
     signed = Checkpoint.decode(path_of(witnessed).read_bytes())
     write_witnesses(witnessed, signed, BOB.public_key)
     for unknown in (1, 2):

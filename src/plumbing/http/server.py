@@ -80,7 +80,7 @@ class HttpServer:
         self._handshakes: set[asyncio.Task[None]] = set()
         self._tls: ssl.SSLContext | None = None
         self._service: Service | None = None
-        self.turned_away = {"total": 0, "address": 0}  # by which of the two caps
+        self.refused_connections = {"total": 0, "address": 0}  # by which of the two caps
         self.on_refused: OnLimit = lambda cap, caller: None
         self.on_relieved: OnLimit = lambda cap, caller: None
         self._refusing: set[tuple[str, bytes | None]] = set()  # each has connections, so these are few
@@ -226,7 +226,7 @@ class HttpServer:
 
     def _turn_away(self, peer: socket.socket, service: Service, cap: str, caller: bytes | None) -> None:
         """Tell it why, if that costs nothing: a refused caller is given no buffer and no time."""
-        self.turned_away[cap] += 1
+        self.refused_connections[cap] += 1
         self._refusing.add((cap, caller))
         self.on_refused(cap, caller)
         with peer:

@@ -1,7 +1,7 @@
 """Admission: may this message be the next entry of its label? A pure function, in the order of spec §8.2.
 
-The same checks run when a message arrives and when a log is replayed, and reach the same answer (I13): they look at the
-message, the cursors, the registry and `hub_ts`, and at nothing else.
+The same checks run when a message arrives and when a log is replayed, with the same result (I13): they depend only on
+the message, the cursors, the registry and `hub_ts`.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from veen.core.hashing import h
 
 
 class Admission(StrEnum):
-    """Who may write."""
+    """Which clients may write."""
 
     OPEN = "open"
     CAPABILITY = "capability"
@@ -25,7 +25,7 @@ class Admission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a hub is configured with: fixed while it runs."""
+    """The configuration that admission depends on. Fixed while the hub runs."""
 
     admission: Admission
     limits: Limits
@@ -35,8 +35,8 @@ class Rules:
     routing_key: bytes
     control_stream: bytes
     control_pk: bytes
-    realm_id: bytes | None  # None where the hub goes by no admin streams
-    admin_streams: frozenset[bytes]  # those it goes by
+    realm_id: bytes | None  # None if the hub belongs to no realm
+    admin_streams: frozenset[bytes]  # the admin streams that the hub enforces
 
     @classmethod
     def of(
@@ -49,7 +49,7 @@ class Rules:
         routing_key: bytes | None = None,
         realm_id: bytes | None = None,
     ) -> "Rules":
-        """`routing_key` and `realm_id` are those of the hub's identity; a fork's is not derived from its `hub_id`."""
+        """`routing_key` and `realm_id` are in the identity record. A fork does not derive the former from `hub_id`."""
         return cls(
             admission,
             limits,
@@ -70,12 +70,12 @@ class Cap:
 
     token: CapToken
     issued_at: int
-    rate: Rate | None  # None where it is above limits that were lowered since: it admits nothing
-    names: tuple[tuple[RevocationKind, bytes], ...]  # by which it can be revoked
+    rate: Rate | None  # None if it exceeds limits that were lowered since: it grants nothing
+    names: tuple[tuple[RevocationKind, bytes], ...]  # the names it can be revoked by
 
     @classmethod
     def of(cls, token: CapToken, issued_at: int, limits: Limits) -> "Cap":
-        """A capability as it was logged, whatever the limits are by now."""
+        """A logged capability, with its rate under the current limits."""
         try:
             rate = token.rate_under(limits)
         except Refused:
@@ -84,12 +84,12 @@ class Cap:
 
 
 def revocable(token: CapToken) -> tuple[tuple[RevocationKind, bytes], ...]:
-    """The names by which a capability can be revoked."""
+    """The names that a capability can be revoked by."""
     return (RevocationKind.AUTH_REF, token.auth_ref()), (RevocationKind.CAP_TOKEN, h(token.encode()))
 
 
 class AdmissionView(Protocol):
-    """What admission may look at."""
+    """The state that admission may read."""
 
     def last_seq(self, label: bytes) -> int: ...
 
@@ -101,23 +101,23 @@ class AdmissionView(Protocol):
     def bucket(self, auth_ref: bytes, label: bytes) -> Bucket | None: ...
 
     def stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
-        """The registered stream whose label this is, in an epoch that is valid at `hub_ts`."""
+        """The registered stream of a label, in an epoch that is valid at `hub_ts`."""
 
     def accepted_at(self, message: Msg) -> int | None:
-        """The stream_seq at which this very message already is."""
+        """The stream_seq of this message, if it is already in the log byte for byte."""
 
     def first_ts(self, label: bytes, client_id: bytes) -> int | None:
         """The `hub_ts` of the client's first message under the label."""
 
     def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
-        """Whether it is revoked at that time, by the realm's revocations in the log."""
+        """Whether a logged revocation of the realm applies at that time."""
 
     def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
-        """The record that says which hub orders a label at that time; `stream` is its stream, where that is known."""
+        """The record that names the hub of a label at that time. `stream` is its stream, if known."""
 
 
 def parse(encoded: bytes, rules: Rules) -> Msg:
-    """Prefilter and structure: all that can be said of the bytes alone. Raises `Refused`."""
+    """Prefilter and structure: all checks that need only the bytes. Raises `Refused`."""
     if len(encoded) > rules.limits.max_msg_bytes:
         raise BY_DETAIL["SIZE_PREFILTER"].refused(
             f"{len(encoded)} bytes, above {rules.limits.max_msg_bytes}", max_allowed=rules.limits.max_msg_bytes
@@ -126,16 +126,18 @@ def parse(encoded: bytes, rules: Rules) -> Msg:
         message = Msg.decode(encoded)
         ciphertext.check_sizes(message.ciphertext, rules.limits)
     except Malformed as error:
-        raise refused_structure(_judged_first(encoded, error, rules)) from None
+        raise refused_structure(_size_error_first(encoded, error, rules)) from None
     if message.profile_id != rules.profile_id:
-        raise BY_DETAIL["PROFILE"].refused("this hub has another profile", expected=rules.profile_id.hex())
+        raise BY_DETAIL["PROFILE"].refused(
+            "the message is for another profile than this hub's", expected=rules.profile_id.hex()
+        )
     if h(message.ciphertext) != message.ct_hash:
         raise BY_DETAIL["CT_HASH"].refused("ct_hash is not the hash of the ciphertext")
     return message
 
 
-def _judged_first(encoded: bytes, found: Malformed, rules: Rules) -> Malformed:
-    """Sizes are judged before the version, those that are written within the ciphertext too."""
+def _size_error_first(encoded: bytes, found: Malformed, rules: Rules) -> Malformed:
+    """Sizes are checked before the version, also those inside the ciphertext."""
     if found.fault is Fault.VERSION:
         message, _ = Msg.read(encoded, 0, DeferredFaults())
         try:
@@ -146,18 +148,20 @@ def _judged_first(encoded: bytes, found: Malformed, rules: Rules) -> Malformed:
 
 
 def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> Bucket | None:
-    """The capability checks, for a message whose signature holds. Returns the rate bucket after it, or refuses."""
+    """Capability checks for a message with a valid signature. Returns the rate bucket after it; raises `Refused`."""
     if message.client_id == rules.control_pk:
-        return None  # the hub needs no leave to log what its operator said
+        return None  # the hub's own control events need no capability
     stream = view.stream_of(message.label, hub_ts)
     if stream == rules.control_stream:
-        raise BY_DETAIL["AUTH_REF"].refused("the control stream is the hub's own")
+        raise BY_DETAIL["AUTH_REF"].refused("only the hub writes to its control stream")
     if message.auth_ref is None:
         if stream in rules.admin_streams:
-            raise BY_DETAIL["CAP_MISSING"].refused("this admin stream is written by capability, whoever may write else")
+            raise BY_DETAIL["CAP_MISSING"].refused(
+                "writing to this admin stream needs a capability, even if admission is open"
+            )
         if rules.admission is not Admission.OPEN:
-            raise BY_DETAIL["CAP_MISSING"].refused("this hub admits by capability, and the message names none")
-        check_standing(message, stream, view, rules, hub_ts)
+            raise BY_DETAIL["CAP_MISSING"].refused("this hub requires a capability, but the message names none")
+        check_client_and_authority(message, stream, view, rules, hub_ts)
         return None
     cap = view.cap(message.auth_ref)
     if cap is None:
@@ -166,10 +170,10 @@ def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> B
     check_revoked(cap.names, view, rules, hub_ts)
     if cap.token.subject_pk != message.client_id:
         raise BY_DETAIL["AUTH_REF"].refused("the capability is for another key")
-    # With epochs, a label that nothing explains is a matter of time, which is judged last.
+    # With epochs, an unknown label may be a matter of time; that check comes last.
     if stream not in cap.token.allow.stream_ids and (stream is not None or not rules.profile.epoch_sec):
         raise BY_DETAIL["AUTH_REF"].refused("the capability is for other streams")
-    check_standing(message, stream, view, rules, hub_ts)
+    check_client_and_authority(message, stream, view, rules, hub_ts)
     if cap.token.expired(cap.issued_at, hub_ts):
         expired = cap.token.expires_at(cap.issued_at)
         raise BY_DETAIL["CAP_TTL"].refused(f"the capability expired at {expired}", expires_at=expired)
@@ -184,7 +188,7 @@ def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> B
 def check_revoked(
     names: Iterable[tuple[RevocationKind, bytes]], view: AdmissionView, rules: Rules, hub_ts: int
 ) -> None:
-    """Raise where a capability is revoked under any of its names. 001, spec-2 §4.3."""
+    """Raise if a capability is revoked under any of its names. 001, spec-2 §4.3."""
     if rules.realm_id is not None:
         for kind, target in names:
             if view.revoked(kind, target, hub_ts):
@@ -192,41 +196,46 @@ def check_revoked(
 
 
 def check_client(client_id: bytes, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
-    """Raise where a client key is revoked."""
+    """Raise if a client key is revoked."""
     if rules.realm_id is not None and view.revoked(RevocationKind.CLIENT_ID, client_id, hub_ts):
         raise BY_DETAIL["AUTH_REF"].refused("the client_id is revoked", revoked=str(RevocationKind.CLIENT_ID))
 
 
-def check_standing(message: Msg, stream: bytes | None, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
-    """Raise where the client key may not be used any more, or another hub orders the label. 001, spec-2 §3.3, §4.1."""
+def check_client_and_authority(
+    message: Msg, stream: bytes | None, view: AdmissionView, rules: Rules, hub_ts: int
+) -> None:
+    """Raise if the client key is no longer valid, or another hub is primary for the label. 001, spec-2 §3.3, §4.1."""
     limits = rules.limits
     if rules.realm_id is not None:
         check_client(message.client_id, view, rules, hub_ts)
-        # The admin streams have no primary: a record that could keep its own correction out would be for ever.
+        # Admin streams have no primary: a record could otherwise lock out its own correction for ever.
         found = None if stream in rules.admin_streams else view.authority(message.label, stream, hub_ts)
         if found and found.policy == AuthorityPolicy.SINGLE_PRIMARY and found.primary_hub != rules.hub_id:
             raise BY_DETAIL["AUTH_REF"].refused("not primary for label", primary_hub=found.primary_hub.hex())
     most = limits.max_msgs_per_client_id_per_label
     if most is not None and message.client_seq > most:
-        raise BY_DETAIL["AUTH_REF"].refused(f"a client_id writes {most} messages under a label", max_allowed=most)
+        raise BY_DETAIL["AUTH_REF"].refused(
+            f"a client_id may write at most {most} messages to a label", max_allowed=most
+        )
     if limits.max_client_id_lifetime_sec is not None:
         _check_age(message, view, limits.max_client_id_lifetime_sec, hub_ts)
 
 
 def _check_age(message: Msg, view: AdmissionView, most_sec: int, hub_ts: int) -> None:
-    """What was accepted in time may be asked about later: it is a duplicate, which is for `sequence` to say."""
+    """Reject a client key that is too old. A repeat of an accepted message passes: `sequence` reports the duplicate."""
     first = view.first_ts(message.label, message.client_id)
     if first is None or hub_ts - first <= most_sec:
         return
     client_seq, _ = view.cursor(message.label, message.client_id) or (0, 0)
     if message.client_seq > client_seq:
         raise BY_DETAIL["AUTH_REF"].refused(
-            f"a client_id is used for {most_sec} s under a label, and this one since {first}", max_allowed=most_sec
+            f"a client_id may be used for {most_sec} s on a label; this one was first used at {first}",
+            max_allowed=most_sec,
         )
 
 
 def sequence(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
-    """The order checks against the cursors. Raises `Refused`."""
+    """Order checks against the cursors. Raises `Refused`."""
     cursor = view.cursor(message.label, message.client_id)
     client_seq, prev_ack = cursor or (0, 0)
     last = view.last_seq(message.label)
@@ -234,11 +243,13 @@ def sequence(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> No
         raise _out_of_order(message, view, client_seq, prev_ack, last)
     if rules.profile.epoch_sec and view.stream_of(message.label, hub_ts) is None:
         epoch = rules.profile.epoch(hub_ts)
-        raise BY_DETAIL["EPOCH"].refused("no registered stream has this label around now", epoch=epoch, hub_ts=hub_ts)
+        raise BY_DETAIL["EPOCH"].refused(
+            "no registered stream has this label in a current epoch", epoch=epoch, hub_ts=hub_ts
+        )
 
 
 def _out_of_order(message: Msg, view: AdmissionView, client_seq: int, prev_ack: int, last: int) -> Refused:
-    """Which of the order checks fails first. What is in the log already, byte for byte, is a duplicate before all."""
+    """The first order check that fails. An entry that is in the log byte for byte is always a duplicate."""
     at = view.accepted_at(message) if message.client_seq <= client_seq else None
     if at is None and not prev_ack <= message.prev_ack <= last:
         return BY_DETAIL["PREV_ACK"].refused(
@@ -247,8 +258,8 @@ def _out_of_order(message: Msg, view: AdmissionView, client_seq: int, prev_ack: 
     if message.client_seq <= client_seq and message.client_seq:
         detail = {} if at is None else {"stream_seq": at}
         return BY_DETAIL["DUPLICATE"].refused(
-            f"client_seq {message.client_seq} was accepted", expected=client_seq + 1, **detail
+            f"client_seq {message.client_seq} was already accepted", expected=client_seq + 1, **detail
         )
     return BY_DETAIL["CLIENT_SEQ"].refused(
-        f"client_seq {message.client_seq}, where {client_seq + 1} is next", expected=client_seq + 1
+        f"client_seq is {message.client_seq}, expected {client_seq + 1}", expected=client_seq + 1
     )

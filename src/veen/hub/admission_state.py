@@ -1,7 +1,7 @@
-"""What admission looks at, in memory: cursors, trees, capabilities, buckets, the realm. Owned by the loop's thread.
+"""The state of admission in memory: cursors, trees, capabilities, buckets, realm. Owned by the loop's thread.
 
-Everything here is also in the journal or the index. What is not here is looked up there; what changed here since the
-log last caught up is never let go. Decisions run ahead of the disk: what has not become durable can be undone.
+Everything here is also in the journal or the index. Missing values are read from there; values that changed since the
+last catch-up are never evicted. Decisions are made before they are durable, so every change can be undone.
 """
 
 from collections import deque
@@ -11,7 +11,7 @@ from typing import Any
 from veen.core import Bucket, CapToken, Malformed, Mmr, Msg, admin, naming
 from veen.core.admin import Authority, RevocationKind
 from veen.hub.admission_rules import Cap, Rules
-from veen.hub.label_epochs import StreamBook
+from veen.hub.label_epochs import StreamRegistry
 from veen.hub.realm import Realm
 from veen.storage import frame
 from veen.storage.accepted_entry import CommitGroup
@@ -24,7 +24,7 @@ MAX_CACHED = 65_536
 
 
 class _Changes:
-    """What one group changed, so that it can be taken back."""
+    """The changes of one group, with the old values for an undo."""
 
     __slots__ = ("batch", "before", "hub_ts", "streams", "trees")
 
@@ -37,7 +37,7 @@ class _Changes:
 
 
 class AdmissionState:
-    """The view of one hub."""
+    """The admission state of one hub."""
 
     def __init__(self, store: Store, rules: Rules) -> None:
         self._store = store
@@ -51,13 +51,13 @@ class AdmissionState:
         self._governed: dict[bytes, bytes] = {}
         with store.index.read() as rows:
             self.hub_ts = rows.number("hub_ts")
-            told = list(rows.admin_events())
+            events = list(rows.admin_events())
         self._open = _Changes(self.hub_ts)
-        for event in told:
+        for event in events:
             self.add_admin_event(event)
         self._open.before.clear()
-        self._taken: deque[_Changes] = deque()
-        self.streams = StreamBook(rules, store)
+        self._committing: deque[_Changes] = deque()
+        self.streams = StreamRegistry(rules, store)
 
     # Looking up.
 
@@ -114,7 +114,7 @@ class AdmissionState:
                 message, receipt = entry.open() if entry else (None, None)
                 known = rows.client_cursor(label, client_id) is not None
                 if known != (message is not None and (message.client_id, message.client_seq) == (client_id, 1)):
-                    raise Malformed("index", "it does not know the first entry of a client")
+                    raise Malformed("index", "the first entry of a client is missing")
             if receipt:
                 found = self._first_ts[key] = receipt.hub_ts
         return found
@@ -169,14 +169,14 @@ class AdmissionState:
         self._set(self._caps, auth_ref, cap)
 
     def add_admin_event(self, event: admin.Event) -> None:
-        """What the realm's admin streams say from now on."""
+        """Apply an event of the realm's admin streams."""
         self._set(*self.realm.folded(event, self.hub_ts))
         if isinstance(event, Authority) and not self._rules.profile.epoch_sec:
-            # Without epochs a label may be written to whose stream nobody registered.
+            # Without epochs, clients may write to a label whose stream is not registered.
             self._set(self._governed, naming.label(self._rules.routing_key, event.stream_id, 0), event.stream_id)
 
     def add_stream(self, stream: bytes) -> bool:
-        """False where it was registered already."""
+        """Returns False if it was already registered."""
         if not self.streams.add(stream):
             return False
         self._open.streams.append(stream)
@@ -193,29 +193,29 @@ class AdmissionState:
 
     @property
     def batch(self) -> CommitGroup:
-        """What the group that is being made adds."""
+        """The open group."""
         return self._open.batch
 
     def undurable(self) -> list[CommitGroup]:
-        """What is decided and not on disk, newest first."""
-        return [self._open.batch, *(changes.batch for changes in reversed(self._taken))]
+        """Groups that are decided but not durable, newest first."""
+        return [self._open.batch, *(changes.batch for changes in reversed(self._committing))]
 
     def take(self) -> CommitGroup:
-        """The group that is being made goes to the disk, and the next begins."""
+        """Close the open group for commit, and open the next."""
         taken = self._open
-        self._taken.append(taken)
+        self._committing.append(taken)
         self._open = _Changes(self.hub_ts)
         return taken.batch
 
     def keep(self) -> None:
-        """The group that was taken first is durable."""
-        self._taken.popleft()
+        """Mark the oldest closed group as durable."""
+        self._committing.popleft()
 
     def undo(self) -> None:
-        """Nothing that was taken is durable, nor can be what was decided since."""
+        """Undo all groups that are not durable, and everything decided since."""
         self._revert(self._open)
-        while self._taken:
-            self._revert(self._taken.pop())
+        while self._committing:
+            self._revert(self._committing.pop())
         self._open = _Changes(self.hub_ts)
 
     def _revert(self, changes: _Changes) -> None:
@@ -230,7 +230,7 @@ class AdmissionState:
         self.hub_ts = changes.hub_ts
 
     def forget(self) -> None:
-        """Let go of what the index has, where there is too much of it."""
+        """Evict values that the index has, if the caches are too large."""
         tails = self._store.tails()
         caches: tuple[dict[bytes, Any], ...] = (self._trees, self._cursors, self._buckets, self._caps, self._first_ts)
         if max(len(cache) for cache in caches) <= MAX_CACHED:
@@ -246,7 +246,7 @@ class AdmissionState:
 
 
 def _keep_only(cache: dict[bytes, Any], keys: Iterable[bytes]) -> None:
-    """It stays the same dictionary: what can be undone names the one that it was changed in."""
+    """Change the dictionary in place: undo entries refer to it."""
     kept = {key: cache[key] for key in keys if key in cache}
     cache.clear()
     cache.update(kept)

@@ -1,4 +1,4 @@
-"""The hub's endpoints behind the HTTP front: the data plane under /v1, and where the rest goes. Spec §10."""
+"""The endpoints of a hub: the data plane under /v1, and dispatch of the rest. Spec §10."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,30 +10,36 @@ from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest,
 from veen.hub import responses
 from veen.hub.admission_rules import Rules
 from veen.hub.prefilter import Prefilter
-from veen.hub.read_api import PageRoom, ReadApi
-from veen.hub.read_executor import Later
+from veen.hub.read_api import PageMemoryBudget, ReadApi
+from veen.hub.read_executor import ReadExecutor
 from veen.hub.sequencer import Outcome
-from veen.hub.submit import ENVELOPE, Submits, from_json, unwrapped
+from veen.hub.submit import ENVELOPE, SubmitQueue, from_json, unwrapped
 from veen.hub.tooling import Tooling
 
 _SMALL_BODY = 4096
-# One between "ver" and "msg", and those between the fields: a text with more is no message, and need not be parsed.
-_MOST_COMMAS = len(Msg.LAYOUT.kinds)
+# One comma after "ver", and one between fields: a text with more cannot be a message, and is not parsed.
+_MAX_COMMAS = len(Msg.LAYOUT.kinds)
 
 
 class HubApp:
-    """What the front calls."""
+    """The application that the HTTP server calls."""
 
     def __init__(
-        self, later: Later, rules: Rules, prefilter: Prefilter, submits: Submits, reads: ReadApi, tooling: Tooling
+        self,
+        executor: ReadExecutor,
+        rules: Rules,
+        prefilter: Prefilter,
+        submit_queue: SubmitQueue,
+        reads: ReadApi,
+        tooling: Tooling,
     ) -> None:
-        self._later = later
+        self._executor = executor
         self._prefilter = prefilter
-        self._submits = submits
+        self._submit_queue = submit_queue
         self._reads = reads
         self._tooling = tooling
-        self.pages = PageRoom()
-        self._most = rules.limits.max_msg_bytes + len(ENVELOPE)
+        self.pages = PageMemoryBudget()
+        self._max_body_bytes = rules.limits.max_msg_bytes + len(ENVELOPE)
         self._data_plane = {
             "/v1/stream": self._stream,
             "/v1/receipt": self._receipt,
@@ -43,7 +49,7 @@ class HubApp:
 
     def body_limit(self, method: str, path: str) -> int | None:
         if method == "POST" and path == "/v1/submit":
-            return 2 * self._most + _SMALL_BODY  # as JSON each byte is two digits; CBOR is judged again when it is here
+            return 2 * self._max_body_bytes + _SMALL_BODY  # JSON has two digits per byte; CBOR is checked again later
         if path.startswith("/tooling/"):
             return self._tooling.body_limit(method, path)
         return _SMALL_BODY if method == "POST" and path in self._data_plane else None
@@ -53,7 +59,9 @@ class HubApp:
         if head.path == "/v1/submit":
             refused = BY_DETAIL["SIZE_PREFILTER"].refused("the body is too large")
             announced = head.headers.get(b"content-length", b"")
-            self._submits.turned_away(refused, int(announced) if announced.isdigit() else self._most)
+            self._submit_queue.record_rejection(
+                refused, int(announced) if announced.isdigit() else self._max_body_bytes
+            )
             return responses.refusal(refused, as_json=as_json)
         return responses.refusal(Refused("E.LIMIT", "the body is too large"), as_json=as_json)
 
@@ -65,7 +73,7 @@ class HubApp:
 
     def handle(self, request: Request, respond: Respond) -> None:
         if request.method == "HEAD":
-            request.method = "GET"  # the front leaves the body out
+            request.method = "GET"  # the server omits the body
         if request.method == "POST" and request.path == "/v1/submit":
             self._submit(request, respond)
         elif request.path.startswith("/tooling/"):
@@ -80,7 +88,7 @@ class HubApp:
     def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
         if head.method != "POST" or head.path != "/v1/submit" or responses.wants_json(head):
             return None
-        if self._prefilter.asks:
+        if self._prefilter.is_active:
             return partial(self._submit_filtered, head)
         return partial(self._submit_cbor, head.owner)
 
@@ -95,36 +103,36 @@ class HubApp:
             return
         try:
             self._prefilter.check(request.peer, request.headers, request.body)
-            if request.body.count(b",") > _MOST_COMMAS:
+            if request.body.count(b",") > _MAX_COMMAS:
                 raise BY_DETAIL["CBOR_INVALID"].refused("more fields than a message has")
             encoded = from_json(request.body)
         except Refused as refused:
-            self._submits.turned_away(refused, len(request.body))
+            self._submit_queue.record_rejection(refused, len(request.body))
             respond(responses.refusal(refused, as_json=True))
             return
-        self._submits.submit(encoded, lambda outcome: respond(_submitted_json(outcome)), request.owner)
+        self._submit_queue.submit(encoded, lambda outcome: respond(_submitted_json(outcome)), request.owner)
 
     def _submit_filtered(self, head: Request, body: bytes, respond: Respond) -> None:
-        if self._prefilter.asks and len(body) <= self._most:  # size comes first
+        if self._prefilter.is_active and len(body) <= self._max_body_bytes:  # size comes first
             try:
                 self._prefilter.check(head.peer, head.headers, body)
             except Refused as refused:
-                self._submits.turned_away(refused, len(body))
+                self._submit_queue.record_rejection(refused, len(body))
                 respond(responses.refusal(refused))
                 return
         self._submit_cbor(head.owner, body, respond)
 
     def _submit_cbor(self, owner: object, body: bytes, respond: Respond) -> None:
-        """The hot path: most of what a hub is asked."""
+        """The hot path: most requests of a hub."""
         try:
-            if len(body) > self._most:
-                raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self._most)
+            if len(body) > self._max_body_bytes:
+                raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self._max_body_bytes)
             encoded = unwrapped(body)
         except Refused as refused:
-            self._submits.turned_away(refused, len(body))
+            self._submit_queue.record_rejection(refused, len(body))
             respond(responses.refusal(refused))
             return
-        self._submits.submit(encoded, lambda outcome: respond(_submitted(outcome)), owner)
+        self._submit_queue.submit(encoded, lambda outcome: respond(_submitted(outcome)), owner)
 
     def _read(self, request: Request, respond: Respond) -> None:
         as_json = responses.wants_json(request)
@@ -133,32 +141,32 @@ class HubApp:
             respond(responses.refusal(_unknown(request), as_json=as_json))
         else:
             long = request.path == "/v1/stream"
-            self._later.answer(request, lambda: work(request, as_json), respond, long=long)
+            self._executor.answer(request, lambda: work(request, as_json), respond, long=long)
 
     def _stream(self, request: Request, as_json: bool) -> Response:
-        asked = responses.checked(StreamRequest, request.body, as_json)
+        query = responses.decode_request(StreamRequest, request.body, as_json)
         self.pages.check(request)
-        page = self._reads.page(asked)
+        page = self._reads.page(query)
         shown = wire_json.encode(page.response()) if as_json else page.encode()
         return Response(200, self.pages.counted(shown, request), responses.JSON if as_json else responses.CBOR)
 
     def _receipt(self, request: Request, as_json: bool) -> Response:
-        asked = responses.checked(ReceiptRequest, request.body, as_json)
-        return responses.answer(self._reads.receipt(asked), as_json=as_json)
+        query = responses.decode_request(ReceiptRequest, request.body, as_json)
+        return responses.answer(self._reads.receipt(query), as_json=as_json)
 
     def _proof(self, request: Request, as_json: bool) -> Response:
-        asked = responses.checked(ProofRequest, request.body, as_json)
-        return responses.answer(self._reads.proof(asked), as_json=as_json)
+        query = responses.decode_request(ProofRequest, request.body, as_json)
+        return responses.answer(self._reads.proof(query), as_json=as_json)
 
     def _checkpoint(self, request: Request, as_json: bool) -> Response:
-        asked = responses.checked(CheckpointRequest, request.body, as_json)
-        return responses.answer(self._reads.checkpoint(asked), as_json=as_json)
+        query = responses.decode_request(CheckpointRequest, request.body, as_json)
+        return responses.answer(self._reads.checkpoint(query), as_json=as_json)
 
 
 def _unknown(request: Request) -> Refused:
     first, *rest = request.path.strip("/").split("/")
     if rest and first.startswith("v") and first[1:].isdigit() and first != "v1":
-        return Refused("E.VERSION", f"this hub speaks v1, not {first[:20]}")
+        return Refused("E.VERSION", f"this hub supports v1, not {first[:20]}")
     return Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")
 
 

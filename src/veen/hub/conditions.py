@@ -16,14 +16,14 @@ from enum import StrEnum
 from veen.core import Malformed
 from veen.hub.log import Log
 
-# States that no request can end by itself are looked at this often.
+# Interval for checking states that no request ends.
 RECHECK_S = 1.0
 # Further sources of one reason share one state: damage in a thousand files must not fill memory or the log.
 MAX_SOURCES = 64
 
 
 class Reason(StrEnum):
-    """What is wrong. The values are the labels of `veen_hub_bad_state` and appear in logs and answers."""
+    """The kind of a bad state. The values are labels of `veen_hub_bad_state`, and occur in logs and answers."""
 
     DATA_DIRECTORY = "data_directory"
     DISK_FULL = "disk_full"
@@ -55,12 +55,12 @@ _KINDS = {
     Reason.LOG_WRITE: _Kind("the log or its index cannot be written", "log and index", blocks=True),
     Reason.SIGNING_KEY: _Kind("the hub has no signing key that it can use now", "signing key", blocks=True),
     Reason.ATTACHMENT_WRITE: _Kind("the attachment cannot be written", "attachment"),
-    Reason.ATTACHMENT_ROOM: _Kind("there is no room for it on the hub's disk", "attachment"),
+    Reason.ATTACHMENT_ROOM: _Kind("the hub's disk has no room for the attachment", "attachment"),
     Reason.STORAGE: _Kind("the hub cannot read or write one of its files", "data directory"),
-    Reason.DAMAGE: _Kind("what the hub keeps is damaged", "data directory"),
+    Reason.DAMAGE: _Kind("stored data of the hub is damaged", "data directory"),
     Reason.VERIFIER: _Kind("a verification worker ended and is being replaced", level="warn"),
-    Reason.SUBMIT_OVERLOAD: _Kind("the hub has more to do than it can queue", level="warn"),
-    Reason.READ_OVERLOAD: _Kind("too many are being answered", level="warn"),
+    Reason.SUBMIT_OVERLOAD: _Kind("the hub has more messages than it can queue", level="warn"),
+    Reason.READ_OVERLOAD: _Kind("the hub has more requests than it can queue", level="warn"),
     Reason.CONNECTION_OVERLOAD: _Kind("the hub refuses connections beyond its limits", level="warn"),
 }
 
@@ -76,7 +76,7 @@ class _State:
 
 @dataclass(slots=True)
 class Conditions:
-    """The bad states a hub is in. On the loop's thread."""
+    """The current bad states of a hub. Used on the loop's thread."""
 
     loop: asyncio.AbstractEventLoop
     log: Log
@@ -95,7 +95,7 @@ class Conditions:
         recheck: Callable[[], bool] | None = None,
         **fields: object,
     ) -> str:
-        """Note that the state holds and that it refused so many requests. Returns the text for clients.
+        """Record that the state holds and rejected `refused` requests. Returns the text for clients.
 
         `recheck` is called every `RECHECK_S` while the state holds, and returns whether it still does.
         """
@@ -105,7 +105,7 @@ class Conditions:
         state = sources.get(source)
         text = public_text(reason, error)
         if state is None:
-            logged = self.log.has_room(f"bad_state {reason}")
+            logged = self.log.may_log(f"bad_state {reason}")
             state = sources[source] = _State(text, self.clock(), logged)
             self.entered[reason] += 1
             if logged:
@@ -122,7 +122,7 @@ class Conditions:
             return
 
     def leave(self, reason: Reason, source: Hashable = None) -> None:
-        """Note that the state no longer holds. Does nothing where it did not."""
+        """Record that the state ended. Does nothing if it did not hold."""
         sources = self._states.get(reason)
         state = sources.pop(source, None) if sources else None
         if state is None:
@@ -136,20 +136,20 @@ class Conditions:
 
     @property
     def active(self) -> dict[Reason, str]:
-        """The reasons the hub is in, each with its text for clients, the gravest first."""
+        """The current reasons, most severe first, each with its text for clients."""
         return {one: next(iter(self._states[one].values())).text for one in Reason if self._states.get(one)}
 
     @property
     def blocking(self) -> str:
-        """Why nothing can be accepted; empty where messages can."""
+        """Why no message can be accepted; empty if messages can be."""
         return next((text for reason, text in self.active.items() if _KINDS[reason].blocks), "")
 
     def refused(self, reason: Reason) -> int:
-        """How many requests the present states of a reason refused."""
+        """The number of requests that the current states of a reason rejected."""
         return sum(state.refused for state in self._states.get(reason, {}).values())
 
     def close(self) -> None:
-        """Log the states that hold as the hub stops, so that their counts are not lost."""
+        """Log the states that still hold when the hub stops, so that their counts are not lost."""
         if self._timer is not None:
             self._timer.cancel()
         for reason, sources in self._states.items():
@@ -177,14 +177,14 @@ class Conditions:
 
 
 def public_text(reason: Reason, error: BaseException | None = None) -> str:
-    """What a client may know: the state and what the system calls the error, never a path or a file's name."""
+    """The text for clients: the state and the system's error text, never a path or file name."""
     text, found = _KINDS[reason].text, system_error(error)
-    # Not `found.strerror`: some errors of ours carry a file's name there.
+    # Not `found.strerror`: some of our own errors contain a file name there.
     return text if found is None or found.errno is None else f"{text}: {os.strerror(found.errno)}"
 
 
 def system_error(error: BaseException | None) -> OSError | None:
-    """The `OSError` that an error is, or was made from. Damage is no error of the system, however it was found."""
+    """The `OSError` behind an error. None for damage, even if an `OSError` revealed it."""
     while error is not None and not isinstance(error, OSError):
         error = None if isinstance(error, Malformed) else error.__cause__ or error.__context__
     return error

@@ -1,4 +1,4 @@
-"""How a hub is run: what the operator chooses each time, as opposed to what is fixed in the data directory."""
+"""Settings of one run of a hub, as opposed to what is fixed in the data directory."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class HubConfig:
-    """One start of one hub."""
+    """The settings of one start."""
 
     data_dir: Path
     host: str = "127.0.0.1"
@@ -33,36 +33,36 @@ class HubConfig:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     log_submits: bool = False
-    role: str = "authority"  # in the logs; a hub under another's authority is a tenant
-    upload_bytes_per_sec: int = 16 * _MIB  # of one capability, or of one address where admission is open
+    role: str = "authority"  # shown in the logs; a hub under another's authority is a tenant
+    upload_bytes_per_sec: int = 16 * _MIB  # per capability, or per address if admission is open
     upload_burst_bytes: int = 1024 * _MIB
-    disk_reserve_bytes: int = 256 * _MIB  # what attachments leave free for the log
-    pow_difficulty: int = 0  # zero bits that a message's proof of work must have; 0 asks for none
-    allow_networks: tuple[Network, ...] = ()  # from where messages are taken; none means from anywhere
+    disk_reserve_bytes: int = 256 * _MIB  # attachments leave this much free for the log
+    pow_difficulty: int = 0  # zero bits that a proof of work must have; 0 requires none
+    allow_networks: tuple[Network, ...] = ()  # accepted source networks; empty means all
     deny_networks: tuple[Network, ...] = ()
     http: HttpSettings = field(default_factory=HttpSettings)
 
     def check(self) -> None:
-        """Refuse what would let strangers write without anyone having said so, and what nobody could do."""
+        """Raise on settings that would let strangers write by accident, or that are impossible."""
         if not 0 <= self.pow_difficulty <= MAX_POW_DIFFICULTY:
             raise Unavailable(f"a proof of work has at most {MAX_POW_DIFFICULTY} bits, not {self.pow_difficulty}")
         if self.admission is Admission.OPEN and not self.open_to_the_network and not is_loopback(self.host):
             raise Unavailable(
-                f"open admission on {self.host} lets anyone who reaches it write; "
-                "say --open-to-the-network if that is what you want"
+                f"open admission on {self.host} lets everyone who can reach it write; "
+                "add --open-to-the-network to allow that"
             )
 
     def worker_count(self) -> int:
-        """One verification process per core beside the first; a thread where there is one core."""
+        """One verification process per core but one; 0 (a thread) on a single core."""
         if self.workers is not None:
             return self.workers
         return max(len(os.sched_getaffinity(0)) - 1, 0)
 
 
 def need_operator(config: HubConfig, headers: Mapping[bytes, bytes], needed: str = "the operator's token") -> None:
-    """Raise unless the operator's token came along; it is compared in constant time."""
+    """Raise unless the request has the operator's token. Compared in constant time."""
     scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() != b"bearer" or not given:
         raise Refused("E.UNAUTHORIZED", f"this needs {needed}")
     if config.operator_token is None or not compare_digest(given, config.operator_token.encode()):
-        raise Refused("E.UNAUTHORIZED", "this is not the operator's token")
+        raise Refused("E.UNAUTHORIZED", "the token is not the operator's")

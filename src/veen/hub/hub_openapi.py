@@ -1,6 +1,6 @@
-"""The hub's HTTP interface as an OpenAPI description, made from one table and the layouts of the wire objects.
+"""The hub's HTTP interface as an OpenAPI description, generated from one table and the layouts of the wire objects.
 
-A body is JSON as described, or the same object in CBOR. `docs/openapi.json` is this, written by `tools.openapi_page`.
+A body is JSON as described, or the same object in CBOR. `tools.openapi_page` writes `docs/openapi.json`.
 """
 
 from collections.abc import Iterable
@@ -63,17 +63,17 @@ _OBJECT: Json = {"type": "object"}
 
 @dataclass(frozen=True, slots=True)
 class ApiEndpoint:
-    """One method of one path: what it takes and what it answers where nothing is wrong."""
+    """One method of one path: its request, and its response on success."""
 
     method: str
     path: str
     summary: str
-    takes: type[Wire] | str | None = None  # an object, or bytes of a media type
-    gives: type[Wire] | str | None = None
+    request: type[Wire] | str | None = None  # an object, or bytes of a media type
+    response: type[Wire] | str | None = None
     statuses: tuple[int, ...] = (200,)
     query: tuple[str, ...] = ()
-    leave: tuple[str, ...] = ()  # any of these; none is needed where admission is open, or ever if there are none
-    work: bool = False  # a proof of work is needed where the operator asks for one
+    security: tuple[str, ...] = ()  # any of these; not needed if admission is open
+    work: bool = False  # needs a proof of work if the operator requires one
 
 
 ENDPOINTS: tuple[ApiEndpoint, ...] = (
@@ -84,22 +84,24 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "post", "/v1/proof", "the proof of an entry in the tree that ends with it", ProofRequest, ProofResponse
     ),
     ApiEndpoint("post", "/v1/checkpoint", "the checkpoint of a prefix", CheckpointRequest, CheckpointResponse),
-    ApiEndpoint("get", "/healthz", "whether the hub is alive", gives=_JSON),
-    ApiEndpoint("get", "/readyz", "whether the hub can accept", gives=_JSON, statuses=(200, 503)),
-    ApiEndpoint("get", "/metrics", "metrics for Prometheus", gives=_TEXT),
-    ApiEndpoint("get", "/tooling/status", "what a client needs to know of the hub", gives=_JSON),
-    ApiEndpoint("get", "/tooling/openapi.json", "this description", gives=_JSON),
+    ApiEndpoint("get", "/healthz", "whether the hub is alive", response=_JSON),
+    ApiEndpoint("get", "/readyz", "whether the hub can accept", response=_JSON, statuses=(200, 503)),
+    ApiEndpoint("get", "/metrics", "metrics for Prometheus", response=_TEXT),
+    ApiEndpoint("get", "/tooling/status", "status and configuration of the hub", response=_JSON),
+    ApiEndpoint("get", "/tooling/openapi.json", "this description", response=_JSON),
     ApiEndpoint("get", "/tooling/origin", "where the log of a fork comes from", None, ForkOrigin),
     ApiEndpoint("post", "/tooling/authorize", "log a capability", CapToken, AuthorizeResponse),
     ApiEndpoint(
-        "post", "/tooling/streams", "register a stream", StreamRegistration, SubmitResponse, leave=(_OPERATOR,)
+        "post", "/tooling/streams", "register a stream", StreamRegistration, SubmitResponse, security=(_OPERATOR,)
     ),
     ApiEndpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofAtResponse),
-    ApiEndpoint("post", "/tooling/consistency", "that a tree continues another", ConsistencyRequest, ProofAtResponse),
+    ApiEndpoint(
+        "post", "/tooling/consistency", "the proof that a tree extends another", ConsistencyRequest, ProofAtResponse
+    ),
     ApiEndpoint(
         "post",
         "/tooling/submit-batch",
-        "a sequence of messages, each judged by itself",
+        "a sequence of messages, each decided on its own",
         _SEQUENCE,
         _SEQUENCE,
         work=True,
@@ -122,26 +124,26 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ApiEndpoint("post", "/tooling/witness", "a witness's signature for a checkpoint", WitnessRequest, Checkpoint),
     ApiEndpoint("get", "/tooling/equivocation", "the hub's own contradictions", None, EquivocationList),
     ApiEndpoint("post", "/tooling/equivocation", "two receipts that contradict each other", Equivocation, Equivocation),
-    ApiEndpoint("get", "/tooling/attachments/{coid}", "a sealed attachment", gives=_OCTETS),
+    ApiEndpoint("get", "/tooling/attachments/{coid}", "a sealed attachment", response=_OCTETS),
     ApiEndpoint(
         "put",
         "/tooling/attachments/{coid}",
         "store a sealed attachment",
         _OCTETS,
         statuses=(200, 201),
-        leave=(_OPERATOR, _UPLOAD),
+        security=(_OPERATOR, _UPLOAD),
     ),
 )
 
 
 def describe() -> dict[str, Json]:
-    """The whole description."""
+    """The complete description."""
     paths: dict[str, Json] = {}
     for endpoint in ENDPOINTS:
         methods = paths.setdefault(endpoint.path, {})
         assert isinstance(methods, dict)
         methods[endpoint.method] = _operation(endpoint)
-    named = [wire for endpoint in ENDPOINTS for wire in (endpoint.takes, endpoint.gives) if isinstance(wire, type)]
+    named = [wire for endpoint in ENDPOINTS for wire in (endpoint.request, endpoint.response) if isinstance(wire, type)]
     return {
         "openapi": "3.1.0",
         "info": {"title": "VEEN hub", "version": SERVER_VERSION, "license": {"name": "Apache-2.0"}},
@@ -178,11 +180,11 @@ def _operation(endpoint: ApiEndpoint) -> dict[str, Json]:
     parameters += [_parameter("query", name, schemas[name], required=name == "label") for name in endpoint.query]
     if parameters:
         found["parameters"] = parameters
-    if endpoint.takes is not None:
-        # What is bytes may be none: an empty batch, an attachment that is empty.
-        found["requestBody"] = {"required": isinstance(endpoint.takes, type), "content": _content(endpoint.takes)}
-    if endpoint.leave:
-        found["security"] = [{leave: []} for leave in endpoint.leave]
+    if endpoint.request is not None:
+        # A body of bytes may be empty: an empty batch, or an empty attachment.
+        found["requestBody"] = {"required": isinstance(endpoint.request, type), "content": _content(endpoint.request)}
+    if endpoint.security:
+        found["security"] = [{security: []} for security in endpoint.security]
     if endpoint.work:
         found["security"] = [{}, {_WORK: []}]
     return found
@@ -199,8 +201,8 @@ def _parameter(place: str, name: str, of: Json, *, required: bool = True) -> Jso
 
 def _answer(endpoint: ApiEndpoint) -> Json:
     described: dict[str, Json] = {"description": endpoint.summary}
-    if endpoint.gives is not None:
-        described["content"] = _content(endpoint.gives)
+    if endpoint.response is not None:
+        described["content"] = _content(endpoint.response)
     return described
 
 
@@ -217,23 +219,23 @@ _REFUSAL: Json = {
 
 
 def _all(wires: Iterable[type[Wire]]) -> set[type[Wire]]:
-    """These and whatever they hold."""
+    """The given wire classes and all that they contain."""
     found: set[type[Wire]] = set()
     waiting: list[type[Wire]] = [*wires, ErrorEnvelope]
     while waiting:
         wire = waiting.pop()
         if wire not in found:
             found.add(wire)
-            waiting += [nested for kind in wire.LAYOUT.kinds for nested in _held(kind)]
+            waiting += [nested for kind in wire.LAYOUT.kinds for nested in _nested(kind)]
     return found
 
 
-def _held(kind: FieldType) -> tuple[type[Wire], ...]:
+def _nested(kind: FieldType) -> tuple[type[Wire], ...]:
     match kind:
         case Nested():
             return (kind.wire,)
         case ListOf():
-            return _held(kind.item)
+            return _nested(kind.item)
     return ()
 
 

@@ -1,10 +1,10 @@
 """Structured logs on standard error, one JSON object a line. OBS0.2. Never a key, a token or a payload.
 
-What strangers can cause at no cost to them is bounded, so that nobody fills a disk with it: so many lines of a kind at
-once, so many a second after that. How many were left out is told with the next that is not.
+Lines that strangers can cause for free are rate-limited per kind (a burst, then a rate), so that they cannot fill a
+disk. The next line of the kind reports how many were left out.
 
-A line that cannot be written is lost, and nothing else is: no request may fail or wait because nobody listens. How
-many found no room is told with the next that does, and `veen_log_lines_lost` counts them all.
+A line that cannot be written is dropped: a log without reader never delays or fails a request. The next line that is
+written reports how many were dropped, and `veen_log_lines_lost` counts all of them.
 """
 
 import json
@@ -16,11 +16,11 @@ import traceback
 from collections.abc import Callable
 from threading import Condition, Thread
 
-WAITING_BYTES = 4 << 20
+MAX_QUEUED_BYTES = 4 << 20
 
 
 class LineWriter:
-    """Writes to a file descriptor, which it does not own. None: nobody listens, and every line is lost."""
+    """Writes to a file descriptor that it does not own. With None every line is dropped."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -32,28 +32,28 @@ class LineWriter:
         self.lost = {"no_room": 0, "not_written": 0}
 
     def write(self, line: str) -> bool:
-        """From any thread. False: it is lost."""
+        """Thread-safe. Returns False if the line was dropped."""
         data = line.encode()
         with self._changed:
-            if self._fd is None or self._closed or self._bytes + len(data) > WAITING_BYTES:
+            if self._fd is None or self._closed or self._bytes + len(data) > MAX_QUEUED_BYTES:
                 self.lost["no_room"] += 1
                 return False
             self._waiting.append(data)
             self._bytes += len(data)
             if self._thread is None:
-                # A daemon: a reader that never reads does not keep the process from its end.
+                # A daemon thread: a reader that never reads must not keep the process from exiting.
                 self._thread = Thread(target=self._run, name="log", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
         return True
 
     def flush(self, seconds: float) -> bool:
-        """Wait until all that was taken is written or lost, but no longer than this. False: some still waits."""
+        """Wait until all accepted lines are written or dropped. Returns False after `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._bytes, seconds)
 
     def close(self, seconds: float) -> None:
-        """Write what waits, as far as there is time, and nothing after it."""
+        """Write queued lines within `seconds`, and accept no more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -72,7 +72,7 @@ class LineWriter:
                 self._changed.notify_all()
 
     def _take(self) -> list[bytes]:
-        """All that waits. None does once this is closed."""
+        """All queued lines; empty once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             lines, self._waiting = self._waiting, []
@@ -84,7 +84,7 @@ class LineWriter:
         while view:
             try:
                 view = view[os.write(self._fd, view) :]
-            except BlockingIOError:  # whoever shares it made it so
+            except BlockingIOError:  # another process set the shared descriptor to non-blocking
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()
@@ -94,7 +94,7 @@ class LineWriter:
 
 
 def standard_error() -> LineWriter:
-    """Nobody listens where it was closed or is no file: its number may be another file's by now."""
+    """A closed or replaced standard error gets a writer that drops lines: its number may belong to another file."""
     try:
         return LineWriter(sys.stderr.fileno() if sys.stderr else None)
     except (OSError, ValueError):
@@ -103,18 +103,18 @@ def standard_error() -> LineWriter:
 
 BURST_LINES = 1000
 LINES_PER_S = 10
-_PARTING_S = 5.0
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class Log:
-    """What happened, for machines to read."""
+    """Structured events as JSON lines."""
 
     def __init__(self, out: LineWriter, role: str = "authority", clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
         self._unwritten = 0
         self._role = role
         self._clock = clock
-        self._rooms: dict[str, _Room] = {}
+        self._limits: dict[str, _LineLimit] = {}
 
     def event(self, level: str, event: str, **fields: object) -> None:
         line = self._line(level, event, fields)
@@ -122,49 +122,49 @@ class Log:
             line = self._line("warn", "left_out", {"kind": "unwritten", "count": self._unwritten}) + line
         self._unwritten = 0 if self._out.write(line) else self._unwritten + 1
 
-    def has_room(self, kind: str) -> bool:
-        """Whether one more line of a kind that is bounded may be written. Asked once for each."""
-        room = self._rooms.setdefault(kind, _Room(self._clock()))
-        if not room.take(self._clock()):
+    def may_log(self, kind: str) -> bool:
+        """Whether a rate-limited line of this kind may be written. Call it once per line."""
+        limit = self._limits.setdefault(kind, _LineLimit(self._clock()))
+        if not limit.take(self._clock()):
             return False
-        self._tell_left_out(kind, room)
+        self._report_left_out(kind, limit)
         return True
 
     def started(self, hub_id: bytes, host: str, port: int, replayed: int) -> None:
         self.event("info", "started", hub_id=hub_id.hex(), listen=f"{host}:{port}", replayed=replayed)
 
     def stopped(self) -> None:
-        for kind, room in self._rooms.items():
-            self._tell_left_out(kind, room)
+        for kind, limit in self._limits.items():
+            self._report_left_out(kind, limit)
         self.event("info", "stopped")
-        self._out.close(_PARTING_S)
+        self._out.close(_CLOSE_TIMEOUT_S)
 
     def failed(self, where: str, error: BaseException) -> None:
-        """A mistake of ours that cost one request."""
-        if self.has_room("failed"):
-            self.event("error", "failed", where=where, error=_words(error))
+        """Log a bug that cost one request."""
+        if self.may_log("failed"):
+            self.event("error", "failed", where=where, error=_text(error))
 
     def equivocated(self, label: bytes, stream_seq: int, policy: str) -> None:
-        """Someone has shown that this hub contradicted itself."""
+        """Log a proof that this hub contradicted itself."""
         self.event("error", "equivocation", label=label.hex(), stream_seq=stream_seq, policy=policy)
 
-    def broke(self, error: BaseException) -> None:
-        """What ends the hub."""
-        self.event("error", "broken", error=_words(error))
-        self._out.flush(_PARTING_S)
+    def fatal(self, error: BaseException) -> None:
+        """Log the error that ends the hub."""
+        self.event("error", "broken", error=_text(error))
+        self._out.flush(_CLOSE_TIMEOUT_S)
 
     def _line(self, level: str, event: str, fields: dict[str, object]) -> str:
         row = {"ts": round(time.time(), 3), "level": level, "component": "hub", "role": self._role, "event": event}
         return json.dumps(row | fields, separators=(",", ":")) + "\n"
 
-    def _tell_left_out(self, kind: str, room: "_Room") -> None:
-        if room.left_out:
-            self.event("warn", "left_out", kind=kind, count=room.left_out)
-            room.left_out = 0
+    def _report_left_out(self, kind: str, limit: "_LineLimit") -> None:
+        if limit.left_out:
+            self.event("warn", "left_out", kind=kind, count=limit.left_out)
+            limit.left_out = 0
 
 
-class _Room:
-    """How many lines of one kind may still be written."""
+class _LineLimit:
+    """The rate limit of one kind of line."""
 
     __slots__ = ("_lines", "_since", "left_out")
 
@@ -183,5 +183,5 @@ class _Room:
         return True
 
 
-def _words(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     return traceback.format_exception(error)[-1].strip()

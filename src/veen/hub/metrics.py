@@ -1,4 +1,4 @@
-"""What the hub measures, under the names of OBS0.1, for Prometheus."""
+"""Metrics of the hub for Prometheus, under the names of OBS0.1."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from veen.hub.log import LineWriter
 
 
 class Histogram(Collector):
-    """Counts by bucket, shown to Prometheus when it asks."""
+    """A histogram that is formatted only when Prometheus reads it."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
         self._name = name
@@ -36,8 +36,8 @@ class Histogram(Collector):
         yield HistogramMetricFamily(self._name, self._text, buckets=buckets, sum_value=self._sum)
 
 
-class HistogramCounts(Collector):
-    """Numbers by one label that are read where they are kept, when Prometheus asks."""
+class LabelledValues(Collector):
+    """Values by one label, read from their owner when Prometheus asks."""
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class Metrics:
         self._ok = Counter("veen_submit_ok", "accepted messages", registry=r)
         self._err = Counter("veen_submit_err", "refused messages", ["code", "detail_enum"], registry=r)
         self._limited = Counter("veen_rate_limited", "messages refused for their rate", registry=r)
-        self.verify_ms = self._tally("veen_verify_latency_ms", "arrival to verified", _MS)
-        self._commit = self._tally("veen_commit_latency_ms", "one group, ordered, signed, durable", _MS)
-        self.whole_ms = self._tally("veen_end_to_end_latency_ms", "arrival to durable", _MS)
-        self._sync = self._tally("veen_fsync_latency_ms", "one journal write and sync", _MS)
-        self._group = self._tally("veen_group_size", "entries that shared a sync", _SIZES)
-        self._proof = self._tally("veen_proof_latency_ms", "making one proof", _MS)
-        self._interval = self._tally("veen_checkpoint_interval", "entries between checkpoints", _INTERVALS)
+        self.verify_ms = self._histogram("veen_verify_latency_ms", "arrival to verified", _MS)
+        self._commit = self._histogram("veen_commit_latency_ms", "one group, ordered, signed, durable", _MS)
+        self.end_to_end_ms = self._histogram("veen_end_to_end_latency_ms", "arrival to durable", _MS)
+        self._sync = self._histogram("veen_fsync_latency_ms", "one journal write and sync", _MS)
+        self._group = self._histogram("veen_group_size", "entries that shared a sync", _SIZES)
+        self._proof = self._histogram("veen_proof_latency_ms", "making one proof", _MS)
+        self._interval = self._histogram("veen_checkpoint_interval", "entries between checkpoints", _INTERVALS)
         self.queue_depth = Gauge("veen_queue_depth", "messages between arrival and receipt", registry=r)
         self.journal_bytes = Gauge("veen_journal_bytes", "bytes the log has yet to catch up with", registry=r)
         self.revocations = Gauge("veen_revocations", "client keys and capabilities the realm revoked", registry=r)
@@ -88,13 +88,13 @@ class Metrics:
         self._connections = Gauge("veen_connections", "open connections", registry=r)
         self._attachments = Counter("veen_attachments", "new attachments", registry=r)
         self._attachment_bytes = Counter("veen_attachment_bytes", "bytes of new attachments", registry=r)
-        # A name of OBS0.1 that a hub shows and never raises: what publishes anchors is a client, and says so itself.
-        Counter("veen_anchor_fail", "anchors it failed to publish: it leaves them to veen anchor", registry=r)
+        # OBS0.1 requires this name. A hub never raises it: a client publishes anchors, and reports its failures itself.
+        Counter("veen_anchor_fail", "always 0: veen anchor publishes anchors, not the hub", registry=r)
 
-    def _tally(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
-        tally = Histogram(name, text, bounds)
-        self.registry.register(tally)
-        return tally
+    def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
+        histogram = Histogram(name, text, bounds)
+        self.registry.register(histogram)
+        return histogram
 
     def refused(self, refused: Refused) -> None:
         self._err.labels(refused.code, refused.detail_enum or "").inc()
@@ -102,7 +102,7 @@ class Metrics:
             self._limited.inc()
 
     def committed(self, report: CommitReport, durable: int, submitted: int) -> None:
-        """A group, of which so many are durable, all or, where the disk refused, none; and were submitted."""
+        """Record a group. `durable` is 0 if the disk rejected it; `submitted` excludes the hub's own entries."""
         self._commit.observe(report.group_seconds * 1e3)
         if durable:
             self._ok.inc(submitted)
@@ -120,28 +120,28 @@ class Metrics:
         self._interval.observe(entries)
 
     def watch(self, server: HttpServer) -> None:
-        """Show the connections of a server when asked."""
+        """Show the connections of a server."""
         self._connections.set_function(lambda: server.connections)
         text = "connections refused, by the cap that was reached"
-        self.registry.register(HistogramCounts("veen_connections_refused", text, "cap", lambda: server.turned_away))
+        self.registry.register(
+            LabelledValues("veen_connections_refused", text, "cap", lambda: server.refused_connections)
+        )
 
     def watch_conditions(self, conditions: Conditions) -> None:
-        """Show the bad states when asked."""
+        """Show the bad states."""
 
         def active() -> dict[str, int]:
             return {str(reason): int(reason in conditions.active) for reason in Reason}
 
         name, text = "veen_hub_bad_state", "1 while the hub is in this bad state"
-        self.registry.register(HistogramCounts(name, text, "reason", active, GaugeMetricFamily))
+        self.registry.register(LabelledValues(name, text, "reason", active, GaugeMetricFamily))
         text = "how often the hub entered this bad state"
-        self.registry.register(
-            HistogramCounts("veen_hub_bad_state_entered", text, "reason", lambda: conditions.entered)
-        )
+        self.registry.register(LabelledValues("veen_hub_bad_state_entered", text, "reason", lambda: conditions.entered))
 
     def watch_log(self, lines: LineWriter) -> None:
-        """Show how many lines of the log were lost when asked."""
-        text = "lines of the log that found no room because nobody read, or that could not be written"
-        self.registry.register(HistogramCounts("veen_log_lines_lost", text, "why", lambda: lines.lost))
+        """Show how many log lines were dropped."""
+        text = "log lines dropped because the queue was full or the write failed"
+        self.registry.register(LabelledValues("veen_log_lines_lost", text, "why", lambda: lines.lost))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

@@ -1,8 +1,8 @@
-"""Stage 0: what a request must show before anything in it is read. Spec §8.1; 001, spec-2 §5.1.
+"""Stage 0: checks that precede reading a request. Spec §8.1; 001, spec-2 §5.1.
 
-It looks at the request and at settings that stay the same while the hub runs, so the same request always meets the same
-verdict. Where work is asked for, the refusal says on what, and the sender can come again with it. It can come with the
-same work as often as it likes, as nothing is kept: all it gains is one more check of the same signature.
+They depend only on the request and on fixed settings, so the same request always gets the same result. If proof of work
+is required, the rejection contains the challenge, and the client can retry with it. Reusing the same proof is possible,
+because nothing is stored; it only gains another check of the same signature.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _HEADER = HEADER.encode()
 
 
 class Prefilter:
-    """From where messages are taken, and for how much work."""
+    """Checks the source address and the proof of work."""
 
     def __init__(
         self, hub_id: bytes, difficulty: int, allowed: tuple[Network, ...] = (), denied: tuple[Network, ...] = ()
@@ -29,35 +29,37 @@ class Prefilter:
         self._denied = denied
 
     @property
-    def asks(self) -> bool:
-        """Whether it can refuse anything."""
+    def is_active(self) -> bool:
+        """Whether it can reject anything."""
         return bool(self.difficulty or self._allowed or self._denied)
 
     def check_peer(self, peer: str) -> None:
-        """Raise unless messages are taken from that address: from one of the allowed, if any, and from none denied."""
+        """Raise unless the address is in an allowed network, if there are any, and in no denied one."""
         if not (self._allowed or self._denied):
             return
         try:
             address = ip_address(peer.partition("%")[0])
         except ValueError:
-            raise BY_DETAIL["PREFILTER_REJECT"].refused("messages are taken only from known addresses") from None
+            raise BY_DETAIL["PREFILTER_REJECT"].refused(
+                "the source address is unknown, but this hub filters by address"
+            ) from None
         if isinstance(address, IPv6Address) and address.ipv4_mapped:
             address = address.ipv4_mapped
         within = not self._allowed or any(address in network for network in self._allowed)
         if not within or any(address in network for network in self._denied):
-            raise BY_DETAIL["PREFILTER_REJECT"].refused("no messages are taken from this address")
+            raise BY_DETAIL["PREFILTER_REJECT"].refused("this hub does not accept messages from your address")
 
     def check(self, peer: str, headers: Mapping[bytes, bytes], body: bytes, *, batch: bool = False) -> None:
-        """Raise unless the request comes from where it may, and shows the work that is asked of it."""
+        """Raise unless address and proof of work are acceptable."""
         self.check_peer(peer)
         if not self.difficulty:
             return
-        difficulty = self.difficulty + (_room_bits(body) if batch else 0)
+        difficulty = self.difficulty + (_batch_bits(body) if batch else 0)
         challenge = challenge_of(self._hub_id, body)
         shown = headers.get(_HEADER)
         try:
             if shown is None:
-                raise Unverified("proof of work", "there is none")
+                raise Unverified("proof of work", "the header is missing")
             PowCookie.from_header(shown.decode("latin-1")).verify(challenge, difficulty)
         except (Malformed, Unverified) as error:
             raise BY_DETAIL["PREFILTER_REJECT"].refused(
@@ -68,7 +70,7 @@ class Prefilter:
             ) from None
 
 
-def _room_bits(body: bytes) -> int:
-    """A batch costs about as much work as the messages it has room for would, one by one."""
+def _batch_bits(body: bytes) -> int:
+    """Extra difficulty of a batch: it costs about as much work as its messages would one by one."""
     messages = min(max(len(body) // LEAST_MSG_BYTES, 1), MAX_PAGE_ITEMS)
     return messages.bit_length() - 1

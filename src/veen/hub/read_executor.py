@@ -1,4 +1,4 @@
-"""A queue in which owners take turns: who has much waiting does not hold up who has little."""
+"""Runs blocking work of requests on a thread pool: queues with limits, fair to each connection."""
 
 import asyncio
 import os
@@ -18,8 +18,8 @@ from veen.storage.safe_open import SAFE_FLAGS
 T = TypeVar("T")
 
 
-class Rota(Generic[T]):
-    """Things that wait, each for its owner; those of one owner keep their order."""
+class FairQueue(Generic[T]):
+    """A queue in which owners take turns. Items of one owner keep their order."""
 
     __slots__ = ("_queues", "waiting")
 
@@ -30,36 +30,36 @@ class Rota(Generic[T]):
     def count(self, owner: object) -> int:
         return len(self._queues.get(owner, ()))
 
-    def put(self, owner: object, thing: T) -> None:
+    def put(self, owner: object, item: T) -> None:
         queue = self._queues.get(owner)
         if queue is None:
-            self._queues[owner] = deque((thing,))
+            self._queues[owner] = deque((item,))
         else:
-            queue.append(thing)
+            queue.append(item)
         self.waiting += 1
 
     def take(self) -> T | None:
-        """The first thing of the owner whose turn it is, who then stands behind the others."""
+        """The first item of the owner whose turn it is. The owner then moves to the end."""
         if not self._queues:
             return None
         owner = next(iter(self._queues))
         queue = self._queues.pop(owner)
-        thing = queue.popleft()
+        item = queue.popleft()
         self.waiting -= 1
         if queue:
             self._queues[owner] = queue
-        return thing
+        return item
 
     def keep(self, wanted: Callable[[T], bool]) -> None:
-        """Let go of all others."""
-        kept = {owner: deque(thing for thing in queue if wanted(thing)) for owner, queue in self._queues.items()}
+        """Drop all other items."""
+        kept = {owner: deque(item for item in queue if wanted(item)) for owner, queue in self._queues.items()}
         self._queues = {owner: queue for owner, queue in kept.items() if queue}
         self.waiting = sum(map(len, self._queues.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """Something to do on the executor."""
+    """Work for the thread pool."""
 
     run: Callable[[], None]
     owner: object = None  # a connection
@@ -67,62 +67,62 @@ class QueuedJob:
 
 
 class BoundedQueue:
-    """Work of one kind. On the loop's thread."""
+    """Queued work of one kind. Used on the loop's thread."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
-        at_once: int,
-        most: int | None = None,
-        share: int | None = None,
+        threads: int,
+        max_queued: int | None = None,
+        max_per_owner: int | None = None,
         on_relieved: Callable[[], None] = lambda: None,
     ) -> None:
-        """`most` jobs wait, of which `share` are one owner's; None is no bound.
+        """`max_queued` jobs may wait, `max_per_owner` of them per owner; None is no limit.
 
-        `on_relieved` is called once after refusals, when at most half of `share` wait.
+        `on_relieved` is called once after rejections, when at most half of `max_per_owner` wait.
         """
         self._loop = loop
         self._executor = executor
-        self._free = at_once
-        self._most = most
-        self._share = share
+        self._free = threads
+        self._max_queued = max_queued
+        self._max_per_owner = max_per_owner
         self._on_relieved = on_relieved
         self._is_refusing = False
-        self._rota: Rota[QueuedJob] = Rota()
+        self._queue: FairQueue[QueuedJob] = FairQueue()
 
     @property
     def waiting(self) -> int:
-        return self._rota.waiting
+        return self._queue.waiting
 
     def put(self, job: QueuedJob) -> bool:
-        """False where it can neither be begun nor wait."""
+        """Start or queue a job. Returns False if the queue is full."""
         if self._free:
             self._begin(job)
             return True
         if not self._has_room(job.owner):
             self._is_refusing = True
             return False
-        self._rota.put(job.owner, job)
+        self._queue.put(job.owner, job)
         return True
 
     def _has_room(self, owner: object) -> bool:
-        if self._share is not None and self._rota.count(owner) >= self._share:
+        if self._max_per_owner is not None and self._queue.count(owner) >= self._max_per_owner:
             return False
-        if self._most is not None and self.waiting >= self._most:
-            self._rota.keep(lambda waiting: not waiting.is_lost())
-            return self.waiting < self._most
+        if self._max_queued is not None and self.waiting >= self._max_queued:
+            self._queue.keep(lambda waiting: not waiting.is_lost())
+            return self.waiting < self._max_queued
         return True
 
     def _begin(self, job: QueuedJob) -> None:
         self._free -= 1
         try:
             self._executor.submit(self._do, job)
-        except RuntimeError:  # it has closed: the hub stops, and nobody waits
+        except RuntimeError:  # the pool is closed: the hub is stopping
             self._free += 1
 
     def _do(self, job: QueuedJob) -> None:
-        """On the executor."""
+        """Runs on the thread pool."""
         try:
             job.run()
         finally:
@@ -130,31 +130,31 @@ class BoundedQueue:
 
     def _ended(self) -> None:
         self._free += 1
-        while self._free and (job := self._rota.take()) is not None:
+        while self._free and (job := self._queue.take()) is not None:
             if not job.is_lost():
                 self._begin(job)
-        if self._is_refusing and self.waiting <= (self._share or 0) // 2:
+        if self._is_refusing and self.waiting <= (self._max_per_owner or 0) // 2:
             self._is_refusing = False
             self._on_relieved()
 
 
 Failed = Callable[[Exception], None]
 
-# Of the executor's four threads. Pages and subscribers, which have a lane of one, leave one to what is short.
+# Of the pool's four threads. Pages and subscribers (one thread) always leave one for short requests.
 _SHORT_AT_ONCE = 4
 _LONG_AT_ONCE = 2
 _WRITES_AT_ONCE = 2
-# What waits beyond them: in all, and of one connection.
-MOST_SHORT, SHORT_SHARE = 4096, 128
-MOST_LONG, LONG_SHARE = 256, 16
+# Queue limits: in total, and per connection.
+MAX_SHORT_QUEUED, MAX_SHORT_PER_CONNECTION = 4096, 128
+MAX_LONG_QUEUED, MAX_LONG_PER_CONNECTION = 256, 16
 _RETRY_AFTER_S = 1
-_DAMAGED = "its log says where, and veen fsck DIR finds what can be repaired"
+_DAMAGED = "see the hub's log for the place, and run `veen fsck DIR` to find what can be repaired"
 
 
-class Later:
-    """Does things on the executor and answers on the loop. `report` hears of our own mistakes.
+class ReadExecutor:
+    """Runs work on the thread pool and answers on the loop. `report` receives our own bugs.
 
-    A client learns that a file of the hub failed, never which one: the log has the path.
+    A client learns that a file of the hub failed, never which one. The log has the path.
     """
 
     def __init__(
@@ -164,22 +164,26 @@ class Later:
         self._executor = executor
         self._conditions = conditions
         self._report = report
-        self.short = BoundedQueue(loop, executor, _SHORT_AT_ONCE, MOST_SHORT, SHORT_SHARE, self._relieved("short"))
-        self.long = BoundedQueue(loop, executor, _LONG_AT_ONCE, MOST_LONG, LONG_SHARE, self._relieved("long"))
+        self.short = BoundedQueue(
+            loop, executor, _SHORT_AT_ONCE, MAX_SHORT_QUEUED, MAX_SHORT_PER_CONNECTION, self._relieved("short")
+        )
+        self.long = BoundedQueue(
+            loop, executor, _LONG_AT_ONCE, MAX_LONG_QUEUED, MAX_LONG_PER_CONNECTION, self._relieved("long")
+        )
         self._writes = BoundedQueue(loop, executor, _WRITES_AT_ONCE)
 
-    def __call__(
+    def write(
         self, work: Callable[[], T], done: Callable[[T | Response], None], failed: Failed, *, as_json: bool
     ) -> None:
-        """Write attachments. `done` gets what `work` returns, or the answer that says why it failed.
+        """Write part of an attachment. `done` gets the result of `work`, or the error response.
 
-        `failed` gets the error where the disk refused, before `done`. Each upload has one job at a time.
+        On a disk error `failed` is called before `done`. Each upload has one job at a time.
         """
         reason = Reason.ATTACHMENT_WRITE
         self._writes.put(QueuedJob(lambda: self._run(work, done, failed, reason, as_json)))
 
     def answer(self, request: Request, work: Callable[[], Response], respond: Respond, *, long: bool = False) -> None:
-        """As above, for a request: it may be told to come again, and is dropped once nobody waits. Pages are `long`."""
+        """Answer a request. Rejects it if the queue is full, and drops it once the client is gone. Pages are `long`."""
         as_json = responses.wants_json(request)
         endpoint = "/".join(request.path.split("/", 3)[:3])
 
@@ -189,27 +193,27 @@ class Later:
             respond(response)
 
         def failed(error: Exception) -> None:
-            self.note(error, endpoint)
+            self.record_error(error, endpoint)
 
-        lane, name = (self.long, "long") if long else (self.short, "short")
+        queue, name = (self.long, "long") if long else (self.short, "short")
         job = QueuedJob(
             lambda: self._run(work, done, failed, Reason.STORAGE, as_json), request.connection, request.is_lost
         )
-        if not lane.put(job):
+        if not queue.put(job):
             text = self._conditions.enter(Reason.READ_OVERLOAD, source=name, lane=name)
             refused = Refused("E.UNAVAILABLE", text, retry_after=_RETRY_AFTER_S)
             respond(responses.refusal(refused, as_json=as_json))
 
-    def quietly(self, work: Callable[[], None]) -> None:
-        """Do it without an answer; at once where the executor has closed."""
+    def run_unanswered(self, work: Callable[[], None]) -> None:
+        """Run work without an answer; on this thread if the pool is closed."""
         try:
             self._executor.submit(self._try, work)
         except RuntimeError:
             self._try(work)
 
-    def note(self, error: Exception, where: str) -> None:
-        """On the loop: reading or writing what the hub keeps failed at `where`, or a mistake of ours did."""
-        if isinstance(error, Malformed):  # which only a repair ends
+    def record_error(self, error: Exception, where: str) -> None:
+        """On the loop: record an error of stored data, or report a bug."""
+        if isinstance(error, Malformed):  # only a repair ends this state
             self._conditions.enter(Reason.DAMAGE, error, source=str(error))
         elif isinstance(error, (Unavailable, OSError)):
             found = system_error(error)
@@ -217,7 +221,7 @@ class Later:
             if path is None:
                 self._conditions.enter(Reason.STORAGE, error, source=where)
             else:
-                self._conditions.enter(Reason.STORAGE, error, source=path, recheck=lambda: not _opens(path))
+                self._conditions.enter(Reason.STORAGE, error, source=path, recheck=lambda: not _can_open(path))
         else:
             self._report(where, error)
 
@@ -239,13 +243,13 @@ class Later:
             text = public_text(reason, error)
             refused = Refused("E.UNAVAILABLE", text, retry_after=_RETRY_AFTER_S)
             outcome = responses.refusal(refused, as_json=as_json)
-        except Malformed as error:  # requests are judged before: this is what the hub keeps
+        except Malformed as error:  # requests were decoded before: this is stored data
             self.loop.call_soon_threadsafe(failed, error)
             refused = Refused("E.UNAVAILABLE", f"{public_text(Reason.DAMAGE)}: {_DAMAGED}")
             outcome = responses.refusal(refused, as_json=as_json, status=HTTPStatus.INTERNAL_SERVER_ERROR)
-        except Exception as error:  # noqa: BLE001  whatever it is, someone waits for an answer
+        except Exception as error:  # noqa: BLE001  the client needs an answer in any case
             self.loop.call_soon_threadsafe(self._report, "executor", error)
-            refused = Refused("E.UNAVAILABLE", "the hub failed to answer; its log says why")
+            refused = Refused("E.UNAVAILABLE", "the hub failed to answer; see its log")
             outcome = responses.refusal(refused, as_json=as_json, status=HTTPStatus.INTERNAL_SERVER_ERROR)
         self.loop.call_soon_threadsafe(done, outcome)
 
@@ -253,13 +257,13 @@ class Later:
         try:
             work()
         except OSError as error:
-            self.loop.call_soon_threadsafe(self.note, error, "executor")
+            self.loop.call_soon_threadsafe(self.record_error, error, "executor")
 
     def _relieved(self, name: str) -> Callable[[], None]:
         return lambda: self._conditions.leave(Reason.READ_OVERLOAD, name)
 
 
-def _opens(path: str) -> bool:
+def _can_open(path: str) -> bool:
     try:
         os.close(os.open(path, os.O_RDONLY | SAFE_FLAGS))
     except OSError:

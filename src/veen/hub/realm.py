@@ -1,7 +1,7 @@
-"""What the admin streams of a hub's realm say by now: who is revoked, and which hub orders what. spec-2 §2.4, §4.3.
+"""The state of the realm's admin streams: revocations, and which hub is primary for a stream. spec-2 §2.4, §4.3.
 
-It is in memory because every message asks, and there are only as many rows as there were records. Records may come in
-any order: what is revoked is the union of all intervals, and of several authorities the rank decides.
+It is in memory because every message needs it; it has at most one row per record. Records may come in any order:
+revoked times are the union of all intervals, and among several authorities the rank decides.
 """
 
 from collections.abc import Iterator
@@ -9,53 +9,53 @@ from collections.abc import Iterator
 from veen.core import admin
 from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
 
-Interval = tuple[int, int | None]  # from, until just before; None is for ever
+Interval = tuple[int, int | None]  # start, end (exclusive); None means no end
 Changed = tuple[dict[bytes, tuple[Interval, ...]] | dict[bytes, tuple[Authority, ...]], bytes, object]
 
 
 class Realm:
-    """Two maps whose values are never changed, only replaced, so that a group that was undone can be taken back."""
+    """Two maps with immutable values, so that a change can be undone by restoring the old value."""
 
     def __init__(self) -> None:
         self._revoked: dict[bytes, tuple[Interval, ...]] = {}
         self._authorities: dict[bytes, tuple[Authority, ...]] = {}
 
     def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
-        """Whether some revocation of it applies at that time."""
+        """Whether a revocation applies at that time."""
         intervals = self._revoked.get(kind.encode() + target)
         return intervals is not None and any(
             start <= hub_ts and (end is None or hub_ts < end) for start, end in intervals
         )
 
     def authority(self, stream_id: bytes, hub_ts: int) -> Authority | None:
-        """The record that counts for a stream at that time."""
+        """The effective record of a stream at that time."""
         records = self._authorities.get(stream_id)
         return admin.active(records, hub_ts) if records else None
 
     @property
     def revocations(self) -> int:
-        """How many keys and capabilities were ever revoked."""
+        """The number of keys and capabilities that were ever revoked."""
         return len(self._revoked)
 
     def multi_primary(self, hub_ts: int) -> Iterator[bytes]:
-        """The streams that several hubs may order at that time."""
+        """The streams with several primary hubs at that time."""
         for stream_id in self._authorities:
             record = self.authority(stream_id, hub_ts)
             if record and record.policy == AuthorityPolicy.MULTI_PRIMARY:
                 yield stream_id
 
     def folded(self, event: admin.Event, hub_ts: int) -> Changed:
-        """The map that a record changes, where, and what is to stand there. `hub_ts` is the hub's time."""
+        """The map that a record changes, with key and new value. `hub_ts` is the hub's time."""
         if isinstance(event, Revocation):
             key = event.kind.encode() + event.target
             return self._revoked, key, _united(self._revoked.get(key, ()), (event.ts, event.end))
-        # The hub's time never goes back, so what has ended will not be active again.
+        # Hub time never decreases, so an expired record cannot become active again.
         known = {record for record in self._authorities.get(event.stream_id, ()) if record.end > hub_ts}
         return self._authorities, event.stream_id, tuple(sorted(known | {event}, key=Authority.rank))
 
 
 def _united(intervals: tuple[Interval, ...], added: Interval) -> tuple[Interval, ...]:
-    """The same times and those of `added`, in as few intervals as can say it, by start."""
+    """The union with `added`, as the fewest intervals, sorted by start."""
     start, end = added
     apart = []
     for one in intervals:

@@ -1,4 +1,4 @@
-"""How the hub answers: one object or one error, in the form the request came in. Spec §10.3, §10.6."""
+"""Responses of the hub: one object or one error, in the format of the request. Spec §10.3, §10.6."""
 
 from http import HTTPStatus
 from typing import TypeVar
@@ -18,7 +18,7 @@ CBOR = b"application/cbor"
 CBOR_SEQ = b"application/cbor-seq"
 JSON = b"application/json"
 
-# What the front refuses by itself: the status is HTTP's own word, the code says what to do about it.
+# Codes for requests that the HTTP server rejects itself.
 FRONT_CODES: dict[int, str] = {
     400: "E.BAD_REQUEST",
     408: "E.UNAVAILABLE",
@@ -33,13 +33,13 @@ FRONT_CODES: dict[int, str] = {
 }
 _RETRY_AFTER_S = 1
 
-# {1: 1, 2: receipt, 3: server_version} around a receipt that is encoded already.
+# {1: 1, 2: receipt, 3: server_version} around an encoded receipt.
 _SUBMITTED_HEAD = b"\xa3\x01\x01\x02"
 _SUBMITTED_TAIL = b"\x03" + write_text(SERVER_VERSION)
 
 
 def wants_json(request: Request) -> bool:
-    """Whether the body, and so the answer, is JSON; of a request that has no body, whether JSON is accepted."""
+    """Whether the body, and so the answer, is JSON. For a request without body: whether it accepts JSON."""
     given = request.headers.get(b"content-type")
     if given is not None:
         return given.split(b";")[0].strip().lower() == JSON
@@ -59,7 +59,7 @@ def answer(wire: Wire, *, as_json: bool, status: int = 200) -> Response:
 
 
 def refusal(error: Refused, *, as_json: bool = False, status: int | None = None) -> Response:
-    """The error envelope, under the status of its code unless told otherwise."""
+    """The error envelope. The default status is that of the error code."""
     headers = () if error.retry_after is None else ((b"retry-after", str(error.retry_after).encode()),)
     envelope = envelope_of(error)
     body = wire_json.encode(envelope) if as_json else envelope.encode()
@@ -67,11 +67,11 @@ def refusal(error: Refused, *, as_json: bool = False, status: int | None = None)
 
 
 def front_refusal(status: int, reason: str, head: Request) -> Response:
-    """The error envelope for what never became a request. CBOR is the default where the path asks for it, else JSON."""
+    """The error envelope for a malformed request. The format follows the headers, or else the path."""
     code = FRONT_CODES[status]
     wait = _RETRY_AFTER_S if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    said = head.headers.keys() & {b"content-type", b"accept"}
-    as_json = wants_json(head) if said else not head.path.startswith(("/v1/", "/tooling/"))
+    given = head.headers.keys() & {b"content-type", b"accept"}
+    as_json = wants_json(head) if given else not head.path.startswith(("/v1/", "/tooling/"))
     refused = Refused(code, reason or HTTPStatus(status).phrase.lower(), retry_after=wait)
     return refusal(refused, as_json=as_json, status=status)
 
@@ -90,7 +90,7 @@ def envelope_of(error: Refused) -> ErrorEnvelope:
 
 
 def as_refused(error: Malformed | Unverified | Unavailable | Refused) -> Refused:
-    """Any error of ours as the code an endpoint answers with. Totality is a test."""
+    """Map our errors to an error code. A test proves that all are covered."""
     match error:
         case Refused():
             return error
@@ -99,12 +99,12 @@ def as_refused(error: Malformed | Unverified | Unavailable | Refused) -> Refused
         case Unverified():
             return Refused("E.FORBIDDEN", f"{error.what}: {error.reason}")
         case Unavailable():
-            # Its text may have a path in it, which is for the log.
+            # Its text may contain a path, which belongs in the log only.
             return Refused("E.UNAVAILABLE", public_text(Reason.STORAGE, error), retry_after=1)
 
 
-def checked(cls: type[W], body: bytes, as_json: bool) -> W:
-    """The request in a body. Raises `Refused`."""
+def decode_request(cls: type[W], body: bytes, as_json: bool) -> W:
+    """Decode the request body. Raises `Refused`."""
     try:
         return wire_json.decode(cls, body) if as_json else cls.decode(body)
     except Malformed as error:

@@ -1,4 +1,4 @@
-"""The sequencer: decides the order and signs it. Nobody hears of it before the committer has made it durable."""
+"""The sequencer: decides the order of admitted messages and signs it. Receipts leave when the group is durable."""
 
 import time
 from collections.abc import Callable
@@ -30,12 +30,12 @@ from veen.storage.frame import LogEntry
 from veen.storage.lookup import Lookup
 from veen.storage.store import Store
 
-Outcome = bytes | Refused  # an encoded receipt, or why not
+Outcome = bytes | Refused  # an encoded receipt, or the rejection
 Done = Callable[[Outcome], None]
 
 
 class Submission:
-    """A message whose signature holds, waiting for its place."""
+    """A message with a valid signature that waits for its place."""
 
     __slots__ = ("_done", "encoded", "message")
 
@@ -45,13 +45,13 @@ class Submission:
         self._done = done
 
     def done(self, outcome: Outcome) -> None:
-        """Called once, when it is decided."""
+        """Called once with the decision."""
         self._done(outcome)
 
 
 @dataclass(slots=True)
 class ControlEvent:
-    """An event of the operator's, to be logged on the control stream."""
+    """An event of the operator for the control stream."""
 
     event: control_stream.Event
     done: Done
@@ -62,18 +62,18 @@ Item = Submission | ControlEvent
 
 @dataclass(slots=True)
 class SequencedGroup:
-    """What one sync covers."""
+    """The entries and answers that one sync covers."""
 
     batch: CommitGroup = field(default_factory=CommitGroup)
     outcomes: list[tuple[Item, Outcome]] = field(default_factory=list)
 
 
 class NoSigningKeyError(Exception):
-    """No key of the hub is active now, or its file cannot be read."""
+    """No key of the hub is active now, or its file is unreadable."""
 
 
 class Sequencer:
-    """The only way into the log. One thread at a time."""
+    """Decides every entry of the log. Not thread-safe."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class Sequencer:
         self._clock = clock
         self._control = control_key
         self._signer = signer
-        self._key: SigningKey = control_key  # until a group has its own
+        self._key: SigningKey = control_key  # replaced by the first group
         self._outcomes: list[tuple[Item, Outcome]] = []
 
     def replay(self) -> int:
-        """Bring the state up to the journal. Returns how many entries that took."""
+        """Apply the journal to the state. Returns the number of entries."""
         count = 0
         for group, entries in self._store.replay():
             for entry in entries:
@@ -106,38 +106,38 @@ class Sequencer:
 
     @property
     def realm(self) -> Realm:
-        """What the admin streams say by now."""
+        """The current state of the admin streams."""
         return self._state.realm
 
     def policy_of(self, label: bytes) -> str:
-        """How many hubs may write to a label by now, as far as the realm says."""
+        """The authority policy of a label, as far as the realm defines it."""
         hub_ts = self.hub_ts
         found = self._state.authority(label, self._state.stream_of(label, hub_ts), hub_ts)
         return found.policy if found else str(admin.AuthorityPolicy.UNSPECIFIED)
 
-    def check_leave(self, token: CapToken) -> None:
-        """Raise where a logged capability, or the key it is for, is revoked by now."""
+    def check_capability(self, token: CapToken) -> None:
+        """Raise if a logged capability, or the key it is for, is revoked."""
         hub_ts = self.hub_ts
         check_revoked(revocable(token), self._state, self._rules, hub_ts)
         check_client(token.subject_pk, self._state, self._rules, hub_ts)
 
     def prepare(self) -> bool:
-        """Some of what a look-up may ask for soon. Whether there may be more of it."""
+        """Prepare some labels for later look-ups. Returns whether more may be left."""
         return self._state.streams.prepare(self.hub_ts)
 
     def forget(self) -> None:
-        """Let go of what the log has caught up with, where it is too much to keep."""
+        """Evict state that the log has caught up with, if it is too large."""
         self._state.forget()
 
     @property
     def hub_ts(self) -> int:
-        """The hub's time: it never goes back, whatever the clock does."""
+        """The hub's time: it never decreases, even if the clock does."""
         return max(int(self._clock()), self._state.hub_ts)
 
     def decide(self, items: list[Item]) -> None:
-        """Order and sign into the open group. What is refused changes nothing; the rest waits for the disk.
+        """Order and sign items into the open group. Rejected items change nothing; the others wait for the commit.
 
-        Raises as `check_key` does, with nothing decided.
+        Raises as `check_key` does; nothing is decided then.
         """
         hub_ts = self.hub_ts
         self._key = self._key_at(hub_ts)
@@ -147,7 +147,7 @@ class Sequencer:
             self._outcomes.append((item, self._decide(item, hub_ts, batch)))
 
     def check_key(self) -> None:
-        """Raise `NoSigningKeyError` where nothing can be signed now."""
+        """Raise `NoSigningKeyError` if nothing can be signed now."""
         self._key_at(self.hub_ts)
 
     def _key_at(self, hub_ts: int) -> SigningKey:
@@ -166,23 +166,23 @@ class Sequencer:
 
     @property
     def decided(self) -> int:
-        """How many are in the open group, refused or not."""
+        """The number of items in the open group, accepted or rejected."""
         return len(self._outcomes)
 
     def take(self) -> SequencedGroup:
-        """The open group, on its way to the disk: `keep` or `undo` must follow."""
+        """Close the open group for commit. `keep` or `undo` must follow."""
         group = SequencedGroup(self._state.take(), self._outcomes)
         self._outcomes = []
         return group
 
     def keep(self) -> None:
-        """The group that was taken is durable."""
+        """Mark the group as durable."""
         self._state.keep()
 
     def undo(self, group: SequencedGroup, reason: str) -> SequencedGroup:
-        """The disk said no to a group: nobody in it, nor in the open one, got a place, and nothing has changed.
+        """Undo a group that could not be written, and the open group; all their items are rejected.
 
-        Refusals go too: they may rest on what was undone.
+        Rejections are replaced too: they may depend on what was undone.
         """
         self._state.undo()
         undone = refused([item for item, _ in group.outcomes + self._outcomes], reason)
@@ -196,17 +196,17 @@ class Sequencer:
         if bucket is not None and message.auth_ref is not None:
             self._set_bucket(message.auth_ref, message.label, bucket, batch)
         label, leaf = message.label, message.leaf_hash()
-        tree, made = self._state.append(label, leaf)
+        tree, new_nodes = self._state.append(label, leaf)
         receipt = sign_encoded(self._key, label, tree.size, leaf, tree.root(), hub_ts)
-        self._note(message, submission.encoded, receipt, tree.size, made, hub_ts, batch)
-        self._heed(message, tree.size, hub_ts, batch)
+        self._add_entry(message, submission.encoded, receipt, tree.size, new_nodes, hub_ts, batch)
+        self._apply_admin_event(message, tree.size, hub_ts, batch)
         return receipt
 
-    def _log_event(self, wish: ControlEvent, hub_ts: int, batch: CommitGroup) -> bytes:
-        """Log what the operator said; what was said before keeps the receipt it has, unless it was revoked since."""
-        if isinstance(wish.event, CapToken):
-            check_revoked(revocable(wish.event), self._state, self._rules, hub_ts)
-        known = self._known(wish.event)
+    def _log_event(self, control: ControlEvent, hub_ts: int, batch: CommitGroup) -> bytes:
+        """Log a control event. A repeated event gets its old receipt, unless it was revoked since."""
+        if isinstance(control.event, CapToken):
+            check_revoked(revocable(control.event), self._state, self._rules, hub_ts)
+        known = self._known(control.event)
         if known:
             return known
         label = naming.label(self._rules.routing_key, self._rules.control_stream, self._rules.profile.epoch(hub_ts))
@@ -214,13 +214,13 @@ class Sequencer:
         last = self._state.last_seq(label)
         place = Place(self._rules.profile_id, label, self._control.public_key, client_seq + 1, last)
         pad = self._rules.profile.pad_block
-        message = control_stream.message(self._control, self._rules.hub_id, place, wish.event, pad)
-        receipt = self._accept(Submission(message, message.encode(), wish.done), hub_ts, batch)
-        self._apply_event(wish.event, label, last + 1, hub_ts, batch)
+        message = control_stream.message(self._control, self._rules.hub_id, place, control.event, pad)
+        receipt = self._accept(Submission(message, message.encode(), control.done), hub_ts, batch)
+        self._apply_event(control.event, label, last + 1, hub_ts, batch)
         return receipt
 
     def _known(self, event: control_stream.Event) -> bytes | None:
-        """The receipt of an event that was logged before, in this very group or any time."""
+        """The receipt of an event that was already logged, or is in a group that is not durable yet."""
         at = self._place_of(event)
         if at is None:
             return None
@@ -247,7 +247,7 @@ class Sequencer:
     def _apply_event(
         self, event: control_stream.Event, label: bytes, seq: int, hub_ts: int, batch: CommitGroup
     ) -> None:
-        """What a logged event changes, when it is new and when it is replayed."""
+        """Apply a logged event, new or replayed."""
         if isinstance(event, bytes):
             if self._state.add_stream(event):
                 batch.streams[event] = (label, seq)
@@ -260,26 +260,28 @@ class Sequencer:
                 batch.streams[stream] = (label, seq)
 
     def _replay_entry(self, entry: LogEntry, batch: CommitGroup) -> None:
-        """An entry that was acknowledged: it is taken as it is, and must fit."""
+        """Apply an acknowledged entry. It is not checked again, but must match the tree."""
         message, receipt = entry.open()
-        tree, made = self._state.append(entry.label, receipt.leaf_hash)
+        tree, new_nodes = self._state.append(entry.label, receipt.leaf_hash)
         if tree.size != receipt.stream_seq or tree.root() != receipt.mmr_root:
-            raise Malformed("journal", f"entry {receipt.stream_seq} of {entry.label.hex()[:16]}… does not fit the log")
+            raise Malformed(
+                "journal", f"entry {receipt.stream_seq} of {entry.label.hex()[:16]}… does not match the log"
+            )
         self._state.advance(max(self._state.hub_ts, receipt.hub_ts))
         cap = self._state.cap(message.auth_ref) if message.auth_ref else None
         if cap and cap.rate and message.auth_ref:
             before = self._state.bucket(message.auth_ref, message.label) or Bucket.full(cap.rate, receipt.hub_ts)
             after = before.take(cap.rate, receipt.hub_ts) or before
             self._set_bucket(message.auth_ref, message.label, after, batch)
-        self._note(message, entry.msg, entry.receipt, receipt.stream_seq, made, receipt.hub_ts, batch)
-        self._heed(message, receipt.stream_seq, receipt.hub_ts, batch)
+        self._add_entry(message, entry.msg, entry.receipt, receipt.stream_seq, new_nodes, receipt.hub_ts, batch)
+        self._apply_admin_event(message, receipt.stream_seq, receipt.hub_ts, batch)
         if message.client_id == self._rules.control_pk:
-            # It was logged, so it holds, whatever the limits are by now.
+            # A logged event is valid even if it exceeds the current limits.
             event = control_stream.event_of(self._rules.hub_id, message, Limits())
             self._apply_event(event, entry.label, receipt.stream_seq, receipt.hub_ts, batch)
 
-    def _heed(self, message: Msg, seq: int, hub_ts: int, batch: CommitGroup) -> None:
-        """Go by what an entry of an admin stream says, from the next message on."""
+    def _apply_admin_event(self, message: Msg, seq: int, hub_ts: int, batch: CommitGroup) -> None:
+        """Apply an event of an admin stream. It takes effect with the next message."""
         realm_id = self._rules.realm_id
         stream = self._state.stream_of(message.label, hub_ts) if realm_id else None
         if realm_id is None or stream is None or stream not in self._rules.admin_streams:
@@ -293,12 +295,19 @@ class Sequencer:
         self._state.set_bucket(auth_ref, label, bucket)
         batch.buckets[auth_ref, label] = bucket
 
-    def _note(
-        self, message: Msg, encoded: bytes, receipt: bytes, seq: int, made: list[bytes], hub_ts: int, batch: CommitGroup
+    def _add_entry(
+        self,
+        message: Msg,
+        encoded: bytes,
+        receipt: bytes,
+        seq: int,
+        new_nodes: list[bytes],
+        hub_ts: int,
+        batch: CommitGroup,
     ) -> None:
-        """Record an entry and move its client's cursor."""
+        """Add an entry to the group and update its client's cursor."""
         if self._rules.profile.epoch_sec and message.label not in batch.labels:
-            self._note_epoch(message.label, hub_ts, batch)
+            self._add_epoch(message.label, hub_ts, batch)
         framed, digest = frame.write(message.label, seq, encoded, receipt)
         batch.records.append(
             AcceptedEntry(
@@ -306,7 +315,7 @@ class Sequencer:
                 seq,
                 framed,
                 digest,
-                made,
+                new_nodes,
                 message.client_id,
                 message.client_seq,
                 message.prev_ack,
@@ -317,15 +326,15 @@ class Sequencer:
         if message.client_seq == 1 and self._rules.limits.max_client_id_lifetime_sec is not None:
             self._state.set_first_ts(message.label, message.client_id, hub_ts)
 
-    def _note_epoch(self, label: bytes, hub_ts: int, batch: CommitGroup) -> None:
-        """So that it is known for ever whose label it is."""
+    def _add_epoch(self, label: bytes, hub_ts: int, batch: CommitGroup) -> None:
+        """Store stream and epoch of a label, so that they are known for ever."""
         found = self._state.streams.find(label, hub_ts)
         if found:
             batch.labels[label] = found
 
 
 def refused(items: list[Item], reason: str) -> SequencedGroup:
-    """A group in which nobody gets a place."""
+    """A group in which every item is rejected."""
     return SequencedGroup(outcomes=[(item, _unavailable(reason)) for item in items])
 
 

@@ -1,4 +1,4 @@
-"""A running hub: opens a data directory, replays what the log lacks, serves, and stops without losing an answer."""
+"""A running hub: opens a data directory, replays the journal, serves, and stops without losing an answer."""
 
 import asyncio
 import time
@@ -14,16 +14,16 @@ from veen.hub.app import HubApp
 from veen.hub.commit import CommitReport, Committer
 from veen.hub.conditions import Conditions, Reason, system_error
 from veen.hub.config import HubConfig
-from veen.hub.label_epochs import Ahead, LabelBook
+from veen.hub.label_epochs import BackgroundSteps, LabelRotation
 from veen.hub.log import Log, standard_error
 from veen.hub.metrics import Metrics
 from veen.hub.prefilter import Prefilter
 from veen.hub.read_api import ReadApi
-from veen.hub.read_executor import Later
+from veen.hub.read_executor import ReadExecutor
 from veen.hub.sequencer import SequencedGroup, Sequencer
 from veen.hub.signer import Signer
 from veen.hub.status import HubStatusPage
-from veen.hub.submit import Submits
+from veen.hub.submit import SubmitQueue
 from veen.hub.submit_log import SubmitLog
 from veen.hub.subscriptions import Subscriptions
 from veen.hub.tooling import Tooling
@@ -37,7 +37,7 @@ from veen.storage.lookup import Lookup
 from veen.storage.paths import Folders
 from veen.storage.store import Store
 
-_READERS = 4
+_READ_THREADS = 4
 _MAX_SUBSCRIBERS = 1024
 GRACE_S = 10.0
 
@@ -46,7 +46,7 @@ class HubService:
     """One hub on one data directory, on the running loop."""
 
     def __init__(self, config: HubConfig, *, disk: Disk | None = None, clock: Callable[[], float] = time.time) -> None:
-        """Opens and replays; raises where the directory is locked, damaged or not one."""
+        """Open and replay the data directory. Raises if it is locked, damaged, or not a data directory."""
         config.check()
         self._config = config
         self._disk = disk or Disk()
@@ -55,7 +55,7 @@ class HubService:
         self.log = Log(lines, config.role)
         self.folders = Folders(config.data_dir)
         if not self.folders.identity.exists():
-            raise Unavailable(f"{config.data_dir} is not a hub's data directory; init makes one")
+            raise Unavailable(f"{config.data_dir} is not a data directory of a hub; run `veen hub init` to create one")
         safe_open.check_folders(self.folders)
         with exclusive(self.folders.lock):
             key_rotation.finish(self._disk, self.folders)
@@ -83,32 +83,32 @@ class HubService:
             probe=True,
             closed=self.metrics.checkpointed,
         )
-        self._labels = LabelBook(self.rules, self.store)
+        self._labels = LabelRotation(self.rules, self.store)
         self.sequencer = Sequencer(self.store, self.rules, self.signer, control_key, clock)
         self.replayed = self.sequencer.replay()
-        self.signer.at(self.sequencer.hub_ts)  # a hub that could not sign does not start
+        self.signer.at(self.sequencer.hub_ts)  # do not start without a usable key
         self.server = HttpServer(self.log.failed)
         self.metrics.watch(self.server)
         self.metrics.watch_log(lines)
         self.broken: asyncio.Future[BaseException] | None = None
 
     async def start(self) -> None:
-        """Serve. Returns when the port is open."""
+        """Start serving. Returns when the port is open."""
         config, loop = self._config, asyncio.get_running_loop()
         self.broken = loop.create_future()
-        self._executor = ThreadPoolExecutor(_READERS, "read")
+        self._executor = ThreadPoolExecutor(_READ_THREADS, "read")
         self.conditions = conditions = Conditions(loop, self.log)
         self.metrics.watch_conditions(conditions)
         self.server.on_refused = self._refused_connection
         self.server.on_relieved = lambda cap, caller: conditions.leave(Reason.CONNECTION_OVERLOAD, (cap, caller))
-        later = Later(loop, self._executor, conditions, self.log.failed)
+        read_executor = ReadExecutor(loop, self._executor, conditions, self.log.failed)
         lookup = Lookup(self.store)
         self._verifier = verifier.start(loop, config.worker_count(), conditions, self._break, self.log.failed)
         self._committer = Committer(
             loop, self.store, self.sequencer, conditions, self._committed, self._break, self._verifier.flush
         )
-        self._ahead = Ahead(loop, self._look_ahead, self._break)
-        self._submits = Submits(
+        self._background = BackgroundSteps(loop, self._background_step, self._break)
+        self._submit_queue = SubmitQueue(
             self.rules,
             self._verifier,
             self._committer,
@@ -117,29 +117,36 @@ class HubService:
             config.max_in_flight,
             SubmitLog(self.log) if config.log_submits else None,
         )
-        self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS, later.note)
+        self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS, read_executor.record_error)
         attachments = AttachmentStore(self._disk, self.folders)
         attachments.remove_drafts()
-        desk = self._desk(loop, attachments)
+        witness_records = self._witness_records(loop, attachments)
         self.uploads = Uploads(
-            config, self.rules, self.store, attachments, later, self.sequencer, conditions, self.metrics.uploaded
+            config,
+            self.rules,
+            self.store,
+            attachments,
+            read_executor,
+            self.sequencer,
+            conditions,
+            self.metrics.uploaded,
         )
-        self.status = self._status(desk)
-        reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._spoiled)
+        self.status = self._status(witness_records)
+        reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._nodes_damaged)
         tooling = Tooling(
             config,
             self.rules,
             self._prefilter,
-            later,
+            read_executor,
             reads,
-            self._submits,
+            self._submit_queue,
             self._committer,
             self._subscriptions,
-            desk,
+            witness_records,
             self.uploads,
             self.status,
         )
-        self.app = HubApp(later, self.rules, self._prefilter, self._submits, reads, tooling)
+        self.app = HubApp(read_executor, self.rules, self._prefilter, self._submit_queue, reads, tooling)
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
             await self.server.start(self.app, config.host, config.port, tls=tls, settings=config.http)
@@ -149,9 +156,9 @@ class HubService:
         self.log.started(self.hub_metadata.identity.hub_id, config.host, self.server.port, self.replayed)
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
-        """Let what is under way finish, then let the log catch up, then close."""
+        """Finish running requests, catch up, close."""
         self.status.health.stopping = True
-        self._ahead.stop()
+        self._background.stop()
         await self.server.stop(grace_s)
         await self._committer.close()
         self._verifier.close()
@@ -161,9 +168,9 @@ class HubService:
         self.log.stopped()
 
     async def run_until(self, stopped: asyncio.Event, ready: Callable[[int], None] | None = None) -> None:
-        """Serve until told to stop, or until the disk breaks, which ends the process: nothing more can be promised.
+        """Serve until `stopped` is set. Raises if the disk fails; the process must exit then.
 
-        `ready` hears the port once it is open.
+        `ready` is called with the port once it is open.
         """
         await self.start()
         assert self.broken is not None
@@ -176,7 +183,7 @@ class HubService:
         await self.stop()
 
     def sign_checkpoint(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """The checkpoint of a label's prefix whose last entry is of `hub_ts`."""
+        """Sign the checkpoint of a prefix whose last entry has `hub_ts`."""
         if upto_seq <= self.hub_metadata.lineage.upto(label):
             return self._origins_checkpoint(label, upto_seq)
         epoch, previous = self._labels.rotation(label, hub_ts)
@@ -190,7 +197,7 @@ class HubService:
         )
 
     def _checkpoint_on_demand(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """As `sign_checkpoint`. A hub may run without its retired keys, so one that is absent is no bad state."""
+        """As `sign_checkpoint`. A hub may run without its retired keys, so a missing one is not a bad state."""
         try:
             return self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
         except Unavailable as error:
@@ -200,49 +207,49 @@ class HubService:
             raise Refused("E.UNAVAILABLE", text, retry_after=1) from None
 
     def _origins_checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
-        """A fork does not speak for the hub it comes from: it passes on what that hub signed."""
+        """A checkpoint that the origin of a fork signed. A fork does not sign for its origin."""
         path, kept = self.folders.checkpoint(label, upto_seq), self.hub_metadata.lineage.checkpoint(label)
         if path.exists():
             return Checkpoint.decode(safe_open.read(path))
         if kept is None or kept.upto_seq != upto_seq:
-            raise Refused("E.NOT_FOUND", "the hub this one was forked from left no checkpoint there")
+            raise Refused("E.NOT_FOUND", "the origin of this fork has no checkpoint there")
         return kept
 
-    def _look_ahead(self) -> bool:
-        """A slice of what a start does not wait for. Whether there may be more."""
+    def _background_step(self) -> bool:
+        """Do a step of the work that a start does not wait for. Returns whether more may be left."""
         more = self.store.open_chunks.check()
         return self.sequencer.prepare() or more
 
     def _committed(self, group: SequencedGroup, report: CommitReport) -> None:
-        """On the loop: a group is durable, and everyone in it may know. Whoever fails at it does so alone."""
-        self._attempt(self.status.committed, group, report)
+        """On the loop: answer the items of a durable group. An error in one answer does not affect the others."""
+        self._call_safely(self.status.committed, group, report)
         for item, outcome in group.outcomes:
-            self._attempt(item.done, outcome)
+            self._call_safely(item.done, outcome)
         if group.batch.records:
-            self._attempt(self._subscriptions.committed, group.batch.records)
+            self._call_safely(self._subscriptions.committed, group.batch.records)
 
-    def _attempt(self, act: Callable[..., None], *given: object) -> None:
+    def _call_safely(self, act: Callable[..., None], *given: object) -> None:
         try:
             act(*given)
-        except Exception as mistake:  # noqa: BLE001  the group stands, and the others must hear of it
+        except Exception as mistake:  # noqa: BLE001  the group is durable, and the others need their answers
             self.log.failed("committed", mistake)
 
-    def _status(self, desk: WitnessRecords) -> HubStatusPage:
+    def _status(self, witness_records: WitnessRecords) -> HubStatusPage:
         return HubStatusPage(
             self.hub_metadata.identity,
             self.hub_metadata.signature,
             self.rules,
             self.store,
             self.conditions,
-            self._submits,
-            desk,
+            self._submit_queue,
+            witness_records,
             self.metrics,
             self._clock,
             self.sequencer.realm,
             self._config.pow_difficulty,
         )
 
-    def _desk(self, loop: asyncio.AbstractEventLoop, attachments: AttachmentStore) -> WitnessRecords:
+    def _witness_records(self, loop: asyncio.AbstractEventLoop, attachments: AttachmentStore) -> WitnessRecords:
         return WitnessRecords(
             self._disk,
             self.folders,
@@ -253,13 +260,13 @@ class HubService:
             lambda found: loop.call_soon_threadsafe(self._equivocated, found),
         )
 
-    def _spoiled(self, damage: Malformed) -> None:
-        """On any thread: nodes are not those of the log. The next start makes them again with the index."""
+    def _nodes_damaged(self, damage: Malformed) -> None:
+        """On any thread: tree nodes do not match the log. The next start rebuilds them with the index."""
         if self.store.index.on_damage:
             self.store.index.on_damage(damage)
 
     def _equivocated(self, found: Equivocation) -> None:
-        """On the loop: this hub is proved to have signed two histories, which is worst where it alone may sign."""
+        """On the loop: someone proved that this hub signed a contradiction. The log states the label's policy."""
         label = found.first.label
         self.log.equivocated(label, found.first.stream_seq, self.sequencer.policy_of(label))
 
@@ -269,6 +276,6 @@ class HubService:
         )
 
     def _break(self, error: BaseException) -> None:
-        self.log.broke(error)
+        self.log.fatal(error)
         if self.broken and not self.broken.done():
             self.broken.set_result(error)

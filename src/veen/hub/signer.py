@@ -1,4 +1,4 @@
-"""Which of the hub's keys signs: the one that is active at the time that is signed. Spec §8.4."""
+"""Selects the hub key that is active at the signed time. Spec §8.4."""
 
 from veen.core import HubIdentity, SigningKey
 from veen.storage import metadata
@@ -15,7 +15,7 @@ class Signer:
         self._last: tuple[int, SigningKey] | None = None
 
     def at(self, hub_ts: int) -> SigningKey:
-        """Raises `Unverified` where no key is active then, `Unavailable` where its file is not here."""
+        """Raises `Unverified` if no key is active then, `Unavailable` if its file is missing."""
         last = self._last
         if last and last[0] == hub_ts:
             return last[1]

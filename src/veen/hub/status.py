@@ -1,4 +1,4 @@
-"""What a hub says of itself: status and metrics; its health is asked through here, too."""
+"""Status, health and metrics of a hub."""
 
 import errno
 import os
@@ -17,18 +17,18 @@ from veen.hub.conditions import Conditions, Reason
 from veen.hub.metrics import Metrics
 from veen.hub.realm import Realm
 from veen.hub.sequencer import SequencedGroup
-from veen.hub.submit import Submits
+from veen.hub.submit import SubmitQueue
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame
 from veen.storage.label_head import LabelHead
 from veen.storage.store import Store
 
-# With less, the next group may be the one that has no room. The disk counts as full until twice as much is free.
-LEAST_FREE_BYTES = 4 << 20
+# Below this the next group may not fit. The disk counts as full until twice as much is free.
+MIN_FREE_BYTES = 4 << 20
 
 
 class Health:
-    """Answers from memory, but for one look at the disk."""
+    """Health checks, answered from memory except for one look at the disk."""
 
     def __init__(
         self,
@@ -37,25 +37,25 @@ class Health:
         conditions: Conditions,
         newest: LabelHead | None,
     ) -> None:
-        """`newest` is the head of the label that the index saw written to last."""
+        """`newest` is the head of the label with the newest entry in the index."""
         self._rules = rules
         self._store = store
         self._conditions = conditions
         self._newest = newest
-        self._last: bytes | None = None  # the frame of the last entry since
+        self._last: bytes | None = None  # the frame of the newest entry since
         self.stopping = False
         for tail in store.tails():
             if tail.batch.records and self._last is None:
                 self._last = tail.batch.records[-1].frame
 
     def committed(self, group: SequencedGroup) -> None:
-        """A group is durable."""
+        """Record a durable group."""
         self._last = group.batch.records[-1].frame
 
     def alive(self) -> Response:
-        """GET /healthz: the last entry's tree, whichever label it is of; whose it is, is nobody's business here."""
+        """GET /healthz: size and root of the tree with the newest entry. The label is not revealed."""
         stream_seq, root = self._last_tree()
-        return _json(
+        return _json_response(
             200,
             {
                 "ok": True,
@@ -67,27 +67,27 @@ class Health:
         )
 
     def ready(self) -> Response:
-        """GET /readyz: the data directory can be written and nothing is wrong. Nothing is served without an index."""
-        self.look()
+        """GET /readyz: the data directory is writable and no blocking state holds."""
+        self.check_disk()
         reason = "stopping" if self.stopping else self._conditions.blocking
         bad: list[strict_json.Json] = [str(one) for one in self._conditions.active]
-        return _json(503 if reason else 200, {"ready": not reason, "reason": reason, "bad_states": bad})
+        return _json_response(503 if reason else 200, {"ready": not reason, "reason": reason, "bad_states": bad})
 
-    def look(self) -> bool:
-        """Look at the disk. While it is bad, this is repeated."""
+    def check_disk(self) -> bool:
+        """Check the disk. Repeated while it is in a bad state."""
         folder, conditions = self._store.folders.journal, self._conditions
         try:
             disk = os.statvfs(folder)
             if disk.f_flag & os.ST_RDONLY or not os.access(folder, os.W_OK | os.X_OK):
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(folder))
         except OSError as error:
-            conditions.enter(Reason.DATA_DIRECTORY, error, refused=0, recheck=self.look)
+            conditions.enter(Reason.DATA_DIRECTORY, error, refused=0, recheck=self.check_disk)
             return True
         conditions.leave(Reason.DATA_DIRECTORY)
         free = disk.f_bavail * disk.f_frsize
-        if free < LEAST_FREE_BYTES:
-            conditions.enter(Reason.DISK_FULL, refused=0, recheck=self.look, free_bytes=free)
-        elif free >= 2 * LEAST_FREE_BYTES:
+        if free < MIN_FREE_BYTES:
+            conditions.enter(Reason.DISK_FULL, refused=0, recheck=self.check_disk, free_bytes=free)
+        elif free >= 2 * MIN_FREE_BYTES:
             conditions.leave(Reason.DISK_FULL)
         return True
 
@@ -99,8 +99,8 @@ class Health:
         return newest.size, mmr.root_of(newest.peaks)
 
 
-def _json(status: int, shown: dict[str, strict_json.Json]) -> Response:
-    return Response(status, strict_json.encode(shown), responses.JSON)
+def _json_response(status: int, as_json: dict[str, strict_json.Json]) -> Response:
+    return Response(status, strict_json.encode(as_json), responses.JSON)
 
 
 MAX_SHOWN_LABELS = 1000
@@ -108,7 +108,7 @@ PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class HubStatusPage:
-    """Answers from memory: cheap enough to ask every second."""
+    """Answers from memory: cheap enough to request every second."""
 
     def __init__(
         self,
@@ -117,8 +117,8 @@ class HubStatusPage:
         rules: Rules,
         store: Store,
         conditions: Conditions,
-        submits: Submits,
-        desk: WitnessRecords,
+        submit_queue: SubmitQueue,
+        witness_records: WitnessRecords,
         metrics: Metrics,
         clock: Callable[[], float],
         realm: Realm,
@@ -129,37 +129,37 @@ class HubStatusPage:
         self._rules = rules
         self._store = store
         self._conditions = conditions
-        self._submits = submits
+        self._submit_queue = submit_queue
         self._metrics = metrics
         self._clock = clock
         self._realm = realm
         self._pow_difficulty = pow_difficulty
-        self._desk = desk
+        self._witness_records = witness_records
         with store.index.read() as rows:
             self.entries, self.labels = rows.entry_count(), rows.label_count()
             label = rows.newest()
             newest = rows.head(label) if label else None
         self.health = Health(rules, store, conditions, newest)
-        # What was replayed from the journal is not in the index yet.
+        # Replayed entries are not in the index yet.
         for tail in store.tails():
             self.entries += len(tail.batch.records)
             self.labels += sum(record.stream_seq == 1 for record in tail.batch.records)
 
     def committed(self, group: SequencedGroup, report: CommitReport) -> None:
-        """A group is durable or, with nothing left of it, the disk refused it."""
+        """Record a durable group, or one that the disk rejected."""
         records = group.batch.records
-        control_pk = self._rules.control_pk  # what the hub logs itself was not submitted
+        control_pk = self._rules.control_pk  # entries of the hub itself were not submitted
         self._metrics.committed(report, len(records), sum(record.client_id != control_pk for record in records))
         if records:
             self.entries += len(records)
             self.labels += sum(record.stream_seq == 1 for record in records)
             self.health.committed(group)
         elif report.entries:
-            self.health.look()
+            self.health.check_disk()
 
-    def shown(self) -> Json:
+    def as_json(self) -> Json:
         """GET /tooling/status."""
-        self.health.look()
+        self.health.check_disk()
         hub_ts, bad = self._hub_ts(), self._conditions.active
         active = self._identity.signing_key_at(hub_ts)
         return {
@@ -182,7 +182,7 @@ class HubStatusPage:
             "server_version": SERVER_VERSION,
             "labels": self.labels,
             "entries": self.entries,
-            "equivocations": self._desk.equivocations,
+            "equivocations": self._witness_records.equivocations,
             "trouble": "; ".join(bad.values()),
             "bad_states": [self._shown_state(reason, text) for reason, text in bad.items()],
         }
@@ -191,13 +191,13 @@ class HubStatusPage:
         return {"reason": str(reason), "text": text, "refused": self._conditions.refused(reason)}
 
     def _multi_primary(self, hub_ts: int) -> list[bytes]:
-        """The labels of now that other hubs may write to as well: their trees differ from hub to hub."""
+        """The current labels that other hubs may write to as well: their trees differ between hubs."""
         epoch = self._rules.profile.epoch(hub_ts)
         streams = islice(self._realm.multi_primary(hub_ts), MAX_SHOWN_LABELS)
         return sorted(naming.label(self._rules.routing_key, stream, epoch) for stream in streams)
 
     def _hub_ts(self) -> int:
-        """What the next receipt would carry: it never goes back."""
+        """The time of the next receipt: it never decreases."""
         last = [tail.batch.records[-1].hub_ts for tail in self._store.tails() if tail.batch.records]
         if not last:
             with self._store.index.read() as rows:
@@ -206,8 +206,8 @@ class HubStatusPage:
 
     def probe(self, path: str) -> Response:
         if path == "/metrics":
-            self.health.look()
-            self._metrics.queue_depth.set(self._submits.in_flight)
+            self.health.check_disk()
+            self._metrics.queue_depth.set(self._submit_queue.in_flight)
             self._metrics.journal_bytes.set(self._store.journal_bytes)
             self._metrics.revocations.set(self._realm.revocations)
             self._metrics.multi_primary.set(sum(1 for _ in self._realm.multi_primary(self._hub_ts())))

@@ -1,6 +1,6 @@
-"""The way in: a submitted message from its bytes to its receipt. Spec §8.1.
+"""The submit path: from the bytes of a message to its receipt. Spec §8.1.
 
-Everything here runs on the loop's thread and hands over: signatures to the verifier, order to the committer.
+Everything here runs on the loop's thread and hands over: signatures to the verifier, ordering to the committer.
 """
 
 from collections.abc import Callable
@@ -13,27 +13,27 @@ from veen.hub.admission_rules import Rules, parse
 from veen.hub.commit import Committer
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.metrics import Metrics
-from veen.hub.read_executor import Rota
+from veen.hub.read_executor import FairQueue
 from veen.hub.sequencer import Outcome, Submission
 from veen.hub.submit_log import SubmitLog
 from veen.hub.verifier import Verifier
 
-# {1: 1, 2: msg}: the one encoding of a submit request starts with these bytes, and the rest is the MSG.
+# {1: 1, 2: msg}: the only encoding of a submit request starts with these bytes, followed by the MSG.
 ENVELOPE = b"\xa2\x01\x01\x02"
-# So many signatures are being checked at once. What comes beyond them waits, and those it comes from take turns, so
-# many messages at a time: fewer would make groups and their syncs small.
-AT_ONCE = 1024
-_REFILL = 128
-# One of them may have a half of all that may be in flight waiting. Where others fill the room, an eighth more is for
-# those who have few waiting.
-_SHARE, _RESERVE, _FEW = 2, 8, 16
-# Refusing for overload ends when no more than this part of `max_in_flight` is in flight.
-_RELIEVED = 4
+# At most this many signature checks run at once. Further messages wait in a queue in which clients take turns. It is
+# emptied in batches: fewer messages at a time would make groups, and so syncs, small.
+MAX_CHECKS = 1024
+_REFILL_BATCH = 128
+# One client may queue at most half of `max_in_flight`. If others fill the queue, an eighth more is reserved for clients
+# with few queued messages.
+_CLIENT_SHARE_DIVISOR, _RESERVE_DIVISOR, _FEW_QUEUED = 2, 8, 16
+# The overload state ends when at most this part of `max_in_flight` is in flight.
+_RELIEVED_DIVISOR = 4
 _SIG_INVALID = BY_DETAIL["SIG_INVALID"].refused("the signature does not verify under client_id")
 
 
-class Submits:
-    """Messages on their way in, counted and bounded."""
+class SubmitQueue:
+    """Messages between arrival and receipt, counted and bounded."""
 
     def __init__(
         self,
@@ -50,106 +50,108 @@ class Submits:
         self.committer = committer
         self.metrics = metrics
         self.conditions = conditions
-        self._most = max_in_flight
-        self.relieved_at = max_in_flight // _RELIEVED
+        self._max_in_flight = max_in_flight
+        self.relieved_at = max_in_flight // _RELIEVED_DIVISOR
         self.is_refusing = False
         self.log = log
         self.in_flight = 0
-        self.rota: Rota[tuple[bytes, Callable[[bool], None]]] = Rota()
+        self.unchecked: FairQueue[tuple[bytes, Callable[[bool], None]]] = FairQueue()
 
     def submit(self, encoded: bytes, done: Callable[[Outcome], None], owner: object = None) -> None:
-        """Decide about one encoded MSG of `owner`; `done` hears of it exactly once, on the loop's thread."""
-        if (self.in_flight >= self._most or self.rota.waiting) and not self._has_room(owner):
+        """Decide about one encoded MSG of `owner`. `done` is called exactly once, on the loop's thread."""
+        if (self.in_flight >= self._max_in_flight or self.unchecked.waiting) and not self._has_room(owner):
             self.is_refusing = True
             text = self.conditions.enter(Reason.SUBMIT_OVERLOAD, in_flight=self.in_flight)
             refused = Refused("E.UNAVAILABLE", text, retry_after=1)
-            self.turned_away(refused, len(encoded))
+            self.record_rejection(refused, len(encoded))
             done(refused)
             return
         try:
             message = parse(encoded, self._rules)
         except Refused as error:
-            self.turned_away(error, len(encoded))
+            self.record_rejection(error, len(encoded))
             done(error)
             return
         self.in_flight += 1
-        item = _OnItsWay(self, message, encoded, done)
-        question = message.client_id + msg.signing_digest(encoded) + message.sig
+        item = PendingSubmit(self, message, encoded, done)
+        check = message.client_id + msg.signing_digest(encoded) + message.sig
         committer = self.committer
-        if self.rota.waiting or committer.asked - committer.answered >= AT_ONCE:
-            self.rota.put(owner, (question, item.verified))
+        if self.unchecked.waiting or committer.checks_started - committer.checks_finished >= MAX_CHECKS:
+            self.unchecked.put(owner, (check, item.verified))
         else:
-            committer.asked += 1
-            self._verifier.check(question, item.verified)
+            committer.checks_started += 1
+            self._verifier.check(check, item.verified)
 
-    def ask_more(self) -> None:
-        """The verifier has given an answer: it takes the next questions, once there are enough of them."""
-        room = AT_ONCE - (self.committer.asked - self.committer.answered)
-        if room >= min(_REFILL, AT_ONCE):
-            while room and (taken := self.rota.take()) is not None:
+    def refill_verifier(self) -> None:
+        """Refill the verifier from the queue, in batches."""
+        room = MAX_CHECKS - (self.committer.checks_started - self.committer.checks_finished)
+        if room >= min(_REFILL_BATCH, MAX_CHECKS):
+            while room and (queued := self.unchecked.take()) is not None:
                 room -= 1
-                self.committer.asked += 1
-                self._verifier.check(*taken)
+                self.committer.checks_started += 1
+                self._verifier.check(*queued)
 
     def _has_room(self, owner: object) -> bool:
-        """Whether one more of its messages may be in flight."""
-        waiting = self.rota.count(owner)
-        if self.rota.waiting and waiting < _FEW:
-            return self.in_flight < self._most + self._most // _RESERVE
-        return self.in_flight < self._most and waiting < max(1, self._most // _SHARE)
+        """Whether one more message of `owner` may be in flight."""
+        waiting = self.unchecked.count(owner)
+        if self.unchecked.waiting and waiting < _FEW_QUEUED:
+            return self.in_flight < self._max_in_flight + self._max_in_flight // _RESERVE_DIVISOR
+        return self.in_flight < self._max_in_flight and waiting < max(1, self._max_in_flight // _CLIENT_SHARE_DIVISOR)
 
-    def turned_away(self, refused: Refused, bytes_in: int) -> None:
-        """Count what was refused before it was a message."""
+    def record_rejection(self, refused: Refused, bytes_in: int) -> None:
+        """Count a message that was rejected before it was decoded."""
         self.metrics.refused(refused)
         if self.log:
-            self.log.turned_away(refused, bytes_in)
+            self.log.record_rejection(refused, bytes_in)
 
 
-class _OnItsWay(Submission):
-    """One message between the door and its receipt."""
+class PendingSubmit(Submission):
+    """One message between arrival and receipt."""
 
-    __slots__ = ("_arrived", "_submits", "_verify_s")
+    __slots__ = ("_arrived", "_submit_queue", "_verify_s")
 
-    def __init__(self, submits: Submits, message: Msg, encoded: bytes, done: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self, submit_queue: SubmitQueue, message: Msg, encoded: bytes, done: Callable[[Outcome], None]
+    ) -> None:
         self.message = message
         self.encoded = encoded
         self._done = done
-        self._submits = submits
+        self._submit_queue = submit_queue
         self._arrived = perf_counter()
         self._verify_s = 0.0
 
-    def verified(self, held: bool) -> None:
-        """The verifier's answer."""
-        submits = self._submits
-        submits.committer.answered += 1
-        if submits.rota.waiting:
-            submits.ask_more()
+    def verified(self, valid: bool) -> None:
+        """The result of the signature check."""
+        submit_queue = self._submit_queue
+        submit_queue.committer.checks_finished += 1
+        if submit_queue.unchecked.waiting:
+            submit_queue.refill_verifier()
         self._verify_s = seconds = perf_counter() - self._arrived
-        if held:
-            submits.metrics.verify_ms.observe(seconds * 1e3)
-            submits.committer.put(self)
+        if valid:
+            submit_queue.metrics.verify_ms.observe(seconds * 1e3)
+            submit_queue.committer.put(self)
         else:
-            submits.committer.nudge()  # a group may have waited for this one
+            submit_queue.committer.schedule_turn()  # the open group may have waited for this check
             self.done(_SIG_INVALID)
 
     def done(self, outcome: Outcome) -> None:
-        submits = self._submits
+        submit_queue = self._submit_queue
         seconds = perf_counter() - self._arrived
-        submits.in_flight -= 1
-        if submits.is_refusing and submits.in_flight <= submits.relieved_at:
-            submits.is_refusing = False
-            submits.conditions.leave(Reason.SUBMIT_OVERLOAD)
+        submit_queue.in_flight -= 1
+        if submit_queue.is_refusing and submit_queue.in_flight <= submit_queue.relieved_at:
+            submit_queue.is_refusing = False
+            submit_queue.conditions.leave(Reason.SUBMIT_OVERLOAD)
         if isinstance(outcome, Refused):
-            submits.metrics.refused(outcome)
+            submit_queue.metrics.refused(outcome)
         else:
-            submits.metrics.whole_ms.observe(seconds * 1e3)
+            submit_queue.metrics.end_to_end_ms.observe(seconds * 1e3)
         self._done(outcome)
-        if submits.log:
-            submits.log.ended(self.message, self.encoded, outcome, self._verify_s, seconds)
+        if submit_queue.log:
+            submit_queue.log.ended(self.message, self.encoded, outcome, self._verify_s, seconds)
 
 
 def unwrapped(body: bytes) -> bytes:
-    """The MSG in a submit request. Whatever is wrong with the envelope is a structural fault of the submit."""
+    """The MSG in a submit request. Faults of the envelope are reported as structural faults of the submit."""
     if body.startswith(ENVELOPE):
         return body[len(ENVELOPE) :]
     try:
@@ -160,20 +162,20 @@ def unwrapped(body: bytes) -> bytes:
 
 
 def from_json(body: bytes) -> bytes:
-    """The MSG that a submit request in JSON stands for, encoded: from there on both forms go the same way."""
+    """The encoded MSG of a JSON submit request. From here on both formats are handled alike."""
     try:
-        asked = strict_json.decode(body, "submit request")
+        request = strict_json.decode(body, "submit request")
     except Malformed as error:
         raise BY_DETAIL["CBOR_INVALID"].refused(error.reason) from None
-    if not isinstance(asked, dict) or asked.keys() != {"ver", "msg"} or not _is_one(asked["ver"]):
+    if not isinstance(request, dict) or request.keys() != {"ver", "msg"} or not _is_one(request["ver"]):
         raise BY_DETAIL["CBOR_INVALID"].refused('a submit request is {"ver": 1, "msg": [...]}')
-    if not isinstance(asked["msg"], list):
-        raise BY_DETAIL["CBOR_INVALID"].refused("msg is not an array of its fields")
+    if not isinstance(request["msg"], list):
+        raise BY_DETAIL["CBOR_INVALID"].refused("msg must be the array of its fields")
     try:
-        return cbor.encode([_field(value) for value in asked["msg"]])
+        return cbor.encode([_field(value) for value in request["msg"]])
     except ValueError:
         raise BY_DETAIL["CBOR_INVALID"].refused(
-            "a field of msg is no unsigned integer, null or lowercase hex"
+            "every field of msg must be an unsigned integer, null or lowercase hex"
         ) from None
 
 

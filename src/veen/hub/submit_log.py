@@ -1,6 +1,6 @@
-"""One JSON line per submit, where the operator asks for it. OBS0.2: prefixes of names, never a payload.
+"""One JSON line per submit, if the operator enables it. OBS0.2: prefixes of ids, never a payload.
 
-Every accepted message has its line; it took a signature, a place and a sync to get there. Refused ones are bounded.
+Every accepted message has a line; accepting it cost a signature, a place and a sync. Lines for rejections are limited.
 """
 
 from veen.core import Msg, Receipt, Refused
@@ -13,18 +13,18 @@ _REFUSED = "refused submit"
 
 
 class SubmitLog:
-    """Writes who, where and how long; the whole label, so that a line can be matched with the log."""
+    """Logs client, place and durations; the whole label, so that a line can be matched with the log."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def turned_away(self, refused: Refused, bytes_in: int) -> None:
-        """It was refused before it was a message: nothing is known of it but its size."""
-        if self._log.has_room(_REFUSED):
+    def record_rejection(self, refused: Refused, bytes_in: int) -> None:
+        """Log a rejection before decoding: only the size is known."""
+        if self._log.may_log(_REFUSED):
             self._write(None, bytes_in, refused, 0.0, 0.0)
 
     def ended(self, message: Msg, encoded: bytes, outcome: Outcome, verify_s: float, whole_s: float) -> None:
-        if not isinstance(outcome, Refused) or self._log.has_room(_REFUSED):
+        if not isinstance(outcome, Refused) or self._log.may_log(_REFUSED):
             self._write(message, len(encoded), outcome, verify_s, whole_s - verify_s)
 
     def _write(self, message: Msg | None, bytes_in: int, outcome: Outcome, verify_s: float, commit_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Subscribers: each gets the entries of one label from a place on, as they commit, in order and without gaps."""
+"""Subscribers: each receives the entries of one label from a place on, in order and without gaps, as they commit."""
 
 import asyncio
 from collections import deque
@@ -6,33 +6,33 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from veen.core import Refused
-from veen.hub.read_api import PageRoom, item
+from veen.hub.read_api import PageMemoryBudget, item
 from veen.hub.read_executor import BoundedQueue, QueuedJob
 from veen.storage.accepted_entry import AcceptedEntry
 from veen.storage.lookup import Lookup
 
 _PAGE_ITEMS = 64
-PAGE_BYTES = 1 << 18  # a page ends with the entry that reaches it
+PAGE_BYTES = 1 << 18  # a page ends with the entry that reaches this size
 _RETRY_S = 1.0
-_TOO_MANY = 1013  # try again later
+_TOO_MANY = 1013  # WebSocket close code: try again later
 _INTERNAL = 1011
 
 
-Note = Callable[[Exception, str], None]
+RecordError = Callable[[Exception, str], None]
 
 
 class Subscriptions:
     """The subscribers of one hub, by label. On the loop's thread."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, executor: Executor, lookup: Lookup, most: int, note: Note
+        self, loop: asyncio.AbstractEventLoop, executor: Executor, lookup: Lookup, most: int, record_error: RecordError
     ) -> None:
-        """`note` gets the error where a page could not be read, and the place it happened at."""
+        """`record_error` is called with the error and the endpoint if a page cannot be read."""
         self.loop = loop
-        self.note = note
+        self.record_error = record_error
         self.lookup = lookup
-        self.room = PageRoom()  # their own: readers of pages and subscribers do not take it from each other
-        self._lane = BoundedQueue(loop, executor, 1, most)  # each has one read at a time, so there is always room
+        self.page_memory = PageMemoryBudget()  # separate from that of page requests
+        self._queue = BoundedQueue(loop, executor, 1, most)  # one read per subscriber, so it is never full
         self._most = most
         self._by_label: dict[bytes, set[Subscriber]] = {}
         self.count = 0
@@ -53,10 +53,10 @@ class Subscriptions:
                 del self._by_label[subscriber.label]
 
     def read(self, subscriber: "Subscriber", from_seq: int) -> None:
-        self._lane.put(QueuedJob(lambda: subscriber.read(from_seq), subscriber, subscriber.is_lost))
+        self._queue.put(QueuedJob(lambda: subscriber.read(from_seq), subscriber, subscriber.is_lost))
 
     def committed(self, records: list[AcceptedEntry]) -> None:
-        """Wake who waits for these labels."""
+        """Wake the subscribers of these labels."""
         if not self._by_label:
             return
         for label in {record.label for record in records}:
@@ -65,14 +65,14 @@ class Subscriptions:
 
 
 class Subscriber:
-    """One WebSocket. It reads the log like anyone else, so it can be slow without holding anything up."""
+    """One WebSocket. It reads through the log, so a slow one delays nothing else."""
 
     def __init__(self, subscriptions: Subscriptions, label: bytes, from_seq: int) -> None:
         self.label = label
         self._subscriptions = subscriptions
         self._next = from_seq
         self._ready: deque[tuple[int, bytes]] = deque()
-        self._held = 0  # bytes that are ready, or that the peer has yet to take
+        self._held = 0  # bytes that are ready or being sent
         self._reading = False
         self._again = False
         self._blocked = False
@@ -88,7 +88,7 @@ class Subscriber:
         self.wake()
 
     def on_message(self, data: bytes) -> None:
-        """Subscribers have nothing to say."""
+        """Messages of subscribers are ignored."""
 
     def on_full(self) -> None:
         self._blocked = True
@@ -107,7 +107,7 @@ class Subscriber:
         return self._send is None
 
     def wake(self) -> None:
-        """There may be something new."""
+        """Read on: there may be new entries."""
         if self._reading or self._blocked or self._send is None:
             self._again = True
             return
@@ -115,20 +115,20 @@ class Subscriber:
         self._subscriptions.read(self, self._next)
 
     def read(self, first: int) -> None:
-        """On the executor: the next page."""
+        """On the thread pool: read the next page."""
         loop = self._subscriptions.loop
         page: deque[tuple[int, bytes]] = deque()
         size = 0
         try:
-            self._subscriptions.room.check()
+            self._subscriptions.page_memory.check()
             for entry in self._subscriptions.lookup.entries(self.label, first, first + _PAGE_ITEMS - 1):
                 page.append((entry.stream_seq, item(entry, with_receipt=True)))
                 size += entry.size
                 if size >= PAGE_BYTES:
                     break
-        except Refused:  # others hold too much for now
+        except Refused:  # the page memory is used up for now
             loop.call_soon_threadsafe(loop.call_later, _RETRY_S, self._retry)
-        except Exception as error:  # noqa: BLE001  the subscriber is closed, and the log says why
+        except Exception as error:  # noqa: BLE001  close the subscriber and log the error
             loop.call_soon_threadsafe(self._failed, error)
         else:
             more = len(page) == _PAGE_ITEMS or size >= PAGE_BYTES
@@ -149,7 +149,7 @@ class Subscriber:
 
     def _failed(self, error: Exception) -> None:
         self._reading = False
-        self._subscriptions.note(error, "/tooling/subscribe")
+        self._subscriptions.record_error(error, "/tooling/subscribe")
         if self._close:
             self._close(_INTERNAL)
 
@@ -168,5 +168,5 @@ class Subscriber:
             self.wake()
 
     def _hold(self, size: int) -> None:
-        self._subscriptions.room.add(size - self._held)
+        self._subscriptions.page_memory.add(size - self._held)
         self._held = size

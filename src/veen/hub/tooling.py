@@ -1,4 +1,4 @@
-"""The tooling endpoints: status, capabilities, later proofs, batches, attachments, evidence. Never needed to verify."""
+"""The tooling endpoints: status, capabilities, later proofs, batches, attachments, evidence. No proof needs them."""
 
 import re
 from collections.abc import Callable
@@ -18,21 +18,21 @@ from veen.hub.commit import Committer
 from veen.hub.config import HubConfig, need_operator
 from veen.hub.prefilter import Prefilter
 from veen.hub.read_api import ReadApi
-from veen.hub.read_executor import Later
+from veen.hub.read_executor import ReadExecutor
 from veen.hub.sequencer import ControlEvent, Outcome
 from veen.hub.status import HubStatusPage
-from veen.hub.submit import Submits
+from veen.hub.submit import SubmitQueue
 from veen.hub.subscriptions import Subscriber, Subscriptions
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 
-# What is no MSG is looked through so far for its end. A MSG has a tenth of it.
-_MOST_HEADS = 100
+# Limit for finding the end of an item that is not a MSG. A MSG has a tenth of it.
+_MAX_HEADS = 100
 _CONSTANTS = (heads.FALSE, heads.TRUE, heads.NULL)
 
 
 def split(body: bytes) -> list[bytes]:
-    """The encoded items, MSG or not. Behind one whose end cannot be seen nothing is: the rest is the last."""
+    """The encoded items, MSG or not. If the end of an item cannot be found, the rest is the last item."""
     items: list[bytes] = []
     pos = 0
     while pos < len(body):
@@ -56,9 +56,9 @@ def _end_of_item(body: bytes, pos: int) -> int:
 
 
 def _end_of_value(body: bytes, pos: int) -> int:
-    """The place behind one value, of which nothing is built: it will be refused, whatever it is."""
+    """The offset behind one value. Nothing is decoded: the value will be rejected in any case."""
     left = 1
-    for _ in range(_MOST_HEADS):
+    for _ in range(_MAX_HEADS):
         at = pos
         major, argument, pos = heads.read_head(body, at)
         left -= 1
@@ -77,27 +77,27 @@ def _end_of_value(body: bytes, pos: int) -> int:
             raise Malformed("cbor", f"ends within the value at byte {at}")
         if not left:
             return pos
-    raise Malformed("cbor", f"more than {_MOST_HEADS} values")
+    raise Malformed("cbor", f"more than {_MAX_HEADS} values")
 
 
 class SubmitBatch:
-    """One request's messages, answered together when the last has its answer."""
+    """The messages of one request, answered together once all have an answer."""
 
-    def __init__(self, submits: Submits, respond: Callable[[Response], None], owner: object = None) -> None:
-        self._submits = submits
+    def __init__(self, submit_queue: SubmitQueue, respond: Callable[[Response], None], owner: object = None) -> None:
+        self._submit_queue = submit_queue
         self._respond = respond
         self._owner = owner
         self._outcomes: list[bytes] = []
         self._left = 0
 
     def submit(self, items: list[bytes]) -> None:
-        """Each message is judged by itself, in order."""
+        """Submit each message on its own, in order."""
         self._outcomes = [b""] * len(items)
         self._left = len(items)
         if not items:
             self._respond(Response(200, b"", responses.CBOR_SEQ))
         for number, encoded in enumerate(items):
-            self._submits.submit(
+            self._submit_queue.submit(
                 encoded,
                 lambda outcome, number=number: self._ended(number, outcome),  # type: ignore[misc]
                 self._owner,
@@ -110,38 +110,38 @@ class SubmitBatch:
             self._respond(Response(200, b"".join(self._outcomes), responses.CBOR_SEQ))
 
 
-_SMALL_BODY = 1 << 17  # the largest capability in JSON is more than half of it
+_SMALL_BODY = 1 << 17  # the largest capability in JSON takes more than half of it
 _BATCH_BODY = 1 << 26
 _SEQ = re.compile(r"[1-9][0-9]{0,19}")
 Handler = Callable[[Request, Respond], None]
 
 
 class Tooling:
-    """Everything under /tooling, and the probes."""
+    """Everything under /tooling, and the health endpoints."""
 
     def __init__(
         self,
         config: HubConfig,
         rules: Rules,
         prefilter: Prefilter,
-        later: Later,
+        executor: ReadExecutor,
         reads: ReadApi,
-        submits: Submits,
+        submit_queue: SubmitQueue,
         committer: Committer,
         subscriptions: Subscriptions,
-        desk: WitnessRecords,
+        witness_records: WitnessRecords,
         uploads: Uploads,
         status: HubStatusPage,
     ) -> None:
         self._config = config
         self._rules = rules
         self._prefilter = prefilter
-        self._later = later
+        self._executor = executor
         self._reads = reads
-        self._submits = submits
+        self._submit_queue = submit_queue
         self._committer = committer
         self._subscriptions = subscriptions
-        self._desk = desk
+        self._witness_records = witness_records
         self._uploads = uploads
         self._status = status
         self._routes: dict[tuple[str, str], Handler] = {
@@ -163,7 +163,7 @@ class Tooling:
         if path == "/tooling/submit-batch":
             return _BATCH_BODY
         if path.startswith("/tooling/attachments/"):
-            return self._uploads.most
+            return self._uploads.max_bytes
         return _SMALL_BODY if (method, path.removeprefix("/tooling/")) in self._routes else None
 
     def handle(self, request: Request, respond: Respond) -> None:
@@ -175,14 +175,14 @@ class Tooling:
             elif name.startswith("attachments/") and request.method == "GET":
                 self._attachment(request, respond)
             elif name == "subscribe" and request.method == "GET":
-                raise Refused("E.BAD_REQUEST", "a subscription is a WebSocket")
+                raise Refused("E.BAD_REQUEST", "subscribe needs a WebSocket connection")
             else:
                 raise Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")
         except Refused as refused:
             respond(responses.refusal(refused, as_json=responses.wants_json(request)))
 
     def upload(self, head: Request) -> Upload | Response | None:
-        """An attachment; nothing else is put."""
+        """Start an attachment upload, the only PUT."""
         try:
             self._prefilter.check_peer(head.peer)
             return self._uploads.begin(head, _coid_in(head.path))
@@ -200,32 +200,32 @@ class Tooling:
         return Subscriber(self._subscriptions, label, start or 1)
 
     def _get_status(self, request: Request, respond: Respond) -> None:
-        respond(Response(200, strict_json.encode(self._status.shown()), responses.JSON))
+        respond(Response(200, strict_json.encode(self._status.as_json()), responses.JSON))
 
     def _get_openapi(self, request: Request, respond: Respond) -> None:
         respond(Response(200, _described(), responses.JSON))
 
     def _authorize(self, request: Request, respond: Respond) -> None:
-        """Log a capability of an issuer the operator trusts; a repeat gets the receipt it got before."""
+        """Log a capability of a trusted issuer. A repeat gets the receipt of the first time."""
         as_json = responses.wants_json(request)
 
         def verified() -> Response:
-            token = responses.checked(CapToken, request.body, as_json)
+            token = responses.decode_request(CapToken, request.body, as_json)
             if token.issuer_pk not in self._config.issuers:
-                raise Refused("E.FORBIDDEN", "the operator does not trust this capability's issuer")
+                raise Refused("E.FORBIDDEN", "the issuer of the capability is not trusted by this hub")
             try:
                 token.verify()
             except Unverified as error:
                 raise BY_DETAIL["CAP_INVALID"].refused(str(error)) from None
             token.rate_under(self._rules.limits)
-            self._later.loop.call_soon_threadsafe(self._log_token, token, respond, as_json)
+            self._executor.loop.call_soon_threadsafe(self._log_token, token, respond, as_json)
             return _NOT_YET
 
         def respond_unless_later(response: Response) -> None:
             if response is not _NOT_YET:
                 respond(response)
 
-        self._later.answer(request, verified, respond_unless_later)
+        self._executor.answer(request, verified, respond_unless_later)
 
     def _log_token(self, token: CapToken, respond: Respond, as_json: bool) -> None:
         def done(outcome: Outcome) -> None:
@@ -241,7 +241,7 @@ class Tooling:
     def _register(self, request: Request, respond: Respond) -> None:
         need_operator(self._config, request.headers)
         as_json = responses.wants_json(request)
-        registration = responses.checked(StreamRegistration, request.body, as_json)
+        registration = responses.decode_request(StreamRegistration, request.body, as_json)
 
         def done(outcome: Outcome) -> None:
             respond(
@@ -258,62 +258,64 @@ class Tooling:
         as_json = responses.wants_json(request)
 
         def proved() -> Response:
-            asked = responses.checked(ProofAtRequest, request.body, as_json)
-            found = self._reads.proof_at(asked.label, asked.stream_seq, asked.upto_seq)
+            query = responses.decode_request(ProofAtRequest, request.body, as_json)
+            found = self._reads.proof_at(query.label, query.stream_seq, query.upto_seq)
             return responses.answer(found, as_json=as_json)
 
-        self._later.answer(request, proved, respond)
+        self._executor.answer(request, proved, respond)
 
     def _consistency(self, request: Request, respond: Respond) -> None:
-        """The inclusion of the older tree's last leaf in the newer tree proves both."""
+        """The inclusion proof of the older tree's last leaf in the newer tree proves consistency."""
         as_json = responses.wants_json(request)
 
         def proved() -> Response:
-            asked = responses.checked(ConsistencyRequest, request.body, as_json)
-            found = self._reads.proof_at(asked.label, asked.from_seq, asked.to_seq)
+            query = responses.decode_request(ConsistencyRequest, request.body, as_json)
+            found = self._reads.proof_at(query.label, query.from_seq, query.to_seq)
             return responses.answer(found, as_json=as_json)
 
-        self._later.answer(request, proved, respond)
+        self._executor.answer(request, proved, respond)
 
     def _batch(self, request: Request, respond: Respond) -> None:
         try:
             self._prefilter.check(request.peer, request.headers, request.body, batch=True)
         except Refused as refused:
-            self._submits.turned_away(refused, len(request.body))
+            self._submit_queue.record_rejection(refused, len(request.body))
             raise
-        SubmitBatch(self._submits, respond, request.owner).submit(split(request.body))
+        SubmitBatch(self._submit_queue, respond, request.owner).submit(split(request.body))
 
     def _origin(self, request: Request, respond: Respond) -> None:
         as_json = responses.wants_json(request)
-        self._later.answer(request, lambda: responses.answer(self._desk.origin(), as_json=as_json), respond)
+        self._executor.answer(
+            request, lambda: responses.answer(self._witness_records.origin(), as_json=as_json), respond
+        )
 
     def _checkpoints(self, request: Request, respond: Respond) -> None:
         label, start = _place_in(request.query)
         as_json = responses.wants_json(request)
-        self._later.answer(
+        self._executor.answer(
             request,
-            lambda: responses.answer(self._desk.checkpoints(label, start), as_json=as_json),
+            lambda: responses.answer(self._witness_records.checkpoints(label, start), as_json=as_json),
             respond,
             long=True,
         )
 
     def _evidence(self, request: Request, respond: Respond) -> None:
         as_json = responses.wants_json(request)
-        self._later.answer(
-            request, lambda: responses.answer(self._desk.evidence(), as_json=as_json), respond, long=True
+        self._executor.answer(
+            request, lambda: responses.answer(self._witness_records.evidence(), as_json=as_json), respond, long=True
         )
 
     def _equivocation(self, request: Request, respond: Respond) -> None:
         as_json = responses.wants_json(request)
-        self._later.answer(request, lambda: self._desk.keep_equivocation(request.body, as_json), respond)
+        self._executor.answer(request, lambda: self._witness_records.store_equivocation(request.body, as_json), respond)
 
     def _witness(self, request: Request, respond: Respond) -> None:
         as_json = responses.wants_json(request)
-        self._later.answer(request, lambda: self._desk.add_witness(request.body, as_json), respond)
+        self._executor.answer(request, lambda: self._witness_records.add_witness(request.body, as_json), respond)
 
     def _attachment(self, request: Request, respond: Respond) -> None:
         coid = _coid_in(request.path)
-        self._later.answer(request, lambda: self._desk.get_attachment(coid), respond)
+        self._executor.answer(request, lambda: self._witness_records.get_attachment(coid), respond)
 
 
 _NOT_YET = Response(200)
@@ -321,12 +323,12 @@ _NOT_YET = Response(200)
 
 @cache
 def _described() -> bytes:
-    """It is the same for every hub of this version."""
+    """The same for every hub of this version."""
     return strict_json.encode(hub_openapi.describe())
 
 
 def _place_in(query: str) -> tuple[bytes, int | None]:
-    """`label` and, where it is given, `from` of a query string."""
+    """`label` and the optional `from` of a query string."""
     try:
         given = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=2)
         named = dict(given)
@@ -334,7 +336,7 @@ def _place_in(query: str) -> tuple[bytes, int | None]:
         if len(given) > 1 + (start is not None) or (start is not None and not _SEQ.fullmatch(start)):
             raise ValueError(query)
     except (ValueError, KeyError):
-        raise Refused("E.BAD_REQUEST", "the query must be label=HEX, and maybe from=NUMBER") from None
+        raise Refused("E.BAD_REQUEST", "the query must be label=HEX, optionally with from=NUMBER") from None
     place = None if start is None else int(start)
     if place is not None and place > U64_MAX:
         raise Refused("E.BAD_REQUEST", "from is not a stream_seq", detail={"field": "from"})

@@ -1,8 +1,8 @@
-"""Signature checks off the event loop: in worker processes, or in one thread where none are wanted.
+"""Signature checks off the event loop: in worker processes, or in one thread if there are none.
 
-Whatever arrived in one turn of the loop goes out in one write, or in several where it is much, so that the checks begin
-while the rest is still being parsed. Answers come back in order, and each repeats the number of its question: one that
-is not the next expected, or that is neither yes nor no, admits nothing and ends the hub.
+The checks of one turn of the loop are sent in one write, or in several if there are many, so that the workers start
+while the rest is still being parsed. Answers come back in order, each with the number of its check. An answer that is
+not the next expected one, or has an unknown value, admits nothing and ends the hub.
 """
 
 import asyncio
@@ -18,33 +18,33 @@ from typing import Protocol
 
 from plumbing.http.message import Report
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.verify_worker import ANSWER, FAILS, HOLDS, ITEM_BYTES, NUMBER_BYTES, holds
+from veen.hub.verify_worker import ANSWER, INVALID, ITEM_BYTES, NUMBER_BYTES, VALID, check_signature
 
 Answer = Callable[[bool], None]
 Break = Callable[[BaseException], None]
 _READ_BYTES = 1 << 16
-_MOST_RESTARTS = 100
-# So many do not wait for the rest of their turn.
+_MAX_RESTARTS = 100
+# This many checks are sent at once, without waiting for the end of the turn.
 SEND_EVERY = 16
 
 
 class Verifier(Protocol):
     """Checks one signature and calls back on the loop.
 
-    `report` hears of a caller that fails on its answer, `on_broken` of what leaves everyone without one. A worker that
-    ends is a bad state until its successor has answered.
+    `report` receives exceptions of callbacks, `on_broken` errors after which no check can be answered. A worker that
+    dies is a bad state until its successor has answered.
     """
 
     def check(self, item: bytes, answer: Answer) -> None: ...
 
     def flush(self) -> None:
-        """Send what was gathered in this turn of the loop: for those who are about to keep the loop busy."""
+        """Send the collected checks now: for callers that are about to block the loop."""
 
     def close(self) -> None: ...
 
 
 class ThreadVerifier:
-    """One thread: the library releases the interpreter while it computes."""
+    """One thread: libsodium releases the interpreter lock while it computes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_broken: Break, report: Report) -> None:
         self._loop = loop
@@ -74,24 +74,24 @@ class ThreadVerifier:
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
             try:
-                answers = [(answer, holds(item)) for item, answer in batch]
-            except Exception as mistake:  # noqa: BLE001  nobody behind it would ever be answered
+                answers = [(answer, check_signature(item)) for item, answer in batch]
+            except Exception as mistake:  # noqa: BLE001  later checks would never be answered
                 self._loop.call_soon_threadsafe(self._on_broken, mistake)
                 return
             self._loop.call_soon_threadsafe(_deliver, answers, self._report)
 
 
 def _deliver(answers: list[tuple[Answer, bool]], report: Report) -> None:
-    """One that fails on its answer does not keep the others from theirs."""
-    for answer, held in answers:
+    """An exception in one callback does not affect the others."""
+    for answer, valid in answers:
         try:
-            answer(held)
-        except Exception as mistake:  # noqa: BLE001  it cost one message
+            answer(valid)
+        except Exception as mistake:  # noqa: BLE001  only one message is affected
             report("verified", mistake)
 
 
 class ProcessVerifier:
-    """One worker process. A worker that dies is replaced and asked again what it left unanswered."""
+    """One worker process. If it dies, it is replaced, and the successor gets the unanswered checks."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, conditions: Conditions, on_broken: Break, report: Report
@@ -100,12 +100,12 @@ class ProcessVerifier:
         self._conditions = conditions
         self._on_broken = on_broken
         self._report = report
-        # No sender knows where the numbers begin, so none can write one that would fit another question.
+        # A random start, so that no client can guess a number and make an answer fit another check.
         self._number = secrets.randbits(8 * NUMBER_BYTES - 1)
-        self._waiting: deque[tuple[int, bytes, Answer]] = deque()  # (number, question, who asks), oldest first
+        self._waiting: deque[tuple[int, bytes, Answer]] = deque()  # (number, request, callback), oldest first
         self._gathered: list[bytes] = []
         self._unsent = b""
-        self._received = b""  # of an answer that is not whole yet
+        self._received = b""  # an incomplete answer
         self._restarts = 0
         self._closing = False
         self._start()
@@ -118,9 +118,9 @@ class ProcessVerifier:
         if not self._gathered:
             self._loop.call_soon(self.flush)
         self._number += 1
-        question = self._number.to_bytes(NUMBER_BYTES) + item
-        self._gathered.append(question)
-        self._waiting.append((self._number, question, answer))
+        request = self._number.to_bytes(NUMBER_BYTES) + item
+        self._gathered.append(request)
+        self._waiting.append((self._number, request, answer))
         if len(self._gathered) == SEND_EVERY:
             self.flush()
 
@@ -132,7 +132,7 @@ class ProcessVerifier:
 
     def close(self) -> None:
         self._closing = True
-        self._hang_up()
+        self._close_channel()
         self._process.wait()
 
     def _start(self) -> None:
@@ -151,7 +151,7 @@ class ProcessVerifier:
             self._loop.add_writer(self._channel, self._push)
             return
         except OSError:
-            return  # it died: the reader hears of it too, and restarts it
+            return  # it died: the reader notices too, and restarts it
         self._loop.remove_writer(self._channel)
 
     def _receive(self) -> None:
@@ -171,53 +171,53 @@ class ProcessVerifier:
         whole = len(data) - len(data) % ANSWER.size
         self._received = data[whole:]
         try:
-            answers = self._settled(data[:whole])
-        except _MixedUpError as mistake:
-            self._give_up(mistake)
+            answers = self._match_answers(data[:whole])
+        except AnswerMismatchError as mistake:
+            self._fail(mistake)
             return
         _deliver(answers, self._report)
 
-    def _settled(self, answers: bytes) -> list[tuple[Answer, bool]]:
-        """The oldest questions are answered, each by nothing but its own answer."""
+    def _match_answers(self, answers: bytes) -> list[tuple[Answer, bool]]:
+        """Match answers with the oldest checks."""
         if len(answers) > len(self._waiting) * ANSWER.size:
-            raise _MixedUpError
+            raise AnswerMismatchError
         found: list[tuple[Answer, bool]] = []
-        for number, word in ANSWER.iter_unpack(answers):
-            asked, _, answer = self._waiting.popleft()
-            if number != asked or word not in (FAILS, HOLDS):
-                raise _MixedUpError
-            found.append((answer, word == HOLDS))
+        for number, value in ANSWER.iter_unpack(answers):
+            expected, _, answer = self._waiting.popleft()
+            if number != expected or value not in (INVALID, VALID):
+                raise AnswerMismatchError
+            found.append((answer, value == VALID))
         return found
 
     def _restart(self) -> None:
-        """Replace a dead worker. One that never lives is our own mistake, and ends the hub."""
+        """Replace a dead worker. If workers never start, that is our own bug, and ends the hub."""
         if self._closing:
             return
         self._restarts += 1
-        if self._restarts > _MOST_RESTARTS:
-            self._give_up(RuntimeError("verification workers die as soon as they are started"))
+        if self._restarts > _MAX_RESTARTS:
+            self._fail(RuntimeError("verification workers exit right after their start"))
             return
-        self._hang_up()
+        self._close_channel()
         status = self._process.wait()
         self._conditions.enter(Reason.VERIFIER, source=self, refused=0, pid=self._process.pid, exit_status=status)
         try:
             self._start()
         except OSError as error:
-            self._give_up(error)
+            self._fail(error)
             return
         self._received = b""
         if not self._waiting:
-            self.check(bytes(ITEM_BYTES), lambda _: None)  # the answer shows that the new worker lives
+            self.check(bytes(ITEM_BYTES), lambda _: None)  # its answer shows that the new worker runs
         self._gathered.clear()
-        self._unsent = b"".join(question for _, question, _ in self._waiting)
+        self._unsent = b"".join(request for _, request, _ in self._waiting)
         self._push()
 
-    def _give_up(self, mistake: BaseException) -> None:
-        """Hear no more answers: the process must end."""
-        self._hang_up()
+    def _fail(self, mistake: BaseException) -> None:
+        """Accept no more answers: the process must exit."""
+        self._close_channel()
         self._on_broken(mistake)
 
-    def _hang_up(self) -> None:
+    def _close_channel(self) -> None:
         if self._channel.fileno() >= 0:
             self._loop.remove_reader(self._channel)
             self._loop.remove_writer(self._channel)
@@ -225,7 +225,7 @@ class ProcessVerifier:
 
 
 class VerifierPool:
-    """Several workers. A client's messages all go to the same one, so that they keep their order."""
+    """Several workers. All messages of a client go to the same worker, so that they keep their order."""
 
     def __init__(
         self,
@@ -253,17 +253,17 @@ class VerifierPool:
             worker.close()
 
 
-class _MixedUpError(Exception):
-    """An answer that belongs to no question: from here on nobody knows which belongs to which."""
+class AnswerMismatchError(Exception):
+    """An answer that matches no check: the order of answers can no longer be trusted."""
 
     def __init__(self) -> None:
-        super().__init__("a verification worker answered what it was not asked")
+        super().__init__("a verification worker sent an answer that matches no check")
 
 
 def start(
     loop: asyncio.AbstractEventLoop, workers: int, conditions: Conditions, on_broken: Break, report: Report
 ) -> Verifier:
-    """The verifier for that many worker processes; 0 is a thread."""
+    """The verifier for `workers` processes; 0 means a thread."""
     if workers == 0:
         return ThreadVerifier(loop, on_broken, report)
     if workers == 1:

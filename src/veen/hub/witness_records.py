@@ -1,4 +1,4 @@
-"""What a hub keeps beside its log: regular checkpoints and their witnesses, attachments, proof of its own faults."""
+"""Records beside the log: regular checkpoints with witnesses, attachments, and proofs of equivocation."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ OCTETS = b"application/octet-stream"
 
 
 class WitnessRecords:
-    """Reads and writes those papers, on the executor."""
+    """Reads and writes these records, on the thread pool."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class WitnessRecords:
         attachments: AttachmentStore,
         proved: Callable[[Equivocation], object],
     ) -> None:
-        """`proved` hears of each new proof that this hub contradicted itself."""
+        """`proved` is called for each new proof that this hub contradicted itself."""
         self._disk = disk
         self._folders = folders
         self._index = index
@@ -43,59 +43,59 @@ class WitnessRecords:
         self._witnesses = known_witnesses
         self._attachments = attachments
         self._proved = proved
-        self._lock = Lock()  # these papers are read, changed and written back on several threads
+        self._lock = Lock()  # files are read, changed and written back on several threads
         self.equivocations = len(self.evidence().equivocations)
 
     def origin(self) -> ForkOrigin:
-        """Where the log comes from, if this hub is a fork: clients verify the part that was kept with it."""
+        """The origin of a fork. Clients verify the entries that were kept with it."""
         if not self._folders.origin.exists():
             raise Refused("E.NOT_FOUND", "this hub is not a fork")
         return ForkOrigin.decode(safe_open.read(self._folders.origin))
 
     def checkpoints(self, label: bytes, from_seq: int | None) -> CheckpointList:
-        """A page of the regular checkpoints of a label: the latest, or the first that reach as far as `from_seq`."""
+        """A page of the regular checkpoints of a label: the latest, or those from the chunk with `from_seq` on."""
         with self._index.read() as rows:
             ends = rows.chunk_ends(label, from_seq, MAX_PAGE_ITEMS)
         return CheckpointList(label, tuple(self._checkpoint(label, upto_seq) for upto_seq in ends))
 
     def add_witness(self, body: bytes, as_json: bool) -> Response:
-        """Store a known witness's signature with the checkpoint it is for, and its key beside that."""
-        asked = responses.checked(WitnessRequest, body, as_json)
-        if asked.witness_pk not in self._witnesses:
-            raise Refused("E.FORBIDDEN", "the operator does not know this witness")
+        """Store the signature of a known witness in its checkpoint, and the key beside it."""
+        request = responses.decode_request(WitnessRequest, body, as_json)
+        if request.witness_pk not in self._witnesses:
+            raise Refused("E.FORBIDDEN", "this witness is not in the hub's list of witnesses")
         with self._lock:
-            return responses.answer(self._witnessed(asked), as_json=as_json)
+            return responses.answer(self._witnessed(request), as_json=as_json)
 
-    def _witnessed(self, asked: WitnessRequest) -> Checkpoint:
-        checkpoint = self._checkpoint(asked.label, asked.upto_seq)
-        known = checkpoint_keys.read_witnesses(self._folders, asked.label, asked.upto_seq)
+    def _witnessed(self, request: WitnessRequest) -> Checkpoint:
+        checkpoint = self._checkpoint(request.label, request.upto_seq)
+        known = checkpoint_keys.read_witnesses(self._folders, request.label, request.upto_seq)
         digest, sigs = checkpoint.signing_digest(), checkpoint.witness_sigs or ()
-        signing.verify(asked.witness_pk, digest, asked.sig, "witness signature")
-        # A key can sign in many ways. One of them is its word; more would take the places of others.
-        if not any(signing.is_valid(asked.witness_pk, digest, sig) for sig in sigs):
+        signing.verify(request.witness_pk, digest, request.sig, "witness signature")
+        # A key can produce many valid signatures. Store one per witness: more would use up the places of others.
+        if not any(signing.is_valid(request.witness_pk, digest, sig) for sig in sigs):
             if len(sigs) >= MAX_WITNESS_SIGS:
-                raise Refused("E.LIMIT", "this checkpoint has as many witnesses as it can carry")
-            checkpoint = replace(checkpoint, witness_sigs=(*sigs, asked.sig))
-            self._disk.write_file(self._folders.checkpoint(asked.label, asked.upto_seq), checkpoint.encode())
-        # Also where it was there: whoever wrote it may not have lived to this line.
+                raise Refused("E.LIMIT", "this checkpoint already has the maximum number of witness signatures")
+            checkpoint = replace(checkpoint, witness_sigs=(*sigs, request.sig))
+            self._disk.write_file(self._folders.checkpoint(request.label, request.upto_seq), checkpoint.encode())
+        # Also if the signature was stored before: an earlier process may have crashed before this line.
         self._disk.sync_folder(self._folders.log)
-        if asked.witness_pk not in known:
-            known = (*known, asked.witness_pk)
-        checkpoint_keys.write_witnesses(self._disk, self._folders, asked.label, asked.upto_seq, known)
+        if request.witness_pk not in known:
+            known = (*known, request.witness_pk)
+        checkpoint_keys.write_witnesses(self._disk, self._folders, request.label, request.upto_seq, known)
         return checkpoint
 
-    def keep_equivocation(self, body: bytes, as_json: bool) -> Response:
-        """Keep two contradicting receipts, if both are this hub's: the proof outlives whoever brought it."""
-        found = responses.checked(Equivocation, body, as_json)
+    def store_equivocation(self, body: bytes, as_json: bool) -> Response:
+        """Store two contradicting receipts of this hub, so that the proof survives its reporter."""
+        found = responses.decode_request(Equivocation, body, as_json)
         self._identity.verify_receipt(found.first)
         self._identity.verify_receipt(found.second)
-        # Either order proves the same.
+        # The order of the two does not matter.
         encoded = min(found.encode(), Equivocation(found.second, found.first).encode())
         path = self._folders.evidence / _evidence_name(encoded)
         with self._lock:
             if not path.exists():
                 if self.equivocations >= MAX_EVIDENCE:
-                    raise Refused("E.LIMIT", "this hub is proved to equivocate often enough")
+                    raise Refused("E.LIMIT", "this hub already stores the maximum number of equivocation proofs")
                 self._disk.write_file(path, encoded)
                 self.equivocations += 1
                 self._proved(found)
@@ -103,15 +103,15 @@ class WitnessRecords:
         return responses.answer(found, as_json=as_json)
 
     def evidence(self) -> EquivocationList:
-        """All proofs of this hub's own faults. One that has rotted, or never was one, is for fsck to tell of."""
+        """All valid proofs of this hub's contradictions. fsck reports damaged ones."""
         found = map(_evidence_in, sorted(self._folders.evidence.glob("equivocation-*.cbor")))
         return EquivocationList(tuple(islice((one for one in found if one is not None), MAX_EVIDENCE)))
 
     def get_attachment(self, coid: bytes) -> Response:
-        """A large one is mapped: it is read as the peer takes it."""
+        """A large attachment is mapped, and read while it is sent."""
         sealed = self._attachments.mapped(coid)
         if sealed is None:
-            raise Refused("E.NOT_FOUND", "there is no attachment of that name")
+            raise Refused("E.NOT_FOUND", "there is no attachment with that coid")
         return Response(200, sealed, OCTETS)
 
     def _checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:

@@ -181,8 +181,8 @@ def warning(made: HubConfig) -> str | None:
         found.append(
             "no --issuer says whose capabilities count: nobody can write, save with one authorised here before"
         )
-    files = fd_limit.allowed()
-    fits = fd_limit.fitting(made, files).http.max_connections
+    files = fd_limit.hard_limit()
+    fits = fd_limit.fit_connections(made, files).http.max_connections
     if fits < made.http.max_connections:
         found.append(
             f"with {files} open files (ulimit -Hn) it takes {fits} connections, not {made.http.max_connections}"

@@ -45,7 +45,7 @@ _COLLECT_EVERY = (20_000, 20, 50)
 def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` hears the address once it is open."""
     files = fd_limit.raise_limit()
-    asked, config = config, fd_limit.fitting(config, files)
+    asked, config = config, fd_limit.fit_connections(config, files)
     try:
         service = HubService(config)
     except Unavailable as error:

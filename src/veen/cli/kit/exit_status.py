@@ -41,7 +41,7 @@ _CHECK_PATH = "check that the path is right and that you may use it"
 # What the system says of a path that was given, behind an error that names the file.
 _OF_PATHS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 # As a hub says it of its own data.
-_DAMAGED = "what the hub keeps is damaged"
+_DAMAGED = "stored data of the hub is damaged"
 _DAMAGED_HUB = "whoever runs the hub finds out more with veen fsck DIR, while it is stopped"
 
 HINTS: dict[type[Exception], str] = {

@@ -1,4 +1,4 @@
-"""What makes Spark find the format `veen` by itself: it looks for modules named so, and for this class in them."""
+"""Makes Spark find the format `veen`: Spark imports modules named `pyspark_*` and uses their `DefaultSource`."""
 
 from veen.pipeline.datasource import VeenSource as DefaultSource
 

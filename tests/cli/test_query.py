@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.runner import Ran, Veen
-from tests.query.query_fixture import COUNT, LOGIN, WEB, Office, asking, office
+from tests.query.query_fixture import COUNT, LOGIN, WEB, QuerySetup, asking, query_setup
 from veen.cli.query.render_result import TimeCounts, svg
 from veen.query import digest
 
@@ -22,7 +22,7 @@ from veen.query import digest
 class Desk:
     """Someone who asks, with a token in a file."""
 
-    def __init__(self, veen: Veen, at: Office, who: str, tmp: Path) -> None:
+    def __init__(self, veen: Veen, at: QuerySetup, who: str, tmp: Path) -> None:
         self.veen = veen
         self.office = at
         self.token_file = tmp / f"{who}.token"
@@ -47,13 +47,13 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    with office(tmp_path_factory.mktemp("office")) as made, made.serving():
+def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuerySetup]:
+    with query_setup(tmp_path_factory.mktemp("office")) as made, made.serving():
         yield made
 
 
 @pytest.fixture
-def alice(veen: Veen, at: Office, tmp_path: Path) -> Desk:
+def alice(veen: Veen, at: QuerySetup, tmp_path: Path) -> Desk:
     return Desk(veen, at, "alice", tmp_path)
 
 
@@ -239,12 +239,12 @@ def test_a_query_is_asked_again(alice: Desk, veen: Veen) -> None:
     assert found["agrees"] is True
     assert (found["rows_hash"], found["evidence_hash"]) == (digest["rows_hash"], digest["evidence_hash"])
     missing = veen("query", "replay", "q-none", "--tables", alice.office.tables, *alice.hub)
-    assert (missing.status, "no query" in missing.error) == (6, True)
+    assert (missing.status, "no readable query" in missing.error) == (6, True)
 
 
 def test_a_service_that_lies_about_rows_is_caught(veen: Veen, place: Path, tmp_path: Path) -> None:
     """Rows, digest and job are changed together: the service believes them, the log does not."""
-    with office(place) as at:
+    with query_setup(place) as at:
         alice = Desk(veen, at, "alice", tmp_path)
         with at.serving():
             made = completed(alice, "--scope", WEB, "--field", "subject_id")["result_digest"]
@@ -256,13 +256,13 @@ def test_a_service_that_lies_about_rows_is_caught(veen: Veen, place: Path, tmp_p
         with at.serving():
             assert alice.does("result", made["result_id"], "--json").json()["rows"][1]["subject_id"] == "user:2"
             ran = alice.fails("verify", made["result_id"], *alice.hub)
-            assert (ran.status, "is not what the service shows" in ran.error) == (4, True)
+            assert (ran.status, "differs from what the service shows" in ran.error) == (4, True)
         found = veen.done("query", "replay", made["query_id"], "--tables", at.tables, *alice.hub, "--json").json()
         assert found["agrees"] is True
 
 
 def test_tables_that_were_changed_do_not_agree(veen: Veen, place: Path, tmp_path: Path) -> None:
-    with office(place) as at:
+    with query_setup(place) as at:
         alice = Desk(veen, at, "alice", tmp_path)
         with at.serving():
             query_id = completed(alice, "--scope", WEB)["result_digest"]["query_id"]

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, from the pyspark that is installed: a master and workers as processes."""
+"""A standalone Spark cluster on loopback from the installed pyspark: master and workers as processes."""
 
 import os
 import re
@@ -21,7 +21,7 @@ _REGISTERED = re.compile(r"Successfully registered with master")
 
 @dataclass
 class Cluster:
-    """Its address, and its workers, each in a process group of its own so that all of one can be killed."""
+    """The address and the workers, each in its own process group, so that a whole worker can be killed."""
 
     folder: Path
     url: str = ""
@@ -46,24 +46,24 @@ class Cluster:
             process.stderr.close()
 
     def _spawn(self, ready: re.Pattern[str], kind: str, *arguments: str) -> tuple[int, str]:
-        """Start a daemon of Spark and wait until it says that it is ready; its first match."""
+        """Start a Spark daemon and wait for the line that says it is ready; returns the match."""
         command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", *arguments]
         process = subprocess.Popen(
             command, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=self.folder
         )
         self.processes.append(process)
         assert process.stderr
-        said = []
+        lines = []
         for line in process.stderr:
-            said.append(line)
+            lines.append(line)
             found = ready.search(line)
             if found:
                 return process.pid, found[found.lastindex or 0]
-        raise AssertionError("".join(said))
+        raise AssertionError("".join(lines))
 
 
 def environment() -> dict[str, str]:
-    """What processes of the cluster must know to run our code."""
+    """The environment in which cluster processes can run our code."""
     home = java_runtime.java_home()
     made = {**os.environ, "SPARK_HOME": str(HOME), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     made |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}

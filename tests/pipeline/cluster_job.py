@@ -1,4 +1,4 @@
-"""A job as a user would run it, against whatever master it is given; on request a worker is killed in the middle of it.
+"""A job as a user would run it, on a given master; optionally a worker is killed in between.
 
 python -m tests.pipeline.cluster_job MASTER DIR [WORKER-PID]
 """

@@ -1,4 +1,4 @@
-"""Logs that the pipeline is tried on, and one Spark session for all tests of a worker."""
+"""Logs for the pipeline tests, and one Spark session per test process."""
 
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from veen.core import Limits
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What a test needs of Spark: it lives for a minute.
+# Settings for a short-lived Spark session.
 QUICK = {
     "spark.driver.memory": "1g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -27,14 +27,14 @@ SMALL = Limits(max_msg_bytes=4096, max_chunk_bytes=8192, max_checkpoint_interval
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """A folder that is quick to write to."""
+    """A folder on a fast filesystem."""
     with tempfile.TemporaryDirectory(dir=SCRATCH if SCRATCH.is_dir() else None) as folder:
         yield Path(folder)
 
 
 @pytest.fixture(scope="session")
 def log(tmp_path_factory: pytest.TempPathFactory) -> BigLog:
-    """Sixty entries on two streams in chunks of seven: seven seconds, ten entries in each."""
+    """Sixty entries on two streams in chunks of seven; ten entries per second of hub time."""
     made = BigLog(tmp_path_factory.mktemp("log") / "hub", streams=2, clients=3, limits=SMALL, per_sec=10)
     made.grow(61)
     return made
@@ -42,7 +42,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> BigLog:
 
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
-    """Spark on two cores, started once for a worker."""
+    """Spark on two cores, started once per test process."""
     pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
     from veen.pipeline import session
 

@@ -1,4 +1,4 @@
-"""Ways to damage a data directory, and what an audit says of it."""
+"""Ways to damage a data directory, and the findings of an audit."""
 
 import random
 import shutil
@@ -14,14 +14,14 @@ from veen.storage.fsck_report import Finding, Severity
 Damage = Callable[[Path], None]
 
 
-def look(*roots: Path, pin: bytes | None = None) -> Audit:
+def run_audit(*roots: Path, pin: bytes | None = None) -> Audit:
     """An audit in this process."""
     return audit([str(root) for root in roots], in_processes(1), join_inline, pin=pin)
 
 
 def findings(root: Path) -> list[Finding]:
-    """What is worse than left over."""
-    found = look(root).directories[0].findings
+    """The findings that are worse than leftovers."""
+    found = run_audit(root).directories[0].findings
     return [finding for finding in found if finding.severity is not Severity.LEFTOVER]
 
 

@@ -1,4 +1,4 @@
-"""What no chunk shows by itself: clients' numbers and the hub's clock go on from one chunk to the next."""
+"""Client sequences and hub time must continue across chunks."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from tests.pipeline.damage import findings
 
 
 class CarelessHub(BigLog):
-    """A hub that signs whatever it is told to, with a tree that holds."""
+    """A hub that signs anything, with a valid tree."""
 
     def jump(self, by: int) -> None:
-        """Let one client's numbers leave some out."""
+        """Skip some numbers of one client."""
         for place in list(self._seqs):
             if place[0] == 0:
                 self._seqs[place] += by
@@ -29,14 +29,14 @@ def hub(place: Path) -> CarelessHub:
     return made
 
 
-def test_a_client_seq_that_was_left_out_between_two_chunks_is_found(hub: CarelessHub) -> None:
+def test_a_client_seq_skipped_between_two_chunks_is_found(hub: CarelessHub) -> None:
     hub.jump(1)
     hub.grow(SMALL.max_checkpoint_interval)
     (found,) = findings(hub.folders.root)
     assert (found.stream_seq, found.what) == (9, "order: client_seq 6 follows 4")
 
 
-def test_a_client_seq_that_comes_again_in_a_later_chunk_is_found(hub: CarelessHub) -> None:
+def test_a_client_seq_repeated_in_a_later_chunk_is_found(hub: CarelessHub) -> None:
     hub.jump(-1)
     hub.grow(SMALL.max_checkpoint_interval)
     assert [(one.stream_seq, one.what) for one in findings(hub.folders.root)] == [(9, "order: client_seq 4 follows 4")]

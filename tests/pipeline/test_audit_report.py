@@ -1,4 +1,4 @@
-"""What an audit leaves: a report in one form, a page that stands alone, a statement that holds for that report only."""
+"""The outputs of an audit: a canonical report, a self-contained page, and a statement for that report only."""
 
 import re
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
@@ -11,7 +11,7 @@ import pytest
 
 from bench.big_log import BigLog
 from tests.cli.runner import Veen
-from tests.pipeline.damage import copied, flip, look
+from tests.pipeline.damage import copied, flip, run_audit
 from veen.core import Malformed, SigningKey, Unverified
 from veen.pipeline.audit import audit_runner, in_processes, page_of, report_of, report_page, sign
 from veen.pipeline.audit.audit_report import AuditStatement, JsonObject, decode, encode
@@ -35,10 +35,10 @@ def veen(tmp_path: Path) -> Veen:
 
 
 def made(*roots: Path) -> JsonObject:
-    return report_of(look(*roots), 1_700_000_000, "a test")
+    return report_of(run_audit(*roots), 1_700_000_000, "a test")
 
 
-def test_a_report_counts_what_there_is(log: BigLog) -> None:
+def test_a_report_counts_entries_chunks_and_findings(log: BigLog) -> None:
     found: dict[str, Any] = made(log.folders.root)
     (one,) = found["directories"]
     assert (found["verdict"], found["entries"], one["failed"], one["unchecked"]) == ("sound", 61, 0, 0)
@@ -49,7 +49,7 @@ def test_a_report_counts_what_there_is(log: BigLog) -> None:
     }
 
 
-def test_a_report_has_one_form(log: BigLog) -> None:
+def test_a_report_has_a_canonical_form(log: BigLog) -> None:
     data = encode(made(log.folders.root))
     assert encode(decode(data)) == data
     for other in (data + b"\n", b"{}", data.replace(b"veen.audit.v1", b"veen.audit.v2"), data[:-1]):
@@ -57,7 +57,7 @@ def test_a_report_has_one_form(log: BigLog) -> None:
             decode(other)
 
 
-def test_a_statement_holds_for_its_report_and_no_other(log: BigLog, damaged: Path) -> None:
+def test_a_statement_is_valid_for_its_report_and_no_other(log: BigLog, damaged: Path) -> None:
     data, other = encode(made(log.folders.root)), encode(made(damaged))
     found = AuditStatement.decode(sign(AUDITOR, data).encode())
     found.verify(data)
@@ -69,7 +69,7 @@ def test_a_statement_holds_for_its_report_and_no_other(log: BigLog, damaged: Pat
         found.verify(data, bytes(32))
 
 
-def test_a_statement_with_any_bit_flipped_does_not_hold(log: BigLog) -> None:
+def test_a_statement_with_any_flipped_bit_is_invalid(log: BigLog) -> None:
     data = encode(made(log.folders.root))
     sound = sign(AUDITOR, data).encode()
     for at in range(len(sound)):
@@ -97,7 +97,7 @@ class Tags(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_the_page_stands_alone_and_shows_each_plot(log: BigLog, damaged: Path) -> None:
+def test_the_page_is_self_contained_and_has_each_plot(log: BigLog, damaged: Path) -> None:
     page = page_of(made(log.folders.root, damaged))
     tags = Tags()
     tags.feed(page)
@@ -110,7 +110,7 @@ def test_the_page_stands_alone_and_shows_each_plot(log: BigLog, damaged: Path) -
     assert "client_sig" in page
 
 
-def test_the_page_says_when_by_what_and_whether_it_is_signed(log: BigLog) -> None:
+def test_the_page_shows_time_version_and_auditor(log: BigLog) -> None:
     report = made(log.folders.root)
     assert f"Made 2023-11-14 22:13 UTC by VEEN {report['version']}, not signed." in page_of(report)
     assert f"for the auditor <code>{AUDITOR.public_key.hex()}</code>" in page_of(report, AUDITOR.public_key)
@@ -143,8 +143,8 @@ def test_the_page_of_an_empty_log_can_be_made(place: Path) -> None:
     assert "sound" in page_of(made(empty.folders.root))
 
 
-def test_an_outcome_travels_as_it_is(log: BigLog, damaged: Path) -> None:
-    for directory in look(log.folders.root, damaged).directories:
+def test_an_outcome_survives_encoding(log: BigLog, damaged: Path) -> None:
+    for directory in run_audit(log.folders.root, damaged).directories:
         for links in directory.labels.values():
             for link in links:
                 assert PieceOutcome.decode(link.outcome.encode()) == link.outcome
@@ -153,8 +153,8 @@ def test_an_outcome_travels_as_it_is(log: BigLog, damaged: Path) -> None:
 def test_the_command_reports_signs_and_verifies(veen: Veen, log: BigLog, tmp_path: Path) -> None:
     veen.done("keygen", "--out", tmp_path / "me", "--no-passphrase")
     out = tmp_path / "audited"
-    told = veen.done("audit", log.folders.root, "--workers", "1", "--out", out, "--sign", "--client", tmp_path / "me")
-    assert told.facts()["verdict"] == "sound"
+    ran = veen.done("audit", log.folders.root, "--workers", "1", "--out", out, "--sign", "--client", tmp_path / "me")
+    assert ran.facts()["verdict"] == "sound"
     assert sorted(path.name for path in out.iterdir()) == ["report.html", "report.json", "statement.cbor"]
     unnamed = veen("audit", "verify", out, "--json")
     assert (unnamed.status, unnamed.json()["verdict"]) == (4, "unverified: no auditor was named")
@@ -172,10 +172,10 @@ def test_the_command_reports_signs_and_verifies(veen: Veen, log: BigLog, tmp_pat
     assert veen("audit", "verify", out, "--auditor", "00" * 32).status == 4
 
 
-def test_the_command_says_what_is_damaged_by_its_status(veen: Veen, log: BigLog, damaged: Path) -> None:
-    told = veen("audit", damaged, "--workers", "1", "--json")
-    assert told.status == 8
-    (one,) = told.json()["directories"]
+def test_the_exit_status_of_the_command_reports_damage(veen: Veen, log: BigLog, damaged: Path) -> None:
+    ran = veen("audit", damaged, "--workers", "1", "--json")
+    assert ran.status == 8
+    (one,) = ran.json()["directories"]
     assert {finding["stream_seq"] for finding in one["findings"]} == {3}
     assert veen("audit", log.folders.root, "--pin", "00" * 32).status == 8
 
@@ -187,51 +187,51 @@ def test_the_command_uses_several_processes(veen: Veen, place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--sign",), "written into a folder"),
         (("--master", "local[1]"), "are Spark's"),
         (("--workers", "0"), "workers"),
     ],
 )
-def test_the_command_refuses_what_does_not_fit_together(
-    veen: Veen, log: BigLog, arguments: tuple[str, ...], said: str
+def test_the_command_rejects_contradictory_options(
+    veen: Veen, log: BigLog, arguments: tuple[str, ...], expected: str
 ) -> None:
-    told = veen("audit", log.folders.root, *arguments)
-    assert told.status == 2
-    assert said in told.error
+    ran = veen("audit", log.folders.root, *arguments)
+    assert ran.status == 2
+    assert expected in ran.error
 
 
-def test_a_report_that_is_there_stays_with_its_signature(veen: Veen, log: BigLog, tmp_path: Path) -> None:
+def test_an_existing_report_is_kept_with_its_signature(veen: Veen, log: BigLog, tmp_path: Path) -> None:
     veen.done("keygen", "--out", tmp_path / "me", "--no-passphrase")
     out, hub = tmp_path / "audited", log.folders.root
     veen.done("audit", hub, "--workers", "1", "--out", out, "--sign", "--client", tmp_path / "me")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     assert AUDITOR.public_key.hex() not in before["report.html"].decode()
     assert "for the auditor" in before["report.html"].decode()
-    told = veen("audit", hub, "--workers", "1", "--out", out)
-    assert (told.status, "is there already" in told.error) == (2, True)
+    ran = veen("audit", hub, "--workers", "1", "--out", out)
+    assert (ran.status, "is there already" in ran.error) == (2, True)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     for name in ("report.json", "report.html"):
         (out / name).unlink()
     assert veen("audit", hub, "--workers", "1", "--out", out).status == 2
 
 
-def test_a_report_that_nobody_signed_is_called_so(veen: Veen, log: BigLog, tmp_path: Path) -> None:
+def test_an_unsigned_report_is_reported_as_unsigned(veen: Veen, log: BigLog, tmp_path: Path) -> None:
     veen.done("audit", log.folders.root, "--workers", "1", "--out", tmp_path / "audited")
-    told = veen("audit", "verify", tmp_path / "audited")
-    assert told.status == 6
-    assert "is not signed" in told.error
-    assert "--sign" in told.err
+    ran = veen("audit", "verify", tmp_path / "audited")
+    assert ran.status == 6
+    assert "is not signed" in ran.error
+    assert "--sign" in ran.err
 
 
-def test_what_is_no_data_directory_is_refused_and_not_called_damaged(veen: Veen, log: BigLog, tmp_path: Path) -> None:
+def test_a_path_without_data_directory_is_rejected_and_not_damaged(veen: Veen, log: BigLog, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_bytes(b"x")
-    for name, said in (("nowhere", "not a hub's data"), ("empty", "not a hub's data"), ("file", "cannot be read")):
-        told = veen("audit", log.folders.root, tmp_path / name, "--out", tmp_path / "audited")
-        assert told.status == 6
-        assert said in told.error
+    for name, expected in (("nowhere", "not a hub's data"), ("empty", "not a hub's data"), ("file", "cannot be read")):
+        ran = veen("audit", log.folders.root, tmp_path / name, "--out", tmp_path / "audited")
+        assert ran.status == 6
+        assert expected in ran.error
     assert not (tmp_path / "audited").exists()
 
 
@@ -241,15 +241,15 @@ def test_a_data_directory_that_lost_a_part_is_damaged(damaged: Path, lost: str) 
     assert made(damaged)["verdict"] == "damaged"
 
 
-def test_an_audit_tells_how_far_it_is_while_a_piece_is_gone_through(place: Path) -> None:
-    big, told = BigLog(place / "hub"), list[tuple[int, int]]()
+def test_an_audit_reports_progress_within_a_piece(place: Path) -> None:
+    big, reports = BigLog(place / "hub"), list[tuple[int, int]]()
     big.grow(700)
-    audit([str(big.folders.root)], in_processes(1, lambda done, total: told.append((done, total))), join_inline)
-    assert told == [(256, 700), (512, 700), (700, 700)]
+    audit([str(big.folders.root)], in_processes(1, lambda done, total: reports.append((done, total))), join_inline)
+    assert reports == [(256, 700), (512, 700), (700, 700)]
 
 
 class HeldPool(ProcessPoolExecutor):
-    """Workers that get no further than their first report until they were told to end."""
+    """Workers that stop at their first progress report until the audit is interrupted."""
 
     begun: ClassVar[list["HeldPool"]] = []
 
@@ -270,7 +270,7 @@ class HeldPool(ProcessPoolExecutor):
         super().shutdown(wait, cancel_futures=cancel_futures)
 
 
-def test_an_interrupt_ends_an_audit_long_before_it_is_done(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_an_audit_early(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big = BigLog(place / "hub", streams=2)
     big.grow(6_000)
     monkeypatch.setattr(audit_runner, "ProcessPoolExecutor", HeldPool)
@@ -289,7 +289,7 @@ def test_an_interrupt_ends_an_audit_long_before_it_is_done(place: Path, monkeypa
     assert pool.counted.value < 6_000 / 2
 
 
-def test_a_hub_by_its_address_is_no_data_directory(veen: Veen) -> None:
-    told = veen("audit", "http://127.0.0.1:1")
-    assert told.status == 3
-    assert "is the address of a hub" in told.error
+def test_the_address_of_a_hub_is_not_a_data_directory(veen: Veen) -> None:
+    ran = veen("audit", "http://127.0.0.1:1")
+    assert ran.status == 3
+    assert "is the address of a hub" in ran.error

@@ -41,7 +41,7 @@ def job(master: str, root: Path, *worker: int) -> dict[str, Any]:
     return found
 
 
-def test_a_cluster_comes_to_the_same_result_also_when_a_worker_is_killed_midway(tmp_path: Path) -> None:
+def test_a_cluster_gives_the_same_result_also_if_a_worker_is_killed_midway(tmp_path: Path) -> None:
     made = BigLog(tmp_path / "hub", streams=3, limits=Limits(max_checkpoint_interval=500))
     made.grow(30_000)
     assert len(plan(select(made.folders.root, parallelism=PARALLELISM))) >= 12

@@ -1,4 +1,4 @@
-"""What is planned: only what is asked for, whole entries, each once, in tasks of about equal weight."""
+"""A plan covers only the selection, whole entries, each once, in tasks of about equal weight."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_every_entry_is_planned_once(log: BigLog) -> None:
     assert all(parts[0][0] == 1 and all(a[1] + 1 == b[0] for a, b in pairwise(parts)) for parts in found.values())
 
 
-def test_a_label_and_a_range_leave_out_all_other_chunks(log: BigLog) -> None:
+def test_a_label_and_a_range_exclude_all_other_chunks(log: BigLog) -> None:
     by_label = select(log.folders.root, label=log.labels[1], seq_min=9, seq_max=16)
     by_stream = select(log.folders.root, stream="stream 1", seq_min=9, seq_max=16)
     assert ranges(pieces(by_label)) == ranges(pieces(by_stream)) == {log.labels[1]: [(9, 14), (15, 16)]}
@@ -57,7 +57,7 @@ def test_a_label_and_a_range_leave_out_all_other_chunks(log: BigLog) -> None:
         (None, BORN - 1, []),
     ],
 )
-def test_a_time_leaves_out_the_chunks_that_cannot_have_it(
+def test_a_time_range_excludes_chunks_outside_it(
     log: BigLog, ts_min: int | None, ts_max: int | None, planned: list[int]
 ) -> None:
     found = pieces(select(log.folders.root, label=log.labels[0], ts_min=ts_min, ts_max=ts_max))
@@ -83,7 +83,7 @@ def test_an_open_chunk_is_planned_as_far_as_its_entries_are_whole(log: BigLog, p
     path = sorted(root.glob("log/*-open.log"))[0]
     path.write_bytes(path.read_bytes()[:-1])
     assert sum(piece.entries for piece in pieces(select(root, verify="none"))) == 60
-    with exclusive(root / "lock"):  # as while a hub writes the last entry
+    with exclusive(root / "lock"):  # as if a hub were writing the last entry
         assert sum(piece.entries for piece in pieces(select(root))) == 60
 
 
@@ -114,11 +114,11 @@ def test_large_chunks_are_split_and_small_ones_packed() -> None:
     assert [piece for task in tasks for piece in task] == small
 
 
-def test_nothing_is_dealt_out_as_nothing() -> None:
+def test_no_pieces_give_no_tasks() -> None:
     assert deal([], 2) == []
 
 
-def test_options_say_what_a_selection_says() -> None:
+def test_a_selection_survives_the_conversion_to_options() -> None:
     made = Selection(
         paths=("a b", "s3://bucket/x,y"),
         labels=(bytes(32), b"\x01" * 32),
@@ -139,7 +139,7 @@ def test_options_say_what_a_selection_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "expected"),
     [
         ({}, "no path is given"),
         ({"path": "x", "colour": "red"}, "unknown option colour"),
@@ -152,13 +152,13 @@ def test_options_say_what_a_selection_says() -> None:
         ({"path": "x", "columns": "ok"}, "column ok exists only with verify=entry"),
     ],
 )
-def test_what_cannot_be_selected_is_refused_with_a_hint(options: dict[str, str], said: str) -> None:
-    with pytest.raises(Malformed, match=said) as raised:
+def test_invalid_options_are_rejected_with_a_hint(options: dict[str, str], expected: str) -> None:
+    with pytest.raises(Malformed, match=expected) as raised:
         selection(options)
     assert raised.value.__notes__
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_source_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be read"):
         plan(select(tmp_path / "nowhere"))
     with pytest.raises(Unavailable, match="cannot be reached"):

@@ -1,4 +1,4 @@
-"""Reads of damaged data directories: no false row is called true, and no entry is missing in silence."""
+"""Reads of damaged data directories never mark a wrong row as ok and never skip an entry silently."""
 
 import shutil
 from collections import Counter
@@ -13,7 +13,7 @@ import pytest
 from bench.big_log import BORN, BigLog
 from tests.hub.client import running
 from tests.pipeline.conftest import SMALL
-from tests.pipeline.damage import Damage, copied, flip, frames, look, rewrite, swap
+from tests.pipeline.damage import Damage, copied, flip, frames, rewrite, run_audit, swap
 from tests.storage.hubs import PACKED, History, Hub, QuickDisk, receipts, small_history
 from veen.core import Mmr, Msg, Unavailable, Unverified, VeenError, mmr
 from veen.pipeline import plan, select
@@ -72,7 +72,7 @@ def swapped_files(pattern: str, one: int, other: int) -> Damage:
 
 
 def cut(path: Path, entries: int) -> None:
-    """Without its last entries."""
+    """Remove the last entries."""
     rewrite(path, frames(path)[:-entries])
 
 
@@ -122,7 +122,7 @@ def in_chunk(change: str) -> Damage:
 
 
 def split_chunk_with_summary(root: Path) -> None:
-    """The second half of a chunk once more, as a chunk of its own with all that stands beside one."""
+    """Add the second half of a chunk again, as a chunk of its own with all artifacts."""
     path = chunks(root)[0]
     name = ChunkName.parse(path.name)
     assert name
@@ -137,8 +137,8 @@ def split_chunk_with_summary(root: Path) -> None:
             hashes.append(opened.entry_hash)
     half = path.with_name(ChunkName(name.label, 5, 7).file_name())
     rewrite(half, entries[4:])
-    told = ChunkSummary(name.label, 5, 7, mmr.root_of(tree.peaks), 3, half.stat().st_size, hashes.root())
-    folders.summary(name.label, 5, 7).write_bytes(told.encode())
+    summary = ChunkSummary(name.label, 5, 7, mmr.root_of(tree.peaks), 3, half.stat().st_size, hashes.root())
+    folders.summary(name.label, 5, 7).write_bytes(summary.encode())
 
 
 def binding_of_another_label(root: Path) -> None:
@@ -171,13 +171,13 @@ def without_chunk(at: int, *, beside: bool = False) -> Damage:
 
 
 def without_tail(root: Path) -> None:
-    """The last closed chunk, all that stands beside it, and the open chunk."""
+    """Remove the last closed chunk with its artifacts, and the open chunk."""
     open_chunk(root).unlink()
     without_chunk(-1, beside=True)(root)
 
 
 HEADER = 82
-# What is done, and what a full read then says; None where every entry is still there and true.
+# Each damage, and the error of a full read; None if every entry is still readable and valid.
 DAMAGES: dict[str, tuple[Damage, str | None]] = {
     "nothing": (lambda root: None, None),
     "bit of a header's version": (flipped(0), "entry 11: entry_hash"),
@@ -247,7 +247,7 @@ def truth(root: Path) -> Entries:
 
 
 def found(root: object, **given: Any) -> list[dict[str, Any]]:
-    """All rows, as Spark would have them."""
+    """All rows, as Spark would get them."""
     made = select(str(root), **given)
     return [dict(zip(made.shown(), row, strict=True)) for task in plan(made) for row in rows(task, made)]
 
@@ -259,16 +259,16 @@ def sound(log: BigLog) -> Entries:
     return entries
 
 
-def check_full(root: Path, said: str | None, sound: Entries) -> None:
-    if said is None:
+def check_full(root: Path, expected: str | None, sound: Entries) -> None:
+    if expected is None:
         assert truth(root) == sound
         return
-    with pytest.raises(VeenError, match=said):
+    with pytest.raises(VeenError, match=expected):
         found(root)
 
 
 def check_entry(given: list[dict[str, Any]], sound: Entries, *, damaged: bool) -> None:
-    """Each true row is an entry of the sound log, once; each run of entries without one begins with a flagged row."""
+    """Each ok row is an entry of the sound log, once; each gap begins with a flagged row."""
     true = Counter((row["label"], row["stream_seq"]) for row in given if row["ok"])
     assert not {place for place, count in true.items() if count > 1}
     assert all(sound[row["label"], row["stream_seq"]] == (row["msg"], row["receipt"]) for row in given if row["ok"])
@@ -284,13 +284,13 @@ def check_entry(given: list[dict[str, Any]], sound: Entries, *, damaged: bool) -
 def test_a_full_read_of_a_damaged_directory_names_the_place(
     log: BigLog, place: Path, sound: Entries, name: str
 ) -> None:
-    damage, said = DAMAGES[name]
+    damage, expected = DAMAGES[name]
     root = copied(log.folders.root, place / "hub")
     damage(root)
-    check_full(root, said, sound)
+    check_full(root, expected, sound)
 
 
-# Files that speak of a chunk: a read of entries does not need them.
+# Artifacts of chunks, which a read of entries does not need.
 BESIDE = {
     "bit of a summary", "bit of a checkpoint", "summaries swapped", "checkpoints swapped", "summary removed",
     "checkpoint removed",
@@ -298,17 +298,17 @@ BESIDE = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_read_by_entries_of_a_damaged_directory_flags_what_is_not_true(
-    log: BigLog, place: Path, sound: Entries, name: str
-) -> None:
-    damage, said = DAMAGES[name]
+def test_a_read_with_verify_entry_flags_damaged_rows(log: BigLog, place: Path, sound: Entries, name: str) -> None:
+    damage, expected = DAMAGES[name]
     root = copied(log.folders.root, place / "hub")
     damage(root)
-    check_entry(found(root, verify="entry"), sound, damaged=said is not None and name not in BESIDE)
+    check_entry(found(root, verify="entry"), sound, damaged=expected is not None and name not in BESIDE)
 
 
 GAPS = [
-    name for name, (_, said) in DAMAGES.items() if said and name.endswith("removed") and ("to" in said or "end" in said)
+    name
+    for name, (_, error) in DAMAGES.items()
+    if error and name.endswith("removed") and ("to" in error or "end" in error)
 ]
 
 
@@ -327,7 +327,7 @@ def test_a_range_that_does_not_touch_the_gap_is_read(log: BigLog, place: Path, v
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 8), (14, 15), (10, 12), (14, 14), (20, 29), (1, None)])
-def test_a_range_that_touches_the_gap_is_refused_or_flagged(
+def test_a_range_that_touches_the_gap_is_rejected_or_flagged(
     log: BigLog, place: Path, first: int, last: int | None
 ) -> None:
     root = copied(log.folders.root, place / "hub")
@@ -343,7 +343,7 @@ def test_a_range_that_touches_the_gap_is_refused_or_flagged(
     assert {row["stream_seq"] for row in flagged} == starts
 
 
-def test_a_time_that_the_gap_may_be_of_is_refused_and_another_is_read(log: BigLog, place: Path) -> None:
+def test_a_time_range_that_may_touch_the_gap_is_rejected_and_another_is_read(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     label = label_of(root)
     times = {row["stream_seq"]: row["hub_ts"] for row in found(root, label=label)}
@@ -356,8 +356,8 @@ def test_a_time_that_the_gap_may_be_of_is_refused_and_another_is_read(log: BigLo
 
 
 @pytest.mark.parametrize(("first", "ts_max"), [(15, BORN + 5), (22, BORN + 4)])
-def test_a_time_that_nobody_signed_does_not_leave_out_chunks(log: BigLog, place: Path, first: int, ts_max: int) -> None:
-    """The chunks of a time are found by the times of first entries, so those are verified."""
+def test_an_unsigned_time_does_not_exclude_chunks(log: BigLog, place: Path, first: int, ts_max: int) -> None:
+    """Chunks are selected by the times of their first entries, so those receipts are verified."""
     root = copied(log.folders.root, place / "hub")
     path = chunks(root)[(first - 1) // 7]
     assert f"-{first:020d}-" in path.name
@@ -385,7 +385,7 @@ def test_gaps_between_compressed_chunks_are_found(place: Path, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", GAPS)
-def test_gaps_are_found_in_a_directory_that_is_far_away(log: BigLog, place: Path, name: str) -> None:
+def test_gaps_are_found_in_a_remote_directory(log: BigLog, place: Path, name: str) -> None:
     pytest.importorskip("pyarrow")
     root = copied(log.folders.root, place / "hub")
     near, far = DirectoryChunks(str(root)), DirectoryChunks(str(root))
@@ -397,14 +397,14 @@ def test_gaps_are_found_in_a_directory_that_is_far_away(log: BigLog, place: Path
     assert gaps == extent_of(near, near.metadata(), None).gaps
 
 
-def test_without_verification_what_is_there_is_read(log: BigLog, place: Path) -> None:
+def test_without_verification_existing_entries_are_read(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     without_chunk(CHUNK)(root)
     assert len(found(root, verify="none")) == 54
 
 
 def test_a_copy_of_chunks_alone_is_read_as_far_as_they_go(log: BigLog, place: Path) -> None:
-    """Nothing in such a copy shows what came after its last chunk; what is missing before it shows."""
+    """Such a copy cannot prove entries after its last chunk, but gaps before it show."""
     root = copied(log.folders.root, place / "hub")
     shutil.rmtree(root / "index")
     shutil.rmtree(root / "journal")
@@ -430,7 +430,7 @@ def test_a_checkpoint_index_proves_a_tail_where_there_is_no_binding(log: BigLog,
         found(root)
 
 
-def test_a_fork_without_a_label_of_its_origin_is_incomplete(log: BigLog, place: Path) -> None:
+def test_a_fork_that_lacks_a_label_of_its_origin_is_incomplete(log: BigLog, place: Path) -> None:
     fork.fork(QuickDisk(), copied(log.folders.root, place / "source"), place / "hub", None, BORN + 100)
     root = place / "hub"
     assert len(found(root)) == 61
@@ -472,9 +472,7 @@ def test_a_log_that_is_behind_its_journal_is_not_incomplete(history: History, pl
 
 
 @pytest.mark.parametrize("verify", ["entry", "full"])
-def test_what_a_crash_left_half_written_is_not_missing_where_the_journal_has_it(
-    history: History, place: Path, verify: str
-) -> None:
+def test_a_half_written_entry_is_not_missing_if_the_journal_has_it(history: History, place: Path, verify: str) -> None:
     with lagging(history, place / "hub") as hub:
         early = copied(place / "hub", place / "early")
         hub.catch_up()
@@ -483,7 +481,7 @@ def test_what_a_crash_left_half_written_is_not_missing_where_the_journal_has_it(
     for path in (late / "log").iterdir():
         name = ChunkName.parse(path.name)
         if name is None:
-            shutil.copy(path, early / "log")  # what speaks of chunks that were closed
+            shutil.copy(path, early / "log")  # artifacts of closed chunks
     for path in (late / "index" / "nodes").iterdir():
         shutil.copy(path, early / "index" / "nodes")
     assert found(early, verify=verify, columns=COLUMNS) == before
@@ -496,7 +494,7 @@ def test_what_a_crash_left_half_written_is_not_missing_where_the_journal_has_it(
             found(early)
 
 
-def test_a_chunk_before_the_open_one_is_missed_while_the_hub_runs(log: BigLog, place: Path) -> None:
+def test_a_missing_chunk_before_the_open_one_is_found_while_the_hub_runs(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     without_chunk(CHUNK)(root)
     with exclusive(root / "lock"), pytest.raises(Unverified, match="entries 8 to 14 are missing"):
@@ -527,7 +525,7 @@ def test_a_directory_is_read_while_its_hub_rolls_chunks(place: Path) -> None:
 
 
 @pytest.mark.parametrize("verify", ["none", "entry", "full"])
-def test_an_unknown_stream_is_refused_with_what_there_is(log: BigLog, verify: str) -> None:
+def test_an_unknown_stream_is_rejected_with_the_labels_found(log: BigLog, verify: str) -> None:
     with pytest.raises(Unavailable, match="stream streem 1 has no entries in") as raised:
         found(log.folders.root, stream=["stream 1", "streem 1"], verify=verify)
     notes = "\n".join(raised.value.__notes__)
@@ -554,8 +552,8 @@ def test_a_hub_that_has_no_such_stream_is_named(log: BigLog, place: Path) -> Non
             found(url, stream="nothing")
 
 
-def test_an_audit_finds_what_a_read_is_refused_for(log: BigLog, place: Path) -> None:
+def test_an_audit_finds_the_gaps_that_a_read_is_rejected_for(log: BigLog, place: Path) -> None:
     for name in GAPS:
         root = copied(log.folders.root, place / name)
         DAMAGES[name][0](root)
-        assert look(root).directories[0].findings, name
+        assert run_audit(root).directories[0].findings, name

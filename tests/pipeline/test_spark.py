@@ -1,4 +1,4 @@
-"""The format `veen` as Spark sees it: the same rows, however often and in whatever shape they are asked for."""
+"""The Spark format `veen` gives the same rows as the reader, for any query shape."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from bench.big_log import BigLog
-from tests.pipeline.damage import copied, flip, frames, look
+from tests.pipeline.damage import copied, flip, frames, run_audit
 from veen.pipeline import plan, read, read_stream, select
 from veen.pipeline.audit import audit, join_on, on_spark
 from veen.pipeline.columns import arrow_schema
@@ -43,7 +43,7 @@ def test_spark_reads_what_the_reader_reads_and_finds_the_format_by_itself(spark:
     assert collected(by_schema) == expected
 
 
-def test_a_dataframe_that_is_used_again_and_united_with_itself_counts_right(spark: "SparkSession", log: BigLog) -> None:
+def test_a_reused_dataframe_united_with_itself_counts_right(spark: "SparkSession", log: BigLog) -> None:
     frame = read(log.folders.root, spark=spark, columns=["label", "stream_seq"])
     frame.createOrReplaceTempView("entries")
     first, last = frame.where("stream_seq <= 3"), frame.where("stream_seq > 3 and stream_seq <= 8")
@@ -61,12 +61,12 @@ def test_filters_are_not_pushed_into_the_source(spark: "SparkSession") -> None:
     assert VeenReader.pushFilters is DataSourceReader.pushFilters
 
 
-def test_the_schema_of_the_batches_is_the_one_spark_makes(spark: "SparkSession", log: BigLog) -> None:
+def test_the_schema_of_the_batches_equals_sparks(spark: "SparkSession", log: BigLog) -> None:
     frame = read(log.folders.root, spark=spark, verify="entry")
     assert arrow_schema(frame.columns) == to_arrow_schema(frame.schema, timezone="UTC")
 
 
-def test_what_failed_is_a_column_and_full_verification_ends_the_job(
+def test_failures_are_a_column_and_full_verification_ends_the_job(
     spark: "SparkSession", log: BigLog, place: Path
 ) -> None:
     root = copied(log.folders.root, place / "hub")
@@ -104,7 +104,7 @@ def test_a_stream_over_a_missing_chunk_ends(spark: "SparkSession", log: BigLog, 
         query.awaitTermination()
 
 
-def test_options_that_make_no_sense_are_refused_before_anything_is_read(spark: "SparkSession", log: BigLog) -> None:
+def test_invalid_options_are_rejected_before_anything_is_read(spark: "SparkSession", log: BigLog) -> None:
     with pytest.raises(PySparkException, match="unknown option colour"):
         spark.read.format("veen").option("colour", "red").load(str(log.folders.root))
 
@@ -133,7 +133,7 @@ def test_a_growing_log_is_streamed_in_bounded_batches_each_entry_once(spark: "Sp
 
 
 @pytest.mark.slow
-def test_an_audit_on_spark_comes_to_the_same(spark: "SparkSession", log: BigLog, place: Path) -> None:
+def test_an_audit_on_spark_gives_the_same_result(spark: "SparkSession", log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     flip(sorted(root.glob("log/chunk-*-0*[0-9].log"))[2], 2000)
     flip(sorted(root.glob("log/peaks-*"))[1], 60)
@@ -143,13 +143,13 @@ def test_an_audit_on_spark_comes_to_the_same(spark: "SparkSession", log: BigLog,
     other.grow(4)
     liar.grow(4)
     roots = (log.folders.root, root, place / "one", place / "two")
-    here = look(*roots)
-    told: list[tuple[int, int]] = []
-    there = audit([str(one) for one in roots], on_spark(spark, lambda *far: told.append(far)), join_on(spark))
+    here = run_audit(*roots)
+    reports: list[tuple[int, int]] = []
+    there = audit([str(one) for one in roots], on_spark(spark, lambda *far: reports.append(far)), join_on(spark))
     assert [one.findings for one in there.directories] == [one.findings for one in here.directories]
     assert there.equivocations == here.equivocations
     assert len(here.equivocations) == 2
-    assert (told[0][1], max(told)) == (61 + 61 + 24 + 24, (170, 170))
+    assert (reports[0][1], max(reports)) == (61 + 61 + 24 + 24, (170, 170))
     assert here.directories[1].findings
 
 

@@ -1,4 +1,4 @@
-"""Where the query service's tests keep their directories, and a service for those that only ask."""
+"""Fixtures of the query service tests: a shared service, and one per test."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from tests.client.conftest import place
-from tests.query.query_fixture import Office, office
+from tests.query.query_fixture import QuerySetup, query_setup
 
 __all__ = ["own", "place", "shared"]
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    """One that tests ask and do not change."""
-    with office(tmp_path_factory.mktemp("office")) as made, made.serving():
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuerySetup]:
+    """A running service that tests do not change."""
+    with query_setup(tmp_path_factory.mktemp("office")) as made, made.serving():
         yield made
 
 
 @pytest.fixture
-def own(place: Path) -> Iterator[Office]:
-    """One of the test's own; it is not running yet."""
-    with office(place) as made:
+def own(place: Path) -> Iterator[QuerySetup]:
+    """A service for one test, not started yet."""
+    with query_setup(place) as made:
         yield made

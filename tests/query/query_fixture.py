@@ -1,4 +1,4 @@
-"""A hub with recorded events, tables made of them, and a query service with people who may ask: real, on loopback."""
+"""A real hub with recorded events, their tables, and a query service with principals, on loopback."""
 
 import asyncio
 import threading
@@ -24,12 +24,12 @@ from veen.pipeline.decoding import Keys
 from veen.query.audit_events import REQUESTS, RESULTS
 from veen.query.policy import ALL, PolicyBook, QueryPrincipal
 from veen.query.query_limits import QueryLimits
-from veen.query.query_server import PRINCIPALS, Settings, keeper_of, serving
+from veen.query.query_server import PRINCIPALS, Settings, refresher_of, serving
 from veen.state import HubSource
 
 WEB, LOGIN, SECRET = "record/app/web", "record/security/login", "record/security/secret"
 STREAMS = (WEB, LOGIN, SECRET, REQUESTS, RESULTS)
-PATIENCE_S = 300.0  # for a hang, not for a slow machine
+PATIENCE_S = 300.0  # bounds a hang, not a slow machine
 QUICK = RetryPolicy(
     attempts=3, first_wait_s=0.001, longest_wait_s=0.05, poll_s=0.01, connect_s=PATIENCE_S, answer_s=PATIENCE_S
 )
@@ -42,14 +42,14 @@ def event(number: int, event_type: str = "http.request") -> RecordEvent:
 
 
 def asking(**changes: Any) -> dict[str, Any]:
-    """A query that can be asked."""
+    """A valid query."""
     usual = {"scope": [WEB], "filter": {}, "projection": ["subject_id", "payload.n"], "evidence": {"mode": "none"}}
     return {**usual, **changes}
 
 
 @dataclass
-class Office:
-    """Where everything is."""
+class QuerySetup:
+    """The folders, keys and servers of a test."""
 
     root: Path
     hub: Hub
@@ -108,19 +108,19 @@ class Office:
         self.does(send, who)
 
     def load(self) -> None:
-        """Bring the tables up to where the log is."""
+        """Load the tables up to the end of the log."""
         settings = Settings(self.folder, self.tables, source=self.hub_url, keys=self.settings().keys)
-        keeper = keeper_of(settings, self.hub_id)
-        assert keeper is not None
+        refresher = refresher_of(settings, self.hub_id)
+        assert refresher is not None
 
         async def epochs(client: Client) -> Sequence[int]:
             return await HubSource(client).epochs(naming.stream_id(WEB), None)
 
-        keeper.refresh(self.does(epochs))
+        refresher.refresh(self.does(epochs))
 
     @contextmanager
-    def serving(self, **given: Any) -> Iterator["Office"]:
-        """The service, in a thread of its own."""
+    def serving(self, **given: Any) -> Iterator["QuerySetup"]:
+        """The service, running in its own thread."""
         ready, stop = threading.Event(), threading.Event()
         crashed: list[BaseException] = []
 
@@ -156,7 +156,7 @@ class Office:
         if crashed:
             raise crashed[0]
 
-    # Asking.
+    # Requests
 
     def ask(self, method: str, path: str, who: str | None = "alice", **given: Any) -> httpx.Response:
         headers = dict(given.pop("headers", {}))
@@ -179,8 +179,8 @@ class Office:
 
 
 @contextmanager
-def office(root: Path, profile: Profile | None = None) -> Iterator[Office]:
-    """Twelve requests and five logins are recorded and in the tables. `alice` and `bob` may ask about record/app."""
+def query_setup(root: Path, profile: Profile | None = None) -> Iterator[QuerySetup]:
+    """Twelve requests and five logins are recorded and in the tables. `alice` and `bob` may query record/app."""
     now = int(time.time())
     data_dir = make_dir(root, profile, now=now - 60)
     with ClientDir.create(root / "service", None, now) as folder:
@@ -193,8 +193,8 @@ def office(root: Path, profile: Profile | None = None) -> Iterator[Office]:
             folder.stream_keys.import_secret(stream, key)
     (root / "queries").mkdir(mode=0o700)
     with running(data_dir, time.time, QuickDisk()) as hub:
-        made = Office(root, hub)
-        if profile is not None:  # one with epochs
+        made = QuerySetup(root, hub)
+        if profile is not None:  # a hub with epochs
             for stream in STREAMS:
                 hub.register(naming.stream_id(stream))
         made.record(WEB, [event(number) for number in range(COUNT)])

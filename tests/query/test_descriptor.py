@@ -24,7 +24,7 @@ moments = st.integers(0, 4_000_000_000_000)
 
 @st.composite
 def queries(draw: st.DrawFn) -> dict[str, Any]:
-    """Queries as clients write them, in whichever of the forms that mean the same."""
+    """Queries as clients write them, in any of the equivalent forms."""
     window = sorted(draw(st.lists(moments, min_size=2, max_size=2)))
     time: dict[str, Any] = {}
     if draw(st.booleans()):
@@ -55,7 +55,7 @@ def queries(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(query=queries())
-def test_the_normal_form_is_its_own(query: dict[str, Any]) -> None:
+def test_the_normal_form_of_a_normal_form_is_itself(query: dict[str, Any]) -> None:
     made = normalise(query, "q-1")
     assert normalise(made.plain(), "other") == made
     assert descriptor.decode(made.text()) == made
@@ -63,13 +63,13 @@ def test_the_normal_form_is_its_own(query: dict[str, Any]) -> None:
 
 
 @given(query=queries(), data=st.data())
-def test_the_order_of_what_is_a_set_does_not_matter(query: dict[str, Any], data: st.DataObject) -> None:
+def test_the_order_of_sets_does_not_matter(query: dict[str, Any], data: st.DataObject) -> None:
     shuffled = {**query, "scope": data.draw(st.permutations(query["scope"] + query["scope"][:1]))}
     names = data.draw(st.permutations(list(shuffled)))
     assert normalise({name: shuffled[name] for name in names}, "q-1") == normalise(query, "q-1")
 
 
-def test_result_ids_follow_from_what_is_asked() -> None:
+def test_result_ids_depend_on_the_query_only() -> None:
     first, second = normalise(asking(), "q-1"), normalise(asking(), "q-2")
     assert first.result_id == normalise(asking(), "q-1").result_id
     assert len({first.result_id, second.result_id, normalise(asking(projection=["origin"]), "q-1").result_id}) == 3
@@ -94,12 +94,12 @@ def test_the_normal_form_of_an_example_is_this_text() -> None:
     ["{}", "[]", "nothing", normalise(asking(), "q-1").text().replace(",", ", ", 1)],
     ids=["empty", "a list", "no JSON", "spaced"],
 )
-def test_what_is_not_in_the_normal_form_is_not_read_from_the_log(text: str) -> None:
+def test_a_recorded_descriptor_must_be_in_normal_form(text: str) -> None:
     with pytest.raises(Malformed):
         descriptor.decode(text)
 
 
-def test_a_descriptor_that_says_less_than_the_normal_form_is_not_read_from_the_log() -> None:
+def test_a_recorded_descriptor_must_not_omit_defaults() -> None:
     short = canonical_json.encode({**asking(), "query_id": "q-1", "version": 1}).decode()
     assert normalise(json.loads(short), "").query_id == "q-1"
     with pytest.raises(Malformed, match="normal form"):
@@ -107,24 +107,24 @@ def test_a_descriptor_that_says_less_than_the_normal_form_is_not_read_from_the_l
 
 
 @pytest.mark.parametrize("meta", [{"n": float("inf")}, {"s": "\ud800"}, {"n": 2**60}], ids=["inf", "half", "large"])
-def test_what_has_no_canonical_text_is_refused(meta: dict[str, Any]) -> None:
+def test_meta_without_canonical_text_is_rejected(meta: dict[str, Any]) -> None:
     with pytest.raises(QueryFault, match="meta"):
         normalise(asking(meta=meta), "q-1")
 
 
-def test_a_descriptor_too_large_to_record_is_refused() -> None:
-    with pytest.raises(QueryFault, match="above"):
+def test_a_descriptor_too_large_to_record_is_rejected() -> None:
+    with pytest.raises(QueryFault, match="more than"):
         normalise(asking(meta={"reason": "x" * descriptor.MAX_DESCRIPTOR_BYTES}), "q-1")
 
 
-def test_the_time_of_a_filter_is_that_of_the_commit_in_whole_seconds() -> None:
+def test_filter_times_are_rounded_up_to_whole_seconds() -> None:
     window = {"from": "1970-01-01T00:00:01.001Z", "to": "1970-01-01T00:00:03Z"}
     query = normalise(asking(filter={"time": window}), "q-1").query()
     assert (query.time_from, query.time_to) == (2, 3)
 
 
 @given(moment=moments)
-def test_times_are_written_in_one_way_and_read_back(moment: int) -> None:
+def test_times_survive_encoding(moment: int) -> None:
     text = timestamps.write(moment)
     assert len(text) == len("2025-11-19T03:20:00.000Z")
     assert timestamps.parse(text) == moment
@@ -145,12 +145,12 @@ def test_times_are_written_in_one_way_and_read_back(moment: int) -> None:
         "2025-11-19T03:20:00.Z",
     ],
 )
-def test_another_form_of_a_time_is_refused(text: str) -> None:
+def test_another_time_format_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         timestamps.parse(text)
 
 
-# Digests.
+# Digests
 
 DIGEST = ResultDigest(
     "q-1",
@@ -167,7 +167,7 @@ DIGEST = ResultDigest(
 )
 
 
-def test_a_digest_is_read_back_and_ignores_what_it_does_not_know() -> None:
+def test_a_digest_survives_encoding_and_ignores_unknown_fields() -> None:
     assert ResultDigest.decode(DIGEST.text()) == DIGEST
     more: Any = {**DIGEST.plain(), "later": True}
     assert ResultDigest.of(more) == DIGEST
@@ -175,15 +175,15 @@ def test_a_digest_is_read_back_and_ignores_what_it_does_not_know() -> None:
 
 @pytest.mark.parametrize("name", sorted(set(DIGEST.plain()) - {"profile_id", "request_receipt_id"}))
 @pytest.mark.parametrize("wrong", [None, {}])
-def test_a_digest_that_lacks_something_is_none(name: str, wrong: Any) -> None:
+def test_a_digest_without_a_field_is_malformed(name: str, wrong: Any) -> None:
     for value in ({key: one for key, one in DIGEST.plain().items() if key != name}, {**DIGEST.plain(), name: wrong}):
         if name == "basis" and wrong == {} and name in value:
-            continue  # nothing in it, as in a list
+            continue  # an empty list is valid here
         with pytest.raises(Malformed):
             ResultDigest.of(value)
 
 
-def test_digests_are_compared_by_what_two_zones_can_agree_on() -> None:
+def test_digests_are_compared_by_the_fields_shared_between_zones() -> None:
     from dataclasses import replace
 
     same = replace(DIGEST, executed_at="2026-01-01T00:00:00.000Z", hub_id="f" * 64, profile_id=None, basis=())
@@ -199,8 +199,8 @@ def test_digests_are_compared_by_what_two_zones_can_agree_on() -> None:
         assert DIGEST.differences(replace(DIGEST, **{name: value})) == (name,)
 
 
-def test_an_integer_that_no_double_holds_is_given_in_digits() -> None:
-    row = digest.settled({"a": 2**53 - 1, "b": 2**53, "c": [-(2**63)], "d": True, "e": 1.5, "f": None})
+def test_an_integer_beyond_double_precision_is_a_string() -> None:
+    row = digest.exact_json({"a": 2**53 - 1, "b": 2**53, "c": [-(2**63)], "d": True, "e": 1.5, "f": None})
     assert row == {"a": 2**53 - 1, "b": str(2**53), "c": [str(-(2**63))], "d": True, "e": 1.5, "f": None}
 
 
@@ -211,7 +211,7 @@ def test_the_hash_of_rows_is_that_of_the_array() -> None:
     assert digest.rows_hash([]) == sha256(b"[]").hexdigest()
 
 
-def test_names_beyond_the_first_plane_are_sorted_as_rfc_8785_has_it() -> None:
-    """By UTF-16 units, not by the bytes of UTF-8: the one place where §3.1 and RFC 8785 part."""
+def test_names_beyond_the_first_plane_are_sorted_as_in_rfc_8785() -> None:
+    """By UTF-16 units, not by UTF-8 bytes: here §3.1 and RFC 8785 differ."""
     assert canonical_json.encode({"\ufb00": 1, "\U0001f600": 2}) == '{"\U0001f600":2,"\ufb00":1}'.encode()
     assert QueryDescriptor is type(normalise(asking(), "q-1"))

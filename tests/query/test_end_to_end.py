@@ -1,4 +1,4 @@
-"""From an exporter of one zone to a digest in the other, and what one wrong bit on the way comes to."""
+"""From an exporter in one zone to a digest in the other, and the effect of one flipped bit on the way."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ TYPES = {"otel.log": WEB, SUBMITTED: REQUESTS, ANSWERED: RESULTS}
 
 @pytest.fixture
 def at(place: Path) -> Iterator[Zones]:
-    """Two zones; in the first a recorder, whose producers are a shop and the query service."""
+    """Two zones; the first has a recorder with two producers: a shop and the query service."""
     with ExitStack() as stack:
         made = stack.enter_context(zones(place, *PAIRS))
         for name in ("admin", "shop", "service"):
@@ -59,7 +59,7 @@ async def set_up(at: Zones) -> None:
 
 
 async def export_logs(at: Zones, *bodies: str) -> None:
-    """As an OpenTelemetry exporter does it, into the recorder of the first zone."""
+    """Export logs like an OpenTelemetry exporter to the recorder of the first zone."""
     spool = at.root / "spool"
     writer = SpoolWriter(spool, sync=True)
     async with (
@@ -97,7 +97,7 @@ def test_events_of_an_exporter_have_the_same_digest_in_the_other_zone(at: Zones)
     asyncio.run(run())
 
 
-def test_a_bundle_with_one_bit_flipped_is_refused_and_audited_and_nothing_of_it_comes_in(at: Zones) -> None:
+def test_a_bundle_with_a_flipped_bit_is_rejected_logged_and_not_imported(at: Zones) -> None:
     async def run() -> None:
         await set_up(at)
         await export_logs(at, "one", "two", "three")

@@ -1,4 +1,4 @@
-"""What goes over HTTP: every answer, every error_code, and who may see what. 001, query-api-spec §7."""
+"""The HTTP interface: every response, every error_code, and the visibility of results. 001, query-api-spec §7."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ import pytest
 
 from plumbing.http import tls_context
 from tests.http.certificates import client_context, write_certificate
-from tests.query.query_fixture import COUNT, LOGIN, PATIENCE_S, SECRET, WEB, Office, asking, event
+from tests.query.query_fixture import COUNT, LOGIN, PATIENCE_S, SECRET, WEB, QuerySetup, asking, event
 from veen.core import canonical_json
 from veen.query import digest as digests
 from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED, events, requests
@@ -26,7 +26,7 @@ from veen.query.query_limits import MAX_LIMIT
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
-    """Status and error_code of an answer that is one, in the one form that there is."""
+    """Status and error_code of an error response, after checking its form."""
     assert answer.headers["content-type"] == "application/json"
     found = answer.json()
     assert set(found) == {"error_code", "message"}
@@ -35,10 +35,10 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, found["error_code"]
 
 
-# Answers.
+# Answers
 
 
-def test_a_query_that_is_not_waited_for_is_accepted(shared: Office) -> None:
+def test_a_query_without_wait_is_accepted(shared: QuerySetup) -> None:
     answer = shared.submit(asking(), wait=False)
     assert answer.status_code == 202
     found = answer.json()
@@ -48,13 +48,13 @@ def test_a_query_that_is_not_waited_for_is_accepted(shared: Office) -> None:
     assert found["result_id"].startswith("r-")
 
 
-def test_a_small_query_that_is_waited_for_is_answered_at_once(shared: Office) -> None:
+def test_a_small_query_with_wait_is_answered_at_once(shared: QuerySetup) -> None:
     answer = shared.submit(asking())
     assert answer.status_code == 200
     assert set(answer.json()) == {"result_digest", "rows", "record_event"}
 
 
-def test_status_goes_to_completed_and_stays(shared: Office) -> None:
+def test_status_becomes_completed_and_stays(shared: QuerySetup) -> None:
     digest = shared.answer()["result_digest"]
     path = f"/api/query/status/{digest['result_id']}"
     wanted = {
@@ -67,7 +67,7 @@ def test_status_goes_to_completed_and_stays(shared: Office) -> None:
     assert shared.get(path).json() == shared.get(path).json() == wanted
 
 
-def test_pages_are_parts_of_one_ordered_result_under_one_hash(shared: Office) -> None:
+def test_pages_are_parts_of_one_ordered_result_under_one_hash(shared: QuerySetup) -> None:
     whole = shared.answer()
     path, rows = f"/api/query/result/{whole['result_digest']['result_id']}", []
     for offset in range(0, COUNT + 5, 5):
@@ -83,7 +83,7 @@ def test_pages_are_parts_of_one_ordered_result_under_one_hash(shared: Office) ->
     assert (beyond["rows"], beyond["page"]["has_more"]) == ([], False)
 
 
-def test_the_hashes_are_those_of_the_specification(shared: Office) -> None:
+def test_the_hashes_match_the_specification(shared: QuerySetup) -> None:
     found = shared.answer(evidence={"mode": "spot", "sample_rate": 0.5}, query_id="q-hashes")
     digest = found["result_digest"]
     text = json.dumps(found["rows"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -97,12 +97,12 @@ def test_the_hashes_are_those_of_the_specification(shared: Office) -> None:
     assert digest["evidence_hash"] == sha256(text.encode()).hexdigest()
 
 
-def test_without_evidence_the_summary_says_so_and_nothing_else(shared: Office) -> None:
+def test_without_evidence_the_summary_says_so_and_nothing_else(shared: QuerySetup) -> None:
     digest = shared.answer()["result_digest"]
     assert digest["evidence_hash"] == sha256(b'{"mode":"none"}').hexdigest()
 
 
-def test_a_descriptor_can_be_looked_up_where_it_was_recorded(shared: Office) -> None:
+def test_a_descriptor_can_be_looked_up_where_it_was_recorded(shared: QuerySetup) -> None:
     shared.answer(query_id="q-looked-up", meta={"reason": "audit"}, filter={"time": {"from": "2020-01-01T00:00:00Z"}})
     found = shared.get("/api/query/descriptor/q-looked-up").json()
     assert found["descriptor"] == {
@@ -123,7 +123,7 @@ def test_a_descriptor_can_be_looked_up_where_it_was_recorded(shared: Office) -> 
     assert record["receipt_id"].endswith(f":{record['seq']}")
 
 
-def test_groups_are_told_by_their_keys_with_a_value_for_each_metric(shared: Office) -> None:
+def test_groups_have_their_keys_and_a_value_for_each_metric(shared: QuerySetup) -> None:
     asked = {"group_by": ["payload.http.status"], "metrics": ["count", "min(event_time)", "max(event_time)"]}
     for mode in ("none", "full"):
         rows = shared.answer(aggregate=asked, evidence={"mode": mode})["rows"]
@@ -147,12 +147,12 @@ FILTERS: list[tuple[dict[str, Any], int]] = [
 
 @pytest.mark.parametrize(("kept", "count"), FILTERS, ids=lambda one: json.dumps(one))
 @pytest.mark.parametrize("mode", ["none", "full"])
-def test_a_filter_keeps_what_it_says(shared: Office, kept: dict[str, Any], count: int, mode: str) -> None:
+def test_a_filter_selects_matching_events(shared: QuerySetup, kept: dict[str, Any], count: int, mode: str) -> None:
     found = shared.answer(scope=[LOGIN, WEB], filter=kept, evidence={"mode": mode})
     assert len(found["rows"]) == found["result_digest"]["row_count"] == count
 
 
-def test_queries_and_digests_are_recorder_events(own: Office) -> None:
+def test_queries_and_digests_are_recorder_events(own: QuerySetup) -> None:
     with own.serving():
         digest = own.answer("auditor", query_id="q-recorded")["result_digest"]
 
@@ -167,7 +167,7 @@ def test_queries_and_digests_are_recorder_events(own: Office) -> None:
     assert told.subject_id.startswith("client:")
 
 
-# Refusals.
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_queries_and_digests_are_recorder_events(own: Office) -> None:
     [b"", b"{", b"nothing", b'{"a":1,"a":2}', b"\xff", b"[" * 100, b'{"a":NaN}'],
     ids=lambda body: body[:12].decode("latin-1"),
 )
-def test_what_is_not_json_is_refused(shared: Office, body: bytes) -> None:
+def test_invalid_json_is_rejected(shared: QuerySetup, body: bytes) -> None:
     headers = {"content-type": "application/json"}
     answer = shared.ask("POST", "/api/query/submit", content=body, headers=headers)
     assert refusal(answer) == (400, "invalid_json")
@@ -187,7 +187,7 @@ WRONG: list[tuple[str, Any]] = [
     ("no filter", {name: value for name, value in asking().items() if name != "filter"}),
     ("no projection", {name: value for name, value in asking().items() if name != "projection"}),
     ("no evidence", {name: value for name, value in asking().items() if name != "evidence"}),
-    ("a field that there is not", asking(limit=3)),
+    ("an unknown top-level field", asking(limit=3)),
     ("an empty scope", asking(scope=[])),
     ("a scope of numbers", asking(scope=[1])),
     ("an unknown stream", asking(scope=["nowhere"])),
@@ -217,12 +217,12 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize("query", [query for _, query in WRONG], ids=[name for name, _ in WRONG])
-def test_a_descriptor_that_cannot_be_asked_is_refused(shared: Office, query: Any) -> None:
+def test_an_invalid_descriptor_is_rejected(shared: QuerySetup, query: Any) -> None:
     assert refusal(shared.submit(query)) == (400, "invalid_query_descriptor")
 
 
 @pytest.mark.parametrize("version", [0, 2, 99])
-def test_another_version_is_refused(shared: Office, version: int) -> None:
+def test_another_version_is_rejected(shared: QuerySetup, version: int) -> None:
     assert refusal(shared.submit(asking(version=version))) == (400, "unsupported_version")
 
 
@@ -239,8 +239,8 @@ PATHS = [
 
 @pytest.mark.parametrize(("method", "path"), PATHS)
 @pytest.mark.parametrize("who", [None, "veenq_made-up", "x"])
-def test_without_a_token_that_holds_nothing_is_answered(
-    shared: Office, method: str, path: str, who: str | None
+def test_without_a_valid_token_every_path_is_unauthorized(
+    shared: QuerySetup, method: str, path: str, who: str | None
 ) -> None:
     answer = shared.ask(method, path, who, headers={"content-type": "application/json"})
     assert refusal(answer) == (401, "unauthorized")
@@ -248,16 +248,16 @@ def test_without_a_token_that_holds_nothing_is_answered(
 
 
 @pytest.mark.parametrize("stream", [SECRET, "record/security/login", "elsewhere", "record/ap"])
-def test_a_stream_that_is_not_ones_own_is_refused_whether_it_is_there_or_not(shared: Office, stream: str) -> None:
+def test_a_stream_outside_the_scope_is_forbidden_whether_it_exists_or_not(shared: QuerySetup, stream: str) -> None:
     assert refusal(shared.submit(asking(scope=[WEB, stream]), "bob")) == (403, "forbidden_scope")
 
 
-def test_what_is_not_there_is_not_found(shared: Office) -> None:
+def test_an_unknown_id_is_not_found(shared: QuerySetup) -> None:
     for path in ("status/r-none", "result/r-none", "descriptor/q-none", "evidence/r-none", "result/%00"):
         assert refusal(shared.get(f"/api/query/{path}")) == (404, "query_not_found")
 
 
-def test_results_of_others_are_not_there_unless_the_policy_says_so(shared: Office) -> None:
+def test_results_of_others_are_not_found_unless_the_policy_allows(shared: QuerySetup) -> None:
     digest = shared.answer()["result_digest"]
     paths = [f"/api/query/{what}/{digest['result_id']}" for what in ("status", "result", "evidence")]
     for path in (*paths, f"/api/query/descriptor/{digest['query_id']}"):
@@ -265,7 +265,7 @@ def test_results_of_others_are_not_there_unless_the_policy_says_so(shared: Offic
         assert shared.get(path, "auditor").status_code == 200
 
 
-def test_a_query_id_is_taken_once(shared: Office) -> None:
+def test_a_query_id_can_be_used_once(shared: QuerySetup) -> None:
     shared.answer(query_id="q-once")
     assert refusal(shared.submit(asking(query_id="q-once"))) == (409, "duplicate_query_id")
     assert refusal(shared.submit(asking(query_id="q-once", projection=["origin"]), "bob")) == (
@@ -274,7 +274,7 @@ def test_a_query_id_is_taken_once(shared: Office) -> None:
     )
 
 
-def test_of_many_with_one_id_one_is_taken(shared: Office) -> None:
+def test_one_of_many_queries_with_the_same_id_is_accepted(shared: QuerySetup) -> None:
     async def rush() -> list[int]:
         headers = {"authorization": f"Bearer {shared.tokens['alice']}"}
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{shared.port}", timeout=PATIENCE_S) as http:
@@ -285,7 +285,7 @@ def test_of_many_with_one_id_one_is_taken(shared: Office) -> None:
     assert sorted(asyncio.run(rush())) == [202] + [409] * 7
 
 
-def test_an_id_that_is_in_the_log_is_taken_even_where_the_service_lost_its_folder(own: Office) -> None:
+def test_an_id_in_the_log_stays_used_if_the_service_lost_its_folder(own: QuerySetup) -> None:
     with own.serving():
         own.answer(query_id="q-logged")
     for path in (own.folder / "jobs").iterdir():
@@ -297,12 +297,12 @@ def test_an_id_that_is_in_the_log_is_taken_even_where_the_service_lost_its_folde
 @pytest.mark.parametrize(
     "given", ["offset=-1", "limit=0", f"limit={MAX_LIMIT + 1}", "limit=ten", "page=2", "limit=1&limit=2", "offset="]
 )
-def test_a_page_that_is_none_is_refused(shared: Office, given: str) -> None:
+def test_an_invalid_page_is_rejected(shared: QuerySetup, given: str) -> None:
     result_id = shared.answer()["result_digest"]["result_id"]
     assert refusal(shared.get(f"/api/query/result/{result_id}?{given}")) == (400, "invalid_parameter")
 
 
-def test_other_paths_methods_and_forms_are_refused(shared: Office) -> None:
+def test_other_paths_methods_and_content_types_are_rejected(shared: QuerySetup) -> None:
     assert refusal(shared.get("/api/query/nothing")) == (404, "not_found")
     assert refusal(shared.get("/api/query/status/a/b")) == (404, "not_found")
     answer = shared.get("/api/query/submit")
@@ -317,7 +317,7 @@ def test_other_paths_methods_and_forms_are_refused(shared: Office) -> None:
     assert (answer.status_code, answer.json()["error_code"]) == (431, "bad_request")
 
 
-def test_a_result_that_is_not_there_yet_is_said_to_be_so(own: Office) -> None:
+def test_an_unfinished_result_is_not_ready(own: QuerySetup) -> None:
     with own.serving(workers=0):
         accepted = own.submit(asking(query_id="q-later"), wait=False).json()
         for what in ("result", "evidence"):
@@ -327,7 +327,7 @@ def test_a_result_that_is_not_there_yet_is_said_to_be_so(own: Office) -> None:
         assert own.ask("POST", "/api/query/submit", json=asking(), headers={"prefer": "wait=1"}).status_code == 202
 
 
-def test_a_query_that_cannot_be_recorded_is_not_accepted(own: Office) -> None:
+def test_a_query_that_cannot_be_recorded_is_not_accepted(own: QuerySetup) -> None:
     with own.serving():
         own.hub.stop()
         assert refusal(own.submit(asking(query_id="q-unrecorded"))) == (503, "unavailable")
@@ -337,7 +337,7 @@ def test_a_query_that_cannot_be_recorded_is_not_accepted(own: Office) -> None:
         assert own.failures
 
 
-def falsified(own: Office, change: Callable[[list[dict[str, Any]]], None]) -> None:
+def falsified(own: QuerySetup, change: Callable[[list[dict[str, Any]]], None]) -> None:
     """Change rows of the table of events, with everything else as it was."""
     (path,) = (own.tables / "events").glob("stream=record%2Fapp%2Fweb/*/*.parquet")
     table = pq.read_table(path)
@@ -367,9 +367,7 @@ def _writer(rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("change", [_payload, _subject, _root, _added, _writer])
-def test_a_table_that_was_changed_makes_the_query_fail(
-    own: Office, change: Callable[[list[dict[str, Any]]], None]
-) -> None:
+def test_a_changed_table_makes_the_query_fail(own: QuerySetup, change: Callable[[list[dict[str, Any]]], None]) -> None:
     falsified(own, change)
     with own.serving():
         full = asking(evidence={"mode": "full"}, projection=["*"], query_id="q-full")
@@ -377,7 +375,7 @@ def test_a_table_that_was_changed_makes_the_query_fail(
         grouped = asking(evidence={"mode": "full"}, aggregate={"group_by": ["subject_id"], "metrics": ["count"]})
         if change in (_subject, _root, _added):
             assert refusal(own.submit(grouped)) == (500, "execution_failed")
-        assert own.submit(asking(projection=["*"])).status_code == 200  # nobody asked for evidence
+        assert own.submit(asking(projection=["*"])).status_code == 200  # no evidence requested
         result_id = next(path.stem for path in (own.folder / "jobs").iterdir() if "q-full" in path.read_text())
         found = own.get(f"/api/query/status/{result_id}").json()
         assert (found["status"], found["error_code"]) == ("failed", "execution_failed")
@@ -389,20 +387,20 @@ def test_a_table_that_was_changed_makes_the_query_fail(
 
     asked, told = own.does(read)
     assert "q-full" in {one.descriptor.query_id for one in asked}
-    assert "q-full" not in {one.value()["query_id"] for one, _ in told}  # no digest of what failed
+    assert "q-full" not in {one.value()["query_id"] for one, _ in told}  # a failed query has no digest
 
 
-def test_an_event_that_only_the_tables_say_was_asked_for_makes_the_query_fail(own: Office) -> None:
+def test_an_event_that_matches_the_query_only_in_the_tables_makes_it_fail(own: QuerySetup) -> None:
     falsified(own, _subject)
     with own.serving():
         query = asking(filter={"subject_id": "user:3"}, projection=["payload.n"], evidence={"mode": "full"})
         answer = own.submit(query)
         assert refusal(answer) == (500, "execution_failed")
-        assert "not one that was asked for" in answer.json()["message"]
+        assert "does not match the query" in answer.json()["message"]
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_bytes(b"no table")], ids=["gone", "damaged"])
-def test_a_failed_query_names_no_file_of_the_service(own: Office, spoil: Callable[[Path], object]) -> None:
+def test_a_failed_query_names_no_file_of_the_service(own: QuerySetup, spoil: Callable[[Path], object]) -> None:
     with own.serving():
         paths = list(own.tables.rglob("*.parquet"))
         for path in paths:
@@ -416,7 +414,7 @@ def test_a_failed_query_names_no_file_of_the_service(own: Office, spoil: Callabl
             assert not any(path.name in said for path in paths)
 
 
-def test_rows_that_were_changed_on_disk_are_not_handed_out(own: Office) -> None:
+def test_rows_changed_on_disk_are_not_served(own: QuerySetup) -> None:
     with own.serving():
         result_id = own.answer()["result_digest"]["result_id"]
     path = own.folder / "rows" / f"{result_id}.rows"
@@ -442,10 +440,10 @@ def test_every_error_code_of_the_specification_has_its_status() -> None:
     assert STATUS[QueryCode.RESULT_NOT_READY] in (425, 404, 409)
 
 
-# Who asks.
+# Principals
 
 
-def test_a_token_that_is_revoked_or_has_run_out_holds_no_longer(own: Office) -> None:
+def test_a_revoked_or_expired_token_is_rejected(own: QuerySetup) -> None:
     with own.serving():
         assert own.get("/api/openapi.json", "bob").status_code == 200
         own.book.revoke("bob", "test")
@@ -454,7 +452,7 @@ def test_a_token_that_is_revoked_or_has_run_out_holds_no_longer(own: Office) -> 
         assert refusal(own.get("/api/openapi.json", "bob")) == (401, "unauthorized")
 
 
-def test_tokens_are_not_on_disk(own: Office) -> None:
+def test_tokens_are_not_on_disk(own: QuerySetup) -> None:
     path = own.folder / "principals.json"
     text = path.read_text()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -464,7 +462,7 @@ def test_tokens_are_not_on_disk(own: Office) -> None:
         assert sha256(token.encode()).hexdigest() in text
 
 
-def test_where_the_principals_cannot_be_relied_on_nobody_is_let_in(own: Office) -> None:
+def test_an_unsafe_principals_file_locks_everyone_out(own: QuerySetup) -> None:
     with own.serving():
         path = own.folder / "principals.json"
         path.chmod(0o644)
@@ -476,7 +474,7 @@ def test_where_the_principals_cannot_be_relied_on_nobody_is_let_in(own: Office) 
 
 
 @pytest.mark.parametrize("http2", [False, True])
-def test_a_certificate_stands_for_a_principal(own: Office, tmp_path: Path, http2: bool) -> None:
+def test_a_certificate_authenticates_a_principal(own: QuerySetup, tmp_path: Path, http2: bool) -> None:
     certs = {}
     for name in ("server", "carol", "stranger"):
         (tmp_path / name).mkdir()
@@ -506,7 +504,7 @@ def test_a_certificate_stands_for_a_principal(own: Office, tmp_path: Path, http2
     assert json.loads(job)["principal"] in ("carol", "bob")
 
 
-def test_a_certificate_of_nobody_is_refused(own: Office, tmp_path: Path) -> None:
+def test_an_unknown_certificate_is_rejected(own: QuerySetup, tmp_path: Path) -> None:
     cert, key = write_certificate(tmp_path)
     own.tls = tls_context(cert, key, cert)
     with own.serving():
@@ -516,7 +514,7 @@ def test_a_certificate_of_nobody_is_refused(own: Office, tmp_path: Path) -> None
             assert refusal(http.get(f"https://localhost:{own.port}/api/openapi.json")) == (401, "unauthorized")
 
 
-def test_events_that_came_since_are_seen_where_the_service_brings_the_tables_up_to_date(own: Office) -> None:
+def test_a_service_that_loads_tables_sees_new_events(own: QuerySetup) -> None:
     own.source = own.hub_url
     own.record(WEB, [event(100)])
     with own.serving():

@@ -1,4 +1,4 @@
-"""The description is what the service does, and schemathesis, which we did not write, finds no fault with it."""
+"""The OpenAPI description matches the service, as tested with schemathesis."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.query.query_fixture import PATIENCE_S, Office
+from tests.query.query_fixture import PATIENCE_S, QuerySetup
 from tools import query_openapi_page
 from veen.query import query_openapi
 from veen.query.query_errors import STATUS, QueryCode
@@ -29,16 +29,16 @@ OPERATIONS: list[Operation] = [found.ok() for found in SCHEMA.get_all_operations
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance, negative_data_rejection]
 
 
-def test_the_file_on_disk_is_the_one_that_is_written() -> None:
+def test_the_committed_description_is_current() -> None:
     assert query_openapi_page.PAGE.read_text("utf-8") == query_openapi.text()
     assert query_openapi_page.main(["--check"]) == 0
 
 
-def test_the_service_serves_it(shared: Office) -> None:
+def test_the_service_serves_it(shared: QuerySetup) -> None:
     assert shared.get("/api/openapi.json").json() == query_openapi.describe()
 
 
-def test_it_tells_of_every_path_of_the_specification() -> None:
+def test_it_has_every_path_of_the_specification() -> None:
     told = {(method.upper(), path) for path, methods in query_openapi.describe()["paths"].items() for method in methods}
     assert told >= {
         ("POST", "/api/query/submit"),
@@ -51,7 +51,7 @@ def test_it_tells_of_every_path_of_the_specification() -> None:
 
 @dataclass(frozen=True)
 class Effort:
-    """How many requests of each kind."""
+    """The number of requests of each kind."""
 
     examples: int
     derandomize: bool
@@ -61,7 +61,7 @@ QUICK = Effort(examples=15, derandomize=True)
 THOROUGH = Effort(examples=300, derandomize=False)
 
 
-def probe(office: Office, operation: Operation, mode: GenerationMode, effort: Effort) -> None:
+def probe(office: QuerySetup, operation: Operation, mode: GenerationMode, effort: Effort) -> None:
     known = office.answer(evidence={"mode": "full"})["result_digest"]
 
     @given(case=operation.as_strategy(generation_mode=mode))
@@ -76,7 +76,7 @@ def probe(office: Office, operation: Operation, mode: GenerationMode, effort: Ef
     )
     def ask(case: Case[Any]) -> None:
         if mode is GenerationMode.POSITIVE:
-            # Ids that are there: made-up ones are all answered alike.
+            # Existing ids: random ones would all be not found.
             case.path_parameters = {name: known[name] for name in case.path_parameters or {}}
         headers = {"Authorization": f"Bearer {office.tokens['alice']}"}
         response = case.call(base_url=f"http://127.0.0.1:{office.port}", headers=headers, timeout=PATIENCE_S)
@@ -87,7 +87,7 @@ def probe(office: Office, operation: Operation, mode: GenerationMode, effort: Ef
 
 
 def check(response: schemathesis.Response) -> None:
-    """Never a mistake of ours; and what is refused is refused in one way."""
+    """No server error, and every error has the documented form."""
     assert response.status_code < 500, response.text
     if response.status_code >= 400:
         found = response.json()
@@ -104,23 +104,23 @@ IDS = [f"{mode.value} {operation.label}" for operation, mode in CASES]
 
 
 @pytest.mark.parametrize(("operation", "mode"), CASES, ids=IDS)
-def test_schemathesis_finds_no_fault(shared: Office, operation: Operation, mode: GenerationMode) -> None:
+def test_schemathesis_finds_no_fault(shared: QuerySetup, operation: Operation, mode: GenerationMode) -> None:
     probe(shared, operation, mode, QUICK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("operation", "mode"), CASES, ids=IDS)
-def test_schemathesis_finds_no_fault_however_long_it_looks(
-    shared: Office, operation: Operation, mode: GenerationMode
+def test_schemathesis_finds_no_fault_in_a_long_run(
+    shared: QuerySetup, operation: Operation, mode: GenerationMode
 ) -> None:
     probe(shared, operation, mode, THOROUGH)
 
 
-def test_there_is_something_to_look_at() -> None:
+def test_the_requests_reach_real_results() -> None:
     assert len(OPERATIONS) == 6
 
 
-def test_a_digest_without_one_of_its_fields_is_none() -> None:
+def test_the_schema_requires_every_field_of_a_digest() -> None:
     described = query_openapi.describe()
     named = {"$ref": "#/components/schemas/ResultDigest", "components": described["components"]}
     validator = jsonschema_rs.Draft202012Validator(named)

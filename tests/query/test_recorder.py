@@ -1,4 +1,4 @@
-"""Where a recorder is set up, the service is one of its producers, and its map has the last word."""
+"""With a recorder, the service is one of its producers and must follow its event map."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.query.query_fixture import asking
-from tests.recorder.recorder_fixture import TYPES, WEB, Yard, yard
+from tests.recorder.recorder_fixture import TYPES, WEB, RecorderSetup, recorder_setup
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Refused, naming
@@ -23,8 +23,8 @@ ALICE = QueryPrincipal("alice", "a1" * 32, ("record/*",))
 MAPPED = {**TYPES, SUBMITTED: REQUESTS, ANSWERED: RESULTS}
 
 
-def hired(at: Yard) -> None:
-    """The service as a producer of its own events, and a reader of what it answers about."""
+def hired(at: RecorderSetup) -> None:
+    """Enrol the service as a producer, and give it the reader keys it needs."""
     at.enrol("service", ORIGIN, streams=(REQUESTS, RESULTS))
     with ClientDir.open(at.root / "admin") as admin:
         secrets = {one: admin.stream_keys.secret(naming.stream_id(one)) for one in (REQUESTS, RESULTS, WEB)}
@@ -49,18 +49,18 @@ def test_the_profile_of_the_recorder_is_named_in_the_digest(place: Path) -> None
             assert job.status is QueryStatus.COMPLETED, job.message
             digest, page = service.page(job, 0, 10)
             assert digest.profile_id is not None
-            assert len(page.rows) >= 1  # the query before it is an event like any other
+            assert len(page.rows) >= 1  # the previous query is an event too
 
-    with yard(place, plan=SetupPlan(MAPPED)) as at:
+    with recorder_setup(place, plan=SetupPlan(MAPPED)) as at:
         hired(at)
         asyncio.run(run())
 
 
-def test_a_map_that_sends_queries_elsewhere_is_not_overruled(place: Path) -> None:
+def test_a_service_does_not_start_if_the_map_sends_queries_elsewhere(place: Path) -> None:
     async def start(client: Client) -> None:
         await QueryRecorder(client).open()
 
-    with yard(place, plan=SetupPlan(TYPES, streams=(REQUESTS, RESULTS))) as at:
+    with recorder_setup(place, plan=SetupPlan(TYPES, streams=(REQUESTS, RESULTS))) as at:
         hired(at)
         with pytest.raises(Refused, match=r"query.submitted is mapped to None"):
             at.does("service", start)

@@ -1,4 +1,4 @@
-"""A service that is stopped or killed at any point goes on: nothing is lost, changed or recorded twice. §8."""
+"""A service stopped or killed at any point resumes: nothing is lost, changed or recorded twice. §8."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.query.query_fixture import LOGIN, PATIENCE_S, WEB, Office, asking
+from tests.query.query_fixture import LOGIN, PATIENCE_S, WEB, QuerySetup, asking
 from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED, QueryRecorder, events
 from veen.query.descriptor import normalise
 from veen.query.execution import QueryExecution
@@ -33,7 +33,7 @@ def job(query_id: str = "q-left", **changes: Any) -> QueryJob:
     return QueryJob(**{**{name: getattr(made, name) for name in asdict(made)}, **changes})
 
 
-def logged(own: Office) -> tuple[list[str], list[str]]:
+def logged(own: QuerySetup) -> tuple[list[str], list[str]]:
     """The query_ids of the events on both streams."""
 
     async def read(client: Any) -> Any:
@@ -45,8 +45,8 @@ def logged(own: Office) -> tuple[list[str], list[str]]:
     return found
 
 
-def finished(own: Office, result_id: str) -> dict[str, Any]:
-    """The result, once the service has brought it to its end."""
+def finished(own: QuerySetup, result_id: str) -> dict[str, Any]:
+    """The result, once the service has finished the query."""
     while True:
         answer = own.get(f"/api/query/result/{result_id}")
         if answer.status_code != 425:
@@ -55,8 +55,8 @@ def finished(own: Office, result_id: str) -> dict[str, Any]:
         assert answer.json()["error_code"] == "result_not_ready"
 
 
-def left_at(own: Office, stage: str) -> QueryJob:
-    """What a kill leaves on disk and in the log, at each place between two writes."""
+def left_at(own: QuerySetup, stage: str) -> QueryJob:
+    """The state on disk and in the log after a kill between two writes."""
     left = job()
     with JobStore(own.folder) as store:
         store.add(left)
@@ -94,7 +94,7 @@ STAGES = ["pending", "request logged", "request known", "running", "rows kept", 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_what_was_under_way_is_brought_to_its_end_once(own: Office, stage: str) -> None:
+def test_an_interrupted_query_is_finished_once(own: QuerySetup, stage: str) -> None:
     left = left_at(own, stage)
     with own.serving():
         found = finished(own, left.result_id)
@@ -107,7 +107,7 @@ def test_what_was_under_way_is_brought_to_its_end_once(own: Office, stage: str) 
     assert logged(own) == (["q-left"], ["q-left"])
 
 
-def test_a_disk_that_does_not_take_even_the_failure_leaves_the_workers_at_work(own: Office) -> None:
+def test_workers_survive_a_disk_that_cannot_store_a_failure(own: QuerySetup) -> None:
     lefts = [job(f"q-{number}") for number in range(2)]
 
     async def work(client: Any) -> list[QueryStatus]:
@@ -135,7 +135,7 @@ def test_a_disk_that_does_not_take_even_the_failure_leaves_the_workers_at_work(o
     assert after is QueryStatus.COMPLETED
 
 
-def test_results_outlive_the_service(own: Office) -> None:
+def test_results_survive_a_restart(own: QuerySetup) -> None:
     with own.serving():
         before = own.answer(scope=[WEB, LOGIN], evidence={"mode": "full"})
     with own.serving():
@@ -143,7 +143,7 @@ def test_results_outlive_the_service(own: Office) -> None:
     assert (found["result_digest"], found["rows"]) == (before["result_digest"], before["rows"])
 
 
-def test_a_failure_outlives_the_service_and_is_not_tried_again(own: Office) -> None:
+def test_a_failure_survives_a_restart_and_is_not_retried(own: QuerySetup) -> None:
     with JobStore(own.folder) as store:
         store.add(job())
         store.move(job().result_id, QueryStatus.FAILED, error_code="execution_failed", message="it was so")
@@ -155,7 +155,7 @@ def test_a_failure_outlives_the_service_and_is_not_tried_again(own: Office) -> N
 
 @pytest.mark.parametrize("before", list(QueryStatus))
 @pytest.mark.parametrize("after", list(QueryStatus))
-def test_a_job_goes_where_the_state_machine_says(tmp_path: Path, before: QueryStatus, after: QueryStatus) -> None:
+def test_a_job_follows_the_state_machine(tmp_path: Path, before: QueryStatus, after: QueryStatus) -> None:
     with JobStore(tmp_path) as store:
         store.add(job(status=before))
         result_id = job().result_id
@@ -170,7 +170,7 @@ def test_a_job_goes_where_the_state_machine_says(tmp_path: Path, before: QuerySt
         assert found.status is (after if after in MOVES[before] else before)
 
 
-def test_the_state_machine_is_that_of_the_specification() -> None:
+def test_the_state_machine_matches_the_specification() -> None:
     steps = {(a, b) for a, others in MOVES.items() for b in others if a is not b}
     assert steps == {
         (QueryStatus.PENDING, QueryStatus.RUNNING),
@@ -182,15 +182,15 @@ def test_the_state_machine_is_that_of_the_specification() -> None:
     assert not MOVES[QueryStatus.FAILED]
 
 
-def test_a_folder_is_one_services_at_a_time(own: Office) -> None:
+def test_a_folder_is_locked_by_one_service(own: QuerySetup) -> None:
     from veen.client.durable import Busy
 
     with own.serving(), pytest.raises(Busy), JobStore(own.folder):
         pass
 
 
-def test_a_service_that_is_killed_goes_on_with_what_it_accepted(own: Office) -> None:
-    """A real process, killed as soon as it has said 202 a few times."""
+def test_a_killed_service_finishes_accepted_queries(own: QuerySetup) -> None:
+    """A real process, killed after it has answered 202 a few times."""
     command = [sys.executable, "-m", "veen.cli", "query", "serve", str(own.folder), "--tables", str(own.tables)]
     command += ["--client", str(own.root / "service"), "--hub", own.hub_url, "--pin", own.hub_id.hex()]
     command += ["--listen", "127.0.0.1:0", "--json"]

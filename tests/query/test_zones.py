@@ -1,4 +1,4 @@
-"""A query of one zone, asked again in the other over events that came across the air gap, has the same digest. §9.1"""
+"""A query of one zone, replayed in the other over imported events, has the same digest. §9.1"""
 
 import asyncio
 import time
@@ -46,7 +46,7 @@ QUERIES: dict[str, dict[str, Any]] = {
 
 @asynccontextmanager
 async def asker(at: Zones, person: str, online: bool, root: Path, identities: Any = None):  # type: ignore[no-untyped-def]
-    """A client of a zone, and what carries queries out there."""
+    """A client of a zone, and its query execution."""
     hub = at.online if online else at.offline
     async with at.client(person, hub) as client:
         source = f"http://127.0.0.1:{hub.port}"
@@ -56,7 +56,7 @@ async def asker(at: Zones, person: str, online: bool, root: Path, identities: An
 
 
 async def submit(at: Zones, query: dict[str, Any]) -> ResultDigest:
-    """Asked and recorded in the first zone, as the service does it."""
+    """Execute and record a query in the first zone, as the service does."""
     async with asker(at, "service", True, at.root / "z1") as (client, execution, settings):
         with JobStore(settings.folder) as store:
             service = QueryService(client, store, execution, lambda *_: None)
@@ -68,7 +68,7 @@ async def submit(at: Zones, query: dict[str, Any]) -> ResultDigest:
 
 
 async def carry(at: Zones) -> None:
-    """Everything that has not left yet goes across."""
+    """Carry all new events across the air gap."""
     for stream in STREAMS:
         for data in await at.export(stream):
             outcome = await at.take(data, mapping=MAPPING)
@@ -116,7 +116,7 @@ def test_the_same_query_has_the_same_digest_in_both_zones(at: Zones) -> None:
     asyncio.run(run())
 
 
-def test_what_came_later_in_the_first_zone_changes_nothing(at: Zones) -> None:
+def test_later_events_of_the_first_zone_change_nothing(at: Zones) -> None:
     async def run() -> None:
         await at.produce(*(one.encode() for one in EVENTS[:5]), stream=WEB, schema=SCHEMA)
         await submit(at, {**QUERIES["full"], "query_id": "q-1"})
@@ -129,12 +129,12 @@ def test_what_came_later_in_the_first_zone_changes_nothing(at: Zones) -> None:
     asyncio.run(run())
 
 
-def test_events_that_did_not_come_across_are_noticed(at: Zones) -> None:
+def test_events_that_were_not_imported_are_noticed(at: Zones) -> None:
     async def run() -> None:
         await at.produce(*(one.encode() for one in EVENTS[:5]), stream=WEB, schema=SCHEMA)
         await carry(at)
         await at.produce(*(one.encode() for one in EVENTS[5:]), stream=WEB, schema=SCHEMA)
-        await submit(at, {**QUERIES["full"], "query_id": "q-1"})  # a sample may leave out the events that are missing
+        await submit(at, {**QUERIES["full"], "query_id": "q-1"})  # a sample might not include the missing events
         for stream in (REQUESTS, RESULTS):
             for data in await at.export(stream):
                 assert (await at.take(data, mapping=MAPPING)).ok
@@ -145,14 +145,14 @@ def test_events_that_did_not_come_across_are_noticed(at: Zones) -> None:
     asyncio.run(run())
 
 
-def test_evidence_of_another_hub_needs_its_papers(at: Zones) -> None:
+def test_evidence_of_another_hub_needs_its_identity_record(at: Zones) -> None:
     async def run() -> None:
         await at.produce(*(one.encode() for one in EVENTS), stream=WEB, schema=SCHEMA)
         for name in ("rows", "full"):
             await submit(at, {**QUERIES[name], "query_id": f"q-{name}"})
         await carry(at)
         assert (await again(at, "q-rows", identities={})).agrees
-        with pytest.raises(Unverified, match="papers of hub"):
+        with pytest.raises(Unverified, match="no identity record of hub"):
             await again(at, "q-full", identities={})
         other = {at.source_id: at.offline.service.hub_metadata.identity}
         with pytest.raises(Unverified):
@@ -161,7 +161,7 @@ def test_evidence_of_another_hub_needs_its_papers(at: Zones) -> None:
     asyncio.run(run())
 
 
-def test_a_stream_of_the_other_zone_can_be_asked_about_by_its_name(at: Zones) -> None:
+def test_a_stream_of_the_other_zone_can_be_queried_by_its_name(at: Zones) -> None:
     async def run() -> None:
         await at.produce(*(one.encode() for one in EVENTS), stream=WEB, schema=SCHEMA)
         await carry(at)

@@ -1,4 +1,4 @@
-"""Where the recorder's tests keep their directories, and a recorder for those that only look."""
+"""Fixtures of the recorder tests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from tests.client.conftest import place
-from tests.recorder.recorder_fixture import Yard, yard
+from tests.recorder.recorder_fixture import RecorderSetup, recorder_setup
 
 __all__ = ["place", "recorder"]
 
 
 @pytest.fixture
-def recorder(place: Path) -> Iterator[Yard]:
-    with yard(place) as made:
+def recorder(place: Path) -> Iterator[RecorderSetup]:
+    with recorder_setup(place) as made:
         yield made

@@ -1,4 +1,4 @@
-"""A hub that goes by capabilities, the administrator of a recorder there, and a producer: real ones, on loopback."""
+"""A real hub that requires capabilities, with a recorder, its administrator and a producer, on loopback."""
 
 import asyncio
 import time
@@ -40,8 +40,8 @@ def event(number: int, event_type: str = "http.request", origin: str = ORIGIN) -
 
 
 @dataclass
-class Yard:
-    """Where everything is."""
+class RecorderSetup:
+    """The folders, clients and hub of a test."""
 
     root: Path
     hub: Hub
@@ -72,7 +72,7 @@ class Yard:
         return asyncio.run(run())
 
     def enrol(self, who: str, *origins: str, streams: tuple[str, ...] = (WEB, LOGIN)) -> None:
-        """A new identity that the administrator makes a producer."""
+        """Create an identity and enrol it as a producer."""
         with ClientDir.create(self.root / who, None, int(time.time())) as folder:
             card = folder.card
             kit = self.does("admin", lambda client: _enrol(client, Enrolment(who, card, origins, streams, 86_400)))
@@ -83,7 +83,7 @@ class Yard:
         return asyncio.run(shipper.run())
 
     def entries(self, stream: str) -> list[ReplayedEvent]:
-        """All of a stream, as the administrator replays it."""
+        """All entries of a stream, replayed by the administrator."""
 
         async def read(client: Client) -> list[ReplayedEvent]:
             replayer = Replayer(HubSource(client), stream)
@@ -93,7 +93,7 @@ class Yard:
         return self.does("admin", read)
 
     def numbers(self, stream: str = WEB) -> list[int]:
-        """What the events of a stream count, in the order of the log."""
+        """The numbers in the events of a stream, in log order."""
         found = []
         for one in self.entries(stream):
             assert one.event is not None, one.flaw
@@ -108,22 +108,22 @@ async def _enrol(client: Client, who: Enrolment):  # type: ignore[no-untyped-def
 
 
 @contextmanager
-def yard(
+def recorder_setup(
     root: Path,
     *,
     plan: SetupPlan = PLAN,
     clock: Callable[[], float] = time.time,
     profile: Profile | None = None,
     limits: Limits | None = None,
-) -> Iterator[Yard]:
-    """A recorder that is set up, with one producer called `shop`."""
+) -> Iterator[RecorderSetup]:
+    """A recorder with one producer called `shop`."""
     now = int(clock())
     data_dir = root / "hub"
     metadata.create(Disk(), data_dir, profile or Profile(), limits or Limits(), now - 60)
     with ClientDir.create(root / "admin", None, now) as folder:
         issuers = frozenset({folder.card.id_sign})
     with running(data_dir, clock, QuickDisk(), admission=Admission.CAPABILITY, issuers=issuers) as hub:
-        made = Yard(root, hub)
+        made = RecorderSetup(root, hub)
         made.does("admin", lambda client: init(client, plan, client.dir.identity.id_sign))
         made.enrol("shop", ORIGIN)
         yield made

@@ -1,4 +1,4 @@
-"""Checkpoints: what they hold, when they are due, and that no change of the log gets past one."""
+"""Checkpoints: content, schedule, and detection of changes to the log."""
 
 import asyncio
 import shutil
@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.recorder.recorder_fixture import LOGIN, PLAN, WEB, Yard, event, yard
+from tests.recorder.recorder_fixture import LOGIN, PLAN, WEB, RecorderSetup, event, recorder_setup
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Malformed, Profile, SigningKey, Unverified
 from veen.core.signing import SIGNATURE_BYTES
 from veen.overlays.record import CHANGES, RecorderProfile
 from veen.recorder import CheckpointFolder, CheckpointVerdict, RecorderCheckpoint, SpoolFeed, SpoolWriter, make, verify
-from veen.recorder.checkpoint_scheduler import is_due, keep_making
+from veen.recorder.checkpoint_scheduler import is_due, make_when_due
 from veen.recorder.recorder_checkpoint import root_of, sign
 from veen.state import DirectorySource, HubSource
 from veen.storage.paths import Folders
 
 
-def ship(recorder: Yard, *numbers: int, event_type: str = "http.request") -> None:
+def ship(recorder: RecorderSetup, *numbers: int, event_type: str = "http.request") -> None:
     folder = recorder.root / "spool"
     writer = SpoolWriter(folder)
     writer.append([event(number, event_type) for number in numbers])
@@ -29,23 +29,23 @@ def ship(recorder: Yard, *numbers: int, event_type: str = "http.request") -> Non
     recorder.ship("shop", SpoolFeed(folder, "shop", follow=False))
 
 
-def made(recorder: Yard, previous: RecorderCheckpoint | None = None) -> RecorderCheckpoint:
+def made(recorder: RecorderSetup, previous: RecorderCheckpoint | None = None) -> RecorderCheckpoint:
     return recorder.does("admin", lambda client: make(client, previous))
 
 
-def verified(recorder: Yard, checkpoint: RecorderCheckpoint, *, full: bool = True) -> CheckpointVerdict:
+def verified(recorder: RecorderSetup, checkpoint: RecorderCheckpoint, *, full: bool = True) -> CheckpointVerdict:
     return recorder.does("admin", lambda client: verify(HubSource(client), checkpoint, full=full))
 
 
 def verified_in(
-    recorder: Yard, data_dir: Path, checkpoint: RecorderCheckpoint, *, full: bool = True
+    recorder: RecorderSetup, data_dir: Path, checkpoint: RecorderCheckpoint, *, full: bool = True
 ) -> CheckpointVerdict:
     with ClientDir.open(recorder.root / "admin") as folder:
         source = DirectorySource(data_dir, folder)
         return asyncio.run(verify(source, checkpoint, full=full))
 
 
-def test_a_checkpoint_has_what_the_specification_asks_for(recorder: Yard) -> None:
+def test_a_checkpoint_has_the_fields_of_the_specification(recorder: RecorderSetup) -> None:
     ship(recorder, 1, 2, 3)
     found = made(recorder)
     assert {one.stream: one.last_seq for one in found.positions}[WEB] == 3
@@ -60,7 +60,7 @@ def test_a_checkpoint_has_what_the_specification_asks_for(recorder: Yard) -> Non
     assert RecorderCheckpoint.decode(found.encode()) == found
 
 
-def test_a_checkpoint_names_the_one_before_it_and_holds_while_the_log_grows(recorder: Yard) -> None:
+def test_a_checkpoint_names_its_predecessor_and_stays_valid_while_the_log_grows(recorder: RecorderSetup) -> None:
     ship(recorder, 1)
     first = made(recorder)
     ship(recorder, 2, 3)
@@ -85,20 +85,20 @@ TAMPERED: list[tuple[str, Callable[[SigningKey, RecorderCheckpoint], RecorderChe
     ("recorder checkpoint", lambda key, one: replace(one, created_at=one.created_at + 1)),
     ("log_root", lambda key, one: _resigned(key, one, log_root=bytes(32))),
     ("log_root", lambda key, one: _resigned(key, one, positions=one.positions[1:])),
-    ("is of hub", lambda key, one: _resigned(key, one, hub_id=bytes(32))),
+    ("belongs to hub", lambda key, one: _resigned(key, one, hub_id=bytes(32))),
     ("hub_pk", lambda key, one: _resigned(key, one, hub_pk=bytes(32))),
     ("no profile", lambda key, one: _resigned(key, one, profile_id=bytes(32))),
-    ("streams are not those", lambda key, one: _resigned(key, one, empty=one.empty[1:])),
+    ("streams differ from those", lambda key, one: _resigned(key, one, empty=one.empty[1:])),
     (
-        "streams are not those",
+        "streams differ from those",
         lambda key, one: _resigned(key, one, positions=one.positions[1:], log_root=root_of(one.positions[1:])),
     ),
 ]
 
 
 @pytest.mark.parametrize(("reason", "tamper"), TAMPERED)
-def test_a_checkpoint_that_was_tampered_with_is_refused(
-    recorder: Yard, reason: str, tamper: Callable[[SigningKey, RecorderCheckpoint], RecorderCheckpoint]
+def test_a_tampered_checkpoint_is_rejected(
+    recorder: RecorderSetup, reason: str, tamper: Callable[[SigningKey, RecorderCheckpoint], RecorderCheckpoint]
 ) -> None:
     ship(recorder, 1)
     with ClientDir.open(recorder.root / "admin") as folder:
@@ -108,7 +108,7 @@ def test_a_checkpoint_that_was_tampered_with_is_refused(
         verified(recorder, wrong)
 
 
-def test_a_hub_position_that_the_hub_did_not_sign_is_refused(recorder: Yard) -> None:
+def test_a_position_that_the_hub_did_not_sign_is_rejected(recorder: RecorderSetup) -> None:
     ship(recorder, 1)
     found = made(recorder)
     with ClientDir.open(recorder.root / "admin") as folder:
@@ -127,7 +127,7 @@ def test_a_hub_position_that_the_hub_did_not_sign_is_refused(recorder: Yard) -> 
         verified(recorder, _resigned(key, found, positions=listed, log_root=root_of(listed)))
 
 
-def test_another_administrator_cannot_sign_for_this_recorder(recorder: Yard) -> None:
+def test_another_administrator_cannot_sign_for_this_recorder(recorder: RecorderSetup) -> None:
     ship(recorder, 1)
     found = made(recorder)
     stranger = sign(
@@ -144,7 +144,7 @@ def test_another_administrator_cannot_sign_for_this_recorder(recorder: Yard) -> 
         verified(recorder, stranger)
 
 
-def test_positions_out_of_order_do_not_decode(recorder: Yard) -> None:
+def test_positions_out_of_order_do_not_decode(recorder: RecorderSetup) -> None:
     ship(recorder, 1)
     ship(recorder, 2, event_type="login")
     found = made(recorder)
@@ -155,8 +155,8 @@ def test_positions_out_of_order_do_not_decode(recorder: Yard) -> None:
 
 
 def test_i2_a_log_that_lost_or_changed_an_entry_under_a_checkpoint_is_noticed(place: Path) -> None:
-    """A copy of the log from before, and one with an entry changed: neither passes for the log that was signed."""
-    with yard(place) as recorder:
+    """Neither an older copy of the log nor one with a changed entry matches the checkpoint."""
+    with recorder_setup(place) as recorder:
         ship(recorder, 1, 2)
         recorder.hub.stop()
         shutil.copytree(recorder.data_dir, place / "older")
@@ -175,14 +175,14 @@ def test_i2_a_log_that_lost_or_changed_an_entry_under_a_checkpoint_is_noticed(pl
         verified_in(recorder, recorder.data_dir, found)
 
 
-def test_the_safe_window_ends_before_the_first_second_that_is_not_wholly_covered(place: Path) -> None:
+def test_the_safe_window_ends_before_the_first_second_not_fully_covered(place: Path) -> None:
     now = [1_800_000_000.0]
-    with yard(place, clock=lambda: now[0]) as recorder:
+    with recorder_setup(place, clock=lambda: now[0]) as recorder:
         now[0] += 10
         ship(recorder, 1)
         found = made(recorder)
         assert verified(recorder, found).safe_until == 1_800_000_010
-        ship(recorder, 2)  # in the same second: that second is not wholly covered any more
+        ship(recorder, 2)  # in the same second, which is then no longer fully covered
         assert verified(recorder, found).safe_until == 1_800_000_009
         now[0] += 10
         ship(recorder, 3, event_type="login")
@@ -223,12 +223,12 @@ def test_a_checkpoint_is_due_by_time_or_by_volume(
     assert is_due(profile, None, 0, {WEB: written}, 0) is (written > 0)
 
 
-def test_checkpoints_are_made_by_volume_beside_the_way_of_events(place: Path) -> None:
-    with yard(place, plan=replace(PLAN, every_sec=None, every_events=10)) as recorder:
+def test_checkpoints_are_made_by_volume_in_the_background(place: Path) -> None:
+    with recorder_setup(place, plan=replace(PLAN, every_sec=None, every_events=10)) as recorder:
 
         async def watch(client: Client) -> list[RecorderCheckpoint]:
             folder, found = CheckpointFolder.of(client), []
-            async for one in keep_making(client, folder):
+            async for one in make_when_due(client, folder):
                 found.append(one)
                 assert folder.latest() == one
                 if len(found) == 2:
@@ -241,9 +241,9 @@ def test_checkpoints_are_made_by_volume_beside_the_way_of_events(place: Path) ->
     assert second.last_seq(WEB) == first.last_seq(WEB) + 10
 
 
-def test_with_epochs_a_checkpoint_has_a_position_for_each_that_is_open(place: Path) -> None:
+def test_with_epochs_a_checkpoint_has_a_position_for_each_open_epoch(place: Path) -> None:
     now = [1_800_000_000.0]
-    with yard(place, clock=lambda: now[0], profile=Profile(epoch_sec=3_600)) as recorder:
+    with recorder_setup(place, clock=lambda: now[0], profile=Profile(epoch_sec=3_600)) as recorder:
         ship(recorder, 1, 2)
         first = made(recorder)
         now[0] += 3_600

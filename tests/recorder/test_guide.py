@@ -1,4 +1,4 @@
-"""The code of the page on recorders runs."""
+"""The Python code of docs/recorder.md runs."""
 
 import re
 from pathlib import Path

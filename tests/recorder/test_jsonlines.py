@@ -1,4 +1,4 @@
-"""JSON lines: what a line says, and a file that is followed, cut, renamed and resumed."""
+"""JSON lines: events of lines, and files that are followed, truncated, renamed and resumed."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ def write(file: Path, *numbers: int, end: str = "\n") -> None:
 
 
 def some(feed: JsonLines, most: int = 1_000) -> list[FeedItem]:
-    """What is there now, without waiting."""
+    """The available items, without waiting."""
     return feed._next(most, last=False)
 
 
@@ -41,7 +41,7 @@ def said(items: list[FeedItem]) -> list[object]:
     return [item.event.value()["n"] if item.event else item.raw.decode() for item in items]  # type: ignore[call-overload, index]
 
 
-def test_a_line_that_says_its_fields_has_them() -> None:
+def test_event_fields_in_a_line_are_used() -> None:
     line = b'{"subject_id":"alice","event_type":"login","event_time":"2030-01-31T12:00:00Z","origin":"x","payload":[1]}'
     event = event_of(line, DEFAULTS, NOW)
     assert (event.subject_id, event.event_type, event.origin) == ("alice", "login", "x")
@@ -62,11 +62,11 @@ def test_a_line_that_says_its_fields_has_them() -> None:
         (b'{"event_time":null,"time":1700000000}', 1_700_000_000_000),
     ],
 )
-def test_a_line_without_a_time_of_its_own_has_that_of_its_reading(line: bytes, time: int) -> None:
+def test_a_line_without_a_time_gets_the_time_of_reading(line: bytes, time: int) -> None:
     assert event_of(line, DEFAULTS, NOW).event_time == time
 
 
-def test_all_of_a_line_is_payload_unless_it_has_one() -> None:
+def test_the_whole_line_is_payload_unless_it_has_one() -> None:
     event = event_of(b'{"subject_id":7,"b":2,"a":12345678901234567890}', DEFAULTS, NOW)
     assert (event.subject_id, event.content) == ("7", '{"a":"12345678901234567890","b":2,"subject_id":7}')
     long = event_of(json.dumps({"subject_id": "ü" * 2_000}).encode(), DEFAULTS, NOW)
@@ -75,12 +75,12 @@ def test_all_of_a_line_is_payload_unless_it_has_one() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"1", b"{", b"\xff", b'{"a":1,"a":2}', b"null"])
-def test_what_is_no_object_is_malformed(line: bytes) -> None:
+def test_a_line_that_is_not_an_object_is_malformed(line: bytes) -> None:
     with pytest.raises(Malformed):
         event_of(line, DEFAULTS, NOW)
 
 
-def test_lines_come_with_their_offsets_and_half_a_line_is_waited_for(file: Path) -> None:
+def test_lines_have_offsets_and_incomplete_lines_are_awaited(file: Path) -> None:
     write(file, 1, 2)
     write(file, 3, end="")
     feed = follow(file)
@@ -94,12 +94,12 @@ def test_lines_come_with_their_offsets_and_half_a_line_is_waited_for(file: Path)
     feed.close()
 
 
-def test_a_feed_goes_on_after_what_was_settled(file: Path) -> None:
+def test_a_feed_resumes_after_the_last_settled_line(file: Path) -> None:
     write(file, 1, 2, 3)
     feed = follow(file)
     feed.settle(some(feed, 2))
     some(feed)
-    feed.close()  # the third was given, and not settled
+    feed.close()  # the third line was returned but not settled
     feed = follow(file)
     assert said(some(feed)) == [3]
     feed.close()
@@ -118,7 +118,7 @@ def test_a_renamed_file_is_read_to_its_end_and_then_the_new_one(file: Path) -> N
     feed.close()
 
 
-def test_a_file_that_was_renamed_while_nobody_looked_is_found(file: Path) -> None:
+def test_a_file_renamed_while_the_feed_was_stopped_is_found(file: Path) -> None:
     write(file, 1, 2)
     feed = follow(file)
     feed.settle(some(feed, 1))
@@ -130,7 +130,7 @@ def test_a_file_that_was_renamed_while_nobody_looked_is_found(file: Path) -> Non
     feed.close()
 
 
-def test_files_that_were_renamed_one_after_the_other_while_nobody_looked_are_all_read(file: Path) -> None:
+def test_several_files_renamed_while_the_feed_was_stopped_are_all_read(file: Path) -> None:
     write(file, 1, 2)
     feed = follow(file)
     feed.settle(some(feed, 1))
@@ -144,7 +144,7 @@ def test_files_that_were_renamed_one_after_the_other_while_nobody_looked_are_all
     feed.close()
 
 
-def test_a_file_that_was_renamed_before_any_of_it_was_settled_is_found(file: Path) -> None:
+def test_a_file_renamed_before_any_line_was_settled_is_found(file: Path) -> None:
     write(file, 1, 2)
     feed = follow(file)
     some(feed)
@@ -156,21 +156,21 @@ def test_a_file_that_was_renamed_before_any_of_it_was_settled_is_found(file: Pat
     feed.close()
 
 
-def test_what_is_gone_is_said_to_be(file: Path) -> None:
+def test_lost_data_is_reported(file: Path) -> None:
     write(file, 1, 2)
     feed = follow(file)
     feed.settle(some(feed, 1))
     feed.close()
     file.rename(file.parent / "elsewhere")
     write(file, 3)
-    told: list[str] = []
-    feed = follow(file, told=told.append)
+    notices: list[str] = []
+    feed = follow(file, notify=notices.append)
     assert said(some(feed)) == [3]
-    assert "is gone" in told[0]
+    assert "is gone" in notices[0]
     feed.close()
 
 
-def test_a_file_that_is_cut_and_begun_anew_is_another_source(file: Path) -> None:
+def test_a_truncated_and_rewritten_file_is_another_source(file: Path) -> None:
     write(file, 1, 2)
     feed = follow(file)
     first = some(feed)
@@ -185,7 +185,7 @@ def test_a_file_that_is_cut_and_begun_anew_is_another_source(file: Path) -> None
     feed.close()
 
 
-def test_a_line_that_is_no_json_or_too_long_is_given_with_its_fault(file: Path) -> None:
+def test_an_invalid_or_overlong_line_is_returned_with_its_flaw(file: Path) -> None:
     file.write_bytes(b"not json\n\n  \n" + b"x" * (3 * MAX_LINE_BYTES) + b"\n" + b'{"n":1}\n')
     feed = follow(file)
     bad, long, good = some(feed)
@@ -197,7 +197,7 @@ def test_a_line_that_is_no_json_or_too_long_is_given_with_its_fault(file: Path) 
 
 
 @pytest.mark.parametrize("end", ["", "\n"])
-def test_once_takes_a_last_line_without_an_end(file: Path, end: str) -> None:
+def test_once_reads_a_last_line_without_line_end(file: Path, end: str) -> None:
     write(file, 1, end=end)
     feed = JsonLines(file, file.parent / "state", DEFAULTS, follow=False)
     items = list(asyncio.run(feed.take(10)))
@@ -211,7 +211,7 @@ def test_once_takes_a_last_line_without_an_end(file: Path, end: str) -> None:
     feed.close()
 
 
-def test_a_file_that_is_not_there_yet_is_waited_for(file: Path) -> None:
+def test_a_file_that_does_not_exist_yet_is_awaited(file: Path) -> None:
     feed = follow(file)
 
     async def run() -> list[FeedItem]:
@@ -225,7 +225,7 @@ def test_a_file_that_is_not_there_yet_is_waited_for(file: Path) -> None:
     feed.close()
 
 
-def test_a_feed_ends_when_it_is_told_to(file: Path) -> None:
+def test_end_stops_a_feed(file: Path) -> None:
     write(file, 1)
     feed = follow(file)
     take: Callable[[], list[FeedItem]] = lambda: list(asyncio.run(feed.take(5)))  # noqa: E731
@@ -236,13 +236,13 @@ def test_a_feed_ends_when_it_is_told_to(file: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x80"])
-def test_a_damaged_place_is_refused(file: Path, data: bytes) -> None:
+def test_a_damaged_state_file_is_rejected(file: Path, data: bytes) -> None:
     (file.parent / "state").write_bytes(data)
     with pytest.raises(Malformed):
         follow(file)
 
 
-def test_a_line_that_is_none_is_named_by_its_number_also_after_a_restart(file: Path) -> None:
+def test_an_invalid_line_is_reported_with_its_number_also_after_a_restart(file: Path) -> None:
     file.write_text('{"n":1}\n\nbad\n{"n":2}\n')
     feed = follow(file)
     items = some(feed)

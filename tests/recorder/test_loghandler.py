@@ -1,4 +1,4 @@
-"""The handler of Python's logging: everything that is logged is there, and nothing breaks the program."""
+"""The logging handler stores every record and never breaks the program."""
 
 import logging
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def test_a_record_is_an_event_with_its_extras(place: Path, handler: RecorderHand
     assert "subject_id" not in value
 
 
-def test_a_record_without_extras_is_of_the_origin(place: Path, handler: RecorderHandler) -> None:
+def test_a_record_without_extras_has_the_origin_as_subject(place: Path, handler: RecorderHandler) -> None:
     logger(handler).info("plain")
     (event,) = kept(place)
     assert (event.subject_id, event.event_type) == ("shop", "python.log")
@@ -78,7 +78,7 @@ class _Unshowable:
         ("x" * (20 << 20), (), {}),
     ],
 )
-def test_what_cannot_be_recorded_is_counted_and_breaks_nothing(
+def test_an_unrecordable_object_is_counted_and_breaks_nothing(
     place: Path, handler: RecorderHandler, message: str, arguments: tuple[object, ...], extra: dict[str, object]
 ) -> None:
     log = logger(handler)
@@ -95,7 +95,7 @@ def test_any_text_can_be_logged(place: Path, handler: RecorderHandler, text: str
     assert len(kept(place)) == 1
 
 
-def test_a_full_spool_drops_and_a_disk_that_fails_is_survived(place: Path) -> None:
+def test_a_full_spool_drops_events_and_a_failing_disk_is_survived(place: Path) -> None:
     handler = RecorderHandler(place / "spool", "shop", max_bytes=1_000)
     log = logger(handler)
     for _ in range(10):

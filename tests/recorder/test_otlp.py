@@ -1,4 +1,4 @@
-"""OTLP: requests of exporters in both forms, and what the endpoint answers."""
+"""OTLP: requests of exporters in both formats, and the responses of the endpoint."""
 
 import asyncio
 import gzip
@@ -74,7 +74,7 @@ def test_a_record_is_an_event() -> None:
     assert value["time_unix_nano"] == str(TIME)
 
 
-def test_json_and_protobuf_say_the_same() -> None:
+def test_json_and_protobuf_give_the_same_events() -> None:
     made = request("hi", "ho")
     record = made.resource_logs[0].scope_logs[0].log_records[0]
     record.trace_id, record.span_id = bytes(range(16)), bytes(range(8))
@@ -85,7 +85,7 @@ def test_json_and_protobuf_say_the_same() -> None:
     assert otlp.decode(made.SerializeToString(), otlp.PROTOBUF) == made
 
 
-def test_records_of_another_service_are_rejected_and_of_one_without_a_name_taken() -> None:
+def test_records_of_another_service_are_rejected_and_unnamed_ones_accepted() -> None:
     mixed = request("mine")
     mixed.MergeFrom(request("theirs", "theirs too", service="bank"))
     found = exported(mixed)
@@ -96,7 +96,7 @@ def test_records_of_another_service_are_rejected_and_of_one_without_a_name_taken
         assert len(exported(request("x", service=nameless)).events) == 1
 
 
-def test_a_request_is_known_again_only_where_each_record_has_a_time() -> None:
+def test_a_repeated_request_is_recognized_only_if_each_record_has_a_time() -> None:
     assert exported(request("x")).digest == exported(request("x")).digest is not None
     assert exported(request("y")).digest != exported(request("x")).digest
     assert exported(request("x", time=0)).digest is None
@@ -105,17 +105,17 @@ def test_a_request_is_known_again_only_where_each_record_has_a_time() -> None:
 
 def test_a_request_has_a_bound_on_its_records() -> None:
     assert len(exported(request(*[""] * 10)).events) == 10
-    most = request(*[""] * otlp.MAX_RECORDS, service="bank")  # rejected one by one, which is quick
+    most = request(*[""] * otlp.MAX_RECORDS, service="bank")  # rejecting records is fast
     assert exported(most).rejected == otlp.MAX_RECORDS
     most.MergeFrom(request("one more"))
-    with pytest.raises(otlp.TooMuch, match="records"):
+    with pytest.raises(otlp.RequestTooLarge, match="records"):
         exported(most)
 
 
-def test_a_resource_that_every_record_repeats_does_not_multiply_without_end() -> None:
+def test_a_large_resource_repeated_by_every_record_is_bounded() -> None:
     made = request(*["x"] * 40)
     made.resource_logs[0].resource.attributes.add(key="k", value=AnyValue(string_value="y" * (1 << 19)))
-    with pytest.raises(otlp.TooMuch, match="bytes"):
+    with pytest.raises(otlp.RequestTooLarge, match="bytes"):
         exported(made)
 
 
@@ -131,13 +131,13 @@ def test_a_resource_that_every_record_repeats_does_not_multiply_without_end() ->
         (b'{"a":' + b"[" * 60 + b"]" * 60 + b"}", otlp.JSON),
     ],
 )
-def test_what_is_no_request_is_malformed(data: bytes, form: str) -> None:
+def test_an_invalid_request_is_malformed(data: bytes, form: str) -> None:
     with pytest.raises(Malformed):
         otlp.decode(data, form)
 
 
 def asked(place: Path, work: Callable[[httpx.AsyncClient], Awaitable[None]], **bounds: int) -> list[RecordEvent]:
-    """What is in the spool of an endpoint after some requests."""
+    """The events in the spool of an endpoint after some requests."""
 
     async def run() -> None:
         writer = SpoolWriter(place / "spool", sync=True, **bounds)
@@ -196,7 +196,7 @@ async def exports(port: int, **options: Any) -> int:
     ],
     ids=["first byte", "head", "body", "chunk"],
 )
-def test_a_request_that_drips_is_closed_at_its_deadline_while_others_are_served(place: Path, begun: bytes) -> None:
+def test_a_slow_request_is_closed_at_its_deadline_while_others_are_served(place: Path, begun: bytes) -> None:
     async def run() -> None:
         async with endpoint(place, request_s=0.5) as server, asyncio.timeout(PATIENCE_S):
             slow = [asyncio.create_task(drip_until_closed(server.port, begun)) for _ in range(8)]
@@ -231,10 +231,10 @@ def test_connections_count_before_their_tls_handshake_and_make_room_for_one_that
     tls.load_cert_chain(cert, key)
     trust = ssl.create_default_context(cafile=str(cert))
     trust.check_hostname = False
-    told: list[str] = []
+    notices: list[str] = []
 
     async def run() -> None:
-        settings = {"tls": tls, "max_connections": 2, "told": told.append}
+        settings = {"tls": tls, "max_connections": 2, "notify": notices.append}
         async with endpoint(place, **settings) as server, asyncio.timeout(PATIENCE_S):
             silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
             assert await exports(server.port, verify=trust) == 200
@@ -242,7 +242,7 @@ def test_connections_count_before_their_tls_handshake_and_make_room_for_one_that
                 assert await silent[0][0].read() == b""
             for _, stream in silent:
                 stream.transport.abort()
-        assert told == ["all 2 connections are in use; each new one closes the one idle for longest"]
+        assert notices == ["all 2 connections are in use; each new one closes the one idle for longest"]
 
     asyncio.run(run())
 
@@ -266,7 +266,7 @@ def form(content_type: str, **headers: str) -> dict[str, str]:
     return {"content-type": content_type, **{name.replace("_", "-"): text for name, text in headers.items()}}
 
 
-def test_an_exporter_is_answered_in_its_own_form_once_its_records_are_on_disk(place: Path) -> None:
+def test_an_exporter_gets_a_response_in_its_format_once_records_are_on_disk(place: Path) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         data = request("one").SerializeToString()
         answer = await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))
@@ -278,7 +278,7 @@ def test_an_exporter_is_answered_in_its_own_form_once_its_records_are_on_disk(pl
         answer = await client.post("/v1/logs", content=packed, headers=headers)
         assert (answer.status_code, answer.json()) == (200, {})
         answer = await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))
-        assert answer.status_code == 200  # the first again, as after a lost answer
+        assert answer.status_code == 200  # the first again, as after a lost response
         answer = await client.post(
             "/v1/logs", content=request("x", service="bank").SerializeToString(), headers=form(otlp.PROTOBUF)
         )
@@ -318,7 +318,7 @@ def test_an_exporter_is_answered_in_its_own_form_once_its_records_are_on_disk(pl
         ),
     ],
 )
-def test_whatever_else_is_asked_is_refused_and_nothing_is_kept(
+def test_other_requests_are_rejected_and_nothing_is_stored(
     place: Path, method: str, path: str, headers: dict[str, str], content: bytes, status: int
 ) -> None:
     async def work(client: httpx.AsyncClient) -> None:
@@ -331,7 +331,7 @@ def test_whatever_else_is_asked_is_refused_and_nothing_is_kept(
 
 
 @pytest.mark.parametrize("named", ["localhost", "127.0.0.1:4318", "[::1]:4318", "LOCALHOST:1"])
-def test_the_endpoint_is_asked_by_any_name_of_this_machine(place: Path, named: str) -> None:
+def test_the_endpoint_accepts_every_name_of_this_machine(place: Path, named: str) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         headers = form(otlp.JSON, host=named, origin=f"http://{named}")
         assert (await client.post("/v1/logs", content=b"{}", headers=headers)).status_code == 200
@@ -339,7 +339,7 @@ def test_the_endpoint_is_asked_by_any_name_of_this_machine(place: Path, named: s
     assert asked(place, work) == []
 
 
-def test_others_are_answered_while_a_large_request_is_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_are_answered_while_a_large_one_is_decoded(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, answered = Event(), Event()
     decode = otlp.decode
 
@@ -362,7 +362,7 @@ def test_others_are_answered_while_a_large_request_is_read(place: Path, monkeypa
     asked(place, work)
 
 
-def test_a_disk_that_is_full_asks_the_exporter_to_come_again_and_then_all_is_kept(place: Path) -> None:
+def test_a_full_disk_makes_the_exporter_retry_and_nothing_is_lost(place: Path) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         data = request("x" * 500).SerializeToString()
         with no_file_longer_than(100):
@@ -374,7 +374,7 @@ def test_a_disk_that_is_full_asks_the_exporter_to_come_again_and_then_all_is_kep
     assert len(asked(place, work)) == 1
 
 
-def test_a_full_spool_asks_the_exporter_to_come_again(place: Path) -> None:
+def test_a_full_spool_makes_the_exporter_retry(place: Path) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         data = request("x" * 500).SerializeToString()
         answer = await client.post("/v1/logs", content=data, headers=form(otlp.PROTOBUF))
@@ -383,7 +383,7 @@ def test_a_full_spool_asks_the_exporter_to_come_again(place: Path) -> None:
     assert asked(place, work, max_bytes=400) == []
 
 
-def test_what_is_not_http_is_answered_and_ended(place: Path) -> None:
+def test_invalid_http_is_answered_and_closed(place: Path) -> None:
     async def work(client: httpx.AsyncClient) -> None:
         reader, stream = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         stream.write(b"\x16\x03\x01 not http\r\n\r\n")

@@ -1,4 +1,4 @@
-"""What other packages may rely on."""
+"""The public names and schemas of the recorder."""
 
 from veen import recorder
 from veen.overlays import record
@@ -6,7 +6,7 @@ from veen.overlays import record
 
 def test_the_public_names_are_these() -> None:
     assert recorder.__all__ == sorted(recorder.__all__)
-    assert {"Shipper", "Replayer", "RecorderCheckpoint", "Kit", "init", "enrol", "verify"} <= set(recorder.__all__)
+    assert {"RecorderCheckpoint", "ProducerKit", "init", "enrol", "verify"} <= set(recorder.__all__)
     assert all(hasattr(recorder, name) for name in recorder.__all__)
     assert all(hasattr(record, name) for name in record.__all__)
 

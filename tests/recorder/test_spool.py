@@ -1,4 +1,4 @@
-"""The spool: what was told is there once, whatever was killed, and no more than was allowed for."""
+"""The spool stores each event once, survives kills, and respects its limit."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ def read(folder: Path) -> list[RecordEvent]:
     return [one for path in spool.segments(folder) for batch in spool.batches(path) for one in batch.events]
 
 
-def test_what_is_appended_is_read_in_order(place: Path) -> None:
+def test_appended_events_are_read_in_order(place: Path) -> None:
     writer = SpoolWriter(place / "s", segment_bytes=300)
     for number in range(20):
         assert writer.append([event(number)])
@@ -37,7 +37,7 @@ def test_what_is_appended_is_read_in_order(place: Path) -> None:
     assert len(spool.segments(place / "s")) > 1
 
 
-def test_a_frame_that_was_cut_short_ends_its_segment_and_nothing_before_it(place: Path) -> None:
+def test_a_truncated_frame_ends_its_segment_without_affecting_earlier_ones(place: Path) -> None:
     writer = SpoolWriter(place)
     writer.append([event(1)])
     writer.append([event(2)])
@@ -55,7 +55,7 @@ def test_a_frame_that_was_cut_short_ends_its_segment_and_nothing_before_it(place
 
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("fits", [0, 1, 20])
-def test_what_is_kept_after_a_write_that_the_disk_cut_short_is_given(place: Path, sync: bool, fits: int) -> None:
+def test_events_stored_after_a_short_write_are_returned(place: Path, sync: bool, fits: int) -> None:
     writer = SpoolWriter(place, sync=sync)
     assert writer.append([event(1)])
     (path,) = spool.segments(place)
@@ -73,7 +73,7 @@ def test_what_is_kept_after_a_write_that_the_disk_cut_short_is_given(place: Path
     assert (taken(feed), spool.segments(place)) == ([], [])
 
 
-def test_nothing_is_appended_behind_half_a_frame_that_could_not_be_cut_off(
+def test_nothing_is_appended_after_a_partial_frame_that_cannot_be_truncated(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(fd: int, size: int) -> None:
@@ -90,7 +90,7 @@ def test_nothing_is_appended_behind_half_a_frame_that_could_not_be_cut_off(
     assert read(place) == [event(1), event(3)]
 
 
-def test_what_the_disk_did_not_take_counts_as_dropped_unless_it_comes_again(place: Path) -> None:
+def test_a_batch_the_disk_rejects_counts_as_dropped_unless_retried(place: Path) -> None:
     writer = SpoolWriter(place)
     with no_file_longer_than(0):
         for again in (True, False, False):
@@ -102,7 +102,7 @@ def test_what_the_disk_did_not_take_counts_as_dropped_unless_it_comes_again(plac
     assert (lost.event_type, lost.value(), found) == (spool.DROPPED, {"dropped": 2}, event(2))
 
 
-def test_a_batch_that_the_disk_did_not_take_is_not_known_when_it_is_told_again(place: Path) -> None:
+def test_a_batch_the_disk_rejected_is_not_recognized_when_repeated(place: Path) -> None:
     writer = SpoolWriter(place)
     with no_file_longer_than(0), pytest.raises(Unavailable):
         writer.append([event(1)], DIGEST, again=True)
@@ -110,7 +110,7 @@ def test_a_batch_that_the_disk_did_not_take_is_not_known_when_it_is_told_again(p
     assert read(place) == [event(1)]
 
 
-def test_what_was_settled_is_not_given_again_and_the_rest_is(place: Path) -> None:
+def test_settled_events_are_not_returned_again_and_the_rest_is(place: Path) -> None:
     writer = SpoolWriter(place)
     writer.append([event(number) for number in range(5)])
     writer.append([event(5)])
@@ -118,19 +118,19 @@ def test_what_was_settled_is_not_given_again_and_the_rest_is(place: Path) -> Non
     first = taken(feed, 3)
     assert [item.position for item in first] == [1, 2, 3]
     assert [item.position for item in taken(feed, 3)] == [4, 5, 6]
-    feed.settle(first)  # and here it is killed
+    feed.settle(first)  # killed here
     again = SpoolFeed(place, "n", follow=False)
     assert [item.event for item in taken(again)] == [event(3), event(4), event(5)]
     assert {item.source for item in first} == {f"n/{spool.segments(place)[0].stem}"}
 
 
-def test_a_segment_goes_once_its_writer_has_and_all_of_it_is_settled(place: Path) -> None:
+def test_a_segment_is_removed_once_its_writer_ended_and_it_is_settled(place: Path) -> None:
     writer = SpoolWriter(place)
     writer.append([event(1)])
     feed = SpoolFeed(place, "n", follow=False)
     feed.settle(taken(feed))
     assert taken(feed) == []
-    assert len(spool.segments(place)) == 1  # it is still written to
+    assert len(spool.segments(place)) == 1  # its writer is still open
     writer.append([event(2)])
     writer.close()
     items = taken(feed)
@@ -142,7 +142,7 @@ def test_a_segment_goes_once_its_writer_has_and_all_of_it_is_settled(place: Path
     assert spool.segments(place) == []
 
 
-def test_a_batch_that_is_told_again_is_known_also_after_a_restart_and_after_its_segment_is_gone(place: Path) -> None:
+def test_a_repeated_batch_is_recognized_after_a_restart_and_after_its_segment_is_removed(place: Path) -> None:
     for _ in range(2):
         writer = SpoolWriter(place)
         assert writer.append([event(1), event(2)], DIGEST)
@@ -159,7 +159,7 @@ def test_a_batch_that_is_told_again_is_known_also_after_a_restart_and_after_its_
     assert read(place) == [event(1)]
 
 
-def test_a_spool_has_a_bound_and_says_how_much_it_dropped(place: Path) -> None:
+def test_a_full_spool_records_how_many_events_it_dropped(place: Path) -> None:
     room = len(spool.frame_of([event(1)], None))
     writer = SpoolWriter(place, max_bytes=3 * room)
     assert [writer.append([event(1)]) for _ in range(5)] == [True, True, True, False, False]
@@ -175,7 +175,7 @@ def test_a_spool_has_a_bound_and_says_how_much_it_dropped(place: Path) -> None:
     assert writer.dropped == 0
 
 
-def test_two_processes_write_segments_of_their_own(place: Path) -> None:
+def test_two_processes_write_separate_segments(place: Path) -> None:
     writer = SpoolWriter(place)
     writer.append([event(1)])
     child = os.fork()
@@ -188,7 +188,7 @@ def test_two_processes_write_segments_of_their_own(place: Path) -> None:
     assert found == [[event(1), event(3)], [event(2)]]
 
 
-def test_what_a_killed_process_appended_is_there(place: Path) -> None:
+def test_events_of_a_killed_process_are_stored(place: Path) -> None:
     program = """
 import sys
 from pathlib import Path
@@ -205,15 +205,15 @@ for number in range(10**6):
     for _ in range(100):
         process.stdout.readline()
     process.send_signal(signal.SIGKILL)
-    told = 100 + len([line for line in process.stdout if line.endswith(b"\n")])
+    written = 100 + len([line for line in process.stdout if line.endswith(b"\n")])
     process.wait()
     process.stdout.close()
-    assert read(place)[:told] == [event(number) for number in range(told)]
-    assert len(read(place)) <= told + 1
+    assert read(place)[:written] == [event(number) for number in range(written)]
+    assert len(read(place)) <= written + 1
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"\x80", b"\xa1\x61a\x01"])
-def test_places_that_are_damaged_are_refused(place: Path, data: bytes) -> None:
+def test_a_damaged_places_file_is_rejected(place: Path, data: bytes) -> None:
     (place / "places").write_bytes(data)
     with pytest.raises(Malformed):
         SpoolFeed(place, "n")

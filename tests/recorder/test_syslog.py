@@ -1,4 +1,4 @@
-"""Syslog: messages as RFC 5424 has them, and how they arrive."""
+"""Syslog: parsing of RFC 5424 messages, and the transports."""
 
 import asyncio
 import socket
@@ -22,7 +22,7 @@ DEFAULTS = Defaults("router", "syslog.message")
 NOW = 5
 
 
-def test_a_message_of_the_rfc_is_read() -> None:
+def test_an_example_of_the_rfc_is_parsed() -> None:
     found = parse(
         b"<165>1 2003-10-11T22:14:15.003Z mymachine.example.com evntslog - ID47 "
         b'[exampleSDID@32473 iut="3" eventSource="Application" eventID="1011"] \xef\xbb\xbfAn application event'
@@ -51,7 +51,7 @@ def test_a_message_of_the_rfc_is_read() -> None:
         ('<34>1 - h a - - [a x="ü"] ü'.encode(), {"a": {"x": "ü"}}, "ü"),
     ],
 )
-def test_every_form_is_read(data: bytes, structured: object, message: str) -> None:
+def test_every_form_of_structured_data_is_parsed(data: bytes, structured: object, message: str) -> None:
     found = parse(data)
     assert (found.structured, found.message) == (structured, message)
 
@@ -80,7 +80,7 @@ def test_every_form_is_read(data: bytes, structured: object, message: str) -> No
         b"<34>1 - " + b"h" * 256 + b" - - - -",
     ],
 )
-def test_what_is_not_of_the_rfc_is_recorded_as_it_came(data: bytes) -> None:
+def test_a_nonconforming_message_is_recorded_as_raw_text(data: bytes) -> None:
     with pytest.raises(NotSyslog):
         parse(data)
     event, digest = event_of(data, DEFAULTS, NOW)
@@ -98,7 +98,7 @@ def test_an_event_has_the_time_and_host_of_its_message() -> None:
     assert (chosen.event_time, chosen.subject_id, chosen.event_type) == (NOW, "fixed", "x")
 
 
-def test_only_a_numbered_message_with_a_time_is_known_again() -> None:
+def test_only_a_numbered_message_with_a_time_is_recognized_when_repeated() -> None:
     numbered = b'<34>1 2003-10-11T22:14:15Z h a - - [meta sequenceId="1"] x'
     assert event_of(numbered, DEFAULTS, NOW)[1] is not None
     assert event_of(numbered.replace(b'"1"', b'"2"'), DEFAULTS, NOW)[1] != event_of(numbered, DEFAULTS, NOW)[1]
@@ -106,8 +106,8 @@ def test_only_a_numbered_message_with_a_time_is_known_again() -> None:
     assert event_of(b'<34>1 - h a - - [meta sequenceId="1"] x', DEFAULTS, NOW)[1] is None
 
 
-def heard(place: Path, work: Callable[[int], Awaitable[object]], **options: object) -> list[str]:
-    """What a listener kept of what was sent to it."""
+def received(place: Path, work: Callable[[int], Awaitable[object]], **options: object) -> list[str]:
+    """The messages that a listener stored."""
     folder = place / "spool"
 
     def messages() -> list[str]:
@@ -131,7 +131,7 @@ def heard(place: Path, work: Callable[[int], Awaitable[object]], **options: obje
 
 
 def contexts(place: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """TLS as a listener and as a sender that trusts it speak it."""
+    """TLS contexts of a listener and of a sender that trusts it."""
     cert, key = write_certificate(place)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(cert, key)
@@ -158,13 +158,13 @@ async def send(port: int, *pieces: bytes, tls: ssl.SSLContext | None = None) -> 
     await stream.wait_closed()
 
 
-def test_counted_messages_and_lines_arrive_over_tcp_in_whatever_pieces(place: Path) -> None:
+def test_counted_messages_and_lines_arrive_over_tcp_in_any_pieces(place: Path) -> None:
     async def work(port: int) -> int:
         data = counted("one") + counted("two\nlines") + msg("three") + b"\r\n" + b"\n" + counted("four") + msg("five")
         await send(port, *(data[at : at + 3] for at in range(0, len(data), 3)))
         return 5
 
-    assert heard(place, work) == ["one", "two\nlines", "three", "four", "five"]
+    assert received(place, work) == ["one", "two\nlines", "three", "four", "five"]
 
 
 def test_datagrams_arrive_over_udp_at_the_same_port(place: Path) -> None:
@@ -175,7 +175,7 @@ def test_datagrams_arrive_over_udp_at_the_same_port(place: Path) -> None:
             wire.sendto(msg("two"), ("127.0.0.1", port))
         return 2
 
-    assert heard(place, work) == ["one", "two"]
+    assert received(place, work) == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -192,36 +192,36 @@ def test_a_message_that_is_too_long_ends_its_connection_and_no_other(place: Path
         await send(port, counted("after"))
         return 2
 
-    assert heard(place, work) == ["before", "after"]
+    assert received(place, work) == ["before", "after"]
 
 
-def test_a_connection_that_breaks_amid_a_message_leaves_what_was_whole(place: Path) -> None:
+def test_a_broken_connection_keeps_its_complete_messages(place: Path) -> None:
     async def work(port: int) -> int:
         await send(port, counted("whole"), b"100 half")
         await send(port, counted("next"))
         return 2
 
-    assert heard(place, work) == ["whole", "next"]
+    assert received(place, work) == ["whole", "next"]
 
 
 @pytest.mark.parametrize(
     ("begun", "patience"), [(b"", {"idle_s": 0.5}), (b"100 half", {"message_s": 0.01}), (b"<34>", {"message_s": 0.01})]
 )
-def test_a_connection_that_says_no_more_is_closed_and_what_was_whole_is_kept(
+def test_an_idle_connection_is_closed_and_keeps_its_complete_messages(
     place: Path, begun: bytes, patience: dict[str, float]
 ) -> None:
     async def work(port: int) -> int:
         reader, stream = await asyncio.open_connection("127.0.0.1", port)
         stream.write(counted("whole") + begun)
         async with asyncio.timeout(PATIENCE_S):
-            assert await reader.read() == b""  # it ended, and not by us
+            assert await reader.read() == b""  # closed by the listener
         stream.close()
         return 1
 
-    assert heard(place, work, **patience) == ["whole"]
+    assert received(place, work, **patience) == ["whole"]
 
 
-def test_a_message_that_drips_is_closed_at_its_deadline_while_others_are_served(place: Path) -> None:
+def test_a_slow_message_is_closed_at_its_deadline_while_others_are_served(place: Path) -> None:
     async def work(port: int) -> int:
         reader, stream = await asyncio.open_connection("127.0.0.1", port)
         stream.write(counted("whole") + b"8000 ")
@@ -236,14 +236,14 @@ def test_a_message_that_drips_is_closed_at_its_deadline_while_others_are_served(
         stream.transport.abort()
         return 2
 
-    assert sorted(heard(place, work, message_s=0.5)) == ["other", "whole"]
+    assert sorted(received(place, work, message_s=0.5)) == ["other", "whole"]
 
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_full_listener_closes_the_connection_without_a_message_for_longest(place: Path, secure: bool) -> None:
-    """Over TLS, the silent connections have not even begun a handshake."""
+    """Over TLS, the silent connections have not started a handshake."""
     server, client = contexts(place) if secure else (None, None)
-    told: list[str] = []
+    notices: list[str] = []
 
     async def work(port: int) -> int:
         async with asyncio.timeout(PATIENCE_S):
@@ -262,9 +262,9 @@ def test_a_full_listener_closes_the_connection_without_a_message_for_longest(pla
             first.transport.abort()
         return 3
 
-    found = heard(place, work, max_connections=2, tls=server, told=told.append)
+    found = received(place, work, max_connections=2, tls=server, notify=notices.append)
     assert sorted(found) == ["one", "three", "two"]
-    assert told == ["all 2 connections are in use; each new one closes the one idle for longest"]
+    assert notices == ["all 2 connections are in use; each new one closes the one idle for longest"]
 
 
 def test_a_tls_handshake_that_never_ends_is_closed(place: Path) -> None:
@@ -278,27 +278,27 @@ def test_a_tls_handshake_that_never_ends_is_closed(place: Path) -> None:
         stream.transport.abort()
         return 0
 
-    assert heard(place, work, tls=server, handshake_s=0.2) == []
+    assert received(place, work, tls=server, handshake_s=0.2) == []
 
 
-def test_a_message_waits_for_a_disk_that_is_full_and_the_operator_hears_of_it_once(place: Path) -> None:
-    told: list[str] = []
+def test_a_message_waits_for_a_full_disk_and_the_operator_is_notified_once(place: Path) -> None:
+    notices: list[str] = []
 
     async def work(port: int) -> int:
         with no_file_longer_than(10):
             await send(port, counted("one"), counted("two"))
-            while not told:
+            while not notices:
                 await asyncio.sleep(0.01)
         return 2
 
-    assert heard(place, work, told=told.append) == ["one", "two"]
-    assert len(told) == 1
+    assert received(place, work, notify=notices.append) == ["one", "two"]
+    assert len(notices) == 1
 
 
 @pytest.mark.parametrize(
     ("data", "shown"), [(b"\xff\xfe no syslog", None), (b"<34>1 - h a - - - caf\xe9", "caf\ufffd")]
 )
-def test_bytes_that_are_no_text_are_kept_byte_for_byte(data: bytes, shown: str | None) -> None:
+def test_bytes_that_are_not_text_are_kept_as_hex(data: bytes, shown: str | None) -> None:
     value = event_of(data, DEFAULTS, NOW)[0].value()
     assert isinstance(value, dict)
     assert (value["raw_hex"], value.get("message"), "raw" in value) == (data.hex(), shown, False)
@@ -316,4 +316,4 @@ def test_messages_arrive_over_tls(place: Path) -> None:
         await send(port, counted("sealed"), tls=client)
         return 1
 
-    assert heard(place, work, tls=server) == ["sealed"]
+    assert received(place, work, tls=server) == ["sealed"]

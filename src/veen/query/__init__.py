@@ -1,5 +1,5 @@
-"""Answers that carry their own evidence: queries and digests as recorder events. See docs/query.md.
+"""The query service: answers with evidence, and queries and digests recorded as recorder events. See docs/query.md.
 
-`descriptor` and `digest` say what a query and a result are; `asking` and `verifying` make one of the other;
-`service` runs them, behind `app`.
+`descriptor` and `digest` define queries and results. `execution` runs a query, and `answer_verify` checks a result.
+`query_service` manages queries, and `query_app` serves them over HTTP.
 """

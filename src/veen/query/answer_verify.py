@@ -1,7 +1,7 @@
-"""A result held against what was recorded of it, by someone who does not believe the service.
+"""Verify a result against the log, without trusting the service.
 
-The rows come to the digest; the digest and the query are in the log, signed for by the hub; and of the events that the
-service says it verified, the hub's receipts are those that it names.
+The rows must match the digest. The digest and the query must be in the log, with receipts of the hub. For the events
+that the service verified, the hub must have the same receipts.
 """
 
 from collections.abc import Sequence
@@ -26,80 +26,80 @@ from veen.state import HubSource
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerified:
-    """What held."""
+    """What was verified."""
 
     rows: int
     receipts: int
-    elsewhere: int  # events of other hubs: their receipts are not this hub's to show
+    elsewhere: int  # events of other hubs, whose receipts this hub does not have
 
 
-def check_rows(asked: QueryDescriptor, whole: FullResult, summary: dict[str, Plain]) -> None:
-    """What can be told without a hub. Raises `Unverified`."""
+def check_rows(descriptor: QueryDescriptor, whole: FullResult, summary: dict[str, Plain]) -> None:
+    """Checks that need no hub. Raises `Unverified`."""
     digest = whole.digest
     texts = [digests.row_text(row) for row in whole.rows]
     if (digest.row_count, digest.rows_hash) != (len(texts), digests.rows_hash(texts)):
-        raise Unverified("result", "the rows are not those of the digest")
+        raise Unverified("result", "the rows do not match the digest")
     if digest.evidence_hash != digests.evidence_hash(summary):
-        raise Unverified("result", "the evidence is not that of the digest")
-    if (digest.query_id, digest.result_id) != (asked.query_id, asked.result_id):
-        raise Unverified("result", "the digest is of another query")
-    if digest.evidence_policy != asked.evidence or summary.get("mode") != asked.evidence.mode:
-        raise Unverified("result", "the evidence is of another policy than was asked for")
-    if asked.evidence.mode == "none":
+        raise Unverified("result", "the evidence does not match the digest")
+    if (digest.query_id, digest.result_id) != (descriptor.query_id, descriptor.result_id):
+        raise Unverified("result", "the digest belongs to another query")
+    if digest.evidence_policy != descriptor.evidence or summary.get("mode") != descriptor.evidence.mode:
+        raise Unverified("result", "the evidence has another policy than the query")
+    if descriptor.evidence.mode == "none":
         return
-    if (summary.get("query_id"), summary.get("result_id")) != (asked.query_id, asked.result_id):
-        raise Unverified("result", "the evidence is of another query")
-    if asked.evidence.mode == "full" and "receipt_id" in asked.query().shown:
+    if (summary.get("query_id"), summary.get("result_id")) != (descriptor.query_id, descriptor.result_id):
+        raise Unverified("result", "the evidence belongs to another query")
+    if descriptor.evidence.mode == "full" and "receipt_id" in descriptor.query().shown:
         shown = [one["receipt_id"] for one in _verified(summary)]
         if shown != [row["receipt_id"] for row in whole.rows]:
-            raise Unverified("result", "the evidence is not of these rows")
+            raise Unverified("result", "the evidence does not belong to these rows")
 
 
 async def check_log(
-    client: Client, asked: QueryDescriptor, request: RecordedPlace, whole: FullResult, summary: dict[str, Plain]
+    client: Client, descriptor: QueryDescriptor, request: RecordedPlace, whole: FullResult, summary: dict[str, Plain]
 ) -> AnswerVerified:
-    """What the hub says to it. Raises `Unverified`."""
-    await _check_event(client, REQUESTS, request, asked.text())
+    """Checks against the hub's log. Raises `Unverified`."""
+    await _check_event(client, REQUESTS, request, descriptor.text())
     await _check_event(client, RESULTS, whole.recorded, whole.digest.text())
     counted = await _check_receipts(client, whole.digest, _verified(summary))
     return AnswerVerified(len(whole.rows), *counted)
 
 
 async def _check_event(client: Client, stream: str, recorded: RecordedPlace, text: str) -> None:
-    """The log has that text at that place."""
+    """Check that the log has this text at this place."""
     where = f"{stream}, entry {recorded.seq}"
     if recorded.stream != stream or recorded.hub_id != client.hub_id.hex():
-        raise Unverified("result", f"it is said to be recorded on {recorded.stream} of hub {recorded.hub_id}")
+        raise Unverified("result", f"the service names {recorded.stream} of hub {recorded.hub_id} as its place")
     epoch = await _epoch(client, stream, recorded.receipt_id.partition(":")[0])
     found = [one async for one in client.read(stream, recorded.seq, recorded.seq, epoch=epoch)]
     if not found or found[0].body is None:
-        raise Unverified("result", f"{where} cannot be opened with the keys here")
+        raise Unverified("result", f"{where} cannot be opened with the available keys")
     if RecordEvent.decode(found[0].body).content != text:
-        raise Unverified("result", f"{where} is not what the service shows")
+        raise Unverified("result", f"{where} differs from what the service shows")
 
 
 async def _check_receipts(client: Client, digest: ResultDigest, verified: Sequence[dict[str, str]]) -> tuple[int, int]:
     streams = {one.label: one.stream for one in digest.basis}
     epochs = {one.label: await _epoch(client, one.stream, one.label) for one in _own(client, digest, verified)}
-    here = 0
+    own = 0
     for one in verified:
         if one["hub_id"] != client.hub_id.hex():
             continue
         label, _, seq = one["receipt_id"].partition(":")
         if label not in streams or not seq.isdigit():
-            raise Unverified("result", f"receipt {one['receipt_id']} is of no stream that was asked about")
+            raise Unverified("result", f"receipt {one['receipt_id']} belongs to no stream of the query")
         receipt = await client.receipt(streams[label], int(seq), epoch=epochs[label])
         if (event_query.receipt_id(receipt.label, receipt.stream_seq), receipt.mmr_root.hex()) != (
             one["receipt_id"],
             one["mmr_root"],
         ):
-            raise Unverified("result", f"receipt {one['receipt_id']} is another at the hub")
-        here += 1
-    return here, len(verified) - here
+            raise Unverified("result", f"receipt {one['receipt_id']} differs from the hub's receipt")
+        own += 1
+    return own, len(verified) - own
 
 
 def _own(client: Client, digest: ResultDigest, verified: Sequence[dict[str, str]]) -> list[Position]:
-    """The labels of this hub that evidence is of."""
+    """The labels of this hub in the evidence."""
     named = {one["receipt_id"].partition(":")[0] for one in verified if one["hub_id"] == client.hub_id.hex()}
     return [one for one in digest.basis if one.label in named]
 
@@ -108,7 +108,7 @@ async def _epoch(client: Client, stream: str, label: str) -> int:
     for epoch in await HubSource(client).epochs(naming.stream_id(stream), None):
         if client.label(stream, epoch).hex() == label:
             return epoch
-    raise Unverified("result", f"{label} is no label of {stream}")
+    raise Unverified("result", f"{label} is not a label of {stream}")
 
 
 def _verified(summary: dict[str, Plain]) -> list[dict[str, str]]:
@@ -122,16 +122,16 @@ def _verified(summary: dict[str, Plain]) -> list[dict[str, str]]:
 
 
 def descriptor_of(value: Plain) -> QueryDescriptor:
-    """What a service shows as a descriptor: in its normal form, or not believed."""
+    """The descriptor that a service returned. Raises `Unverified` if it is not in normal form."""
     made = descriptors.normalise(value, "")
     if made.plain() != value:
-        raise Unverified("descriptor", "it is not in its normal form")
+        raise Unverified("descriptor", "it is not in normal form")
     return made
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayFound:
-    """A query and its digest as the log here has them: of this hub's own, or imported."""
+    """A recorded query and its digest, of this hub or imported."""
 
     descriptor: QueryDescriptor
     digest: ResultDigest
@@ -141,7 +141,7 @@ class ReplayFound:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedQuery:
-    """What was recorded, and what comes out here."""
+    """A recorded result and the result of executing the query again."""
 
     found: ReplayFound
     result: QueryResult
@@ -153,13 +153,14 @@ class ReplayedQuery:
 
 
 async def find(client: Client, query_id: str) -> ReplayFound:
-    """A recorded query. Raises `Unavailable` where the log has it not, or has no digest of it."""
-    came = await origins_of(client)
+    """Find a recorded query. Raises `Unavailable` if the log has no such query or no digest for it."""
+    imports = await origins_of(client)
     pairs = [(REQUESTS, RESULTS)]
-    for asked in came.streams:
-        if asked.stream == REQUESTS:
-            told = [one.here for one in came.streams if (one.stream, one.hub_id) == (RESULTS, asked.hub_id)]
-            pairs += [(asked.here, one) for one in told]
+    for imported in imports.streams:
+        if imported.stream == REQUESTS:
+            results_of = (RESULTS, imported.hub_id)
+            result_streams = [one.here for one in imports.streams if (one.stream, one.hub_id) == results_of]
+            pairs += [(imported.here, one) for one in result_streams]
     for stream, results_stream in pairs:
         if any(client.dir.stream_keys.secret(naming.stream_id(one)) is None for one in (stream, results_stream)):
             continue
@@ -169,12 +170,12 @@ async def find(client: Client, query_id: str) -> ReplayFound:
         digest = (await results(client, results_stream)).get(query_id)
         if digest is not None:
             return ReplayFound(request.descriptor, digest[0], request.recorded, digest[1])
-        raise Unavailable(f"{stream} has query {query_id}, and {results_stream} has no digest of it")
-    raise Unavailable(f"the log has no query {query_id} that can be read here")
+        raise Unavailable(f"{stream} has query {query_id}, but {results_stream} has no digest for it")
+    raise Unavailable(f"the log has no readable query {query_id}")
 
 
 async def replay(client: Client, execution: QueryExecution, query_id: str) -> ReplayedQuery:
-    """Ask again what was asked, up to where the streams had got then."""
+    """Execute a recorded query again, up to the places that its digest names."""
     found = await find(client, query_id)
     hub_id = bytes.fromhex(found.digest.hub_id)
     bounds = {one.label: one.seq for one in found.digest.basis}

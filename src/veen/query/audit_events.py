@@ -1,7 +1,7 @@
-"""Queries and digests as recorder events, each in the log exactly once. 001, query-api-spec §4.5, §5.5.
+"""Queries and digests as recorder events, each recorded exactly once. 001, query-api-spec §4.5, §5.5.
 
-A message is marked in the outbox by what it records, in the transaction that gives it its place. So whenever the
-service is killed, the next run knows what is recorded, and records what is not.
+The outbox transaction that stores a message also stores a mark for the query or result it records. After a crash, the
+next run reads the marks, so it knows what is recorded and records the rest.
 """
 
 from contextlib import aclosing
@@ -28,7 +28,7 @@ _MARK = b"query/"
 
 
 class QueryRecorder:
-    """One hub's record of queries."""
+    """Records queries and results of one service on one hub."""
 
     def __init__(self, client: Client, origin: str = ORIGIN) -> None:
         self._client = client
@@ -36,16 +36,16 @@ class QueryRecorder:
         self.profile_id: str | None = None
 
     async def open(self) -> set[str]:
-        """Send what an earlier run left, and say which query_ids are in the log. Raises where it cannot be written."""
+        """Send the messages that an earlier run left, and return the recorded query ids. Raises if it cannot record."""
         for stream in (REQUESTS, RESULTS):
             if self._client.dir.stream_keys.secret(naming.stream_id(stream)) is None:
-                raise Unavailable(f"there is no key of stream {stream} here: veen stream-key makes or takes one")
+                raise Unavailable(f"no reader key for stream {stream}; create or import one with veen stream-key")
         await self._client.recover()
         await self._read_profile()
         return {one.descriptor.query_id for one in await requests(self._client, REQUESTS)}
 
     async def _read_profile(self) -> None:
-        """Where a recorder is set up, its map has the last word on which stream an event type goes to."""
+        """Check the event map of a recorder, if one is set up: it must map our event types to our streams."""
         if self._client.dir.stream_keys.secret(naming.stream_id(CHANGES)) is None:
             return
         async with StateView.of(self._client, CHANGES, RECORDER_CHANGES) as view, view.reading() as reading:
@@ -55,17 +55,18 @@ class QueryRecorder:
         for event_type, stream in ((SUBMITTED, REQUESTS), (ANSWERED, RESULTS)):
             mapped = stream_of(states, event_type)
             if profile is not None and mapped != stream:
-                raise Refused("E.RECORDER", f"event type {event_type} is mapped to {mapped}, and belongs on {stream}")
+                what = f"event type {event_type} is mapped to {mapped}, but must be mapped to {stream}"
+                raise Refused("E.RECORDER", what)
 
     async def request(self, job: QueryJob) -> RecordedPlace:
-        """Record what was asked."""
+        """Record a query."""
         event = RecordEvent(
             job.subject_id, SUBMITTED, job.submitted_at, self._origin, job.descriptor, REQUESTS, job.query_id.encode()
         )
         return await self._put(REQUESTS, event)
 
     async def result(self, digest: ResultDigest) -> RecordedPlace:
-        """Record what came of it; the service answers for that."""
+        """Record a result digest. The subject is the service itself."""
         executed_ms, subject = timestamps.parse(digest.executed_at), f"client:{self._client.dir.card.id_sign.hex()}"
         event = RecordEvent(
             subject, ANSWERED, executed_ms, self._origin, digest.text(), RESULTS, digest.result_id.encode()
@@ -80,12 +81,12 @@ class QueryRecorder:
             receipt = (await self._client.sender(stream).put(Draft(event.encode(), event.SCHEMA, mark=mark))).receipt
         else:
             await self._client.recover()
-            receipt = self._kept(leaf)
+            receipt = self._stored_receipt(leaf)
         receipt_id = event_query.receipt_id(receipt.label, receipt.stream_seq)
         return RecordedPlace(stream, receipt.stream_seq, self._client.hub_id.hex(), receipt_id)
 
-    def _kept(self, leaf: bytes) -> Receipt:
-        """The receipt of a message of an earlier run: those of everything that was sent are kept."""
+    def _stored_receipt(self, leaf: bytes) -> Receipt:
+        """The receipt of a message that an earlier run sent. All receipts of sent messages are stored."""
         with self._client.dir.state.tables.read() as rows:
             for _, row in rows.scan("receipts", self._client.hub_id):
                 receipt = Receipt.decode(row)
@@ -96,7 +97,7 @@ class QueryRecorder:
 
 @dataclass(frozen=True, slots=True)
 class QueryRequest:
-    """A query as the log has it."""
+    """A query from the log."""
 
     descriptor: QueryDescriptor
     subject_id: str
@@ -104,7 +105,7 @@ class QueryRequest:
 
 
 async def events(client: Client, stream: str, event_type: str) -> list[tuple[RecordEvent, RecordedPlace]]:
-    """The events of one type on a stream, in the order of the log, each verified."""
+    """The events of one type on a stream in log order, verified."""
     source, stream_id, found = HubSource(client), naming.stream_id(stream), []
     for epoch in await source.epochs(stream_id, None):
         async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
@@ -113,7 +114,7 @@ async def events(client: Client, stream: str, event_type: str) -> list[tuple[Rec
                     try:
                         event = RecordEvent.decode(entry.body or b"")
                     except Malformed:
-                        continue  # whoever wrote it, it is no event of ours
+                        continue  # not a record event
                     if event.event_type == event_type:
                         place = event_query.receipt_id(entry.label, entry.stream_seq)
                         found.append((event, RecordedPlace(stream, entry.stream_seq, client.hub_id.hex(), place)))
@@ -121,19 +122,19 @@ async def events(client: Client, stream: str, event_type: str) -> list[tuple[Rec
 
 
 async def requests(client: Client, stream: str) -> list[QueryRequest]:
-    """The queries that a stream has; the first of each id."""
+    """The queries on a stream; the first for each id."""
     found: dict[str, QueryRequest] = {}
     for event, recorded in await events(client, stream, SUBMITTED):
         try:
-            asked = descriptors.decode(event.content)
+            descriptor = descriptors.decode(event.content)
         except Malformed:
             continue
-        found.setdefault(asked.query_id, QueryRequest(asked, event.subject_id, recorded))
+        found.setdefault(descriptor.query_id, QueryRequest(descriptor, event.subject_id, recorded))
     return list(found.values())
 
 
 async def results(client: Client, stream: str) -> dict[str, tuple[ResultDigest, RecordedPlace]]:
-    """The digests that a stream has, by query_id; the first of each."""
+    """The digests on a stream by query id; the first for each id."""
     found: dict[str, tuple[ResultDigest, RecordedPlace]] = {}
     for event, recorded in await events(client, stream, ANSWERED):
         try:

@@ -1,7 +1,7 @@
-"""QueryDescriptor: a query in its one normal form, so that a hash of its text can stand for it. 001, query-api-spec §4.
+"""QueryDescriptor: a query in normal form, so that the hash of its text identifies it. 001, query-api-spec §4.
 
-`time` is hub_commit_time, from `from` to before `to`. What is not understood is refused and never passed over: a filter
-that is not applied would answer another question.
+`time` is hub_commit_time, from `from` (inclusive) to `to` (exclusive). Unknown fields are rejected, never ignored: a
+filter that is not applied would answer another query.
 """
 
 import re
@@ -28,7 +28,7 @@ _RESULT = b"veen/query/result/"
 
 @dataclass(frozen=True, slots=True)
 class QueryDescriptor:
-    """A query that can be asked; the engine's own rules hold, too."""
+    """A valid query. The rules of the engine apply too."""
 
     query_id: str
     scope: tuple[str, ...]
@@ -50,7 +50,7 @@ class QueryDescriptor:
             "filter": {
                 "subject_id": self.subject_id,
                 "event_type": None if self.event_types is None else list(self.event_types),
-                "time": {"from": _written(self.time_from), "to": _written(self.time_to)},
+                "time": {"from": _time_text(self.time_from), "to": _time_text(self.time_to)},
             },
             "projection": list(self.projection),
             "evidence": policy(self.evidence),
@@ -67,11 +67,11 @@ class QueryDescriptor:
 
     @property
     def result_id(self) -> str:
-        """A query is executed once, so its result goes by what was asked: the same in every zone."""
+        """Derived from the query, which is executed once. The same in every zone."""
         return f"r-{h(_RESULT + self.text().encode()).hex()[:32]}"
 
     def query(self) -> EventQuery:
-        """As the engine is asked."""
+        """The query for the engine."""
         group_by, metrics = self.aggregate or ((), ())
         return EventQuery(
             scope=self.scope,
@@ -87,18 +87,18 @@ class QueryDescriptor:
 
 
 def decode(text: str) -> QueryDescriptor:
-    """What was recorded: the normal form, and nothing else. Raises `Malformed`."""
+    """Decode a recorded descriptor, which must be in normal form. Raises `Malformed`."""
     try:
         found = normalise(canonical_json.decode(text.encode(), "query descriptor"), "")
     except QueryFault as fault:
         raise Malformed("query descriptor", fault.message) from None
     if found.text() != text:
-        raise Malformed("query descriptor", "it is not in its normal form")
+        raise Malformed("query descriptor", "it is not in normal form")
     return found
 
 
 def parse(data: bytes) -> Plain:
-    """The JSON of a request. Raises `QueryFault`."""
+    """Parse the JSON of a request. Raises `QueryFault`."""
     try:
         return canonical_json.parse(data, "body")
     except Malformed as error:
@@ -106,23 +106,23 @@ def parse(data: bytes) -> Plain:
 
 
 def normalise(value: Plain, new_id: str) -> QueryDescriptor:
-    """The query that a client means; `new_id` is its id where it gives none. Raises `QueryFault`."""
+    """Normalise a client's query. `new_id` is used if it has no query_id. Raises `QueryFault`."""
     given = _object(value, "a query descriptor", _KNOWN)
     version = given.get("version", VERSION)
     if isinstance(version, bool) or not isinstance(version, int):
         raise invalid("version is not an integer")
     if version != VERSION:
-        raise QueryFault(QueryCode.UNSUPPORTED_VERSION, f"version {version}, where {VERSION} is spoken")
+        raise QueryFault(QueryCode.UNSUPPORTED_VERSION, f"version is {version}, supported is {VERSION}")
     missing = [name for name in _REQUIRED if name not in given]
     if missing:
         raise invalid(f"{missing[0]} is missing")
-    kept = _object(given["filter"], "filter", {"subject_id", "event_type", "time"})
-    window = _object(kept.get("time") or {}, "filter.time", {"from", "to"})
-    event_type = kept.get("event_type")
+    filters = _object(given["filter"], "filter", {"subject_id", "event_type", "time"})
+    window = _object(filters.get("time") or {}, "filter.time", {"from", "to"})
+    event_type = filters.get("event_type")
     made = QueryDescriptor(
         query_id=_query_id(given.get("query_id"), new_id),
         scope=tuple(sorted(set(_texts(given["scope"], "scope", least=1)))),
-        subject_id=_text_or_none(kept.get("subject_id"), "filter.subject_id"),
+        subject_id=_text_or_none(filters.get("subject_id"), "filter.subject_id"),
         event_types=None if event_type is None else tuple(sorted(set(_texts(event_type, "filter.event_type")))),
         time_from=_time(window.get("from"), "filter.time.from"),
         time_to=_time(window.get("to"), "filter.time.to"),
@@ -138,7 +138,7 @@ def normalise(value: Plain, new_id: str) -> QueryDescriptor:
 
 
 def policy(evidence: EvidencePolicy) -> dict[str, Plain]:
-    """An evidence policy in its normal form."""
+    """An evidence policy in normal form."""
     if evidence.sample_rate is None:
         return {"mode": evidence.mode}
     return {"mode": evidence.mode, "sample_rate": evidence.sample_rate}
@@ -148,14 +148,14 @@ def _check(made: QueryDescriptor) -> None:
     try:
         made.query().check()
         if made.aggregate is not None and not made.aggregate[1]:
-            raise invalid("aggregate names no metric; count is one")
+            raise invalid("aggregate.metrics is empty; use for example count")
         size = len(made.text().encode())
     except Malformed as error:
         raise invalid(error.reason) from None
-    except ValueError as error:  # texts that are no Unicode
+    except ValueError as error:  # strings that are not valid Unicode
         raise invalid(str(error)) from None
     if size > MAX_DESCRIPTOR_BYTES:
-        raise invalid(f"{size} bytes in its normal form, above {MAX_DESCRIPTOR_BYTES}")
+        raise invalid(f"{size} bytes in normal form, more than {MAX_DESCRIPTOR_BYTES}")
 
 
 def _object(value: Plain, what: str, known: set[str]) -> Mapping[str, Plain]:
@@ -163,7 +163,7 @@ def _object(value: Plain, what: str, known: set[str]) -> Mapping[str, Plain]:
         raise invalid(f"{what} is not an object")
     unknown = sorted(value.keys() - known)
     if unknown:
-        raise invalid(f"{what} has no field {unknown[0][:64]!r}")
+        raise invalid(f"{what} has an unknown field {unknown[0][:64]!r}")
     return value
 
 
@@ -177,16 +177,16 @@ def _query_id(value: Plain, new_id: str) -> str:
 
 def _texts(value: Plain, what: str, least: int = 0) -> list[str]:
     if not isinstance(value, list) or not least <= len(value) <= MAX_LISTED:
-        raise invalid(f"{what} is not a list of {least} to {MAX_LISTED} texts")
+        raise invalid(f"{what} is not a list of {least} to {MAX_LISTED} strings")
     if not all(isinstance(one, str) and one for one in value):
-        raise invalid(f"{what} has something in it that is no text")
+        raise invalid(f"{what} contains a value that is not a non-empty string")
     return [str(one) for one in value]
 
 
 def _text_or_none(value: Plain, what: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    raise invalid(f"{what} is not a text")
+    raise invalid(f"{what} is not a string")
 
 
 def _time(value: Plain, what: str) -> int | None:
@@ -215,7 +215,7 @@ def _evidence(value: Plain) -> EvidencePolicy:
     given = _object(value, "evidence", {"mode", "sample_rate"})
     mode, rate = given.get("mode"), given.get("sample_rate")
     if not isinstance(mode, str):
-        raise invalid("evidence.mode is not a text")
+        raise invalid("evidence.mode is not a string")
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float)):
         raise invalid("evidence.sample_rate is not a number")
     return EvidencePolicy(mode, rate)
@@ -232,5 +232,5 @@ def _meta(value: Plain) -> str | None:
         raise invalid(f"meta: {error}") from None
 
 
-def _written(milliseconds: int | None) -> str | None:
+def _time_text(milliseconds: int | None) -> str | None:
     return None if milliseconds is None else timestamps.write(milliseconds)

@@ -1,4 +1,4 @@
-"""ResultDigest: what a result hashes to, and what was verified of it. 001, query-api-spec §5.2–5.4."""
+"""ResultDigest: the hashes of a result and of its evidence. 001, query-api-spec §5.2–5.4."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ Rows = Sequence[dict[str, Plain]]
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a stream had got when it was asked."""
+    """The last entry of a label that was queried."""
 
     stream: str
     label: str
@@ -41,7 +41,7 @@ class VerifiedEvent:
 
 @dataclass(frozen=True, slots=True)
 class ResultDigest:
-    """What is recorded of a result. `basis` says which part of which log it is of: enough to ask again."""
+    """The recorded digest of a result. `basis` names the queried part of each log, so the query can be repeated."""
 
     query_id: str
     result_id: str
@@ -80,11 +80,11 @@ class ResultDigest:
 
     @classmethod
     def of(cls, value: Plain) -> Self:
-        """From its JSON. Fields that are not known are passed over, as §10.3 asks. Raises `Malformed`."""
+        """From JSON. Unknown fields are ignored, as §10.3 requires. Raises `Malformed`."""
         found: Any = value
         try:
             if found["version"] != VERSION:
-                raise Malformed("result digest", f"version {found['version']}, not {VERSION}")
+                raise Malformed("result digest", f"version is {found['version']}, expected {VERSION}")
             evidence = found["evidence_policy"]
             made = cls(
                 **{name: found[name] for name in (*_TEXTS, "row_count")},
@@ -93,9 +93,9 @@ class ResultDigest:
                 basis=tuple(Position(one["stream"], one["label"], one["seq"]) for one in found["basis"]),
             )
         except (AttributeError, KeyError, TypeError):
-            raise Malformed("result digest", "it is not one of this version") from None
+            raise Malformed("result digest", "it is not a result digest of this version") from None
         if not all(isinstance(getattr(made, name), str) for name in _TEXTS) or not isinstance(made.row_count, int):
-            raise Malformed("result digest", "it is not one of this version")
+            raise Malformed("result digest", "it is not a result digest of this version")
         return made
 
     @classmethod
@@ -103,7 +103,7 @@ class ResultDigest:
         return cls.of(canonical_json.decode(text.encode(), "result digest"))
 
     def differences(self, other: "ResultDigest") -> tuple[str, ...]:
-        """Where two zones do not agree, of the fields that §9.1 holds against each other."""
+        """The fields that differ, among those that §9.1 compares between zones."""
         return tuple(name for name in COMPARED if getattr(self, name) != getattr(other, name))
 
 
@@ -111,16 +111,16 @@ _TEXTS = ("query_id", "result_id", "rows_hash", "evidence_hash", "executed_at", 
 COMPARED = ("query_id", "row_count", "rows_hash", "evidence_hash", "evidence_policy")
 
 
-def settled(value: object) -> Plain:
-    """A value as rows have it: an integer that no double holds is given in digits, as a text."""
+def exact_json(value: object) -> Plain:
+    """A value as in rows: an integer that a double cannot represent becomes a string of digits."""
     if isinstance(value, bool) or value is None or isinstance(value, float | str):
         return value
     if isinstance(value, int):
         return value if -MAX_EXACT <= value <= MAX_EXACT else str(value)
     if isinstance(value, dict):
-        return {str(name): settled(one) for name, one in value.items()}
+        return {str(name): exact_json(one) for name, one in value.items()}
     assert isinstance(value, list | tuple)
-    return [settled(one) for one in value]
+    return [exact_json(one) for one in value]
 
 
 def row_text(row: dict[str, Plain]) -> bytes:
@@ -128,16 +128,16 @@ def row_text(row: dict[str, Plain]) -> bytes:
 
 
 def rows_hash(texts: Iterable[bytes]) -> str:
-    """Of rows in their order, each as `row_text` has it: the hash of the array."""
+    """The hash of the JSON array of these rows, each as `row_text` returns it."""
     return h(b"[" + b",".join(texts) + b"]").hex()
 
 
-def evidence_summary(asked: QueryDescriptor, verified: Sequence[VerifiedEvent]) -> dict[str, Plain]:
-    """What was verified, in the order of the rows; the same wherever the same events are asked about."""
-    evidence = asked.evidence
+def evidence_summary(descriptor: QueryDescriptor, verified: Sequence[VerifiedEvent]) -> dict[str, Plain]:
+    """The verified events in row order. Equal for equal events, wherever the query runs."""
+    evidence = descriptor.evidence
     if evidence.mode == "none":
         return {"mode": "none"}
-    made: dict[str, Plain] = {"query_id": asked.query_id, "result_id": asked.result_id}
+    made: dict[str, Plain] = {"query_id": descriptor.query_id, "result_id": descriptor.result_id}
     return {**made, **descriptors.policy(evidence), "verified": [one.plain() for one in verified]}
 
 

@@ -1,4 +1,4 @@
-"""A query carried out: asked of the tables, verified as its policy says, and summed up in a digest. §5, §6."""
+"""Execute a query: run it on the tables, verify evidence as its policy says, and compute the digest. §5, §6."""
 
 import asyncio
 import time
@@ -16,7 +16,7 @@ from veen.query import spot_evidence, timestamps
 from veen.query.audit_events import REQUESTS
 from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import ResultDigest
-from veen.query.import_origin import NONE, ImportOrigins, origins_of
+from veen.query.import_origin import NO_IMPORTS, ImportOrigins, origins_of
 from veen.query.query_errors import QueryCode, QueryFault
 from veen.query.query_limits import RETRY_AFTER_S, Budget
 from veen.query.table_query import Bounds, QueryTables, Streams
@@ -25,12 +25,12 @@ from veen.state import HubSource
 
 _MS = 1000
 
-Refresh = Callable[[Sequence[int]], object]  # of these epochs
+Refresh = Callable[[Sequence[int]], object]  # loads these epochs
 
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """Rows in their order, each as canonical JSON, and what stands for them."""
+    """Rows in order, each as canonical JSON, with evidence summary and digest."""
 
     texts: list[bytes] = field(repr=False)
     summary: dict[str, Plain] = field(repr=False)
@@ -42,15 +42,15 @@ class QueryResult:
 
 
 class QueryExecution:
-    """Carries queries out for one client of one hub.
+    """Executes queries for one client of one hub.
 
-    `refresh` brings the tables up to date, and blocks; `progress` says how far it is.
+    `refresh` brings the tables up to date and blocks; `progress` returns parts done and total.
     """
 
     def __init__(
         self,
         client: Client,
-        asker: QueryTables,
+        tables: QueryTables,
         *,
         identities: Mapping[bytes, HubIdentity] | None = None,
         refresh: Refresh | None = None,
@@ -58,42 +58,42 @@ class QueryExecution:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
-        self._asker = asker
+        self._tables = tables
         self._identities = identities or {}
         self._refresh = refresh
         self._clock = clock
         self._progress = progress
-        self._rounds = SharedRounds(self._bring_up)
+        self._rounds = SharedRounds(self._refresh_tables)
 
     async def refresh(self, wait_s: float | None = None) -> None:
-        """Bring the tables up to date, where this service does that; where another process does, that one will.
+        """Bring the tables up to date if this service does so; otherwise another process does.
 
-        Where it takes longer than `wait_s`, it goes on without whoever asked. Raises `QueryFault` then.
+        If that takes longer than `wait_s`, it continues in the background and `QueryFault` is raised.
         """
         if self._refresh is not None and not await self._rounds.run(wait_s):
             done, total = self._progress()
-            said = f"the tables are being filled: {done} of {total} parts" if total else "the tables are being filled"
-            raise QueryFault(QueryCode.TABLES_NOT_READY, said, retry_after=RETRY_AFTER_S)
+            message = "the tables are being filled" + (f": {done} of {total} parts" if total else "")
+            raise QueryFault(QueryCode.TABLES_NOT_READY, message, retry_after=RETRY_AFTER_S)
 
     async def stop(self) -> None:
         await self._rounds.stop()
 
-    async def _bring_up(self) -> None:
+    async def _refresh_tables(self) -> None:
         assert self._refresh is not None
         epochs = await HubSource(self._client).epochs(naming.stream_id(REQUESTS), None)
         with suppress(Busy):
             await asyncio.to_thread(self._refresh, epochs)
 
-    async def streams(self, asked: QueryDescriptor, of_hub: bytes | None = None) -> tuple[Streams, ImportOrigins]:
-        """What its scope means here. Raises `QueryFault` where there is no such stream."""
-        known = await asyncio.to_thread(self._asker.known)
-        here = of_hub is None and all(name in known for name in asked.scope)
-        came = NONE if here else await origins_of(self._client)
-        return await asyncio.to_thread(self._asker.streams, asked.scope, came, of_hub), came
+    async def streams(self, descriptor: QueryDescriptor, of_hub: bytes | None = None) -> tuple[Streams, ImportOrigins]:
+        """The streams that the scope refers to. Raises `QueryFault` if one does not exist."""
+        known = await asyncio.to_thread(self._tables.known)
+        local = of_hub is None and all(name in known for name in descriptor.scope)
+        imports = NO_IMPORTS if local else await origins_of(self._client)
+        return await asyncio.to_thread(self._tables.streams, descriptor.scope, imports, of_hub), imports
 
     async def run(
         self,
-        asked: QueryDescriptor,
+        descriptor: QueryDescriptor,
         *,
         of_hub: bytes | None = None,
         bounds: Bounds | None = None,
@@ -101,19 +101,19 @@ class QueryExecution:
         request_receipt_id: str | None = None,
         budget: Budget | None = None,
     ) -> QueryResult:
-        """The result. With `of_hub`, as that hub's zone would have it; with `bounds`, of no more than up to there."""
-        streams, came = await self.streams(asked, of_hub)
-        query, seed = asked.query(), asked.query_id.encode()
+        """Execute the query. `of_hub` answers as that hub's zone would; `bounds` ignores entries after these places."""
+        streams, imports = await self.streams(descriptor, of_hub)
+        query, seed = descriptor.query(), descriptor.query_id.encode()
         watch = UNWATCHED if budget is None else budget.watch
-        found = await asyncio.to_thread(self._asker.ask, query, seed, streams, came, bounds, watch)
-        shown = await spot_evidence.verify(self._client, query, found.behind, came, self._identities)
+        found = await asyncio.to_thread(self._tables.ask, query, seed, streams, imports, bounds, watch)
+        verified = await spot_evidence.verify(self._client, query, found.sources, imports, self._identities)
         texts = await asyncio.to_thread(_texts, found.rows, watch)
-        summary = digests.evidence_summary(asked, shown)
+        summary = digests.evidence_summary(descriptor, verified)
         digest = ResultDigest(
-            query_id=asked.query_id,
-            result_id=asked.result_id,
+            query_id=descriptor.query_id,
+            result_id=descriptor.result_id,
             row_count=len(texts),
-            evidence_policy=asked.evidence,
+            evidence_policy=descriptor.evidence,
             rows_hash=digests.rows_hash(texts),
             evidence_hash=digests.evidence_hash(summary),
             executed_at=timestamps.write(int(self._clock() * _MS)),

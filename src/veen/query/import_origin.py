@@ -1,7 +1,7 @@
-"""Where imported events come from: copies answer with the facts of their originals. 001, query-api-spec §9.1.
+"""The origin of imported events: copies are presented with the facts of their originals. 001, query-api-spec §9.1.
 
-An event that came over the air gap has a place of its own here. What a query tells of it, however, is what it would
-tell in the zone it is from: the stream, the place, the time and the writer that the other hub signed for.
+An event that crossed the air gap has its own place here. A query presents the stream, place, time and writer of the
+original, as the other hub signed them, so both zones give the same answer.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from veen.state import HubSource, StateView
 
 @dataclass(frozen=True, slots=True)
 class ImportedEvent:
-    """A stream of another hub, and the stream here that has its events."""
+    """A stream of another hub, and the local stream that holds its events."""
 
     hub_id: bytes
     stream: str
@@ -26,32 +26,32 @@ class ImportedEvent:
 
 @dataclass(frozen=True, slots=True)
 class ImportOrigins:
-    """What came into this zone."""
+    """All imports into this zone."""
 
     streams: tuple[ImportedEvent, ...] = ()
     hubs: Mapping[bytes, bytes] = field(default_factory=dict)  # by bundle_id
     traced: Mapping[bytes, Traced | None] = field(default_factory=dict)  # by the original's msg_id
 
     def of_stream(self, name: str, hub_id: bytes | None) -> tuple[ImportedEvent, ...]:
-        """The streams here that have the events of one elsewhere. Raises where two hubs have one of that name."""
+        """The local streams with the events of an imported one. Raises if several hubs have a stream of that name."""
         found = [one for one in self.streams if one.stream == name and hub_id in (None, one.hub_id)]
         if len({one.hub_id for one in found}) > 1:
-            raise invalid(f"streams {name!r} of several hubs were imported: name the import stream itself")
+            raise invalid(f"stream {name!r} was imported from several hubs; name the import stream instead")
         return tuple(found)
 
     def receipt(self, header: PayloadHdr | None) -> tuple[Traced, bytes] | None:
-        """The original of a copy, by its header, and the hub it is from."""
+        """The original of a copy, by its header, and the hub it came from."""
         traced = None if header is None or header.parent_id is None else self.traced.get(header.parent_id)
         return None if traced is None else (traced, self.hubs[traced.bundle_id])
 
 
-NONE = ImportOrigins()
+NO_IMPORTS = ImportOrigins()
 
 
 async def origins_of(client: Client) -> ImportOrigins:
-    """What the bridge's own log says, verified; nothing where this client cannot read it."""
+    """The imports according to the bridge's log, verified; empty if this client cannot read it."""
     if client.dir.stream_keys.secret(naming.stream_id(OFFLINE_LOG)) is None:
-        return NONE
+        return NO_IMPORTS
     source = HubSource(client)
     async with StateView(source, OFFLINE_LOG, IMPORTS) as view, view.reading() as reading:
         bundles = {part: one for part, one in dict(reading.states).items() if one.source_hub_id is not None}
@@ -67,7 +67,7 @@ async def origins_of(client: Client) -> ImportOrigins:
 
 
 def as_original(row: dict[str, Any], stream: str, traced: Traced) -> dict[str, Any]:
-    """A row of the events as the zone that it is from has it."""
+    """A row of events as in the zone that it came from."""
     origin, receipt = traced.origin, traced.origin.receipt
     return {
         **row,
@@ -82,8 +82,9 @@ def as_original(row: dict[str, Any], stream: str, traced: Traced) -> dict[str, A
 
 
 def check_receipt(receipt: Receipt, hub_id: bytes, known: Mapping[bytes, HubIdentity]) -> None:
-    """Raise unless the other hub signed it, by papers that are here."""
+    """Raise `Unverified` unless the other hub signed the receipt, according to a known identity record."""
     identity = known.get(hub_id)
     if identity is None:
-        raise Unverified("evidence", f"the papers of hub {hub_id.hex()}, which events were imported from, are not here")
+        what = f"no identity record of hub {hub_id.hex()}, the source of imported events; add it with --trust"
+        raise Unverified("evidence", what)
     identity.verify_receipt(receipt)

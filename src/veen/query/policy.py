@@ -1,7 +1,7 @@
-"""Who may ask about what: principals, how each is known, and which streams are theirs to see. 001, query-api-spec §7.1.
+"""Principals of the query service: credentials, permitted streams and visible results. 001, query-api-spec §7.1.
 
-A principal stands for one VEEN client identity. It is known by a bearer token, of which only the hash is kept, or by a
-certificate that TLS has verified. It may ask about the streams of its scope, and sees its own results, or all.
+A principal represents one VEEN client identity. It authenticates with a bearer token, of which only the hash is stored,
+or with a certificate that TLS verified. It may query the streams of its scope, and sees its own results or all.
 """
 
 import json
@@ -24,13 +24,13 @@ OWN, ALL = "own", "all"
 ANYTHING = "*"
 _VERSION = 1
 _TOKEN_BYTES = 32
-_MOST_BYTES = 1 << 24
+_MAX_BYTES = 1 << 24
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What a token hashes to; the token itself is nowhere. With 256 random bits it needs no slow hash."""
+    """The hash of a token; the token itself is not stored. With 256 random bits it needs no slow hash."""
 
     name: str
     sha256: str
@@ -39,15 +39,15 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class QueryPrincipal:
-    """One who may ask. `scope` has names of streams; one that ends in * stands for all that begin so."""
+    """A principal. `scope` lists streams; a name that ends in * matches every stream with that prefix."""
 
     name: str
     client_id: str  # the VEEN client identity behind it
     scope: tuple[str, ...] = ()
     sees: str = OWN
-    subject: str | None = None  # on whose behalf its queries are; else the identity
+    subject: str | None = None  # subject of its recorded queries; default: the identity
     tokens: tuple[Token, ...] = ()
-    certificates: tuple[str, ...] = ()  # SHA-256 of each, in DER
+    certificates: tuple[str, ...] = ()  # SHA-256 of the DER form
 
     @property
     def subject_id(self) -> str:
@@ -58,10 +58,10 @@ class QueryPrincipal:
 
     def flaw(self) -> str | None:
         if not self.name or not _HASH.fullmatch(self.client_id):
-            return f"principal {self.name!r} has no name, or no client_id of 64 lowercase hex digits"
+            return f"principal {self.name!r} needs a name and a client_id of 64 lowercase hex digits"
         if not all(_HASH.fullmatch(one) for one in (*(token.sha256 for token in self.tokens), *self.certificates)):
-            return f"principal {self.name!r} has a token or certificate that is no SHA-256 in hex"
-        return None if self.sees in (OWN, ALL) else f"principal {self.name!r} sees {self.sees!r}, not own or all"
+            return f"principal {self.name!r} has a token or certificate that is not a SHA-256 in hex"
+        return None if self.sees in (OWN, ALL) else f"principal {self.name!r} sees {self.sees!r}; use own or all"
 
 
 def _covers(rule: str, stream: str) -> bool:
@@ -77,7 +77,7 @@ def new_token() -> str:
 
 
 class PolicyBook:
-    """The principals, in a file that only its owner can read. A change counts from the next request on."""
+    """The principals, in a file that only its owner can read. A change applies from the next request."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
         self.path = path
@@ -86,7 +86,7 @@ class PolicyBook:
         self._principals: tuple[QueryPrincipal, ...] = ()
 
     def principals(self) -> tuple[QueryPrincipal, ...]:
-        """Raises `Unavailable` or `Malformed` where the file cannot be relied on: then nobody is known."""
+        """All principals. Raises `Unavailable` or `Malformed` if the file is unreadable or unsafe; no one is let in."""
         if not self.path.exists():
             return ()
         with durable.named(self.path):
@@ -94,11 +94,11 @@ class PolicyBook:
         seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         if seen != self._seen:
             durable.check_private(self.path)
-            self._principals, self._seen = _decode(durable.read_file(self.path, _MOST_BYTES), self.path), seen
+            self._principals, self._seen = _decode(durable.read_file(self.path, _MAX_BYTES), self.path), seen
         return self._principals
 
     def by_token(self, token: str) -> QueryPrincipal | None:
-        """Every hash is compared, each in constant time: how long it takes tells nothing."""
+        """Compare every hash in constant time, so that the response time reveals nothing."""
         given, now, found = hashed(token), self._clock(), None
         for principal in self.principals():
             for one in principal.tokens:
@@ -114,30 +114,30 @@ class PolicyBook:
         return next((one for one in self.principals() if one.name == name), None)
 
     def put(self, principal: QueryPrincipal) -> None:
-        """Add a principal, or put it in the place of the one of its name."""
+        """Add a principal, or replace the one with the same name."""
         if (flaw := principal.flaw()) is not None:
             raise ValueError(flaw)
         others = [one for one in self.principals() if one.name != principal.name]
         self._write([*others, principal])
 
     def issue(self, name: str, token_name: str, ttl_s: int | None = None) -> str:
-        """A new token of a principal: shown once, kept as a hash."""
-        principal = self._need(name)
+        """Create a token for a principal. It is returned once and stored as a hash."""
+        principal = self._required(name)
         if any(one.name == token_name for one in principal.tokens):
-            raise Unavailable(f"{name} has a token {token_name!r} already")
+            raise Unavailable(f"{name} already has a token {token_name!r}")
         token, now = new_token(), int(self._clock())
-        kept = Token(token_name, hashed(token), None if ttl_s is None else now + ttl_s)
-        self.put(replace(principal, tokens=(*principal.tokens, kept)))
+        stored = Token(token_name, hashed(token), None if ttl_s is None else now + ttl_s)
+        self.put(replace(principal, tokens=(*principal.tokens, stored)))
         return token
 
     def revoke(self, name: str, token_name: str) -> None:
-        principal = self._need(name)
-        left = tuple(one for one in principal.tokens if one.name != token_name)
-        if left == principal.tokens:
+        principal = self._required(name)
+        remaining = tuple(one for one in principal.tokens if one.name != token_name)
+        if remaining == principal.tokens:
             raise Unavailable(f"{name} has no token {token_name!r}")
-        self.put(replace(principal, tokens=left))
+        self.put(replace(principal, tokens=remaining))
 
-    def _need(self, name: str) -> QueryPrincipal:
+    def _required(self, name: str) -> QueryPrincipal:
         found = self.get(name)
         if found is None:
             raise Unavailable(f"there is no principal {name!r} in {self.path}")
@@ -154,7 +154,7 @@ def _decode(data: bytes, path: Path) -> tuple[QueryPrincipal, ...]:
     found: Any = canonical_json.parse(data, str(path))
     try:
         if found["version"] != _VERSION:
-            raise Malformed(str(path), f"version {found['version']}, not {_VERSION}")
+            raise Malformed(str(path), f"version is {found['version']}, expected {_VERSION}")
         made = tuple(_principal(one) for one in found["principals"])
     except (KeyError, TypeError):
         raise Malformed(str(path), "it is not a list of principals") from None

@@ -1,8 +1,8 @@
-"""Whose requests are heard at all, before it is asked who they are: not those of a page of another site.
+"""The HTTP interface of the query service. Cross-origin requests are rejected before authentication.
 
-A token does not come along by itself, but a certificate does, and a browser has one in store. So no answer says that
-another origin may read it, no query is taken in a form that a page may post unasked, and what comes from a page
-elsewhere, or by a name that is not this service's, is refused.
+A browser does not attach a token by itself, but it does attach a client certificate. Therefore no response allows other
+origins to read it, no query is accepted in a content type that a page may post without a preflight, and requests from
+pages of other origins or for unknown host names are rejected.
 """
 
 import asyncio
@@ -23,28 +23,27 @@ from veen.query.query_limits import DEFAULT_LIMIT, MAX_LIMIT
 from veen.query.query_service import QueryService, ResultPage
 from veen.query.query_store import QueryJob, QueryStatus
 
-_ELSEWHERE = frozenset({b"cross-site", b"same-site"})
+_CROSS_ORIGIN = frozenset({b"cross-site", b"same-site"})
 
 
 class OriginCheck:
-    """`names` are those that it is asked by beside its own address, as a proxy passes them on."""
+    """Rejects requests of other origins. `names` are host names accepted besides its own address, as from a proxy."""
 
     def __init__(self, host: str, names: Sequence[str] = ()) -> None:
         self._names = frozenset(name.lower() for name in names)
-        # One that listens to the network is known by whatever name its operator gave it, unless that was said.
+        # A service on a network address may have any host name, unless the operator listed the names.
         self._closed = is_loopback(host) or bool(names)
 
     def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise unless the request is for this service, and from no page elsewhere."""
+        """Raise `QueryFault` unless the request is for this service and not from a page of another origin."""
         host, origin = _text(headers, b"host") or "", _text(headers, b"origin")
         if self._closed:
-            heard = is_asked_here(host, origin, self._names)
+            allowed = is_asked_here(host, origin, self._names)
         else:
-            heard = origin is None or "" != authority_of(origin) == host.lower()
-        if not heard or (origin is None and headers.get(b"sec-fetch-site") in _ELSEWHERE):
-            raise QueryFault(
-                QueryCode.FORBIDDEN_HOST, "this service is asked by its own address, and by no page of another"
-            )
+            allowed = origin is None or "" != authority_of(origin) == host.lower()
+        if not allowed or (origin is None and headers.get(b"sec-fetch-site") in _CROSS_ORIGIN):
+            message = "the Host or Origin header is not that of this service"
+            raise QueryFault(QueryCode.FORBIDDEN_HOST, message)
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
@@ -71,11 +70,11 @@ Handler = Callable[[QueryPrincipal, Request, str], Awaitable[Response]]
 
 
 class QueryApp:
-    """What stands behind the HTTP front."""
+    """The application behind the HTTP server."""
 
-    def __init__(self, service: QueryService, book: PolicyBook, gate: OriginCheck, report: Report) -> None:
+    def __init__(self, service: QueryService, book: PolicyBook, origin_check: OriginCheck, report: Report) -> None:
         self._service = service
-        self._gate = gate
+        self._origin_check = origin_check
         self._book = book
         self._report = report
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,13 +87,13 @@ class QueryApp:
             ("GET", "/api/openapi.json"): self._openapi,
         }
 
-    # What the front asks.
+    # Called by the HTTP server
 
     def body_limit(self, method: str, path: str) -> int | None:
         return MAX_BODY_BYTES if method == "POST" else None
 
     def too_large(self, head: Request) -> Response:
-        return _error(QueryCode.TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes")
+        return _error(QueryCode.TOO_LARGE, f"the body has more than {MAX_BODY_BYTES} bytes")
 
     def refused(self, status: int, reason: str, head: Request) -> Response:
         message = reason or HTTPStatus(status).phrase.lower()
@@ -107,7 +106,7 @@ class QueryApp:
         return None
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
-        return _error(QueryCode.NOT_FOUND, "there are no WebSockets here")
+        return _error(QueryCode.NOT_FOUND, "this service has no WebSockets")
 
     def handle(self, request: Request, respond: Respond) -> None:
         task = asyncio.get_running_loop().create_task(self._answer(request, respond))
@@ -121,14 +120,14 @@ class QueryApp:
             answer = _error(QueryCode(fault.code), fault.message, retry_after=fault.retry_after)
         except (VeenError, OSError) as error:
             self._report("answer", error)
-            answer = _error(QueryCode.INTERNAL_ERROR, "what the service keeps cannot be had; its log says why")
-        except Exception as error:  # noqa: BLE001  whatever it is, someone waits for an answer
+            answer = _error(QueryCode.INTERNAL_ERROR, "the stored data of the service cannot be read; see its log")
+        except Exception as error:  # noqa: BLE001 # the client waits for a response
             self._report("answer", error)
-            answer = _error(QueryCode.INTERNAL_ERROR, "the service failed to answer; its log says why")
+            answer = _error(QueryCode.INTERNAL_ERROR, "the service failed to answer; see its log")
         respond(answer)
 
     async def _dispatch(self, request: Request) -> Response:
-        self._gate.check(request.headers)
+        self._origin_check.check(request.headers)
         principal = self._principal(request)
         methods = []
         for (method, path), handler in self._routes.items():
@@ -140,13 +139,13 @@ class QueryApp:
                 return await handler(principal, request, unquote(name))
             methods.append(method)
         if methods:
-            answer = _error(QueryCode.METHOD_NOT_ALLOWED, f"{request.method} is not for this path")
+            answer = _error(QueryCode.METHOD_NOT_ALLOWED, f"{request.method} is not allowed for this path")
             answer.headers = ((b"allow", ", ".join(methods).encode()),)
             return answer
-        raise QueryFault(QueryCode.NOT_FOUND, "there is no such path")
+        raise QueryFault(QueryCode.NOT_FOUND, "unknown path")
 
     def _principal(self, request: Request) -> QueryPrincipal:
-        """Who asks. A token that is given must hold, whatever the certificate says."""
+        """Authenticate the request. A token, if given, must be valid, even with a valid certificate."""
         given = request.headers.get(b"authorization")
         found = None
         if given is not None:
@@ -156,48 +155,50 @@ class QueryApp:
         elif request.certificate is not None:
             found = self._book.by_certificate(request.certificate)
         if found is None:
-            raise QueryFault(QueryCode.UNAUTHORIZED, "there is no such token or certificate here")
+            raise QueryFault(QueryCode.UNAUTHORIZED, "unknown or missing token or certificate")
         return found
 
-    # What is asked.
+    # Requests
 
     async def _submit(self, principal: QueryPrincipal, request: Request, _: str) -> Response:
         form = request.headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if form != JSON:
-            raise QueryFault(QueryCode.UNSUPPORTED_MEDIA_TYPE, "a query is sent as application/json")
+            raise QueryFault(QueryCode.UNSUPPORTED_MEDIA_TYPE, "the content type of a query must be application/json")
         job = await self._service.submit(principal, parse(request.body), request.is_lost)
         wait_s = _wait(request.headers)
         if wait_s:
             job = await self._service.ended(job, wait_s)
             if job.status is QueryStatus.FAILED:
-                raise QueryFault(QueryCode(job.error_code or QueryCode.EXECUTION_FAILED), job.message or "it failed")
+                raise QueryFault(
+                    QueryCode(job.error_code or QueryCode.EXECUTION_FAILED), job.message or "the query failed"
+                )
             if job.status is QueryStatus.COMPLETED and self._service.digest(job).row_count <= DEFAULT_LIMIT:
                 digest, page = await asyncio.to_thread(self._service.page, job, 0, DEFAULT_LIMIT)
                 if not page.has_more:
-                    told = {"result_digest": digest.plain(), "record_event": _recorded(job)}
-                    return _json(200, told, page, paged=False)
+                    content = {"result_digest": digest.plain(), "record_event": _recorded(job)}
+                    return _json(200, content, page, paged=False)
         return _json(202, {"query_id": job.query_id, "result_id": job.result_id, "status": "pending"})
 
     async def _status(self, principal: QueryPrincipal, _: Request, result_id: str) -> Response:
-        job = self._service.seen(principal, result_id)
-        told: dict[str, Plain] = {"query_id": job.query_id, "result_id": job.result_id, "status": str(job.status)}
-        return _json(200, {**told, "error_code": job.error_code, "message": job.message})
+        job = self._service.job_of_result(principal, result_id)
+        content: dict[str, Plain] = {"query_id": job.query_id, "result_id": job.result_id, "status": str(job.status)}
+        return _json(200, {**content, "error_code": job.error_code, "message": job.message})
 
     async def _result(self, principal: QueryPrincipal, request: Request, result_id: str) -> Response:
         wanted = _parameters(request.query)
-        job = self._service.seen(principal, result_id)
+        job = self._service.job_of_result(principal, result_id)
         digest, page = await asyncio.to_thread(self._service.page, job, wanted["offset"], wanted["limit"])
         return _json(200, {"result_digest": digest.plain(), "record_event": _recorded(job)}, page)
 
     async def _descriptor(self, principal: QueryPrincipal, _: Request, query_id: str) -> Response:
-        job = self._service.asked(principal, query_id)
+        job = self._service.job_of_query(principal, query_id)
         if job.request is None:
             raise QueryFault(QueryCode.RESULT_NOT_READY, f"{query_id} is being recorded")
         asked = canonical_json.decode(job.descriptor.encode(), "descriptor")
         return _json(200, {"descriptor": asked, "record_event": job.request.plain()})
 
     async def _evidence(self, principal: QueryPrincipal, _: Request, result_id: str) -> Response:
-        job = self._service.seen(principal, result_id)
+        job = self._service.job_of_result(principal, result_id)
         digest = self._service.digest(job)
         summary = await asyncio.to_thread(self._service.evidence, job)
         return _json(200, {"result_digest": digest.plain(), "evidence_summary": summary})
@@ -211,10 +212,10 @@ def _recorded(job: QueryJob) -> Plain:
     return job.result.plain()
 
 
-def _json(status: int, told: dict[str, Plain], page: ResultPage | None = None, *, paged: bool = True) -> Response:
-    body = canonical_json.encode(told)
+def _json(status: int, content: dict[str, Plain], page: ResultPage | None = None, *, paged: bool = True) -> Response:
+    body = canonical_json.encode(content)
     if page is not None:
-        # Rows are written as they were hashed.
+        # The rows are sent as they were hashed.
         rows = b'"rows":[' + b",".join(page.rows) + b"]"
         place: dict[str, Plain] = {
             "offset": page.offset,
@@ -237,7 +238,7 @@ def _error(code: QueryCode, message: str, status: int | None = None, retry_after
 
 
 def _wait(headers: Mapping[bytes, bytes]) -> int:
-    """How long whoever asks prefers to wait for the answer itself. RFC 7240, §4.3."""
+    """How long the client prefers to wait for the result. RFC 7240, §4.3."""
     found = _WAIT.search(headers.get(b"prefer", b"").lower())
     return 0 if found is None else min(int(found[1]), MAX_WAIT_S)
 
@@ -248,9 +249,9 @@ def _parameters(query: str) -> dict[str, int]:
     given = parse_qsl(query, keep_blank_values=True)
     for name, text in given:
         if name not in made:
-            raise QueryFault(QueryCode.INVALID_PARAMETER, f"there is no parameter {name[:40]!r}")
+            raise QueryFault(QueryCode.INVALID_PARAMETER, f"unknown parameter {name[:40]!r}")
         if not _NUMBER.fullmatch(text) or not least[name] <= int(text) <= most[name]:
-            raise QueryFault(QueryCode.INVALID_PARAMETER, f"{name} is not a number from {least[name]} to {most[name]}")
+            raise QueryFault(QueryCode.INVALID_PARAMETER, f"{name} must be a number from {least[name]} to {most[name]}")
         made[name] = int(text)
     if len({name for name, _ in given}) != len(given):
         raise QueryFault(QueryCode.INVALID_PARAMETER, "a parameter is given twice")

@@ -1,4 +1,4 @@
-"""A query service as those who ask see it. What it says is checked elsewhere: see `checking`."""
+"""A client of the query service. It does not verify answers: see `answer_verify`."""
 
 import ssl
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from veen.query.query_limits import DEFAULT_LIMIT, DEFAULTS, MAX_LIMIT
 from veen.query.query_store import RecordedPlace
 
 _TIMEOUT_S = 60.0  # for one whole exchange; a page gets more while it makes progress
-_MOST_BYTES = 2 * DEFAULTS.max_bytes  # a service may be allowed larger pages than the default, and one row is a page
+_MAX_BYTES = 2 * DEFAULTS.max_bytes  # a service may allow larger pages than the default
 _OK, _ACCEPTED = 200, 202
 
 
 @dataclass(frozen=True, slots=True)
 class AcceptedQuery:
-    """A query that is recorded and will be carried out."""
+    """A query that was recorded and will be executed."""
 
     query_id: str
     result_id: str
@@ -32,7 +32,7 @@ class AcceptedQuery:
 
 @dataclass(frozen=True, slots=True)
 class FullResult:
-    """A result with all of its rows."""
+    """A result with all its rows."""
 
     digest: ResultDigest
     rows: list[dict[str, Plain]]
@@ -41,7 +41,7 @@ class FullResult:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccess:
-    """How a service is reached: a token, or a certificate with its key, and whose word counts for its own."""
+    """The address of a service, a token or client certificate, and the CA of its certificate."""
 
     url: str
     token: str | None = None
@@ -55,12 +55,12 @@ class ServiceAccess:
             if self.cert is not None:
                 context.load_cert_chain(self.cert, self.key)
         except (OSError, ssl.SSLError) as error:
-            raise Unavailable(f"a certificate or key cannot be used: {error}") from None
+            raise Unavailable(f"cannot use the certificate or key: {error}") from None
         return context
 
 
 class QueryClient:
-    """A context manager."""
+    """Sends requests to one service. A context manager."""
 
     def __init__(self, access: ServiceAccess, *, timeout_s: float = _TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
@@ -78,7 +78,7 @@ class QueryClient:
         self._http.close()
 
     def submit(self, query: Plain, wait_s: int = 0) -> AcceptedQuery | FullResult:
-        """Ask. With `wait_s`, for the answer itself, where it comes in time and is small."""
+        """Submit a query. With `wait_s`, returns the result itself if it is ready in time and small."""
         headers = {"content-type": "application/json"} | ({"prefer": f"wait={wait_s}"} if wait_s else {})
         found = self._ask("POST", "/api/query/submit", content=canonical_json.encode(query), headers=headers)
         if "result_digest" in found:
@@ -94,7 +94,7 @@ class QueryClient:
         return self._ask("GET", f"/api/query/result/{result_id}", params={"offset": offset, "limit": limit})
 
     def result(self, result_id: str) -> FullResult:
-        """All rows, page after page."""
+        """All rows, page by page."""
         rows: list[dict[str, Plain]] = []
         while True:
             found = self.page(result_id, len(rows), MAX_LIMIT)
@@ -102,7 +102,7 @@ class QueryClient:
             if not found["page"]["has_more"]:
                 return FullResult(ResultDigest.of(found["result_digest"]), rows, RecordedPlace(**found["record_event"]))
             if not found["rows"]:
-                raise Malformed("result", "the service says that there are more rows, and gives none")
+                raise Malformed("result", "the service announced more rows but sent none")
 
     def descriptor(self, query_id: str) -> tuple[Plain, RecordedPlace]:
         found = self._ask("GET", f"/api/query/descriptor/{query_id}")
@@ -114,14 +114,14 @@ class QueryClient:
 
     def _ask(self, method: str, path: str, **given: Any) -> dict[str, Any]:
         try:
-            answer, body = self._http(method, self._url + path, limit_s=self._timeout_s, most=_MOST_BYTES, **given)
+            answer, body = self._http(method, self._url + path, limit_s=self._timeout_s, most=_MAX_BYTES, **given)
         except TimedOut as late:
             late.add_note("the service is overloaded, or the network is slow: try again later")
             raise
         except httpx.HTTPError as error:
-            why = reason_of(error)
-            missing = Unavailable(f"the query service at {self._url} does not answer: {why[:1].lower()}{why[1:]}")
-            missing.add_note("check the address, and that veen query serve runs there")
+            reason = reason_of(error)
+            missing = Unavailable(f"the query service at {self._url} does not answer: {reason[:1].lower()}{reason[1:]}")
+            missing.add_note("check the address and that veen query serve is running there")
             raise missing from None
         found: Any = canonical_json.parse(body, "answer")
         if not isinstance(found, dict):

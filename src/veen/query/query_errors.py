@@ -1,4 +1,4 @@
-"""What can be wrong with a query, in the words that go over HTTP. 001, query-api-spec §7.6."""
+"""The errors of the query service, as sent over HTTP. 001, query-api-spec §7.6."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from veen.core import Refused
 
 
 class QueryCode(StrEnum):
-    """An `error_code`."""
+    """The values of `error_code`."""
 
     INVALID_JSON = "invalid_json"
     INVALID_QUERY_DESCRIPTOR = "invalid_query_descriptor"
@@ -47,10 +47,10 @@ STATUS: dict[QueryCode, int] = {
     QueryCode.DUPLICATE_QUERY_ID: 409,
     QueryCode.TOO_LARGE: 413,
     QueryCode.UNSUPPORTED_MEDIA_TYPE: 415,
-    # Not 413, which is of what is sent, and not 5xx: asked again, it would come to the same.
+    # Not 413, which concerns the request, and not 5xx: repeating the query would not help.
     QueryCode.RESULT_TOO_LARGE: 422,
     QueryCode.QUERY_TIMEOUT: 422,
-    # Of the three that may be chosen from, the one that nothing else here answers with.
+    # The specification allows three; no other error here uses this one.
     QueryCode.RESULT_NOT_READY: 425,
     QueryCode.TOO_MANY_QUERIES: 429,
     QueryCode.EXECUTION_FAILED: 500,
@@ -61,32 +61,32 @@ STATUS: dict[QueryCode, int] = {
 
 HINTS: dict[QueryCode, str] = {
     QueryCode.INVALID_JSON: "send one JSON object",
-    QueryCode.INVALID_QUERY_DESCRIPTOR: "docs/query.md says what a descriptor has",
+    QueryCode.INVALID_QUERY_DESCRIPTOR: "docs/query.md describes the fields of a descriptor",
     QueryCode.UNSUPPORTED_VERSION: "leave version out, or give 1",
-    QueryCode.INVALID_PARAMETER: "offset and limit are whole numbers",
-    QueryCode.BAD_REQUEST: "the service's own description says what it takes",
-    QueryCode.UNAUTHORIZED: "give a token with --token-file, or a certificate; veen query token makes tokens",
-    QueryCode.FORBIDDEN_SCOPE: "ask whoever runs the service for leave to ask about that stream",
-    QueryCode.FORBIDDEN_HOST: "use the address it listens on, or add the proxy's name with veen query serve --name",
-    QueryCode.QUERY_NOT_FOUND: "check the id, and that the query is your own",
+    QueryCode.INVALID_PARAMETER: "offset and limit must be integers",
+    QueryCode.BAD_REQUEST: "see the OpenAPI description at /api/openapi.json",
+    QueryCode.UNAUTHORIZED: "give a token with --token-file or a client certificate; veen query token creates tokens",
+    QueryCode.FORBIDDEN_SCOPE: "ask the operator of the service for access to that stream",
+    QueryCode.FORBIDDEN_HOST: "use the address of the service, or add the proxy's name with veen query serve --name",
+    QueryCode.QUERY_NOT_FOUND: "check the id, and that the query is yours",
     QueryCode.NOT_FOUND: "check the address of the service",
     QueryCode.METHOD_NOT_ALLOWED: "check the address of the service",
     QueryCode.DUPLICATE_QUERY_ID: "leave query_id out, or choose another",
-    QueryCode.TOO_LARGE: "ask for less at once",
+    QueryCode.TOO_LARGE: "send a smaller request",
     QueryCode.UNSUPPORTED_MEDIA_TYPE: "send application/json",
-    QueryCode.RESULT_TOO_LARGE: "ask for less, or for groups; veen query serve --max-rows and --max-bytes set limits",
-    QueryCode.QUERY_TIMEOUT: "ask for less, or for less evidence; veen query serve --max-time sets the limit",
-    QueryCode.RESULT_NOT_READY: "ask again in a moment; veen query status says how far it is",
-    QueryCode.TOO_MANY_QUERIES: "let some of your queries end first; veen query serve --max-open sets the limit",
-    QueryCode.EXECUTION_FAILED: "the message says why; a query that failed is not run again: submit it anew",
-    QueryCode.INTERNAL_ERROR: "the log of the service says more",
+    QueryCode.RESULT_TOO_LARGE: "narrow or aggregate it; the limits are veen query serve --max-rows, --max-bytes",
+    QueryCode.QUERY_TIMEOUT: "narrow the query or ask for less evidence; the limit is veen query serve --max-time",
+    QueryCode.RESULT_NOT_READY: "try again in a moment; veen query status shows the progress",
+    QueryCode.TOO_MANY_QUERIES: "wait until some of your queries end; the limit is veen query serve --max-open",
+    QueryCode.EXECUTION_FAILED: "see the message; a failed query is not retried, submit it again",
+    QueryCode.INTERNAL_ERROR: "see the log of the service",
     QueryCode.UNAVAILABLE: "try again in a moment",
-    QueryCode.TABLES_NOT_READY: "try again later; veen pipeline run fills tables beforehand, on many cores",
+    QueryCode.TABLES_NOT_READY: "try again later; to fill the tables in advance, run veen pipeline run",
 }
 
 
 class QueryFault(Refused):
-    """A query that is not answered, and why."""
+    """A query error, with a hint."""
 
     def __init__(self, code: QueryCode, message: str, *, retry_after: int | None = None) -> None:
         super().__init__(code, message, retry_after=retry_after)

@@ -1,4 +1,4 @@
-"""The HTTP interface as an OpenAPI description; `docs/query-openapi.json` is this, and the service serves it."""
+"""The OpenAPI description of the HTTP interface. The service serves it, and docs/query-openapi.json is a copy."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ _COUNT = {"type": "integer", "minimum": 0}
 _HASH = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _ID = {"type": "string", "pattern": ID_PATTERN}
 _WHEN = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}
-_TIME = {"type": ["string", "null"], "description": "YYYY-MM-DDTHH:MM:SSZ, with up to three digits after the second"}
+_TIME = {"type": ["string", "null"], "description": "YYYY-MM-DDTHH:MM:SSZ, with up to three decimal places"}
 _ROW = {"type": "object"}
 _LIMIT = {"default": DEFAULT_LIMIT, "minimum": 1, "maximum": MAX_LIMIT}
 
@@ -26,17 +26,18 @@ def text() -> str:
 
 
 def describe() -> dict[str, Any]:
-    """The whole description."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "VEEN query service", "version": SERVER_VERSION, "license": {"name": "Apache-2.0"}},
         "security": [{"token": []}, {"certificate": []}],
         "paths": {
             "/api/query/submit": {"post": _submit()},
-            "/api/query/status/{result_id}": _get("status", "how far a query is", "result_id", "QueryStatus"),
+            "/api/query/status/{result_id}": _get("status", "the status of a query", "result_id", "QueryStatus"),
             "/api/query/result/{result_id}": _get("result", "the rows", "result_id", "ResultPage", paged=True),
-            "/api/query/descriptor/{query_id}": _get("descriptor", "what was asked", "query_id", "RecordedDescriptor"),
-            "/api/query/evidence/{result_id}": _get("evidence", "what was verified", "result_id", "ResultEvidence"),
+            "/api/query/descriptor/{query_id}": _get(
+                "descriptor", "the recorded query", "query_id", "RecordedDescriptor"
+            ),
+            "/api/query/evidence/{result_id}": _get("evidence", "the verified events", "result_id", "ResultEvidence"),
             "/api/openapi.json": {
                 "get": {
                     "operationId": "openapi",
@@ -73,11 +74,11 @@ def _named(name: str) -> dict[str, str]:
 def _submit() -> dict[str, Any]:
     return {
         "operationId": "submit",
-        "summary": "ask; with `Prefer: wait=SECONDS`, for the answer itself where it comes in time",
+        "summary": "submit a query; with `Prefer: wait=SECONDS`, get the result itself if it is ready in time",
         "description": (
-            "A query that comes to more rows or bytes than the service allows, or takes longer, fails with "
-            "`result_too_large` or `query_timeout`. One who has too many under way is told `too_many_queries`; while "
-            "the tables are being filled, everyone is told `tables_not_ready`. Of neither anything is recorded."
+            "A query with more rows or bytes than the service allows, or that takes longer, fails with "
+            "`result_too_large` or `query_timeout`. A client with too many unfinished queries gets `too_many_queries`. "
+            "While the tables are being filled, every client gets `tables_not_ready`. These two are not recorded."
         ),
         "parameters": [
             {"in": "header", "name": "Prefer", "required": False, "schema": {"type": "string"}, "example": "wait=5"}
@@ -85,7 +86,7 @@ def _submit() -> dict[str, Any]:
         "requestBody": {"required": True, "content": {_JSON: {"schema": _named("QueryRequest")}}},
         "responses": {
             "200": _answer("the answer", _named("Answer")),
-            "202": _answer("it is recorded, and will be carried out", _named("Accepted")),
+            "202": _answer("the query is recorded and will be executed", _named("Accepted")),
             "default": _REFUSAL,
         },
     }
@@ -107,8 +108,8 @@ def _answer(description: str, schema: Any) -> dict[str, Any]:
 
 
 _REFUSAL = {
-    **_answer("what is wrong; each error_code has one status", _named("Error")),
-    "headers": {"Retry-After": {"description": "where it helps: in how many seconds", "schema": _COUNT}},
+    **_answer("an error; each error_code has one status", _named("Error")),
+    "headers": {"Retry-After": {"description": "seconds to wait before a retry, if one may succeed", "schema": _COUNT}},
 }
 
 
@@ -116,7 +117,7 @@ def _schemas() -> dict[str, Any]:
     evidence = _object(
         ("sample_rate",), mode={"enum": list(MODES)}, sample_rate={"type": ["number", "null"]}, strict=True
     )
-    asked = {
+    fields = {
         "query_id": _ID,
         "version": {"const": VERSION},
         "scope": _list({"type": "string", "minLength": 1}, 1),
@@ -128,8 +129,8 @@ def _schemas() -> dict[str, Any]:
     }
     digest = _named("ResultDigest")
     return {
-        "QueryRequest": _object(("query_id", "version", "aggregate", "meta"), **asked, strict=True),
-        "QueryDescriptor": _object(("aggregate", "meta"), **asked, strict=True),
+        "QueryRequest": _object(("query_id", "version", "aggregate", "meta"), **fields, strict=True),
+        "QueryDescriptor": _object(("aggregate", "meta"), **fields, strict=True),
         "Filter": _object(
             ("subject_id", "event_type", "time"),
             strict=True,
@@ -159,7 +160,7 @@ def _schemas() -> dict[str, Any]:
             rows=_list(_ROW, 0, None),
             page=_object(
                 offset=_COUNT,
-                limit={**_COUNT, "description": "how many were asked for; fewer where so many had too many bytes"},
+                limit={**_COUNT, "description": "the requested number; fewer if the page reached its byte limit"},
                 total=_COUNT,
                 has_more={"type": "boolean"},
             ),
@@ -190,4 +191,4 @@ def _digest() -> dict[str, Any]:
     )
 
 
-assert STATUS.keys() == set(QueryCode), "every code has a status"
+assert STATUS.keys() == set(QueryCode), "every code needs a status"

@@ -1,6 +1,6 @@
-"""A query service as it is run: its folder, the tables it asks, and the port it listens on.
+"""Run a query service: its folder, its tables and its port.
 
-FOLDER/principals.json   who may ask about what
+FOLDER/principals.json   principals and their permissions
 FOLDER/jobs/  rows/      queries and their results
 """
 
@@ -27,7 +27,7 @@ from veen.query.query_limits import DEFAULTS, QueryLimits
 from veen.query.query_service import QueryService
 from veen.query.query_store import JobStore
 from veen.query.table_query import QueryTables
-from veen.query.table_refresh import LOOK_EVERY_S, TableRefresher, refresh_regularly
+from veen.query.table_refresh import REFRESH_EVERY_S, TableRefresher, refresh_regularly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ _MAX_CONNECTIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a service is run. `source` is what it keeps the tables up with, if anything; else another process does."""
+    """The settings of a service. `source` is the log to load tables from; None if another process loads them."""
 
     folder: Path
     tables: Path
@@ -53,29 +53,29 @@ class Settings:
     spark: "Callable[[], SparkSession] | None" = None
     workers: int = 2
     limits: QueryLimits = DEFAULTS
-    names: tuple[str, ...] = ()  # that it is asked by, beside its own address
-    look_every_s: float = LOOK_EVERY_S
+    names: tuple[str, ...] = ()  # host names accepted besides its own address
+    refresh_every_s: float = REFRESH_EVERY_S
 
     def __post_init__(self) -> None:
         check_local(self.tables)
 
 
-def keeper_of(settings: Settings, hub_id: bytes) -> TableRefresher | None:
-    """What brings the tables up to where the log is, if this service does that."""
+def refresher_of(settings: Settings, hub_id: bytes) -> TableRefresher | None:
+    """The refresher of the tables, if this service loads them."""
     if settings.source is None:
         return None
     return TableRefresher(Tables(settings.tables), Selection((settings.source,), pin=hub_id), settings.keys)
 
 
 def execution_of(
-    client: Client, settings: Settings, clock: Callable[[], float] = time.time, keeper: TableRefresher | None = None
+    client: Client, settings: Settings, clock: Callable[[], float] = time.time, refresher: TableRefresher | None = None
 ) -> QueryExecution:
-    asker = QueryTables(settings.tables, settings.spark)
-    keeper = keeper or keeper_of(settings, client.hub_id)
-    refresh = None if keeper is None else keeper.refresh
-    progress = (lambda: (0, 0)) if keeper is None else (lambda: keeper.progress)
+    tables = QueryTables(settings.tables, settings.spark)
+    refresher = refresher or refresher_of(settings, client.hub_id)
+    refresh = None if refresher is None else refresher.refresh
+    progress = (lambda: (0, 0)) if refresher is None else (lambda: refresher.progress)
     return QueryExecution(
-        client, asker, identities=settings.identities, refresh=refresh, progress=progress, clock=clock
+        client, tables, identities=settings.identities, refresh=refresh, progress=progress, clock=clock
     )
 
 
@@ -83,23 +83,23 @@ def execution_of(
 async def serving(
     client: Client, settings: Settings, report: Report, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[HttpServer]:
-    """A service that listens; what was under way when it last stopped goes on."""
+    """Serve queries. Jobs that an earlier run left are resumed."""
     with JobStore(settings.folder) as store:
-        keeper = keeper_of(settings, client.hub_id)
-        execution = execution_of(client, settings, clock, keeper)
+        refresher = refresher_of(settings, client.hub_id)
+        execution = execution_of(client, settings, clock, refresher)
         service = QueryService(
             client, store, execution, report, workers=settings.workers, limits=settings.limits, clock=clock
         )
         server = HttpServer(report)
         await service.start()
-        keeping: list[asyncio.Task[None]] = []
-        if keeper is not None:
-            keeping.append(
-                asyncio.create_task(refresh_regularly(keeper, execution.refresh, report, settings.look_every_s))
+        background: list[asyncio.Task[None]] = []
+        if refresher is not None:
+            background.append(
+                asyncio.create_task(refresh_regularly(refresher, execution.refresh, report, settings.refresh_every_s))
             )
         try:
-            gate = OriginCheck(settings.host, settings.names)
-            app = QueryApp(service, PolicyBook(settings.folder / PRINCIPALS, clock), gate, report)
+            origin_check = OriginCheck(settings.host, settings.names)
+            app = QueryApp(service, PolicyBook(settings.folder / PRINCIPALS, clock), origin_check, report)
             limits = HttpSettings(max_connections=_MAX_CONNECTIONS)
             try:
                 await server.start(app, settings.host, settings.port, tls=settings.tls, settings=limits)
@@ -107,11 +107,11 @@ async def serving(
                 raise Unavailable(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}") from None
             yield server
         finally:
-            if keeper is not None:
-                keeper.stop()
-            for task in keeping:
+            if refresher is not None:
+                refresher.stop()
+            for task in background:
                 task.cancel()
             await server.stop(_GRACE_S)
             await service.stop()
             await execution.stop()
-            await asyncio.gather(*keeping, return_exceptions=True)
+            await asyncio.gather(*background, return_exceptions=True)

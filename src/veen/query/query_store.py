@@ -1,11 +1,11 @@
-"""Queries and their results on disk: how far each is, and the rows of those that are done. 001, query-api-spec §8.1.
+"""Queries and their results on disk. 001, query-api-spec §8.1.
 
-    jobs/RESULT_ID.json     how far it is; replaced whole
-    rows/RESULT_ID.rows     a line of canonical JSON for each row      written before the job says that they are there
-    rows/RESULT_ID.at       where each line begins
-    rows/RESULT_ID.evidence what was verified
+    jobs/RESULT_ID.json     state of the job; replaced atomically
+    rows/RESULT_ID.rows     one line of canonical JSON per row; written before the job refers to it
+    rows/RESULT_ID.at       offset of each line
+    rows/RESULT_ID.evidence evidence summary
 
-A job that is completed or failed stays as it is, whoever asks for what.
+A completed or failed job never changes.
 """
 
 import json
@@ -27,13 +27,11 @@ from veen.core.canonical_json import Plain
 from veen.query import digest as digests
 
 _JOBS, _ROWS = "jobs", "rows"
-_PLACE = struct.Struct("<Q")
-_MOST_JOB = 1 << 20
+_OFFSET = struct.Struct("<Q")
+_MAX_JOB_BYTES = 1 << 20
 
 
 class QueryStatus(StrEnum):
-    """Where a query is."""
-
     PENDING = "pending"
     RUNNING = "running"
     COMPLETED = "completed"
@@ -49,12 +47,12 @@ MOVES: dict[QueryStatus, frozenset[QueryStatus]] = {
 
 
 class QueryEnded(ValueError):
-    """A job that has ended would have been changed."""
+    """An attempt to change a job that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedPlace:
-    """Where in the log something was recorded."""
+    """The place of a record event in the log."""
 
     stream: str
     seq: int
@@ -67,7 +65,7 @@ class RecordedPlace:
 
 @dataclass(frozen=True, slots=True)
 class QueryJob:
-    """One query and what became of it. `digest` is there from when the result is, before it is recorded."""
+    """One query and its outcome. `digest` is set once the result exists, before the digest is recorded."""
 
     query_id: str
     result_id: str
@@ -97,7 +95,7 @@ class QueryJob:
 
 
 class JobStore:
-    """A context manager: the folder is one process's at a time."""
+    """The stored jobs and results, as a context manager that locks the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._jobs, self._rows = folder / _JOBS, folder / _ROWS
@@ -114,7 +112,7 @@ class JobStore:
         for left in [*self._jobs.glob(".*.draft"), *self._rows.glob(".*.draft")]:
             left.unlink()
         for path in sorted(self._jobs.glob("*.json")):
-            self._keep(QueryJob.decode(durable.read_file(path, _MOST_JOB), str(path)))
+            self._index(QueryJob.decode(durable.read_file(path, _MAX_JOB_BYTES), str(path)))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -132,14 +130,14 @@ class JobStore:
 
     def add(self, job: QueryJob) -> None:
         if job.query_id in self._by_query or job.result_id in self._by_result:
-            raise ValueError(f"there is a query {job.query_id} already")
+            raise ValueError(f"query id {job.query_id} is already in use")
         self._write(job)
 
     def move(self, result_id: str, status: QueryStatus, **changes: Any) -> QueryJob:
-        """Take a job one step on. Raises `Ended` where it has ended, or cannot go there."""
+        """Advance a job. Raises `QueryEnded` if it has ended or cannot get this status."""
         job = self._by_result[result_id]
         if status not in MOVES[job.status]:
-            raise QueryEnded(f"{result_id} is {job.status}, and does not become {status}")
+            raise QueryEnded(f"{result_id} is {job.status} and cannot become {status}")
         made = replace(job, status=status, **changes)
         self._write(made)
         return made
@@ -147,37 +145,37 @@ class JobStore:
     def _write(self, job: QueryJob) -> None:
         DISK.write_file(self._jobs / f"{job.result_id}.json", json.dumps(asdict(job)).encode())
         DISK.sync_folder(self._jobs)
-        self._keep(job)
+        self._index(job)
 
-    def _keep(self, job: QueryJob) -> None:
+    def _index(self, job: QueryJob) -> None:
         self._by_result[job.result_id] = job
         self._by_query[job.query_id] = job.result_id
 
-    # Rows.
+    # Rows
 
     def put_rows(self, result_id: str, texts: Sequence[bytes], evidence: bytes) -> None:
-        """Rows in their order, each as canonical JSON, and the summary of the evidence."""
-        places, at = [], 0
+        """Store the rows, each as canonical JSON, and the evidence summary."""
+        offsets, at = [], 0
         for text in texts:
-            places.append(_PLACE.pack(at))
+            offsets.append(_OFFSET.pack(at))
             at += len(text) + 1
         DISK.write_file(self._rows / f"{result_id}.rows", (text + b"\n" for text in texts))
-        DISK.write_file(self._rows / f"{result_id}.at", b"".join(places))
+        DISK.write_file(self._rows / f"{result_id}.at", b"".join(offsets))
         DISK.write_file(self._rows / f"{result_id}.evidence", evidence)
         DISK.sync_folder(self._rows)
 
     def rows(self, result_id: str, rows_hash: str, offset: int, limit: int, max_bytes: int) -> list[bytes]:
-        """Some rows: no more than have so many bytes, but one at least, where there is one.
+        """Some rows, up to `max_bytes` but at least one if there is one.
 
-        Raises `Malformed` where what is kept is not what was hashed.
+        Raises `Malformed` if the stored rows do not match their hash.
         """
         self._check(result_id, rows_hash)
-        path, places = self._rows / f"{result_id}.rows", self._rows / f"{result_id}.at"
-        with durable.named(path), places.open("rb") as index, path.open("rb") as lines:
-            if offset >= index.seek(0, SEEK_END) // _PLACE.size:
+        path, offsets = self._rows / f"{result_id}.rows", self._rows / f"{result_id}.at"
+        with durable.named(path), offsets.open("rb") as index, path.open("rb") as lines:
+            if offset >= index.seek(0, SEEK_END) // _OFFSET.size:
                 return []
-            index.seek(offset * _PLACE.size)
-            lines.seek(_PLACE.unpack(index.read(_PLACE.size))[0])
+            index.seek(offset * _OFFSET.size)
+            lines.seek(_OFFSET.unpack(index.read(_OFFSET.size))[0])
             found, size = list[bytes](), 0
             for line in islice(lines, limit):
                 size += len(line)
@@ -191,11 +189,11 @@ class JobStore:
         with durable.named(path):
             found = json.loads(path.read_bytes())
         if not isinstance(found, dict):
-            raise Malformed(str(path), "it is not a summary")
+            raise Malformed(str(path), "it is not an evidence summary")
         return found
 
     def _check(self, result_id: str, rows_hash: str) -> None:
-        """Once in the life of a process: a file that was changed since is not handed out as the result."""
+        """Check the hash once per process: a changed file is not served as the result."""
         if result_id in self._checked:
             return
         path = self._rows / f"{result_id}.rows"
@@ -204,5 +202,5 @@ class JobStore:
         except OSError as error:
             raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
         if digests.rows_hash(texts) != rows_hash:
-            raise Malformed(str(path), "the rows that are kept are not those that were hashed")
+            raise Malformed(str(path), "the stored rows do not match their hash")
         self._checked.add(result_id)

@@ -1,7 +1,7 @@
-"""Evidence: events behind an answer are read again from the log, and must be what the tables said. §6.
+"""Verify evidence: read the events behind an answer from the log again, and compare them with the tables. §6.
 
-Reading verifies each: the client's signature, the hub's receipt, and that the tree it stands in is the one that this
-client knows the hub by. So a table that was changed makes the query fail.
+Reading verifies the client's signature, the hub's receipt, and that the tree continues the one this client knows of the
+hub. A changed table therefore makes the query fail.
 """
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -22,27 +22,27 @@ from veen.query.import_origin import ImportOrigins
 from veen.query.table_query import SourceEvent, wanted
 from veen.state.entry_source import folded
 
-_GAP = 64  # entries that are read along, rather than asking anew
+_GAP = 64  # unneeded entries to read rather than start a new request
 
 Identities = Mapping[bytes, HubIdentity]
 
 
 async def verify(
-    client: Client, query: EventQuery, behind: Sequence[SourceEvent], came: ImportOrigins, identities: Identities
+    client: Client, query: EventQuery, sources: Sequence[SourceEvent], imports: ImportOrigins, identities: Identities
 ) -> tuple[VerifiedEvent, ...]:
-    """What the summary has of each, in their order. Raises `Unverified` at the first that is not so."""
-    checker = _Checker(query, came, identities)
-    of_stream = sorted(behind, key=lambda one: (one.stream, one.epoch, one.seq))
+    """The evidence of each event, in order. Raises `Unverified` at the first mismatch."""
+    checker = _Checker(query, imports, identities)
+    of_stream = sorted(sources, key=lambda one: (one.stream, one.epoch, one.seq))
     for (stream, epoch), group in groupby(of_stream, lambda one: (one.stream, one.epoch)):
         for run in _runs(list(group)):
-            left = {one.seq: one for one in run}
+            missing = {one.seq: one for one in run}
             async for entry in _entries(client, stream, epoch, run):
-                said = left.pop(entry.stream_seq, None)
-                if said is not None:
-                    checker.check(entry, said)
-            if left:
-                raise Unverified("evidence", f"{stream}: the tables have entry {min(left)}, and the log has not")
-    return tuple(one.shown for one in behind)
+                expected = missing.pop(entry.stream_seq, None)
+                if expected is not None:
+                    checker.check(entry, expected)
+            if missing:
+                raise Unverified("evidence", f"{stream}: the tables have entry {min(missing)}, but the log does not")
+    return tuple(one.shown for one in sources)
 
 
 async def _entries(client: Client, stream: str, epoch: int, run: Sequence[SourceEvent]) -> AsyncGenerator[Entry, None]:
@@ -56,39 +56,41 @@ async def _entries(client: Client, stream: str, epoch: int, run: Sequence[Source
 
 
 class _Checker:
-    """Holds events against what the tables say of them."""
+    """Compares events with their values in the tables."""
 
-    def __init__(self, query: EventQuery, came: ImportOrigins, identities: Identities) -> None:
+    def __init__(self, query: EventQuery, imports: ImportOrigins, identities: Identities) -> None:
         self._query = query
-        self._came = came
+        self._came = imports
         self._identities = identities
         self._decoder = Decoder({}, Keys())
 
-    def check(self, entry: Entry, said: SourceEvent) -> None:
-        where = f"{said.stream}, entry {entry.stream_seq}"
+    def check(self, entry: Entry, expected: SourceEvent) -> None:
+        where = f"{expected.stream}, entry {entry.stream_seq}"
         row = self._decoder.read(folded(entry), entry.receipt.mmr_root, entry.fault)
         if not isinstance(row, EventRow):
-            raise Unverified("evidence", f"{where}: the tables have an event where the log has none: {row.reason}")
-        found: dict[str, Any] = {**row._asdict(), "stream": said.told_as}
+            raise Unverified("evidence", f"{where}: the tables have an event, but the log has none: {row.reason}")
+        found: dict[str, Any] = {**row._asdict(), "stream": expected.shown_as}
         hub_id = None
-        if said.told_as != said.stream:
+        if expected.shown_as != expected.stream:
             original = self._came.receipt(entry.header)
             if original is None:
-                raise Unverified("evidence", f"{where}: it names no original that was imported")
+                raise Unverified("evidence", f"{where}: it does not refer to an imported original")
             traced, hub_id = original
             import_origin.check_receipt(traced.origin.receipt, hub_id, self._identities)
-            found = import_origin.as_original(found, said.told_as, traced)
+            found = import_origin.as_original(found, expected.shown_as, traced)
         shown = (event_query.receipt_id(found["label"], found["stream_seq"]), found["mmr_root"].hex())
-        if shown != (said.shown.receipt_id, said.shown.mmr_root) or (hub_id and hub_id.hex() != said.shown.hub_id):
-            raise Unverified("evidence", f"{where}: the tables have another receipt of it than the log")
-        if to_json(event_query.values(found, tuple(said.values))) != to_json(said.values):
-            raise Unverified("evidence", f"{where}: the tables have another event there than the log")
+        if shown != (expected.shown.receipt_id, expected.shown.mmr_root) or (
+            hub_id and hub_id.hex() != expected.shown.hub_id
+        ):
+            raise Unverified("evidence", f"{where}: the receipt in the tables differs from the log's")
+        if to_json(event_query.values(found, tuple(expected.values))) != to_json(expected.values):
+            raise Unverified("evidence", f"{where}: the event in the tables differs from the log's")
         if not wanted(self._query, found):
-            raise Unverified("evidence", f"{where}: it is not one that was asked for")
+            raise Unverified("evidence", f"{where}: it does not match the query")
 
 
 def _runs(group: list[SourceEvent]) -> Iterator[list[SourceEvent]]:
-    """Parts that lie so near to each other that one read gets them all."""
+    """Groups that are close enough for one read."""
     run: list[SourceEvent] = []
     for one in group:
         if run and one.seq - run[-1].seq > _GAP:

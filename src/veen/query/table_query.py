@@ -1,7 +1,7 @@
-"""A query put to the tables: what the answer is, and which events are behind it.
+"""Run a query on the tables: the answer, and the events behind it.
 
-What this hub recorded is for the engine, as it is. Where events were imported, or only those up to a place count, they
-are gone through here: their order, their times and their places are those of the zone they are from.
+The engine answers queries over events of this hub. Queries over imported events, or up to given places only, are
+answered here: order, times and places are then those of the zone that the events came from.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
 _RECEIPT = "receipt_id"
 _NEEDED = ("label", "epoch", "stream_seq", "hub_ts", "msg_id", "mmr_root", "client_id", "subject_id", "event_type")
 
-Bounds = Mapping[str, int]  # by label in hex: the last entry that counts
+Bounds = Mapping[str, int]  # last entry to consider, by label in hex
 
 
 @dataclass(frozen=True, slots=True)
 class SourceEvent:
-    """An event that is to be verified: where it is here, what the tables say of it, and how it is told of."""
+    """An event to verify: its place here, its values in the tables, and the stream name to present it under."""
 
     stream: str
     epoch: int
     seq: int
-    told_as: str  # the stream that it is told of under
+    shown_as: str  # the stream name in answers; for an imported event, the original one
     shown: VerifiedEvent
     values: dict[str, Plain]
 
 
 @dataclass(frozen=True, slots=True)
 class TableAnswer:
-    """An answer, before anything of it was verified."""
+    """An answer before verification of its evidence."""
 
     rows: list[dict[str, Plain]]
-    behind: list[SourceEvent]
+    sources: list[SourceEvent]
     basis: tuple[Position, ...]
     ran: str
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Which streams here a scope means, each with the name and the hub it is told of under."""
+    """The local streams of a scope. Each maps to the presented stream name and, if imported, to its hub."""
 
     here: Mapping[str, tuple[str, bytes | None]]
 
@@ -64,7 +64,7 @@ class Streams:
 
 
 class QueryTables:
-    """Asks the tables of one folder."""
+    """The tables of one folder, for queries."""
 
     def __init__(
         self, root: Path, spark: "SparkSession | Callable[[], SparkSession] | None" = None, **settings: int
@@ -74,22 +74,22 @@ class QueryTables:
         self._footer = lru_cache(maxsize=1_024)(self._read_footer)
 
     def known(self) -> frozenset[str]:
-        """The streams that the tables have."""
+        """The streams in the tables."""
         if not self._tables.exist:
             return frozenset()
         return frozenset(span.stream for span in self._tables.view().spans.values())
 
-    def streams(self, scope: Sequence[str], came: ImportOrigins, of_hub: bytes | None = None) -> Streams:
-        """What a scope means here. With `of_hub`, the streams of that hub, as they were imported."""
+    def streams(self, scope: Sequence[str], imports: ImportOrigins, of_hub: bytes | None = None) -> Streams:
+        """Resolve a scope to local streams. With `of_hub`, to the imported streams of that hub."""
         known = self.known()
         here: dict[str, tuple[str, bytes | None]] = {}
         for name in scope:
             if of_hub is None and name in known:
                 here[name] = (name, None)
                 continue
-            found = came.of_stream(name, of_hub)
+            found = imports.of_stream(name, of_hub)
             if not found or not all(one.here in known for one in found):
-                raise invalid(f"there is no stream {name!r} here")
+                raise invalid(f"unknown stream {name!r}")
             here |= {one.here: (name, one.hub_id) for one in found}
         return Streams(here)
 
@@ -98,25 +98,27 @@ class QueryTables:
         query: EventQuery,
         seed: bytes,
         streams: Streams,
-        came: ImportOrigins,
+        imports: ImportOrigins,
         bounds: Bounds | None = None,
         watch: QueryWatch = UNWATCHED,
     ) -> TableAnswer:
-        """The answer. Blocks while files are read, and ends where `watch` raises."""
+        """Answer a query. Blocks while reading files, and stops if `watch` raises."""
         if streams.imported or bounds is not None:
-            return self._steadily(lambda view: self._here(view, query, seed, streams, came, bounds, watch))
+            return self._on_one_view(
+                lambda view: self._answer_locally(view, query, seed, streams, imports, bounds, watch)
+            )
         if query.evidence.mode == "none":
             answer = self._engine.run(query, seed=seed, watch=watch)
-            return TableAnswer(_settled(answer.rows), [], _positions(answer.basis), answer.ran)
+            return TableAnswer(_exact_rows(answer.rows), [], _positions(answer.basis), answer.ran)
         return self._with_sources(query, seed, watch)
 
     def _with_sources(self, query: EventQuery, seed: bytes, watch: QueryWatch) -> TableAnswer:
-        """Row by row, each with its receipt; groups are made of them afterwards."""
+        """Fetch single rows with their receipts, and aggregate them afterwards."""
         named = tuple(dict.fromkeys((*query.fields, _RECEIPT)))
         answer = self._engine.run(replace(query, projection=named, group_by=(), metrics=()), seed=seed, watch=watch)
         epochs = {label: span.epoch for label, span in self._tables.view().spans.items()}
         by_receipt = {str(row[_RECEIPT]): row for row in answer.rows}
-        behind = [
+        sources = [
             SourceEvent(
                 place.stream,
                 epochs[place.label],
@@ -128,10 +130,10 @@ class QueryTables:
             for place in answer.places
         ]
         rows = _shaped(query, [dict(row) for row in answer.rows])
-        return TableAnswer(rows, behind, _positions(answer.basis), answer.ran)
+        return TableAnswer(rows, sources, _positions(answer.basis), answer.ran)
 
-    def _steadily(self, work: Callable[[TablesView], TableAnswer]) -> TableAnswer:
-        """Of one state of the tables; again where its files were merged meanwhile, and are others now."""
+    def _on_one_view(self, work: Callable[[TablesView], TableAnswer]) -> TableAnswer:
+        """Use one consistent view of the tables. Retries if files were merged meanwhile."""
         while True:
             view = self._tables.view()
             try:
@@ -140,13 +142,13 @@ class QueryTables:
                 if self._tables.view().number == view.number:
                     raise
 
-    def _here(
+    def _answer_locally(
         self,
         view: TablesView,
         query: EventQuery,
         seed: bytes,
         streams: Streams,
-        came: ImportOrigins,
+        imports: ImportOrigins,
         bounds: Bounds | None,
         watch: QueryWatch,
     ) -> TableAnswer:
@@ -155,48 +157,48 @@ class QueryTables:
         found: list[tuple[aggregate.Order, dict[str, Plain], aggregate.Source, SourceEvent]] = []
         upto: dict[tuple[str, str], int] = {}
         size = 0
-        for here, row, hub_id in self._rows(view, query, named, streams, came):
+        for here, row, hub_id in self._rows(view, query, named, streams, imports):
             watch.on(len(found), size)
-            label, seq, told_as = row["label"].hex(), row["stream_seq"], row["stream"]
+            label, seq, shown_as = row["label"].hex(), row["stream_seq"], row["stream"]
             if bounds is not None and seq > bounds.get(label, 0):
                 continue
-            upto[told_as, label] = max(seq, upto.get((told_as, label), 0))
+            upto[shown_as, label] = max(seq, upto.get((shown_as, label), 0))
             if not wanted(query, row):
                 continue
             values = event_query.values(row, named)
             hub = hub_id or known[row["label"]]
             shown = VerifiedEvent(event_query.receipt_id(row["label"], seq), row["mmr_root"].hex(), hub.hex())
-            source = (told_as, label, seq, row["msg_id"].hex(), row["mmr_root"].hex())
-            behind = SourceEvent(here[0], here[1], here[2], told_as, shown, values)
-            found.append(((row["hub_ts"], told_as, seq, label), values, source, behind))
+            source = (shown_as, label, seq, row["msg_id"].hex(), row["mmr_root"].hex())
+            sources = SourceEvent(here[0], here[1], here[2], shown_as, shown, values)
+            found.append(((row["hub_ts"], shown_as, seq, label), values, source, sources))
             size += aggregate.weigh(values)
         watch.on(len(found), size)
         found.sort(key=lambda one: one[0])
         chosen = set(sampled(query, [source for _, _, source, _ in found], seed))
         basis = tuple(Position(stream, label, seq) for (stream, label), seq in sorted(upto.items()))
         rows = _shaped(query, [dict(values) for _, values, _, _ in found])
-        return TableAnswer(rows, [behind for _, _, source, behind in found if source in chosen], basis, "here")
+        return TableAnswer(rows, [sources for _, _, source, sources in found if source in chosen], basis, "here")
 
     def _rows(
-        self, view: TablesView, query: EventQuery, named: Sequence[str], streams: Streams, came: ImportOrigins
+        self, view: TablesView, query: EventQuery, named: Sequence[str], streams: Streams, imports: ImportOrigins
     ) -> Iterator[tuple[tuple[str, int, int], dict[str, Any], bytes | None]]:
-        """Events of these streams: where each is here, and what it is told of as."""
-        # Times are those of the originals, so no file can be passed by for its own.
+        """Events of these streams: the local place, and the row as presented."""
+        # The filter uses the original times, so files cannot be skipped by their own.
         loose = replace(query, scope=tuple(streams.here), time_from=None, time_to=None)
         columns = tuple(
             dict.fromkeys((*_NEEDED, "header", *(one for name in named for one in event_query.columns(name))))
         )
         files = view.of(Table.EVENTS, streams.here)
         for part in plan(files, loose, str(self._tables.root.resolve()), self._footer):
-            told_as, hub_id = streams.here[part.stream]
+            shown_as, hub_id = streams.here[part.stream]
             for row in (row for batch in batches(part.path, part.groups, columns) for row in batch.to_pylist()):
                 here = part.stream, row["epoch"], row["stream_seq"]
                 if hub_id is None:
-                    yield here, {**row, "stream": told_as}, None
+                    yield here, {**row, "stream": shown_as}, None
                     continue
-                original = came.receipt(PayloadHdr.decode(row["header"]))
-                if original is not None and original[1] == hub_id:  # else it was not imported, whatever it says
-                    yield here, import_origin.as_original(row, told_as, original[0]), hub_id
+                original = imports.receipt(PayloadHdr.decode(row["header"]))
+                if original is not None and original[1] == hub_id:  # otherwise the header only claims an import
+                    yield here, import_origin.as_original(row, shown_as, original[0]), hub_id
 
     def _read_footer(self, file: FileRef) -> Any:
         import pyarrow.parquet as pq
@@ -205,8 +207,8 @@ class QueryTables:
             return pq.read_metadata(self._tables.root / file.path)
 
 
-class _readable:  # noqa: N801  reads as a verb
-    """What the system says no to, as an error that names the file."""
+class _readable:  # noqa: N801 # used like a function
+    """Convert an `OSError` to `Unavailable` with the name of the file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -219,7 +221,7 @@ class _readable:  # noqa: N801  reads as a verb
 
 
 def wanted(query: EventQuery, row: Mapping[str, Any]) -> bool:
-    """Whether the filter lets an event through."""
+    """Whether an event passes the filter."""
     return (
         (query.subject_id is None or row["subject_id"] == query.subject_id)
         and (query.event_types is None or row["event_type"] in query.event_types)
@@ -229,17 +231,17 @@ def wanted(query: EventQuery, row: Mapping[str, Any]) -> bool:
 
 
 def _shaped(query: EventQuery, rows: list[dict[str, Plain]]) -> list[dict[str, Plain]]:
-    """Rows as they were asked for: some fields of each, or groups of them."""
+    """Project the rows to the requested fields, or aggregate them."""
     if not query.metrics:
-        return _settled([{name: row[name] for name in query.shown} for row in rows])
+        return _exact_rows([{name: row[name] for name in query.shown} for row in rows])
     made = aggregate.Partial(replace(query, evidence=type(query.evidence)()))
     for row in rows:
         made.add((0, "", 0, ""), row, ("", "", 0, "", ""))
-    return _settled(aggregate.grouped(made))
+    return _exact_rows(aggregate.grouped(made))
 
 
-def _settled(rows: Sequence[dict[str, Plain]]) -> list[dict[str, Plain]]:
-    return [{name: digest.settled(value) for name, value in row.items()} for row in rows]
+def _exact_rows(rows: Sequence[dict[str, Plain]]) -> list[dict[str, Plain]]:
+    return [{name: digest.exact_json(value) for name, value in row.items()} for row in rows]
 
 
 def _positions(basis: Sequence[AnswerBasis]) -> tuple[Position, ...]:

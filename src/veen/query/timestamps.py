@@ -1,4 +1,4 @@
-"""Times as the query service writes them: UTC with milliseconds, always three digits. 001, query-api-spec §3.2."""
+"""Times of the query service: UTC with exactly three digits of milliseconds. 001, query-api-spec §3.2."""
 
 import re
 from datetime import UTC, datetime
@@ -9,10 +9,10 @@ _MS = 1000
 
 
 def parse(text: str) -> int:
-    """Milliseconds since 1970. Raises `ValueError` over another form, and over times before 1970."""
+    """Milliseconds since 1970. Raises `ValueError` for another format or a time before 1970."""
     found = _FORM.fullmatch(text)
     if found is None:
-        raise ValueError("not of the form YYYY-MM-DDTHH:MM:SSZ, with at most three digits after the second")
+        raise ValueError("not of the form YYYY-MM-DDTHH:MM:SSZ with at most three decimal places")
     moment = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
     if moment < _EPOCH:
         raise ValueError("before 1970")
@@ -25,5 +25,5 @@ def write(milliseconds: int) -> str:
 
 
 def ceil_seconds(milliseconds: int | None) -> int | None:
-    """The first whole second that is not before it: hub_commit_time has no parts of a second."""
+    """Round up to a whole second, since hub_commit_time has no fractions."""
     return None if milliseconds is None else -(-milliseconds // _MS)

@@ -1,7 +1,7 @@
-"""The recorder: events with evidence, from the inputs people have to a log that anyone can check. docs/recorder.md.
+"""The recorder: records events from common inputs with evidence that anyone can check. See docs/recorder.md.
 
-`setup` makes a recorder and its producers, `shipping` sends what a feed gives exactly once, `making` and `verifying`
-are about checkpoints, `replay` reads. What events are is in `veen.overlays.record`.
+`setup` creates a recorder and its producers, `shipper` sends the events of a feed exactly once, `recorder_checkpoint`
+and `checkpoint_scheduler` handle checkpoints, and `replay` reads. `veen.overlays.record` defines the events.
 """
 
 from veen.recorder.checkpoint_scheduler import CheckpointFolder, make
@@ -9,7 +9,7 @@ from veen.recorder.feed import EventFeed, FeedItem
 from veen.recorder.recorder_checkpoint import CheckpointVerdict, RecorderCheckpoint, StreamPosition, verify
 from veen.recorder.replay import ReplayedEvent, Replayer, ReplaySpan
 from veen.recorder.routes import NotRecorded, Routes, routes_of
-from veen.recorder.setup import Enrolment, Kit, SetupPlan, enrol, init, map_type, move
+from veen.recorder.setup import Enrolment, ProducerKit, SetupPlan, enrol, init, map_type, move
 from veen.recorder.shipper import SetAside, Shipper
 from veen.recorder.spool import SpoolFeed, SpoolWriter
 
@@ -19,8 +19,8 @@ __all__ = [
     "Enrolment",
     "EventFeed",
     "FeedItem",
-    "Kit",
     "NotRecorded",
+    "ProducerKit",
     "RecorderCheckpoint",
     "ReplaySpan",
     "ReplayedEvent",

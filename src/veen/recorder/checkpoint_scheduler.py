@@ -1,4 +1,4 @@
-"""Making checkpoints: at once, or by time and by volume beside the way of events. 001, products-spec-1 §3.2.4."""
+"""Make checkpoints on request, or by time and volume in the background. 001, products-spec-1 §3.2.4."""
 
 import asyncio
 import time
@@ -13,12 +13,12 @@ from veen.recorder.recorder_checkpoint import SUFFIX, RecorderCheckpoint, Stream
 from veen.recorder.routes import CODE, NotSetUp, read_states
 from veen.state.hub_source import HubSource
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
 _MS = 1_000
 
 
 class CheckpointFolder:
-    """Checkpoints as files, in the order they were made; each names the one before it."""
+    """Checkpoint files in the order they were made. Each names the one before it."""
 
     def __init__(self, path: Path) -> None:
         durable.make_folder(path)
@@ -26,7 +26,7 @@ class CheckpointFolder:
 
     @classmethod
     def of(cls, client: Client) -> "CheckpointFolder":
-        """Where an administrator keeps those of a hub."""
+        """The folder of an administrator for one hub."""
         return cls.at(client.dir.path, client.hub_id)
 
     @classmethod
@@ -47,7 +47,7 @@ class CheckpointFolder:
 
 
 async def make(client: Client, previous: RecorderCheckpoint | None) -> RecorderCheckpoint:
-    """A checkpoint of every stream of the recorder, as they are now. Only its administrator makes one."""
+    """Make a checkpoint of every stream of the recorder. Only its administrator can."""
     profile = await _own_profile(client)
     positions: list[StreamPosition] = []
     empty: list[str] = []
@@ -75,13 +75,13 @@ async def _own_profile(client: Client) -> RecorderProfile:
         raise NotSetUp
     if profile.admin_pk != client.dir.card.id_sign:
         raise Refused(
-            CODE, f"this recorder is administered by {profile.admin_pk.hex()[:16]}…, who makes its checkpoints"
+            CODE, f"only the administrator {profile.admin_pk.hex()[:16]}… can make checkpoints of this recorder"
         )
     return profile
 
 
 async def _positions(client: Client, stream: str, previous: RecorderCheckpoint | None) -> list[StreamPosition]:
-    """By epoch, from the last that the checkpoint before it covers on: earlier ones take no more entries."""
+    """Positions by epoch, from the last epoch of the previous checkpoint: earlier ones accept no more entries."""
     known = [one.checkpoint.epoch for one in previous.positions if one.stream == stream] if previous else []
     found = []
     for epoch in await HubSource(client).epochs(naming.stream_id(stream), max(known, default=None)):
@@ -92,14 +92,14 @@ async def _positions(client: Client, stream: str, previous: RecorderCheckpoint |
 
 
 async def ends(client: Client, profile: RecorderProfile) -> dict[str, int]:
-    """How many entries each stream has in the present epoch."""
+    """The number of entries of each stream in the current epoch."""
     return {stream: await client.follower(stream).end() for stream in profile.streams}
 
 
 def is_due(
     profile: RecorderProfile, last: RecorderCheckpoint | None, now_ms: int, streams: Mapping[str, int], epoch: int
 ) -> bool:
-    """Whether enough time has passed, or enough was written, since the last one. Where nothing was, none is due."""
+    """Whether enough time has passed or enough was written since the last checkpoint. Never if nothing was written."""
     written = sum(end - (last.last_seq(stream, epoch) if last else 0) for stream, end in streams.items())
     if written <= 0:
         return False
@@ -108,12 +108,12 @@ def is_due(
     return profile.every_sec is not None and now_ms - last.created_at >= profile.every_sec * _MS
 
 
-async def keep_making(client: Client, folder: CheckpointFolder) -> AsyncGenerator[RecorderCheckpoint, None]:
-    """Whenever one is due, for ever."""
+async def make_when_due(client: Client, folder: CheckpointFolder) -> AsyncGenerator[RecorderCheckpoint, None]:
+    """Make a checkpoint whenever one is due, forever."""
     while True:
         profile, last = await _own_profile(client), folder.latest()
         while not is_due(profile, last, time.time_ns() // 1_000_000, await ends(client, profile), client.epoch()):
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         made = await make(client, last)
         await asyncio.to_thread(folder.add, made)
         yield made

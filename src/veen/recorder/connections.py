@@ -1,9 +1,9 @@
-"""The TCP connections of a listener: how many there may be, and which one makes room for the next.
+"""The TCP connections of a listener: their number, and which one is closed for the next.
 
-A connection counts from the moment it is accepted, so TLS handshakes count too. When all places are taken, the
-connection whose last message is the oldest is closed for the new one; its acceptance counts as its first message. A
-client that holds many connections and finishes nothing loses them first, whether it is silent or sends a byte now and
-then. A connection keeps its place while a whole message of it is being stored.
+A connection counts from the moment it is accepted, including its TLS handshake. If all slots are in use, the connection
+whose last message is oldest is closed for the new one; acceptance counts as a first message. A client that holds many
+connections and finishes nothing loses them first, whether it is silent or sends a byte now and then. A connection keeps
+its slot while a complete message from it is being stored.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import cast
 
 HANDSHAKE_S = 10.0
 _CLOSE_S = 1.0
-_TOLD_EVERY_S = 60.0
+_NOTIFY_EVERY_S = 60.0
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +29,7 @@ class Connection:
 
     @contextmanager
     def storing(self) -> Iterator[None]:
-        """Around the storing of a whole message."""
+        """Mark the connection as busy while a complete message is stored."""
         self.is_storing = True
         try:
             yield
@@ -39,7 +39,7 @@ class Connection:
 
 
 class Connections:
-    """Listens, and runs `serve` for each connection. A `TimeoutError` that it raises closes the connection."""
+    """Listens, and runs `serve` for each connection. A `TimeoutError` from it closes the connection."""
 
     def __init__(
         self,
@@ -48,16 +48,16 @@ class Connections:
         tls: ssl.SSLContext | None,
         max_connections: int,
         handshake_s: float = HANDSHAKE_S,
-        told: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._serve = serve
         self._tls = tls
         self._max = max_connections
         self._handshake_s = handshake_s
-        self._told = told
-        self._told_at = float("-inf")
+        self._notify = notify
+        self._notified_at = float("-inf")
         self._open: dict[Connection, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # also those that were closed to make room
+        self._tasks: set[asyncio.Task[None]] = set()  # including those closed to make room
 
     async def start(self, host: str, port: int, read_limit: int) -> None:
         self._server = await asyncio.start_server(self._accepted, host, port, limit=read_limit)
@@ -76,10 +76,10 @@ class Connections:
         return int(self._server.sockets[0].getsockname()[1])
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Called before anything is read, so that no byte of a TLS handshake is taken for something else."""
+        """Called before any data is read. Pauses reading, so that TLS receives the first byte of the handshake."""
         if self._tls is not None:
             cast(asyncio.Transport, writer.transport).pause_reading()
-        if len(self._open) >= self._max and not self._made_room():
+        if len(self._open) >= self._max and not self._make_room():
             writer.transport.abort()
             return
         loop = asyncio.get_running_loop()
@@ -89,12 +89,12 @@ class Connections:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _made_room(self) -> bool:
-        """False where every connection has a message that is being stored."""
+    def _make_room(self) -> bool:
+        """Close the oldest idle connection. Returns False if every connection is storing a message."""
         now = asyncio.get_running_loop().time()
-        if now - self._told_at >= _TOLD_EVERY_S:
-            self._told_at = now
-            self._told(f"all {self._max} connections are in use; each new one closes the one idle for longest")
+        if now - self._notified_at >= _NOTIFY_EVERY_S:
+            self._notified_at = now
+            self._notify(f"all {self._max} connections are in use; each new one closes the one idle for longest")
         waiting = [one for one in self._open if not one.is_storing]
         if not waiting:
             return False

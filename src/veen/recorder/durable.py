@@ -1,6 +1,6 @@
-"""The recorder's files: appended to, replaced whole, and locked by whoever writes them.
+"""Durable writes of the recorder: append, replace atomically, lock.
 
-What is appended outlives the process that did it, also one that is killed. It outlives a power cut from `sync` on.
+Appended data survives the process, even if it is killed. With `sync` it also survives a power cut.
 """
 
 import fcntl
@@ -15,19 +15,19 @@ _GROW = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC | os.O_CLOEXEC
 
 
 def make_folder(path: Path) -> None:
-    """A folder that only its owner can look into, with those it is in."""
+    """Create a private folder and its parents."""
     with named(path):
         path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """The old content or the new, never a mixture; the new for certain when this returns."""
+    """Replace a file atomically and durably."""
     DISK.write_file(path, data)
     DISK.sync_folder(path.parent)
 
 
 def append_line(path: Path, line: bytes, max_bytes: int) -> bool:
-    """On disk when this returns, whole or not at all; False where the file has as many bytes as it may already."""
+    """Append a line durably, completely or not at all. Returns False if the file has reached `max_bytes`."""
     with named(path):
         fd = os.open(path, _GROW, PRIVATE_FILE)
         try:
@@ -41,7 +41,7 @@ def append_line(path: Path, line: bytes, max_bytes: int) -> bool:
 
 
 def _extend(fd: int, data: bytes, size: int, *, sync: bool = False) -> None:
-    """Append to a file of so many bytes, or cut it back to them."""
+    """Append to a file of `size` bytes; on failure truncate it to that size."""
     try:
         view = memoryview(data)
         while view:
@@ -54,8 +54,8 @@ def _extend(fd: int, data: bytes, size: int, *, sync: bool = False) -> None:
         raise
 
 
-class Appended:
-    """A new file that one process appends to. While it does, nobody else can lock it: see `is_abandoned`."""
+class AppendFile:
+    """A new file that one process appends to and keeps locked: see `is_abandoned`."""
 
     def __init__(self, path: Path) -> None:
         with named(path):
@@ -65,10 +65,10 @@ class Appended:
         self.size = 0
 
     def append(self, data: bytes, *, sync: bool = False) -> None:
-        """One write, so that a reader sees all of it or, after a crash in the middle, a beginning at the end.
+        """Append with one write, so that a reader sees all of it or, after a crash, a truncated tail.
 
-        Where it fails, the file is cut back to what it was. Whether that worked cannot be known: what is appended to it
-        afterwards might stand behind half of this, so it is to be closed.
+        On failure the file is truncated to its previous size. That may fail too, so the caller must close the file:
+        later data could follow a partial write.
         """
         with named(self.path):
             _extend(self._fd, data, self.size, sync=sync)
@@ -79,7 +79,7 @@ class Appended:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Whether whoever appended to a file is gone."""
+    """Whether the process that appended to a file is gone."""
     with named(path):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

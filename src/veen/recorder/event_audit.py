@@ -1,4 +1,4 @@
-"""Who wrote what: every event held against what the administrator said of producers and types. §3.4, I3."""
+"""Audit who wrote what: compare every event with the producers and types in the settings. §3.4, I3."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator
@@ -24,7 +24,7 @@ from veen.state.state_view import StateView
 
 @dataclass(frozen=True, slots=True)
 class TypeUse:
-    """How often a key wrote for an origin to a stream; `producer` where it is one's."""
+    """How many events a key wrote for an origin to a stream; `producer` if the key belongs to one."""
 
     principal_id: bytes
     producer: str | None
@@ -35,7 +35,7 @@ class TypeUse:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """An entry that is not as the administrator said."""
+    """An entry that the settings do not allow."""
 
     stream: str
     epoch: int
@@ -45,7 +45,7 @@ class Stray:
 
 @dataclass(frozen=True, slots=True)
 class EventAudit:
-    """All uses of all keys, what is wrong, and how many events were copies of others."""
+    """The uses of all keys, the stray entries, and the number of copies of other events."""
 
     uses: tuple[TypeUse, ...]
     strays: tuple[Stray, ...]
@@ -53,7 +53,7 @@ class EventAudit:
 
 
 async def audit(source: EntrySource) -> EventAudit:
-    """Read every stream of the recorder. Raises `NotSetUp` without one, `Unavailable` without a key."""
+    """Read every stream of the recorder. Raises `NotSetUp` without a recorder, `Unavailable` without a key."""
     states = await _states(source)
     profile = profile_of(states)
     if profile is None:
@@ -102,9 +102,9 @@ def _stray(states: States, stream: str, one: ReplayedEvent) -> str | None:
         return one.flaw
     producer = producer_of(states, one.entry.client_id)
     if producer is None:
-        return f"key {one.entry.client_id.hex()[:16]}… is of no producer"
+        return f"key {one.entry.client_id.hex()[:16]}… belongs to no producer"
     if event.origin not in producer.origins:
-        return f"{producer.name} speaks for {', '.join(producer.origins)}, and not for {event.origin}"
+        return f"{producer.name} records for {', '.join(producer.origins)}, not for {event.origin}"
     if stream not in producer.streams:
-        return f"{producer.name} does not write to this stream"
+        return f"{producer.name} may not write to this stream"
     return None

@@ -1,4 +1,4 @@
-"""What a shipper takes events from: each has a source and a place in it, and is asked for again until it is settled."""
+"""The source of a shipper's events. Each has a source and a position, and is returned again until it is settled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _SOURCE_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class FeedItem:
-    """One event in its place; or, where there is none to be made of what is there, why not and what it was."""
+    """An event with its position; or, for invalid input, the flaw and the raw bytes."""
 
     source: str
     position: int
@@ -22,7 +22,7 @@ class FeedItem:
 
     @property
     def mark(self) -> bytes:
-        """What the client's outbox knows it by."""
+        """The key of the event in the client's outbox."""
         return source_mark(self.source) + u64be(self.position)
 
 
@@ -31,14 +31,14 @@ def source_mark(source: str) -> bytes:
 
 
 class EventFeed(Protocol):
-    """Events in order. A place is remembered only once it is settled, so what was not is given again."""
+    """Events in order. Only settled positions are remembered; other events are returned again after a restart."""
 
     async def take(self, most: int) -> Sequence[FeedItem]:
-        """The next few, waited for; none where there will be no more."""
+        """Wait for the next events, at most `most`. Empty if the feed has ended."""
         ...
 
     def settle(self, items: Sequence[FeedItem]) -> None:
-        """These, the last that were taken, are in the log or set aside: durable when this returns."""
+        """Store durably that these events, the last taken ones, are in the log or set aside."""
         ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
-"""JSON lines of a file as a feed: followed, through rotation, and resumed where it was left.
+"""JSON lines of a file as a feed that follows the file through rotation and resumes where it stopped.
 
-A place is the offset of a line's first byte; a source is one file, known by its inode and its first line. So a file
-that was renamed is read to its end under its new name, and one that was cut and begun anew is another source.
+The position of a line is the offset of its first byte. A source is one file, identified by inode and first line. A
+renamed file is therefore read to its end under its new name, and a truncated and rewritten one is another source.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ from veen.recorder.feed import FeedItem
 from veen.recorder.normalize import Defaults
 
 MAX_LINE_BYTES = MAX_BODY_BYTES
-_SHOWN = 1_000  # of a line that cannot be recorded
-_LOOK_S = 0.1
+_MAX_RAW_BYTES = 1_000  # bytes to keep of an invalid line
+_POLL_S = 0.1
 _BLOCK_BYTES = 1 << 20
-LINGER_S = 5.0  # at the end of a file that was renamed: its writer may not know yet
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
-_UNFINISHED = h(b"")  # stands for the first line of a file that has no whole one
-_OWN = ("subject_id", "event_type", "event_time", "origin", "payload")
+LINGER_S = 5.0  # wait at the end of a renamed file: its writer may still have it open
+_COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+_UNFINISHED = h(b"")  # identifies a file without a complete first line
+_EVENT_FIELDS = ("subject_id", "event_type", "event_time", "origin", "payload")
 _TIMES = ("event_time", "time", "timestamp", "ts", "@timestamp")
 _MS = 1_000_000
 
 
 def event_of(line: bytes, defaults: Defaults, now_ms: int) -> RecordEvent:
-    """What a line says. A field of a recorder's event that it has is that; all else is payload.
+    """The event of a line. Known fields of an event are used as such; everything else becomes payload.
 
-    Raises `Malformed` where it is no JSON object.
+    Raises `Malformed` if the line is not a JSON object.
     """
     found = canonical_json.parse(line, "line", exact=True)
     if not isinstance(found, dict):
-        raise Malformed("line", "not a JSON object")
+        raise Malformed("line", "it is not a JSON object")
     times = (normalize.milliseconds(found[name]) for name in _TIMES if name in found)
-    payload = found["payload"] if "payload" in found and set(found) <= set(_OWN) else found
+    payload = found["payload"] if "payload" in found and set(found) <= set(_EVENT_FIELDS) else found
     return RecordEvent(
         normalize.name(_text(found.get("subject_id")), defaults.subject),
         normalize.name(_text(found.get("event_type")), defaults.event_type),
@@ -58,13 +58,13 @@ def _text(value: object) -> str:
 
 
 def item_of(source: str, position: int, line: bytes, defaults: Defaults) -> FeedItem:
-    """A line in its place, or why nothing can be made of it."""
+    """The event of a line, or the reason why there is none."""
     try:
         if len(line) > MAX_LINE_BYTES:
-            raise Malformed("line", f"longer than {MAX_LINE_BYTES} bytes")
+            raise Malformed("line", f"it is longer than {MAX_LINE_BYTES} bytes")
         return FeedItem(source, position, event_of(line, defaults, time.time_ns() // _MS))
     except Malformed as error:
-        return FeedItem(source, position, None, str(error), normalize.beginning(line, _SHOWN))
+        return FeedItem(source, position, None, str(error), normalize.beginning(line, _MAX_RAW_BYTES))
 
 
 Read: TypeAlias = Callable[[str, int, bytes, Defaults], FeedItem]
@@ -72,10 +72,10 @@ Read: TypeAlias = Callable[[str, int, bytes, Defaults], FeedItem]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Which file, and the offset of the first line that is not settled."""
+    """A file, and the offset of its first unsettled line."""
 
     inode: int
-    first_line: bytes  # H of it
+    first_line: bytes  # its hash
     offset: int
 
     def encode(self) -> bytes:
@@ -90,28 +90,28 @@ class _Place:
         match row:
             case (int() as inode, bytes() as first_line, int() as offset):
                 return cls(inode, first_line, offset)
-        raise Malformed(str(path), "not a place in a file")
+        raise Malformed(str(path), "it is not a place in a file")
 
 
-class _Open:
-    """A file that is being read, whatever its name is by now."""
+class _OpenFile:
+    """A file being read, whatever its current name."""
 
     def __init__(self, file: BinaryIO, first_line: bytes, offset: int, max_line_bytes: int) -> None:
         self.file = file
         self._max_line_bytes = max_line_bytes
-        self._counted = 0, 0  # up to this byte there are so many lines
+        self._counted = 0, 0  # offset, and number of lines before it
         self.inode = os.fstat(file.fileno()).st_ino
         self.first_line = first_line
         self.offset = offset
 
     def is_cut(self) -> bool:
-        """Whether it was begun anew in place: it is shorter, or begins with something else."""
+        """Whether the file was truncated or rewritten in place."""
         if os.fstat(self.file.fileno()).st_size < self.offset:
             return True
         return self.first_line != _UNFINISHED and _first_line(self.file) != self.first_line
 
     def lines(self, *, last: bool) -> Iterator[tuple[int, bytes, int]]:
-        """`(offset, line, offset after it)` of what is there. Half a line is one only where nothing more will come."""
+        """`(offset, line, next offset)` of each line. An incomplete last line counts only if `last` is set."""
         self.file.seek(self.offset)
         at = self.offset
         while line := self.file.readline(self._max_line_bytes + 2):
@@ -125,7 +125,7 @@ class _Open:
             yield start, line.rstrip(b"\r\n"), at
 
     def _rest(self) -> tuple[int, bool]:
-        """How much more there is of a line that is too long to keep, and whether its end is there."""
+        """The length of the rest of an overlong line, and whether its end is there."""
         size = 0
         while more := self.file.readline(self._max_line_bytes):
             size += len(more)
@@ -134,7 +134,7 @@ class _Open:
         return size, False
 
     def number(self, offset: int) -> int:
-        """Which line begins there, as editors count. Counted only for lines that someone must look at."""
+        """The line number at an offset, as editors count. Computed only for lines that need attention."""
         at, lines = self._counted
         while at < offset and (block := os.pread(self.file.fileno(), min(_BLOCK_BYTES, offset - at), at)):
             at, lines = at + len(block), lines + block.count(b"\n")
@@ -143,7 +143,7 @@ class _Open:
 
 
 class JsonLines:
-    """One file, or with `follow` all that come to have its name. `told` hears of what was lost."""
+    """One file, or with `follow` every file that gets its name. `notify` receives reports of lost data."""
 
     def __init__(
         self,
@@ -153,11 +153,11 @@ class JsonLines:
         *,
         follow: bool = True,
         linger_s: float = LINGER_S,
-        told: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
         read: Read = item_of,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
-        """`state` is a file of this feed's own, in a folder that is there. `read` makes an item of a line."""
+        """`state` is this feed's own file, in an existing folder. `read` converts a line to an item."""
         self._read = read
         self._max_line_bytes = max_line_bytes
         self._path = path
@@ -165,12 +165,12 @@ class JsonLines:
         self._defaults = defaults
         self._follow = follow
         self._linger_s = linger_s
-        self._told = told
-        self._left_ns: int | None = None  # when the file that was left was last written to
-        self._left_at: float | None = None  # when the file was first seen to have lost its name
-        self._open: _Open | None = None
+        self._notify = notify
+        self._finished_mtime_ns: int | None = None  # mtime of the last finished file
+        self._renamed_at: float | None = None  # when the file was first seen to be renamed
+        self._open: _OpenFile | None = None
         self._known = _Place.read(state)
-        self._given: deque[_Place] = deque()
+        self._unsettled: deque[_Place] = deque()
         self._ended = False
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class JsonLines:
             self._open = None
 
     def end(self) -> None:
-        """What is there now is all there will be."""
+        """Stop following: return what exists now, then end."""
         self._ended = True
 
     async def take(self, most: int) -> Sequence[FeedItem]:
@@ -188,23 +188,23 @@ class JsonLines:
             found = await asyncio.to_thread(self._next, most, last)
             if found or last:
                 return found
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     def _next(self, most: int, last: bool) -> list[FeedItem]:
-        """Every file that there is to read has been read where this gives nothing."""
-        while self._open is not None or self._begin(last):
-            is_left = self._is_left(last)  # before reading: what its writer wrote until then is there
+        """The next lines. Empty if every file has been read."""
+        while self._open is not None or self._open_next(last):
+            finished = self._is_finished(last)  # before reading, so that all lines written until then are read
             if not self._opened.is_cut():
-                found = self._lines(most, last=last or is_left)
-                if found or not is_left:
+                found = self._lines(most, last=last or finished)
+                if found or not finished:
                     return found
-            self._left_ns = os.fstat(self._opened.file.fileno()).st_mtime_ns if is_left else None
+            self._finished_mtime_ns = os.fstat(self._opened.file.fileno()).st_mtime_ns if finished else None
             self.close()
             self._known = None
         return []
 
     @property
-    def _opened(self) -> _Open:
+    def _opened(self) -> _OpenFile:
         assert self._open is not None
         return self._open
 
@@ -219,7 +219,7 @@ class JsonLines:
                     flaw = f"line {opened.number(start)}: {item.flaw.removeprefix('line: ')}"
                     item = replace(item, flaw=flaw)
                 found.append(item)
-                self._given.append(_Place(opened.inode, opened.first_line, after))
+                self._unsettled.append(_Place(opened.inode, opened.first_line, after))
             if len(found) == most:
                 break
         return found
@@ -227,46 +227,46 @@ class JsonLines:
     def settle(self, items: Sequence[FeedItem]) -> None:
         place = None
         for _ in items:
-            place = self._given.popleft()
+            place = self._unsettled.popleft()
         if place is not None:
             durable.replace_file(self._state, place.encode())
 
-    def _is_left(self, last: bool) -> bool:
-        """Whether another file has the name by now, and for so long that nothing more is written to this one."""
+    def _is_finished(self, last: bool) -> bool:
+        """Whether another file has had the name for long enough that no more is written to this one."""
         try:
             moved = self._path.stat().st_ino != self._opened.inode
         except FileNotFoundError:
-            moved = False  # between two files: there will be another
+            moved = False  # between two files of a rotation
         if not moved:
-            self._left_at = None
+            self._renamed_at = None
             return False
         now = time.monotonic()
-        self._left_at = now if self._left_at is None else self._left_at
-        return last or now >= self._left_at + self._linger_s
+        self._renamed_at = now if self._renamed_at is None else self._renamed_at
+        return last or now >= self._renamed_at + self._linger_s
 
-    def _begin(self, last: bool) -> bool:
-        """Open what is to be read next: what was left, under whatever name it has, then what has the name."""
-        self._left_at = None
+    def _open_next(self, last: bool) -> bool:
+        """Open the next file: first the unfinished one under its current name, then the file with the name."""
+        self._renamed_at = None
         if self._known is not None:
-            path = self._named(self._known)
-            if path is not None and self._opens(path, self._known.offset, self._known.first_line):
+            path = self._file_of(self._known)
+            if path is not None and self._try_open(path, self._known.offset, self._known.first_line):
                 return True
-            self._told(f"{self._path} was replaced, and what was in it after byte {self._known.offset} is gone")
+            self._notify(f"{self._path} was replaced; its content after byte {self._known.offset} is gone")
             self._known = None
-        return any(self._opens(path, 0, _UNFINISHED if last else None) for path in self._following())
+        return any(self._try_open(path, 0, _UNFINISHED if last else None) for path in self._following())
 
     def _following(self) -> list[Path]:
-        """What comes after the file that was left: files that were renamed since, oldest first, then the one named."""
+        """The files after the finished one: files renamed since, oldest first, then the one with the name."""
         found = []
-        for path in self._path.parent.glob(f"{self._path.name}.*") if self._left_ns is not None else ():
+        for path in self._path.parent.glob(f"{self._path.name}.*") if self._finished_mtime_ns is not None else ():
             with suppress(FileNotFoundError):
                 written_ns = path.stat().st_mtime_ns
-                if written_ns > (self._left_ns or 0) and path.suffix not in _PACKED:
+                if written_ns > (self._finished_mtime_ns or 0) and path.suffix not in _COMPRESSED_SUFFIXES:
                     found.append((written_ns, path))
         return [*(path for _, path in sorted(found)), self._path]
 
-    def _opens(self, path: Path, offset: int, otherwise: bytes | None) -> bool:
-        """`otherwise` stands for the first line, where there is no whole one."""
+    def _try_open(self, path: Path, offset: int, otherwise: bytes | None) -> bool:
+        """Open a file. `otherwise` identifies it if it has no complete first line."""
         try:
             file = path.open("rb")
         except FileNotFoundError:
@@ -275,14 +275,14 @@ class JsonLines:
         if first_line is None or not os.fstat(file.fileno()).st_size:
             file.close()
             return False
-        self._open = _Open(file, first_line, offset, self._max_line_bytes)
-        if not self._given:  # else what was given of the file before is still to be settled
-            # Before anything is given: a file that is renamed before any of it is settled must be found again.
+        self._open = _OpenFile(file, first_line, offset, self._max_line_bytes)
+        if not self._unsettled:  # otherwise items of the previous file are still unsettled
+            # Store the place before returning items: a file renamed before any item is settled must be found again.
             durable.replace_file(self._state, _Place(self._open.inode, first_line, offset).encode())
         return True
 
-    def _named(self, place: _Place) -> Path | None:
-        """The file of a place: most often the one of that name, else one beside it that was given another."""
+    def _file_of(self, place: _Place) -> Path | None:
+        """The file of a place: usually the one with the name, else a renamed one next to it."""
         beside = sorted(self._path.parent.glob(f"{self._path.name}*"))
         for path in (self._path, *beside):
             try:
@@ -297,7 +297,7 @@ class JsonLines:
 
 
 def _first_line(file: BinaryIO) -> bytes | None:
-    """The hash of a file's first line, or of its beginning where that is long; None while it has none."""
+    """The hash of the first line, or of its beginning if it is long; None while there is no complete line."""
     file.seek(0)
-    line = file.readline(_SHOWN)
-    return h(line) if line.endswith(b"\n") or len(line) == _SHOWN else None
+    line = file.readline(_MAX_RAW_BYTES)
+    return h(line) if line.endswith(b"\n") or len(line) == _MAX_RAW_BYTES else None

@@ -1,8 +1,8 @@
-"""A handler of Python's `logging` that keeps what is logged on disk, for `veen recorder ship` to send.
+"""A `logging` handler that spools log records to disk, for `veen recorder ship` to send.
 
-It appends to a spool and does nothing else: no network, no thread, no lock that another process holds. What was logged
-before the program was killed is there. Where the disk is full or the spool is, the program goes on, and how much was
-lost is recorded with the next event there is room for.
+It only appends to a spool: no network, no threads, no locks shared with other processes. Records logged before the
+program is killed are on disk. If the disk or the spool is full, the program continues, and the number of lost records
+is recorded with the next event.
 """
 
 import logging
@@ -15,13 +15,13 @@ from veen.recorder import normalize
 from veen.recorder.spool import MAX_SPOOL_BYTES, SpoolWriter
 
 EVENT_TYPE = "python.log"
-# What every LogRecord has; anything else on one was given as `extra`.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-_OWN = frozenset({"subject_id", "event_type"})
+# Attributes of every LogRecord; any other was given as `extra`.
+_STANDARD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_EVENT_FIELDS = frozenset({"subject_id", "event_type"})
 
 
 class RecorderHandler(logging.Handler):
-    """Logged with `extra={"subject_id": …, "event_type": …}` an event has those; every other extra is payload."""
+    """`extra={"subject_id": …, "event_type": …}` sets those event fields; every other extra becomes payload."""
 
     def __init__(
         self,
@@ -34,21 +34,21 @@ class RecorderHandler(logging.Handler):
         level: int | str = logging.NOTSET,
     ) -> None:
         super().__init__(level)
-        self.failed = 0  # records of which no event could be made
+        self.failed = 0  # records that could not be converted to events
         self._writer = SpoolWriter(Path(spool), max_bytes=max_bytes)
         self._defaults = normalize.Defaults(origin, event_type, subject_id)
 
     @property
     def dropped(self) -> int:
-        """Events that found no room, or a disk that failed, since the last that was kept."""
+        """Events dropped for lack of room or because of a failing disk, since the last stored one."""
         return self._writer.dropped
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._writer.append([self._event(record)])
         except Unavailable:
-            pass  # a disk that is full or fails: the writer counts it as dropped
-        except Exception:  # noqa: BLE001 - a program must not break over what it logs
+            pass  # full or failing disk: the writer counts it as dropped
+        except Exception:  # noqa: BLE001 # logging must not break the program
             self.failed += 1
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class RecorderHandler(logging.Handler):
         super().close()
 
     def _event(self, record: logging.LogRecord) -> RecordEvent:
-        extra = {name: value for name, value in vars(record).items() if name not in _USUAL}
+        extra = {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
         defaults = self._defaults
         payload = {
             "logger": record.name,
@@ -66,7 +66,7 @@ class RecorderHandler(logging.Handler):
             "line": record.lineno,
             "thread": record.threadName,
             "process": record.process,
-            **{name: value for name, value in extra.items() if name not in _OWN},
+            **{name: value for name, value in extra.items() if name not in _EVENT_FIELDS},
         }
         if record.exc_info:
             payload["exception"] = logging.Formatter().formatException(record.exc_info)

@@ -1,7 +1,7 @@
-"""From what a program says to the fields of an event: texts that fit, times, and payloads in their one form.
+"""Convert the output of programs to event fields: bounded texts, times, and canonical payloads.
 
-Nothing that can be said is lost: an integer that JSON cannot hold exactly is written out as text, and so are numbers
-that it has no word for. Half of a surrogate pair becomes U+FFFD.
+No information is lost: integers that JSON cannot represent exactly become text, and so do numbers that JSON lacks.
+A lone surrogate becomes U+FFFD.
 """
 
 import math
@@ -20,7 +20,7 @@ _MS = 1_000
 
 
 def payload_of(value: object) -> str:
-    """The canonical JSON of any value: what has no JSON form is written as text."""
+    """The canonical JSON of any value. Values without a JSON form become text."""
     return canonical_json.encode(_plain(value, MAX_JSON_DEPTH - 1)).decode()
 
 
@@ -47,7 +47,7 @@ def _plain(value: object, depth: int) -> Plain:
 
 
 def clean(text: str) -> str:
-    """Text that is text in UTF-8 too."""
+    """Text that UTF-8 can encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -55,8 +55,8 @@ def clean(text: str) -> str:
     return text
 
 
-def as_it_came(data: bytes) -> dict[str, str]:
-    """Bytes that make no event, to be put down: text as text, and what is none byte for byte."""
+def raw_input(data: bytes) -> dict[str, str]:
+    """Raw input: as text if it is UTF-8, else as hex."""
     try:
         return {"raw": data.decode()}
     except UnicodeDecodeError:
@@ -64,7 +64,7 @@ def as_it_came(data: bytes) -> dict[str, str]:
 
 
 def beginning(data: bytes, most: int) -> bytes:
-    """The first bytes of a line; of text, whole characters."""
+    """The first bytes of a line, without splitting a UTF-8 character."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -73,7 +73,7 @@ def beginning(data: bytes, most: int) -> bytes:
 
 
 def name(text: str, otherwise: str) -> str:
-    """A subject, type or origin: not empty, and no longer than a name may be. One that is cut says so."""
+    """A subject, type or origin: non-empty and within the length limit. A shortened one ends in an ellipsis."""
     found = clean(text) or otherwise
     data = found.encode()
     if len(data) <= MAX_TEXT_BYTES:
@@ -82,9 +82,9 @@ def name(text: str, otherwise: str) -> str:
 
 
 def milliseconds(value: object) -> int | None:
-    """A time that someone wrote, in milliseconds since 1970: a date in ISO 8601, or a number of (milli)seconds.
+    """Milliseconds since 1970 of an ISO 8601 date or a number of seconds or milliseconds.
 
-    A number below 10^11 is taken as seconds: in milliseconds it would be before 1973. None where it is no time.
+    A number below 10^11 counts as seconds: as milliseconds it would be before 1973. None if it is not a time.
     """
     if isinstance(value, str):
         try:
@@ -101,7 +101,7 @@ def milliseconds(value: object) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What an input says of an event that does not say it itself. Without `subject_id`, the origin is the subject."""
+    """Default fields for events that lack them. Without `subject_id`, the origin is the subject."""
 
     origin: str
     event_type: str
@@ -112,5 +112,5 @@ class Defaults:
         return self.subject_id or self.origin
 
     def example(self) -> RecordEvent:
-        """An event that says nothing itself."""
+        """An event with only default fields."""
         return RecordEvent(name(self.subject, self.origin), self.event_type, 0, self.origin, "{}")

@@ -1,8 +1,8 @@
-"""OTLP logs: requests in protobuf and in JSON, and the events of their records. OpenTelemetry protocol 1.x.
+"""OTLP logs: decode requests in protobuf and JSON into events. OpenTelemetry protocol 1.x.
 
-One service speaks for one origin: records of another service than the one this input is for are rejected, because one
-client key would stand for both. A request that is sent again after a lost answer is known by its bytes where each of
-its records has a time.
+An input records for one origin. Records of another service are rejected, because one client key would represent both.
+If every record of a request has a time, the digest of its bytes identifies it, so that a repeated request is
+recognized.
 """
 
 import base64
@@ -31,20 +31,20 @@ from veen.recorder.spool import MAX_BATCH_BYTES
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SUBJECT_ATTRIBUTES = ("enduser.id", "user.id")
 _SERVICE, _INSTANCE, _EVENT_NAME = "service.name", "service.instance.id", "event.name"
-_NAMELESS = "unknown_service"  # what an SDK says that was told no name
+_DEFAULT_SERVICE = "unknown_service"  # the SDK default without a configured name
 _IDS = ("traceId", "spanId")
 _MS = 1_000_000
-_DEEPEST = 32
-MAX_RECORDS = 16_384  # of one request: twice what a collector sends in one by default
+_MAX_DEPTH = 32
+MAX_RECORDS = 16_384  # per request: twice the default batch of a collector
 
 
-class TooMuch(ValueError):
-    """More than one request may hold."""
+class RequestTooLarge(ValueError):
+    """A request exceeds a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtlpExport:
-    """The events of a request, what it is known by, and how many records were rejected, with one reason for all."""
+    """The events of a request, its digest, and the number of rejected records with one reason for all."""
 
     events: tuple[RecordEvent, ...]
     digest: bytes | None
@@ -59,7 +59,7 @@ class OtlpExport:
 
 
 def decode(data: bytes, content_type: str) -> ExportLogsServiceRequest:
-    """A request. Raises `Malformed`."""
+    """Decode a request. Raises `Malformed`."""
     request = ExportLogsServiceRequest()
     try:
         if content_type == PROTOBUF:
@@ -68,7 +68,7 @@ def decode(data: bytes, content_type: str) -> ExportLogsServiceRequest:
             found = canonical_json.parse(data, "OTLP request", exact=True)
             if not isinstance(found, dict):
                 raise ValueError("not a JSON object")
-            converted = {name: _with_base64_ids(one, _DEEPEST) for name, one in found.items()}
+            converted = {name: _with_base64_ids(one, _MAX_DEPTH) for name, one in found.items()}
             json_format.ParseDict(converted, request, ignore_unknown_fields=True)
     except (DecodeError, json_format.ParseError, ValueError, TypeError, RecursionError) as error:
         raise Malformed("OTLP request", f"{type(error).__name__}: {error}"[:200]) from None
@@ -76,14 +76,14 @@ def decode(data: bytes, content_type: str) -> ExportLogsServiceRequest:
 
 
 def encode(response: ExportLogsServiceResponse, content_type: str) -> bytes:
-    """An answer in the form of the request."""
+    """Encode a response in the format of the request."""
     if content_type == PROTOBUF:
         return response.SerializeToString()
     return str(json_format.MessageToJson(response, indent=None)).encode()
 
 
 def _with_base64_ids(value: Plain, depth: int) -> Plain:
-    """Ids are hex in OTLP's JSON, and base64 in that of protobuf."""
+    """Convert ids from hex, as in OTLP JSON, to base64, as in protobuf JSON."""
     if depth == 0:
         raise Malformed("OTLP request", "nested too deep")
     if isinstance(value, list):
@@ -100,27 +100,27 @@ def _base64(text: str) -> str:
     try:
         return base64.b64encode(binascii.unhexlify(text)).decode()
     except (binascii.Error, ValueError):
-        raise Malformed("OTLP request", f"{text[:40]!r} is no id in hex") from None
+        raise Malformed("OTLP request", f"{text[:40]!r} is not a hex id") from None
 
 
 def export(request: ExportLogsServiceRequest, data: bytes, defaults: Defaults, now_ms: int) -> OtlpExport:
-    """The events of a request whose bytes are `data`. Raises `TooMuch`."""
+    """The events of a request whose bytes are `data`. Raises `RequestTooLarge`."""
     count = sum(len(scope.log_records) for resource in request.resource_logs for scope in resource.scope_logs)
     if count > MAX_RECORDS:
-        raise TooMuch(f"{count} records in one request, above {MAX_RECORDS}")
+        raise RequestTooLarge(f"{count} records in one request, the limit is {MAX_RECORDS}")
     events: list[RecordEvent] = []
     rejected, reason, timed, room = 0, "", True, MAX_BATCH_BYTES
     for resource, scope, record in _records(request):
         service = str(resource.get(_SERVICE) or "")
-        if service and service != defaults.origin and not service.startswith(_NAMELESS):
+        if service and service != defaults.origin and not service.startswith(_DEFAULT_SERVICE):
             rejected += 1
-            reason = f"this input records for {defaults.origin}, and not for {normalize.name(service, '')}"
+            reason = f"this input records for {defaults.origin}, not for {normalize.name(service, '')}"
             continue
         timed = timed and bool(record.time_unix_nano or record.observed_time_unix_nano)
         events.append(_event(resource, scope, record, defaults, now_ms))
-        room -= len(events[-1].content)  # every record repeats its resource, which may be most of the request
+        room -= len(events[-1].content)  # every event repeats its resource, which may be most of the request
         if room < 0:
-            raise TooMuch(f"the records of one request come to more than {MAX_BATCH_BYTES} bytes")
+            raise RequestTooLarge(f"the events of one request have more than {MAX_BATCH_BYTES} bytes")
     return OtlpExport(tuple(events), h(data) if timed and events else None, rejected, reason)
 
 

@@ -1,6 +1,7 @@
-"""The endpoint that OpenTelemetry exporters send logs to: `POST /v1/logs`, OTLP/HTTP.
+"""The endpoint for logs of OpenTelemetry exporters: `POST /v1/logs`, OTLP/HTTP.
 
-A request is answered with success once its records are on disk. One whose answer was lost is sent again, and known.
+A request succeeds once its records are on disk. If the response is lost, the exporter repeats the request, which is
+recognized by its digest.
 """
 
 import asyncio
@@ -27,8 +28,8 @@ PATH = "/v1/logs"
 MAX_REQUEST_BYTES = 4 * MAX_MSG_BYTES
 MAX_UNPACKED_BYTES = 8 * MAX_MSG_BYTES
 MAX_CONNECTIONS = 128
-IDLE_S = 60.0  # between two requests
-REQUEST_S = 30.0  # from the first byte of a request to its last, and for its answer to be taken
+IDLE_S = 60.0  # between requests
+REQUEST_S = 30.0  # for a whole request, and for sending its response
 _RETRY_AFTER = "retry-after", "1"
 _READ_BYTES = 65_536
 _MS = 1_000_000
@@ -37,7 +38,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class OtlpAnswer:
-    """What goes back."""
+    """An HTTP response."""
 
     status: int
     body: bytes = b""
@@ -45,8 +46,8 @@ class OtlpAnswer:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class _Wrong(Exception):
-    """A request that cannot be taken, with the answer that says so."""
+class _Rejected(Exception):
+    """A rejected request, with its response."""
 
     def __init__(self, status: int, reason: str, *headers: tuple[str, str]) -> None:
         super().__init__(reason)
@@ -54,7 +55,7 @@ class _Wrong(Exception):
 
 
 class OtlpServer:
-    """An async context manager."""
+    """The OTLP endpoint, as an async context manager."""
 
     def __init__(
         self,
@@ -65,15 +66,15 @@ class OtlpServer:
         *,
         tls: ssl.SSLContext | None = None,
         refusal: Callable[[RecordEvent], str | None] = lambda event: None,
-        told: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
         idle_s: float = IDLE_S,
         request_s: float = REQUEST_S,
         handshake_s: float = HANDSHAKE_S,
         max_connections: int = MAX_CONNECTIONS,
     ) -> None:
-        """`refusal` says why an event will be set aside instead of recorded: its exporter is told so.
+        """`refusal` returns why an event will be set aside instead of recorded; the exporter is informed.
 
-        A request that takes longer than `request_s` is closed without an answer: an exporter sends it again.
+        A request that takes longer than `request_s` is closed without a response; the exporter repeats it.
         """
         self._writer = writer
         self._refusal = refusal
@@ -82,10 +83,10 @@ class OtlpServer:
         self._idle_s = idle_s
         self._request_s = request_s
         self._connections = Connections(
-            self._serve, tls=tls, max_connections=max_connections, handshake_s=handshake_s, told=told
+            self._serve, tls=tls, max_connections=max_connections, handshake_s=handshake_s, notify=notify
         )
         self._local = peer_address.is_loopback(host)
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self._connections.start(*self._address, _READ_BYTES)
@@ -109,12 +110,12 @@ class OtlpServer:
                     return
                 with connection.storing():
                     answer = await self._answer(*found)
-            except _Wrong as wrong:
-                answer = wrong.answer
+            except _Rejected as rejected:
+                answer = rejected.answer
             except h11.RemoteProtocolError as error:
-                answer = OtlpAnswer(error.error_status_hint, b"not HTTP as it should be")
+                answer = OtlpAnswer(error.error_status_hint, b"invalid HTTP request")
             if wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                stream.write(_written(wire, answer))
+                stream.write(_encode(wire, answer))
                 async with asyncio.timeout(self._request_s):
                     await stream.drain()
             if wire.our_state is not h11.DONE or wire.their_state is not h11.DONE:
@@ -144,7 +145,7 @@ class OtlpServer:
                 elif isinstance(event, h11.Data):
                     body += event.data
                     if len(body) > MAX_REQUEST_BYTES:
-                        raise _Wrong(413, f"a request of more than {MAX_REQUEST_BYTES} bytes")
+                        raise _Rejected(413, f"the request has more than {MAX_REQUEST_BYTES} bytes")
                 elif isinstance(event, h11.EndOfMessage):
                     assert request is not None
                     return request, bytes(body)
@@ -155,64 +156,64 @@ class OtlpServer:
         headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
         self._check_asked_here(headers)
         if request.target.partition(b"?")[0] != PATH.encode():
-            raise _Wrong(404, f"there is only {PATH}")
+            raise _Rejected(404, f"unknown path; use {PATH}")
         if request.method != b"POST":
-            raise _Wrong(405, "logs are posted", ("allow", "POST"))
+            raise _Rejected(405, "use POST", ("allow", "POST"))
         form = headers.get("content-type", "").partition(";")[0].strip().lower()
         if form not in (otlp.PROTOBUF, otlp.JSON):
-            raise _Wrong(415, f"logs are sent as {otlp.PROTOBUF} or {otlp.JSON}")
+            raise _Rejected(415, f"the content type must be {otlp.PROTOBUF} or {otlp.JSON}")
         encoding = headers.get("content-encoding", "identity").strip().lower()
-        async with self._turn:  # one at a time: a request can take seconds, and its memory many times its size
-            return await asyncio.to_thread(self._kept, body, encoding, form)
+        async with self._lock:  # one at a time: decoding can take seconds and many times the memory of the request
+            return await asyncio.to_thread(self._store, body, encoding, form)
 
     def _check_asked_here(self, headers: Mapping[str, str]) -> None:
-        """An endpoint of this machine is asked by its own address: a page of another site may have been led here."""
+        """Reject cross-origin requests to a loopback endpoint: a web page may have sent the browser here."""
         if self._local and not peer_address.is_asked_here(headers.get("host", ""), headers.get("origin")):
-            raise _Wrong(403, "this endpoint is asked by its own address only")
+            raise _Rejected(403, "the Host or Origin header is not that of this endpoint")
 
-    def _kept(self, body: bytes, encoding: str, form: str) -> OtlpAnswer:
-        """In a thread: others are listened to meanwhile."""
+    def _store(self, body: bytes, encoding: str, form: str) -> OtlpAnswer:
+        """Runs in a thread, so that other connections are served meanwhile."""
         data = _unpacked(body, encoding)
         try:
             exported = otlp.export(otlp.decode(data, form), data, self._defaults, time.time_ns() // _MS)
             kept = self._writer.append(exported.events, exported.digest, again=True)
-        except otlp.TooMuch as error:
-            raise _Wrong(413, str(error)) from None
+        except otlp.RequestTooLarge as error:
+            raise _Rejected(413, str(error)) from None
         except Unavailable:
-            raise _Wrong(503, "the disk fails", _RETRY_AFTER) from None
+            raise _Rejected(503, "the disk failed", _RETRY_AFTER) from None
         except (Malformed, ValueError) as error:
-            raise _Wrong(400, str(error)) from None
+            raise _Rejected(400, str(error)) from None
         if not kept:
-            raise _Wrong(503, "the spool is full", _RETRY_AFTER)
-        return OtlpAnswer(200, otlp.encode(self._told(exported).response(), form), form)
+            raise _Rejected(503, "the spool is full", _RETRY_AFTER)
+        return OtlpAnswer(200, otlp.encode(self._with_refusals(exported).response(), form), form)
 
-    def _told(self, exported: otlp.OtlpExport) -> otlp.OtlpExport:
-        """What is kept and will not be recorded counts as rejected."""
+    def _with_refusals(self, exported: otlp.OtlpExport) -> otlp.OtlpExport:
+        """Count events that will be set aside as rejected."""
         reasons = [reason for event in exported.events if (reason := self._refusal(event)) is not None]
         if not reasons:
             return exported
-        said = f"{exported.reason}; set aside: {reasons[0]}" if exported.reason else f"set aside: {reasons[0]}"
-        return replace(exported, rejected=exported.rejected + len(reasons), reason=said)
+        reason = f"{exported.reason}; set aside: {reasons[0]}" if exported.reason else f"set aside: {reasons[0]}"
+        return replace(exported, rejected=exported.rejected + len(reasons), reason=reason)
 
 
 def _unpacked(body: bytes, encoding: str) -> bytes:
     if encoding in ("", "identity"):
         return body
     if encoding != "gzip":
-        raise _Wrong(415, f"there is no content encoding {encoding[:40]!r} here, only gzip")
+        raise _Rejected(415, f"unsupported content encoding {encoding[:40]!r}; use gzip")
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
     try:
         data = unpacker.decompress(body, MAX_UNPACKED_BYTES + 1)
     except zlib.error:
-        raise _Wrong(400, "the body is not gzip") from None
+        raise _Rejected(400, "the body is not gzip") from None
     if len(data) > MAX_UNPACKED_BYTES:
-        raise _Wrong(413, f"a request of more than {MAX_UNPACKED_BYTES} bytes when unpacked")
+        raise _Rejected(413, f"the request has more than {MAX_UNPACKED_BYTES} bytes when unpacked")
     if not unpacker.eof or unpacker.unused_data:
-        raise _Wrong(400, "the body is not one whole gzip member")
+        raise _Rejected(400, "the body is not one complete gzip member")
     return data
 
 
-def _written(wire: h11.Connection, answer: OtlpAnswer) -> bytes:
+def _encode(wire: h11.Connection, answer: OtlpAnswer) -> bytes:
     headers = [("content-type", answer.content_type), ("content-length", str(len(answer.body))), *answer.headers]
     if wire.their_state is not h11.DONE:
         headers.append(("connection", "close"))

@@ -1,7 +1,7 @@
-"""A recorder's checkpoint: where each of its streams was at one moment, signed. 001, products-spec-1 §3.2.4.
+"""A recorder checkpoint: the position of each of its streams at one moment, signed. 001, products-spec-1 §3.2.4.
 
-The hub's own signed checkpoints are in it, so it needs no trust in whoever made it; the administrator's signature says
-that these are all the streams of that recorder, under that profile, at that time.
+It contains checkpoints signed by the hub, so its maker need not be trusted for them. The administrator's signature
+states that these are all streams of the recorder, under that profile, at that time.
 
     position    Ht("veen/recorder-position", stream name's id || the hub's CHECKPOINT)
     log_root    the root of the tree whose leaves are the positions, in the order they are listed
@@ -32,7 +32,7 @@ SUFFIX = ".checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition(Wire):
-    """How far one stream is in one epoch, in the hub's own words."""
+    """The position of one stream in one epoch, as a checkpoint of the hub."""
 
     stream: str
     checkpoint: Checkpoint
@@ -53,12 +53,12 @@ class StreamPosition(Wire):
 
 @dataclass(frozen=True, slots=True)
 class RecorderCheckpoint(Wire):
-    """`empty` are the streams in which nothing was written; `previous` is the hash of the checkpoint before it."""
+    """`empty` are the streams without entries; `previous` is the hash of the checkpoint before it."""
 
     hub_id: bytes
     hub_pk: bytes
     profile_id: bytes
-    created_at: int  # milliseconds since 1970, by the clock of whoever made it
+    created_at: int  # milliseconds since 1970, by the administrator's clock
     log_root: bytes
     positions: tuple[StreamPosition, ...]
     empty: tuple[str, ...]
@@ -86,45 +86,45 @@ class RecorderCheckpoint(Wire):
 
     def flaw(self) -> str | None:
         if not all(a.order < b.order for a, b in pairwise(self.positions)):
-            return "positions are not in ascending order, each once"
+            return "positions are not in strictly ascending order"
         if not all(a < b for a, b in pairwise(self.empty)) or {one.stream for one in self.positions} & set(self.empty):
-            return "empty streams are not in ascending order, each once and without a position"
+            return "empty streams are not in strictly ascending order or have a position"
         flaws = (stream_flaw(one) for one in self.streams)
         return next((flaw for flaw in flaws if flaw is not None), None)
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """Every stream it covers, ascending."""
+        """Every covered stream, ascending."""
         return tuple(sorted({*self.empty, *(one.stream for one in self.positions)}))
 
     def last_seq(self, stream: str, epoch: int | None = None) -> int:
-        """The last entry of a stream that it covers, in an epoch or in the latest; 0 where there is none."""
+        """The last covered entry of a stream in an epoch, by default the latest; 0 if there is none."""
         found = [one for one in self.positions if one.stream == stream and epoch in (None, one.checkpoint.epoch)]
         return found[-1].last_seq if found else 0
 
     def hash(self) -> bytes:
-        """What the next one names as its `previous`."""
+        """The hash that the next checkpoint names as `previous`."""
         return h(self.encode())
 
     def digest(self) -> bytes:
-        """All of it but the signature."""
+        """The digest of everything except the signature."""
         return ht("veen/recorder-checkpoint", replace(self, sig=bytes(SIGNATURE_BYTES)).encode())
 
     def verify(self) -> None:
-        """Raise unless the administrator signed it and `log_root` is that of its positions: all but the hub's word."""
+        """Check the administrator's signature and `log_root`. The hub's signatures are not checked here."""
         signing.verify(self.admin_pk, self.digest(), self.sig, "recorder checkpoint")
         if self.log_root != root_of(self.positions):
-            raise Unverified("recorder checkpoint", "log_root is not the root of its positions")
+            raise Unverified("recorder checkpoint", "log_root does not match its positions")
 
     def check_follows(self, previous: "RecorderCheckpoint") -> None:
-        """Raise where it goes back behind the one before it, or is of another recorder."""
+        """Raise `Unverified` if it does not extend the previous checkpoint, or belongs to another recorder."""
         same = (self.hub_id, self.admin_pk) == (previous.hub_id, previous.admin_pk)
         if not same or self.previous != previous.hash():
-            raise Unverified("recorder checkpoint", "it does not follow on the one before it")
+            raise Unverified("recorder checkpoint", "it does not follow the previous one")
         if self.created_at < previous.created_at:
-            raise Unverified("recorder checkpoint", "it was made before the one before it")
+            raise Unverified("recorder checkpoint", "it is older than the previous one")
         if not set(previous.streams) <= set(self.streams):
-            raise Unverified("recorder checkpoint", "a stream of the one before it is missing")
+            raise Unverified("recorder checkpoint", "it lacks a stream of the previous one")
         known = {one.order: one for one in previous.positions}
         for one in self.positions:
             if one.order in known:
@@ -146,7 +146,7 @@ def sign(
     empty: Sequence[str],
     previous: RecorderCheckpoint | None = None,
 ) -> RecorderCheckpoint:
-    """A checkpoint by the administrator whose key it is."""
+    """Sign a checkpoint with the administrator's key."""
     listed = tuple(sorted(positions, key=lambda one: one.order))
     unsigned = RecorderCheckpoint(
         hub_id,
@@ -167,28 +167,28 @@ _WHAT = "recorder checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointHeld:
-    """What was found of one position: `read` entries were verified one by one, where that was asked for."""
+class VerifiedPosition:
+    """The result for one position. `read` counts entries that were verified one by one, if requested."""
 
     stream: str
     epoch: int
     last_seq: int
     last_hub_ts: int
-    next_hub_ts: int | None  # of the entry after it, where there is one
+    next_hub_ts: int | None  # of the next entry, if there is one
     read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointVerdict:
-    """A checkpoint that holds, and what follows from it."""
+    """A valid checkpoint and what follows from it."""
 
     checkpoint: RecorderCheckpoint
-    held: tuple[CheckpointHeld, ...]
-    profile: RecorderProfile | None  # where it could be read
+    held: tuple[VerifiedPosition, ...]
+    profile: RecorderProfile | None  # None if it could not be read
 
     @property
     def safe_until(self) -> int | None:
-        """The last second of which every entry, in every stream, is under the checkpoint; None where none is.
+        """The last second for which the checkpoint covers every entry of every stream; None if there is none.
 
         A window that ends there gives the same entries whenever it is replayed.
         """
@@ -197,59 +197,59 @@ class CheckpointVerdict:
 
 
 async def verify(source: EntrySource, checkpoint: RecorderCheckpoint, *, full: bool = False) -> CheckpointVerdict:
-    """Raise unless the log still is what the checkpoint says; with `full`, read every entry that it covers."""
+    """Raise `Unverified` unless the log still matches the checkpoint. `full` reads every covered entry."""
     checkpoint.verify()
     identity = source.known.identity
     if checkpoint.hub_id != identity.hub_id:
         raise Unverified(
-            _WHAT, f"it is of hub {checkpoint.hub_id.hex()[:16]}…, and this is {identity.hub_id.hex()[:16]}…"
+            _WHAT, f"it belongs to hub {checkpoint.hub_id.hex()[:16]}…, but this is {identity.hub_id.hex()[:16]}…"
         )
     if checkpoint.hub_pk not in {key.hub_pk for key in identity.hub_keys}:
         raise Unverified(_WHAT, "its hub_pk was never a key of this hub")
     profile = await _profile(source, checkpoint)
-    held = [await _hold(source, position, full) for position in checkpoint.positions]
+    held = [await _verify_position(source, position, full) for position in checkpoint.positions]
     return CheckpointVerdict(checkpoint, tuple(held), profile)
 
 
-async def _hold(source: EntrySource, position: StreamPosition, full: bool) -> CheckpointHeld:
-    word, stream_id = position.checkpoint, naming.stream_id(position.stream)
-    where = f"{position.stream} up to entry {word.upto_seq}"
-    _check_word(source, word, stream_id)
-    bound = LogPrefix(word.label_curr, word.epoch, word.upto_seq, word.mmr_root)
+async def _verify_position(source: EntrySource, position: StreamPosition, full: bool) -> VerifiedPosition:
+    signed, stream_id = position.checkpoint, naming.stream_id(position.stream)
+    where = f"{position.stream} up to entry {signed.upto_seq}"
+    _check_signed(source, signed, stream_id)
+    bound = LogPrefix(signed.label_curr, signed.epoch, signed.upto_seq, signed.mmr_root)
     found = await source.root_at(stream_id, bound)
     if found is None:
-        raise Unverified(_WHAT, f"{where}: the log ends before that, and entries that were there are missing")
-    if found != word.mmr_root:
-        raise Unverified(_WHAT, f"{where}: the log has another root than the one that was signed")
-    last = await source.receipt(stream_id, At(word.epoch, word.upto_seq))
-    if last.mmr_root != word.mmr_root:
+        raise Unverified(_WHAT, f"{where}: the log ends before that: entries are missing")
+    if found != signed.mmr_root:
+        raise Unverified(_WHAT, f"{where}: the root of the log differs from the signed one")
+    last = await source.receipt(stream_id, At(signed.epoch, signed.upto_seq))
+    if last.mmr_root != signed.mmr_root:
         raise Unverified(_WHAT, f"{where}: the receipt there signs another root")
     read = await _read(source, position) if full else 0
-    after = await _next(source, stream_id, At(word.epoch, word.upto_seq + 1))
-    return CheckpointHeld(position.stream, word.epoch, word.upto_seq, last.hub_ts, after, read)
+    after = await _next(source, stream_id, At(signed.epoch, signed.upto_seq + 1))
+    return VerifiedPosition(position.stream, signed.epoch, signed.upto_seq, last.hub_ts, after, read)
 
 
-def _check_word(source: EntrySource, word: Checkpoint, stream_id: bytes) -> None:
-    """It is the hub's, and of this stream."""
+def _check_signed(source: EntrySource, signed: Checkpoint, stream_id: bytes) -> None:
+    """Check that the hub signed the checkpoint, and that it is for this stream."""
     known = source.known
-    word.check_labels(known.profile, known.identity.routing_key, stream_id)
-    signer = lineage(known.identity, known.origin).identity_at(word.label_curr, word.upto_seq)
-    signer.verify_checkpoint(word, known.profile)
+    signed.check_labels(known.profile, known.identity.routing_key, stream_id)
+    signer = lineage(known.identity, known.origin).identity_at(signed.label_curr, signed.upto_seq)
+    signer.verify_checkpoint(signed, known.profile)
 
 
 async def _read(source: EntrySource, position: StreamPosition) -> int:
-    """Every entry, in order: a place that is passed over, or filled otherwise, does not come to the root."""
-    count, word = 0, position.checkpoint
+    """Read every entry in order. A skipped or replaced entry changes the root."""
+    count, signed = 0, position.checkpoint
     tree = Mmr()
-    replay = Replayer(source, position.stream).replay(ReplaySpan(word.epoch, 1, word.upto_seq))
+    replay = Replayer(source, position.stream).replay(ReplaySpan(signed.epoch, 1, signed.upto_seq))
     async with aclosing(replay) as entries:
         async for one in entries:
             count += 1
             if one.entry.stream_seq != count:
-                raise Unverified(_WHAT, f"{position.stream}: entry {one.entry.stream_seq} is shown as the {count}th")
+                raise Unverified(_WHAT, f"{position.stream}: got entry {one.entry.stream_seq} instead of {count}")
             tree.append(one.receipt.leaf_hash)
-    if tree.root() != word.mmr_root:
-        raise Unverified(_WHAT, f"{position.stream}: the entries that are shown do not come to the signed root")
+    if tree.root() != signed.mmr_root:
+        raise Unverified(_WHAT, f"{position.stream}: the entries returned do not yield the signed root")
     return count
 
 
@@ -261,7 +261,7 @@ async def _next(source: EntrySource, stream_id: bytes, at: At) -> int | None:
 
 
 async def _profile(source: EntrySource, checkpoint: RecorderCheckpoint) -> RecorderProfile | None:
-    """The profile that it names, from the log. Raises where there is none, or it leaves a stream out."""
+    """The named profile from the log. Raises `Unverified` if it is missing or lists other streams."""
     if source.key(naming.stream_id(CHANGES)) is None:
         return None
     found = await _recorded(source, checkpoint.profile_id)
@@ -270,8 +270,8 @@ async def _profile(source: EntrySource, checkpoint: RecorderCheckpoint) -> Recor
     if found.admin_pk != checkpoint.admin_pk:
         raise Unverified(_WHAT, "it is not signed by the administrator of its profile")
     if checkpoint.streams != found.streams:
-        left = sorted(set(found.streams) ^ set(checkpoint.streams))
-        raise Unverified(_WHAT, f"its streams are not those of its profile: {', '.join(left)}")
+        different = sorted(set(found.streams) ^ set(checkpoint.streams))
+        raise Unverified(_WHAT, f"its streams differ from those of its profile: {', '.join(different)}")
     return found
 
 

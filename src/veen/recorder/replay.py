@@ -1,7 +1,7 @@
-"""Replay: the events of a stream by range or by time, in order, each with its receipt. 001, products-spec-1 §3.2.5.
+"""Replay: the events of a stream by range or time, in order, each with its receipt. 001, products-spec-1 §3.2.5.
 
-A range has both its ends in it, and so has a window of time. `hub_ts` never goes back within a label, so a window is a
-range, and its ends are found by halves: O(log n) looks, however long the log is.
+Ranges and time windows include both ends. `hub_ts` never decreases within a label, so a window is a range, and binary
+search finds its ends with O(log n) requests.
 """
 
 from collections.abc import AsyncGenerator
@@ -31,24 +31,24 @@ class ReplaySpan:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedEvent:
-    """An entry in its place; `event` where it is a recorder's event, else `flaw` says why not."""
+    """An entry at its place. `event` is set if it is a recorder event; otherwise `flaw` is the reason."""
 
     entry: FoldEntry
     receipt: Receipt
-    proof: MmrProof  # at its own size, under the root that the receipt signs
+    proof: MmrProof  # for the tree that ends with this entry
     event: RecordEvent | None
     flaw: str | None = None
 
 
 class Replayer:
-    """Reads one stream from a hub or a data directory; every entry is verified first."""
+    """Reads one stream from a hub or a data directory. Every entry is verified."""
 
     def __init__(self, source: EntrySource, stream: str | bytes) -> None:
         self.source = source
         self.stream_id = stream_id_of(stream)
 
     async def last_seq(self, epoch: int) -> int:
-        """Where the log of an epoch ends: found by ever later places, then by halves."""
+        """The last entry of an epoch: double the position until there is no entry, then bisect."""
         low, step = 0, 1
         while low + step < U64_MAX and await self._receipt(epoch, low + step):
             low, step = low + step, 2 * step
@@ -72,13 +72,13 @@ class Replayer:
         return spans
 
     async def _first_from(self, epoch: int, last: int, hub_ts: int) -> int:
-        """The first place whose time is `hub_ts` or later; one past the last where there is none."""
+        """The first place with `hub_ts` or later; one after the last if there is none."""
         low, high = 1, last + 1
         while low < high:
             middle = (low + high) // 2
             receipt = await self._receipt(epoch, middle)
             if receipt is None:
-                raise NoEntry(f"the log ends before entry {middle}, and a moment ago it did not")
+                raise NoEntry(f"the log ends before entry {middle}, which existed a moment ago")
             low, high = (low, middle) if receipt.hub_ts >= hub_ts else (middle + 1, high)
         return low
 
@@ -89,7 +89,7 @@ class Replayer:
             return None
 
     async def replay(self, span: ReplaySpan) -> AsyncGenerator[ReplayedEvent, None]:
-        """The entries of a span, in order. Raises `NoEntry` where the log does not have all of them."""
+        """The entries of a span in order. Raises `NoEntry` if the log does not have all of them."""
         if not 1 <= span.from_seq <= span.to_seq:
             raise ValueError(f"{span.from_seq} to {span.to_seq} is not a range of a stream")
         tree = await self._tree(span.epoch, span.from_seq - 1)
@@ -105,7 +105,7 @@ class Replayer:
                 if tree.size == span.to_seq:
                     return
         if tree.size < span.to_seq:
-            raise NoEntry(f"the log ends with entry {tree.size}: entries up to {span.to_seq} were asked for")
+            raise NoEntry(f"the log ends with entry {tree.size}, before the requested entry {span.to_seq}")
 
     async def _tree(self, epoch: int, size: int) -> LabelTree:
         if size and await self._receipt(epoch, size) is None:
@@ -118,13 +118,13 @@ class Replayer:
 
 
 def replayed(read: ReadEntry, proof: MmrProof) -> ReplayedEvent:
-    """An entry as a replay tells it."""
+    """The event of an entry, or the reason why it is none."""
     entry = folded(read)
     steps = RECORD_TALLIES.read(entry)
     if isinstance(steps, EventFault):
         return ReplayedEvent(entry, read.receipt, proof, None, steps.reason)
     if not steps:
-        return ReplayedEvent(entry, read.receipt, proof, None, "it is not a recorder's event")
+        return ReplayedEvent(entry, read.receipt, proof, None, "it is not a recorder event")
     event = steps[0].event
     assert isinstance(event, RecordEvent)
     return ReplayedEvent(entry, read.receipt, proof, event)

@@ -1,6 +1,6 @@
-"""What was set aside, as a feed: sent again under the source and the place that it had, once it can be recorded.
+"""Set-aside events as a feed: sent again with their original source and position, once they can be recorded.
 
-Inputs set aside in `refused.jsonl` of a folder; what is being sent again is `retrying.jsonl` meanwhile.
+Inputs append to `refused.jsonl`. While events are sent again, that file is named `retrying.jsonl`.
 """
 
 import os
@@ -18,31 +18,33 @@ from veen.recorder.spool import MAX_BATCH_BYTES
 
 REFUSED, RETRYING = "refused.jsonl", "retrying.jsonl"
 _STATE = "retrying.place"
-_STRANGE = "not what an input set aside"
-_LONGEST = 8 * MAX_BATCH_BYTES  # an event in a JSON line of its own, every character of it escaped
-_NOBODY = Defaults("recorder", "recorder.refused")  # every line says its own
+_INVALID = "it is not a line of a set-aside file"
+_MAX_LINE_BYTES = 8 * MAX_BATCH_BYTES  # an event as one JSON line with every character escaped
+_UNUSED_DEFAULTS = Defaults("recorder", "recorder.refused")  # unused: every line has its own values
 
 
 class RetryFeed:
-    """One pass over what was set aside so far. One that was cut short is finished first."""
+    """One pass over the set-aside events. An interrupted pass is finished first."""
 
     def __init__(self, folder: Path) -> None:
-        """Only while nobody else sends for this client: an input might be writing to the file."""
+        """Call only while no other process sends for this client: an input might be writing to the file."""
         self._file, self._state = folder / RETRYING, folder / _STATE
         if not self._file.exists() and (folder / REFUSED).exists():
-            self._state.unlink(missing_ok=True)  # of a file that is gone: this one may look the same
+            self._state.unlink(missing_ok=True)  # it belongs to a removed file that may look the same
             os.replace(folder / REFUSED, self._file)
             DISK.sync_folder(folder)
-        self.feed = JsonLines(self._file, self._state, _NOBODY, follow=False, read=item_of, max_line_bytes=_LONGEST)
+        self.feed = JsonLines(
+            self._file, self._state, _UNUSED_DEFAULTS, follow=False, read=item_of, max_line_bytes=_MAX_LINE_BYTES
+        )
 
     def finish(self) -> None:
-        """All of it was sent, or set aside anew."""
+        """Remove the file: every event was sent or set aside again."""
         self._file.unlink(missing_ok=True)
         self._state.unlink(missing_ok=True)
 
 
 def item_of(source: str, position: int, line: bytes, defaults: Defaults) -> FeedItem:
-    """What a line of the file was, in its own place; a line that is none of ours is a flaw at its place here."""
+    """The event of a line, with its original place. An invalid line becomes a flaw at its place in this file."""
     try:
         return _item(canonical_json.parse(line, "line", exact=True))
     except (Malformed, ValueError) as error:
@@ -57,11 +59,11 @@ def _item(found: Plain) -> FeedItem:
                 item = FeedItem(at, number, _event(found)) if raw is None else FeedItem(at, number, None, reason, raw)
                 if 0 <= number <= U64_MAX:
                     return item
-    raise Malformed("line", _STRANGE)
+    raise Malformed("line", _INVALID)
 
 
 def _raw(found: dict[str, Plain]) -> bytes | None:
-    """What no event could be made of; that cannot have changed."""
+    """The input that no event could be made of. Sending it again cannot change that."""
     match found:
         case {"raw": str() as text}:
             return text.encode()
@@ -80,6 +82,6 @@ def _event(found: dict[str, Plain]) -> RecordEvent:
             "content": str() as content,
         }:
             event = RecordEvent(subject, event_type, event_time, origin, content)
-            event.encode()  # raises `ValueError` where it breaks its layout
+            event.encode()  # raises `ValueError` if it is invalid
             return event
-    raise Malformed("line", _STRANGE)
+    raise Malformed("line", _INVALID)

@@ -1,4 +1,4 @@
-"""Where an event goes, and whether its producer may send it: what the administrator said, as of the last look."""
+"""The stream of each event type, and whether a producer may send an event, by the administrator's settings."""
 
 from dataclasses import dataclass, field
 
@@ -23,14 +23,14 @@ CODE = "E.RECORDER"
 
 
 class NotSetUp(Unavailable):
-    """The hub answers, and has no recorder: waiting changes nothing, an administrator does."""
+    """The hub has no recorder. Retrying does not help; an administrator must set one up."""
 
     def __init__(self) -> None:
         super().__init__(f"no recorder is set up at this hub: {CHANGES} has no profile")
 
 
 class NotRecorded(Refused):
-    """An event that is not sent, because of what it is; nothing but the administrator's word changes that."""
+    """An event that is not sent because of its content. Only a change of the settings can help."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(CODE, reason)
@@ -38,29 +38,29 @@ class NotRecorded(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """The map as it was read, for one producer; for the administrator where there is none."""
+    """The event map as last read, for one producer, or for the administrator if `producer` is None."""
 
     profile: RecorderProfile
     states: States = field(repr=False)
     producer: Producer | None = None
 
     def stream(self, event: RecordEvent) -> str:
-        """The one stream of an event. Raises `NotRecorded` where it has none, or not from this producer."""
+        """The stream of an event. Raises `NotRecorded` if it has none, or if this producer may not send it."""
         found = stream_of(self.states, event.event_type)
         if found is None:
-            raise NotRecorded(f"event type {event.event_type!r} is mapped to no stream")
+            raise NotRecorded(f"event type {event.event_type!r} is not mapped to a stream")
         size = len(event.content.encode())
         if size > self.profile.max_payload_bytes:
-            raise NotRecorded(f"a payload of {size} bytes, above the {self.profile.max_payload_bytes} of this recorder")
+            raise NotRecorded(f"the payload has {size} bytes, the limit is {self.profile.max_payload_bytes}")
         if self.producer is not None:
             if event.origin not in self.producer.origins:
-                raise NotRecorded(f"origin {event.origin!r} is not one that {self.producer.name} speaks for")
+                raise NotRecorded(f"origin {event.origin!r} is not an origin of producer {self.producer.name}")
             if found not in self.producer.streams:
-                raise NotRecorded(f"{self.producer.name} does not write to {found}")
+                raise NotRecorded(f"{self.producer.name} may not write to {found}")
         return found
 
     def refusal(self, event: RecordEvent) -> str | None:
-        """Why an event would not be sent, or None where it would."""
+        """The reason why an event would not be sent, or None."""
         try:
             self.stream(event)
         except NotRecorded as refused:
@@ -69,23 +69,23 @@ class Routes:
 
 
 async def read_states(client: Client) -> dict[bytes, RecorderSetting]:
-    """All that the administrator said, verified. Raises `Refused` where some of it is sealed for another key."""
+    """All settings, verified. Raises `Refused` if some are sealed for another key."""
     async with StateView.of(client, CHANGES, RECORDER_CHANGES, cached=False) as view, view.reading() as reading:
         if any(fault.kind == FaultKind.SEALED for fault in reading.faults()):
-            raise Refused(CODE, f"{CHANGES} of this hub is sealed for another key: another recorder is set up there")
+            raise Refused(CODE, f"{CHANGES} of this hub is sealed for another key; another recorder is set up there")
         return dict(reading.states)
 
 
 async def routes_of(client: Client) -> Routes:
-    """The map for a producer. Raises `Unavailable` where no recorder is set up, `Refused` where it is no producer."""
+    """The routes of a producer. Raises `Unavailable` without a recorder, `Refused` if the client is not a producer."""
     states = await read_states(client)
     profile = profile_of(states)
     if profile is None:
         raise NotSetUp
     client_id = client.dir.writers.current().client_id
     if profile.admin_pk == client.dir.card.id_sign:
-        raise Refused(CODE, "this identity administers the recorder, and an administrator is no producer")
+        raise Refused(CODE, "this identity administers the recorder; an administrator cannot be a producer")
     found = producer_of(states, client_id)
     if found is None:
-        raise Refused(CODE, f"client key {client_id.hex()[:16]}… is of no producer of this recorder")
+        raise Refused(CODE, f"client key {client_id.hex()[:16]}… does not belong to a producer of this recorder")
     return Routes(profile, states, found)

@@ -1,6 +1,6 @@
-"""Setting a recorder up at a hub: streams and their keys, the map, label classes, producers. 001, products-spec-1 §3.2.
+"""Set up a recorder at a hub: streams and keys, event map, label classes, producers. 001, products-spec-1 §3.2.
 
-All of it is said in the log, so doing it again says only what is not there yet.
+All settings are in the log, so repeating a setup only adds what is missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,8 +33,8 @@ from veen.state.state_view import StateView
 
 
 @dataclass(frozen=True, slots=True)
-class Kit(Wire):
-    """Whoever holds it can read the map; only the owner of the card it was made for can write."""
+class ProducerKit(Wire):
+    """Everything a producer needs. Any holder can read the event map; only the owner of its card can write."""
 
     hub_id: bytes
     admin_pk: bytes
@@ -56,12 +56,12 @@ class Kit(Wire):
     )
 
     def flaw(self) -> str | None:
-        return None if self.changes.name == CHANGES else f"its reader key is not that of {CHANGES}"
+        return None if self.changes.name == CHANGES else f"its reader key is not the key of {CHANGES}"
 
     def join(self, folder: ClientDir) -> None:
-        """Take it in. Raises where it is not for this client, or this client administers the recorder."""
+        """Import the kit. Raises if it is for another client, or if this client administers the recorder."""
         if folder.card.id_sign == self.admin_pk:
-            raise Refused(CODE, "this identity administers the recorder, and an administrator is no producer")
+            raise Refused(CODE, "this identity administers the recorder; an administrator cannot be a producer")
         for token in self.tokens:
             token.verify()
         own = set(folder.card.client_ids)
@@ -83,15 +83,15 @@ DEFAULT_EVERY_SEC, DEFAULT_EVERY_EVENTS = 300, 10_000
 
 @dataclass(frozen=True, slots=True)
 class SetupPlan:
-    """What a recorder is to be: event types and the stream of each, how long and how much to keep, when to sign."""
+    """The settings of a recorder: event types and their streams, retention, payload limit, checkpoint intervals."""
 
     types: Mapping[str, str] = field(default_factory=dict)
-    streams: tuple[str, ...] = ()  # beside those of the types
+    streams: tuple[str, ...] = ()  # besides those of the types
     max_payload_bytes: int | None = None
     retention_sec: int = LONG_TERM_SEC
     every_sec: int | None = DEFAULT_EVERY_SEC
     every_events: int | None = DEFAULT_EVERY_EVENTS
-    open_admission: bool = False  # take a hub where nothing keeps producers apart, to try things out
+    open_admission: bool = False  # accept a hub that does not separate producers, for trials
 
     def all_types(self) -> dict[str, str]:
         return {DROPPED: OWN_STREAM, **self.types}
@@ -101,15 +101,15 @@ class SetupPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What was said that was not there before."""
+class SetupResult:
+    """The profile, and the events that were added."""
 
     profile: RecorderProfile
-    said: tuple[Event, ...]
+    events: tuple[Event, ...]
 
 
-async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> Done:
-    """Set a recorder up, with the client as its administrator; `issuer` is whose capabilities the hub takes."""
+async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> SetupResult:
+    """Set up a recorder with the client as administrator. `issuer` signs capabilities that the hub accepts."""
     _check_admission(client, plan, issuer)
     _make_key(client, CHANGES)
     states = await read_states(client)
@@ -126,18 +126,18 @@ async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> Do
         if found is None:
             events.append(MapType(event_type, stream))
         elif found != stream:
-            raise Refused(CODE, f"{event_type} is mapped to {found}: veen recorder move moves it to {stream}")
-    said = [await _say(client, CHANGES, RECORDER_CHANGES, event) for event in events]
-    assert all(one.applied for one in said)
+            raise Refused(CODE, f"{event_type} is mapped to {found}; to change that, use veen recorder move")
+    sent = [await _send_event(client, CHANGES, RECORDER_CHANGES, event) for event in events]
+    assert all(one.applied for one in sent)
     labelled = await _classify(client, classes, profile)
-    return Done(profile, (*events, *labelled))
+    return SetupResult(profile, (*events, *labelled))
 
 
 def _check_admission(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> None:
     if client.session.status.admission == "open" and not plan.open_admission:
-        raise Refused(CODE, "this hub lets anyone write to any stream: nothing would keep producers to theirs")
+        raise Refused(CODE, "this hub lets anyone write to any stream, so producers are not kept to their streams")
     if client.session.status.admission != "open" and issuer is None:
-        raise Refused(CODE, "this hub goes by capabilities, and nobody was named who issues them")
+        raise Refused(CODE, "this hub requires capabilities, and no issuer was given")
 
 
 def _make_key(client: Client, stream: str) -> None:
@@ -147,17 +147,17 @@ def _make_key(client: Client, stream: str) -> None:
 
 def _check_admin(client: Client, producer: Producer | None, profile: RecorderProfile | None) -> None:
     if producer is not None:
-        raise Refused(CODE, f"this identity is producer {producer.name}, and a producer is no administrator")
+        raise Refused(CODE, f"this identity is producer {producer.name}; a producer cannot be the administrator")
     if profile is not None and profile.admin_pk != client.dir.card.id_sign:
         raise Refused(CODE, f"this recorder is administered by {profile.admin_pk.hex()[:16]}…")
 
 
 def _profile(client: Client, plan: SetupPlan, known: RecorderProfile | None) -> RecorderProfile:
-    """Streams are added and never taken away: what was written to them stays under checkpoints."""
+    """Streams are only added: entries of existing ones stay covered by checkpoints."""
     most = client.session.trust.limits.max_body_bytes
     wanted = min(DEFAULT_PAYLOAD_BYTES, most) if plan.max_payload_bytes is None else plan.max_payload_bytes
     if wanted > most:
-        raise Refused(CODE, f"payloads of {wanted} bytes, where the hub takes bodies of {most}")
+        raise Refused(CODE, f"payloads of {wanted} bytes exceed the hub's body limit of {most} bytes")
     streams = sorted({*plan.all_streams(), *(known.streams if known else ())})
     return RecorderProfile(
         client.hub_id,
@@ -171,7 +171,7 @@ def _profile(client: Client, plan: SetupPlan, known: RecorderProfile | None) -> 
 
 
 def _label_classes(client: Client) -> bytes:
-    """The stream on which labels are classified, with its key: the key is no secret."""
+    """The stream of label classes. Its reader key is public."""
     realm_id = client.session.trust.known.identity.realm_id or admin.GLOBAL_REALM
     stream_id = admin.label_class_stream(realm_id)
     client.dir.stream_keys.import_secret(stream_id.hex(), admin.reader_key(stream_id))
@@ -179,7 +179,7 @@ def _label_classes(client: Client) -> bytes:
 
 
 async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[bytes]) -> None:
-    """Leave for the administrator's own keys to say things; for none of the streams that producers write to."""
+    """Grant the administrator's keys permission for the settings streams, not for the producers' streams."""
     now, client_id = client.session.clock.now(), client.dir.writers.current().client_id
     wanted = tuple(streams)
     held = [client.dir.caps.for_writer(client_id, stream, now, client.hub_id) for stream in wanted]
@@ -189,14 +189,19 @@ async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[byt
         await client.authorize(cap_token.mint(issuer, one, wanted, ADMIN_TTL_SEC))
 
 
-async def _say(client: Client, stream: str | bytes, overlay: Overlay, event: Event) -> SentEvent:  # type: ignore[type-arg]
+async def _send_event(
+    client: Client,
+    stream: str | bytes,
+    overlay: Overlay,  # type: ignore[type-arg]
+    event: Event,
+) -> SentEvent:
     async with StateView.of(client, stream, overlay, cached=False) as view:
         return await EventSender(view).send(event)
 
 
 async def _classify(client: Client, stream_id: bytes, profile: RecorderProfile) -> list[Event]:
-    """The label of each stream is kept for the long term. With epochs a stream has a label for each: this is now's."""
-    said: list[Event] = []
+    """Classify the label of each stream for long-term retention. With epochs, only the current label."""
+    events: list[Event] = []
     async with StateView.of(client, stream_id, LABEL_CLASSES, cached=False) as view:
         async with view.reading() as reading:
             known = {part: records[0].event for part, records in dict(reading.states).items()}
@@ -204,13 +209,13 @@ async def _classify(client: Client, stream_id: bytes, profile: RecorderProfile) 
             wanted = LabelClass(client.label(stream), LABEL_CLASS, None, profile.retention_sec)
             if known.get(wanted.label) != wanted:
                 await EventSender(view).send(wanted)
-                said.append(wanted)
-    return said
+                events.append(wanted)
+    return events
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """Who is to produce what."""
+    """A producer to enrol."""
 
     name: str
     card: Card
@@ -220,49 +225,57 @@ class Enrolment:
     rate: Rate | None = None
 
 
-async def enrol(client: Client, who: Enrolment, issuer: SigningKey) -> Kit:
-    """Record a producer, and make what it needs. Raises `Refused` for an identity that administers the recorder."""
-    who.card.verify()
+async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> ProducerKit:
+    """Record a producer and make its kit. Raises `Refused` for an identity that administers the recorder."""
+    enrolment.card.verify()
     states = await read_states(client)
-    profile = _need_profile(profile_of(states))
+    profile = _required_profile(profile_of(states))
     own = {*client.dir.card.client_ids, client.dir.writers.current().client_id}
-    if who.card.id_sign in (profile.admin_pk, client.dir.card.id_sign) or own & set(who.card.client_ids):
-        raise Refused(CODE, "this identity administers the recorder, and an administrator is no producer")
-    streams = tuple(sorted({*who.streams, OWN_STREAM}))
+    if enrolment.card.id_sign in (profile.admin_pk, client.dir.card.id_sign) or own & set(enrolment.card.client_ids):
+        raise Refused(CODE, "this identity administers the recorder; an administrator cannot be a producer")
+    streams = tuple(sorted({*enrolment.streams, OWN_STREAM}))
     unknown = [stream for stream in streams if stream not in profile.streams]
     if unknown:
-        raise Refused(CODE, f"{unknown[0]} is no stream of this recorder: veen recorder init --stream adds it")
-    producer = Producer(who.name, tuple(sorted(who.card.client_ids)), tuple(sorted(set(who.origins))), streams)
-    tokens = capabilities.issue(issuer, who.card, [naming.stream_id(stream) for stream in streams], who.ttl, who.rate)
+        raise Refused(CODE, f"{unknown[0]} is not a stream of this recorder; add it with veen recorder init --stream")
+    producer = Producer(
+        enrolment.name, tuple(sorted(enrolment.card.client_ids)), tuple(sorted(set(enrolment.origins))), streams
+    )
+    tokens = capabilities.issue(
+        issuer, enrolment.card, [naming.stream_id(stream) for stream in streams], enrolment.ttl, enrolment.rate
+    )
     if producer not in [one.producer for one in states.values()]:
-        await _say(client, CHANGES, RECORDER_CHANGES, producer)
+        await _send_event(client, CHANGES, RECORDER_CHANGES, producer)
     keys = {key.name: key for key, _ in client.dir.stream_keys.all()}
     changes = client.dir.stream_keys.export(CHANGES)
-    return Kit(client.hub_id, profile.admin_pk, changes, tuple(keys[stream] for stream in streams), tokens)
+    return ProducerKit(client.hub_id, profile.admin_pk, changes, tuple(keys[stream] for stream in streams), tokens)
 
 
 async def map_type(client: Client, event_type: str, stream: str) -> SentEvent:
-    """Say which stream an event type goes to. Raises `NotTaken` where it goes to one already."""
-    profile = _need_profile(profile_of(await read_states(client)))
+    """Map an event type to a stream. Raises `NotTaken` if it is mapped already."""
+    profile = _required_profile(profile_of(await read_states(client)))
     if stream not in profile.streams:
-        raise Refused(CODE, f"{stream} is no stream of this recorder: veen recorder init --stream adds it")
-    return await _say(client, CHANGES, RECORDER_CHANGES, MapType(event_type, stream))
+        raise Refused(CODE, f"{stream} is not a stream of this recorder; add it with veen recorder init --stream")
+    return await _send_event(client, CHANGES, RECORDER_CHANGES, MapType(event_type, stream))
 
 
 async def move(client: Client, from_stream: str, to_stream: str, types: Iterable[str], reason: str | None) -> SentEvent:
-    """Move event types from one stream to another: all of them for a rename, some for a split. It is logged."""
+    """Move event types to another stream: all of them is a rename, some a split. The move is logged."""
     states = await read_states(client)
-    profile, there, wanted = _need_profile(profile_of(states)), types_of(states, from_stream), tuple(sorted(set(types)))
+    profile, mapped, wanted = (
+        _required_profile(profile_of(states)),
+        types_of(states, from_stream),
+        tuple(sorted(set(types))),
+    )
     if to_stream not in profile.streams:
-        raise Refused(CODE, f"{to_stream} is no stream of this recorder: veen recorder init --stream adds it")
-    if not there:
-        raise Refused(CODE, f"no event type is mapped to {from_stream}: there is nothing to move")
-    kind = "rename" if not wanted or wanted == there else "split"
-    migration = Migration(kind, from_stream, to_stream, wanted or there, reason)
-    return await _say(client, CHANGES, RECORDER_CHANGES, migration)
+        raise Refused(CODE, f"{to_stream} is not a stream of this recorder; add it with veen recorder init --stream")
+    if not mapped:
+        raise Refused(CODE, f"no event type is mapped to {from_stream}, so there is nothing to move")
+    kind = "rename" if not wanted or wanted == mapped else "split"
+    migration = Migration(kind, from_stream, to_stream, wanted or mapped, reason)
+    return await _send_event(client, CHANGES, RECORDER_CHANGES, migration)
 
 
-def _need_profile(profile: RecorderProfile | None) -> RecorderProfile:
+def _required_profile(profile: RecorderProfile | None) -> RecorderProfile:
     if profile is None:
         raise NotSetUp
     return profile

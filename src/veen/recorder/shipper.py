@@ -1,8 +1,8 @@
-"""Sending what a feed gives, each event exactly once, whenever this process is killed.
+"""Send the events of a feed to a hub, each exactly once, even if this process is killed at any time.
 
-An event is marked in the transaction that gives its message a place in the client's outbox. From there it is delivered
-once, because the very same bytes are sent until the hub answers. So after a crash there are three kinds of event: those
-the feed has settled; those with a mark, which are passed by; those without, which are sent.
+The outbox transaction that stores a message also stores a mark for its event. From then on the message is delivered
+once, because the same bytes are sent until the hub answers. After a crash there are three kinds of events: settled
+ones, which the feed does not return again; marked ones, which are skipped; and others, which are sent.
 """
 
 import asyncio
@@ -21,57 +21,57 @@ from veen.recorder.feed import EventFeed, FeedItem, source_mark
 from veen.recorder.routes import NotRecorded, Routes, routes_of
 
 BATCH = 256
-LOOK_AGAIN_S = 60.0  # at the map, beside the way of events
-LOOK_ANEW_S = 1.0  # where an event does not fit it: the administrator may just have said so
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
+MAP_REFRESH_S = 60.0  # interval for reading the event map again
+MAP_RETRY_S = 1.0  # if an event does not match the map: it may just have been changed
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.2, 30.0
 
 Connect = Callable[[], AbstractAsyncContextManager[Client]]
 
 
 @dataclass(slots=True)
 class Count:
-    """What became of what was taken."""
+    """What happened to the events of a feed."""
 
     sent: int = 0
-    known: int = 0  # had a place already, from a run before
+    known: int = 0  # already in the outbox or log, from an earlier run
     refused: int = 0
-    lost: int = 0  # of those refused: there was no more room to set them aside
+    lost: int = 0  # refused events that could not be set aside for lack of room
     waits: int = 0  # times the hub did not answer
 
 
 class SetAside:
-    """Events that cannot be recorded, and why: JSON lines, for whoever looks after the recorder."""
+    """Events that cannot be recorded, with the reason, as JSON lines for the operator."""
 
     def __init__(self, path: Path, max_bytes: int = MAX_JSON_BYTES) -> None:
         self.path = path
         self._max_bytes = max_bytes
 
     def add(self, item: FeedItem, reason: str) -> bool:
-        """Whether it is kept, durably: the file has a bound, so that nonsense does not fill the disk."""
-        told: dict[str, object] = {"source": item.source, "position": item.position, "reason": reason}
+        """Append an event durably. Returns False if the file is full; bad input must not fill the disk."""
+        row: dict[str, object] = {"source": item.source, "position": item.position, "reason": reason}
         if item.event is None:
-            told |= normalize.as_it_came(item.raw)
+            row |= normalize.raw_input(item.raw)
         else:
             names = ("subject_id", "event_type", "event_time", "origin", "content")
-            told |= {name: getattr(item.event, name) for name in names}
-        line = normalize.payload_of(told)
+            row |= {name: getattr(item.event, name) for name in names}
+        line = normalize.payload_of(row)
         durable.make_folder(self.path.parent)
         return durable.append_line(self.path, f"{line}\n".encode(), self._max_bytes)
 
 
 @dataclass(slots=True)
 class Shipper:
-    """One feed to one hub. `told` hears of what an operator should know."""
+    """Sends one feed to one hub. `notify` receives messages for the operator."""
 
     connect: Connect
     feed: EventFeed
     aside: SetAside
-    told: Callable[[str], None] = lambda text: None
+    notify: Callable[[str], None] = lambda text: None
     count: Count = field(default_factory=Count)
-    routes: Routes | None = None  # as of the last look at the map
+    routes: Routes | None = None  # as last read
 
     async def run(self) -> Count:
-        """Until the feed ends. Raises `Refused` where the hub takes nothing from this producer; all is kept then."""
+        """Run until the feed ends. Raises `Refused` if the hub rejects this producer; no event is lost then."""
         taken: Sequence[FeedItem] = ()
         pause = _FIRST_PAUSE_S
         while True:
@@ -87,23 +87,23 @@ class Shipper:
                     return self.count
             except Unavailable as error:
                 self.count.waits += 1
-                self.told(f"{error}; the next try is in {pause:.1f} s")
+                self.notify(f"{error}; retrying in {pause:.1f} s")
             await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+            pause = min(2 * pause, _MAX_PAUSE_S)
 
 
 class _Shipment:
-    """What one connection sends."""
+    """Sends over one connection."""
 
     def __init__(self, client: Client, shipper: Shipper, routes: Routes) -> None:
         self._client = client
         self._shipper = shipper
         self._routes = shipper.routes = routes
-        self._marks: dict[str, set[bytes]] = {}  # of sources met so far: what had a place before this run
-        self._looked_at = asyncio.get_running_loop().time()
+        self._marks: dict[str, set[bytes]] = {}  # by source: events that an earlier run already sent
+        self._routes_read_at = asyncio.get_running_loop().time()
 
     async def send(self, items: Sequence[FeedItem]) -> None:
-        await self._look_again(items)
+        await self._refresh_routes(items)
         count = self._shipper.count
         waiting: list[tuple[FeedItem, asyncio.Future[Sent]]] = []
         for item in items:
@@ -126,8 +126,8 @@ class _Shipment:
     def _set_aside(self, item: FeedItem, refused: Refused) -> None:
         aside, count = self._shipper.aside, self._shipper.count
         kept = aside.add(item, refused.message)
-        became = "is set aside" if kept else f"is lost, since {aside.path} is full and has to be moved away"
-        self._shipper.told(f"{item.source} {item.position} {became}: {refused.message}")
+        outcome_text = "is set aside" if kept else f"is lost because {aside.path} is full; move that file away"
+        self._shipper.notify(f"{item.source} {item.position} {outcome_text}: {refused.message}")
         count.refused += 1
         count.lost += not kept
 
@@ -144,14 +144,14 @@ class _Shipment:
         return self._marks[source]
 
     async def forget(self, items: Sequence[FeedItem]) -> None:
-        """The feed has settled these: they are not given again, and their marks are of no more use."""
+        """Drop the marks of settled events, which the feed does not return again."""
         await asyncio.to_thread(self._client.dir.outbox.forget_marks, [item.mark for item in items])
 
-    async def _look_again(self, items: Sequence[FeedItem]) -> None:
-        """At the map, where it does not know a type, and from time to time: not on the way of every event."""
+    async def _refresh_routes(self, items: Sequence[FeedItem]) -> None:
+        """Read the map again regularly, and soon if it does not cover an event. Not for every event."""
         now = asyncio.get_running_loop().time()
         known = all(item.event is None or self._routes.refusal(item.event) is None for item in items)
-        if now < self._looked_at + (LOOK_AGAIN_S if known else LOOK_ANEW_S):
+        if now < self._routes_read_at + (MAP_REFRESH_S if known else MAP_RETRY_S):
             return
-        self._routes, self._looked_at = await routes_of(self._client), now
+        self._routes, self._routes_read_at = await routes_of(self._client), now
         self._shipper.routes = self._routes

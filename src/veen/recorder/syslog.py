@@ -1,7 +1,7 @@
-"""Syslog messages, RFC 5424: read as strictly as it takes to be sure, and recorded as they are where they are not that.
+"""Syslog messages of RFC 5424. Strict parsing; messages that do not conform are recorded as raw text.
 
-A message has no identity of its own, so one that arrives twice is two events, unless its sender numbers them: with a
-`sequenceId` in the structured data `meta` (§7.3.1) the same message again is a copy.
+A message has no identity, so one that arrives twice is two events, unless its sender numbers messages: with a
+`sequenceId` in the structured data `meta` (§7.3.1), a repeated message is recognized as a copy.
 """
 
 import re
@@ -15,10 +15,10 @@ from veen.recorder.normalize import Defaults
 MAX_SYSLOG_BYTES = 65_536
 _NIL = "-"
 _BOM = b"\xef\xbb\xbf"
-_PRINTED = r"[\x21-\x7e]"
+_PRINTABLE = r"[\x21-\x7e]"
 _HEAD = re.compile(
-    rf"<(?P<pri>\d{{1,3}})>(?P<version>[1-9]\d{{0,2}}) (?P<time>{_PRINTED}+) (?P<host>{_PRINTED}{{1,255}}) "
-    rf"(?P<app>{_PRINTED}{{1,48}}) (?P<procid>{_PRINTED}{{1,128}}) (?P<msgid>{_PRINTED}{{1,32}}) ",
+    rf"<(?P<pri>\d{{1,3}})>(?P<version>[1-9]\d{{0,2}}) (?P<time>{_PRINTABLE}+) (?P<host>{_PRINTABLE}{{1,255}}) "
+    rf"(?P<app>{_PRINTABLE}{{1,48}}) (?P<procid>{_PRINTABLE}{{1,128}}) (?P<msgid>{_PRINTABLE}{{1,32}}) ",
     re.ASCII,
 )
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -30,12 +30,12 @@ _SEVERITIES = 8
 
 
 class NotSyslog(ValueError):
-    """It is not a message of RFC 5424; the text says why."""
+    """The input is not a message of RFC 5424; the text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyslogMessage:
-    """One message; None where a field is nil."""
+    """One message. Nil fields are None."""
 
     facility: int
     severity: int
@@ -55,15 +55,15 @@ class SyslogMessage:
 
 
 def parse(data: bytes) -> SyslogMessage:
-    """A message as it came off the wire. Raises `NotSyslog`."""
+    """Parse a message from the wire. Raises `NotSyslog`."""
     head = _HEAD.match(data[:1_024].decode("latin-1"))
     if head is None:
-        raise NotSyslog("it does not begin as RFC 5424 has it")
+        raise NotSyslog("it has no valid RFC 5424 header")
     pri, timestamp = int(head["pri"]), head["time"]
     if pri >= _FACILITIES * _SEVERITIES or (head["pri"] != str(pri)):
-        raise NotSyslog(f"there is no priority {head['pri']}")
+        raise NotSyslog(f"invalid priority {head['pri']}")
     if timestamp != _NIL and (not _TIME.fullmatch(timestamp) or normalize.milliseconds(timestamp) is None):
-        raise NotSyslog(f"{timestamp!r} is no timestamp")
+        raise NotSyslog(f"{timestamp!r} is not a valid timestamp")
     structured, rest = _structured(data[head.end() :])
     time, host, app, procid, msgid = (
         None if text == _NIL else str(text) for text in head.group("time", "host", "app", "procid", "msgid")
@@ -74,7 +74,7 @@ def parse(data: bytes) -> SyslogMessage:
 
 
 def _structured(data: bytes) -> tuple[dict[str, dict[str, str | list[str]]], bytes]:
-    """The structured data, and what follows it."""
+    """The structured data and the rest of the message."""
     if data == b"-" or data.startswith(b"- "):
         return {}, data[1:]
     if not data.startswith(b"["):
@@ -84,11 +84,11 @@ def _structured(data: bytes) -> tuple[dict[str, dict[str, str | list[str]]], byt
     while text.startswith("[", pos):
         name = _NAME.match(text, pos + 1)
         if name is None or name[0] in found:
-            raise NotSyslog("an element of structured data has no name of its own")
+            raise NotSyslog("an element of structured data has no unique name")
         found[name[0]], pos = _params(text, name.end())
     rest = text[pos:].encode(errors="surrogateescape")
     if rest and not rest.startswith(b" "):
-        raise NotSyslog("something stands between structured data and message")
+        raise NotSyslog("unexpected text between structured data and message")
     return found, rest
 
 
@@ -98,11 +98,11 @@ def _params(text: str, pos: int) -> tuple[dict[str, str | list[str]], int]:
         name = _NAME.match(text, pos + 1) if text.startswith(" ", pos) else None
         value = _VALUE.match(text, name.end() + 1) if name and text.startswith("=", name.end()) else None
         if name is None or value is None:
-            raise NotSyslog("an element of structured data does not end")
+            raise NotSyslog("an element of structured data is not terminated")
         found.setdefault(name[0], []).append(normalize.clean(_ESCAPED.sub(r"\1", value[1])))
         pos = value.end()
     # A name may be repeated, §6.3.3.
-    return {name: said[0] if len(said) == 1 else said for name, said in found.items()}, pos + 1
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}, pos + 1
 
 
 def _message(rest: bytes) -> str:
@@ -110,18 +110,18 @@ def _message(rest: bytes) -> str:
 
 
 def event_of(data: bytes, defaults: Defaults, now_ms: int) -> tuple[RecordEvent, bytes | None]:
-    """The event of a message, and what it is known by where it is numbered.
+    """The event of a message, and its digest if the sender numbers messages.
 
-    What is not RFC 5424 is recorded too, as it came, and says why it is not.
+    A message that is not RFC 5424 is recorded as raw text, with the reason.
     """
     try:
         found = parse(data)
     except NotSyslog as error:
-        payload: dict[str, object] = {"malformed": str(error), **normalize.as_it_came(data)}
+        payload: dict[str, object] = {"malformed": str(error), **normalize.raw_input(data)}
         return _event(defaults, defaults.subject, now_ms, payload), None
     payload = {name: getattr(found, name) for name in SyslogMessage.__dataclass_fields__}
-    if "raw_hex" in (came := normalize.as_it_came(data)):  # what is shown of it is not all that it says
-        payload |= came
+    if "raw_hex" in (raw := normalize.raw_input(data)):  # the decoded text is not the complete message
+        payload |= raw
     event_time = normalize.milliseconds(found.timestamp) if found.timestamp else None
     subject = defaults.subject_id or found.hostname or defaults.subject
     numbered = found.sequence_id is not None and found.timestamp is not None

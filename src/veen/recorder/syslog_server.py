@@ -1,7 +1,7 @@
-"""A syslog listener: UDP (RFC 5426), TCP with octets counted or lines (RFC 6587), and TLS (RFC 5425).
+"""A syslog listener: UDP (RFC 5426), TCP with octet counting or lines (RFC 6587), and TLS (RFC 5425).
 
-What arrives is on disk before anything else is done with it. Neither transport tells its sender so: what was on its way
-when this process ended is the sender's to send again.
+Messages are stored on disk before anything else. Neither transport confirms that to the sender: messages in transit
+when this process ends are lost unless the sender repeats them.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from veen.recorder.spool import SpoolWriter
 from veen.recorder.syslog import MAX_SYSLOG_BYTES
 
 MAX_CONNECTIONS = 256
-IDLE_S = 3_600.0  # between messages: a sender whose connection was closed loses the next one, so this is long
-MESSAGE_S = 60.0  # from the first byte of a message to its last
+IDLE_S = 3_600.0  # between messages; long, since a sender loses the next message when its connection is closed
+MESSAGE_S = 60.0  # for one whole message
 _FULL_PAUSE_S = 0.2
 _COUNT_DIGITS = 6
 _MS = 1_000_000
@@ -39,7 +39,7 @@ class SyslogListener:
         udp: bool = True,
         tcp: bool = True,
         tls: ssl.SSLContext | None = None,
-        told: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
         idle_s: float = IDLE_S,
         message_s: float = MESSAGE_S,
         handshake_s: float = HANDSHAKE_S,
@@ -48,26 +48,26 @@ class SyslogListener:
         self._writer = writer
         self._defaults = defaults
         self._address = host, port
-        self._wanted = udp and tls is None, tcp or tls is not None
-        self._told = told
-        self._patience = idle_s, message_s
+        self._transports = udp and tls is None, tcp or tls is not None
+        self._notify = notify
+        self._timeouts = idle_s, message_s
         self._failing = False
         self._connections = Connections(
-            self._serve, tls=tls, max_connections=max_connections, handshake_s=handshake_s, told=told
+            self._serve, tls=tls, max_connections=max_connections, handshake_s=handshake_s, notify=notify
         )
         self._datagrams: asyncio.DatagramTransport | None = None
 
     async def __aenter__(self) -> Self:
         host, port = self._address
-        udp, tcp = self._wanted
+        udp, tcp = self._transports
         if tcp:
-            # Room for a message that is as long as one may be, with what counts it.
+            # Room for the longest message and its length prefix.
             await self._connections.start(host, port, MAX_SYSLOG_BYTES + 2)
             port = self._connections.port
         if udp:
             loop = asyncio.get_running_loop()
             self._datagrams, _ = await loop.create_datagram_endpoint(
-                lambda: _Datagrams(self._keep), local_addr=(host, port)
+                lambda: _Datagrams(self._store), local_addr=(host, port)
             )
         return self
 
@@ -76,42 +76,42 @@ class SyslogListener:
     ) -> None:
         if self._datagrams is not None:
             self._datagrams.close()
-        if self._wanted[1]:
+        if self._transports[1]:
             await self._connections.stop()
 
     @property
     def port(self) -> int:
-        if self._wanted[1]:
+        if self._transports[1]:
             return self._connections.port
         assert self._datagrams is not None
         return int(self._datagrams.get_extra_info("sockname")[1])
 
-    def _keep(self, data: bytes, again: bool = False) -> bool:
-        """Whether it is on disk: there may be no room, or the disk may fail for a while."""
+    def _store(self, data: bytes, again: bool = False) -> bool:
+        """Store a message. Returns False if there is no room or the disk fails."""
         event, digest = syslog.event_of(data, self._defaults, time.time_ns() // _MS)
         try:
             kept = self._writer.append([event], digest, again=again)
             self._failing = False
             return kept
         except Unavailable as error:
-            if not self._failing:  # said once, and not for every message
-                self._told(str(error))
+            if not self._failing:  # report once, not for every message
+                self._notify(str(error))
             self._failing = True
             return False
 
     async def _serve(self, connection: Connection) -> None:
         try:
-            while (data := await _frame(connection.reader, *self._patience)) is not None:
+            while (data := await _frame(connection.reader, *self._timeouts)) is not None:
                 with connection.storing():
-                    # While the spool is full nothing more is read, so the sender waits and nothing is lost.
-                    while data and not self._keep(data, again=True):
+                    # While the spool is full, reading stops, so that the sender waits and nothing is lost.
+                    while data and not self._store(data, again=True):
                         await asyncio.sleep(_FULL_PAUSE_S)
         except ValueError as error:
-            self._told(f"a syslog connection was closed: {error}")
+            self._notify(f"closed a syslog connection: {error}")
 
 
 async def _frame(reader: asyncio.StreamReader, idle_s: float, message_s: float) -> bytes | None:
-    """The next message of a connection; None at its end. Raises `ValueError` over one that is too long."""
+    """The next message of a connection; None at its end. Raises `ValueError` if it is too long or malformed."""
     async with asyncio.timeout(idle_s):
         first = await reader.read(1)
     if not first:
@@ -127,9 +127,9 @@ async def _rest(reader: asyncio.StreamReader, first: bytes) -> bytes | None:
     while (digit := await reader.readexactly(1)) != b" ":
         count += digit
         if not digit.isdigit() or len(count) > _COUNT_DIGITS:
-            raise ValueError(f"{count[:20]!r} is no count of octets")
+            raise ValueError(f"{count[:20]!r} is not an octet count")
     if int(count) > MAX_SYSLOG_BYTES:
-        raise ValueError(f"a message of {int(count)} bytes, above {MAX_SYSLOG_BYTES}")
+        raise ValueError(f"message of {int(count)} bytes, the limit is {MAX_SYSLOG_BYTES}")
     return await reader.readexactly(int(count))
 
 
@@ -141,13 +141,13 @@ async def _line(reader: asyncio.StreamReader, first: bytes) -> bytes | None:
     except asyncio.IncompleteReadError as error:
         return (first + error.partial).rstrip(b"\r\n")
     except asyncio.LimitOverrunError:
-        raise ValueError(f"a line longer than {MAX_SYSLOG_BYTES} bytes") from None
+        raise ValueError(f"line longer than {MAX_SYSLOG_BYTES} bytes") from None
 
 
 class _Datagrams(asyncio.DatagramProtocol):
-    def __init__(self, keep: Callable[[bytes], bool]) -> None:
-        self._keep = keep
+    def __init__(self, store: Callable[[bytes], bool]) -> None:
+        self._store = store
 
     def datagram_received(self, data: bytes, addr: object) -> None:
         if data:
-            self._keep(data.rstrip(b"\r\n\x00") or data)
+            self._store(data.rstrip(b"\r\n\x00") or data)

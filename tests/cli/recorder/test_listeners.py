@@ -36,15 +36,15 @@ def post(port: int, *types: str) -> dict[str, object]:
 def test_a_listener_whose_type_has_no_stream_does_not_start(at: Desk, name: str, event_type: str) -> None:
     ran = at.tries(SHOP, name, "--origin", "shop", "--listen", "127.0.0.1:0")
     assert (ran.status, ran.out) == (5, "")
-    assert f"{event_type!r} is mapped to no stream" in ran.error
+    assert f"{event_type!r} is not mapped to a stream" in ran.error
     assert "veen recorder map TYPE STREAM" in ran.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--origin", "bank", "--type", "http.request"), "is not one that shop speaks for"),
-        (("--origin", "shop", "--type", "job.done"), "does not write to record/app/jobs"),
+        (("--origin", "bank", "--type", "http.request"), "is not an origin of producer shop"),
+        (("--origin", "shop", "--type", "job.done"), "may not write to record/app/jobs"),
     ],
 )
 def test_nor_one_whose_producer_may_not_tell_it(at: Desk, arguments: tuple[str, ...], reason: str) -> None:
@@ -60,7 +60,7 @@ def test_what_is_set_aside_is_told_to_its_exporter_and_recorded_once_its_type_ha
     told = post(port, "cart.full", "http.request", "cart.full")["partialSuccess"]
     assert told == {
         "rejectedLogRecords": "2",
-        "errorMessage": "set aside: event type 'cart.full' is mapped to no stream",
+        "errorMessage": "set aside: event type 'cart.full' is not mapped to a stream",
     }
     aside = at.root / SHOP / "recorder" / "refused.jsonl"
     until(lambda: aside.exists() and aside.read_text().count("\n") == 2)
@@ -106,7 +106,7 @@ def test_a_listener_starts_while_the_hub_is_away_and_says_what_it_does_not_know(
 def test_without_the_formats_of_opentelemetry_it_is_said_what_brings_them(
     veen: Veen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(recorder, "otlpserver", raising=False)
+    monkeypatch.delattr(recorder, "otlp_server", raising=False)
     monkeypatch.setitem(sys.modules, "veen.recorder.otlp_server", None)
     ran = veen("recorder", "otlp", "--origin", "shop")
     assert (ran.status, ran.error) == (6, "the formats of OpenTelemetry are not installed")

@@ -1,4 +1,4 @@
-"""Keys by reference: found where they are, never in what is sent, and refused where others could read them."""
+"""Keys by reference are read by the worker, never sent, and rejected if others could read them."""
 
 import os
 import pickle
@@ -52,7 +52,7 @@ def test_an_encrypted_one_opens_with_the_passphrase_of_the_worker(
     assert found(silent) == SECRET.secret
 
 
-def test_a_key_file_and_a_function_will_do_and_the_first_that_has_it_counts(tmp_path: Path, client: Path) -> None:
+def test_a_key_file_or_a_function_gives_keys_and_the_first_match_wins(tmp_path: Path, client: Path) -> None:
     log = SealedLog(tmp_path / "hub", [DOORS, OTHERS])
     file, function = str(log.key_file(DOORS, tmp_path)), f"python:{__name__}:provided"
     assert found(Keys((file,))) == log.keys[DOORS].secret
@@ -66,7 +66,7 @@ def test_without_a_reference_there_is_no_key() -> None:
     assert (found(Keys()), Keys().names()) == (None, ())
 
 
-def test_what_others_could_read_is_refused(tmp_path: Path, client: Path) -> None:
+def test_keys_that_others_could_read_are_rejected(tmp_path: Path, client: Path) -> None:
     path = SealedLog(tmp_path / "hub", [DOORS]).key_file(DOORS, tmp_path)
     path.chmod(0o640)
     with pytest.raises(Unavailable, match="is accessible to others"):
@@ -77,12 +77,12 @@ def test_what_others_could_read_is_refused(tmp_path: Path, client: Path) -> None
 
 
 @pytest.mark.parametrize("reference", ["python:nowhere:nothing", "python:os:nothing", "python:", "python:os"])
-def test_a_function_that_is_not_there_is_named(reference: str) -> None:
+def test_a_missing_function_is_named(reference: str) -> None:
     with pytest.raises(Unavailable, match="cannot import python:"):
         found(Keys((reference,)))
 
 
-def test_what_is_no_key_is_refused_without_showing_it(tmp_path: Path) -> None:
+def test_an_invalid_key_is_rejected_without_showing_it(tmp_path: Path) -> None:
     log = SealedLog(tmp_path / "hub", [DOORS])
     path = log.key_file(DOORS, tmp_path)
     path.write_bytes(path.read_bytes()[:-1])
@@ -92,7 +92,7 @@ def test_what_is_no_key_is_refused_without_showing_it(tmp_path: Path) -> None:
     assert caught.value.__suppress_context__
 
 
-def test_keys_that_were_read_are_not_in_what_is_sent(client: Path) -> None:
+def test_keys_that_were_read_are_not_pickled(client: Path) -> None:
     keys = Keys((str(client),))
     assert found(keys) == SECRET.secret
     assert SECRET.secret not in pickle.dumps(keys)

@@ -1,4 +1,4 @@
-"""Answers are those of going through every event, however they are come by, and cost what they touch."""
+"""Answers equal those of a scan over every event, and lookups read only the rows around their result."""
 
 import json
 import shutil
@@ -85,7 +85,7 @@ def moment(millis: int) -> str:
 
 
 def shown(stream: str, entry: FoldEntry) -> dict[str, Any]:
-    """An event's fields, worked out without the tables."""
+    """The fields of an event, computed without the tables."""
     assert entry.body is not None
     row: dict[str, Any] = {
         "stream": stream,
@@ -151,7 +151,7 @@ def measured(metric: str, rows: list[dict[str, Any]]) -> Any:
 
 
 def answered(query: EventQuery) -> list[dict[str, Any]]:
-    """The answer, by going through everything in the plainest way."""
+    """The answer, by a plain scan over all events."""
     found = []
     for stream in query.scope:
         for entry in LOGS[stream]:
@@ -231,7 +231,7 @@ def queries(draw: st.DrawFn) -> EventQuery:
 
 @given(query=queries())
 @settings(max_examples=60, deadline=None)
-def test_an_answer_is_that_of_going_through_every_event_also_in_pieces(root: Path, query: EventQuery) -> None:
+def test_an_answer_equals_a_full_scan_also_in_pieces(root: Path, query: EventQuery) -> None:
     engine = Engine(root)
     answer = engine.run(query, seed=b"seed")
     assert list(answer.rows) == answered(query)
@@ -242,7 +242,7 @@ def test_an_answer_is_that_of_going_through_every_event_also_in_pieces(root: Pat
 
 
 def _one_by_one(work: Any, jobs: Any, progress: Any = no_progress) -> list[bytes]:
-    """Every part by itself, the last first: in which order parts come back is nobody's to rely on."""
+    """Run every part on its own, last first: results may arrive in any order."""
     single = [replace(job, parts=(part,)) for job in jobs for part in job.parts]
     return run_inline(work, single[::-1], progress)
 
@@ -279,7 +279,7 @@ def test_spark_answers_the_same(root: Path, spark: "SparkSession", monkeypatch: 
     assert started == [1]
 
 
-def test_a_small_question_starts_nothing(root: Path) -> None:
+def test_a_small_query_does_not_start_spark(root: Path) -> None:
     def never() -> "SparkSession":
         raise AssertionError("Spark was started")
 
@@ -287,7 +287,7 @@ def test_a_small_question_starts_nothing(root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_look_up_reads_as_much_of_a_table_five_times_as_large(tmp_path: Path) -> None:
+def test_a_lookup_reads_as_few_rows_of_a_table_five_times_as_large(tmp_path: Path) -> None:
     read = {}
     for count in (8_000, 40_000):
         tables = Tables(tmp_path / str(count))
@@ -309,7 +309,7 @@ def test_a_look_up_reads_as_much_of_a_table_five_times_as_large(tmp_path: Path) 
     assert max(read.values()) <= 2 * 4_096
 
 
-def test_a_look_up_reads_only_around_the_type_and_the_time_it_is_after(tmp_path: Path) -> None:
+def test_a_lookup_reads_only_rows_around_its_type_and_time(tmp_path: Path) -> None:
     tables, label = Tables(tmp_path / "tables"), sha256(b"label").digest()
     body = [RecordEvent("robot", kind, 1, "gateway", "{}").payload() for kind in ("alarm", "view")]
     Filler(tables, HTTP).add(
@@ -332,7 +332,7 @@ def test_a_look_up_reads_only_around_the_type_and_the_time_it_is_after(tmp_path:
     assert read["time"] <= 2 * 4_096
 
 
-def test_a_sample_is_the_same_every_time_and_is_never_nothing(root: Path) -> None:
+def test_a_sample_is_deterministic_and_never_empty(root: Path) -> None:
     engine = Engine(root)
     query = EventQuery((HTTP,), evidence=EvidencePolicy("spot", 0.25))
     one, two, other = (engine.run(query, seed=seed).places for seed in (b"a", b"a", b"b"))
@@ -344,7 +344,7 @@ def test_a_sample_is_the_same_every_time_and_is_never_nothing(root: Path) -> Non
     assert engine.run(replace(query, subject_id="nobody")).places == ()
 
 
-def test_a_place_says_where_its_receipt_is(root: Path) -> None:
+def test_a_place_names_its_receipt(root: Path) -> None:
     answer = Engine(root).run(EventQuery((HTTP,), evidence=EvidencePolicy("full"), limit=3, projection=("receipt_id",)))
     assert [place.receipt_id for place in answer.places] == [row["receipt_id"] for row in answer.rows]
     assert {place.hub_id for place in answer.places} == {HUB_ID}
@@ -386,12 +386,12 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("query", "what"), WRONG)
-def test_what_cannot_be_asked_is_refused_with_a_hint(root: Path, query: EventQuery, what: str) -> None:
+def test_an_invalid_query_is_rejected_with_a_hint(root: Path, query: EventQuery, what: str) -> None:
     with pytest.raises(Malformed, match=what) as caught:
         Engine(root).run(query)
     assert caught.value.__notes__
 
 
-def test_a_stream_that_the_tables_have_not_got_is_said_to_be(root: Path) -> None:
+def test_a_stream_that_is_not_in_the_tables_is_unavailable(root: Path) -> None:
     with pytest.raises(Unavailable, match="no stream 'record/app/none'"):
         Engine(root).run(EventQuery(("record/app/none",)))

@@ -1,4 +1,4 @@
-"""Questions that are watched: what is held is counted rightly however it comes together, and an end is an end."""
+"""Watched queries count what they hold correctly, and stop when the watch raises."""
 
 import threading
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STREAM = "record/app/watched"
-COUNT = 3_000  # of which some 1,000 are read at a time
+COUNT = 3_000  # read in batches of about 1,000
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -44,12 +44,12 @@ ASKED = [
 
 
 class Enough(Exception):
-    """Whoever watches has seen enough."""
+    """Raised by the watch to stop a query."""
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Events of one stream, each of another subject, in one file."""
+    """Events of one stream, each with another subject, in one file."""
     folder = tmp_path_factory.mktemp("watched")
     events = (RecordEvent(f"user:{number:05}", "view", 1, "shop", '{"size":1}') for number in range(COUNT))
     log = [
@@ -61,7 +61,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(value=PLAIN)
-def test_a_value_weighs_no_more_than_it_takes_as_json(value: Any) -> None:
+def test_a_value_weighs_no_more_than_its_json(value: Any) -> None:
     assert weigh(value) <= len(canonical_json.encode(value))
 
 
@@ -76,7 +76,7 @@ def taken(query: EventQuery, rows: list[dict[str, Any]], numbers: Iterator[int])
 @pytest.mark.parametrize("query", ASKED, ids=range(len(ASKED)))
 @given(parts=st.lists(ROWS, max_size=4))
 @settings(deadline=None)
-def test_what_is_held_is_the_same_in_one_piece_and_in_many(
+def test_the_held_size_is_the_same_in_one_piece_and_in_many(
     query: EventQuery, parts: list[list[dict[str, Any]]]
 ) -> None:
     numbers = count()
@@ -87,7 +87,7 @@ def test_what_is_held_is_the_same_in_one_piece_and_in_many(
     assert (many.held, many.weight) == (one.held, one.weight)
 
 
-def test_an_end_comes_within_a_batch_and_not_after_the_last_row(root: Path) -> None:
+def test_a_stopped_query_ends_within_a_batch(root: Path) -> None:
     seen: list[int] = []
 
     def on(held: int, size: int) -> None:
@@ -106,30 +106,30 @@ def test_an_end_comes_within_a_batch_and_not_after_the_last_row(root: Path) -> N
     ids=["rows", "groups"],
 )
 @pytest.mark.parametrize("bound", [{"max_held": 10}, {"max_bytes": 100}], ids=str)
-def test_a_worker_stops_where_it_holds_too_much_and_whoever_merges_hears_of_it(
+def test_a_worker_stops_at_its_bounds_and_the_merge_detects_it(
     root: Path, query: EventQuery, bound: dict[str, int]
 ) -> None:
-    heard: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     engine = Engine(root)
     parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), engine._footer)
-    watch = QueryWatch(lambda held, size: heard.append((held, size)), **bound)
+    watch = QueryWatch(lambda held, size: calls.append((held, size)), **bound)
     found = spread(query, parts, jobs.run_inline, watch)
     assert found.read < COUNT
-    assert watch.exceeded(*heard[-1])
+    assert watch.exceeded(*calls[-1])
 
 
-def test_bounds_that_are_not_passed_change_nothing(root: Path) -> None:
+def test_bounds_that_are_not_reached_change_nothing(root: Path) -> None:
     query = EventQuery((STREAM,), projection=("subject_id",))
     parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), Engine(root)._footer)
-    whole_answer, heard = Engine(root).run(query), list[tuple[int, int]]()
-    watch = QueryWatch(lambda held, size: heard.append((held, size)), COUNT, 1 << 30)
+    whole_answer, calls = Engine(root).run(query), list[tuple[int, int]]()
+    watch = QueryWatch(lambda held, size: calls.append((held, size)), COUNT, 1 << 30)
     assert [row for _, row, _ in spread(query, parts, jobs.run_inline, watch).rows] == list(whole_answer.rows)
-    assert heard[-1][0] == COUNT
+    assert calls[-1][0] == COUNT
 
 
 @pytest.mark.xdist_group("spark")
 @pytest.mark.slow
-def test_spark_is_told_to_end_too(spark: "SparkSession") -> None:
+def test_a_stopped_query_also_ends_on_spark(spark: "SparkSession") -> None:
     def tell(done: int, total: int) -> None:
         raise Enough
 

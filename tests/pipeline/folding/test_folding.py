@@ -1,4 +1,4 @@
-"""A fold in pieces over tables comes to the state of a fold entry by entry, and reads only what is new."""
+"""A fold over tables gives the state of a fold entry by entry, and reads only new entries."""
 
 import shutil
 from collections.abc import Iterable
@@ -50,8 +50,8 @@ def expected(overlay: Any, entries: Iterable[FoldEntry]) -> bytes:
 
 
 def payments(random: Random, count: int) -> list[FoldEntry]:
-    """Wallets that are paid in and out of, with refusals, copies and what cannot be read among it."""
-    said: list[Said] = [Said(Open(one, bytes(32), owner, "JPY", 1)) for one, owner in zip(WALLET, OWNERS, strict=True)]
+    """Wallets with payments, refusals, copies and unreadable entries."""
+    steps: list[Said] = [Said(Open(one, bytes(32), owner, "JPY", 1)) for one, owner in zip(WALLET, OWNERS, strict=True)]
     for number in range(count):
         wallet, other = random.sample(WALLET, 2)
         event = random.choice(
@@ -62,13 +62,13 @@ def payments(random: Random, count: int) -> list[FoldEntry]:
             ]
         )
         parent = msg_id(random.randrange(1, count)) if random.random() < 0.2 else None
-        said.append(Said(event, parent, sealed=random.random() < 0.05, spoil=b"\0" if random.random() < 0.05 else b""))
-    return log(*said)
+        steps.append(Said(event, parent, sealed=random.random() < 0.05, spoil=b"\0" if random.random() < 0.05 else b""))
+    return log(*steps)
 
 
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small pieces and narrow trees, so that little data has many of both."""
+    """Use small pieces and narrow trees, so that little data has many of both."""
     monkeypatch.setattr(table_fold, "CHUNK_ENTRIES", 4)
     monkeypatch.setattr(table_fold, "FAN_IN", 2)
     monkeypatch.setattr(table_fold, "SMALL_BYTES", 0)
@@ -96,8 +96,8 @@ def test_wallets_fold_to_the_same_state_in_steps_and_at_once(place: Path, seed: 
 
 @pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("seed", range(6))
-def test_a_kept_summary_knows_the_copies_of_all_before_it(place: Path, seed: int) -> None:
-    """Parts that have one are summed up again by themselves: nothing of it shows in what is kept."""
+def test_a_stored_summary_accounts_for_copies_of_all_earlier_entries(place: Path, seed: int) -> None:
+    """Only parts with copies are summarized again; the stored result does not show that."""
     entries, filler = payments(Random(seed), 60), Filler(Tables(place), "pay")
     filler.add(entries)
     fold(filler.tables, WALLETS.CLASS, "pay")
@@ -115,7 +115,7 @@ def test_a_kept_summary_knows_the_copies_of_all_before_it(place: Path, seed: int
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_run_is_summed_up_in_one_go_as_in_two(seed: int) -> None:
+def test_one_pass_over_a_run_gives_the_same_summary_as_two(seed: int) -> None:
     entries = payments(Random(seed), 60)
     known = first_places(WALLETS, entries)
     summary, met = summarize_entries(WALLETS, entries)
@@ -128,15 +128,15 @@ def test_a_run_is_summed_up_in_one_go_as_in_two(seed: int) -> None:
 
 
 class _Nameless(Wallets):
-    """Wallets whose steps are known by nothing."""
+    """Wallets whose steps have no keys."""
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         return ()
 
 
 @pytest.mark.usefixtures("pieces")
-def test_every_overlay_folds_any_log_to_the_state_of_a_walk(place: Path) -> None:
-    """Most events are of another overlay, and are passed by."""
+def test_every_overlay_folds_any_log_to_the_state_of_an_entry_by_entry_fold(place: Path) -> None:
+    """Most events belong to another overlay and are ignored."""
     entries = []
     for seed in range(4):
         entries += identities.random_history(Random(seed), 20)
@@ -173,12 +173,12 @@ def test_epochs_follow_each_other(place: Path) -> None:
     assert (found.state_hash, found.read.entries) == (expected(KV, first + second), 4)
     assert fold(filler.tables, KV.CLASS, "kv", at=At(0, 5)).state_hash == expected(KV, first[:5])
     late = log(*(Write(b"late", 0, b"x") for _ in range(2)), start=10)
-    filler.add(late)  # an entry of an epoch that a state was kept past
+    filler.add(late)  # an entry in an epoch before the stored state
     assert fold(filler.tables, KV.CLASS, "kv").state_hash == expected(KV, first + late + second)
 
 
 @pytest.mark.usefixtures("pieces")
-def test_the_summary_of_a_range_runs_from_the_state_before_it(place: Path) -> None:
+def test_the_summary_of_a_range_applies_to_the_state_before_it(place: Path) -> None:
     entries = log(*(Write(b"k%d" % (n % 3), 0, b"%d" % n) for n in range(30)))
     filler = Filler(Tables(place), "kv")
     filler.add(entries, per_file=7)
@@ -189,7 +189,7 @@ def test_the_summary_of_a_range_runs_from_the_state_before_it(place: Path) -> No
 
 
 @pytest.mark.usefixtures("pieces")
-def test_only_new_runs_are_read_and_nothing_at_all_where_there_are_none(place: Path) -> None:
+def test_only_new_runs_are_read(place: Path) -> None:
     made = filled(place, count=40)
     made.load()
     first = fold(made.tables, KV.CLASS, DOORS)
@@ -206,7 +206,7 @@ def test_only_new_runs_are_read_and_nothing_at_all_where_there_are_none(place: P
 
 
 @pytest.mark.usefixtures("pieces")
-def test_a_fold_that_died_before_copies_were_told_is_begun_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_that_crashed_before_correcting_copies_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = log(*(Said(Deposit(WALLET[0], 1, 1), msg_id(99)) for _ in range(9)))
     opened = log(Open(WALLET[0], bytes(32), OWNERS[0], "JPY", 1))
     whole = opened + [replace(entry, stream_seq=entry.stream_seq + 1) for entry in entries]
@@ -227,7 +227,7 @@ def _die(*_: Any) -> Any:
 
 
 @pytest.mark.usefixtures("pieces")
-def test_what_was_kept_under_another_root_is_not_used(place: Path) -> None:
+def test_summaries_of_another_root_are_not_used(place: Path) -> None:
     one = log(*(Write(b"k", 0, b"%d" % n) for n in range(10)))
     other = [
         replace(entry, msg_id=msg_id(500 + entry.stream_seq))
@@ -242,7 +242,7 @@ def test_what_was_kept_under_another_root_is_not_used(place: Path) -> None:
     assert fold(liar.tables, KV.CLASS, "kv").state_hash == expected(KV, other)
 
 
-def test_processes_come_to_the_same(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_give_the_same_state(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_fold, "CHUNK_ENTRIES", 10)
     entries = payments(Random(1), 40)
     filler = Filler(Tables(place), "pay")
@@ -250,7 +250,7 @@ def test_processes_come_to_the_same(place: Path, monkeypatch: pytest.MonkeyPatch
     assert fold(filler.tables, WALLETS.CLASS, "pay", in_processes(2)).state_hash == expected(WALLETS, entries)
 
 
-def test_nothing_is_folded_over_an_entry_that_did_not_hold(place: Path) -> None:
+def test_an_unverified_entry_ends_the_fold(place: Path) -> None:
     made = filled(place)
     path = next(
         one
@@ -272,7 +272,7 @@ def test_tables_that_lack_a_row_are_not_folded(place: Path) -> None:
         fold(made.tables, KV.CLASS, DOORS)
 
 
-def test_a_stream_or_overlay_or_place_that_is_not_there_is_said_to_be(place: Path) -> None:
+def test_an_unknown_stream_overlay_or_place_is_unavailable(place: Path) -> None:
     made = filled(place)
     made.load()
     with pytest.raises(Unavailable, match="no stream 'windows'"):

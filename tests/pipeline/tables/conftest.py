@@ -1,4 +1,4 @@
-"""Tables that are filled, for whoever asks."""
+"""A fixture with filled tables."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def made(place: Path) -> "Place":
-    from tests.pipeline.tables.logs import filled  # not before a module has skipped where pyarrow is absent
+    from tests.pipeline.tables.logs import filled  # after the module skipped itself without pyarrow
 
     found = filled(place)
     found.load()

@@ -1,4 +1,4 @@
-"""Logs that say something, and the tables made of them."""
+"""Logs with readable events, and their tables."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ def begun(
 
 
 def filled(folder: Path, count: int = 20, **given: Any) -> Place:
-    """A log with events of two kinds, and two entries that are none."""
+    """A log with events of two kinds, and two entries without a readable event."""
     made = begun(folder, **given)
     made.log.say(writes(count))
     made.log.say((OTHERS, recorded(number)) for number in range(count))
@@ -69,7 +69,7 @@ def filled(folder: Path, count: int = 20, **given: Any) -> Place:
 
 
 def contents(root: Path, table: Table) -> list[dict[str, Any]]:
-    """A table as pyarrow reads it without us, in the order of the log."""
+    """A table as read by pyarrow alone, in log order."""
     import pyarrow.dataset as ds
 
     if not (root / table).exists():

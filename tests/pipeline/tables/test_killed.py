@@ -1,4 +1,4 @@
-"""Streams that are killed, again and again; and a whole run of Spark gone through for key material. Minutes."""
+"""Streams that are killed repeatedly, and a search for key material in a whole Spark run. Takes minutes."""
 
 import os
 import random
@@ -39,13 +39,13 @@ def streaming(made: Place, *more: str) -> "subprocess.Popen[str]":
     )
 
 
-def test_a_stream_that_is_killed_has_every_entry_once_for_spark_and_for_pyarrow(place: Path) -> None:
+def test_after_kills_of_a_stream_spark_and_pyarrow_see_every_entry_once(place: Path) -> None:
     made, chance = filled(place), random.Random(6)
     for number in range(4):
         process = streaming(made, "--every", "0.1")
         assert process.stdout
         for _ in range(chance.randrange(1, 4)):
-            assert process.stdout.readline()  # a batch is in the tables, and Spark may not know yet
+            assert process.stdout.readline()  # a batch is in the tables, and Spark may not have recorded it yet
             made.log.say(writes(3, 100 * number))
             made.log.say((OTHERS, recorded(one)) for one in range(2))
         os.killpg(process.pid, signal.SIGKILL)
@@ -115,6 +115,6 @@ def test_no_key_is_in_a_plan_a_log_an_event_or_an_error_of_spark(place: Path) ->
         assert leaks(data, secrets) == [], where
 
 
-def test_the_measurement_of_folds_keeps_its_promises() -> None:
+def test_the_fold_benchmark_keeps_its_bounds() -> None:
     report = measure(events=60_000, wallets=3_000)
     assert report.kept

@@ -1,4 +1,4 @@
-"""Tables say what the log says: each entry once, whatever was run how often, and whenever it died."""
+"""Tables contain each entry of the log once, however often a load ran or crashed."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 from bench.big_log import BigLog
 from bench.sealed_log import SealedLog
 from tests.pipeline.damage import flip, frames
-from tests.pipeline.tables.dying import DyingDisk
+from tests.pipeline.tables.crashing_disk import DyingDisk
 from tests.pipeline.tables.logs import DOORS, OTHERS, Place, begun, contents, everything, filled, recorded, writes
 from veen.core import Malformed, Unavailable, Unverified
 from veen.pipeline import select
@@ -63,7 +63,7 @@ def test_entries_have_no_payload(place: Path) -> None:
     assert "body" not in contents(made.tables.root, Table.ENTRIES)[0]
 
 
-def test_without_a_key_entries_are_sealed_and_still_there(place: Path) -> None:
+def test_without_a_key_entries_are_in_quarantine_as_sealed(place: Path) -> None:
     made = filled(place)
     load(made.tables, made.selection, Keys())
     found = everything(made.tables.root)
@@ -74,7 +74,7 @@ def test_without_a_key_entries_are_sealed_and_still_there(place: Path) -> None:
     )
 
 
-def test_running_again_changes_nothing_and_what_came_is_added(place: Path) -> None:
+def test_a_repeated_load_changes_nothing_and_adds_new_entries(place: Path) -> None:
     made = filled(place)
     made.load()
     before = everything(made.tables.root)
@@ -88,7 +88,7 @@ def test_running_again_changes_nothing_and_what_came_is_added(place: Path) -> No
     assert everything(made.tables.root) == after
 
 
-def test_in_steps_or_at_once_and_on_any_number_of_processes_the_tables_are_the_same(place: Path) -> None:
+def test_the_tables_do_not_depend_on_steps_or_number_of_processes(place: Path) -> None:
     made = filled(place)
     for last in (3, 11, None):
         load(made.tables, select(made.log.folders.root, seq_max=last), made.keys)
@@ -97,7 +97,7 @@ def test_in_steps_or_at_once_and_on_any_number_of_processes_the_tables_are_the_s
     assert everything(whole.root) == everything(made.tables.root)
 
 
-def test_days_are_folders(place: Path) -> None:
+def test_each_day_has_a_folder(place: Path) -> None:
     made = begun(place, per_sec=1)
     made.log._born = 1_700_006_395  # five seconds before midnight
     made.log.say(writes(10))
@@ -106,7 +106,7 @@ def test_days_are_folders(place: Path) -> None:
     assert found == [("2023-11-14", n) for n in range(1, 6)] + [("2023-11-15", n) for n in range(6, 11)]
 
 
-def test_a_damaged_entry_is_in_quarantine_with_what_failed_and_the_rest_is_not(place: Path) -> None:
+def test_only_the_damaged_entry_is_in_quarantine_with_its_fault(place: Path) -> None:
     made = filled(place)
     path = next(
         path for path in sorted(made.log.folders.root.glob("log/chunk-*-0*[0-9].log")) if "000000008" in path.name
@@ -120,7 +120,7 @@ def test_a_damaged_entry_is_in_quarantine_with_what_failed_and_the_rest_is_not(p
     assert len(found["entries"]) == 41
 
 
-def test_entries_that_cannot_be_reached_are_in_quarantine_one_by_one(place: Path) -> None:
+def test_unreadable_entries_are_in_quarantine_one_by_one(place: Path) -> None:
     made = filled(place)
     path = next(
         path for path in sorted(made.log.folders.root.glob("log/chunk-*-0*[0-9].log")) if "000000008" in path.name
@@ -134,7 +134,7 @@ def test_entries_that_cannot_be_reached_are_in_quarantine_one_by_one(place: Path
     assert len(found["entries"]) == 36
 
 
-def test_another_history_is_refused(place: Path) -> None:
+def test_another_history_is_rejected(place: Path) -> None:
     made = filled(place)
     made.load()
     other = place / "other"
@@ -156,7 +156,7 @@ def begun_again(made: Place, other: Path) -> SealedLog:
     return copied
 
 
-def test_a_log_that_ends_before_the_tables_do_is_refused(place: Path) -> None:
+def test_a_log_that_ends_before_the_tables_is_rejected(place: Path) -> None:
     made = filled(place)
     older = place / "older"
     shutil.copytree(made.log.folders.root, older)
@@ -173,14 +173,14 @@ def test_two_copies_of_a_log_are_one_log(place: Path) -> None:
     assert len(contents(made.tables.root, Table.ENTRIES)) == 42
 
 
-def test_labels_of_no_known_stream_go_by_their_hex(place: Path) -> None:
+def test_labels_without_a_known_stream_are_named_by_their_hex(place: Path) -> None:
     log = BigLog(place / "hub", streams=1)
     log.grow(3)
     load(Tables(place / "tables"), select(place / "hub"), Keys())
     assert places(contents(place / "tables", Table.QUARANTINE)) == [(log.labels[0].hex(), n) for n in (1, 2, 3)]
 
 
-def test_whenever_a_commit_dies_the_next_run_gives_the_same_tables(place: Path) -> None:
+def test_after_a_crash_in_a_commit_the_next_run_gives_the_same_tables(place: Path) -> None:
     made = filled(place)
     load(Tables(place / "whole"), made.selection, made.keys)
     whole, died = everything(place / "whole"), 0
@@ -198,7 +198,7 @@ def test_whenever_a_commit_dies_the_next_run_gives_the_same_tables(place: Path) 
     assert died > 8
 
 
-def test_a_writer_that_is_killed_leaves_nothing_undone(place: Path) -> None:
+def test_the_commit_of_a_killed_writer_is_finished_by_the_next(place: Path) -> None:
     made = filled(place)
     code = (
         "import os, sys\n"
@@ -217,22 +217,22 @@ def test_a_writer_that_is_killed_leaves_nothing_undone(place: Path) -> None:
     command = [sys.executable, "-c", code, str(made.tables.root), str(made.log.folders.root), *made.keys.references]
     assert subprocess.run(command, check=False, env=dict(os.environ)).returncode == -9
     assert not (made.tables.root / "entries").exists()
-    assert made.load().entries == 0  # the intent was there: it happened now
+    assert made.load().entries == 0  # the intent was written, so this run finished the commit
     assert len(contents(made.tables.root, Table.ENTRIES)) == 42
 
 
-def test_two_writers_do_not_meet(place: Path) -> None:
+def test_a_second_writer_is_busy(place: Path) -> None:
     made = filled(place)
     with made.tables.writing(), pytest.raises(Unavailable, match="in use by process"):
         made.load()
 
 
-def test_tables_that_are_not_there_say_how_to_make_them(place: Path) -> None:
+def test_missing_tables_give_a_hint_how_to_create_them(place: Path) -> None:
     with pytest.raises(Unavailable, match="create them with veen pipeline run"):
         Tables(place / "none").view()
 
 
-def test_a_commit_that_went_missing_is_noticed(place: Path) -> None:
+def test_a_missing_commit_is_noticed(place: Path) -> None:
     made = filled(place)
     for count in (1, 2, 3):
         made.log.say(writes(count))
@@ -243,7 +243,7 @@ def test_a_commit_that_went_missing_is_noticed(place: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/tables", "gs://b", "file:///tmp/tables", "hdfs://host:9000/x", "s3://"])
-def test_tables_at_a_url_are_refused_and_nothing_is_made(
+def test_a_url_for_tables_is_rejected_and_nothing_is_created(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -256,7 +256,7 @@ def test_tables_at_a_url_are_refused_and_nothing_is_made(
     assert Tables(tmp_path / "a:b" / "c:").exist is False
 
 
-def test_a_log_that_lost_its_end_is_not_taken_for_all_there_is(place: Path) -> None:
+def test_a_log_that_lost_its_end_is_not_loaded_as_complete(place: Path) -> None:
     made = begun(place, streams=(DOORS,))
     made.log.say(writes(9))
     for path in made.log.folders.log.glob("*-open.log"):

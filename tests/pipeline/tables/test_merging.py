@@ -1,4 +1,4 @@
-"""Several files merged in ranges are, byte for byte, what sorting all of their rows at once would give."""
+"""Merging files in ranges gives byte for byte the file of sorting all rows at once."""
 
 import random
 from hashlib import sha256
@@ -13,7 +13,7 @@ from veen.pipeline.tables import layout
 from veen.pipeline.tables.layout import Table
 from veen.pipeline.tables.merging import merged
 
-LONG = "x" * 5_000  # so long that a row group does not say it
+LONG = "x" * 5_000  # too long for statistics of a row group
 SUBJECTS: dict[str, list[str | None]] = {
     "many": [f"user:{number:05}" for number in range(3_000)],
     "one": ["robot"],
@@ -24,7 +24,7 @@ SUBJECTS: dict[str, list[str | None]] = {
 
 
 def rows_of(chance: random.Random, first: int, count: int, subjects: list[str | None]) -> "pa.Table":
-    """Events as a run over a log leaves them, of which nothing but the order matters."""
+    """Events as a load leaves them; only the order matters."""
     made = []
     for seq in range(first, first + count):
         named = {
@@ -52,7 +52,7 @@ def test_events_are_merged_as_if_all_had_been_sorted_at_once(kind: str, slice_ro
     assert merged(Table.EVENTS, files, slice_rows) == at_once
 
 
-def test_other_rows_follow_on_each_other() -> None:
+def test_other_rows_are_concatenated() -> None:
     names = layout.COLUMNS[Table.QUARANTINE]
     rows = [
         layout.arrow(

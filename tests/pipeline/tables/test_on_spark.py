@@ -1,4 +1,4 @@
-"""The same tables, made by Spark, at once and as entries come; and keys stay where they are."""
+"""Tables made by Spark, at once and by streaming, equal those of one process; keys are never sent."""
 
 import base64
 import pickle
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 
 def spellings(secret: bytes) -> list[bytes]:
-    """How a key might show up in a text."""
+    """The encodings in which a key might appear in a text."""
     hexed = secret.hex().encode()
     plain = [base64.b64encode(secret)[:-2], base64.urlsafe_b64encode(secret)[:-2], repr(secret)[2:-1].encode()]
     shifted = [base64.b64encode(bytes(by) + secret)[4:-4] for by in (1, 2)]
@@ -35,17 +35,19 @@ def leaks(text: bytes, secrets: list[bytes]) -> list[bytes]:
     return [form for secret in secrets for form in spellings(secret) if form in text]
 
 
-def test_spark_makes_the_tables_that_one_process_makes_and_tells_how_far_it_is(
-    spark: "SparkSession", place: Path
-) -> None:
+def test_spark_makes_the_same_tables_as_one_process_and_reports_progress(spark: "SparkSession", place: Path) -> None:
     made = filled(place)
     made.load()
-    told: list[tuple[int, int]] = []
+    reports: list[tuple[int, int]] = []
     load(
-        Tables(place / "spark"), made.selection, made.keys, jobs.on_spark(spark), progress=lambda *far: told.append(far)
+        Tables(place / "spark"),
+        made.selection,
+        made.keys,
+        jobs.on_spark(spark),
+        progress=lambda *args: reports.append(args),
     )
     assert everything(place / "spark") == everything(made.tables.root)
-    assert told[-1][0] == told[-1][1] > 0
+    assert reports[-1][0] == reports[-1][1] > 0
 
 
 def test_spark_reads_the_tables_as_pyarrow_does(spark: "SparkSession", place: Path) -> None:
@@ -57,14 +59,14 @@ def test_spark_reads_the_tables_as_pyarrow_does(spark: "SparkSession", place: Pa
         assert seen == {(row["stream"], row["day"], row["stream_seq"]) for row in rows}
 
 
-def test_a_growing_log_is_followed_in_batches_each_entry_once(spark: "SparkSession", place: Path) -> None:
+def test_a_growing_log_is_streamed_in_batches_with_each_entry_once(spark: "SparkSession", place: Path) -> None:
     made = filled(place)
     spans: list[int] = []
 
     def run(root: Path) -> None:
         selection = select(made.log.folders.root, max_entries=15)
         query = follow(
-            Tables(root), selection, made.keys, spark, once=True, told=lambda found: spans.append(len(found))
+            Tables(root), selection, made.keys, spark, once=True, on_batch=lambda found: spans.append(len(found))
         )
         query.awaitTermination()
 
@@ -73,13 +75,13 @@ def test_a_growing_log_is_followed_in_batches_each_entry_once(spark: "SparkSessi
     made.load()
     made.log.say(writes(5, 50))
     made.log.say((OTHERS, recorded(number)) for number in range(4))
-    run(made.tables.root)  # one kind of writer goes on where the other was, and Spark knows nothing of it
+    run(made.tables.root)  # a batch load continues where the stream stopped, without Spark's checkpoint
     load(Tables(place / "followed"), made.selection, made.keys)
     assert everything(place / "followed") == everything(made.tables.root)
     assert len(everything(place / "followed")["entries"]) == 51
 
 
-def test_a_failure_in_a_worker_is_an_error_of_ours(spark: "SparkSession", place: Path) -> None:
+def test_a_failure_in_a_worker_is_raised_as_a_veen_error(spark: "SparkSession", place: Path) -> None:
     made = filled(place)
     gone = Keys((str(place / "gone.key"),))
     (place / "gone.key").write_bytes(b"x")
@@ -94,7 +96,7 @@ def _fails(job: int) -> bytes:
     raise Unverified("job", "for a reason")
 
 
-def test_jobs_come_back_in_order_also_from_processes(spark: "SparkSession") -> None:
+def test_results_are_in_job_order_also_from_processes(spark: "SparkSession") -> None:
     expected = [b"%d" % number for number in range(5)]
     for run in (jobs.run_inline, jobs.in_processes(2), jobs.on_spark(spark)):
         assert run(_shown, range(5)) == expected
@@ -108,10 +110,10 @@ def _shown(job: int) -> bytes:
     return b"%d" % job
 
 
-def test_what_is_sent_to_workers_and_planned_has_no_key_in_it(spark: "SparkSession", place: Path) -> None:
+def test_jobs_and_plans_contain_no_key(spark: "SparkSession", place: Path) -> None:
     made = filled(place)
     secrets = [key.secret for key in made.log.keys.values()]
-    assert made.keys.key(naming.stream_id(DOORS)) is not None  # read, and kept nowhere that is sent
+    assert made.keys.key(naming.stream_id(DOORS)) is not None  # cached in this process, but in nothing that is sent
     tasks = read_plan.plan(made.selection)
     job = TableLoad(tasks[0], bytes(32), (LabelStream(bytes(32), DOORS, naming.stream_id(DOORS)),), made.keys, "folder")
     batch = TableBatch(job.streams, (), made.keys, "folder")

@@ -1,4 +1,4 @@
-"""The page about tables says what is so."""
+"""The blocks of docs/tables.md run, and the page is complete."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tables that are filled little by little stay in few files, whoever writes and reads meanwhile."""
+"""Tables that are filled in small steps stay in few files, while others write and read."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 import pyarrow.parquet
 
 from bench.entry_tables import Filler
-from tests.pipeline.tables.dying import deaths
+from tests.pipeline.tables.crashing_disk import deaths
 from tests.pipeline.tables.logs import OTHERS, Place, begun, everything, recorded, writes
 from tests.pipeline.tables.test_verify import changed, rewrite
 from veen.client.durable import Busy
@@ -29,7 +29,7 @@ J = TypeVar("J")
 
 
 def ref(first: int, last: int, day: str = "2030-01-31", table: Table = Table.EVENTS) -> FileRef:
-    """A file of these entries, of which nothing but the numbers matters here."""
+    """A file reference; only the numbers matter here."""
     path = f"{table}/{day}/{first}-{last}"
     return FileRef(table, path, OTHERS, day, b"label", first, last, last - first + 1, 0, b"")
 
@@ -39,7 +39,7 @@ def listing(*files: FileRef) -> TablesView:
 
 
 def merged(view: TablesView) -> int:
-    """Merge what is due, as `tidy` does with real files; how many rows were written again."""
+    """Merge what is due, as `tidy` does with real files; returns the number of rewritten rows."""
     written = 0
     for run in due(view, 10_000):
         for file in run:
@@ -51,7 +51,7 @@ def merged(view: TablesView) -> int:
 
 
 @pytest.mark.parametrize("step", [1, 7, 100])
-def test_however_often_something_comes_in_files_are_few_and_rows_are_written_again_rarely(step: int) -> None:
+def test_files_stay_few_and_rows_are_rarely_rewritten_however_many_commits(step: int) -> None:
     view, written, most = TablesView(), 0, 0
     for first in range(1, 6_000, step):
         one = ref(first, first + step - 1)
@@ -63,7 +63,7 @@ def test_however_often_something_comes_in_files_are_few_and_rows_are_written_aga
     assert due(view, 10_000) == []
 
 
-def test_what_is_merged_are_neighbours_of_one_table_day_and_label() -> None:
+def test_only_neighbours_of_one_table_day_and_label_are_merged() -> None:
     today = [ref(1, 10), ref(11, 20), ref(21, 30)]
     before, entries = ref(1, 10, "2030-01-30"), ref(1, 30, table=Table.ENTRIES)
     assert due(listing(before, entries, *today)) == [tuple(today)]
@@ -71,17 +71,17 @@ def test_what_is_merged_are_neighbours_of_one_table_day_and_label() -> None:
 
 
 @pytest.mark.parametrize(("rows", "together"), [(OUTWEIGHS * 10, True), (OUTWEIGHS * 10 + 1, False)])
-def test_a_file_that_outweighs_what_came_after_it_is_left_alone(rows: int, together: bool) -> None:
+def test_a_file_much_larger_than_all_later_ones_is_not_merged(rows: int, together: bool) -> None:
     assert bool(due(listing(ref(1, rows), ref(rows + 1, rows + 10)))) == together
 
 
-def test_no_file_gets_longer_than_it_may() -> None:
+def test_no_merged_file_exceeds_the_row_limit() -> None:
     files = [ref(first, first + 39) for first in range(1, 400, 40)]
     assert [sum(file.rows for file in run) for run in due(listing(*files), 100)] == [80] * 5
     assert due(listing(ref(1, 60), ref(61, 101)), 100) == []
 
 
-def test_tidying_changes_no_row_and_leaves_nothing_due(made: Place) -> None:
+def test_tidying_changes_no_row_and_leaves_no_merge_due(made: Place) -> None:
     for number in range(6):
         made.log.say(writes(3, 100 * number))
         made.load()
@@ -98,8 +98,8 @@ def test_tidying_changes_no_row_and_leaves_nothing_due(made: Place) -> None:
     assert made.load().entries == 2
 
 
-def test_many_commits_become_one_that_lists_all(place: Path) -> None:
-    """Of as many days, so that there is nothing to merge."""
+def test_many_commits_become_one_base_commit(place: Path) -> None:
+    """Each entry is of another day, so that there are no files to merge."""
     tables, label = Tables(place / "tables"), sha256(b"label").digest()
     filler = Filler(tables, OTHERS)
     for seq in range(1, MAX_COMMITS + 1):
@@ -111,7 +111,7 @@ def test_many_commits_become_one_that_lists_all(place: Path) -> None:
     assert list(check_files(tables.root, tables.view())) == []
 
 
-def test_whenever_tidying_dies_the_rows_are_the_same(made: Place, place: Path) -> None:
+def test_a_crash_while_tidying_changes_no_row(made: Place, place: Path) -> None:
     for number in range(3):
         made.log.say(writes(6, 100 * number))
         made.load()
@@ -128,8 +128,8 @@ def test_whenever_tidying_dies_the_rows_are_the_same(made: Place, place: Path) -
     assert died > 4
 
 
-def test_the_files_of_the_commits_have_each_row_once_whenever_merging_dies(made: Place, place: Path) -> None:
-    """Files that are merely listed do not: for a moment, merged files stand beside those they were made of."""
+def test_after_a_crash_in_a_merge_the_committed_files_have_each_row_once(made: Place, place: Path) -> None:
+    """A listing of the folder does not have that: merged files and their sources exist together for a moment."""
     several(made)
     rows, listed = len(everything(made.tables.root)["entries"]), set()
     for copied in deaths(made.tables.root, place, compact):
@@ -140,7 +140,7 @@ def test_the_files_of_the_commits_have_each_row_once_whenever_merging_dies(made:
 
 
 class Interrupted(Tables):
-    """Between its list of commits and its look at them, all of them are made into one; once."""
+    """Replaces all commits by one, once, between listing and reading them."""
 
     whole = False
 
@@ -152,7 +152,7 @@ class Interrupted(Tables):
         return found
 
 
-def test_commits_that_are_forgotten_while_they_are_read_are_read_again(made: Place) -> None:
+def test_commits_removed_while_they_are_read_are_read_again(made: Place) -> None:
     several(made)
     found = Interrupted(made.tables.root).view()
     assert found.files == made.tables.view().files
@@ -160,7 +160,7 @@ def test_commits_that_are_forgotten_while_they_are_read_are_read_again(made: Pla
 
 
 class Meanwhile:
-    """Does jobs here, and something else between two of them, once."""
+    """Runs jobs inline, and calls something else between two of them, once."""
 
     def __init__(self, something: Callable[[], object]) -> None:
         self._something = something
@@ -178,7 +178,7 @@ def several(made: Place) -> None:
         made.load()
 
 
-def test_entries_come_in_while_files_are_merged(made: Place) -> None:
+def test_entries_are_loaded_while_files_are_merged(made: Place) -> None:
     several(made)
 
     def come_in() -> None:
@@ -190,7 +190,7 @@ def test_entries_come_in_while_files_are_merged(made: Place) -> None:
     assert verify(made.tables, made.selection, made.keys).problems == []
 
 
-def test_two_do_not_merge_at_once(made: Place) -> None:
+def test_a_second_merge_is_busy(made: Place) -> None:
     several(made)
 
     def try_it() -> None:
@@ -202,20 +202,20 @@ def test_two_do_not_merge_at_once(made: Place) -> None:
     assert due(made.tables.view()) == []
 
 
-def test_tidying_does_not_cover_up_damage(made: Place) -> None:
+def test_tidying_refuses_damaged_files(made: Place) -> None:
     several(made)
     rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
     with pytest.raises(Unverified, match="its bytes differ from those committed"):
         tidy(made.tables)
 
 
-def test_whoever_asks_while_files_are_merged_has_every_event_once(place: Path) -> None:
+def test_a_query_during_a_merge_sees_every_event_once(place: Path) -> None:
     made = begun(place, streams=(OTHERS,))
     made.log.say((OTHERS, recorded(number)) for number in range(4))
     made.load()
     tables, over, found, failed = made.tables, threading.Event(), [0], list[BaseException]()
 
-    def look() -> None:
+    def query_repeatedly() -> None:
         engine = Engine(tables.root)
         try:
             while not over.is_set():
@@ -223,16 +223,16 @@ def test_whoever_asks_while_files_are_merged_has_every_event_once(place: Path) -
                 assert [row["hub_commit_seq"] for row in rows] == list(range(1, len(rows) + 1))
                 assert len(rows) >= found[-1]
                 found.append(len(rows))
-        except BaseException as error:  # noqa: BLE001  told to the test, below
+        except BaseException as error:  # noqa: BLE001 # asserted below
             failed.append(error)
 
-    looking = threading.Thread(target=look)
-    looking.start()
+    reader = threading.Thread(target=query_repeatedly)
+    reader.start()
     for number in range(40):
         made.log.say([(OTHERS, recorded(number))])
         made.load()
         tidy(tables)
     over.set()
-    looking.join()
+    reader.join()
     assert failed == []
     assert len(found) > 10

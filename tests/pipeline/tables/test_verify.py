@@ -1,4 +1,4 @@
-"""A table that is not what the log says is told from one that is: every change, and where it is."""
+"""Verification of tables finds every difference from the log, and its place."""
 
 import shutil
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
-from tests.pipeline.tables.dying import deaths
+from tests.pipeline.tables.crashing_disk import deaths
 from tests.pipeline.tables.logs import DOORS, OTHERS, Place, everything, writes
 from veen.client.stream_keys import ReaderKey
 from veen.core import DhKey, Mmr, Unverified, naming
@@ -28,7 +28,7 @@ Change = Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
 
 
 def rewrite(made: Place, table: Table, change: Change, *, cover: bool = True) -> FileRef:
-    """Change the rows of one file, and with `cover` what the commit says of it, as one who hides would."""
+    """Change the rows of one file; with `cover`, also its hash in the commit, as an attacker would."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -65,7 +65,7 @@ def doubled(at: int) -> Change:
     return lambda rows: [row for row in rows for _ in range(2 if row["stream_seq"] == at else 1)]
 
 
-def test_tables_of_a_sound_log_are_what_the_hub_signed(made: Place) -> None:
+def test_tables_of_a_sound_log_match_the_signed_roots(made: Place) -> None:
     for keys in (None, made.keys):
         found = verify(made.tables, made.selection, keys)
         assert (found.problems, found.entries, found.events, found.quarantined) == ([], 42, 40, 2)
@@ -86,14 +86,14 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize(("change", "expected"), ENTRIES)
-def test_a_row_of_entries_that_was_changed_removed_or_added_is_found(
+def test_a_changed_removed_or_added_row_of_entries_is_found(
     made: Place, change: Change, expected: tuple[int, str]
 ) -> None:
     rewrite(made, Table.ENTRIES, change)
     assert ("entries", *expected) in problems(made)
 
 
-def test_rows_that_were_forged_to_fit_each_other_do_not_come_to_the_root_that_was_signed(made: Place) -> None:
+def test_consistently_forged_rows_do_not_yield_the_signed_root(made: Place) -> None:
     profile_id = made.log.hub_metadata.profile.profile_id()
 
     def forge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -109,7 +109,7 @@ def test_rows_that_were_forged_to_fit_each_other_do_not_come_to_the_root_that_wa
     assert "its rows do not yield the root that the hub signed" in [one[2] for one in problems(made)]
 
 
-def test_one_changed_row_is_one_problem_of_entries(made: Place) -> None:
+def test_one_changed_row_of_entries_is_one_problem(made: Place) -> None:
     rewrite(made, Table.ENTRIES, changed(5, client_seq=9))
     assert [one for one in problems(made) if one[0] == "entries"] == [
         ("entries", 5, "the row differs from the entry in the log")
@@ -126,28 +126,28 @@ def test_one_changed_row_is_one_problem_of_entries(made: Place) -> None:
         (changed(5, stream_seq=6), ("events", 6, "an extra row")),
     ],
 )
-def test_a_row_of_events_that_was_changed_removed_or_added_is_found(
+def test_a_changed_removed_or_added_row_of_events_is_found(
     made: Place, change: Change, expected: tuple[str, int, str]
 ) -> None:
     rewrite(made, Table.EVENTS, change)
     assert expected in problems(made)
 
 
-def test_what_an_event_says_is_held_against_the_log_with_the_keys(made: Place) -> None:
+def test_with_keys_the_content_of_events_is_compared_with_the_log(made: Place) -> None:
     rewrite(made, Table.EVENTS, changed(5, event='{"key":"00"}', subject_id="me"))
     assert problems(made) == []
     assert problems(made, keys=True) == [("events", 5, "the row differs from the decoded entry in: subject_id, event")]
 
 
 def another_key(place: Path, name: str = DOORS) -> Keys:
-    """Of someone who made a key for a stream of the same name, and no entry is sealed for it."""
+    """A key for a stream of the same name that no entry is sealed for."""
     path = place / "another.key"
     path.write_bytes(ReaderKey(name, b"\x07" * 32).encode())
     path.chmod(0o600)
     return Keys((str(path),))
 
 
-def test_what_the_keys_do_not_open_is_told_as_unopened_and_not_as_changed(made: Place, place: Path) -> None:
+def test_a_stream_that_the_keys_do_not_open_is_unopened_and_not_a_problem(made: Place, place: Path) -> None:
     for keys, streams in ((Keys(made.keys.references[:1]), {OTHERS}), (another_key(place), {DOORS, OTHERS})):
         found = verify(made.tables, made.selection, keys)
         assert found.problems == []
@@ -155,14 +155,14 @@ def test_what_the_keys_do_not_open_is_told_as_unopened_and_not_as_changed(made: 
     assert verify(made.tables, made.selection, made.keys).unopened == []
 
 
-def test_what_an_event_says_is_found_changed_beside_a_stream_that_stays_closed(made: Place) -> None:
+def test_a_changed_event_is_found_next_to_a_stream_without_key(made: Place) -> None:
     rewrite(made, Table.EVENTS, changed(5, event="{}"))
     assert DOORS in made.tables.view().of(Table.EVENTS)[0].path
     found = verify(made.tables, made.selection, Keys(made.keys.references[:1]))
     assert [one.stream_seq for one in found.problems] == [5]
 
 
-def test_an_entry_that_does_not_open_among_those_that_do_is_held_against_its_row(made: Place) -> None:
+def test_a_single_entry_that_does_not_open_is_compared_with_its_row(made: Place) -> None:
     right = made.log.keys[DOORS]
     made.log.keys[DOORS] = DhKey(b"\x09" * 32)
     made.log.say(writes(1))
@@ -174,19 +174,19 @@ def test_an_entry_that_does_not_open_among_those_that_do_is_held_against_its_row
     assert problems(made, keys=True) == [("quarantine", 23, "the row differs from the decoded entry in: reason")]
 
 
-def test_tables_that_were_made_without_a_key_say_so_to_one_who_has_it(made: Place, place: Path) -> None:
+def test_tables_made_without_a_key_are_reported_when_the_key_is_given(made: Place, place: Path) -> None:
     closed = Tables(place / "closed")
     load(closed, made.selection, Keys())
-    told = {one.what for one in verify(closed, made.selection, made.keys).problems}
-    assert told == {"the entry opens with these keys; rebuild the tables to decode it"}
+    found = {one.what for one in verify(closed, made.selection, made.keys).problems}
+    assert found == {"the entry opens with these keys; rebuild the tables to decode it"}
 
 
-def test_a_file_whose_bytes_changed_is_found_without_a_word_of_the_log(made: Place) -> None:
+def test_a_file_with_changed_bytes_is_found_without_the_log(made: Place) -> None:
     rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
     assert problems(made) == [("events", None, "its bytes differ from those committed")]
 
 
-def test_a_file_that_is_missing_or_was_added_is_found(made: Place) -> None:
+def test_a_missing_or_added_file_is_found(made: Place) -> None:
     one, *_ = made.tables.view().of(Table.QUARANTINE)
     path = made.tables.root / one.path
     path.rename(path.with_name("f" * 8 + ".parquet"))
@@ -195,14 +195,14 @@ def test_a_file_that_is_missing_or_was_added_is_found(made: Place) -> None:
     assert ("quarantine", None, "the file belongs to no commit") in found
 
 
-def test_tables_that_claim_another_root_are_found(made: Place) -> None:
+def test_tables_with_another_root_are_found(made: Place) -> None:
     listed = made.tables.own / "commits" / "00000001.json"
     commit = Commit.decode(listed.read_bytes())
     listed.write_bytes(replace(commit, spans=tuple(replace(one, mmr_root=bytes(32)) for one in commit.spans)).encode())
     assert [one[2] for one in problems(made)] == ["the root in the tables differs from the hub's"] * 2
 
 
-def test_a_log_that_lacks_what_the_tables_have_is_told(made: Place, place: Path) -> None:
+def test_a_log_that_ends_before_the_tables_is_reported(made: Place, place: Path) -> None:
     shutil.copytree(made.log.folders.root, place / "older")
     made.log.say(writes(3))
     made.load()
@@ -224,7 +224,7 @@ def test_compacting_changes_no_row_and_leaves_few_files(made: Place) -> None:
     assert made.load().entries == 2
 
 
-def test_whenever_compacting_dies_the_rows_are_the_same(made: Place, place: Path) -> None:
+def test_a_crash_while_compacting_changes_no_row(made: Place, place: Path) -> None:
     for number in range(2):
         made.log.say(writes(3, 100 * number))
         made.load()
@@ -240,7 +240,7 @@ def test_whenever_compacting_dies_the_rows_are_the_same(made: Place, place: Path
     assert died > 4
 
 
-def test_compacting_does_not_cover_up_damage(made: Place) -> None:
+def test_compacting_refuses_damaged_files(made: Place) -> None:
     made.log.say(writes(3))
     made.load()
     rewrite(made, Table.EVENTS, changed(5, event="{}"), cover=False)
@@ -248,7 +248,7 @@ def test_compacting_does_not_cover_up_damage(made: Place) -> None:
         compact(made.tables)
 
 
-def test_a_commit_is_read_as_it_was_written(made: Place) -> None:
+def test_a_commit_survives_encoding(made: Place) -> None:
     data = (made.tables.own / "commits" / "00000001.json").read_bytes()
     assert Commit.decode(data).encode() == data
     with pytest.raises(Exception, match="it is not a commit of this version"):

@@ -118,7 +118,9 @@ def stream(
     spark = asked.begin()
     try:
         selection = asked.selection(source, max_entries=max_entries)
-        query = follow(tables, selection, asked.keys(), spark, once=once, every_sec=every, told=_tell(asked.as_json))
+        query = follow(
+            tables, selection, asked.keys(), spark, once=once, every_sec=every, on_batch=_tell(asked.as_json)
+        )
         try:
             query.awaitTermination()
         except KeyboardInterrupt:

@@ -37,7 +37,7 @@ def checkpoint(
     With --watch they are made by time and by volume, as veen recorder init set it up.
     """
     from veen.recorder import CheckpointFolder, make
-    from veen.recorder.checkpoint_scheduler import keep_making
+    from veen.recorder.checkpoint_scheduler import make_when_due
 
     async def work(client: "Client") -> None:
         kept = CheckpointFolder(folder) if folder else CheckpointFolder.of(client)
@@ -45,7 +45,7 @@ def checkpoint(
             made = await make(client, kept.latest())
             _show(made, kept.add(made), asked.as_json)
             return
-        async for made in keep_making(client, kept):
+        async for made in make_when_due(client, kept):
             _show(made, kept.files()[-1], asked.as_json)
 
     at_hub(asked, work)

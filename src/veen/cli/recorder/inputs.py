@@ -113,7 +113,7 @@ def tail(
     defaults = Defaults(origin, event_type, subject)
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         state = state_file(folder, file)
-        feed = JsonLines(file, state, defaults, follow=not once, told=output.remark)
+        feed = JsonLines(file, state, defaults, follow=not once, notify=output.remark)
         Input(asked, folder).run(feed)
 
 
@@ -131,7 +131,7 @@ def pipe(asked: HubOptions, origin: Origin, subject: Subject = None, event_type:
     from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder import SpoolFeed, SpoolWriter
     from veen.recorder.normalize import Defaults
-    from veen.recorder.stdin_source import take_in
+    from veen.recorder.stdin_source import spool_lines
 
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         place = own_folder(folder, "spool", "pipe")
@@ -139,7 +139,7 @@ def pipe(asked: HubOptions, origin: Origin, subject: Subject = None, event_type:
         writer, feed = SpoolWriter(place), SpoolFeed(place, "pipe")
 
         def read() -> None:
-            take_in(sys.stdin.buffer, writer, Defaults(origin, event_type, subject))
+            spool_lines(sys.stdin.buffer, writer, Defaults(origin, event_type, subject))
             writer.close()
             feed.end()
 

@@ -95,7 +95,7 @@ def otlp(
 
     def make(writer: "SpoolWriter", refusal: "Refusal") -> "OtlpServer":
         return otlp_server.OtlpServer(
-            writer, defaults, where.host, where.port, tls=tls, refusal=refusal, told=output.remark
+            writer, defaults, where.host, where.port, tls=tls, refusal=refusal, notify=output.remark
         )
 
     _listen(asked, "otlp", defaults, make, sync=True)
@@ -161,7 +161,7 @@ def syslog(
             udp=transport != "tcp",
             tcp=transport != "udp",
             tls=tls,
-            told=output.remark,
+            notify=output.remark,
         )
 
     _listen(asked, "syslog", defaults, make, sync=False)

@@ -99,16 +99,16 @@ def advised() -> Iterator[None]:
 
 
 def _hint(message: str) -> str:
-    if "no producer of" in message:
+    if "belong to a producer of" in message:
         return "its administrator makes it one with veen recorder enrol, and veen recorder join takes that in"
     if "lets anyone write" in message:
         return "start the hub with --admission capability; --allow-open tries a recorder out without"
-    if "mapped to no stream" in message:
+    if "not mapped to a stream" in message:
         return (
             "its administrator maps it, with veen recorder map TYPE STREAM, to a stream that the producer writes to; "
             "or --type names a type that veen recorder show lists"
         )
-    if "no administrator" in message or "no producer" in message:
+    if "cannot be the administrator" in message or "cannot be a producer" in message:
         return "use an identity of its own for each: veen keygen makes one"
     return "veen recorder show tells the map, the producers and their streams"
 

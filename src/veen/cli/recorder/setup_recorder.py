@@ -99,7 +99,7 @@ def init(
     )
     _check_streams(*plan.all_streams())
 
-    async def work(client: Client) -> setup.Done:
+    async def work(client: Client) -> setup.SetupResult:
         return await setup.init(client, plan, key)
 
     done = at_hub(asked, work)
@@ -112,7 +112,7 @@ def init(
         "retention_sec": profile.retention_sec,
         "every_sec": profile.every_sec,
         "every_events": profile.every_events,
-        "said": len(done.said),
+        "said": len(done.events),
     }
     output.facts(rows, asked.as_json, {**rows, "streams": profile.streams, "types": plan.all_types()})
 
@@ -167,7 +167,7 @@ def enrol(
     from veen.cli.kit import key_files, output_files
     from veen.client.client import Client
     from veen.core import Rate
-    from veen.recorder import Kit, setup
+    from veen.recorder import ProducerKit, setup
 
     output_files.check_new(out)
     found, key = key_files.read_card(card), issuing(issuer, asked)
@@ -175,7 +175,7 @@ def enrol(
     _check_streams(*stream)
     who = setup.Enrolment(name, found, tuple(origin), tuple(stream), ttl, bound)
 
-    async def work(client: Client) -> Kit:
+    async def work(client: Client) -> ProducerKit:
         return await setup.enrol(client, who, key)
 
     kit = at_hub(asked, work)
@@ -202,9 +202,9 @@ def join(
     from veen.cli.kit import open_session
     from veen.cli.recorder.recorder_options import advised
     from veen.client import durable
-    from veen.recorder import Kit
+    from veen.recorder import ProducerKit
 
-    kit = Kit.decode(durable.read_file(file, 1 << 22))
+    kit = ProducerKit.decode(durable.read_file(file, 1 << 22))
     with advised(), open_session.open_client_dir(client, passphrase_file) as folder:
         kit.join(folder)
     streams = [one.name for one in kit.streams]

@@ -52,11 +52,11 @@ def follow(
     *,
     once: bool = False,
     every_sec: float = 1,
-    told: BatchCallback | None = None,
+    on_batch: BatchCallback | None = None,
 ) -> "StreamingQuery":
     """Start a query that loads entries as they arrive; with `once`, it loads the present ones and ends.
 
-    Over Spark Connect the server processes the batches, and `told` is not called.
+    Over Spark Connect the server processes the batches, and `on_batch` is not called.
     """
     tables_at = Tables(tables.root.resolve())
     names = dict.fromkeys((*selection.streams, *keys.names()))
@@ -69,14 +69,14 @@ def follow(
         pass  # finish an interrupted commit, and fail early if the folder is not writable
     frame = spark.readStream.format("veen").options(**selected.options()).load()
 
-    take = _batch_handler(tables_at.root, selected, keys, None if jobs.is_remote(spark) else told)
+    take = _batch_handler(tables_at.root, selected, keys, None if jobs.is_remote(spark) else on_batch)
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tables_at.own / CHECKPOINT))
     writer = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{every_sec} seconds")
     return writer.start()
 
 
 def _batch_handler(
-    root: Path, selected: Selection, keys: Keys, told: BatchCallback | None
+    root: Path, selected: Selection, keys: Keys, on_batch: BatchCallback | None
 ) -> "Callable[[DataFrame, int], None]":
     """The batch handler. Spark Connect sends it to its server, so it captures plain values only."""
 
@@ -85,8 +85,8 @@ def _batch_handler(
         made = _load_batch(tables, selected, keys, batch)
         with suppress(Busy):  # another process is merging
             tidy(tables)
-        if told is not None:
-            told(tuple(made.spans))
+        if on_batch is not None:
+            on_batch(tuple(made.spans))
 
     return take
 

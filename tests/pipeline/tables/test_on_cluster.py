@@ -1,4 +1,4 @@
-"""The same tables and the same state, from a real cluster, also when a worker dies; and over Spark Connect. Minutes."""
+"""A real cluster, also with a killed worker, and Spark Connect give the same tables and state. Takes minutes."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Place:
-    """Tables of one process, and the log they are of: enough for more tasks than a cluster has cores."""
+    """A log and its tables made by one process: enough entries for more tasks than the cluster has cores."""
     found = filled(tmp_path, count=6_000, per_sec=100, limits=Limits(max_checkpoint_interval=500))
     found.load()
     return found
@@ -30,7 +30,7 @@ def made(tmp_path: Path) -> Place:
 
 def job(made: Place, kind: str, url: str, root: Path, worker: int = 0) -> dict[str, Any]:
     given = [kind, url, str(root), str(made.log.folders.root), str(worker), *made.keys.references]
-    command = [sys.executable, "-m", "tests.pipeline.tables.elsewhere_job", *given]
+    command = [sys.executable, "-m", "tests.pipeline.tables.cluster_tables_job", *given]
     ran = subprocess.run(command, env=environment(), capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])

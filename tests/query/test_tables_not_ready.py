@@ -1,4 +1,4 @@
-"""Tables that take long to fill: who asks meanwhile is told so, and who has left is not asked for."""
+"""While tables are being filled, clients get tables_not_ready; queries of disconnected clients are dropped."""
 
 import asyncio
 import socket
@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from plumbing.http import HttpServer
-from tests.query.query_fixture import PATIENCE_S, Office, asking
+from tests.query.query_fixture import PATIENCE_S, QuerySetup, asking
 from veen.client.client import Client
 from veen.core import Unavailable, canonical_json
 from veen.query.audit_events import REQUESTS, requests
@@ -29,7 +29,7 @@ from veen.query.table_refresh import SharedRounds
 class Filling:
     """A service whose tables are being filled until `ready` is set."""
 
-    own: Office
+    own: QuerySetup
     client: Client
     server: HttpServer
     app: QueryApp
@@ -45,7 +45,7 @@ class Filling:
 
 
 @asynccontextmanager
-async def filling(own: Office, limits: QueryLimits) -> AsyncIterator[Filling]:
+async def filling(own: QuerySetup, limits: QueryLimits) -> AsyncIterator[Filling]:
     begun, ready = threading.Event(), threading.Event()
 
     def fill(epochs: object) -> None:
@@ -76,7 +76,7 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_who_asks_meanwhile_is_told_how_far_it_is(own: Office) -> None:
+def test_a_query_while_tables_are_filled_gets_the_progress(own: QuerySetup) -> None:
     async def run() -> None:
         async with filling(own, QueryLimits(fill_wait_s=0)) as at:
             answer = await at.submit()
@@ -89,7 +89,7 @@ def test_who_asks_meanwhile_is_told_how_far_it_is(own: Office) -> None:
     asyncio.run(run())
 
 
-def test_who_can_wait_is_answered_once_they_are_filled(own: Office) -> None:
+def test_a_waiting_query_is_answered_once_tables_are_filled(own: QuerySetup) -> None:
     async def run() -> None:
         async with filling(own, QueryLimits(fill_wait_s=PATIENCE_S)) as at:
             asked = asyncio.create_task(at.submit())
@@ -101,7 +101,7 @@ def test_who_can_wait_is_answered_once_they_are_filled(own: Office) -> None:
     asyncio.run(run())
 
 
-def test_of_one_who_left_before_it_was_recorded_nothing_is(own: Office) -> None:
+def test_the_query_of_a_disconnected_client_is_not_recorded(own: QuerySetup) -> None:
     async def run() -> None:
         async with filling(own, QueryLimits(fill_wait_s=PATIENCE_S)) as at:
             body = canonical_json.encode(asking())
@@ -112,7 +112,7 @@ def test_of_one_who_left_before_it_was_recorded_nothing_is(own: Office) -> None:
             _, writer = await asyncio.open_connection("127.0.0.1", at.server.port)
             writer.write(head.encode() + body)
             await asyncio.to_thread(at.begun.wait)
-            # Reset, not closed: who closes their end may still be listening.
+            # Reset, not closed: a client that closed its sending side may still read.
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             writer.close()
             await until(lambda: at.server.connections == 0)
@@ -125,7 +125,7 @@ def test_of_one_who_left_before_it_was_recorded_nothing_is(own: Office) -> None:
 
 
 class Work:
-    """What is done in a round: it waits until it may go on, and fails where it was told to."""
+    """The work of a round: waits until it is released, and fails on request."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -146,7 +146,7 @@ async def started(rounds: SharedRounds, count: int) -> list["asyncio.Task[bool]"
     return tasks
 
 
-def test_all_who_ask_during_a_round_share_the_next() -> None:
+def test_all_callers_during_a_round_share_the_next() -> None:
     async def run() -> None:
         work = Work()
         rounds = SharedRounds(work)
@@ -162,7 +162,7 @@ def test_all_who_ask_during_a_round_share_the_next() -> None:
     asyncio.run(run())
 
 
-def test_what_a_round_raised_is_raised_to_all_of_it_and_the_next_begins_anew() -> None:
+def test_an_error_of_a_round_is_raised_to_all_its_callers_only() -> None:
     async def run() -> None:
         work = Work()
         rounds = SharedRounds(work)
@@ -177,7 +177,7 @@ def test_what_a_round_raised_is_raised_to_all_of_it_and_the_next_begins_anew() -
     asyncio.run(run())
 
 
-def test_a_round_goes_on_without_those_who_do_not_wait() -> None:
+def test_a_round_continues_after_its_callers_time_out() -> None:
     async def run() -> None:
         work = Work()
         rounds = SharedRounds(work)
@@ -194,7 +194,7 @@ def test_a_round_goes_on_without_those_who_do_not_wait() -> None:
     asyncio.run(run())
 
 
-def test_rounds_that_are_stopped_leave_nothing_behind() -> None:
+def test_stopped_rounds_leave_no_tasks() -> None:
     async def run() -> None:
         rounds = SharedRounds(Work())
         tasks = await started(rounds, 1) + await started(rounds, 1)

@@ -1,4 +1,4 @@
-"""What was set aside: read back as it was, or named, and never less than there was."""
+"""Set-aside events are returned unchanged or with a flaw, and none is lost."""
 
 from contextlib import closing
 from pathlib import Path
@@ -22,7 +22,7 @@ ITEMS = [
 
 def put_aside(place: Path, *items: FeedItem) -> None:
     for item in items:
-        assert SetAside(place / REFUSED).add(item, item.flaw or "mapped to no stream")
+        assert SetAside(place / REFUSED).add(item, item.flaw or "not mapped to a stream")
 
 
 def rest(retry: RetryFeed) -> list[FeedItem]:
@@ -30,13 +30,13 @@ def rest(retry: RetryFeed) -> list[FeedItem]:
         return feed._next(100, last=True)
 
 
-def test_what_was_set_aside_is_read_back_as_it_was(place: Path) -> None:
+def test_set_aside_events_are_read_back_unchanged(place: Path) -> None:
     put_aside(place, *ITEMS)
     assert rest(RetryFeed(place)) == ITEMS
     assert not (place / REFUSED).exists()
 
 
-def test_what_a_retry_left_is_finished_before_what_came_since(place: Path) -> None:
+def test_an_interrupted_retry_is_finished_before_newer_events(place: Path) -> None:
     put_aside(place, *ITEMS)
     begun = RetryFeed(place)
     with closing(begun.feed) as feed:
@@ -48,14 +48,12 @@ def test_what_a_retry_left_is_finished_before_what_came_since(place: Path) -> No
     assert rest(RetryFeed(place)) == ITEMS[:1]
 
 
-def test_a_place_that_outlived_its_file_is_none_in_the_next(place: Path) -> None:
+def test_a_stale_state_file_does_not_apply_to_the_next_file(place: Path) -> None:
     put_aside(place, *ITEMS[2:])
     begun = RetryFeed(place)
     with closing(begun.feed) as feed:
         feed.settle(feed._next(100, last=True))
-    (place / RETRYING).rename(
-        place / REFUSED
-    )  # the same inode and the same first line, as after a crash amid finishing
+    (place / RETRYING).rename(place / REFUSED)  # the same inode and first line, as after a crash in finish()
     assert rest(RetryFeed(place)) == ITEMS[2:]
 
 
@@ -74,6 +72,6 @@ def test_a_place_that_outlived_its_file_is_none_in_the_next(place: Path) -> None
         b'{"content":"{}","event_time":1,"event_type":"","origin":"o","position":1,"reason":"r","source":"a","subject_id":"s"}',
     ],
 )
-def test_a_line_that_nobody_set_aside_is_a_flaw_with_all_its_bytes(line: bytes) -> None:
+def test_a_foreign_line_is_a_flaw_with_all_its_bytes(line: bytes) -> None:
     found = item_of("here", 5, line, DEFAULTS)
     assert (found.source, found.position, found.event, found.raw, bool(found.flaw)) == ("here", 5, None, line, True)

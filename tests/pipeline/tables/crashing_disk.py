@@ -1,4 +1,4 @@
-"""Writers of tables that die at every call in turn, and what they leave."""
+"""Crash a writer of tables at each disk call in turn, to test what it leaves."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ MOST_CALLS = 40
 
 
 class DyingDisk(Disk):
-    """Ends, in one way, at its nth call."""
+    """Raises an error at its nth call."""
 
     def __init__(self, calls: int) -> None:
         self.left = calls
@@ -36,7 +36,7 @@ class DyingDisk(Disk):
 
 
 def deaths(root: Path, place: Path, act: Callable[[Tables], object]) -> Iterator[Path]:
-    """Copies of tables on which `act` died, at its first call, its second, and so on until it does not."""
+    """Copies of tables in which `act` crashed at its first disk call, its second, and so on until it completes."""
     for calls in range(MOST_CALLS):
         copied = place / f"copy {calls}"
         shutil.copytree(root, copied)

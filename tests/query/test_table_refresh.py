@@ -1,4 +1,4 @@
-"""Tables that a service fills by itself: up to date, in few files, and with nothing for an operator to do."""
+"""A service that loads its tables keeps them up to date and in few files."""
 
 import os
 import shutil
@@ -7,36 +7,36 @@ import threading
 import pytest
 
 from tests.hub.client import until
-from tests.query.query_fixture import COUNT, QUICK, WEB, Office, asking, event
+from tests.query.query_fixture import COUNT, QUICK, WEB, QuerySetup, asking, event
 from veen.core import Unavailable
 from veen.pipeline.sources import HubChunks
 from veen.pipeline.tables import Table, Tables, TablesView
 from veen.pipeline.tables.compacting import due
 from veen.query.audit_events import RESULTS
-from veen.query.query_server import keeper_of
+from veen.query.query_server import refresher_of
 from veen.query.table_refresh import Stopped, TableRefresher, run_jobs
 
 OFTEN_S = 0.02
 
 
-def keeper(own: Office) -> TableRefresher:
+def refresher(own: QuerySetup) -> TableRefresher:
     own.source = own.hub_url
-    made = keeper_of(own.settings(), own.hub_id)
+    made = refresher_of(own.settings(), own.hub_id)
     assert made is not None
     return made
 
 
-def view(own: Office) -> TablesView:
+def view(own: QuerySetup) -> TablesView:
     return Tables(own.tables).view()
 
 
-def upto(own: Office, stream: str) -> int:
+def upto(own: QuerySetup, stream: str) -> int:
     return max(span.last for span in view(own).spans.values() if span.stream == stream)
 
 
-def test_a_service_merges_what_many_queries_leave_behind(own: Office) -> None:
+def test_a_service_merges_the_files_of_many_queries(own: QuerySetup) -> None:
     own.source = own.hub_url
-    with own.serving(look_every_s=OFTEN_S):
+    with own.serving(refresh_every_s=OFTEN_S):
         for number in range(6):
             own.record(WEB, [event(number)], "auditor")
             assert own.answer()["result_digest"]["row_count"] == COUNT + number + 1
@@ -46,27 +46,27 @@ def test_a_service_merges_what_many_queries_leave_behind(own: Office) -> None:
     assert own.failures == []
 
 
-def test_tables_are_up_to_date_also_where_nobody_asks(own: Office) -> None:
+def test_tables_are_refreshed_without_queries(own: QuerySetup) -> None:
     own.source = own.hub_url
-    with own.serving(look_every_s=OFTEN_S):
+    with own.serving(refresh_every_s=OFTEN_S):
         own.record(WEB, [event(number) for number in range(3)], "auditor")
         until(lambda: upto(own, WEB) == COUNT + 3)
     assert own.failures == []
 
 
-def test_a_service_without_a_source_leaves_the_tables_as_they_are(own: Office) -> None:
+def test_a_service_without_a_source_leaves_the_tables_as_they_are(own: QuerySetup) -> None:
     for number in range(4):
         own.record(WEB, [event(number)])
         own.load()
     before = view(own).number
-    with own.serving(look_every_s=OFTEN_S):
+    with own.serving(refresh_every_s=OFTEN_S):
         assert own.answer()["result_digest"]["row_count"] == COUNT + 4
     assert view(own).number == before
 
 
-def test_what_keeps_the_tables_from_being_filled_is_told_once_and_queries_are_refused(own: Office) -> None:
+def test_a_refresh_error_is_reported_once_and_queries_fail(own: QuerySetup) -> None:
     own.source, broken = own.hub_url, own.tables / "_veen" / "commits" / "00009999.json"
-    with own.serving(look_every_s=OFTEN_S):
+    with own.serving(refresh_every_s=OFTEN_S):
         broken.write_bytes(b"not a commit")
         until(lambda: len(own.failures) == 1)
         answer = own.submit(asking())
@@ -76,40 +76,40 @@ def test_what_keeps_the_tables_from_being_filled_is_told_once_and_queries_are_re
     assert [where for where, _ in own.failures] == ["tables", "answer"]
 
 
-def test_a_hub_is_asked_only_for_what_follows_on_what_is_known(own: Office) -> None:
+def test_a_hub_is_asked_only_for_new_entries(own: QuerySetup) -> None:
     label = own.label(WEB)
     for known, first in ((0, 1), (1, 1), (5, 5), (COUNT, COUNT), (COUNT + 1, 1)):
         found = HubChunks(own.hub_url, QUICK).chunks_since(frozenset({label}), {label: known})
         assert [(one.start_seq, one.end_seq) for one in found] == [(first, COUNT)], known
 
 
-def test_a_hub_that_has_less_than_the_tables_is_not_believed(own: Office) -> None:
+def test_a_hub_with_fewer_entries_than_the_tables_is_rejected(own: QuerySetup) -> None:
     hub, older = own.hub, own.root / "older"
     hub.stop()
     shutil.copytree(hub.data_dir, older)
     hub.start()
     own.record(WEB, [event(1)])
-    keeper(own).refresh((0,))
+    refresher(own).refresh((0,))
     hub.stop()
     hub.data_dir = older
     hub.start()
     with pytest.raises(Unavailable, match=f"ends before entry {COUNT + 1}, which the tables have"):
-        keeper(own).refresh((0,))
+        refresher(own).refresh((0,))
 
 
-def test_a_service_that_ends_leaves_what_is_not_read_to_the_next(own: Office) -> None:
+def test_a_stopping_service_leaves_unread_entries_to_the_next(own: QuerySetup) -> None:
     own.record(WEB, [event(number) for number in range(5)])
-    ending = keeper(own)
+    ending = refresher(own)
     ending.stop()
     with pytest.raises(Stopped):
         ending.refresh((0,))
     assert upto(own, WEB) == COUNT
-    assert keeper(own).refresh((0,)).entries == 5
+    assert refresher(own).refresh((0,)).entries == 5
     assert upto(own, WEB) == COUNT + 5
 
 
 @pytest.mark.slow
-def test_many_jobs_are_done_in_processes_and_a_failure_ends_all_of_it() -> None:
+def test_many_jobs_run_in_processes_and_a_failure_stops_them() -> None:
     assert run_jobs(_whose, [1, 2]) == [_own(), _own()]
     assert _own() not in run_jobs(_whose, [1, 2, 3, 4])
     with pytest.raises(Unavailable, match="job 3"):
@@ -130,8 +130,8 @@ def _failing(job: int) -> bytes:
     return b""
 
 
-def test_threads_of_a_service_take_turns_and_do_not_refuse_each_other(own: Office) -> None:
-    shared, failed = keeper(own), list[BaseException]()
+def test_threads_of_a_service_wait_for_each_other_instead_of_failing(own: QuerySetup) -> None:
+    shared, failed = refresher(own), list[BaseException]()
 
     def work() -> None:
         try:
@@ -151,8 +151,8 @@ def test_threads_of_a_service_take_turns_and_do_not_refuse_each_other(own: Offic
     assert upto(own, WEB) == COUNT + 5
 
 
-def test_tables_that_another_process_fills_are_left_to_it(own: Office) -> None:
+def test_tables_locked_by_another_process_are_left_alone(own: QuerySetup) -> None:
     own.source = own.hub_url
-    with Tables(own.tables).writing(), own.serving(look_every_s=OFTEN_S):
+    with Tables(own.tables).writing(), own.serving(refresh_every_s=OFTEN_S):
         assert own.answer()["result_digest"]["row_count"] == COUNT
     assert own.failures == []

@@ -1,4 +1,4 @@
-"""An audit of what a hub left: journal, compressed chunks, attachments, forks, several copies."""
+"""Audits of journals, compressed chunks, attachments, forks and copies."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from bench.big_log import BigLog
 from tests.hub.client import running
 from tests.pipeline.conftest import SMALL
-from tests.pipeline.damage import artifacts, copied, findings, flip, frames, look, places
+from tests.pipeline.damage import artifacts, copied, findings, flip, frames, places, run_audit
 from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key, receipts, small_history
 from veen.core import Msg, Receipt, receipt
 from veen.core.hashing import h
@@ -31,7 +31,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 @pytest.fixture(scope="module")
 def abandoned(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory whose hub was ended with entries that only the journal has."""
+    """A directory whose hub was killed with entries that only the journal has."""
     root = history.fresh(tmp_path_factory.mktemp("abandoned") / "hub")
     hub = Hub(root)
     for number, group in enumerate(history.groups):
@@ -44,8 +44,8 @@ def abandoned(history: History, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return root
 
 
-def test_a_journal_that_goes_on_from_the_log_is_sound(abandoned: Path) -> None:
-    found = look(abandoned).directories[0]
+def test_a_journal_that_continues_the_log_is_sound(abandoned: Path) -> None:
+    found = run_audit(abandoned).directories[0]
     assert [one for one in found.findings if one.severity is not Severity.LEFTOVER] == []
     assert found.journal_entries > 0
 
@@ -63,9 +63,9 @@ def test_a_flipped_bit_of_the_journal_is_found(abandoned: Path, place: Path) -> 
         path.write_bytes(sound)
 
 
-def test_an_entry_of_the_journal_that_nobody_signed_is_found(abandoned: Path, place: Path) -> None:
+def test_an_unsigned_entry_of_the_journal_is_found(abandoned: Path, place: Path) -> None:
     root = copied(abandoned, place / "hub")
-    tree = look(root).directories[0].labels
+    tree = run_audit(root).directories[0].labels
     label, links = next((label, links) for label, links in tree.items() if len(links) > 1)
     (last,) = [seq for one, seq in journal_ends(root).items() if one == label] or [links[-1].piece.last]
     forged = frame.write(label, last + 1, *forgery(root, label, last + 1))[0]
@@ -104,8 +104,8 @@ def forgery(root: Path, label: bytes, seq: int) -> tuple[bytes, bytes]:
     return message, made.encode()
 
 
-def test_what_an_interrupted_write_left_is_no_damage(abandoned: Path, place: Path) -> None:
-    """A crash while the log catches up: a torn entry at the end of an open chunk that the journal has, too."""
+def test_leftovers_of_an_interrupted_write_are_not_damage(abandoned: Path, place: Path) -> None:
+    """A crash during catch-up leaves a torn entry at the end of an open chunk; the journal has it too."""
     root = copied(abandoned, place / "hub")
     whole = copied(abandoned, place / "whole")
     hub = Hub(whole)
@@ -159,16 +159,16 @@ def test_a_directory_without_keys_or_index_is_sound(log: BigLog, place: Path) ->
     assert findings(root) == []
 
 
-def test_a_pin_says_whose_log_it_must_be(log: BigLog) -> None:
+def test_a_pin_must_match_the_hub_of_the_log(log: BigLog) -> None:
     root, hub_id = log.folders.root, log.hub_metadata.identity.hub_id
-    assert look(root, pin=hub_id).directories[0].findings == []
-    (found,) = look(root, pin=bytes(32)).directories[0].findings
+    assert run_audit(root, pin=hub_id).directories[0].findings == []
+    (found,) = run_audit(root, pin=bytes(32)).directories[0].findings
     assert found.artifact == "hub-identity.json"
 
 
 @pytest.fixture
 def twins(place: Path) -> tuple[Path, Path]:
-    """Two copies of one hub that went on differently behind entry 12 of its first label."""
+    """Two copies of one hub that differ after entry 12 of its first label."""
     made = BigLog(place / "one", streams=2, clients=3, limits=SMALL, per_sec=10)
     made.grow(24)
     other = made.copied(place / "other")
@@ -177,8 +177,8 @@ def twins(place: Path) -> tuple[Path, Path]:
     return place / "one", place / "other"
 
 
-def test_two_histories_of_one_hub_are_proved_by_two_receipts(twins: tuple[Path, Path]) -> None:
-    found = look(*twins)
+def test_equivocation_of_a_hub_is_proved_by_two_receipts(twins: tuple[Path, Path]) -> None:
+    found = run_audit(*twins)
     assert [finding for one in found.directories for finding in one.findings] == []
     assert {(one.label, one.stream_seq) for one in found.equivocations} == {
         (label, 13) for label in found.directories[0].labels
@@ -194,25 +194,25 @@ def test_copies_of_different_age_do_not_contradict_each_other(place: Path) -> No
     made.grow(24)
     shutil.copytree(place / "one", place / "old")
     made.grow(20)
-    assert look(place / "one", place / "old").equivocations == ()
+    assert run_audit(place / "one", place / "old").equivocations == ()
 
 
-def test_a_damaged_copy_is_damaged_and_no_liar(log: BigLog, place: Path) -> None:
+def test_a_damaged_copy_is_not_equivocation(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     path = sorted(root.glob("log/*-open.log"))[0]
     size, last = path.stat().st_size, len(frames(path)[-1])
     for at in (size - last + 160, size - 120, size - 90):  # client_id, leaf_hash and mmr_root of the last entry
         flip(path, at)
-    found = look(log.folders.root, root)
+    found = run_audit(log.folders.root, root)
     assert found.equivocations == ()
     assert found.directories[0].findings == []
     assert {one.artifact for one in found.directories[1].findings} == {f"log/{path.name}"}
 
 
-def test_two_hubs_are_not_held_against_each_other(log: BigLog, place: Path) -> None:
+def test_two_hubs_are_not_compared(log: BigLog, place: Path) -> None:
     other = BigLog(place / "other", streams=2, limits=SMALL)
     other.grow(9)
-    assert look(log.folders.root, other.folders.root).equivocations == ()
+    assert run_audit(log.folders.root, other.folders.root).equivocations == ()
 
 
 def test_a_directory_is_audited_while_its_hub_runs(log: BigLog, place: Path) -> None:
@@ -220,14 +220,14 @@ def test_a_directory_is_audited_while_its_hub_runs(log: BigLog, place: Path) -> 
     with running(root) as hub:
         for number in range(9):
             assert hub.submit(hub.writer("other").message(b"%d" % number)).status == 200
-        (found,) = look(root).directories
+        (found,) = run_audit(root).directories
         assert found.live
         assert [one for one in found.findings if one.severity is not Severity.LEFTOVER] == []
     assert findings(root) == []
 
 
-def test_what_a_running_hub_is_about_to_close_is_no_damage(log: BigLog, place: Path) -> None:
-    """Between the artifacts of a chunk and its new name, as another process would see it."""
+def test_a_chunk_that_a_running_hub_is_closing_is_not_damage(log: BigLog, place: Path) -> None:
+    """The state between writing the artifacts and renaming the chunk, as another process sees it."""
     root = copied(log.folders.root, place / "hub")
     path = sorted(root.glob("log/chunk-*-0*[0-9].log"))[3]
     path.rename(path.with_name(path.name[:92] + "open.log"))
@@ -235,14 +235,14 @@ def test_what_a_running_hub_is_about_to_close_is_no_damage(log: BigLog, place: P
         if later.name[:92] != path.name[:92]:
             later.unlink()
     with exclusive(Folders(root).lock):
-        found = look(root).directories[0]
+        found = run_audit(root).directories[0]
     assert found.live
     assert [one for one in found.findings if one.severity is Severity.DAMAGED] == []
 
 
-def test_a_path_is_given_from_where_one_is(log: BigLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_resolved_from_the_working_directory(log: BigLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(log.folders.root.parent)
-    (found,) = look(Path("hub")).directories
+    (found,) = run_audit(Path("hub")).directories
     assert (found.source.url, found.findings) == (str(log.folders.root), [])
 
 
@@ -250,11 +250,11 @@ def test_a_file_that_cannot_be_read_is_a_finding(log: BigLog, place: Path) -> No
     root = copied(log.folders.root, place / "hub")
     path = sorted(root.glob("log/chunk-*-0*[0-9].log"))[1]
     path.unlink()
-    path.symlink_to(path.name)  # which leads nowhere
+    path.symlink_to(path.name)  # a symlink loop
     assert artifacts(root) == [f"log/{path.name}"]
 
 
-def test_a_directory_without_a_log_is_said_to_have_none(log: BigLog, place: Path) -> None:
+def test_a_directory_without_a_log_is_a_finding(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     shutil.rmtree(root / "log")
     assert artifacts(root) == ["log"]

@@ -1,4 +1,4 @@
-"""Offsets of a stream: what lies between two of them is fixed, bounded, and every label gets its turn."""
+"""Offsets of a stream: the entries between two are fixed and bounded, and every label gets a share."""
 
 import shutil
 from pathlib import Path
@@ -25,7 +25,7 @@ def count(offset: Offset) -> int:
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 29, 30, 1000])
-def test_batches_are_bounded_and_together_all_entries_once(place: Path, most: int) -> None:
+def test_batches_are_bounded_and_contain_every_entry_once(place: Path, most: int) -> None:
     _, tail = grown(place)
     start, end, seen = tail.beginning(), tail.end(), []
     while start != end:
@@ -37,7 +37,7 @@ def test_batches_are_bounded_and_together_all_entries_once(place: Path, most: in
     assert len(seen) == len(set(seen)) == 30
 
 
-def test_a_batch_that_is_run_again_is_the_same_though_the_log_has_grown(place: Path) -> None:
+def test_a_repeated_batch_is_the_same_after_the_log_has_grown(place: Path) -> None:
     made, tail = grown(place)
     start = tail.admitted(tail.beginning(), tail.end(), 7)
     upto = tail.admitted(start, tail.end(), 11)
@@ -66,7 +66,7 @@ def test_a_label_that_comes_later_begins_at_its_beginning(place: Path) -> None:
     assert sorted(one.first for one in tail.pieces(start, tail.end())) == [1, 2]
 
 
-def test_a_log_that_lost_what_was_seen_is_not_read_over(place: Path) -> None:
+def test_a_log_that_lost_entries_already_seen_ends_the_stream(place: Path) -> None:
     made, tail = grown(place)
     end = tail.end()
     for path in made.folders.log.glob("*-open.log"):
@@ -78,7 +78,7 @@ def test_a_log_that_lost_what_was_seen_is_not_read_over(place: Path) -> None:
         GrowingSources(select(made.folders.root)).pieces(tail.beginning(), end)
 
 
-def test_a_stream_ends_at_a_gap_that_is_before_it_and_not_at_one_behind_it(place: Path) -> None:
+def test_a_stream_ends_at_a_gap_ahead_and_ignores_one_behind(place: Path) -> None:
     made, tail = grown(place, 90)
     end, label = tail.end(), made.labels[0].hex()
     next(made.folders.log.glob(f"chunk-{label}-{8:020d}-{14:020d}.log")).unlink()
@@ -96,7 +96,7 @@ def test_a_stream_ends_at_a_gap_that_is_before_it_and_not_at_one_behind_it(place
     assert (gap.first, gap.last, gap.chunk.label.hex()) == (8, 14, label)
 
 
-def test_a_stream_notices_an_end_and_a_label_that_are_lost(place: Path) -> None:
+def test_a_stream_notices_a_lost_end_and_a_lost_label(place: Path) -> None:
     made, tail = grown(place)
     end, label = tail.end(), made.labels[0].hex()
     for path in made.folders.log.glob(f"*{label}*"):
@@ -114,7 +114,7 @@ def test_a_stream_may_be_followed_before_its_first_entry(place: Path) -> None:
     assert tail.pieces(tail.beginning(), tail.end()) == []
 
 
-def test_seq_min_is_where_a_stream_begins_and_seq_max_where_it_ends(place: Path) -> None:
+def test_seq_min_and_seq_max_bound_a_stream(place: Path) -> None:
     made, _ = grown(place)
     tail = GrowingSources(select(made.folders.root, label=made.labels[0], seq_min=4, seq_max=9))
     found = tail.pieces(tail.beginning(), tail.end())

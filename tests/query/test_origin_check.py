@@ -1,15 +1,15 @@
-"""Pages of other sites: what a browser can be made to send to a service is refused, and nothing can be read by them."""
+"""Requests that a page of another site can make a browser send are rejected, and it can read no response."""
 
 import pytest
 
-from tests.query.query_fixture import Office, asking
+from tests.query.query_fixture import QuerySetup, asking
 from tests.query.test_http import refusal
 from veen.query.query_app import OriginCheck
 from veen.query.query_errors import QueryFault
 
 REFUSED = 403, "forbidden_host"
 PATHS = ["/api/openapi.json", "/api/query/status/r-1", "/api/query/result/r-1", "/nothing"]
-# What a page may have a browser post without asking first.
+# Content types that a page may post without a preflight.
 UNASKED = [
     "text/plain",
     "application/x-www-form-urlencoded",
@@ -22,45 +22,47 @@ UNASKED = [
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example:37420", "0.0.0.0", "192.168.0.1", "a@localhost"]
 )
-def test_a_name_that_was_led_to_this_machine_is_refused(shared: Office, path: str, host: str) -> None:
+def test_a_host_name_that_resolves_to_this_machine_is_rejected(shared: QuerySetup, path: str, host: str) -> None:
     assert refusal(shared.get(path, headers={"host": host})) == REFUSED
-    assert refusal(shared.get(path, None, headers={"host": host})) == REFUSED  # whether a token holds is not told
+    assert (
+        refusal(shared.get(path, None, headers={"host": host})) == REFUSED
+    )  # the answer does not reveal whether a token is valid
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:37420"])
-def test_its_own_names_are_heard(shared: Office, host: str) -> None:
+def test_its_own_names_are_accepted(shared: QuerySetup, host: str) -> None:
     assert shared.get("/api/openapi.json", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "http://localhost.evil.example", "http://localhost@evil"]
 )
-def test_a_page_of_another_site_is_refused_and_nothing_is_recorded(shared: Office, origin: str) -> None:
+def test_a_page_of_another_site_is_rejected_and_nothing_is_recorded(shared: QuerySetup, origin: str) -> None:
     query = asking(query_id="q-of-a-page")
     assert refusal(shared.ask("POST", "/api/query/submit", json=query, headers={"origin": origin})) == REFUSED
     assert refusal(shared.get("/api/query/descriptor/q-of-a-page")) == (404, "query_not_found")
 
 
-def test_a_page_of_this_machine_is_heard(shared: Office) -> None:
+def test_a_page_of_this_machine_is_accepted(shared: QuerySetup) -> None:
     assert shared.get("/api/openapi.json", headers={"origin": "http://localhost:3000"}).status_code == 200
 
 
 @pytest.mark.parametrize(
     ("site", "status"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200), ("none", 200)]
 )
-def test_a_picture_or_script_of_another_site_is_refused(shared: Office, site: str, status: int) -> None:
-    """Those come without an origin; that is not how a program asks."""
+def test_a_cross_site_image_or_script_request_is_rejected(shared: QuerySetup, site: str, status: int) -> None:
+    """Browsers send these without Origin, but with Sec-Fetch-Site, which programs do not send."""
     assert shared.get("/api/openapi.json", headers={"sec-fetch-site": site}).status_code == status
 
 
 @pytest.mark.parametrize("form", UNASKED)
-def test_what_needs_no_leave_of_ours_to_be_posted_is_no_query(shared: Office, form: str) -> None:
+def test_content_types_without_preflight_are_rejected(shared: QuerySetup, form: str) -> None:
     answer = shared.ask("POST", "/api/query/submit", content=b"{}", headers={"content-type": form})
     assert refusal(answer) == (415, "unsupported_media_type")
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "http://localhost:3000"])
-def test_no_other_origin_is_given_leave(shared: Office, origin: str) -> None:
+def test_no_response_allows_another_origin(shared: QuerySetup, origin: str) -> None:
     asks = {
         "origin": origin,
         "access-control-request-method": "POST",
@@ -74,7 +76,7 @@ def test_no_other_origin_is_given_leave(shared: Office, origin: str) -> None:
         assert not [name for name in answer.headers if name.startswith("access-control-")]
 
 
-def test_a_name_that_was_said_is_heard_and_others_are_not(own: Office) -> None:
+def test_a_configured_name_is_accepted_and_others_are_not(own: QuerySetup) -> None:
     with own.serving(names=("Queries.Example",)):
         for host, status in (("queries.example", 200), ("queries.example:443", 200), ("evil.example", 403)):
             assert own.get("/api/openapi.json", headers={"host": host}).status_code == status
@@ -98,7 +100,7 @@ HEARD = [
 
 
 @pytest.mark.parametrize(("listens", "names", "host", "origin", "heard"), HEARD)
-def test_one_that_listens_to_the_network_goes_by_any_name_unless_told_its_own(
+def test_a_network_service_accepts_any_name_unless_names_are_configured(
     listens: str, names: tuple[str, ...], host: str, origin: str | None, heard: bool
 ) -> None:
     headers = {b"host": host.encode()} | ({} if origin is None else {b"origin": origin.encode()})

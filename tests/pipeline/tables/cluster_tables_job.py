@@ -1,6 +1,6 @@
-"""Tables made and folded as a user would, wherever it is told; on request a worker is killed in the middle of it.
+"""Make and fold tables as a user would, on a given master; optionally kill a worker in between.
 
-python -m tests.pipeline.tables.elsewhere_job {master|remote} URL TABLES HUB WORKER-PID KEY…
+python -m tests.pipeline.tables.cluster_tables_job {master|remote} URL TABLES HUB WORKER-PID KEY…
 """
 
 import json
@@ -30,8 +30,8 @@ def main(kind: str, url: str, root: str, hub: str, pid: int, references: tuple[s
     state = fold(tables, "kv", DOORS, do).state_hash.hex()
     followed = Tables(Path(root) / "followed")
     follow(followed, select(hub, max_entries=5_000), keys, spark, once=True).awaitTermination()
-    told = {"entries": loaded.entries, "state": state, "killed": killed, "spark": type(spark).__module__}
-    print(json.dumps(told))
+    result = {"entries": loaded.entries, "state": state, "killed": killed, "spark": type(spark).__module__}
+    print(json.dumps(result))
     spark.stop()
 
 

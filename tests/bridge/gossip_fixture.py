@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.hub.client import Hub, make_dir, running
-from tests.veil.api_hosts import Running, town
+from tests.veil.api_hosts import Running, linked_nodes
 from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
 from veen.bridge.veil_gossip.exchange import Publisher, ReceivedReport, Receiver
 from veen.bridge.veil_gossip.gossip_inbox import Inbox, InboxLimits
@@ -141,7 +141,7 @@ def between(
     """Run `work` with two clients of one hub, whose nodes are linked and in the same group."""
 
     async def with_nodes(hubs: tuple[Hub, Hub], folders: tuple[ClientDir, ClientDir]) -> None:
-        async with town(root / "nodes", "alice", "bob") as nodes:
+        async with linked_nodes(root / "nodes", "alice", "bob") as nodes:
             alice, bob = (
                 Side(folder, hub, node, root / f"inbox-{name}")
                 for folder, hub, node, name in zip(folders, hubs, nodes, ("alice", "bob"), strict=True)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.bridge.bridge_fixture import zones
 from tests.bridge.gossip_fixture import Side, between
-from tests.veil.api_hosts import town
+from tests.veil.api_hosts import linked_nodes
 from veen.bridge import bundle as bundles
 from veen.bridge.bundle_import import Importer
 from veen.bridge.veil_gossip.checkpoint_compare import ComparisonResult
@@ -200,7 +200,10 @@ def test_a_bundle_larger_than_an_object_arrives_verifies_and_is_imported(place: 
         await at.produce(*bodies)
         (data,) = await at.export()
         assert len(data) > 256 * 1024
-        async with town(place / "nodes", "out", "in") as (sender, receiver), at.client("exporter", at.online) as source:
+        async with (
+            linked_nodes(place / "nodes", "out", "in") as (sender, receiver),
+            at.client("exporter", at.online) as source,
+        ):
             folder = at.folders["analyst"]
             bob = Side(folder, at.online, receiver, place / "inbox")
             async with bob.group():

@@ -1,4 +1,4 @@
-"""Running nodes in this process, with their local APIs, for tests."""
+"""Running nodes with local APIs in this process."""
 
 import asyncio
 import json
@@ -18,43 +18,43 @@ from veil.runtime.node_settings import Settings
 
 
 class Running:
-    """A node and its API."""
+    """A running node and a client of its API."""
 
     def __init__(self, host: Host, api: ApiServer) -> None:
         self.host = host
         self.token = host.directory.token()
         self.url = api.url
-        self._heard = asyncio.Event()
-        host.listeners.add(lambda event: self._heard.set())
+        self._event_seen = asyncio.Event()
+        host.listeners.add(lambda event: self._event_seen.set())
 
     @property
     def pubkey(self) -> bytes:
         return self.host.groups.ring.signing.public_key
 
     async def ask(self, method: str, path: str, **given: Any) -> httpx.Response:
-        """One request, with the token."""
+        """Send a request with the token."""
         headers = {"authorization": f"Bearer {self.token}", **given.pop("headers", {})}
         transport = httpx.AsyncHTTPTransport(verify=False)  # plain HTTP: no certificates to load
         async with httpx.AsyncClient(base_url=self.url, trust_env=False, transport=transport, timeout=60) as http:
             return await http.request(method, path, headers=headers, **given)
 
     async def get(self, path: str, **params: Any) -> Any:
-        return _good(await self.ask("GET", path, params=params))
+        return _checked(await self.ask("GET", path, params=params))
 
     async def post(self, path: str, **body: Any) -> Any:
-        return _good(await self.ask("POST", path, json=body))
+        return _checked(await self.ask("POST", path, json=body))
 
     async def until(self, wanted: Callable[[list[Event]], bool]) -> list[Event]:
-        """All events, once they are as wanted."""
+        """Wait until the list of all events satisfies `wanted`, and return it."""
         while True:
-            self._heard.clear()
+            self._event_seen.clear()
             found = list(self.host.node.events(0, 4_096))
             if wanted(found):
                 return found
-            await self._heard.wait()
+            await self._event_seen.wait()
 
     async def said(self, count: int) -> list[bytes]:
-        """The payloads that were delivered, once there are so many."""
+        """Wait for `count` deliveries and return their payloads."""
         events = await self.until(lambda found: len([one for one in found if one.kind == "delivered"]) >= count)
         return [payload for one in events if isinstance(payload := one.data.get("payload"), bytes)]
 
@@ -63,13 +63,13 @@ class Running:
             await asyncio.sleep(0.01)
 
 
-def _good(answer: httpx.Response) -> Any:
+def _checked(answer: httpx.Response) -> Any:
     assert answer.status_code == httpx.codes.OK, answer.text
     return json.loads(answer.content)
 
 
 def make(folder: Path, name: str, chosen: Settings | None = None) -> DataDirectory:
-    """The folder of a new node."""
+    """Create the data directory of a new node."""
     made = DataDirectory(folder / name)
     made.make()
     node_settings.save(made, chosen or Settings(listen=("tls://127.0.0.1:0",)))
@@ -91,8 +91,8 @@ async def running(folder: DataDirectory, config: NodeConfig | None = None) -> As
 
 
 @asynccontextmanager
-async def town(folder: Path, *names: str) -> AsyncIterator[list[Running]]:
-    """Nodes that all have each other's contacts, and are linked."""
+async def linked_nodes(folder: Path, *names: str) -> AsyncIterator[list[Running]]:
+    """Connected nodes that all have each other's contacts."""
     made = [make(folder, name) for name in names]
     entered = [running(one) for one in made]
     nodes = [await one.__aenter__() for one in entered]

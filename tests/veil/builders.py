@@ -1,4 +1,4 @@
-"""Objects, shards and addresses that the tests of VEIL share."""
+"""Builders of objects, shards and addresses for the tests of VEIL."""
 
 from collections.abc import Iterable
 
@@ -28,7 +28,7 @@ ADDRESS = Address(b"\x11" * 32, 42, 20_000)
 KEY = SharedKey(b"\x22" * 32)
 SIGNER = SigningKey(b"\x33" * 32)
 NONCE = b"\x44" * 24
-# Both sides of every place where a head grows, within each width.
+# Both sides of every change in the length of a CBOR head.
 EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, MAX_UINT32)
 
 namespaces = st.one_of(st.sampled_from([edge for edge in EDGES if edge <= MAX_UINT16]), st.integers(0, MAX_UINT16))
@@ -41,7 +41,7 @@ shard_sets = st.builds(ShardSet, addresses, st.binary(min_size=32, max_size=32),
 
 @st.composite
 def objects(draw: st.DrawFn) -> ObjectV1:
-    """Any object that our form can write."""
+    """Any object that the native form can encode."""
     flags = Flags(draw(st.integers(0, 15)))
     signed = bool(flags & Flags.SIGNED)
     return ObjectV1(
@@ -68,19 +68,19 @@ def published(size: int = 20_000, mode: ErasureMode = ErasureMode.HARDENED, shap
 
 
 def pattern(size: int) -> bytes:
-    """Bytes that no two places have alike."""
+    """Bytes without repetition."""
     return b"".join(number.to_bytes(4, "big") for number in range((size + 3) // 4))[:size]
 
 
-def gather(of: ShardSet, encoded: Iterable[bytes], form: Form = NATIVE) -> Reassembled | None:
-    """What a gathering makes of encoded shards, all of one source."""
-    gathering, found = Reassembly(of, form), None
+def restore(of: ShardSet, encoded: Iterable[bytes], form: Form = NATIVE) -> Reassembled | None:
+    """Restore an object from encoded shards of one source."""
+    reassembly, found = Reassembly(of, form), None
     for data in encoded:
-        found = found or gathering.add(form.decode_shard(data))
+        found = found or reassembly.add(form.decode_shard(data))
     return found
 
 
-def spoiled(shard: bytes, at: int = -1) -> bytes:
+def corrupted(shard: bytes, at: int = -1) -> bytes:
     """The shard with one byte of its payload changed."""
     changed = bytearray(shard)
     changed[at] ^= 1

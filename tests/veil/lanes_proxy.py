@@ -1,4 +1,4 @@
-"""Proxies that stand between two ends in tests: a SOCKS5 server, and a UDP relay that loses packets."""
+"""Test proxies: a SOCKS5 server, and a UDP relay that loses packets."""
 
 import asyncio
 import random
@@ -10,18 +10,18 @@ from typing import cast
 
 @dataclass
 class Socks5:
-    """What a SOCKS5 server was asked for. `reply` other than 0 refuses everything."""
+    """Requests that a SOCKS5 server received. It refuses all if `reply` is not 0."""
 
     address: tuple[str, int]
-    asked: list[tuple[str, int]] = field(default_factory=list)
+    requests: list[tuple[str, int]] = field(default_factory=list)
     names: list[bytes] = field(default_factory=list)
     reply: int = 0
 
 
 @asynccontextmanager
 async def socks5_server() -> AsyncIterator[Socks5]:
-    """CONNECT by name, with or without a password; every name leads to this machine."""
-    told = Socks5(("", 0))
+    """CONNECT by name, with or without password. All names lead to 127.0.0.1."""
+    record = Socks5(("", 0))
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -29,13 +29,13 @@ async def socks5_server() -> AsyncIterator[Socks5]:
         assert task is not None
         tasks.add(task)
         with suppress(OSError, asyncio.IncompleteReadError):
-            await _serve(told, reader, writer)
+            await _serve(record, reader, writer)
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    told.address = server.sockets[0].getsockname()[:2]
+    record.address = server.sockets[0].getsockname()[:2]
     try:
-        yield told
+        yield record
     finally:
         server.close()
         for task in tasks:
@@ -43,21 +43,21 @@ async def socks5_server() -> AsyncIterator[Socks5]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _serve(told: Socks5, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve(record: Socks5, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     _, count = await reader.readexactly(2)
     methods = await reader.readexactly(count)
     writer.write(bytes((5, methods[0])))
     if methods[0] == 2:
         _, length = await reader.readexactly(2)
-        told.names.append(await reader.readexactly(length))
+        record.names.append(await reader.readexactly(length))
         await reader.readexactly((await reader.readexactly(1))[0])
         writer.write(b"\x01\x00")
     _, _, _, _, length = await reader.readexactly(5)
     host = (await reader.readexactly(length)).decode()
     port = int.from_bytes(await reader.readexactly(2), "big")
-    told.asked.append((host, port))
-    writer.write(bytes((5, told.reply, 0, 1)) + bytes(6))
-    if told.reply:
+    record.requests.append((host, port))
+    writer.write(bytes((5, record.reply, 0, 1)) + bytes(6))
+    if record.reply:
         return
     there, back = await asyncio.open_connection("127.0.0.1", port)
     await asyncio.gather(_copy(reader, back), _copy(there, writer))
@@ -72,7 +72,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class LossyUdp(asyncio.DatagramProtocol):
-    """Passes datagrams on between many clients and one server, but for those it loses."""
+    """Forwards datagrams between many clients and one server, and drops some."""
 
     def __init__(self, server: tuple[str, int], loss: float, seed: int) -> None:
         self.server = server
@@ -81,7 +81,7 @@ class LossyUdp(asyncio.DatagramProtocol):
         self.passed = 0
         self._random = random.Random(seed)
         self._clients: dict[tuple[str, int], asyncio.DatagramTransport] = {}
-        self._meeting: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
         self._transport: asyncio.DatagramTransport | None = None
 
     @classmethod
@@ -97,7 +97,7 @@ class LossyUdp(asyncio.DatagramProtocol):
         return found
 
     async def stop(self) -> None:
-        await asyncio.gather(*self._meeting)
+        await asyncio.gather(*self._connecting)
         for transport in (*self._clients.values(), self._transport):
             if transport is not None:
                 transport.close()
@@ -114,21 +114,21 @@ class LossyUdp(asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         if addr in self._clients:
-            self._there(self._clients[addr], data)
+            self._send_to_server(self._clients[addr], data)
         else:
-            task = asyncio.ensure_future(self._meet(data, addr))
-            self._meeting.add(task)
-            task.add_done_callback(self._meeting.discard)
+            task = asyncio.ensure_future(self._connect(data, addr))
+            self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
 
-    async def _meet(self, data: bytes, client: tuple[str, int]) -> None:
+    async def _connect(self, data: bytes, client: tuple[str, int]) -> None:
         loop = asyncio.get_running_loop()
         back = _Back(self, client)
         transport, _ = await loop.create_datagram_endpoint(lambda: back, remote_addr=self.server)
-        if client in self._clients:  # two datagrams of one client met
+        if client in self._clients:  # two datagrams of one client arrived at the same time
             transport.close()
-        self._there(self._clients.setdefault(client, transport), data)
+        self._send_to_server(self._clients.setdefault(client, transport), data)
 
-    def _there(self, transport: asyncio.DatagramTransport, data: bytes) -> None:
+    def _send_to_server(self, transport: asyncio.DatagramTransport, data: bytes) -> None:
         if self.keeps():
             transport.sendto(data)
 
@@ -138,7 +138,7 @@ class LossyUdp(asyncio.DatagramProtocol):
 
 
 class _Back(asyncio.DatagramProtocol):
-    """What the server says to one client."""
+    """Datagrams from the server to one client."""
 
     def __init__(self, proxy: LossyUdp, client: tuple[str, int]) -> None:
         self._proxy = proxy

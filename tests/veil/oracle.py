@@ -1,4 +1,4 @@
-"""A second, slow implementation of what VEIL computes, written from the formulas and sharing nothing with the first."""
+"""A second, slow implementation of the formulas, independent of the first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def power(base: int, exponent: int) -> int:
 
 
 def inverted(matrix: Matrix) -> Matrix:
-    """Gauss and Jordan."""
+    """Gauss-Jordan elimination."""
     size = len(matrix)
     rows = [row + [int(at == index) for at in range(size)] for index, row in enumerate(matrix)]
     for column in range(size):

@@ -1,11 +1,11 @@
-"""A group whose members have its secret from elsewhere: they find each other, and nobody moves it away from them."""
+"""Agreed groups: members that got the secret elsewhere find each other, and no invitation can change the secret."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.veil.api_hosts import make, running, town
+from tests.veil.api_hosts import linked_nodes, make, running
 from veil.encryption.group_keys import GroupSecret
 from veil.hashing import h
 from veil.node import Destination
@@ -16,9 +16,9 @@ from veil.veil_errors import Refused
 SECRET, NAMESPACE = h(b"what we both know"), 77
 
 
-def test_who_has_the_same_secret_is_in_the_same_group_whatever_it_is_called(tmp_path: Path) -> None:
+def test_nodes_with_the_same_secret_are_in_the_same_group_under_any_name(tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             one = await alice.post("/v1/groups", name="here", secret=SECRET.hex(), namespace=NAMESPACE)
             two = await bob.post("/v1/groups", name="there", secret=SECRET.hex(), namespace=NAMESPACE)
             assert one["group_id"] == two["group_id"]
@@ -30,7 +30,7 @@ def test_who_has_the_same_secret_is_in_the_same_group_whatever_it_is_called(tmp_
     asyncio.run(work())
 
 
-def test_joining_again_changes_nothing_and_a_name_that_is_taken_is_no_hindrance(tmp_path: Path) -> None:
+def test_joining_again_changes_nothing_and_a_used_name_gets_a_suffix(tmp_path: Path) -> None:
     folder = make(tmp_path, "alice")
 
     async def first() -> None:
@@ -50,7 +50,7 @@ def test_joining_again_changes_nothing_and_a_name_that_is_taken_is_no_hindrance(
 
 
 @pytest.mark.parametrize("secret", ["", "00", "zz" * 32, "00" * 33])
-def test_a_secret_that_is_none_makes_no_group_of_others(secret: str, tmp_path: Path) -> None:
+def test_an_invalid_secret_creates_no_group(secret: str, tmp_path: Path) -> None:
     async def work() -> None:
         async with running(make(tmp_path, "alice")) as alice:
             answer = await alice.ask("POST", "/v1/groups", json={"name": "x", "secret": secret})
@@ -59,11 +59,11 @@ def test_a_secret_that_is_none_makes_no_group_of_others(secret: str, tmp_path: P
     asyncio.run(work())
 
 
-def test_nobody_moves_an_agreed_group_to_another_secret(tmp_path: Path) -> None:
-    """A contact that invites to a next generation would take away whoever follows."""
+def test_an_agreed_group_cannot_be_moved_to_another_secret(tmp_path: Path) -> None:
+    """Otherwise a contact could move members to a secret of its own."""
 
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             await bob.post("/v1/groups", name="ours", secret=SECRET.hex())
             agreed = GroupSecret.agreed(SECRET)
             to = bob.host.groups.ring.delivery.public_key

@@ -1,4 +1,4 @@
-"""The local API: the token opens it, every error has its status, and no event is missed."""
+"""The local API: token, error statuses, views, and events without gaps."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, CloseConnection, Ping, Pong, RejectConnection, Request, TextMessage
 
 from tests.slow_server import STARTS, dripping
-from tests.veil.api_hosts import Running, make, running, town
+from tests.veil.api_hosts import Running, linked_nodes, make, running
 from tests.veil.test_lanes_endpoints import contact
 from veil import veil_errors
 from veil.api import http
@@ -38,7 +38,7 @@ def alone(folder: Path, work: Work) -> None:
     asyncio.run(all_of_it())
 
 
-def test_nothing_is_told_without_the_token(tmp_path: Path) -> None:
+def test_no_route_answers_without_the_token(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         for method, path in ROUTES:
             for token in ("", "Bearer", "Bearer 00", "Basic {}", "{}", "Bearer {}0"):
@@ -66,14 +66,14 @@ def test_nothing_is_told_without_the_token(tmp_path: Path) -> None:
         ({"host": "localhost"}, 200),
     ],
 )
-def test_a_page_of_another_site_is_refused(headers: dict[str, str], status: int, tmp_path: Path) -> None:
+def test_a_request_from_another_site_is_rejected(headers: dict[str, str], status: int, tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         assert (await alice.ask("GET", "/v1/status", headers=headers)).status_code == status
 
     alone(tmp_path, work)
 
 
-def test_the_token_is_the_owners_alone(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_token(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         for name in ("api.token", "api.json", "identity.json", "lanes.pem", "settings.json"):
             assert (alice.host.directory.path / name).stat().st_mode & 0o777 == 0o600, name
@@ -123,7 +123,7 @@ WRONG: list[tuple[str, str, Any, int, str]] = [
 ]
 
 
-def test_what_is_asked_wrongly_is_answered_with_why(tmp_path: Path) -> None:
+def test_an_invalid_request_gets_an_error_with_the_reason(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         before = alice.host.node.last_seq
         for method, path, body, status, what in WRONG:
@@ -139,7 +139,7 @@ def test_what_is_asked_wrongly_is_answered_with_why(tmp_path: Path) -> None:
     "begun",
     [b"GET /", b"GET /v1/status HTTP/1.1\r\nx-filler: ", b"POST /v1/publish HTTP/1.1\r\ncontent-length: 9999\r\n\r\n"],
 )
-def test_a_request_that_drips_is_closed_at_its_deadline_while_others_are_served(begun: bytes) -> None:
+def test_a_slow_request_is_closed_at_its_deadline_while_others_are_served(begun: bytes) -> None:
     async def handle(request: http.Request) -> http.Response:
         return http.Response.json({})
 
@@ -167,7 +167,7 @@ def test_a_request_that_drips_is_closed_at_its_deadline_while_others_are_served(
 
 
 @pytest.mark.parametrize("kind", STARTS)
-def test_a_node_whose_answer_drips_is_given_up(kind: str, tmp_path: Path) -> None:
+def test_a_client_gives_up_on_a_node_that_answers_too_slowly(kind: str, tmp_path: Path) -> None:
     folder = make(tmp_path, "alice")
     with dripping(kind) as address:
         folder.write("api.json", {"url": f"http://{address}", "pid": 1})
@@ -179,7 +179,7 @@ def test_a_node_whose_answer_drips_is_given_up(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b"{", b"\xff", b"[" * 100_000, b'"x"'])
-def test_a_body_that_is_no_json_object_is_refused(body: bytes, tmp_path: Path) -> None:
+def test_a_body_that_is_not_a_json_object_is_rejected(body: bytes, tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         answer = await alice.ask("POST", "/v1/publish", content=body)
         assert answer.status_code == 400
@@ -199,7 +199,7 @@ RAW = {
 
 
 @pytest.mark.parametrize("raw", RAW)
-def test_what_is_no_request_is_answered_and_the_connection_closed(raw: str, tmp_path: Path) -> None:
+def test_an_invalid_http_request_gets_an_error_and_the_connection_is_closed(raw: str, tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         host, port = alice.url.removeprefix("http://").split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -212,7 +212,7 @@ def test_what_is_no_request_is_answered_and_the_connection_closed(raw: str, tmp_
     alone(tmp_path, work)
 
 
-def test_a_body_may_come_in_the_smallest_chunks(tmp_path: Path) -> None:
+def test_a_body_may_arrive_in_chunks_of_one_byte(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         async def chunks() -> AsyncIterator[bytes]:
             for at in range(len(body)):
@@ -225,9 +225,9 @@ def test_a_body_may_come_in_the_smallest_chunks(tmp_path: Path) -> None:
     alone(tmp_path, work)
 
 
-def test_what_is_said_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_published_payload_is_delivered_unchanged(tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             await bob.post("/v1/subscriptions", publisher="alice", namespace=40)
             for given in ({"text": "käse\n"}, {"payload_b64": base64.b64encode(b"\x00\xff").decode()}):
                 await alice.post("/v1/publish", namespace=40, **given)
@@ -243,9 +243,9 @@ def test_what_is_said_comes_back_as_it_was(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_every_view_answers(tmp_path: Path) -> None:
+def test_every_view_returns_json(tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             await bob.post("/v1/subscriptions", publisher="alice")
             await alice.post("/v1/publish", text="hello")
             await bob.said(1)
@@ -266,7 +266,7 @@ def test_every_view_answers(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_policy_is_set_explained_and_taken_back(tmp_path: Path) -> None:
+def test_a_policy_is_set_explained_and_removed(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         bob = contact()
         await alice.post("/v1/contacts", contact=bob.text(), name="bob")
@@ -282,7 +282,7 @@ def test_a_policy_is_set_explained_and_taken_back(tmp_path: Path) -> None:
     alone(tmp_path, work)
 
 
-def test_contacts_are_taken_in_replaced_by_newer_ones_and_removed(tmp_path: Path) -> None:
+def test_contacts_are_added_replaced_by_newer_ones_and_removed(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         newer = contact(made_ms=1_700_000_000_001, name="bobby")
         await alice.post("/v1/contacts", contact=newer.text(), name="bob")
@@ -299,7 +299,7 @@ def test_contacts_are_taken_in_replaced_by_newer_ones_and_removed(tmp_path: Path
     alone(tmp_path, work)
 
 
-def test_a_message_waits_and_can_be_taken_back(tmp_path: Path) -> None:
+def test_a_queued_message_can_be_cancelled(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         said = await alice.post("/v1/publish", text="later")
         assert [one["message_id"] for one in await alice.get("/v1/outbound")] == [said["message_id"]]
@@ -371,7 +371,7 @@ def test_events_are_replayed_from_a_number_and_then_followed(tmp_path: Path) -> 
     alone(tmp_path, work)
 
 
-def test_a_reader_that_comes_too_late_is_told_of_the_gap(tmp_path: Path) -> None:
+def test_a_reader_that_is_too_late_gets_a_gap_event(tmp_path: Path) -> None:
     async def work() -> None:
         config = NodeConfig(lanes=SPECS, bounds=Bounds(events=4))
         async with running(make(tmp_path, "alice"), config) as alice:
@@ -399,7 +399,7 @@ def test_events_survive_a_restart_with_their_numbers(tmp_path: Path) -> None:
     assert asyncio.run(once(2)) == [3, 4, 5, 6]
 
 
-def test_a_browser_gives_its_token_as_a_subprotocol(tmp_path: Path) -> None:
+def test_a_browser_can_send_the_token_as_a_subprotocol(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         words = [f"veil.token.{alice.token}"]
         follower = await Follower.to(alice, "/v1/events", subprotocols=words)
@@ -430,7 +430,7 @@ def test_no_events_without_the_token(target: str, word: str, tmp_path: Path) -> 
     alone(tmp_path, work)
 
 
-def test_who_waits_for_an_event_is_told_of_it(tmp_path: Path) -> None:
+def test_a_waiting_request_returns_when_an_event_happens(tmp_path: Path) -> None:
     async def work(alice: Running) -> None:
         waiting = asyncio.ensure_future(alice.get("/v1/events", since=0, wait_s=60))
         while len(alice.host.listeners) < 2:
@@ -441,6 +441,6 @@ def test_who_waits_for_an_event_is_told_of_it(tmp_path: Path) -> None:
     alone(tmp_path, work)
 
 
-def test_the_documents_tell_of_every_route() -> None:
+def test_the_docs_list_every_route() -> None:
     told = set(re.findall(r"^\| `(GET|POST|DELETE) (/v1/\S+)` \|", DOCS.read_text("utf-8"), re.MULTILINE))
     assert told == set(ROUTES)

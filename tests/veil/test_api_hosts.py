@@ -1,4 +1,4 @@
-"""Running nodes: private words, groups, sneakernet, days offline, and peers that send nonsense."""
+"""Running nodes: private messages, groups, shared folders, long offline times, and peers that send invalid frames."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.veil.api_hosts import Running, make, running, town
+from tests.veil.api_hosts import Running, linked_nodes, make, running
 from veil.encryption.group_keys import GroupSecret
 from veil.encryption.object_signature import SigningKey
 from veil.lanes import lane_limits
@@ -22,9 +22,9 @@ from veil.tags import feed_tag
 from veil.veil_errors import Refused
 
 
-def test_a_private_word_reaches_one_node_and_is_acknowledged(tmp_path: Path) -> None:
+def test_a_private_message_reaches_one_node_and_is_acknowledged(tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             await alice.post("/v1/publish", text="for bob", to="bob")
             assert await bob.said(1) == [b"for bob"]
             events = await alice.until(lambda found: any(one.kind == "acked" for one in found))
@@ -35,11 +35,11 @@ def test_a_private_word_reaches_one_node_and_is_acknowledged(tmp_path: Path) -> 
     asyncio.run(work())
 
 
-def test_a_tier_holds_for_a_node_whichever_of_the_two_dialled(tmp_path: Path) -> None:
-    """A node is known by its key and not by the address it happens to come from."""
+def test_a_tier_applies_whichever_node_dialled(tmp_path: Path) -> None:
+    """A node is identified by its key, not by its address."""
 
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             for one, other in ((alice, "bob"), (bob, "alice")):
                 await one.post("/v1/policy", pubkey=other, tier="muted")
                 (peer,) = await one.get("/v1/peers")
@@ -48,9 +48,9 @@ def test_a_tier_holds_for_a_node_whichever_of_the_two_dialled(tmp_path: Path) ->
     asyncio.run(work())
 
 
-def test_a_group_hears_its_members_until_it_is_rotated_without_one(tmp_path: Path) -> None:
+def test_a_member_reads_the_group_until_a_rotation_excludes_it(tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob", "carol") as (alice, bob, carol):
+        async with linked_nodes(tmp_path, "alice", "bob", "carol") as (alice, bob, carol):
             await alice.post("/v1/groups", name="friends")
             for name in ("bob", "carol"):
                 await alice.post("/v1/groups/invite", group="friends", contact=name)
@@ -72,7 +72,7 @@ def test_a_group_hears_its_members_until_it_is_rotated_without_one(tmp_path: Pat
 
 def test_an_invitation_from_a_stranger_changes_nothing(tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             bob.host.remove_contact(alice.pubkey)
             invitation = Invitation("mine", GroupSecret.create()).encode()
             to = bob.host.groups.ring.delivery.public_key
@@ -87,7 +87,7 @@ def test_an_invitation_from_a_stranger_changes_nothing(tmp_path: Path) -> None:
 
 def test_the_secret_of_a_group_is_not_shown(tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             await alice.post("/v1/groups", name="friends")
             await alice.post("/v1/groups/invite", group="friends", contact="bob")
             await bob.said(1)
@@ -113,8 +113,8 @@ def test_a_group_and_its_secret_survive_a_restart(tmp_path: Path) -> None:
     asyncio.run(then(asyncio.run(first())))
 
 
-def test_a_stick_carries_what_was_said_to_a_node_that_was_never_met(tmp_path: Path) -> None:
-    """The two never run at the same time: all they share is a folder."""
+def test_a_shared_folder_delivers_messages_to_a_node_that_was_never_online_together(tmp_path: Path) -> None:
+    """The two nodes never run at the same time; they share only a folder."""
     (tmp_path / "stick").mkdir()
     chosen = Settings(listen=(f"file://{tmp_path}/stick",))
     folders = {name: make(tmp_path, name, chosen) for name in ("alice", "bob")}
@@ -140,7 +140,7 @@ def test_a_stick_carries_what_was_said_to_a_node_that_was_never_met(tmp_path: Pa
     asyncio.run(hear(asyncio.run(contact("alice"))))
 
 
-def test_what_was_said_offline_is_sent_after_a_restart(tmp_path: Path) -> None:
+def test_a_message_published_offline_is_sent_after_a_restart(tmp_path: Path) -> None:
     alices, bobs = make(tmp_path, "alice"), make(tmp_path, "bob")
 
     async def offline() -> None:
@@ -159,7 +159,7 @@ def test_what_was_said_offline_is_sent_after_a_restart(tmp_path: Path) -> None:
 
 
 async def eve_to(node: Running) -> tuple[Session, list[bytes]]:
-    """A session of a stranger's, and what it will send."""
+    """A session of an unknown node, and the frames it sends."""
     lane = AuthenticatedLane(TlsLane(node.host.certificate), SigningKey.generate())
     met = await lane.dial(node.host.contact.endpoints[0], node.pubkey, None)
     return met, []
@@ -178,9 +178,9 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
-def test_frames_that_are_none_cost_their_peer_only(nonsense: str, tmp_path: Path) -> None:
+def test_invalid_frames_affect_only_the_peer_that_sent_them(nonsense: str, tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             bob.host.node.subscribe(Subscription.feed(feed_tag(alice.pubkey, 40), 40))
             eve, frames = await eve_to(bob)
             frames += [NONSENSE[nonsense]] * 200
@@ -190,7 +190,7 @@ def test_frames_that_are_none_cost_their_peer_only(nonsense: str, tmp_path: Path
             await alice.post("/v1/publish", text="still here", namespace=40)
             assert await bob.said(1) == [b"still here"]
             peers = await peers_by_name(bob)
-            while NONSENSE[nonsense] and not peers[None]["muted_until"]:  # some of it may still be on its way
+            while NONSENSE[nonsense] and not peers[None]["muted_until"]:  # some frames may still be in flight
                 peers = await peers_by_name(bob)
             assert peers["alice"]["demerits"] == 0
             await eve.close()
@@ -199,7 +199,7 @@ def test_frames_that_are_none_cost_their_peer_only(nonsense: str, tmp_path: Path
     asyncio.run(work())
 
 
-def test_only_one_process_has_a_folder(tmp_path: Path) -> None:
+def test_only_one_process_can_use_a_data_directory(tmp_path: Path) -> None:
     folder = make(tmp_path, "alice")
 
     async def work() -> None:
@@ -211,7 +211,7 @@ def test_only_one_process_has_a_folder(tmp_path: Path) -> None:
 
 
 def test_webrtc_is_set_up_over_another_lane(tmp_path: Path) -> None:
-    """Bob's contact names a TLS address and WebRTC without a folder: the offer goes over TLS."""
+    """Bob's contact has a TLS endpoint and WebRTC without a folder, so the offer travels over TLS."""
     both = Settings(listen=("tls://127.0.0.1:0", "webrtc://"))
     alices, bobs = make(tmp_path, "alice", Settings()), make(tmp_path, "bob", both)
 

@@ -1,4 +1,4 @@
-"""Batches keep to the target, objects to the limit, and every item comes out once, in order."""
+"""Batches stay within the target, objects within the limit, and every item is returned once, in order."""
 
 from itertools import pairwise
 
@@ -87,7 +87,7 @@ def test_interactive_items_travel_one_by_one() -> None:
     assert [len(batcher.take()), len(batcher.take(interactive=True)), len(batcher.take(interactive=True))] == [2, 1, 0]
 
 
-def test_a_batcher_says_when_waiting_is_of_no_use() -> None:
+def test_a_batcher_reports_when_the_batch_is_full() -> None:
     batcher, told = Batcher(0, 100, 500), []
     for step in (60, 60, None, None, 99, None, 98):
         batcher.add(bytes(step)) if step else batcher.take()
@@ -127,7 +127,7 @@ def test_a_batch_is_read_as_it_was_written(items: tuple[bytes, ...]) -> None:
 @pytest.mark.parametrize(
     "payload", [b"", b"\x80", b"\x81\x40", b"\x82\x40", b"\x82\x40\x40\x00", b"\x82\x40\x00", b"\x9f\x40\x40\xff"]
 )
-def test_what_is_no_batch_is_refused(payload: bytes) -> None:
+def test_an_invalid_batch_is_rejected(payload: bytes) -> None:
     with pytest.raises(Malformed):
         decode_batch(payload)
 
@@ -138,7 +138,7 @@ def test_a_batch_of_too_few_or_too_many_is_not_written(count: int) -> None:
         encode_batch((b"",) * count)
 
 
-def test_an_object_that_lies_about_being_a_batch_is_refused_when_its_items_are_asked_for() -> None:
+def test_an_object_with_a_false_batch_flag_is_rejected_when_its_items_are_read() -> None:
     made = publish(b"no batch", ADDRESS, KEY, flags=Flags.BATCHED)
     opened = open_object(receive(made.of, made.encoded, NamespacePolicy()), KEY)
     with pytest.raises(Malformed):

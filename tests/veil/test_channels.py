@@ -1,4 +1,4 @@
-"""Feeds are for all, letters for one, groups for their members; and nobody can speak for another."""
+"""Feeds, letters and groups: only the intended readers can read, and senders cannot be forged."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId
 
-from tests.veil.builders import KEY, NONCE, SIGNER, gather
+from tests.veil.builders import KEY, NONCE, SIGNER, restore
 from veil import (
     NATIVE,
     Address,
@@ -48,10 +48,10 @@ BOB = DeliveryKey(b"\x0b" * 32)
 
 
 def read(channel: Channel, made: Published, now: float = NOW) -> Opened:
-    """As a node does: subscribed by tag, put together without a key, then opened with the key of the tag."""
+    """Receive as a node does: match the tag, restore without a key, open with the key of the tag."""
     keys = channel.keys(now)
     assert made.of.address.tag in keys, "nobody asked for this"
-    found = gather(made.of, made.shards[-made.of.shape.k :])
+    found = restore(made.of, made.shards[-made.of.shape.k :])
     assert found is not None
     return channel.open(receive(found.of, found.encoded, POLICY), keys[made.of.address.tag])
 
@@ -65,27 +65,27 @@ def test_a_public_feed_is_read_by_anyone_who_has_the_tag() -> None:
 
 
 @pytest.mark.parametrize("signer", [None, SigningKey(b"\x66" * 32)], ids=["unsigned", "another"])
-def test_nobody_else_can_write_into_a_feed(signer: SigningKey | None) -> None:
+def test_only_the_publisher_can_write_to_a_feed(signer: SigningKey | None) -> None:
     feed = Feed.of(SIGNER.public_key, 40)
     made = publish(b"forged", Address(feed.tag, 40, EPOCH), feed_key(feed.tag), signer=signer)
     with pytest.raises(Unverified):
         read(feed, made)
 
 
-def test_a_post_of_one_namespace_is_not_of_another() -> None:
+def test_a_feed_object_is_valid_only_in_its_namespace() -> None:
     made = publish_feed(b"hello", SIGNER, 40, EPOCH)
     with pytest.raises(AssertionError):
         read(Feed.of(SIGNER.public_key, 41), made)
 
 
-def test_a_letter_is_read_by_its_recipient_who_learns_its_sender() -> None:
+def test_a_recipient_reads_a_letter_and_learns_its_sender() -> None:
     made = send_private(b"hello, Bob", SIGNER, Recipient(BOB.public_key), 2, EPOCH, flags=Flags.ACK_REQUESTED)
     opened = read(Mailbox(BOB, 2), made)
     assert (opened.payload, opened.sender_pubkey) == (b"hello, Bob", SIGNER.public_key)
     assert made.of.erasure_mode is ErasureMode.HARDENED
 
 
-def test_nobody_else_can_read_a_letter() -> None:
+def test_only_the_recipient_can_read_a_letter() -> None:
     made = send_private(b"hello, Bob", SIGNER, Recipient(BOB.public_key), 2, EPOCH)
     received = receive(made.of, made.encoded, POLICY)
     for key in (DeliveryKey.generate(), KEY, SharedKey(bytes(32)), feed_key(made.of.address.tag)):
@@ -93,7 +93,7 @@ def test_nobody_else_can_read_a_letter() -> None:
             Mailbox(BOB, 2).open(received, key)
 
 
-def test_nothing_in_clear_names_the_sender_of_a_letter_or_of_what_is_said_in_a_group() -> None:
+def test_the_clear_fields_do_not_reveal_the_sender_of_a_letter_or_group_message() -> None:
     group = Group((GroupSecret.create(),))
     for made in (
         send_private(b"hello", SIGNER, Recipient(BOB.public_key), 2, EPOCH),
@@ -104,7 +104,7 @@ def test_nothing_in_clear_names_the_sender_of_a_letter_or_of_what_is_said_in_a_g
         assert (obj.sender_pubkey, obj.signature, obj.flags) == (None, None, Flags.NONE)
 
 
-def test_a_recipient_cannot_pass_a_letter_on_as_if_it_were_to_another() -> None:
+def test_a_recipient_cannot_readdress_a_letter() -> None:
     carol = DeliveryKey.generate()
     to_bob, to_carol = (Recipient(key.public_key).address(2, EPOCH) for key in (BOB, carol))
     letter = write_letter(to_bob, SIGNER, b"I owe you one")
@@ -115,7 +115,7 @@ def test_a_recipient_cannot_pass_a_letter_on_as_if_it_were_to_another() -> None:
 
 
 @pytest.mark.parametrize("field", ["tag", "namespace", "epoch"])
-def test_a_letter_holds_only_where_it_was_sent(field: str) -> None:
+def test_a_letter_is_valid_only_at_its_address(field: str) -> None:
     address = Address(b"\x09" * 32, 2, EPOCH)
     letter = write_letter(address, SIGNER, b"body")
     others = {
@@ -137,7 +137,7 @@ def test_a_letter_is_no_longer_than_it_says(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x83", b"\x82\x40\x40", b"plain text"])
-def test_what_is_no_letter_is_refused(payload: bytes) -> None:
+def test_an_invalid_letter_is_rejected(payload: bytes) -> None:
     with pytest.raises(Malformed):
         read_letter(Address(bytes(32), 2, EPOCH), payload)
 
@@ -145,7 +145,7 @@ def test_what_is_no_letter_is_refused(payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("sent_into", "read_into"), [(-1, 3_598), (-3_599, 0), (0, -3_600), (3_599, -1), (40_000, 40_000)]
 )
-def test_letters_and_groups_meet_across_the_turn_of_an_epoch(sent_into: int, read_into: int) -> None:
+def test_letters_and_group_messages_arrive_across_an_epoch_boundary(sent_into: int, read_into: int) -> None:
     boundary = 20_000 * EPOCH_SECONDS
     epoch = Epochs().at(boundary + sent_into)
     group = Group((GroupSecret.create(),))
@@ -155,18 +155,18 @@ def test_letters_and_groups_meet_across_the_turn_of_an_epoch(sent_into: int, rea
     assert read(GroupChannel(group, 2), said, boundary + read_into).payload == b"now"
 
 
-def test_a_letter_of_yesterday_is_not_asked_for_at_noon() -> None:
+def test_a_tag_of_the_previous_epoch_is_not_requested_at_noon() -> None:
     made = send_private(b"late", SIGNER, Recipient(BOB.public_key), 2, EPOCH - 1)
     assert made.of.address.tag not in Mailbox(BOB, 2).keys(NOW)
 
 
-def test_members_of_a_group_read_each_other_and_know_who_speaks() -> None:
+def test_group_members_read_each_other_and_know_the_sender() -> None:
     group = Group((GroupSecret.create(),))
     opened = read(GroupChannel(group, 40), send_group(b"hello", SIGNER, group, 40, EPOCH))
     assert (opened.payload, opened.sender_pubkey) == (b"hello", SIGNER.public_key)
 
 
-def test_who_was_not_given_the_new_secret_is_out() -> None:
+def test_a_member_without_the_new_secret_cannot_read() -> None:
     old = Group((GroupSecret.create(),))
     new = old.adopt(old.newest.rotate())
     made = send_group(b"without you", SIGNER, new, 40, EPOCH)
@@ -176,14 +176,14 @@ def test_who_was_not_given_the_new_secret_is_out() -> None:
     assert read(GroupChannel(new, 40), made).payload == b"without you"
 
 
-def test_a_new_secret_is_handed_over_in_a_letter() -> None:
+def test_a_letter_carries_a_new_group_secret() -> None:
     old = Group((GroupSecret.create(),))
     share = old.newest.rotate()
     made = send_private(share.encode(), SIGNER, Recipient(BOB.public_key), 2, EPOCH)
     assert old.adopt(GroupSecret.decode(read(Mailbox(BOB, 2), made).payload)).newest == share
 
 
-def test_what_was_under_way_during_a_rotation_is_still_read() -> None:
+def test_objects_in_flight_during_a_rotation_stay_readable() -> None:
     group = Group((GroupSecret.create(),))
     made = send_group(b"before", SIGNER, group, 40, EPOCH)
     later = group
@@ -194,7 +194,7 @@ def test_what_was_under_way_during_a_rotation_is_still_read() -> None:
     assert made.of.address.tag not in GroupChannel(later, 40).keys(NOW)
 
 
-def test_all_members_ratchet_to_the_same_secret_and_nobody_back() -> None:
+def test_all_members_ratchet_to_the_same_secret_and_cannot_go_back() -> None:
     first = GroupSecret(b"\x01" * 32, 0, b"\x02" * 32)
     second = first.ratchet()
     assert second == GroupSecret(b"\x01" * 32, 0, b"\x02" * 32).ratchet()
@@ -202,7 +202,7 @@ def test_all_members_ratchet_to_the_same_secret_and_nobody_back() -> None:
     assert len({first.secret, second.secret, first.locator(), second.locator(), first.rotate().secret}) == 5
 
 
-def test_tags_of_a_group_tell_nothing_of_it() -> None:
+def test_group_tags_reveal_nothing_about_the_group() -> None:
     one, two = GroupSecret(b"\x01" * 32, 0, b"\x02" * 32), GroupSecret(b"\x01" * 32, 0, b"\x03" * 32)
     tags = [secret.address(40, epoch).tag for secret in (one, two, one.ratchet()) for epoch in (1, 2)]
     assert len(set(tags)) == 6
@@ -217,7 +217,7 @@ def test_tags_of_a_group_tell_nothing_of_it() -> None:
     ],
     ids=["another group", "another secret of the same generation", "older"],
 )
-def test_a_group_adopts_only_what_comes_after(secret: GroupSecret) -> None:
+def test_a_group_adopts_only_newer_generations(secret: GroupSecret) -> None:
     group = Group((GroupSecret(b"\x01" * 32, 5, b"\x02" * 32),))
     assert group.adopt(group.newest) is group
     with pytest.raises(Refused):

@@ -1,6 +1,6 @@
-"""Defects that another implementation of the specification has been seen to have: each claim fails there.
+"""Defects found in another implementation of the specification; these tests fail there.
 
-`BEHAVIOURS` says what was seen, and which tests hold that it is otherwise here; many of them are in other files.
+`BEHAVIOURS` lists each defect with the tests that rule it out here, many of them in other files.
 """
 
 import ast
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.veil.builders import ADDRESS, KEY, SIGNER, gather, pattern, published, spoiled
+from tests.veil.builders import ADDRESS, KEY, SIGNER, corrupted, pattern, published, restore
 from veil import (
     NATIVE,
     Batcher,
@@ -42,9 +42,9 @@ from veil.veil_limits import CACHE_TTL_SECONDS, EPOCH_SECONDS, KIB, TARGET_BATCH
 
 BEHAVIOURS: dict[str, dict[str, tuple[str, ...]]] = {
     "a relay without the key stops at the k-th shard": {
-        "node/test_passing.py": (
-            "test_a_relay_without_the_key_passes_on_every_shard_an_object_needs",
-            "test_a_keyless_relay_between_two_nodes_is_enough_to_be_heard",
+        "node/test_forwarding.py": (
+            "test_a_relay_without_the_key_forwards_enough_shards_of_an_object",
+            "test_two_nodes_communicate_through_a_relay_without_keys",
         ),
     },
     "shards that come after delivery are kept for ever": {
@@ -52,70 +52,73 @@ BEHAVIOURS: dict[str, dict[str, tuple[str, ...]]] = {
         "node/test_defects.py": ("test_memory_is_flat_over_a_hundred_thousand_objects_of_k_to_n_shards",),
     },
     "one bogus shard blocks an object": {
-        "test_defects.py": ("test_one_bogus_shard_with_a_known_root_blocks_nothing",),
+        "test_defects.py": ("test_a_false_shard_with_a_known_root_blocks_nothing",),
         "node/test_poison.py": ("test_poison_at_every_index_does_not_block_an_object",),
     },
     "nothing is left to escalate with, and one root hides the others": {
         "node/test_outbox.py": (
-            "test_the_first_wave_keeps_shards_back_from_every_peer_of_every_profile",
+            "test_the_first_wave_holds_back_shards_from_every_peer_in_every_profile",
             "test_every_parcel_escalates_and_not_only_the_first",
-            "test_an_acknowledgement_is_asked_of_a_reader_and_not_of_a_feed",
+            "test_a_feed_message_cannot_request_an_acknowledgement",
         ),
     },
     "replicas are never counted, and summaries are dropped": {
-        "node/test_passing.py": ("test_duplicates_raise_the_count_of_replicas_once_for_each_peer",),
+        "node/test_forwarding.py": ("test_duplicates_raise_the_count_of_replicas_once_for_each_peer",),
         "node/test_cache.py": (
             "test_inventories_and_summaries_raise_the_count_of_replicas_like_duplicates_do",
-            "test_a_shard_that_others_ask_for_is_kept_longer",
+            "test_a_requested_shard_is_kept_longer",
         ),
-        "node/test_summaries.py": ("test_a_summary_is_answered_with_what_it_lacks_and_nothing_else",),
+        "node/test_summaries.py": ("test_a_summary_is_answered_with_exactly_the_missing_objects",),
     },
     "full batches cannot be published, and what is too large is queued and dropped": {
         "test_defects.py": ("test_a_full_batch_of_96_kib_can_be_published",),
-        "node/test_outbox.py": ("test_the_largest_payload_is_sent_and_one_byte_more_is_refused_when_it_is_said",),
+        "node/test_outbox.py": ("test_the_largest_payload_is_sent_and_one_byte_more_is_rejected_by_publish",),
     },
     "only who has the same secret can read": {
-        "test_defects.py": ("test_others_can_read_what_one_identity_sends",),
-        "node/test_defects.py": ("test_what_one_node_says_another_identity_reads",),
+        "test_defects.py": ("test_other_identities_can_read_sent_objects",),
+        "node/test_defects.py": ("test_another_identity_reads_what_a_node_publishes",),
     },
     "one frame is dealt with for each tick": {
-        "node/test_defects.py": ("test_every_frame_is_dealt_with_when_it_comes_and_not_one_a_tick",),
+        "node/test_defects.py": ("test_every_frame_is_processed_on_arrival_and_not_one_per_tick",),
     },
     "a peer that does not exist is sent everything, and dead ones stay": {
         "node/test_defects.py": (
-            "test_a_peer_that_is_not_there_is_not_sent_everything",
-            "test_a_peer_that_is_gone_is_sent_nothing_and_is_not_remembered",
+            "test_a_silent_peer_gets_only_a_small_share_of_shards",
+            "test_a_disconnected_peer_gets_nothing_and_is_not_listed",
         ),
     },
     "what is said offline is dropped, and sent means queued": {
         "node/test_outbox.py": (
-            "test_what_is_said_offline_is_delivered_days_later",
+            "test_a_message_published_offline_is_delivered_days_later",
             "test_sent_means_that_a_peer_has_it_and_not_that_it_was_written_to_a_socket",
         ),
     },
     "the root that is returned is never on the wire, and a policy that is set is not looked at": {
         "test_defects.py": ("test_the_root_that_publishing_returns_is_the_root_on_the_wire",),
         "node/test_outbox.py": ("test_the_root_that_publishing_returns_is_the_root_that_is_delivered",),
-        "node/test_trust.py": ("test_changing_a_tier_changes_what_a_linked_peer_may_at_once",),
-        "test_api_hosts.py": ("test_a_tier_holds_for_a_node_whichever_of_the_two_dialled",),
+        "node/test_trust.py": ("test_a_changed_tier_applies_to_a_connected_peer_at_once",),
+        "test_api_hosts.py": ("test_a_tier_applies_whichever_node_dialled",),
     },
     "a root confirms a guess, lifetimes are ticks, and nothing is asked of epochs, contacts and endorsements": {
         "test_defects.py": (
             "test_no_root_confirms_a_guess_of_the_payload",
             "test_a_lifetime_is_in_seconds_not_in_steps_of_a_loop",
-            "test_an_epoch_that_cannot_be_is_noticed",
+            "test_an_implausible_epoch_is_detected",
         ),
-        "test_channels.py": ("test_nothing_in_clear_names_the_sender_of_a_letter_or_of_what_is_said_in_a_group",),
-        "node/test_passing.py": ("test_what_came_before_it_was_asked_for_is_there_when_it_is",),
-        "test_lanes_endpoints.py": ("test_a_contact_signed_by_another_is_refused", "test_a_contact_has_its_bounds"),
-        "node/test_trust.py": ("test_an_endorsement_said_anywhere_else_is_only_words",),
+        "test_channels.py": ("test_the_clear_fields_do_not_reveal_the_sender_of_a_letter_or_group_message",),
+        "node/test_forwarding.py": ("test_shards_received_before_a_subscription_are_used_by_it",),
+        "test_lanes_endpoints.py": (
+            "test_a_contact_signed_by_another_is_refused",
+            "test_a_contact_beyond_a_bound_is_rejected",
+        ),
+        "node/test_trust.py": ("test_an_endorsement_in_another_namespace_does_not_count",),
     },
     "programs name what is gone, defaults are not those expected, and frames for nobody count as sent": {
         "test_rot.py": (
-            "test_every_module_is_imported_and_has_what_it_says_is_public",
+            "test_every_module_imports_and_defines_its_public_names",
             "test_types_are_checked_of_every_program_measurement_and_test",
-            "test_a_node_that_was_told_nothing_listens_to_nobody_but_its_owner",
-            "test_what_is_addressed_to_a_peer_that_is_not_there_is_kept_and_not_said_to_be_sent",
+            "test_a_node_with_default_settings_listens_only_for_its_owner",
+            "test_a_message_to_an_absent_peer_stays_queued_and_is_not_reported_as_sent",
         ),
     },
 }
@@ -131,8 +134,8 @@ def test_thirteen_behaviours_have_tests_and_the_tests_are_there() -> None:
         assert set(claims) <= {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}, name
 
 
-def test_all_that_forwarding_needs_is_read_of_a_shard_without_any_key() -> None:
-    """A relay that lacks the key would otherwise stop at the k-th shard."""
+def test_forwarding_needs_no_key() -> None:
+    """Otherwise a relay without the key would stop at the k-th shard."""
     made = send_private(b"not for you", SIGNER, Recipient(DeliveryKey.generate().public_key), 2, EPOCH)
     for index, data in enumerate(made.shards):
         shard = NATIVE.decode_shard(data)
@@ -140,9 +143,9 @@ def test_all_that_forwarding_needs_is_read_of_a_shard_without_any_key() -> None:
         assert NATIVE.shard_id(data) == h(data)
 
 
-def test_a_relay_without_the_key_can_put_an_object_together_and_give_out_all_its_shards() -> None:
+def test_a_relay_without_the_key_can_restore_an_object_and_serve_all_shards() -> None:
     made = send_private(b"not for you", SIGNER, Recipient(DeliveryKey.generate().public_key), 2, EPOCH)
-    found = gather(made.of, made.shards[1:])
+    found = restore(made.of, made.shards[1:])
     assert found is not None
     receive(found.of, found.encoded, POLICY)
     assert encode_shards(found.of, found.encoded) == made.shards
@@ -160,12 +163,12 @@ def test_shards_that_come_after_delivery_leave_nothing_behind() -> None:
     assert inbox.done_count == 0
 
 
-def test_one_bogus_shard_with_a_known_root_blocks_nothing() -> None:
+def test_a_false_shard_with_a_known_root_blocks_nothing() -> None:
     made = published()
     inbox = Inbox(NATIVE)
     good = [NATIVE.decode_shard(shard) for shard in made.shards]
     other_header = replace(good[0], of=replace(made.of, address=replace(made.of.address, epoch=1)))
-    bad_bytes = NATIVE.decode_shard(spoiled(made.shards[1]))
+    bad_bytes = NATIVE.decode_shard(corrupted(made.shards[1]))
     assert [inbox.add(shard, 0) for shard in (other_header, bad_bytes)] == [None, None]
     found = [inbox.add(shard, 0) for shard in good[2 : made.of.shape.k + 2]]
     assert found[-1] is not None
@@ -184,7 +187,7 @@ def test_a_full_batch_of_96_kib_can_be_published() -> None:
         assert {len(shard) for shard in made.shards} == {made.of.shape.bucket_size}
 
 
-def test_what_is_sent_costs_no_more_than_its_shards_whatever_its_bytes_are() -> None:
+def test_the_sent_size_depends_only_on_the_shape() -> None:
     lengths = {
         sum(map(len, publish(byte * 60_000, ADDRESS, KEY).shards)) for byte in (b"\x00", b"\x17", b"\x18", b"\xff")
     }
@@ -192,7 +195,7 @@ def test_what_is_sent_costs_no_more_than_its_shards_whatever_its_bytes_are() -> 
 
 
 @pytest.mark.parametrize("kind", ["feed", "private", "group"])
-def test_others_can_read_what_one_identity_sends(kind: str) -> None:
+def test_other_identities_can_read_sent_objects(kind: str) -> None:
     bob, group = DeliveryKey.generate(), Group((GroupSecret.create(),))
     channels: dict[str, Channel] = {
         "feed": Feed.of(SIGNER.public_key, 1),
@@ -216,7 +219,7 @@ def test_the_root_that_publishing_returns_is_the_root_on_the_wire() -> None:
 
 
 def test_no_root_confirms_a_guess_of_the_payload() -> None:
-    """The same payload under the same key and address twice has nothing in common but its address."""
+    """Two objects with the same payload, key and address share only the address."""
     one, two = (publish(b"yes", ADDRESS, KEY) for _ in range(2))
     assert one.object_root != two.object_root
     for made in (one, two):
@@ -234,7 +237,7 @@ def test_an_object_with_another_root_or_address_than_its_shards_is_refused() -> 
         receive(replace(made.of, address=replace(ADDRESS, namespace=7)), made.encoded, POLICY)
 
 
-def test_an_epoch_that_cannot_be_is_noticed() -> None:
+def test_an_implausible_epoch_is_detected() -> None:
     assert Epochs().plausible(EPOCH, NOW)
     assert not Epochs().plausible(EPOCH + 2, NOW)
     assert not Epochs().plausible(EPOCH - 30, NOW)
@@ -250,7 +253,7 @@ def test_a_lifetime_is_in_seconds_not_in_steps_of_a_loop() -> None:
     assert CACHE_TTL_SECONDS == 90 * 60
 
 
-def test_the_length_of_what_is_sent_does_not_tell_how_much_of_it_is_padding() -> None:
+def test_the_sent_length_does_not_reveal_the_padding() -> None:
     lengths = [[len(shard) for shard in publish(pattern(size), ADDRESS, KEY).shards] for size in range(0, 3_000, 211)]
     assert all(length == lengths[0] for length in lengths)
     assert Flags.SIGNED not in NATIVE.decode_object(published().encoded).flags

@@ -1,4 +1,4 @@
-"""The dialect of existing nodes: their bytes, their shapes, their names and keys, to the last bit that is known."""
+"""The dialect of existing nodes: encodings, shapes, tags and keys, compared with known values."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -10,9 +10,9 @@ from coincurve import PublicKeyXOnly
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.builders import ADDRESS, KEY, NONCE, SIGNER, gather, modes, pattern, spoiled
-from tests.veil.files import DIALECT as KNOWN
-from tests.veil.files import unhex
+from tests.veil.builders import ADDRESS, KEY, NONCE, SIGNER, corrupted, modes, pattern, restore
+from tests.veil.vector_files import DIALECT as KNOWN
+from tests.veil.vector_files import unhex
 from veil import (
     Address,
     ErasureMode,
@@ -134,7 +134,7 @@ def test_bytes_as_integers_are_those_of_another_library(data: bytes, marks: bool
         "8118",
     ],
 )
-def test_what_is_no_array_of_bytes_is_refused(encoded: str) -> None:
+def test_an_invalid_byte_array_is_rejected(encoded: str) -> None:
     with pytest.raises(Malformed):
         read_bytes(Reader(unhex(encoded), "bytes"), 100)
 
@@ -210,7 +210,7 @@ def test_existing_nodes_change_buckets_at_these_sizes(size: int, bucket: int) ->
 
 
 @pytest.mark.parametrize("size", [0, 654_511])
-def test_what_existing_nodes_have_no_shape_for_is_refused(size: int) -> None:
+def test_a_size_without_a_shape_is_rejected(size: int) -> None:
     with pytest.raises(Refused):
         choose_shape(size, bytes(32))
 
@@ -230,7 +230,7 @@ def test_a_batch_is_the_known_one(case: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(("target", "limit", "sizes", "count"), KNOWN["batch_lengths"])
-def test_existing_nodes_batch_so_many(target: int, limit: int, sizes: list[int], count: int) -> None:
+def test_batch_length_matches_existing_nodes(target: int, limit: int, sizes: list[int], count: int) -> None:
     assert packets.batch_length(sizes, target, limit) == count
 
 
@@ -246,7 +246,7 @@ def test_a_shard_request_is_the_known_one() -> None:
 @pytest.mark.parametrize(
     "change", [{"k": 0}, {"k": 11}, {"want": (10,)}, {"want": tuple(range(9))}, {"hop": 256}, {"n": 25}]
 )
-def test_a_shard_request_that_makes_no_sense_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_shard_request_is_rejected(change: dict[str, Any]) -> None:
     good = packets.ShardRequest(bytes(32), bytes(32), 6, 10, (1, 2, 3), 1)
     with pytest.raises(Malformed):
         packets.ShardRequest.decode(replace(good, **change).encode())
@@ -286,7 +286,7 @@ def test_the_known_schnorr_signature_is_made_and_holds() -> None:
 
 
 @pytest.mark.parametrize("secret", [b"", bytes(32), b"\xff" * 32, b"\x01" * 33])
-def test_what_is_no_secret_of_the_curve_is_refused(secret: bytes) -> None:
+def test_an_invalid_curve_secret_is_rejected(secret: bytes) -> None:
     with pytest.raises(Malformed):
         SchnorrKey(secret)
 
@@ -313,14 +313,14 @@ def test_either_scheme_holds_and_covers_the_header_and_the_ciphertext(key: Schno
 
 
 def restored(made: Published, key: SharedKey | None = None) -> bytes:
-    found = gather(made.of, made.shards[-made.of.shape.k :], DIALECT)
+    found = restore(made.of, made.shards[-made.of.shape.k :], DIALECT)
     assert found is not None
     assert found.encoded == made.encoded
     return dialect_assembly.open_object(dialect_assembly.receive(made.of, found.encoded, POLICY), key).payload
 
 
 @given(st.integers(0, 120_000), modes, st.booleans())
-def test_what_is_published_in_the_dialect_is_read_back_from_any_k(size: int, mode: ErasureMode, public: bool) -> None:
+def test_an_object_of_the_dialect_is_restored_from_any_k_shards(size: int, mode: ErasureMode, public: bool) -> None:
     payload = pattern(size)
     flags, lock = (Flags.PUBLIC, dialect_assembly.PUBLIC_KEY) if public else (Flags.NONE, KEY)
     made = dialect_assembly.publish(payload, ADDRESS, lock, flags=flags, mode=mode, signer=SIGNER)
@@ -332,7 +332,7 @@ def test_an_object_longer_than_existing_nodes_take_is_refused() -> None:
         dialect_assembly.publish(b"\xff" * (140 * KIB), ADDRESS)
 
 
-def test_what_is_not_public_does_not_open_without_its_key() -> None:
+def test_a_private_object_does_not_open_without_its_key() -> None:
     made = dialect_assembly.publish(b"mine", ADDRESS, KEY, flags=Flags.NONE)
     received = dialect_assembly.receive(made.of, made.encoded, POLICY)
     for key in (None, dialect_assembly.PUBLIC_KEY, SharedKey(b"\x01" * 32)):
@@ -370,16 +370,16 @@ def test_anything_but_zeros_behind_an_object_is_refused(mode: ErasureMode) -> No
 
 def test_a_poisoned_shard_of_the_dialect_does_not_block_its_object() -> None:
     made = dialect_assembly.publish(pattern(20_000), ADDRESS, nonce=NONCE)
-    gathering, found = Reassembly(made.of, DIALECT), None
-    bad = replace(DIALECT.decode_shard(made.shards[0]), payload=spoiled(DIALECT.decode_shard(made.shards[0]).payload))
+    reassembly, found = Reassembly(made.of, DIALECT), None
+    bad = replace(DIALECT.decode_shard(made.shards[0]), payload=corrupted(DIALECT.decode_shard(made.shards[0]).payload))
     for shard in [bad, *map(DIALECT.decode_shard, made.shards[1 : made.of.shape.k + 1])]:
-        found = gathering.add(shard)
+        found = reassembly.add(shard)
     assert found is not None
     assert found.encoded == made.encoded
 
 
 def test_the_old_hardened_mode_leaves_a_small_object_in_plain_and_ours_does_not() -> None:
-    """Why it is for the dialect alone."""
+    """The reason why only the dialect uses it."""
     made = dialect_assembly.publish(b"a small object", ADDRESS, mode=ErasureMode.HARDENED)
     payloads = [DIALECT.decode_shard(shard).payload for shard in made.shards]
     assert made.encoded.ljust(len(payloads[0]), b"\x00") in payloads

@@ -1,4 +1,4 @@
-"""Running nodes on a disk that fills up: what the local API answers, what the log says, and what kill -9 leaves."""
+"""Running nodes on a full disk: answers of the local API, log lines, and the state after kill -9."""
 
 import asyncio
 import logging
@@ -12,9 +12,9 @@ import pytest
 
 from tests import mounts
 from tests.full_disk import no_file_longer_than
-from tests.veil.api_hosts import Running, make, running, town
+from tests.veil.api_hosts import Running, linked_nodes, make, running
 from tests.veil.cli_runner import Veil
-from tests.veil.lanes_nodes import NodeProcess
+from tests.veil.node_process import NodeProcess
 from tests.veil.test_lanes_endpoints import contact
 from veil import Unavailable
 from veil.api.routes import ROUTES
@@ -23,7 +23,7 @@ from veil.runtime.node_settings import Settings
 MESSAGES, SOME = 1_000, 50
 PAYLOAD_BYTES, TEXT_NUMBER = 3_000, 4
 DISK_BYTES = 64 << 20
-# What the store of the reader has room for at first, and after some room was made.
+# Free space of the reader's disk at first, and after space was freed.
 FIRST_BYTES, MORE_BYTES = 4 << 20, 4 << 20
 ARGUMENTS = {"/v1/policy/explain": {"pubkey": "self"}}
 
@@ -32,9 +32,7 @@ async def fill(alice: Running) -> httpx.Response:
     return await alice.ask("POST", "/v1/publish", json={"text": "x" * 200_000})
 
 
-def test_on_a_full_disk_publishing_answers_503_and_every_question_is_answered(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_on_a_full_disk_publishing_gets_503_and_queries_work(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         async with running(make(tmp_path, "alice")) as alice:
             await alice.post("/v1/publish", text="before")
@@ -67,7 +65,7 @@ def test_on_a_full_disk_publishing_answers_503_and_every_question_is_answered(
     assert left.startswith("veil: store writes again after a failure since 2")
 
 
-def test_a_contact_that_finds_no_room_is_not_added(tmp_path: Path) -> None:
+def test_a_contact_that_cannot_be_stored_is_not_added(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(make(tmp_path, "alice")) as alice:
             with no_file_longer_than(10):
@@ -80,11 +78,11 @@ def test_a_contact_that_finds_no_room_is_not_added(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_an_invitation_that_cannot_be_written_down_is_taken_in_with_the_next_event(tmp_path: Path) -> None:
+def test_an_invitation_that_cannot_be_stored_is_processed_with_the_next_event(tmp_path: Path) -> None:
     async def work() -> None:
-        async with town(tmp_path, "alice", "bob") as (alice, bob):
+        async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             await alice.post("/v1/groups", name="choir")
-            # A folder has the place of the file that the keys are written to first.
+            # A directory blocks the name of the temporary file for the keys.
             in_the_way = bob.host.directory.path / f".identity.json.{os.getpid()}.part"
             in_the_way.mkdir()
             await alice.post("/v1/groups/invite", group="choir", contact="bob")
@@ -105,7 +103,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 class Ballast:
-    """Takes the room on a disk that a test does not leave to the node."""
+    """A file that fills the disk up to the space that the test leaves."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -126,7 +124,7 @@ class Ballast:
 
 
 def acknowledged(writer: NodeProcess) -> set[int]:
-    """The messages that were acknowledged since this was last asked, having waited for something to happen."""
+    """The messages acknowledged since the last call, waiting for an event."""
     return {data["message_id"] for kind, data in writer.events() if kind == "acked"}
 
 
@@ -135,7 +133,7 @@ def delivered(reader: NodeProcess) -> list[str]:
 
 
 def until_full(veil: Veil, reader: NodeProcess) -> None:
-    """Wait until the status of a node says that its store cannot write, as people see it."""
+    """Wait until `veil node status` reports that the store cannot write."""
     while True:
         shown = veil.done("node", "status", "--data-dir", reader.folder.path).facts()
         if shown["store"].startswith("cannot write: "):
@@ -168,7 +166,7 @@ def test_of_1000_messages_to_a_disk_that_fills_every_acknowledged_one_survives_k
         acked = acknowledged(writer)
         first = len(acked)
         ballast.drop_last()
-        while len(acked) < first + SOME:  # it goes on by itself
+        while len(acked) < first + SOME:  # the node resumes by itself
             acked |= acknowledged(writer)
         until_full(veil, reader)
         log = reader.log()

@@ -1,4 +1,4 @@
-"""Whatever bytes a decoder is given, it answers or raises `Malformed`; and what it takes has one spelling."""
+"""Decoders return a value or raise `Malformed` for any bytes, and accept exactly one encoding per value."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from veil.encryption.private_delivery import Letter, read_letter, write_letter
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """A decoder, something it takes, and how it is written again, in the one spelling or in one of two."""
+    """A decoder, a valid input, and its encoder, with one or two accepted encodings."""
 
     decode: Callable[[bytes], object]
     good: bytes
@@ -60,7 +60,7 @@ DECODERS = {
 
 @st.composite
 def damaged(draw: st.DrawFn, good: bytes) -> bytes:
-    """Good bytes after a few cuts, changes, insertions and repetitions, most of them where the structure is."""
+    """Valid bytes after a few cuts, changes, insertions and repetitions, mostly in structural bytes."""
     data = bytearray(good)
     for _ in range(draw(st.integers(1, 4))):
         near = min(len(data), 260) if draw(st.booleans()) else len(data)
@@ -82,7 +82,7 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
 
 
 def judge(decoder: Decoder, data: bytes) -> bool:
-    """Whether the decoder took it. Anything raised but `Malformed` fails the test."""
+    """Whether the decoder accepted the bytes. Any exception other than `Malformed` fails the test."""
     try:
         value = decoder.decode(data)
     except Malformed:
@@ -94,27 +94,27 @@ def judge(decoder: Decoder, data: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_good_bytes_are_taken(name: str) -> None:
+def test_a_valid_encoding_is_accepted(name: str) -> None:
     assert judge(DECODERS[name], DECODERS[name].good)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @given(st.binary(max_size=200))
-def test_any_bytes_are_taken_in_their_one_spelling_or_malformed(name: str, data: bytes) -> None:
+def test_any_bytes_are_canonical_or_malformed(name: str, data: bytes) -> None:
     judge(DECODERS[name], data)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
 @given(st.data())
-def test_damaged_bytes_are_taken_in_their_one_spelling_or_malformed(name: str, data: st.DataObject) -> None:
+def test_damaged_bytes_are_canonical_or_malformed(name: str, data: st.DataObject) -> None:
     judge(DECODERS[name], data.draw(damaged(DECODERS[name].good)))
 
 
 @pytest.mark.parametrize(
     "name", ["native object", "batch", "letter", "group secret", "dialect object", "dialect shard request"]
 )
-def test_nothing_but_the_whole_is_taken(name: str) -> None:
+def test_a_truncated_or_extended_encoding_is_rejected(name: str) -> None:
     decoder = DECODERS[name]
     short = decoder.good if len(decoder.good) < 600 else decoder.good[:300]
     for length in range(len(short)):
@@ -125,7 +125,7 @@ def test_nothing_but_the_whole_is_taken(name: str) -> None:
 @settings(max_examples=50)
 @given(st.data())
 def test_bytes_of_a_bucket_are_a_shard_or_malformed(data: st.DataObject) -> None:
-    """The length is right, so that what is inside is looked at."""
+    """The length is valid, so the decoder reads the content."""
     good = published(100).shards[0]
     at = data.draw(st.integers(0, 100))
     piece = data.draw(st.binary(min_size=1, max_size=20))

@@ -1,4 +1,4 @@
-"""The hardened transform: undone from any k shards, and no shard shows a block of its object."""
+"""The hardened transform: any k shards invert it, and no shard contains a block of the object."""
 
 from random import Random
 
@@ -28,7 +28,7 @@ def bits_that_differ(a: bytes, b: bytes) -> float:
 
 
 @given(contents)
-def test_it_is_what_its_formula_says_and_is_undone(data: bytes) -> None:
+def test_the_transform_matches_its_formula_and_can_be_inverted(data: bytes) -> None:
     root = h(data)
     package = harden(root, data)
     assert package == oracle.harden(root, data)
@@ -37,7 +37,7 @@ def test_it_is_what_its_formula_says_and_is_undone(data: bytes) -> None:
 
 
 @given(contents.filter(bool), st.data())
-def test_a_package_that_was_changed_anywhere_is_refused(data: bytes, draw: st.DataObject) -> None:
+def test_a_package_with_any_changed_byte_is_rejected(data: bytes, draw: st.DataObject) -> None:
     root = h(data)
     package = bytearray(harden(root, data))
     package[draw.draw(st.integers(0, len(package) - 1))] ^= draw.draw(st.integers(1, 255))
@@ -64,7 +64,7 @@ def test_no_shard_holds_a_piece_of_the_object_in_plain(size: int, zeros: bool) -
 @pytest.mark.parametrize("shape", SHAPES[:4], ids=str)
 @pytest.mark.parametrize("fill", [b"\x00", b"\xff", b"ab"])
 def test_no_shard_of_the_most_regular_object_is_regular(shape: Shape, fill: bytes) -> None:
-    """Even where the object is one byte over and over, which no sealed object is."""
+    """Even if the object repeats one byte, which a sealed object never does."""
     size = object_bytes(ADDRESS, shape, ErasureMode.HARDENED)
     encoded = (fill * size)[:size]
     payloads = NATIVE.cut(ShardSet(ADDRESS, h(encoded), shape, ErasureMode.HARDENED), encoded)
@@ -91,7 +91,7 @@ def test_one_bit_of_the_object_changes_half_of_every_block(seed: int, bit: int) 
 
 @given(st.integers(0, 1 << 32), st.integers(0, 5))
 def test_without_one_block_the_rest_gives_none_of_the_object(seed: int, lost: int) -> None:
-    """Who guesses a missing block wrongly in one bit gets a key that has nothing to do with the right one."""
+    """A guess of the missing block with one wrong bit gives an unrelated key."""
     data = Random(seed).randbytes(6 * 79 - WRAPPED_BYTES)
     root = h(data)
     package = bytearray(harden(root, data))
@@ -102,7 +102,7 @@ def test_without_one_block_the_rest_gives_none_of_the_object(seed: int, lost: in
 
 
 def guessed_key(root: bytes, masked: bytes, wrapped: bytes) -> bytes:
-    """The key by the formula of the page, whether or not it is right."""
+    """The key by the formula in docs/veil-wire.md, without verification."""
     mask = keyed(derive("veil hardened wrap v1", root), masked)
     return bytes(a ^ b for a, b in zip(wrapped, mask, strict=True))
 

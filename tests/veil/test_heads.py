@@ -1,4 +1,4 @@
-"""CBOR heads are as short as they can be, and nothing else is read."""
+"""CBOR heads are shortest, and the reader accepts nothing else."""
 
 import cbor2
 import pytest
@@ -15,7 +15,7 @@ numbers = st.one_of(st.sampled_from([*EDGES, 1 << 32, MOST]), st.integers(0, MOS
 
 
 @given(numbers)
-def test_a_number_is_written_as_others_write_it_and_read_back(value: int) -> None:
+def test_a_number_is_encoded_as_cbor2_does_and_decoded(value: int) -> None:
     assert cbor_heads.uint(value) == cbor2.dumps(value)
     assert len(cbor_heads.uint(value)) == cbor_heads.head_bytes(value)
     reader = Reader(cbor_heads.uint(value), "number")
@@ -24,12 +24,12 @@ def test_a_number_is_written_as_others_write_it_and_read_back(value: int) -> Non
 
 
 @given(st.binary(max_size=300))
-def test_bytes_are_written_as_others_write_them_and_read_back(data: bytes) -> None:
+def test_bytes_are_encoded_as_cbor2_does_and_decoded(data: bytes) -> None:
     assert cbor_heads.byte_string(data) == cbor2.dumps(data)
     assert Reader(cbor_heads.byte_string(data), "bytes").byte_string(300) == data
 
 
-def test_text_is_written_as_others_write_it() -> None:
+def test_text_is_encoded_as_cbor2_does() -> None:
     assert cbor_heads.text("namespace") == cbor2.dumps("namespace")
 
 
@@ -88,7 +88,7 @@ def test_fewer_or_more_bytes_than_fixed_are_refused() -> None:
             Reader(cbor_heads.byte_string(bytes(length)), "hash").fixed(32)
 
 
-def test_what_follows_is_refused() -> None:
+def test_trailing_bytes_are_rejected() -> None:
     reader = Reader(cbor_heads.uint(1) + b"\x00", "number")
     assert reader.uint(1) == 1
     with pytest.raises(Malformed):

@@ -1,8 +1,8 @@
-"""The inbox gives each object once, forgets in time, and who floods it floods its own part."""
+"""The inbox returns each object once, expires data, and evicts data of the largest source first."""
 
 import pytest
 
-from tests.veil.builders import ADDRESS, KEY, published, spoiled
+from tests.veil.builders import ADDRESS, KEY, corrupted, published
 from veil import NATIVE, Inbox, Published, ShardV1, publish
 from veil.veil_limits import CACHE_TTL_SECONDS
 
@@ -23,14 +23,14 @@ def deliver(inbox: Inbox, made: Published, count: int, now: float = 0, source: s
     return [gathered.encoded for gathered in found if gathered]
 
 
-def test_an_object_is_given_once_however_many_shards_come() -> None:
+def test_an_object_is_returned_once_however_many_shards_arrive() -> None:
     inbox = Inbox(NATIVE)
     assert deliver(inbox, MADE, len(MADE.shards)) == [MADE.encoded]
     assert deliver(inbox, MADE, len(MADE.shards)) == []
     assert inbox.is_done(MADE.of)
 
 
-def test_nothing_is_kept_of_an_object_that_was_given() -> None:
+def test_no_shard_of_a_returned_object_is_kept() -> None:
     inbox = Inbox(NATIVE)
     deliver(inbox, MADE, len(MADE.shards))
     assert (len(inbox), inbox.held_bytes) == (0, 0)
@@ -46,7 +46,7 @@ def test_memory_stays_flat_over_many_objects_with_all_their_shards() -> None:
         assert inbox.done_count <= 100
 
 
-def test_an_object_that_is_never_whole_is_forgotten_in_time() -> None:
+def test_an_incomplete_object_expires() -> None:
     inbox = Inbox(NATIVE)
     deliver(inbox, MADE, K - 1, now=1_000)
     inbox.expire(1_000 + CACHE_TTL_SECONDS - 1)
@@ -56,7 +56,7 @@ def test_an_object_that_is_never_whole_is_forgotten_in_time() -> None:
     assert inbox.add(shards()[K - 1], 1_000 + CACHE_TTL_SECONDS, "peer") is None
 
 
-def test_that_an_object_was_given_is_forgotten_in_time() -> None:
+def test_returned_objects_are_forgotten_after_their_lifetime() -> None:
     inbox = Inbox(NATIVE)
     deliver(inbox, MADE, K)
     inbox.expire(CACHE_TTL_SECONDS)
@@ -64,7 +64,7 @@ def test_that_an_object_was_given_is_forgotten_in_time() -> None:
     assert deliver(inbox, MADE, K, now=CACHE_TTL_SECONDS) == [MADE.encoded]
 
 
-def test_what_is_missing_is_told_of_what_has_begun() -> None:
+def test_missing_indices_are_known_for_incomplete_objects() -> None:
     inbox = Inbox(NATIVE)
     assert inbox.missing(MADE.of) == ()
     inbox.add(shards()[3], 0, "peer")
@@ -72,7 +72,7 @@ def test_what_is_missing_is_told_of_what_has_begun() -> None:
     assert inbox.missing(MADE.of) == (0, 1, 2, 4, 5, 6, 8, 9)
 
 
-def test_a_full_inbox_lets_go_of_what_the_greediest_source_began_first() -> None:
+def test_a_full_inbox_drops_the_oldest_shards_of_the_largest_source() -> None:
     room = 20 * 2_048
     inbox = Inbox(NATIVE, max_bytes=room)
     wanted = [numbered(number) for number in range(3)]
@@ -88,12 +88,12 @@ def test_a_full_inbox_lets_go_of_what_the_greediest_source_began_first() -> None
     assert inbox.missing(floods[-1].of) == (1, 2)
 
 
-def test_the_books_are_even_when_all_is_over() -> None:
+def test_byte_counts_return_to_zero_when_all_objects_are_done() -> None:
     inbox = Inbox(NATIVE, max_bytes=30 * 2_048)
     for number in range(300):
         made = numbered(number)
         parts = shards(made)
-        inbox.add(NATIVE.decode_shard(spoiled(made.shards[0])), number, f"liar {number % 7}")
+        inbox.add(NATIVE.decode_shard(corrupted(made.shards[0])), number, f"liar {number % 7}")
         for part in parts[: number % 3]:
             inbox.add(part, number, f"peer {number % 3}")
     inbox.expire(10 * CACHE_TTL_SECONDS)
@@ -102,14 +102,14 @@ def test_the_books_are_even_when_all_is_over() -> None:
     assert not inbox._parts
 
 
-def test_lies_about_the_objects_of_others_are_on_the_liars_own_account() -> None:
+def test_false_shards_count_against_the_source_that_sent_them() -> None:
     room = 20 * 2_048
     inbox = Inbox(NATIVE, max_bytes=room)
     wanted = [numbered(number) for number in range(5)]
     for made in wanted:
         inbox.add(shards(made)[0], 0, "modest")
     for number in range(500):
-        lie = spoiled(wanted[number % 5].shards[number % 3], -1 - number)
+        lie = corrupted(wanted[number % 5].shards[number % 3], -1 - number)
         assert inbox.add(NATIVE.decode_shard(lie), 0, "liar") is None
         assert inbox.held_bytes <= room
     for made in wanted:
@@ -119,7 +119,7 @@ def test_lies_about_the_objects_of_others_are_on_the_liars_own_account() -> None
 @pytest.mark.parametrize("order", ["poison first", "poison last"])
 def test_poison_does_not_stop_delivery(order: str) -> None:
     inbox = Inbox(NATIVE)
-    poison = NATIVE.decode_shard(spoiled(MADE.shards[0]))
+    poison = NATIVE.decode_shard(corrupted(MADE.shards[0]))
     good = shards()[1 : K + 1]
     sent = [poison, *good] if order == "poison first" else [*good[:-1], poison, good[-1]]
     found = [inbox.add(shard, 0, "liar" if shard is poison else "peer") for shard in sent]

@@ -1,4 +1,4 @@
-"""Every lane carries frames whole, both ways, between two nodes that have proved who they are."""
+"""Every lane carries frames in both directions between two authenticated nodes."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.veil.lanes_town import ALICE, ALL_LANES, BOB, EVE, LINK_LANES, Listener, meet, run
+from tests.veil.lane_fixture import ALICE, ALL_LANES, BOB, EVE, LINK_LANES, Listener, connect, run
 from veil.lanes import Lane, lane_limits
 from veil.lanes.lane import Health
 from veil.veil_errors import Unverified
@@ -21,9 +21,9 @@ def test_frames_arrive_whole_both_ways(name: str, tmp_path: Path) -> None:
     sent = [os.urandom(size) for size in (1, 100, 2048, lane_limits.MAX_FRAME_BYTES)]
 
     async def work(alice: Lane, listener: Listener) -> None:
-        ours, theirs = await meet(alice, listener)
-        ours.say(*sent)
-        theirs.say(*reversed(sent))
+        ours, theirs = await connect(alice, listener)
+        ours.send(*sent)
+        theirs.send(*reversed(sent))
         assert sorted(await theirs.until(4)) == sorted(sent)
         assert sorted(await ours.until(4)) == sorted(sent)
 
@@ -33,7 +33,7 @@ def test_frames_arrive_whole_both_ways(name: str, tmp_path: Path) -> None:
 @each_lane
 def test_each_end_knows_the_other(name: str, tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        ours, theirs = await meet(alice, listener)
+        ours, theirs = await connect(alice, listener)
         assert ours.session.peer == BOB.public_key
         assert theirs.session.peer == ALICE.public_key
 
@@ -45,8 +45,8 @@ def test_more_than_a_window_of_frames_arrives(name: str, tmp_path: Path) -> None
     sent = [number.to_bytes(4, "big") + bytes(4092) for number in range(3 * lane_limits.WINDOW_FRAMES)]
 
     async def work(alice: Lane, listener: Listener) -> None:
-        ours, theirs = await meet(alice, listener)
-        ours.say(*sent)
+        ours, theirs = await connect(alice, listener)
+        ours.send(*sent)
         assert sorted(await theirs.until(len(sent))) == sent
 
     run(name, tmp_path, work)
@@ -55,7 +55,7 @@ def test_more_than_a_window_of_frames_arrives(name: str, tmp_path: Path) -> None
 @each_link_lane
 def test_a_session_ends_at_both_ends(name: str, tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        ours, theirs = await meet(alice, listener)
+        ours, theirs = await connect(alice, listener)
         await ours.session.close()
         await theirs.ended()
         assert theirs.session.closed.is_set()
@@ -66,7 +66,7 @@ def test_a_session_ends_at_both_ends(name: str, tmp_path: Path) -> None:
 @each_link_lane
 def test_another_node_than_was_dialled_is_refused(name: str, tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        if name == "webrtc":  # where nobody answers for Eve, her folder is Bob's
+        if name == "webrtc":  # Bob answers offers in Eve's folder
             folder = Path(listener.endpoint.path)
             (folder / EVE.public_key.hex()).symlink_to(folder / BOB.public_key.hex())
         with pytest.raises(Unverified, match="another node answered"):
@@ -88,11 +88,11 @@ def test_another_certificate_than_the_contact_names_is_refused(name: str, tmp_pa
 
 
 @each_link_lane
-def test_health_tells_what_happened(name: str, tmp_path: Path) -> None:
+def test_health_counts_frames_and_bytes(name: str, tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         began = time.monotonic()
-        ours, theirs = await meet(alice, listener)
-        ours.say(b"a", b"bc")
+        ours, theirs = await connect(alice, listener)
+        ours.send(b"a", b"bc")
         await theirs.until(2)
         while ours.session.health.frames_delivered < 2:
             await asyncio.sleep(0)

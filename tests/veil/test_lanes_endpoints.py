@@ -1,4 +1,4 @@
-"""Endpoints and contacts: one way to write each, and nothing that was altered is believed."""
+"""Endpoints and contacts: one text form each, and altered contacts are rejected."""
 
 import base64
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.lanes_town import ALICE, EVE
+from tests.veil.lane_fixture import ALICE, EVE
 from veil.lanes import Endpoint
 from veil.runtime.contacts import MAX_CONTACT_BYTES, MAX_ENDPOINTS, MAX_NAME_BYTES, PREFIX, Contact
 from veil.veil_errors import Malformed, Unverified, VeilError
@@ -43,12 +43,12 @@ NOT_ENDPOINTS = [
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_an_endpoint_is_written_as_it_is_read(text: str) -> None:
+def test_an_endpoint_round_trips_through_its_text(text: str) -> None:
     assert str(Endpoint.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", NOT_ENDPOINTS)
-def test_what_is_no_endpoint_is_refused(text: str) -> None:
+def test_an_invalid_endpoint_is_rejected(text: str) -> None:
     with pytest.raises(Malformed):
         Endpoint.parse(text)
 
@@ -64,7 +64,7 @@ def contact(**given: object) -> Contact:
     return Contact.make(ALICE, **{**fields, **given})  # type: ignore[arg-type]
 
 
-def test_a_contact_comes_back_from_its_text() -> None:
+def test_a_contact_round_trips_through_its_text() -> None:
     made = contact()
     assert Contact.from_text(made.text()) == made
     assert Contact.from_text(f"  {made.text()}\n") == made
@@ -78,7 +78,7 @@ def test_a_contact_fits_a_qr_code() -> None:
 
 
 @given(st.data())
-def test_any_changed_byte_of_a_contact_is_noticed(data: st.DataObject) -> None:
+def test_a_contact_with_any_changed_byte_is_rejected(data: st.DataObject) -> None:
     encoded = bytearray(contact().encode())
     at = data.draw(st.integers(0, len(encoded) - 1))
     encoded[at] ^= data.draw(st.integers(1, 255))
@@ -109,7 +109,7 @@ def test_a_contact_signed_by_another_is_refused() -> None:
         {"endpoints": (Endpoint("quic", "h", 1),) * (MAX_ENDPOINTS + 1)},
     ],
 )
-def test_a_contact_has_its_bounds(given: dict[str, object]) -> None:
+def test_a_contact_beyond_a_bound_is_rejected(given: dict[str, object]) -> None:
     with pytest.raises(Malformed):
         contact(**given)
 
@@ -128,6 +128,6 @@ def test_a_contact_has_its_bounds(given: dict[str, object]) -> None:
         PREFIX + base64.b64encode(contact().encode() + b"\x00").decode(),
     ],
 )
-def test_what_is_no_contact_is_refused(text: str) -> None:
+def test_an_invalid_contact_text_is_rejected(text: str) -> None:
     with pytest.raises(Malformed):
         Contact.from_text(text)

@@ -1,4 +1,4 @@
-"""The file lane: parcels are for one node, by one node, and gone only once they are safe."""
+"""The file lane: parcels have one sender and one recipient, and are removed only after a commit."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.lanes_town import ALICE, BOB, EVE, End
+from tests.veil.lane_fixture import ALICE, BOB, EVE, End
 from veil.encryption.object_signature import SigningKey
 from veil.lanes import Endpoint, Unavailable, file_lane, lane_limits
 from veil.lanes.durable import write_file
@@ -24,7 +24,7 @@ def packed() -> bytes:
     return file_lane.pack(ALICE, BOB.public_key, FRAMES)
 
 
-def test_a_parcel_gives_its_frames_to_whom_it_is_for() -> None:
+def test_a_parcel_round_trips_for_its_recipient() -> None:
     found = file_lane.unpack(packed(), BOB.public_key)
     assert (found.sender, found.recipient, found.frames) == (ALICE.public_key, BOB.public_key, FRAMES)
 
@@ -49,13 +49,13 @@ def test_a_parcel_for_another_is_refused() -> None:
 
 
 @pytest.mark.parametrize("frame", [b"", bytes(lane_limits.MAX_FRAME_BYTES + 1)])
-def test_a_frame_of_no_size_or_too_much_is_refused(frame: bytes) -> None:
+def test_an_empty_or_oversized_frame_is_rejected(frame: bytes) -> None:
     with pytest.raises(Malformed):
         file_lane.unpack(file_lane.pack(ALICE, BOB.public_key, [frame]), BOB.public_key)
 
 
 @given(st.binary(max_size=300))
-def test_bytes_are_no_parcel(data: bytes) -> None:
+def test_arbitrary_bytes_are_not_a_parcel(data: bytes) -> None:
     with pytest.raises((Malformed, Unverified)):
         file_lane.unpack(file_lane.MAGIC + data, BOB.public_key)
 
@@ -72,7 +72,7 @@ def parcel_name(number: int, sender: bytes = ALICE.public_key) -> str:
 
 
 async def taken(folder: Path, settle: list[int]) -> tuple[FileLane, list[Session]]:
-    """Bob's lane, having looked once at a folder."""
+    """Bob's lane after one scan of a folder."""
     sessions: list[Session] = []
     lane = FileLane(BOB, folder, lambda: settle.append(sum(1 for _ in (folder / BOB.public_key.hex()).iterdir())))
     lane._accept = sessions.append
@@ -80,7 +80,7 @@ async def taken(folder: Path, settle: list[int]) -> tuple[FileLane, list[Session
     return lane, sessions
 
 
-def test_a_parcel_is_removed_only_after_what_it_held_is_safe(tmp_path: Path) -> None:
+def test_a_parcel_is_removed_only_after_its_frames_are_committed(tmp_path: Path) -> None:
     async def work() -> None:
         put(tmp_path, parcel_name(1), packed())
         settled: list[int] = []
@@ -89,13 +89,13 @@ def test_a_parcel_is_removed_only_after_what_it_held_is_safe(tmp_path: Path) -> 
         assert await end.until(3) == list(FRAMES)
         await met.close()
         await end.ended()
-        assert settled == [1]  # it was still there when that was asked for
+        assert settled == [1]  # the parcel still existed at the commit
         assert list((tmp_path / BOB.public_key.hex()).iterdir()) == []
 
     asyncio.run(work())
 
 
-def test_a_parcel_stays_while_what_it_held_cannot_be_written(tmp_path: Path) -> None:
+def test_a_parcel_stays_while_its_frames_cannot_be_committed(tmp_path: Path) -> None:
     def full() -> None:
         raise Unavailable("store", "the node cannot write")
 
@@ -127,8 +127,8 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_parcel_begins_no_session_and_is_removed(bad: str, tmp_path: Path) -> None:
-    """Anyone can name a file after a node that is trusted."""
+def test_an_invalid_parcel_starts_no_session_and_is_removed(bad: str, tmp_path: Path) -> None:
+    """Anyone can put the key of a trusted node into a file name."""
 
     async def work() -> None:
         path = put(tmp_path, parcel_name(1), BAD[bad])
@@ -143,7 +143,9 @@ def test_a_bad_parcel_begins_no_session_and_is_removed(bad: str, tmp_path: Path)
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
 @pytest.mark.parametrize("known", [False, True])
-def test_what_is_no_file_is_not_waited_for(make: Callable[[Path], None], known: bool, tmp_path: Path) -> None:
+def test_a_pipe_or_directory_in_the_folder_does_not_block(
+    make: Callable[[Path], None], known: bool, tmp_path: Path
+) -> None:
     async def work() -> None:
         if known:
             put(tmp_path, parcel_name(0), file_lane.pack(ALICE, BOB.public_key, [b"first"]))
@@ -162,7 +164,7 @@ def test_what_is_no_file_is_not_waited_for(make: Callable[[Path], None], known: 
     asyncio.run(work())
 
 
-def test_junk_that_is_not_ours_to_remove_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_junk_that_cannot_be_removed_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -179,7 +181,7 @@ def test_junk_that_is_not_ours_to_remove_is_looked_at_once(tmp_path: Path, monke
     asyncio.run(work())
 
 
-def test_no_more_strangers_parcels_are_opened_at_one_look_than_the_bound(tmp_path: Path) -> None:
+def test_one_scan_verifies_a_bounded_number_of_parcels_from_new_senders(tmp_path: Path) -> None:
     async def work() -> None:
         names = [parcel_name(1, number.to_bytes(32, "big")) for number in range(3 * lane_limits.NEW_SENDERS_PER_SCAN)]
         for name in names:
@@ -194,7 +196,7 @@ def test_no_more_strangers_parcels_are_opened_at_one_look_than_the_bound(tmp_pat
     asyncio.run(work())
 
 
-def test_strangers_that_sign_do_not_fill_the_node_and_who_was_dialled_stays(tmp_path: Path) -> None:
+def test_new_senders_are_bounded_and_dialled_sessions_stay(tmp_path: Path) -> None:
     async def work() -> None:
         lane, sessions = await taken(tmp_path, [])
         dialled = await lane.dial(Endpoint("file", path=str(tmp_path)), ALICE.public_key, None)
@@ -211,7 +213,7 @@ def test_strangers_that_sign_do_not_fill_the_node_and_who_was_dialled_stays(tmp_
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_parcel_amid_a_session_is_counted_and_hides_no_other(bad: str, tmp_path: Path) -> None:
+def test_an_invalid_parcel_in_a_session_is_counted_and_others_are_read(bad: str, tmp_path: Path) -> None:
     async def work() -> None:
         put(tmp_path, parcel_name(0), file_lane.pack(ALICE, BOB.public_key, [b"first"]))
         put(tmp_path, parcel_name(1), BAD[bad])
@@ -240,7 +242,9 @@ def test_a_file_of_another_name_is_left_alone(name: str, tmp_path: Path) -> None
     asyncio.run(work())
 
 
-def test_what_cannot_be_removed_is_not_taken_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parcel_that_cannot_be_removed_is_not_processed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(self: Path, missing_ok: bool = False) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -269,7 +273,7 @@ def test_no_more_parcels_are_left_than_the_bound(tmp_path: Path) -> None:
             (outbox / parcel_name(number)).touch()
         lane = FileLane(ALICE)
         end = End(await lane.dial(Endpoint("file", path=str(tmp_path)), BOB.public_key, None))
-        end.say(b"waits")
+        end.send(b"waits")
         end.start()
         await asyncio.sleep(0.05)
         assert end.outgoing == [b"waits"]
@@ -283,7 +287,7 @@ def test_no_more_parcels_are_left_than_the_bound(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def test_a_stick_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+def test_dialling_a_missing_folder_reports_it(tmp_path: Path) -> None:
     async def work() -> None:
         with pytest.raises(Unavailable, match="folder does not exist"):
             await FileLane(ALICE).dial(Endpoint("file", path=str(tmp_path / "stick")), BOB.public_key, None)

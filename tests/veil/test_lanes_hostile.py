@@ -1,4 +1,4 @@
-"""What breaks the rules of a lane costs who sent it: its link ends, and everyone else's goes on."""
+"""Protocol violations end the link of the sender, and other links continue."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.veil.lanes_town import ALICE, BOB, EVE, LINK_LANES, Listener, meet, run
+from tests.veil.lane_fixture import ALICE, BOB, EVE, LINK_LANES, Listener, connect, run
 from veil.lanes import Lane, LaneLink, Unavailable, lane_limits, session
 from veil.lanes.authenticated_lane import AuthenticatedLane, Banlist
 from veil.lanes.session import FrameKind, LinkSession
@@ -24,7 +24,7 @@ async def raw_link(alice: Lane, listener: Listener) -> LaneLink:
 
 
 async def proved(alice: Lane, listener: Listener) -> LaneLink:
-    """Eve's link to Bob, on which she has said who she is, and may now say anything."""
+    """Eve's authenticated link to Bob, on which she can send any message."""
     link = await raw_link(alice, listener)
     met = await session.dial(link, EVE, BOB.public_key)
     assert isinstance(met, LinkSession)
@@ -32,14 +32,14 @@ async def proved(alice: Lane, listener: Listener) -> LaneLink:
 
 
 async def ends(link: LaneLink) -> None:
-    """Until Bob has ended it."""
+    """Wait until Bob closes the link."""
     with suppress(VeilError):
         while True:
             await link.receive()
     await link.close()
 
 
-# Each is said once the handshake is done.
+# Messages after the handshake.
 BROKEN: dict[str, Callable[[], bytes]] = {
     "garbage": lambda: b"\xff" + os.urandom(200),
     "no kind": lambda: b"\x00",
@@ -51,7 +51,7 @@ BROKEN: dict[str, Callable[[], bytes]] = {
     "a frame too large": lambda: bytes((FrameKind.FRAME,)) + bytes(lane_limits.MAX_FRAME_BYTES + 1),
     "a message too large by far": lambda: bytes((FrameKind.FRAME,)) + bytes(3 * lane_limits.MAX_FRAME_BYTES),
 }
-# Each is said instead of the handshake.
+# Messages instead of the handshake.
 RUDE = {
     "garbage": b"\xff" + bytes(100),
     "a frame": bytes((FrameKind.FRAME,)) + b"frame",
@@ -61,16 +61,16 @@ RUDE = {
     "too much": bytes((FrameKind.HELLO,)) + bytes(3 * lane_limits.MAX_FRAME_BYTES),
 }
 
-# WebRTC takes a second to set up; what comes after is the same code.
+# WebRTC takes a second to set up, and the code after that is the same.
 SLOW_LANE, FEW = "webrtc", {"garbage", "a frame too large", "a message too large by far", "too much"}
 CASES = [(name, case) for name in LINK_LANES for case in BROKEN if name != SLOW_LANE or case in FEW]
 RUDE_CASES = [(name, case) for name in LINK_LANES for case in RUDE if name != SLOW_LANE or case in FEW]
 
 
 @pytest.mark.parametrize(("name", "broken"), CASES)
-def test_who_breaks_the_protocol_is_shown_out_and_nobody_else(name: str, broken: str, tmp_path: Path) -> None:
+def test_a_protocol_violation_ends_only_the_session_of_its_sender(name: str, broken: str, tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        ours, theirs = await meet(alice, listener)
+        ours, theirs = await connect(alice, listener)
         eve = await proved(alice, listener)
         judged = await listener.ends.get()
         with suppress(Unavailable):
@@ -79,33 +79,33 @@ def test_who_breaks_the_protocol_is_shown_out_and_nobody_else(name: str, broken:
         assert judged.session.health.strikes == 1
         assert judged.incoming == []
         await ends(eve)
-        ours.say(b"still here")
+        ours.send(b"still here")
         assert await theirs.until(1) == [b"still here"]
 
     run(name, tmp_path, work)
 
 
 @pytest.mark.parametrize(("name", "rude"), RUDE_CASES)
-def test_who_does_not_say_who_it_is_is_not_heard(name: str, rude: str, tmp_path: Path) -> None:
+def test_a_link_without_handshake_is_closed(name: str, rude: str, tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         link = await raw_link(alice, listener)
         with suppress(Unavailable):
             await link.send(RUDE[rude])
         await ends(link)
         assert listener.ends.empty()
-        ours, theirs = await meet(alice, listener)
-        ours.say(b"heard")
+        ours, theirs = await connect(alice, listener)
+        ours.send(b"heard")
         assert await theirs.until(1) == [b"heard"]
 
     run(name, tmp_path, work)
 
 
 @pytest.mark.parametrize("name", ["quic", "wss", "tls", "tor"])
-def test_noise_on_the_port_changes_nothing(name: str, tmp_path: Path) -> None:
-    """Bytes that are not even the transport's: datagrams of noise, connections that say no TLS."""
+def test_random_data_on_the_port_changes_nothing(name: str, tmp_path: Path) -> None:
+    """Bytes that are invalid for the transport: random datagrams, and connections without TLS."""
 
     async def work(alice: Lane, listener: Listener) -> None:
-        ours, theirs = await meet(alice, listener)
+        ours, theirs = await connect(alice, listener)
         place = (listener.endpoint.host, listener.endpoint.port)
         if name == "quic":
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
@@ -120,7 +120,7 @@ def test_noise_on_the_port_changes_nothing(name: str, tmp_path: Path) -> None:
                 with suppress(OSError):
                     await reader.read()
                 writer.close()
-        ours.say(b"still here")
+        ours.send(b"still here")
         assert await theirs.until(1) == [b"still here"]
 
     run(name, tmp_path, work)
@@ -128,7 +128,7 @@ def test_noise_on_the_port_changes_nothing(name: str, tmp_path: Path) -> None:
 
 @each_lane
 def test_a_proof_of_another_link_proves_nothing(name: str, tmp_path: Path) -> None:
-    """Eve has a signature of Alice's, made for Eve's certificate, and shows it to Bob."""
+    """Eve sends Bob a signature that Alice made for Eve's certificate."""
 
     async def work(alice: Lane, listener: Listener) -> None:
         link = await raw_link(alice, listener)
@@ -144,7 +144,7 @@ def test_a_proof_of_another_link_proves_nothing(name: str, tmp_path: Path) -> No
     run(name, tmp_path, work)
 
 
-def test_strangers_are_few(tmp_path: Path) -> None:
+def test_unauthenticated_links_are_bounded(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         bob = listener.lane
         assert isinstance(bob, AuthenticatedLane)
@@ -157,13 +157,13 @@ def test_strangers_are_few(tmp_path: Path) -> None:
             await link.close()
         while bob.unauthenticated:
             await asyncio.sleep(0)
-        ours, _ = await meet(alice, listener)
+        ours, _ = await connect(alice, listener)
         assert ours.session.peer == BOB.public_key
 
     run("tls", tmp_path, work)
 
 
-def test_an_address_that_goes_on_breaking_the_protocol_is_not_listened_to(tmp_path: Path) -> None:
+def test_an_address_with_repeated_violations_is_banned(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         for _ in range(lane_limits.MAX_STRIKES):
             link = await raw_link(alice, listener)
@@ -175,18 +175,18 @@ def test_an_address_that_goes_on_breaking_the_protocol_is_not_listened_to(tmp_pa
     run("tls", tmp_path, work)
 
 
-def test_one_onion_peer_does_not_shut_out_the_others(tmp_path: Path) -> None:
+def test_an_onion_peer_with_violations_does_not_ban_others(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         for _ in range(2 * lane_limits.MAX_STRIKES):
             link = await raw_link(alice, listener)
             await link.send(b"\xff")
             await ends(link)
-        await meet(alice, listener)
+        await connect(alice, listener)
 
     run("tor", tmp_path, work)
 
 
-def test_banishment_ends_and_is_bounded() -> None:
+def test_bans_end_and_are_bounded() -> None:
     now = [0.0]
     banlist = Banlist(lambda: now[0])
     for _ in range(lane_limits.MAX_STRIKES - 1):
@@ -204,13 +204,13 @@ def test_banishment_ends_and_is_bounded() -> None:
     assert len(banlist) == lane_limits.MAX_BANS
 
 
-def test_no_more_is_under_way_than_the_window_holds(tmp_path: Path) -> None:
-    """A peer that reads and never says that it took anything in gets a window's worth, and no more is pulled."""
+def test_data_in_flight_never_exceeds_the_window(tmp_path: Path) -> None:
+    """A peer that reads but never confirms gets one window of frames, and no more are pulled."""
 
     async def work(alice: Lane, listener: Listener) -> None:
         eve = await proved(alice, listener)
         judged = await listener.ends.get()
-        judged.say(*[bytes(8)] * (4 * lane_limits.WINDOW_FRAMES))
+        judged.send(*[bytes(8)] * (4 * lane_limits.WINDOW_FRAMES))
         for _ in range(lane_limits.WINDOW_FRAMES):
             assert (await eve.receive())[0] == FrameKind.FRAME
         assert len(judged.outgoing) == 3 * lane_limits.WINDOW_FRAMES
@@ -224,7 +224,7 @@ def test_no_more_is_under_way_than_the_window_holds(tmp_path: Path) -> None:
     run("quic", tmp_path, work)
 
 
-def test_a_certificate_in_the_middle_shows() -> None:
+def test_the_handshake_detects_another_certificate() -> None:
     hello = session.Hello.make()
     answered, transcript = session.answer_hello(hello, BOB, bytes(32))
     with pytest.raises(Unverified):

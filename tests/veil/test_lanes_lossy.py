@@ -1,4 +1,4 @@
-"""Two real nodes over QUIC, a fifth of all packets lost, killed without warning in the middle: nothing is lost."""
+"""Two real nodes over QUIC with 20 % packet loss and kill -9: no message is lost."""
 
 import asyncio
 import socket
@@ -11,8 +11,8 @@ from random import randrange
 
 import pytest
 
-from tests.veil.lanes_nodes import NodeProcess, stop_all
 from tests.veil.lanes_proxy import LossyUdp
+from tests.veil.node_process import NodeProcess, stop_all
 from veil.runtime.node_settings import Settings
 
 LOSS = 0.2
@@ -22,7 +22,7 @@ MAX_UNDER_WAY = 32
 
 @contextmanager
 def lossy(server_port: int) -> Iterator[LossyUdp]:
-    """The proxy, in a thread of its own."""
+    """The proxy in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -37,7 +37,7 @@ def lossy(server_port: int) -> Iterator[LossyUdp]:
 
 
 def free_udp_port() -> int:
-    """One for a node that goes and comes back: the system gives none so low to whoever asks for any."""
+    """A port for a node that restarts, below the range of ephemeral ports, so no other process gets it."""
     while True:
         port = randrange(20_000, 32_768)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as held, suppress(OSError):
@@ -46,7 +46,7 @@ def free_udp_port() -> int:
 
 
 class Talk:
-    """What one end said, in which objects it left, and what it heard."""
+    """Messages that one end published, their objects, and messages it received."""
 
     def __init__(self, node: NodeProcess) -> None:
         self.node = node
@@ -56,8 +56,8 @@ class Talk:
         self.heard_roots: set[str] = set()
         self._under_way: set[int] = set()
 
-    def say(self) -> None:
-        """Say one thing more, once not too many others wait: what waits for long would share an object."""
+    def send(self) -> None:
+        """Publish one more message, once few others wait, because waiting messages would share an object."""
         while len(self._under_way) >= MAX_UNDER_WAY:
             self.listen()
         text = f"{self.node.folder.path.name} {self.said.total()}"
@@ -65,7 +65,7 @@ class Talk:
         self.said[text] += 1
 
     def listen(self) -> None:
-        """Wait for what happens next."""
+        """Wait for the next events."""
         for kind, data in self.node.events():
             if kind == "delivered":
                 self.heard[data["text"]] += 1
@@ -77,7 +77,7 @@ class Talk:
 
 
 def exchange(folder: Path, count: int) -> None:
-    """At least `count` objects each way, either node killed in the middle of it."""
+    """Exchange at least `count` objects in each direction, and kill each node once in between."""
     port = free_udp_port()
     with lossy(port) as proxy:
         bob = NodeProcess(
@@ -96,7 +96,7 @@ def exchange(folder: Path, count: int) -> None:
             doomed = {count // 3: bob, 2 * count // 3: alice}
             while any(len(talk.sealed) < count for talk in talks):
                 for talk in talks:
-                    talk.say()
+                    talk.send()
                     talk.listen()
                 victim = doomed.pop(one.said.total(), None)
                 if victim is not None:

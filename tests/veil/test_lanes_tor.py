@@ -1,12 +1,12 @@
-"""The Tor lane tells its proxy a name and nothing more, and says what the proxy said."""
+"""The Tor lane sends its proxy only the host name, and reports the errors of the proxy."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
+from tests.veil.lane_fixture import ALICE, BOB, Listener
 from tests.veil.lanes_proxy import Socks5, socks5_server
-from tests.veil.lanes_town import ALICE, BOB, Listener
 from veil.lanes import Certificate, Endpoint, Unavailable, tor
 from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.tor import TorLane
@@ -42,10 +42,10 @@ def dial(folder: Path, reply: int = 0, proxies: list[Socks5] | None = None) -> N
     asyncio.run(work())
 
 
-def test_a_name_is_looked_up_by_the_proxy_alone(tmp_path: Path) -> None:
+def test_only_the_proxy_resolves_the_host_name(tmp_path: Path) -> None:
     proxies: list[Socks5] = []
     dial(tmp_path, proxies=proxies)
-    assert {host for host, _ in proxies[0].asked} == {ONION}
+    assert {host for host, _ in proxies[0].requests} == {ONION}
 
 
 def test_each_dial_has_a_circuit_of_its_own(tmp_path: Path) -> None:
@@ -57,12 +57,12 @@ def test_each_dial_has_a_circuit_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reply", "why"), [(1, "failure of the proxy"), (4, "host unreachable"), (5, "refused"), (99, "99")]
 )
-def test_a_refusal_of_the_proxy_is_said(reply: int, why: str, tmp_path: Path) -> None:
+def test_a_refusal_of_the_proxy_is_reported_with_its_reason(reply: int, why: str, tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=why):
         dial(tmp_path, reply)
 
 
-def test_a_proxy_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+def test_a_missing_proxy_is_reported(tmp_path: Path) -> None:
     async def work() -> None:
         server = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()[:2]
@@ -76,11 +76,11 @@ def test_a_proxy_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
-def talk(*heard: bytes) -> list[bytes]:
-    """What we say to a proxy that answers so."""
+def talk(*answers: bytes) -> list[bytes]:
+    """The bytes sent to a proxy with these answers."""
     steps = tor.connect("a.onion", 443)
     said = [next(steps)[0]]
-    for answer in heard:
+    for answer in answers:
         try:
             said.append(steps.send(answer)[0])
         except StopIteration:
@@ -88,7 +88,7 @@ def talk(*heard: bytes) -> list[bytes]:
     return said
 
 
-def test_socks_says_what_rfc_1928_says() -> None:
+def test_the_socks_dialogue_follows_rfc_1928() -> None:
     assert talk(b"\x05\x00", b"\x05\x00\x00\x01", bytes(6)) == [
         b"\x05\x01\x00",
         b"\x05\x01\x00\x03\x07a.onion\x01\xbb",
@@ -97,7 +97,7 @@ def test_socks_says_what_rfc_1928_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "heard",
+    "answers",
     [
         [b"\x04\x00"],
         [b"HT"],
@@ -107,12 +107,12 @@ def test_socks_says_what_rfc_1928_says() -> None:
         [b"\x05\x00", b"\x05\x00\x00\x09"],
     ],
 )
-def test_what_is_no_socks_proxy_is_refused(heard: list[bytes]) -> None:
+def test_a_server_that_is_not_a_socks_proxy_is_rejected(answers: list[bytes]) -> None:
     with pytest.raises(Unavailable):
-        talk(*heard)
+        talk(*answers)
 
 
 @pytest.mark.parametrize("host", ["", "x" * 256])
-def test_a_name_that_socks_cannot_say_is_refused(host: str) -> None:
+def test_a_host_name_too_long_for_socks_is_rejected(host: str) -> None:
     with pytest.raises(Malformed):
         next(tor.connect(host, 1))

@@ -1,4 +1,4 @@
-"""WebRTC: offers go through a folder or over another lane, and who alters one gains nothing."""
+"""WebRTC: offers travel through a folder or another lane, and altered offers are useless."""
 
 import asyncio
 import builtins
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.veil.lanes_town import ALICE, BOB, Listener
+from tests.veil.lane_fixture import ALICE, BOB, Listener
 from veil.lanes import Certificate, Endpoint, Unavailable
 from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.lane import library
@@ -19,7 +19,7 @@ Alter = Callable[[bytes], bytes]
 
 
 def carried(folder: Path, alter: Alter = lambda data: data) -> None:
-    """Alice dials Bob, each description passing through `alter`; a frame there, and one back."""
+    """Alice dials Bob with descriptions changed by `alter`, and both send a frame."""
 
     async def work() -> None:
         ends: dict[bytes, CarriedSignalling] = {}
@@ -41,8 +41,8 @@ def carried(folder: Path, alter: Alter = lambda data: data) -> None:
         try:
             ours = listener.start(await alice.dial(PLACE, BOB.public_key, None))
             theirs = await listener.ends.get()
-            ours.say(b"there")
-            theirs.say(b"back")
+            ours.send(b"there")
+            theirs.send(b"back")
             assert await theirs.until(1) == [b"there"]
             assert await ours.until(1) == [b"back"]
         finally:
@@ -68,12 +68,12 @@ def test_another_lane_can_carry_the_descriptions(tmp_path: Path) -> None:
         lambda data: data[:17] + b"\xff" * 100 if data[:1] == b"A" else data,
     ],
 )
-def test_an_answer_that_is_none_is_refused(alter: Alter, tmp_path: Path) -> None:
+def test_an_invalid_answer_is_rejected(alter: Alter, tmp_path: Path) -> None:
     with pytest.raises(VeilError):
         carried(tmp_path, alter)
 
 
-def test_nobody_to_carry_an_offer_is_said() -> None:
+def test_an_offer_without_a_session_to_carry_it_is_reported() -> None:
     async def work() -> None:
         signalling = CarriedSignalling(lambda peer, data: False)
         lane = WebRtcLane(signalling)
@@ -84,7 +84,7 @@ def test_nobody_to_carry_an_offer_is_said() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"A", b"O", b"X" + bytes(16), b"A" + bytes(16) + b"x", b"O" + bytes(10)])
-def test_what_is_said_about_lanes_and_means_nothing_changes_nothing(data: bytes) -> None:
+def test_invalid_signal_data_is_ignored(data: bytes) -> None:
     async def work() -> None:
         signalling = CarriedSignalling(lambda peer, data: False)
         signalling.arrived(BOB.public_key, data)

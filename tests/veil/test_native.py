@@ -1,4 +1,4 @@
-"""Our wire form: one encoding for each object and shard, and every shard as long as its bucket, to the byte."""
+"""The native form: one encoding per object and shard, and every shard exactly fills its bucket."""
 
 from dataclasses import replace
 
@@ -104,7 +104,7 @@ def spoilt_shards() -> dict[str, bytes]:
     good = [2, 42, 20_000, bytes(32), bytes(32), 1, 1, 2048, 2, 3, 1, SHARD.payload]
 
     def changed(at: int, value: object) -> bytes:
-        """With the payload as long as it must be for the whole to be a bucket."""
+        """With a payload that fills the bucket."""
         fields = [*good[:at], value, *good[at + 1 :]]
         size = 2048 - len(cbor2.dumps(fields[:-1])) - 3
         return cbor2.dumps([*fields[:-1], bytes(max(size, 0))])
@@ -144,7 +144,7 @@ def test_a_shard_is_refused_with(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [size + step for size in BUCKET_SIZES for step in (-1, 1)])
-def test_bytes_that_are_no_bucket_are_refused_unread(size: int) -> None:
+def test_bytes_of_another_length_than_a_bucket_are_rejected_at_once(size: int) -> None:
     with pytest.raises(Malformed) as caught:
         NATIVE.decode_shard(bytes(size))
     assert "bucket" in caught.value.reason

@@ -1,4 +1,4 @@
-"""An object is cut into the smallest shape that holds it; jitter may make it larger, never more fragile."""
+"""An object gets the smallest shape that holds it; jitter may choose a larger bucket, never another k and n."""
 
 import pytest
 from hypothesis import given
@@ -39,7 +39,7 @@ def test_one_byte_more_than_a_shape_holds_takes_the_next(shape: Shape, larger: S
         assert choose(room(shape) + 1, room) == larger
 
 
-def test_what_no_shape_holds_is_refused() -> None:
+def test_an_object_larger_than_every_shape_is_rejected() -> None:
     with pytest.raises(Refused):
         choose(room(SHAPES[-1]) + 1, room)
 
@@ -119,6 +119,6 @@ def test_two_objects_of_other_sizes_in_one_shape_look_alike() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 500, 3_000])
-def test_not_even_who_puts_an_object_together_sees_how_long_its_payload_is(size: int) -> None:
+def test_a_node_without_the_key_cannot_see_the_payload_length(size: int) -> None:
     obj = NATIVE.decode_object(published(size).encoded)
     assert len(obj.ciphertext) == len(NATIVE.decode_object(published(17).encoded).ciphertext)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.veil import oracle
-from tests.veil.files import DIALECT, unhex
+from tests.veil.vector_files import DIALECT, unhex
 from veil.fec import reed_solomon
 from veil.profiles import PROFILES
 from veil.veil_limits import MAX_SHARDS
@@ -78,8 +78,8 @@ def test_one_wrong_byte_in_a_row_changes_the_data(k: int, n: int) -> None:
     rows = dict(enumerate(encode(data, k, n)))
     for index in rows:
         others = [other for other in rows if other != index][: k - 1]
-        spoiled = {other: rows[other] for other in others} | {index: b"\xff" + rows[index][1:]}
-        wrong = reed_solomon.decode(spoiled, k) != data
+        corrupted = {other: rows[other] for other in others} | {index: b"\xff" + rows[index][1:]}
+        wrong = reed_solomon.decode(corrupted, k) != data
         assert wrong == (rows[index][:1] != b"\xff")
 
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = [found.name for found in pkgutil.walk_packages(veil.__path__, "veil.") if not found.name.endswith("__main__")]
 
 
-def test_every_module_is_imported_and_has_what_it_says_is_public() -> None:
+def test_every_module_imports_and_defines_its_public_names() -> None:
     assert len(MODULES) > 80
     for name in MODULES:
         module = importlib.import_module(name)
@@ -33,7 +33,7 @@ def test_every_module_is_imported_and_has_what_it_says_is_public() -> None:
 
 
 def test_types_are_checked_of_every_program_measurement_and_test() -> None:
-    """A name that is gone is found there, wherever it is used."""
+    """The type checker finds uses of removed names."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["mypy"]
     assert (settings["strict"], settings["files"]) == (True, ["."])
     assert settings["exclude"] == ["^build/", "^dist/"]
@@ -55,7 +55,7 @@ def test_the_measurement_of_a_node_runs_in_memory_and_on_disk(count: int, tmp_pa
         assert veil_node.shards_per_second(objects, count, store) > 0
 
 
-def test_a_node_that_was_told_nothing_listens_to_nobody_but_its_owner(tmp_path: Path) -> None:
+def test_a_node_with_default_settings_listens_only_for_its_owner(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(make(tmp_path, "quiet", Settings())) as node:
             assert node.url.startswith("http://127.0.0.1:")
@@ -70,7 +70,7 @@ def test_the_local_api_is_not_put_on_a_network(api: str) -> None:
         Settings(api=api).check()
 
 
-def test_what_is_addressed_to_a_peer_that_is_not_there_is_kept_and_not_said_to_be_sent() -> None:
+def test_a_message_to_an_absent_peer_stays_queued_and_is_not_reported_as_sent() -> None:
     net = Net()
     node = net.add("a")
     node.publish(Destination.feed(1), b"hello")

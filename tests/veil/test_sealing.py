@@ -1,4 +1,4 @@
-"""Seals are bound to tag, namespace and epoch; signatures to the header and the ciphertext."""
+"""Seals are bound to tag, namespace and epoch; signatures cover header and ciphertext."""
 
 import pickle
 from dataclasses import replace
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.veil.builders import ADDRESS, KEY, NONCE, SIGNER
-from tests.veil.files import DIALECT, unhex
+from tests.veil.vector_files import DIALECT, unhex
 from veil import (
     Address,
     DeliveryKey,
@@ -31,7 +31,7 @@ PLAIN = ObjectV1(ADDRESS, Flags.PUBLIC, NONCE, b"sealed payload")
 SIGNED = sign_object(PLAIN, SIGNER)
 
 
-def test_what_is_bound_is_the_known_38_bytes() -> None:
+def test_the_additional_data_is_the_known_38_bytes() -> None:
     known = DIALECT["aad"]
     assert Address(unhex(known["tag"]), known["namespace"], known["epoch"]).aad().hex() == known["aad"]
 
@@ -84,13 +84,13 @@ def test_a_seal_does_not_open_with_another_key_or_nonce() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(1, 80))
-def test_padding_is_taken_off_as_it_was_put_on(payload: bytes, more: int) -> None:
+def test_padding_round_trips(payload: bytes, more: int) -> None:
     padded = pad(payload, len(payload) + more)
     assert len(padded) == len(payload) + more
     assert unpad(padded) == payload
 
 
-def test_what_does_not_fit_is_not_padded() -> None:
+def test_a_payload_that_does_not_fit_is_not_padded() -> None:
     with pytest.raises(ValueError, match="do not fit"):
         pad(b"1234", 4)
 
@@ -143,13 +143,13 @@ def test_an_unsigned_object_is_refused_where_signatures_are_required(namespace: 
     check_policy(unsigned, NamespacePolicy(signed=frozenset()))
 
 
-def test_an_unsigned_object_may_stand_elsewhere() -> None:
+def test_an_unsigned_object_is_accepted_in_other_namespaces() -> None:
     check_policy(PLAIN, NamespacePolicy())
     with pytest.raises(Refused):
         check_policy(PLAIN, NamespacePolicy(signed=frozenset({ADDRESS.namespace})))
 
 
-def test_only_the_namespaces_that_say_so_travel_in_plain_blocks() -> None:
+def test_only_configured_namespaces_are_systematic() -> None:
     policy = NamespacePolicy()
     assert policy.erasure_mode(Namespace.PUBLIC_FEED) is ErasureMode.SYSTEMATIC
     for namespace in (0, 2, 3, 4, 5, 31, 32, 65_535):
@@ -157,7 +157,7 @@ def test_only_the_namespaces_that_say_so_travel_in_plain_blocks() -> None:
 
 
 @pytest.mark.parametrize("namespace", [0, 5, FIRST_APPLICATION - 1, 65_536, -1])
-def test_an_application_may_not_use_what_is_reserved_or_not_there(namespace: int) -> None:
+def test_an_application_may_not_use_reserved_or_invalid_namespaces(namespace: int) -> None:
     with pytest.raises(Refused):
         check_application(namespace)
     assert is_reserved(namespace) is (0 <= namespace < 32)
@@ -190,6 +190,6 @@ def test_a_secret_is_neither_shown_nor_pickled(key: object) -> None:
         pickle.dumps(key)
 
 
-def test_keystores_can_have_the_secret() -> None:
+def test_a_secret_can_be_exported_for_key_storage() -> None:
     assert SIGNER.seed == b"\x33" * 32
     assert DeliveryKey(DeliveryKey(b"\x55" * 32).secret).public_key == DeliveryKey(b"\x55" * 32).public_key

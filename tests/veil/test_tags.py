@@ -1,10 +1,10 @@
-"""Tags are the hashes that the specification says, and epochs overlap on both sides of their boundary."""
+"""Tags match the specification, and epochs overlap on both sides of a boundary."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.files import DIALECT, unhex
+from tests.veil.vector_files import DIALECT, unhex
 from veil import Epochs, Malformed
 from veil.tags import feed_tag, rv_tag, rv_tags
 from veil.veil_limits import EPOCH_OVERLAP_SECONDS, EPOCH_SECONDS, MAX_UINT16, MAX_UINT32
@@ -75,7 +75,7 @@ def test_the_neighbour_counts_within_the_overlap_and_not_beyond(into: int, neigh
 
 
 @given(st.integers(0, 1 << 34), st.integers(-EPOCH_OVERLAP_SECONDS, EPOCH_OVERLAP_SECONDS))
-def test_clocks_that_differ_by_no_more_than_the_overlap_meet(now: int, skew: int) -> None:
+def test_clocks_within_the_overlap_share_an_epoch(now: int, skew: int) -> None:
     sent = rv_tag(PUBKEY, Epochs().at(now), 2)
     assert sent in rv_tags(PUBKEY, 2, max(now + skew, 0))
 

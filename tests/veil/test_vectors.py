@@ -1,4 +1,4 @@
-"""The vector files are what their generator writes, and a second implementation comes to the same figures."""
+"""The vector files match their generator, and a second implementation computes the same values."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from blake3 import blake3
 from nacl import bindings
 
 from tests.veil import oracle
-from tests.veil.files import FOLDER, load, unhex
+from tests.veil.vector_files import FOLDER, load, unhex
 from vectors.form import render
 from vectors.veil.generate import GENERATED
 from veil import (
@@ -54,7 +54,7 @@ def test_every_file_is_generated_or_copied() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_published_object_is_what_the_formulas_say(name: str) -> None:
-    """From the payload to the root, with nothing of ours but the types."""
+    """From payload to root, using only the types of the package."""
     case = CASES[name]
     address = address_of(case)
     aad = address.tag + address.namespace.to_bytes(2, "big") + address.epoch.to_bytes(4, "big")

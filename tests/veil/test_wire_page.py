@@ -1,4 +1,4 @@
-"""docs/veil-wire.md says what the code does: its table, its contexts and its bounds."""
+"""docs/veil-wire.md matches the code: table of lengths, contexts and bounds."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from veil.profiles import SHAPES
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "veil-wire.md").read_text("utf-8")
 WORDS = " ".join(PAGE.split())
-# What objects and shards are made by; nodes and lanes have pages of their own.
+# The modules of objects and shards; nodes and lanes have other pages.
 PARTS = ("*.py", "codec/*.py", "dialect/*.py", "fec/*.py", "encryption/*.py")
 SOURCES = {path: path.read_text("utf-8") for part in PARTS for path in (ROOT / "src" / "veil").glob(part)}
 ADDRESS = Address(bytes(32), 40, 20_000)

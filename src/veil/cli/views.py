@@ -54,7 +54,7 @@ def id_tag(
     given: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the tag of a feed. Anyone who has the tag can read the feed."""
+    """Show the tag of a feed. Anyone with the tag can read the feed."""
     with client(given) as api:
         output.facts(api.get("/v1/tag", publisher=who, namespace=namespace), as_json)
 

@@ -30,7 +30,7 @@ from veil.runtime.sessions import Dialler, Sessions
 from veil.store import DiskStore, StoreFailed
 from veil.veil_errors import Unavailable, VeilError
 
-# File lanes are fast class, because some nodes have no other lane and cannot send requests over it in time.
+# The file lane is in the fast class: it may be the only lane of a node, and requests for missing shards are slow there.
 CLASSES = {
     "quic": LaneClass.FAST,
     "tls": LaneClass.FAST,

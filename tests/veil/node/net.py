@@ -1,4 +1,4 @@
-"""A handful of real nodes in one process, with a clock that is moved by hand and links that lose what a test says."""
+"""Real nodes in one process, with a manual clock and links whose losses the test controls."""
 
 from collections.abc import Callable
 from random import Random
@@ -29,7 +29,7 @@ def payload_of(size: int, number: int = 0) -> bytes:
 
 
 class Net:
-    """Nodes by name, and a time for all of them."""
+    """Nodes by name, with one clock."""
 
     def __init__(self) -> None:
         self.now = START
@@ -49,13 +49,13 @@ class Net:
         self.stores[name] = store or MemoryStore()
         self.identities.setdefault(name, identity(len(self.identities) + 1))
         settings = config or NodeConfig()
-        chance = Random(name)
+        rng = Random(name)
         node = Node(
             settings,
             self.stores[name],
             self.identities[name],
             clock=lambda: self.now,
-            random=chance,
+            random=rng,
             on_store=on_store,
         )
         self.nodes[name] = node
@@ -70,7 +70,7 @@ class Net:
         self.nodes[other].disconnected(lane, one)
 
     def pump(self) -> None:
-        """Carry frames until nobody has any."""
+        """Transfer frames until no node has any."""
         busy = True
         while busy:
             busy = False
@@ -104,8 +104,8 @@ def payload(event: Event) -> bytes:
     return found
 
 
-def listening(config: NodeConfig | None = None, store: Store | None = None) -> tuple[Net, Node]:
-    """One node that asks for a feed, and has a peer that is not there: tests play its part."""
+def reader_node(config: NodeConfig | None = None, store: Store | None = None) -> tuple[Net, Node]:
+    """A node `n` that subscribes to a feed, with peers p, q, r and s. The test sends and receives their frames."""
     net = Net()
     node = net.add("n", config, store)
     node.subscribe(Subscription.feed(FEED, 1))
@@ -116,7 +116,7 @@ def listening(config: NodeConfig | None = None, store: Store | None = None) -> t
 
 
 def drained(node: Node) -> list[tuple[str, bytes]]:
-    """What a node has to send now, with whom to."""
+    """All frames that a node sends now, with their peers."""
     sent: list[tuple[str, bytes]] = []
     while node.ready():
         sent += [(peer, frame) for lane, peer in node.ready() for frame in node.take(lane, peer)]

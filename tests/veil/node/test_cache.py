@@ -1,6 +1,6 @@
-"""The cache: bounded; what has expired goes first, then what is common; replicas are counted from what peers show."""
+"""The cache: bounds, order of eviction, and replica counts."""
 
-from tests.veil.node.net import FEED, SIGNER, Net, drained, feed_object, listening, payload_of
+from tests.veil.node.net import FEED, SIGNER, Net, drained, feed_object, payload_of, reader_node
 from veil import SigningKey, publish_feed
 from veil.node import Bounds, Node, NodeConfig, Subscription, Tier
 from veil.node.frames import Inventory, InventoryEntry, Want, all_indices, encode
@@ -14,8 +14,8 @@ def roots(node: Node) -> set[bytes]:
     return {entry.object_root for entry in node.cache_entries()}
 
 
-def test_what_has_expired_goes_first_however_rare_it_is() -> None:
-    net, node = listening(NodeConfig(bounds=Bounds(cache_shards=2)))
+def test_expired_shards_are_evicted_first_however_rare() -> None:
+    net, node = reader_node(NodeConfig(bounds=Bounds(cache_shards=2)))
     old, common, new = (feed_object(payload_of(2_000, number)) for number in range(3))
     node.receive("fast", "p", old.shards[0])
     net.now += CACHE_TTL_SECONDS - 10
@@ -27,8 +27,8 @@ def test_what_has_expired_goes_first_however_rare_it_is() -> None:
     assert (node.metrics()["cache_expired"], node.metrics()["cache_evicted"]) == (1, 0)
 
 
-def test_of_what_has_not_expired_the_most_common_goes_first() -> None:
-    _, node = listening(NodeConfig(bounds=Bounds(cache_shards=3)))
+def test_among_live_shards_the_most_common_is_evicted_first() -> None:
+    _, node = reader_node(NodeConfig(bounds=Bounds(cache_shards=3)))
     made = [feed_object(payload_of(2_000, number)) for number in range(4)]
     for one, names in zip(made, ("p", "pqrs", "pq", "p"), strict=True):
         for name in names:
@@ -37,7 +37,7 @@ def test_of_what_has_not_expired_the_most_common_goes_first() -> None:
 
 
 def test_inventories_and_summaries_raise_the_count_of_replicas_like_duplicates_do() -> None:
-    _, node = listening(NodeConfig(bounds=Bounds(cache_shards=3)))
+    _, node = reader_node(NodeConfig(bounds=Bounds(cache_shards=3)))
     made = [feed_object(payload_of(2_000, number)) for number in range(3)]
     for one in made:
         node.receive("fast", "p", one.shards[0])
@@ -51,19 +51,19 @@ def test_inventories_and_summaries_raise_the_count_of_replicas_like_duplicates_d
     assert made[2].object_root not in roots(node)
 
 
-def test_a_shard_that_others_ask_for_is_kept_longer() -> None:
-    _, node = listening(NodeConfig(bounds=Bounds(cache_shards=2)))
-    asked, other = (feed_object(payload_of(2_000, number)) for number in range(2))
-    for one in (asked, other):
+def test_a_requested_shard_is_kept_longer() -> None:
+    _, node = reader_node(NodeConfig(bounds=Bounds(cache_shards=2)))
+    requested, other = (feed_object(payload_of(2_000, number)) for number in range(2))
+    for one in (requested, other):
         for name in ("p", "q"):
             node.receive("fast", name, one.shards[0])
-    node.receive("fast", "r", encode(Want(asked.object_root, 1, 1)))
+    node.receive("fast", "r", encode(Want(requested.object_root, 1, 1)))
     node.receive("fast", "p", feed_object(b"new").shards[0])
-    assert asked.object_root in roots(node)
+    assert requested.object_root in roots(node)
     assert other.object_root not in roots(node)
 
 
-def test_a_tier_over_its_share_gives_way_before_all_others() -> None:
+def test_a_tier_above_its_share_is_evicted_first() -> None:
     net = Net()
     node = net.add("n", NodeConfig(relay_all=True, bounds=Bounds(cache_bytes=20 * 2048)))
     node.set_tier(SIGNER.public_key, Tier.TRUSTED)
@@ -80,8 +80,8 @@ def test_a_tier_over_its_share_gives_way_before_all_others() -> None:
     assert node.status().cache_bytes <= 20 * 2048
 
 
-def test_the_cache_keeps_for_ninety_minutes_and_no_longer() -> None:
-    net, node = listening()
+def test_the_cache_keeps_shards_for_ninety_minutes() -> None:
+    net, node = reader_node()
     node.receive("fast", "p", feed_object().shards[0])
     net.advance(CACHE_TTL_SECONDS - 40, step=60.0)
     assert node.status().cache_shards == 1
@@ -90,7 +90,7 @@ def test_the_cache_keeps_for_ninety_minutes_and_no_longer() -> None:
     assert node.status().objects_open == 0
 
 
-def test_strays_have_a_room_of_their_own_and_a_shorter_time() -> None:
+def test_strays_have_separate_memory_and_a_shorter_lifetime() -> None:
     net = Net()
     node = net.add("n", NodeConfig(bounds=Bounds(stray_bytes=3 * 2048, stray_ttl_s=60)))
     node.connected("fast", "p")
@@ -101,7 +101,7 @@ def test_strays_have_a_room_of_their_own_and_a_shorter_time() -> None:
     assert node.status().cache_shards == 0
 
 
-def test_a_stray_that_was_forgotten_is_new_when_it_comes_again() -> None:
+def test_an_expired_stray_counts_as_new_when_it_arrives_again() -> None:
     net = Net()
     node = net.add("n", NodeConfig(bounds=Bounds(stray_ttl_s=60)))
     node.connected("fast", "p")
@@ -115,8 +115,8 @@ def test_a_stray_that_was_forgotten_is_new_when_it_comes_again() -> None:
     assert net.delivered("n") == [b"again"]
 
 
-def test_an_object_that_gave_way_before_it_was_whole_can_come_again() -> None:
-    net, node = listening(NodeConfig(bounds=Bounds(objects=2)))
+def test_an_object_evicted_before_it_was_whole_can_arrive_again() -> None:
+    net, node = reader_node(NodeConfig(bounds=Bounds(objects=2)))
     made = [feed_object(payload_of(2_000, number)) for number in range(3)]
     for one in made:
         node.receive("fast", "p", one.shards[0])
@@ -125,8 +125,8 @@ def test_an_object_that_gave_way_before_it_was_whole_can_come_again() -> None:
     assert net.delivered("n") == [payload_of(2_000, 0)]
 
 
-def test_every_index_can_be_asked_of_who_has_any_k() -> None:
-    net, node = listening()
+def test_a_node_with_any_k_shards_serves_every_index() -> None:
+    net, node = reader_node()
     made = feed_object(payload_of(50_000))
     for shard in made.shards[-made.of.shape.k :]:
         node.receive("fast", "p", shard)

@@ -1,4 +1,4 @@
-"""Defects that another node has been seen to have: each claim fails there. `tests.veil.test_defects` lists them all."""
+"""Defects found in another node implementation; these tests fail there. `tests.veil.test_defects` lists them all."""
 
 import gc
 import os
@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from tests.veil.builders import spoiled
-from tests.veil.node.net import Net, drained, feed_object, listening, payload_of
+from tests.veil.builders import corrupted
+from tests.veil.node.net import Net, drained, feed_object, payload_of, reader_node
 from veil.node import Bounds, Destination, LaneClass, LaneSpec, Node, NodeConfig, Subscription
 from veil.store import DiskStore
 from veil.tags import feed_tag
@@ -23,25 +23,25 @@ TIGHT = Bounds(
 
 
 def feed_in(net: Net, node: Node, count: int, seed: int) -> None:
-    """Objects with k to n shards each, some poisoned, some never whole, garbage in between."""
-    chance = Random(seed)
+    """Receive objects with k to n shards each, some poisoned, some never whole, mixed with garbage."""
+    rng = Random(seed)
     for number in range(count):
         made = feed_object(payload_of(500, number + seed * count))
-        shards = chance.sample(made.shards, chance.randint(1, made.of.shape.n))
+        shards = rng.sample(made.shards, rng.randint(1, made.of.shape.n))
         for shard in shards:
-            node.receive("fast", chance.choice("pqrs"), shard)
+            node.receive("fast", rng.choice("pqrs"), shard)
         if not number % 7:
-            node.receive("fast", "p", spoiled(made.shards[0]))
+            node.receive("fast", "p", corrupted(made.shards[0]))
         if not number % 50:
-            node.receive("fast", "q", chance.randbytes(300))
+            node.receive("fast", "q", rng.randbytes(300))
         net.now += 0.02
         if not number % 20:
             node.tick()
             drained(node)
 
 
-def test_nothing_a_node_holds_grows_beyond_its_bound_whatever_comes() -> None:
-    net, node = listening(NodeConfig(bounds=TIGHT))
+def test_all_memory_stays_within_its_bounds_for_any_input() -> None:
+    net, node = reader_node(NodeConfig(bounds=TIGHT))
     feed_in(net, node, 3_000, seed=1)
     metrics, status = node.metrics(), node.status()
     assert metrics["objects_delivered"] > 1_000
@@ -55,7 +55,7 @@ def test_nothing_a_node_holds_grows_beyond_its_bound_whatever_comes() -> None:
 
 
 def test_shards_that_come_after_delivery_leave_nothing_behind() -> None:
-    net, node = listening()
+    net, node = reader_node()
     for number in range(50):
         for shard in feed_object(payload_of(500, number)).shards:
             node.receive("fast", "p", shard)
@@ -67,24 +67,24 @@ def test_shards_that_come_after_delivery_leave_nothing_behind() -> None:
 
 
 def resident_bytes() -> int:
-    """What the process has for itself; pages of the store's file that happen to be mapped are not counted."""
+    """Resident memory of the process without shared pages, such as the mapped store file."""
     gc.collect()
     _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text().split())
     return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def deliver(net: Net, node: Node, numbers: range) -> None:
-    """Objects of all profiles with k to n shards each from honest peers, lies and garbage of others in between."""
+    """Receive objects of all profiles with k to n honest shards each, and false shards and garbage."""
     for number in numbers:
-        chance = Random(number)
+        rng = Random(number)
         size = SIZES[sum(not number % every for every in (10, 100, 500))]
-        made = feed_object(chance.randbytes(size))
-        for shard in chance.sample(made.shards, chance.randint(made.of.shape.k, made.of.shape.n)):
-            node.receive("fast", chance.choice("rs"), shard)
+        made = feed_object(rng.randbytes(size))
+        for shard in rng.sample(made.shards, rng.randint(made.of.shape.k, made.of.shape.n)):
+            node.receive("fast", rng.choice("rs"), shard)
             if not number % 7:
-                node.receive("fast", "p", spoiled(shard))
+                node.receive("fast", "p", corrupted(shard))
         if not number % 50:
-            node.receive("fast", "q", chance.randbytes(300))
+            node.receive("fast", "q", rng.randbytes(300))
         net.now += 0.02
         if not number % 20:
             node.tick()
@@ -93,7 +93,7 @@ def deliver(net: Net, node: Node, numbers: range) -> None:
 
 @pytest.mark.slow
 def test_memory_is_flat_over_a_hundred_thousand_objects_of_k_to_n_shards(tmp_path: Path) -> None:
-    net, node = listening(NodeConfig(bounds=TIGHT), store=DiskStore(tmp_path / "n"))
+    net, node = reader_node(NodeConfig(bounds=TIGHT), store=DiskStore(tmp_path / "n"))
     curve = []
     for start in range(0, 100_000, 10_000):
         deliver(net, node, range(start, start + 10_000))
@@ -103,22 +103,22 @@ def test_memory_is_flat_over_a_hundred_thousand_objects_of_k_to_n_shards(tmp_pat
     node.close()
 
 
-def test_every_frame_is_dealt_with_when_it_comes_and_not_one_a_tick() -> None:
-    net, node = listening()
+def test_every_frame_is_processed_on_arrival_and_not_one_per_tick() -> None:
+    net, node = reader_node()
     for number in range(200):
         for shard in feed_object(payload_of(500, number)).shards:
             node.receive("fast", "p", shard)
     assert len(net.delivered("n")) == 200
 
 
-def test_a_peer_that_is_not_there_is_not_sent_everything() -> None:
-    """Shards go by how links do: one that never answers is given less and less, and soon next to nothing."""
+def test_a_silent_peer_gets_only_a_small_share_of_shards() -> None:
+    """Links are chosen by score, so a link that never answers gets fewer and fewer shards."""
     net = Net()
     lanes = (LaneSpec("fast"), LaneSpec("ws", LaneClass.FALLBACK))
     node = net.add("a", NodeConfig(lanes=lanes))
     net.add("b", NodeConfig(lanes=lanes))
     net.nodes["b"].subscribe(Subscription.feed(feed_tag(net.identities["a"].signing.public_key, 1), 1))
-    node.connected("ws", "nobody")
+    node.connected("ws", "silent")
     net.connect("a", "b", "ws")
     for number in range(60):
         node.publish(Destination.feed(1), payload_of(500, number))
@@ -127,12 +127,12 @@ def test_a_peer_that_is_not_there_is_not_sent_everything() -> None:
     late = [
         to for source, to, _, frame in net.sent[len(net.sent) // 2 :] if source == "a" and len(frame) in BUCKET_SIZES
     ]
-    assert late.count("nobody") < late.count("b") / 2
+    assert late.count("silent") < late.count("b") / 2
     assert node.outbound() == () or len(node.outbound()) < 10
 
 
-def test_a_peer_that_is_gone_is_sent_nothing_and_is_not_remembered() -> None:
-    net, node = listening()
+def test_a_disconnected_peer_gets_nothing_and_is_not_listed() -> None:
+    net, node = reader_node()
     node.disconnected("fast", "p")
     node.disconnected("fast", "p")
     for shard in feed_object().shards:
@@ -144,7 +144,7 @@ def test_a_peer_that_is_gone_is_sent_nothing_and_is_not_remembered() -> None:
     assert node.take("fast", "p") == ()
 
 
-def test_a_lane_that_swallows_everything_is_given_up_for_one_that_does_not() -> None:
+def test_a_lane_that_drops_everything_is_replaced_by_a_working_one() -> None:
     net = Net()
     lanes = (LaneSpec("fast"), LaneSpec("ws", LaneClass.FALLBACK))
     for name in ("a", "b"):
@@ -164,7 +164,7 @@ def test_a_lane_that_swallows_everything_is_given_up_for_one_that_does_not() -> 
     assert late.count("ws") > late.count("fast")
 
 
-def test_what_one_node_says_another_identity_reads() -> None:
+def test_another_identity_reads_what_a_node_publishes() -> None:
     net = Net()
     for name in ("a", "b"):
         net.add(name)

@@ -1,4 +1,4 @@
-"""Control frames: each has one encoding, and anything else is refused."""
+"""Control frames: each has exactly one encoding, and decoders reject anything else."""
 
 import pytest
 from hypothesis import given
@@ -48,7 +48,7 @@ controls = st.one_of(inventories, wants, summaries)
 
 
 @given(controls)
-def test_a_frame_is_read_as_it_was_written(frame: Control) -> None:
+def test_a_frame_round_trips(frame: Control) -> None:
     assert decode(encode(frame)) == frame
 
 
@@ -66,7 +66,7 @@ def test_changed_bytes_are_refused_or_are_the_one_encoding_of_something_else(
 
 
 @given(controls, st.integers(1, 20))
-def test_a_frame_cut_short_or_with_something_after_it_is_refused(frame: Control, more: int) -> None:
+def test_a_truncated_or_extended_frame_is_rejected(frame: Control, more: int) -> None:
     for data in (encode(frame)[:-more], encode(frame) + bytes(more)):
         with pytest.raises(Malformed):
             decode(data)
@@ -106,7 +106,7 @@ def test_a_frame_beyond_a_bound_is_refused(frame: Control) -> None:
 
 
 @given(shard_sets)
-def test_a_shard_set_is_read_as_it_was_written_down(of: ShardSet) -> None:
+def test_a_shard_set_round_trips(of: ShardSet) -> None:
     assert decode_set(encode_set(of)) == of
 
 

@@ -1,4 +1,4 @@
-"""A node whose disk fills up keeps every promise it made, makes no more, and goes on when there is room."""
+"""A node on a full disk keeps all promises, makes no new ones, and resumes when there is space."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import pytest
 
 from tests.full_disk import no_file_longer_than
 from tests.mounts import tmpfs
-from tests.veil.node.net import FEED, Net, drained, feed_object, listening, payload_of
+from tests.veil.node.net import FEED, Net, drained, feed_object, payload_of, reader_node
 from tests.veil.node.test_restart import reopened
 from veil import Unavailable
 from veil.node import Destination, Event, Node, StoreFault, Subscription, Tier
@@ -31,14 +31,14 @@ def free(folder: Path) -> int:
 
 @contextmanager
 def by_limit(folder: Path) -> Iterator[None]:
-    """No file may grow beyond what the store has now and a little more."""
+    """Limit the file size to the current size of the store and a little more."""
     with no_file_longer_than(length(folder) + 150_000):
         yield
 
 
 @contextmanager
 def by_ballast(folder: Path) -> Iterator[None]:
-    """A file takes nearly all the room that the disk has."""
+    """Fill the disk almost completely with a file."""
     ballast = folder.parent / "ballast"
     ballast.write_bytes(bytes(free(folder) - 150_000))
     try:
@@ -52,7 +52,7 @@ Filling = Callable[[Path], AbstractContextManager[None]]
 
 @pytest.fixture(params=["limit", "tmpfs"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path, Filling]]:
-    """A folder for a store, and what fills its disk."""
+    """A directory for a store, and a context manager that fills its disk."""
     if request.param == "limit":
         yield tmp_path / "n", by_limit
         return
@@ -62,8 +62,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Path,
 
 def mailbox(net: Net, path: Path, faults: list[StoreFault | None] | None = None) -> Node:
     """A node `n` with a mailbox and its store on disk, linked to a writer `a`."""
-    heard = faults if faults is not None else []
-    node = net.add("n", store=DiskStore(path), on_store=heard.append)
+    reported = faults if faults is not None else []
+    node = net.add("n", store=DiskStore(path), on_store=reported.append)
     node.subscribe(Subscription.mailbox(2))
     net.add("a")
     net.connect("a", "n")
@@ -75,7 +75,7 @@ def letter(net: Net) -> Destination:
     return Destination.private(net.identities["n"].delivery.public_key, 2)
 
 
-def said(number: int) -> bytes:
+def message_body(number: int) -> bytes:
     return b"%04d" % number + payload_of(PAYLOAD_BYTES - 4, number)
 
 
@@ -83,7 +83,7 @@ def publish_until_full(net: Net) -> dict[int, bytes]:
     """Messages from `a` to `n`, more than the disk of `n` takes, by number."""
     published = {}
     for number in range(MESSAGES):
-        published[net.nodes["a"].publish(letter(net), said(number)).message_id] = said(number)
+        published[net.nodes["a"].publish(letter(net), message_body(number)).message_id] = message_body(number)
         net.advance(0.5)
     return published
 
@@ -92,7 +92,7 @@ def acknowledged(net: Net) -> set[object]:
     return {event.data["message_id"] for event in net.events("a", "acked")}
 
 
-def test_no_message_is_acknowledged_that_a_full_disk_dropped(disk: tuple[Path, Filling]) -> None:
+def test_a_message_dropped_by_a_full_disk_is_not_acknowledged(disk: tuple[Path, Filling]) -> None:
     path, filled = disk
     net = Net()
     faults: list[StoreFault | None] = []
@@ -110,7 +110,7 @@ def test_no_message_is_acknowledged_that_a_full_disk_dropped(disk: tuple[Path, F
     node.close()
 
 
-def test_a_node_goes_on_by_itself_when_there_is_room_again(disk: tuple[Path, Filling]) -> None:
+def test_a_node_resumes_by_itself_when_there_is_space_again(disk: tuple[Path, Filling]) -> None:
     path, filled = disk
     net = Net()
     faults: list[StoreFault | None] = []
@@ -126,7 +126,7 @@ def test_a_node_goes_on_by_itself_when_there_is_room_again(disk: tuple[Path, Fil
     node.close()
 
 
-def test_a_full_disk_refuses_every_change_and_answers_every_question(disk: tuple[Path, Filling]) -> None:
+def test_on_a_full_disk_every_change_is_rejected_and_every_query_works(disk: tuple[Path, Filling]) -> None:
     path, filled = disk
     net = Net()
     node = mailbox(net, path)
@@ -152,7 +152,7 @@ def test_a_full_disk_refuses_every_change_and_answers_every_question(disk: tuple
         ):
             with pytest.raises(Unavailable, match="cannot write"):
                 change()
-        assert not node.subscribe(Subscription.mailbox(2)), "asked for already: nothing to write"
+        assert not node.subscribe(Subscription.mailbox(2)), "already subscribed: nothing to write"
         assert (node.outbound(), node.last_seq) == (outbound, seq)
         assert (node.tiers(), node.subscriptions()) == ({b"\x01" * 32: Tier.KNOWN}, (Subscription.mailbox(2),))
         assert node.events(0, 10_000)[-1].seq == seq
@@ -162,27 +162,27 @@ def test_a_full_disk_refuses_every_change_and_answers_every_question(disk: tuple
     node.close()
 
 
-def test_a_message_that_found_no_room_is_nowhere(tmp_path: Path) -> None:
-    """Neither in the outbox nor among the events nor on a link, now and after a restart."""
+def test_a_message_rejected_for_lack_of_space_leaves_no_trace(tmp_path: Path) -> None:
+    """It is not in the outbox, the events or a send queue, now and after a restart."""
     net = Net()
     node = net.add("n", store=DiskStore(tmp_path / "n"))
     net.add("a")
     net.connect("n", "a")
     net.advance(1)
-    told: list[Event] = []
-    node.on_event = told.append
+    notified: list[Event] = []
+    node.on_event = notified.append
     before = node.events(0, 1_000), node.outbound(), node.status().cache_shards
     with no_file_longer_than(length(tmp_path / "n")), pytest.raises(Unavailable):
         node.publish(Destination.feed(1), payload_of(100_000))
     assert (node.events(0, 1_000), node.outbound(), node.status().cache_shards) == before
     assert not drained(node)
-    assert not told
+    assert not notified
     net.advance(RETRY_S)
     assert node.publish(Destination.feed(1), b"fits").message_id == 1
     node.close()
 
 
-def test_a_node_starts_on_a_full_disk_and_answers(tmp_path: Path) -> None:
+def test_a_node_starts_on_a_full_disk_and_answers_queries(tmp_path: Path) -> None:
     net = Net()
     node = mailbox(net, tmp_path / "n")
     net.nodes["a"].publish(letter(net), b"before")
@@ -199,8 +199,8 @@ def test_a_node_starts_on_a_full_disk_and_answers(tmp_path: Path) -> None:
     node.close()
 
 
-def test_a_store_that_is_full_by_its_own_limit_frees_what_expired_and_goes_on(tmp_path: Path) -> None:
-    net, node = listening(store=DiskStore(tmp_path / "n", max_bytes=1 << 20))
+def test_a_store_at_its_size_limit_drops_expired_data_and_resumes(tmp_path: Path) -> None:
+    net, node = reader_node(store=DiskStore(tmp_path / "n", max_bytes=1 << 20))
     for number in range(80):
         for shard in feed_object(payload_of(20_000, number)).shards:
             node.receive("fast", "p", shard)
@@ -214,8 +214,8 @@ def test_a_store_that_is_full_by_its_own_limit_frees_what_expired_and_goes_on(tm
     node.close()
 
 
-def test_a_listener_that_finds_the_disk_full_takes_nothing_back_that_was_committed(tmp_path: Path) -> None:
-    """The publication was on disk before its listener was called, so it is accepted, whatever the listener does."""
+def test_a_store_failure_in_a_listener_does_not_undo_a_committed_message(tmp_path: Path) -> None:
+    """The message was committed before its listener was called, so it is accepted."""
     net = Net()
     node = net.add("n", store=DiskStore(tmp_path / "n"))
     failures: list[str] = []
@@ -238,7 +238,7 @@ def test_a_listener_that_finds_the_disk_full_takes_nothing_back_that_was_committ
     node.close()
 
 
-def test_what_is_due_after_the_store_failed_in_the_same_tick_writes_nothing(tmp_path: Path) -> None:
+def test_timers_after_a_store_failure_in_the_same_tick_write_nothing(tmp_path: Path) -> None:
     net = Net()
     node = net.add("n", store=DiskStore(tmp_path / "n"))
     net.add("a")
@@ -252,7 +252,7 @@ def test_what_is_due_after_the_store_failed_in_the_same_tick_writes_nothing(tmp_
             node.publish(Destination.feed(1), payload_of(200_000))
 
     net.now += 8 * 86_400
-    node.tick()  # commits, which calls the listener, and then gives the message up
+    node.tick()  # commits, which calls the listener, and then ends the message
     assert node.status().store_fault is not None
     assert not net.stores["n"].uncommitted
     assert [one.message_id for one in node.outbound()] == [parcel]
@@ -285,7 +285,7 @@ def test_a_rollback_returns_to_the_last_commit(store: Store) -> None:
     store.close()
 
 
-def test_a_store_that_failed_takes_nothing_until_it_is_rolled_back(tmp_path: Path) -> None:
+def test_a_failed_store_rejects_changes_until_rollback(tmp_path: Path) -> None:
     store = DiskStore(tmp_path / "s")
     store.put(Table.META, b"a", b"kept")
     store.commit()
@@ -307,8 +307,8 @@ def test_a_store_that_failed_takes_nothing_until_it_is_rolled_back(tmp_path: Pat
     store.close()
 
 
-def test_a_store_whose_meta_page_could_not_be_written_is_read_and_written_again(tmp_path: Path) -> None:
-    """LMDB refuses everything after that (MDB_PANIC). The file for meta pages is made one that cannot be written."""
+def test_a_store_recovers_after_a_failed_meta_page_write(tmp_path: Path) -> None:
+    """LMDB then rejects everything (MDB_PANIC). The test makes the file handle for meta pages read-only."""
     store = DiskStore(tmp_path / "s")
     store.put(Table.META, b"a", b"kept")
     store.commit()
@@ -341,7 +341,7 @@ def _is_open_for_meta(handle: int, data: str) -> bool:
 
 
 def test_a_new_store_on_a_full_disk_is_refused_with_the_reason(tmp_path: Path) -> None:
-    """And is no SIGBUS, which LMDB's lock file would be."""
+    """Without preallocation LMDB's lock file would cause a SIGBUS."""
     with tmpfs(tmp_path / "disk", 64 << 10) as place:
         (place / "s").mkdir()
         (place / "ballast").write_bytes(bytes(free(place)))

@@ -1,11 +1,11 @@
-"""What a node has to say: kept until somebody has it, however long that takes and whatever happens meanwhile."""
+"""The outbox: messages stay until peers have them, across long offline times, restarts and losses."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, identity, listening, payload_of
+from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, identity, payload_of, reader_node
 from veil import NATIVE, Address, Group, GroupSecret, Refused, SharedKey, publish, publish_feed
 from veil.channels import feed_key
 from veil.encryption.private_delivery import write_letter
@@ -20,8 +20,8 @@ DAY = 86_400.0
 LANES = (LaneSpec("fast"), LaneSpec("slow", LaneClass.FALLBACK))
 
 
-def speaking(net: Net, config: NodeConfig | None = None) -> Net:
-    """A publisher and a reader, not linked yet."""
+def publisher_and_reader(net: Net, config: NodeConfig | None = None) -> Net:
+    """A publisher `a` and a reader `b`, not connected yet."""
     net.add("a", config)
     net.add("b")
     tag = feed_tag(net.identities["a"].signing.public_key, 1)
@@ -37,21 +37,21 @@ def pushed(frames: list[tuple[str, bytes]]) -> dict[str, set[int]]:
     return found
 
 
-def test_what_is_said_offline_is_delivered_days_later() -> None:
-    net = speaking(Net())
-    said = net.nodes["a"].publish(Destination.feed(1), b"patience")
-    assert said.object_root is None
+def test_a_message_published_offline_is_delivered_days_later() -> None:
+    net = publisher_and_reader(Net())
+    published = net.nodes["a"].publish(Destination.feed(1), b"patience")
+    assert published.object_root is None
     net.advance(5 * DAY, step=3600.0)
     assert [one.state for one in net.nodes["a"].outbound()] == ["queued"]
     net.connect("a", "b")
     net.advance(3)
     assert net.delivered("b") == [b"patience"]
     assert net.nodes["a"].outbound() == ()
-    assert [event.data["message_id"] for event in net.events("a", "sent")] == [said.message_id]
+    assert [event.data["message_id"] for event in net.events("a", "sent")] == [published.message_id]
 
 
-def test_a_private_message_said_offline_is_sealed_for_the_epoch_it_leaves_in() -> None:
-    """A rendezvous tag of three days ago is one that nobody asks for any more."""
+def test_a_private_message_published_offline_is_sealed_for_the_epoch_of_sending() -> None:
+    """A rendezvous tag of three days ago has no subscribers any more."""
     net = Net()
     for name in ("a", "b"):
         net.add(name)
@@ -65,7 +65,7 @@ def test_a_private_message_said_offline_is_sealed_for_the_epoch_it_leaves_in() -
     assert len(net.events("a", "acked")) == 1
 
 
-def test_the_queue_survives_a_restart_and_so_does_what_is_under_way(tmp_path: Path) -> None:
+def test_queued_messages_and_parcels_survive_a_restart(tmp_path: Path) -> None:
     net = Net()
     net.add("a", store=DiskStore(tmp_path / "a"))
     net.add("b")
@@ -91,15 +91,15 @@ def test_the_queue_survives_a_restart_and_so_does_what_is_under_way(tmp_path: Pa
 
 
 def test_the_root_that_publishing_returns_is_the_root_that_is_delivered() -> None:
-    net = speaking(Net())
+    net = publisher_and_reader(Net())
     net.connect("a", "b")
-    said = net.nodes["a"].publish(Destination.feed(1), b"now")
+    published = net.nodes["a"].publish(Destination.feed(1), b"now")
     net.advance(2)
-    assert [event.data["object_root"] for event in net.events("b", "delivered")] == [said.object_root]
+    assert [event.data["object_root"] for event in net.events("b", "delivered")] == [published.object_root]
 
 
 def test_sent_means_that_a_peer_has_it_and_not_that_it_was_written_to_a_socket() -> None:
-    net = speaking(Net())
+    net = publisher_and_reader(Net())
     net.connect("a", "b")
     net.lose = lambda source, to, lane, frame: source == "a"
     net.nodes["a"].publish(Destination.feed(1), b"lost")
@@ -112,7 +112,7 @@ def test_sent_means_that_a_peer_has_it_and_not_that_it_was_written_to_a_socket()
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.k}of{shape.n}x{shape.bucket_size}")
-def test_the_first_wave_keeps_shards_back_from_every_peer_of_every_profile(shape: Shape) -> None:
+def test_the_first_wave_holds_back_shards_from_every_peer_in_every_profile(shape: Shape) -> None:
     net = Net()
     node = net.add("n", NodeConfig(lanes=LANES))
     for lane, name in (("fast", "p"), ("fast", "q"), ("slow", "r")):
@@ -126,7 +126,7 @@ def test_the_first_wave_keeps_shards_back_from_every_peer_of_every_profile(shape
     assert len(sent["p"] | sent["q"] | sent["r"]) == shape.n
 
 
-def test_a_wave_that_nobody_answers_is_followed_by_the_shards_kept_back_and_then_by_other_peers() -> None:
+def test_an_unconfirmed_wave_is_followed_by_held_back_shards_and_then_by_other_peers() -> None:
     net = Net()
     node = net.add("n", NodeConfig(lanes=LANES))
     for name in ("p", "q", "r", "s"):
@@ -146,9 +146,9 @@ def test_a_wave_that_nobody_answers_is_followed_by_the_shards_kept_back_and_then
     assert node.metrics()["shards_escalated"] > 0
 
 
-def test_a_new_peer_is_sent_at_once_what_has_waited_for_long() -> None:
-    net = speaking(Net())
-    net.nodes["a"].connected("fast", "nobody")
+def test_a_new_peer_gets_long_waiting_messages_at_once() -> None:
+    net = publisher_and_reader(Net())
+    net.nodes["a"].connected("fast", "silent")
     net.nodes["a"].publish(Destination.feed(1), b"waited")
     net.advance(200, step=1.0)
     net.connect("a", "b")
@@ -175,7 +175,7 @@ def test_every_parcel_escalates_and_not_only_the_first() -> None:
 
 
 def test_small_items_share_an_object_and_are_delivered_one_by_one() -> None:
-    net = speaking(Net(), NodeConfig(batch_linger_s=0.5))
+    net = publisher_and_reader(Net(), NodeConfig(batch_linger_s=0.5))
     net.connect("a", "b")
     for number in range(50):
         net.nodes["a"].publish(Destination.feed(1), b"%d" % number, interactive=False)
@@ -185,8 +185,8 @@ def test_small_items_share_an_object_and_are_delivered_one_by_one() -> None:
     assert len({event.data["object_root"] for event in net.events("b", "delivered")}) == 1
 
 
-def test_what_gathered_while_offline_leaves_in_full_batches() -> None:
-    net = speaking(Net())
+def test_messages_queued_offline_are_sent_in_full_batches() -> None:
+    net = publisher_and_reader(Net())
     for number in range(300):
         net.nodes["a"].publish(Destination.feed(1), payload_of(1_000, number))
     net.connect("a", "b")
@@ -196,8 +196,8 @@ def test_what_gathered_while_offline_leaves_in_full_batches() -> None:
     assert len(roots) == 4
 
 
-def test_the_largest_payload_is_sent_and_one_byte_more_is_refused_when_it_is_said() -> None:
-    net = speaking(Net())
+def test_the_largest_payload_is_sent_and_one_byte_more_is_rejected_by_publish() -> None:
+    net = publisher_and_reader(Net())
     net.connect("a", "b")
     with pytest.raises(Refused) as refused:
         net.nodes["a"].publish(Destination.feed(1), bytes(MAX_OBJECT_BYTES))
@@ -209,7 +209,7 @@ def test_the_largest_payload_is_sent_and_one_byte_more_is_refused_when_it_is_sai
     assert net.delivered("b") == [payload_of(most)]
 
 
-def test_a_full_queue_refuses_rather_than_forgets() -> None:
+def test_a_full_queue_rejects_new_messages_and_drops_none() -> None:
     net = Net()
     node = net.add("n", NodeConfig(bounds=Bounds(queue_items=3)))
     for _ in range(3):
@@ -222,36 +222,37 @@ def test_a_full_queue_refuses_rather_than_forgets() -> None:
     node.publish(Destination.feed(1), b"x")
 
 
-def test_an_acknowledgement_is_asked_of_a_reader_and_not_of_a_feed() -> None:
-    net = Net()
-    with pytest.raises(Refused):
-        net.add("n").publish(Destination.feed(1), b"x", ack=True)
+def test_a_feed_message_cannot_request_an_acknowledgement() -> None:
+    node = Net().add("n")
+    with pytest.raises(Refused, match="cannot be acknowledged"):
+        node.publish(Destination.feed(1), b"x", ack=True)
+    assert node.outbound() == ()
 
 
-def test_an_acknowledgement_that_somebody_else_made_is_none() -> None:
-    """Who relays a letter has its root, and the tag; not what is inside."""
+def test_a_forged_acknowledgement_is_ignored() -> None:
+    """A relay knows root and tag of a letter, but not its content."""
     net = Net()
     net.add("a", NodeConfig(escalation=replace(Escalation(), timeout_s=1000)))
     bob = b"\x09" * 32
     net.nodes["a"].connected("fast", "p")
-    said = net.nodes["a"].publish(Destination.private(bob, 2), b"for you")
-    assert said.object_root is not None
+    published = net.nodes["a"].publish(Destination.private(bob, 2), b"for you")
+    assert published.object_root is not None
     shard = next(frame for _, frame in drained(net.nodes["a"]) if len(frame) in BUCKET_SIZES)
     address = NATIVE.decode_shard(shard).of.address
-    forged = publish(write_letter(address, SIGNER, said.object_root), address, SharedKey(said.object_root))
+    forged = publish(write_letter(address, SIGNER, published.object_root), address, SharedKey(published.object_root))
     for frame in forged.shards:
         net.nodes["a"].receive("fast", "p", frame)
     assert net.events("a", "acked") == []
     assert len(net.nodes["a"].outbound()) == 1
 
 
-def test_what_nobody_takes_in_its_time_is_reported_as_failed() -> None:
+def test_a_message_without_confirmation_in_time_is_reported_as_failed() -> None:
     net = Net()
     node = net.add("n", NodeConfig(escalation=replace(Escalation(), give_up_s=60)))
     node.connected("fast", "p")
-    said = node.publish(Destination.feed(1), b"x")
+    published = node.publish(Destination.feed(1), b"x")
     net.advance(200, step=1.0)
-    assert [event.data["message_id"] for event in net.events("n", "failed")] == [said.message_id]
+    assert [event.data["message_id"] for event in net.events("n", "failed")] == [published.message_id]
     assert node.outbound() == ()
 
 
@@ -269,8 +270,8 @@ def test_a_message_to_a_group_that_was_left_fails_alone() -> None:
     assert [one.state for one in node.outbound()] == ["under way"]
 
 
-def test_one_peer_lost_the_shards_it_was_sent_and_pulls_them() -> None:
-    net = speaking(Net())
+def test_a_peer_pulls_shards_that_were_lost() -> None:
+    net = publisher_and_reader(Net())
     net.connect("a", "b")
     lost: list[bytes] = []
 
@@ -288,7 +289,7 @@ def test_one_peer_lost_the_shards_it_was_sent_and_pulls_them() -> None:
 
 
 def test_a_node_that_is_alone_with_its_own_feed_delivers_nothing_to_itself() -> None:
-    net, node = listening()
+    net, node = reader_node()
     node.publish_sealed(publish_feed(b"echo", SIGNER, 1, 20_000))
     net.advance(2)
     assert net.delivered("n") == []

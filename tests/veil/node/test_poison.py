@@ -1,4 +1,4 @@
-"""Garbage, poison and oversized frames: what they cost, and whom."""
+"""Garbage, false shards and oversized frames, and their effect on the sending peer."""
 
 from random import Random
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.veil.builders import spoiled
-from tests.veil.node.net import FEED, Net, drained, feed_object, listening, payload_of
+from tests.veil.builders import corrupted
+from tests.veil.node.net import FEED, Net, drained, feed_object, payload_of, reader_node
 from veil.node import Bounds, NodeConfig, Penalties, Subscription
 from veil.node.frames import MAX_CONTROL_BYTES, Inventory, InventoryEntry, Want, all_indices, decode, encode
 from veil.veil_limits import BUCKET_SIZES
@@ -20,23 +20,23 @@ def wants(node_frames: list[tuple[str, bytes]]) -> list[tuple[str, Want]]:
 
 
 def test_one_poisoned_shard_does_not_block_an_object() -> None:
-    net, node = listening()
+    net, node = reader_node()
     made = feed_object(payload_of(50_000))
-    node.receive("fast", "q", spoiled(made.shards[0]))
+    node.receive("fast", "q", corrupted(made.shards[0]))
     for shard in made.shards[1 : made.of.shape.k + 1]:
         node.receive("fast", "p", shard)
     assert net.delivered("n") == [payload_of(50_000)]
 
 
 def test_poison_at_every_index_does_not_block_an_object() -> None:
-    """Whoever says it has the object is asked for all of it alone, until one of them tells the truth."""
-    net, node = listening()
+    """The node requests all shards from one claiming peer after the other until one is honest."""
+    net, node = reader_node()
     made = feed_object(payload_of(50_000))
     for shard in made.shards:
-        node.receive("fast", "q", spoiled(shard))
+        node.receive("fast", "q", corrupted(shard))
     claim = encode(Inventory((InventoryEntry(made.of, all_indices(made.of)),)))
     for number in range(200):
-        # The liar is the first to say that it has the object, and the first to be asked.
+        # The dishonest peer claims the object first and gets the first request.
         if number in (0, 20):
             node.receive("fast", "p" if number else "q", claim)
         net.now += 0.25
@@ -44,20 +44,20 @@ def test_poison_at_every_index_does_not_block_an_object() -> None:
         for peer, want in wants(drained(node)):
             indices = [index for index in range(made.of.shape.n) if want.indices >> index & 1][: want.count]
             for index in indices:
-                node.receive("fast", peer, made.shards[index] if peer == "p" else spoiled(made.shards[index], -2))
+                node.receive("fast", peer, made.shards[index] if peer == "p" else corrupted(made.shards[index], -2))
     assert net.delivered("n") == [payload_of(50_000)]
     info = {peer.peer: peer for peer in node.peers()}
     assert info["p"].lies == 0
     assert info["q"].lies >= 1
 
 
-def test_true_shards_that_came_among_lies_count_for_who_sends_them_again() -> None:
-    """Most of what the honest peer gives is here already, from others and in between too many lies to try them all."""
-    net, node = listening()
+def test_a_good_shard_among_false_ones_counts_for_a_peer_that_sends_it_again() -> None:
+    """Most shards of the honest peer are here already, but among too many false ones to try all combinations."""
+    net, node = reader_node()
     made = feed_object(payload_of(50_000))
     for at in (-1, -2, -3, -4, -5):
         for shard in made.shards:
-            node.receive("fast", "q", spoiled(shard, at))
+            node.receive("fast", "q", corrupted(shard, at))
     for shard in made.shards[:5]:
         node.receive("fast", "r", shard)
     assert net.delivered("n") == []
@@ -73,11 +73,11 @@ def test_true_shards_that_came_among_lies_count_for_who_sends_them_again() -> No
     assert node.metrics()["pulls_sent"] == 1
 
 
-def test_what_is_given_out_of_a_poisoned_object_is_true() -> None:
-    net, node = listening()
+def test_a_node_serves_only_verified_shards_of_a_poisoned_object() -> None:
+    net, node = reader_node()
     made = feed_object(payload_of(50_000))
     for shard in made.shards[:3]:
-        node.receive("fast", "q", spoiled(shard))
+        node.receive("fast", "q", corrupted(shard))
     for shard in made.shards[3 : 3 + made.of.shape.k]:
         node.receive("fast", "p", shard)
     net.advance(0.2)
@@ -89,14 +89,14 @@ def test_what_is_given_out_of_a_poisoned_object_is_true() -> None:
 
 
 @pytest.mark.parametrize("kind", ["garbage", "oversized", "truncated"])
-def test_bad_frames_silence_the_peer_that_sends_them_and_nobody_else(kind: str) -> None:
-    net, node = listening()
+def test_invalid_frames_mute_only_the_peer_that_sends_them(kind: str) -> None:
+    net, node = reader_node()
     made = feed_object()
-    chance = Random(1)
+    rng = Random(1)
     for _ in range(40):
         frame = {
-            "garbage": b"\x8c" + chance.randbytes(2047),
-            "oversized": chance.randbytes(MAX_CONTROL_BYTES + 1),
+            "garbage": b"\x8c" + rng.randbytes(2047),
+            "oversized": rng.randbytes(MAX_CONTROL_BYTES + 1),
             "truncated": made.shards[0][:-1],
         }[kind]
         node.receive("fast", "p", frame)
@@ -114,13 +114,13 @@ def test_bad_frames_silence_the_peer_that_sends_them_and_nobody_else(kind: str) 
 
 
 @pytest.mark.parametrize("claims", [True, False])
-def test_poison_silences_who_says_it_has_the_object_and_not_who_only_passed_it_on(claims: bool) -> None:
-    net, node = listening()
+def test_false_shards_mute_a_peer_that_claimed_the_object_but_not_a_forwarder(claims: bool) -> None:
+    net, node = reader_node()
     for number in range(5):
         made = feed_object(payload_of(50_000, number))
         if claims:
             node.receive("fast", "q", encode(Inventory((InventoryEntry(made.of, all_indices(made.of)),))))
-        node.receive("fast", "q", spoiled(made.shards[0]))
+        node.receive("fast", "q", corrupted(made.shards[0]))
         for shard in made.shards[1 : made.of.shape.k + 1]:
             node.receive("fast", "p", shard)
     assert len(net.delivered("n")) == 5
@@ -129,8 +129,8 @@ def test_poison_silences_who_says_it_has_the_object_and_not_who_only_passed_it_o
     assert node.metrics()["lies_found"] == (4 if claims else 5)
 
 
-def test_a_peer_that_goes_and_comes_back_has_still_to_answer_for_what_it_sent() -> None:
-    net, node = listening()
+def test_a_reconnect_does_not_reset_demerits() -> None:
+    net, node = reader_node()
     for _ in range(40):
         node.receive("fast", "p", b"\x00")
     node.disconnected("fast", "p")
@@ -140,7 +140,7 @@ def test_a_peer_that_goes_and_comes_back_has_still_to_answer_for_what_it_sent() 
     assert net.delivered("n") == []
 
 
-def test_those_who_went_are_remembered_up_to_a_bound() -> None:
+def test_disconnected_peers_are_remembered_up_to_a_bound() -> None:
     net = Net()
     node = net.add("n", NodeConfig(bounds=Bounds(peers_gone=4, peers=8)))
     for number in range(100):
@@ -149,8 +149,8 @@ def test_those_who_went_are_remembered_up_to_a_bound() -> None:
     assert [node.connected("fast", f"q{number}") for number in range(9)] == [True] * 8 + [False]
 
 
-def test_a_muted_peer_is_heard_again_after_its_time() -> None:
-    net, node = listening(NodeConfig(penalties=Penalties(limit=10, mute_s=60)))
+def test_a_mute_ends_after_its_time() -> None:
+    net, node = reader_node(NodeConfig(penalties=Penalties(limit=10, mute_s=60)))
     for _ in range(3):
         node.receive("fast", "p", b"\x00")
     assert node.peers()[0].muted_until == net.now + 60
@@ -161,15 +161,16 @@ def test_a_muted_peer_is_heard_again_after_its_time() -> None:
 
 
 @given(st.one_of(st.binary(max_size=300), st.binary(min_size=2048, max_size=2048)), st.booleans())
-def test_no_frame_whatever_is_in_it_raises(data: bytes, like_a_shard: bool) -> None:
-    _, node = listening()
+def test_no_frame_makes_receive_raise(data: bytes, like_a_shard: bool) -> None:
+    _, node = reader_node()
     node.receive("fast", "p", b"\x8c\x02" + data[2:] if like_a_shard else data)
     node.tick()
+    assert node.status().store_fault is None
 
 
-def test_shards_of_objects_that_never_come_are_bounded_and_their_sender_loses_its_own() -> None:
+def test_incomplete_objects_are_bounded_and_evicted_from_their_own_sender() -> None:
     bounds = Bounds(open_per_peer=8, cache_shards=64, inbox_bytes=200_000)
-    net, node = listening(NodeConfig(bounds=bounds))
+    net, node = reader_node(NodeConfig(bounds=bounds))
     honest = feed_object(payload_of(50_000))
     node.receive("fast", "q", honest.shards[0])
     for number in range(200):
@@ -182,18 +183,18 @@ def test_shards_of_objects_that_never_come_are_bounded_and_their_sender_loses_it
     assert net.delivered("n") == [payload_of(50_000)]
 
 
-def test_a_peer_cannot_have_us_pass_on_without_end_what_proves_to_be_nothing() -> None:
+def test_unverified_shards_are_forwarded_only_up_to_the_credit_of_their_sender() -> None:
     config = NodeConfig(penalties=Penalties(credit_bytes=100_000, credit_bytes_s=0))
-    _, node = listening(config)
+    _, node = reader_node(config)
     for number in range(200):
         node.receive("fast", "p", feed_object(payload_of(2_000, number)).shards[0])
     passed = sum(len(frame) for _, frame in drained(node) if len(frame) in BUCKET_SIZES)
     assert 0 < passed <= 100_000
 
 
-def test_who_sends_true_objects_may_go_on_for_ever() -> None:
+def test_verified_objects_refund_the_credit_of_their_sender() -> None:
     config = NodeConfig(penalties=Penalties(credit_bytes=100_000, credit_bytes_s=0))
-    net, node = listening(config)
+    net, node = reader_node(config)
     for number in range(100):
         for shard in feed_object(payload_of(2_000, number)).shards:
             node.receive("fast", "p", shard)
@@ -202,7 +203,7 @@ def test_who_sends_true_objects_may_go_on_for_ever() -> None:
     assert node.metrics()["shards_forwarded"] * 2048 > 100_000
 
 
-def test_inventories_of_things_that_do_not_exist_cost_the_node_a_bounded_number_of_questions() -> None:
+def test_false_inventories_cause_a_bounded_number_of_requests() -> None:
     net = Net()
     node = net.add("n", NodeConfig(bounds=Bounds(open_per_peer=16)))
     node.subscribe(Subscription.feed(FEED, 1))
@@ -211,10 +212,10 @@ def test_inventories_of_things_that_do_not_exist_cost_the_node_a_bounded_number_
     for number in range(300):
         made = feed_object(payload_of(100, number))
         node.receive("fast", "p", encode(Inventory((InventoryEntry(made.of, all_indices(made.of)),))))
-    asked = 0
+    requests = 0
     for _ in range(40):
         net.now += 0.25
         node.tick()
-        asked += len(wants(drained(node)))
+        requests += len(wants(drained(node)))
     assert node.status().objects_open == 16
-    assert asked <= 16 * 8
+    assert requests <= 16 * 8

@@ -1,4 +1,4 @@
-"""What is on disk: everything that was promised, after any crash."""
+"""The store has everything that was promised, after any crash."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.veil.node.net import FEED, START, Net, drained, feed_object, listening, payload_of
+from tests.veil.node.net import FEED, START, Net, drained, feed_object, payload_of, reader_node
 from veil import Malformed, Refused
 from veil.node import Bounds, Destination, Event, Node, NodeConfig, Subscription, Tier
 from veil.node.node_events import Events
@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "store")
 
 
-def test_a_store_gives_back_what_was_put_in_the_order_of_its_keys(store: Store) -> None:
+def test_a_store_returns_rows_in_key_order(store: Store) -> None:
     for key in (b"c", b"a", b"b"):
         store.put(Table.META, key, key * 2)
     store.delete(Table.META, b"a")
@@ -54,7 +54,7 @@ def test_a_store_gives_back_what_was_put_in_the_order_of_its_keys(store: Store) 
 
 
 @pytest.mark.parametrize("at", [0, 9, 10, 55, 99])
-def test_a_killed_process_leaves_all_up_to_a_commit_and_nothing_after_it(tmp_path: Path, at: int) -> None:
+def test_a_killed_process_leaves_exactly_the_last_commit(tmp_path: Path, at: int) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", DYING, str(tmp_path / "s"), str(at)], capture_output=True, env=environment, check=False
@@ -69,8 +69,8 @@ def test_a_killed_process_leaves_all_up_to_a_commit_and_nothing_after_it(tmp_pat
     store.close()
 
 
-def test_nobody_but_its_owner_may_read_what_a_store_keeps(tmp_path: Path) -> None:
-    """Not even where the folder was there before, and open to all."""
+def test_only_the_owner_can_read_a_store(tmp_path: Path) -> None:
+    """Even if the directory existed before with other permissions."""
     folder = tmp_path / "n"
     folder.mkdir()
     folder.chmod(0o777)
@@ -91,15 +91,15 @@ def test_a_store_of_another_format_is_refused(tmp_path: Path) -> None:
 
 
 def reopened(net: Net, name: str, path: Path) -> Node:
-    """As after kill -9: what was not committed is not there."""
+    """Start a node from a copy of the store, as after kill -9: uncommitted changes are lost."""
     copy = path.with_name(path.name + "-after")
     copy.mkdir()
     (copy / "data.mdb").write_bytes((path / "data.mdb").read_bytes())
     return net.add(name, store=DiskStore(copy))
 
 
-def test_what_was_delivered_and_announced_is_there_after_a_crash_and_is_not_delivered_again(tmp_path: Path) -> None:
-    net, node = listening(store=DiskStore(tmp_path / "n"))
+def test_an_announced_object_survives_a_crash_and_is_not_delivered_again(tmp_path: Path) -> None:
+    net, node = reader_node(store=DiskStore(tmp_path / "n"))
     made = feed_object(b"once")
     for shard in made.shards:
         node.receive("fast", "p", shard)
@@ -115,9 +115,9 @@ def test_what_was_delivered_and_announced_is_there_after_a_crash_and_is_not_deli
     node.close()
 
 
-def test_nothing_is_announced_that_a_crash_could_take_back(tmp_path: Path) -> None:
-    """A crash between delivery and commit loses both the delivery and the word of it; the object comes again."""
-    net, node = listening(store=DiskStore(tmp_path / "n"))
+def test_an_uncommitted_delivery_is_not_announced_and_happens_again_after_a_crash(tmp_path: Path) -> None:
+    """A crash between delivery and commit loses the delivery and its event; the object arrives again."""
+    net, node = reader_node(store=DiskStore(tmp_path / "n"))
     made = feed_object(b"again")
     for shard in made.shards:
         node.receive("fast", "p", shard)
@@ -131,7 +131,7 @@ def test_nothing_is_announced_that_a_crash_could_take_back(tmp_path: Path) -> No
 
 
 def test_half_an_object_in_the_cache_is_completed_after_a_restart(tmp_path: Path) -> None:
-    net, node = listening(store=DiskStore(tmp_path / "n"))
+    net, node = reader_node(store=DiskStore(tmp_path / "n"))
     made = feed_object(payload_of(50_000))
     for shard in made.shards[:4]:
         node.receive("fast", "p", shard)
@@ -145,8 +145,8 @@ def test_half_an_object_in_the_cache_is_completed_after_a_restart(tmp_path: Path
     node.close()
 
 
-def test_what_expired_while_the_node_was_away_is_gone(tmp_path: Path) -> None:
-    net, node = listening(store=DiskStore(tmp_path / "n"))
+def test_data_that_expired_while_the_node_was_off_is_dropped(tmp_path: Path) -> None:
+    net, node = reader_node(store=DiskStore(tmp_path / "n"))
     node.receive("fast", "p", feed_object().shards[0])
     node.close()
     net.now += 6_000
@@ -159,34 +159,34 @@ def test_what_expired_while_the_node_was_away_is_gone(tmp_path: Path) -> None:
 def test_subscriptions_and_tiers_survive(tmp_path: Path) -> None:
     net = Net()
     node = net.add("n", store=DiskStore(tmp_path / "n"))
-    asked = {Subscription.feed(FEED, 1), Subscription.mailbox(2), Subscription.relay(b"\x01" * 32)}
-    for subscription in asked:
+    subscriptions = {Subscription.feed(FEED, 1), Subscription.mailbox(2), Subscription.relay(b"\x01" * 32)}
+    for subscription in subscriptions:
         assert node.subscribe(subscription)
         assert not node.subscribe(subscription)
     node.set_tier(b"\x02" * 32, Tier.MUTED)
     node = reopened(net, "n", tmp_path / "n")
-    assert set(node.subscriptions()) == asked
+    assert set(node.subscriptions()) == subscriptions
     assert node.tiers() == {b"\x02" * 32: Tier.MUTED}
     assert node.unsubscribe(Subscription.mailbox(2))
     assert not node.unsubscribe(Subscription.mailbox(2))
     node.close()
 
 
-def test_what_publish_returned_is_there_after_a_crash(tmp_path: Path) -> None:
+def test_a_published_message_survives_a_crash(tmp_path: Path) -> None:
     net = Net()
     node = net.add("n", store=DiskStore(tmp_path / "n"))
-    said = node.publish(Destination.feed(1), b"kept")
+    published = node.publish(Destination.feed(1), b"kept")
     node = reopened(net, "n", tmp_path / "n")
-    assert [one.message_id for one in node.outbound()] == [said.message_id]
-    assert node.publish(Destination.feed(1), b"next").message_id == said.message_id + 1
+    assert [one.message_id for one in node.outbound()] == [published.message_id]
+    assert node.publish(Destination.feed(1), b"next").message_id == published.message_id + 1
     node.close()
 
 
 def test_events_are_numbered_without_gaps_and_replayed_from_any_number() -> None:
     net = Net()
     node = net.add("n")
-    told: list[Event] = []
-    node.on_event = told.append
+    notified: list[Event] = []
+    node.on_event = notified.append
     for number in range(20):
         node.publish(Destination.feed(1), b"%d" % number)
     every = node.events(0)
@@ -194,24 +194,24 @@ def test_events_are_numbered_without_gaps_and_replayed_from_any_number() -> None
     assert node.events(15) == every[15:]
     assert node.events(3, limit=2) == every[3:5]
     assert node.events(20) == node.events(99) == ()
-    assert tuple(told) == every
+    assert tuple(notified) == every
 
 
-def test_an_event_is_told_only_after_it_is_on_disk(tmp_path: Path) -> None:
-    net, node = listening(store=DiskStore(tmp_path / "n"))
-    told: list[str] = []
-    node.on_event = lambda event: told.append(event.kind)
+def test_a_listener_gets_an_event_only_after_the_commit(tmp_path: Path) -> None:
+    net, node = reader_node(store=DiskStore(tmp_path / "n"))
+    notified: list[str] = []
+    node.on_event = lambda event: notified.append(event.kind)
     for shard in feed_object().shards:
         node.receive("fast", "p", shard)
-    assert "delivered" not in told
+    assert "delivered" not in notified
     net.now += 1
     node.tick()
-    assert "delivered" in told
+    assert "delivered" in notified
     assert not net.stores["n"].uncommitted
     node.close()
 
 
-def test_old_events_give_way_by_number_and_by_bytes_and_their_numbers_are_not_used_again() -> None:
+def test_old_events_are_dropped_by_number_and_bytes_and_their_numbers_are_not_reused() -> None:
     store = MemoryStore()
     events = Events(store, Bounds(events=5, event_bytes=1_000))
     for _ in range(20):
@@ -224,7 +224,7 @@ def test_old_events_give_way_by_number_and_by_bytes_and_their_numbers_are_not_us
     assert again.add(START, "y").seq == 22
 
 
-def test_an_event_keeps_bytes_text_numbers_and_nothing_apart() -> None:
+def test_an_event_with_all_value_types_round_trips() -> None:
     data: dict[str, str | int | float | bytes | None] = {
         "a": b"\n\x00",
         "b": "text\n",
@@ -239,7 +239,7 @@ def test_an_event_keeps_bytes_text_numbers_and_nothing_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "subscription",
     [
         Subscription.feed(b"short", 1),
         Subscription.relay(b""),
@@ -247,12 +247,12 @@ def test_an_event_keeps_bytes_text_numbers_and_nothing_apart() -> None:
         Subscription.feed(FEED, -1),
     ],
 )
-def test_a_subscription_that_cannot_be_is_refused(asked: Subscription) -> None:
+def test_an_invalid_subscription_is_rejected(subscription: Subscription) -> None:
     with pytest.raises(Malformed):
-        Net().add("n").subscribe(asked)
+        Net().add("n").subscribe(subscription)
 
 
-def test_there_are_only_so_many_subscriptions() -> None:
+def test_the_number_of_subscriptions_is_bounded() -> None:
     node = Net().add("n", NodeConfig(bounds=Bounds(subscriptions=1)))
     node.subscribe(Subscription.mailbox(2))
     with pytest.raises(Refused):

@@ -1,10 +1,10 @@
-"""Bloom summaries: what two nodes have is compared, and what one lacks gets there."""
+"""Bloom filter summaries: nodes find and exchange missing objects."""
 
 from random import Random
 
 import pytest
 
-from tests.veil.node.net import Net, drained, feed_object, listening, payload_of
+from tests.veil.node.net import Net, drained, feed_object, payload_of, reader_node
 from veil.node import Destination, NodeConfig, Subscription, Summaries
 from veil.node.frames import MAX_FILTER_BYTES, Inventory, Summary, decode, encode
 from veil.node.summary_exchange import Filter, summarise
@@ -14,12 +14,12 @@ SALT = b"\x01" * 16
 
 
 def elements(count: int, seed: int = 1) -> list[bytes]:
-    chance = Random(seed)
-    return [chance.randbytes(32) for _ in range(count)]
+    rng = Random(seed)
+    return [rng.randbytes(32) for _ in range(count)]
 
 
 @pytest.mark.parametrize("count", [0, 1, 10, 1_000, 4_096, 20_000])
-def test_a_filter_never_denies_what_it_holds_and_stays_within_its_bound(count: int) -> None:
+def test_a_filter_has_no_false_negatives_and_a_bounded_size(count: int) -> None:
     held = elements(count)
     summary = summarise(held, 7, SALT, 0.02)
     found = Filter(summary)
@@ -28,20 +28,20 @@ def test_a_filter_never_denies_what_it_holds_and_stays_within_its_bound(count: i
     assert decode(encode(summary)) == summary
 
 
-def test_a_filter_takes_few_others_for_its_own() -> None:
+def test_a_filter_has_few_false_positives() -> None:
     found = Filter(summarise(elements(1_000), 7, SALT, 0.02))
     assert sum(one in found for one in elements(5_000, seed=2)) < 5_000 * 0.03
 
 
-def test_two_salts_are_mistaken_about_different_elements() -> None:
+def test_filters_with_different_salts_have_different_false_positives() -> None:
     held, others = elements(1_000), elements(5_000, seed=2)
     one, two = (Filter(summarise(held, 7, salt, 0.05)) for salt in (SALT, b"\x02" * 16))
     both = sum(other in one and other in two for other in others)
     assert both < sum(other in one for other in others) / 4
 
 
-def test_a_summary_is_answered_with_what_it_lacks_and_nothing_else() -> None:
-    net, node = listening()
+def test_a_summary_is_answered_with_exactly_the_missing_objects() -> None:
+    net, node = reader_node()
     made = [feed_object(payload_of(100, number)) for number in range(6)]
     for one in made:
         for shard in one.shards:
@@ -55,8 +55,8 @@ def test_a_summary_is_answered_with_what_it_lacks_and_nothing_else() -> None:
     assert {entry.of.object_root for entry in inventory.entries} == {one.object_root for one in made[4:]}
 
 
-def test_a_peer_has_only_so_many_summaries_answered() -> None:
-    net, node = listening()
+def test_answers_to_summaries_are_rate_limited_per_peer() -> None:
+    net, node = reader_node()
     for shard in feed_object().shards:
         node.receive("fast", "p", shard)
     net.advance(0.2)
@@ -66,7 +66,7 @@ def test_a_peer_has_only_so_many_summaries_answered() -> None:
     assert len([peer for peer, _ in drained(node) if peer == "q"]) == 1
 
 
-def test_two_halves_that_were_cut_off_from_each_other_agree_after_they_meet() -> None:
+def test_two_partitioned_nodes_exchange_missing_objects_after_the_partition() -> None:
     net = Net()
     for name in ("a", "b"):
         net.add(name, NodeConfig(summaries=Summaries(interval_s=5)))
@@ -86,7 +86,7 @@ def test_two_halves_that_were_cut_off_from_each_other_agree_after_they_meet() ->
     assert sorted(net.delivered("b")) == sorted(b"a%d" % number for number in range(20))
 
 
-def test_who_comes_late_gets_what_is_still_in_the_cache_of_others() -> None:
+def test_a_late_node_gets_cached_objects_from_others() -> None:
     net = Net()
     for name in ("a", "b", "late"):
         net.add(name)
@@ -102,8 +102,8 @@ def test_who_comes_late_gets_what_is_still_in_the_cache_of_others() -> None:
     assert net.delivered("late") == [payload_of(30_000)]
 
 
-def test_what_a_summary_lacks_is_not_believed_to_be_there_any_longer() -> None:
-    net, node = listening()
+def test_a_summary_removes_holders_of_objects_it_lacks() -> None:
+    net, node = reader_node()
     made = feed_object()
     for name in ("p", "q"):
         for shard in made.shards:

@@ -1,4 +1,4 @@
-"""Tiers: set by hand or earned by endorsement, local in either case, and explained."""
+"""Tiers: set by hand or derived from endorsements, with explanations."""
 
 import pytest
 
@@ -26,19 +26,19 @@ def trusting(count: int) -> Trust:
     return found
 
 
-EARNED = [(0, Tier.UNKNOWN), (1, Tier.UNKNOWN), (2, Tier.KNOWN), (3, Tier.TRUSTED)]
-WORD = encode_endorsement(key(1), 5)
+TIER_BY_ENDORSERS = [(0, Tier.UNKNOWN), (1, Tier.UNKNOWN), (2, Tier.KNOWN), (3, Tier.TRUSTED)]
+ENDORSEMENT = encode_endorsement(key(1), 5)
 
 
-@pytest.mark.parametrize(("endorsers", "tier"), EARNED)
-def test_one_endorser_is_none_two_make_a_key_known_and_three_trusted(endorsers: int, tier: Tier) -> None:
+@pytest.mark.parametrize(("endorsers", "tier"), TIER_BY_ENDORSERS)
+def test_two_endorsers_make_a_key_known_and_three_trusted(endorsers: int, tier: Tier) -> None:
     found = trusting(5)
     for number in range(endorsers):
         assert found.add_endorsement(key(number), key(99), START, START)
     assert found.tier(key(99), START) is tier
 
 
-def test_endorsements_of_keys_that_nobody_trusts_count_nothing() -> None:
+def test_endorsements_by_untrusted_keys_do_not_count() -> None:
     found = trusting(1)
     for number in range(50, 90):
         found.add_endorsement(key(number), key(99), START, START)
@@ -47,7 +47,7 @@ def test_endorsements_of_keys_that_nobody_trusts_count_nothing() -> None:
 
 
 def second_hand(found: Trust, *pairs: tuple[int, int]) -> None:
-    """Each pair is one trusted by hand and another it vouches for, who vouches for key 99."""
+    """Each pair is a key trusted by hand and a key that it endorses, which endorses key 99."""
     for root, number in pairs:
         found.add_endorsement(key(root), key(number), START, START)
         found.add_endorsement(key(number), key(99), START, START)
@@ -60,23 +60,21 @@ def second_hand(found: Trust, *pairs: tuple[int, int]) -> None:
         ([(0, 10), (1, 11)], 0.3),
         ([(0, 10), (1, 11), (2, 12)], 0.45),
         ([(0, 10), (1, 11), (2, 12), (3, 13)], 0.6),
-        ([(0, number) for number in range(10, 30)], 0.0),  # all of one root's making
+        ([(0, number) for number in range(10, 30)], 0.0),  # all supported by one trusted key
         ([(0, number) for number in range(10, 30)] + [(1, 40)], 0.3),
-        ([(number, 10) for number in range(4)], 0.0),  # one key, whoever vouches for it
-        ([(0, 10), (1, 10), (0, 11)], 0.3),  # 10 speaks for the one, so that 11 can for the other
+        ([(number, 10) for number in range(4)], 0.0),  # one second-hand endorser
+        ([(0, 10), (1, 10), (0, 11)], 0.3),  # key 10 uses the vote of 1, so key 11 can use that of 0
         ([(0, 10), (0, 11), (1, 11), (1, 12), (2, 12)], 0.45),
     ],
 )
-def test_those_whom_the_trusted_vouch_for_count_less_and_once_for_each_of_these(
-    pairs: list[tuple[int, int]], score: float
-) -> None:
+def test_second_hand_endorsers_count_less_and_once_per_trusted_key(pairs: list[tuple[int, int]], score: float) -> None:
     for order in (pairs, pairs[::-1]):
         found = trusting(4)
         second_hand(found, *order)
         assert found.score(key(99), START) == pytest.approx(score)
 
 
-def test_one_trusted_key_does_not_pass_the_rule_of_two_with_keys_that_it_invents() -> None:
+def test_one_trusted_key_cannot_reach_the_minimum_with_invented_keys() -> None:
     found = trusting(1)
     found.add_endorsement(key(0), key(99), START, START)
     assert found.tier(key(99), START) is Tier.UNKNOWN
@@ -85,7 +83,7 @@ def test_one_trusted_key_does_not_pass_the_rule_of_two_with_keys_that_it_invents
     assert "count as 1; at least 2 are needed" in found.explain(key(99), START).reasons[1]
 
 
-def test_two_trusted_keys_get_no_further_with_keys_that_they_invent() -> None:
+def test_two_trusted_keys_gain_nothing_from_invented_keys() -> None:
     found = trusting(2)
     for root in (0, 1):
         found.add_endorsement(key(root), key(99), START, START)
@@ -94,13 +92,13 @@ def test_two_trusted_keys_get_no_further_with_keys_that_they_invent() -> None:
     assert found.score(key(99), START) == pytest.approx(2 / 3)
 
 
-def test_who_is_trusted_by_hand_does_not_count_second_hand_as_well() -> None:
+def test_a_key_trusted_by_hand_does_not_also_count_second_hand() -> None:
     found = trusting(4)
     second_hand(found, (0, 2), (1, 3))
     assert found.score(key(99), START) == pytest.approx(2 / 3)
 
 
-def test_second_hand_words_are_none_once_nobody_vouches_for_who_said_them() -> None:
+def test_a_second_hand_endorsement_expires_with_the_endorsement_of_its_endorser() -> None:
     found = trusting(3)
     for number in range(3):
         found.add_endorsement(key(number), key(10 + number), START, START)
@@ -109,7 +107,7 @@ def test_second_hand_words_are_none_once_nobody_vouches_for_who_said_them() -> N
     assert found.score(key(99), START + MAX_AGE_S + 1) == 0
 
 
-def test_a_muted_key_vouches_for_nobody() -> None:
+def test_endorsements_by_a_muted_key_do_not_count() -> None:
     found = trusting(4)
     second_hand(found, *((number, 10 + number) for number in range(4)))
     assert found.score(key(99), START) > 0
@@ -118,7 +116,7 @@ def test_a_muted_key_vouches_for_nobody() -> None:
     assert found.score(key(99), START) == 0
 
 
-def test_endorsements_fade() -> None:
+def test_endorsements_lose_weight_with_age() -> None:
     found = trusting(3)
     for number in range(3):
         found.add_endorsement(key(number), key(99), START, START)
@@ -127,16 +125,16 @@ def test_endorsements_fade() -> None:
 
 
 @pytest.mark.parametrize("at", [START - MAX_AGE_S - 1, START + FADING_S + 1])
-def test_a_word_from_too_long_ago_or_from_the_future_is_none(at: float) -> None:
+def test_an_endorsement_that_is_too_old_or_in_the_future_is_ignored(at: float) -> None:
     assert not trusting(1).add_endorsement(key(0), key(99), at, START)
 
 
-def test_nobody_vouches_for_himself() -> None:
+def test_a_key_cannot_endorse_itself() -> None:
     assert not trusting(1).add_endorsement(key(0), key(0), START, START)
 
 
 @pytest.mark.parametrize("tier", [Tier.BLOCKED, Tier.MUTED, Tier.UNKNOWN])
-def test_what_was_set_by_hand_holds_against_any_number_of_endorsements(tier: Tier) -> None:
+def test_a_tier_set_by_hand_overrides_endorsements(tier: Tier) -> None:
     found = trusting(5)
     for number in range(5):
         found.add_endorsement(key(number), key(99), START, START)
@@ -164,7 +162,7 @@ def test_tiers_and_endorsements_survive_a_restart() -> None:
     assert trust(store=store).tier(key(99), START) is Tier.TRUSTED
 
 
-def test_an_explanation_says_who_and_how_many_and_what_it_allows() -> None:
+def test_an_explanation_has_endorser_counts_and_limits() -> None:
     found = trusting(3)
     assert found.explain(key(99), START).reasons == ("no endorsements",)
     found.add_endorsement(key(0), key(99), START, START)
@@ -175,8 +173,8 @@ def test_an_explanation_says_who_and_how_many_and_what_it_allows() -> None:
     assert (explained.forward_quota, explained.rate_bytes_s) == (0.0, 0)
 
 
-@pytest.mark.parametrize("data", [b"", b"\x83", WORD[:-1], WORD + b"\x00"])
-def test_an_endorsement_is_read_strictly(data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"\x83", ENDORSEMENT[:-1], ENDORSEMENT + b"\x00"])
+def test_an_invalid_endorsement_is_rejected(data: bytes) -> None:
     with pytest.raises(Malformed):
         decode_endorsement(data)
 
@@ -204,7 +202,7 @@ def test_an_endorsement_travels_in_its_signers_own_feed() -> None:
     assert subject != key(99)
 
 
-def test_an_endorsement_said_anywhere_else_is_only_words() -> None:
+def test_an_endorsement_in_another_namespace_does_not_count() -> None:
     net = Net()
     reader = net.add("a")
     for name in ("b", "c", "d"):
@@ -219,7 +217,7 @@ def test_an_endorsement_said_anywhere_else_is_only_words() -> None:
     assert reader.explain(key(99)).score == 0
 
 
-def test_changing_a_tier_changes_what_a_linked_peer_may_at_once() -> None:
+def test_a_changed_tier_applies_to_a_connected_peer_at_once() -> None:
     net = Net()
     node = net.add("n", NodeConfig(relay_all=True))
     node.connected("fast", "p", key(7))
@@ -231,7 +229,7 @@ def test_changing_a_tier_changes_what_a_linked_peer_may_at_once() -> None:
     assert node.tiers() == {key(7): Tier.BLOCKED}
 
 
-def test_why_a_tag_is_passed_on_or_not_is_explained() -> None:
+def test_explain_shows_why_a_tag_is_forwarded_or_not() -> None:
     net = Net()
     node = net.add("n")
     assert node.explain_tag(FEED, 1).reasons == ("not subscribed: kept for a short time, not forwarded",)

@@ -1,4 +1,4 @@
-"""What VEIL promises of a network of 200 nodes, three hops wide, over twenty seeds."""
+"""Documented figures of a network of 200 nodes, three hops wide, over twenty seeds."""
 
 import pytest
 
@@ -9,12 +9,12 @@ NETWORK = Scenario(objects=5)
 
 
 def told(point: Point) -> str:
-    """Shown where a promise is not kept."""
+    """The figures of a failing run."""
     return f"{point.rate:.4%} delivered, {point.worst_rate:.3%} in the worst run, {point.cost:.2f} bytes a byte and hop"
 
 
 @pytest.mark.slow
-def test_999_in_1000_are_delivered_at_a_tenth_lost_for_three_and_a_half_bytes_a_byte_and_hop() -> None:
+def test_at_10_percent_loss_999_of_1000_are_delivered_for_3_5_bytes_per_byte_and_hop() -> None:
     (point,) = sweep(NETWORK, [0.1], SEEDS).points
     assert point.rate >= 0.999, told(point)
     assert point.far_rate >= 0.999, told(point)
@@ -23,14 +23,14 @@ def test_999_in_1000_are_delivered_at_a_tenth_lost_for_three_and_a_half_bytes_a_
 
 
 @pytest.mark.slow
-def test_99_in_100_are_delivered_at_three_tenths_lost() -> None:
+def test_at_30_percent_loss_99_of_100_are_delivered() -> None:
     (point,) = sweep(NETWORK, [0.3], SEEDS).points
     assert point.rate >= 0.99, told(point)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", [0.0, 0.1])
-def test_95_in_100_are_delivered_with_a_dead_lane_and_three_liars_in_ten(loss: float) -> None:
+def test_with_a_dead_lane_and_30_percent_sybils_95_of_100_are_delivered(loss: float) -> None:
     (point,) = sweep(Scenario(objects=5, sybils=0.3, eclipsed="fast"), [loss], SEEDS).points
     assert point.rate >= 0.95, told(point)
 

@@ -29,19 +29,19 @@ def test_the_same_seed_gives_the_same_run_to_the_byte_and_another_does_not() -> 
     assert one.bytes_sent != other.bytes_sent
 
 
-def test_liars_and_a_dead_lane_do_not_keep_objects_from_who_has_an_honest_path() -> None:
+def test_nodes_with_an_honest_path_get_all_objects_despite_sybils_and_a_dead_lane() -> None:
     found = run(replace(SMALL, nodes=40, sybils=0.3, eclipsed="fast", settle_s=90), seed=1)
     assert found.delivered >= 0.95 * found.reachable
     assert found.counters["lies_found"] > 0
 
 
-def test_a_network_that_was_in_two_parts_becomes_one_again() -> None:
+def test_a_partitioned_network_recovers() -> None:
     found = run(replace(SMALL, split=Split(0.5, 15.0), settle_s=80), seed=2)
     assert found.rate == 1.0
     assert found.latency(1.0) > 5
 
 
-def test_nodes_that_go_and_come_back_as_new_processes_miss_nothing_and_get_nothing_twice() -> None:
+def test_restarted_nodes_get_every_object_exactly_once() -> None:
     found = run(replace(SMALL, loss=0.1, churn_per_minute=2.0, settle_s=90), seed=3)
     assert found.delivered == found.wanted
 
@@ -77,14 +77,14 @@ def test_a_sweep_is_drawn_with_rate_latency_and_cost_for_each_loss() -> None:
     assert all(words in drawn for words in ("A &amp; B", "delivered", "median latency", "per delivered byte and hop"))
 
 
-def test_where_nothing_was_delivered_no_latency_and_no_cost_is_drawn() -> None:
+def test_without_deliveries_no_latency_and_no_cost_is_drawn() -> None:
     nothing = replace(SMALL, nodes=6, objects=1, publishers=1, eclipsed="fast", settle_s=0.1)
     found = sweep(nothing, (0.0, 0.95), seeds=(1,))
     assert found.points[1].rate == 0.0
     assert circles(plot_svg(found)) == 2 + 2 * (found.points[0].rate > 0)
 
 
-def test_a_run_is_drawn_as_what_had_come_by_when() -> None:
+def test_a_run_is_drawn_as_deliveries_over_time() -> None:
     scenario = replace(SMALL, nodes=6, objects=1, publishers=1, settle_s=10)
     drawn = ElementTree.fromstring(plot_run_svg(scenario, run(scenario, 1)))
     (line,) = (one for one in drawn.iter() if one.tag.endswith("polyline"))
@@ -94,13 +94,13 @@ def test_a_run_is_drawn_as_what_had_come_by_when() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"nodes": 2}, {"loss": 1.0}, {"loss": -0.1}, {"sybils": 1.0}, {"relays": 1.1}, {"objects": 0}]
 )
-def test_a_scenario_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+def test_an_invalid_scenario_is_rejected(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"fractions from 0 to 1|at least three"):
         replace(SMALL, **wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("nodes", "degree"), [(10, 2), (50, 4), (200, 8)])
-def test_a_lane_is_in_one_piece_and_nobody_has_more_links_than_its_degree(nodes: int, degree: int) -> None:
+def test_a_lane_is_connected_and_no_node_has_more_links_than_its_degree(nodes: int, degree: int) -> None:
     edges = rings(nodes, degree, Random(1))
     assert len(hops(0, edges)) == nodes
     count = [sum(number in edge for edge in edges) for number in range(nodes)]
@@ -116,7 +116,7 @@ def test_the_default_network_is_three_hops_wide() -> None:
     assert max(hops(0, edges).values()) == 3
 
 
-def test_a_liar_spoils_a_shard_so_that_nothing_but_its_root_can_tell() -> None:
+def test_only_the_root_detects_a_shard_corrupted_by_a_sybil() -> None:
     sybil = Sybil(True, Random(1))
     sybil.connected("fast", "victim")
     made = feed_object()

@@ -1,11 +1,11 @@
-"""What a node passes on, and that it decides so by tag and policy alone."""
+"""Forwarding, decided by tag and policy alone."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.veil.builders import spoiled
-from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, listening, payload_of
+from tests.veil.builders import corrupted
+from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, payload_of, reader_node
 from veil import Address, DeliveryKey, Recipient, SigningKey, publish, publish_feed, send_private
 from veil.channels import feed_key
 from veil.node import Bounds, Destination, NodeConfig, Spread, Subscription, Tier
@@ -14,7 +14,7 @@ from veil.node.frames import Inventory, InventoryEntry, encode
 from veil.veil_limits import BUCKET_SIZES, CACHE_TTL_SECONDS
 
 SHARD_SIZES = set(BUCKET_SIZES)
-# Chance left out: what may be passed on is.
+# Forwarding probability 1.
 ALWAYS = NodeConfig(spread=Spread(forward_floor=1.0))
 
 
@@ -22,8 +22,8 @@ def shards_to(sent: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     return [(peer, frame) for peer, frame in sent if len(frame) in SHARD_SIZES]
 
 
-def test_a_relay_without_the_key_passes_on_every_shard_an_object_needs() -> None:
-    """Decoding fails here at the k-th shard, and nothing of it may show in what is passed on."""
+def test_a_relay_without_the_key_forwards_enough_shards_of_an_object() -> None:
+    """The relay cannot open the object; this must not change what it forwards."""
     made = send_private(payload_of(20_000), SIGNER, Recipient(DeliveryKey.generate().public_key), 2, EPOCH)
     net = Net()
     node = net.add("n", ALWAYS)
@@ -39,7 +39,7 @@ def test_a_relay_without_the_key_passes_on_every_shard_an_object_needs() -> None
     assert node.status().objects_whole == 1
 
 
-def test_a_keyless_relay_between_two_nodes_is_enough_to_be_heard() -> None:
+def test_two_nodes_communicate_through_a_relay_without_keys() -> None:
     net = Net()
     for name in ("a", "relay", "b"):
         net.add(name)
@@ -55,8 +55,8 @@ def test_a_keyless_relay_between_two_nodes_is_enough_to_be_heard() -> None:
     assert [event.kind for event in net.events("a", "acked")] == ["acked"]
 
 
-def test_what_is_not_subscribed_is_not_passed_on() -> None:
-    _, node = listening(ALWAYS)
+def test_shards_of_unsubscribed_tags_are_not_forwarded() -> None:
+    _, node = reader_node(ALWAYS)
     other = feed_object(namespace=9)
     for shard in other.shards:
         node.receive("fast", "p", shard)
@@ -65,7 +65,7 @@ def test_what_is_not_subscribed_is_not_passed_on() -> None:
     assert "not forwarded" in node.explain_tag(other.of.address.tag, 9).reasons[0]
 
 
-def test_an_open_relay_passes_on_what_nobody_here_asked_for() -> None:
+def test_an_open_relay_forwards_unsubscribed_tags() -> None:
     net = Net()
     node = net.add("n", replace(ALWAYS, relay_all=True))
     for name in ("p", "q"):
@@ -75,8 +75,8 @@ def test_an_open_relay_passes_on_what_nobody_here_asked_for() -> None:
     assert [peer for peer, _ in shards_to(drained(node))] == ["q"]
 
 
-def test_a_shard_goes_neither_back_to_who_sent_it_nor_to_who_is_known_to_have_it() -> None:
-    _, node = listening(ALWAYS)
+def test_a_shard_is_forwarded_neither_to_its_sender_nor_to_known_holders() -> None:
+    _, node = reader_node(ALWAYS)
     made = feed_object(payload_of(20_000))
     for name in ("q", "r"):
         node.receive("fast", name, made.shards[0])
@@ -86,8 +86,8 @@ def test_a_shard_goes_neither_back_to_who_sent_it_nor_to_who_is_known_to_have_it
     assert shards_to(drained(node)) == []
 
 
-def test_a_shard_is_taken_once_however_often_it_comes() -> None:
-    _, node = listening(ALWAYS)
+def test_a_shard_is_processed_once_however_often_it_arrives() -> None:
+    _, node = reader_node(ALWAYS)
     made = feed_object()
     for _ in range(5):
         node.receive("fast", "p", made.shards[0])
@@ -96,7 +96,7 @@ def test_a_shard_is_taken_once_however_often_it_comes() -> None:
 
 
 def test_duplicates_raise_the_count_of_replicas_once_for_each_peer() -> None:
-    _, node = listening()
+    _, node = reader_node()
     made = feed_object()
     for name in ("p", "q", "q", "r", "r", "r"):
         node.receive("fast", name, made.shards[0])
@@ -104,7 +104,7 @@ def test_duplicates_raise_the_count_of_replicas_once_for_each_peer() -> None:
     assert entry.replicas == 4
 
 
-def test_common_shards_are_passed_on_less_often_and_never_less_than_the_floor() -> None:
+def test_common_shards_are_forwarded_less_often_down_to_the_floor() -> None:
     def passed(replicas: int, floor: float) -> int:
         count = 0
         config = NodeConfig(spread=Spread(forward_floor=floor, forward_divisor=1.0))
@@ -130,14 +130,14 @@ def test_common_shards_are_passed_on_less_often_and_never_less_than_the_floor() 
 
 
 @pytest.mark.parametrize(("tier", "expected"), [(Tier.BLOCKED, 0), (Tier.MUTED, 0), (Tier.TRUSTED, 2)])
-def test_the_tier_of_a_feed_decides_how_far_it_is_passed_on(tier: Tier, expected: int) -> None:
-    _, node = listening(ALWAYS)
+def test_the_tier_of_a_feed_limits_the_number_of_receivers(tier: Tier, expected: int) -> None:
+    _, node = reader_node(ALWAYS)
     node.set_tier(SIGNER.public_key, tier)
     node.receive("fast", "p", feed_object().shards[0])
     assert len(shards_to(drained(node))) == expected
 
 
-def test_what_a_blocked_peer_sends_is_not_even_hashed() -> None:
+def test_frames_of_a_blocked_peer_are_not_hashed() -> None:
     net = Net()
     node = net.add("n")
     node.subscribe(Subscription.feed(FEED, 1))
@@ -147,9 +147,9 @@ def test_what_a_blocked_peer_sends_is_not_even_hashed() -> None:
     assert (node.metrics()["frames_refused"], node.metrics()["seen_ids"]) == (1, 0)
 
 
-def test_a_peer_that_sends_faster_than_its_tier_may_is_not_heard_until_it_waits() -> None:
+def test_frames_above_the_rate_of_a_tier_are_dropped() -> None:
     tiers = {**DEFAULT_TIERS, Tier.UNKNOWN: TierPolicy(1.0, 0.5, 10_000)}
-    net, node = listening(replace(ALWAYS, tiers=tiers))
+    net, node = reader_node(replace(ALWAYS, tiers=tiers))
     made = feed_object(payload_of(90_000))
     for shard in made.shards:
         node.receive("fast", "p", shard)
@@ -159,15 +159,15 @@ def test_a_peer_that_sends_faster_than_its_tier_may_is_not_heard_until_it_waits(
     assert node.metrics()["shards_new"] == 2
 
 
-def test_an_object_of_an_epoch_that_cannot_be_is_neither_kept_nor_passed_on() -> None:
-    _, node = listening(ALWAYS)
+def test_an_object_with_an_implausible_epoch_is_neither_cached_nor_forwarded() -> None:
+    _, node = reader_node(ALWAYS)
     for epoch in (EPOCH + 2, EPOCH - 30):
         node.receive("fast", "p", publish_feed(b"x", SIGNER, 1, epoch).shards[0])
     assert node.metrics()["shards_implausible"] == 2
     assert (drained(node), node.status().cache_shards) == ([], 0)
 
 
-def test_what_came_before_it_was_asked_for_is_there_when_it_is() -> None:
+def test_shards_received_before_a_subscription_are_used_by_it() -> None:
     net = Net()
     node = net.add("n")
     node.connected("fast", "p")
@@ -179,8 +179,8 @@ def test_what_came_before_it_was_asked_for_is_there_when_it_is() -> None:
     assert net.delivered("n") == [b"early"]
 
 
-def test_an_object_is_delivered_once_even_if_it_comes_again_after_everything_else_forgot_it() -> None:
-    net, node = listening(NodeConfig(bounds=Bounds(seen_ids=1)))
+def test_an_object_is_delivered_once_even_if_it_arrives_again_after_the_cache_expired() -> None:
+    net, node = reader_node(NodeConfig(bounds=Bounds(seen_ids=1)))
     made = feed_object(b"once")
     for _ in range(2):
         for shard in made.shards:
@@ -192,7 +192,7 @@ def test_an_object_is_delivered_once_even_if_it_comes_again_after_everything_els
 
 
 def test_an_unsigned_object_where_signatures_are_required_is_not_kept() -> None:
-    _, node = listening()
+    _, node = reader_node()
     made = publish(b"forged", Address(FEED, 1, EPOCH), feed_key(FEED))
     for shard in made.shards:
         node.receive("fast", "p", shard)
@@ -201,8 +201,8 @@ def test_an_unsigned_object_where_signatures_are_required_is_not_kept() -> None:
     assert node.events(0)[-1].kind != "delivered"
 
 
-def test_who_is_not_the_publisher_cannot_write_into_a_feed() -> None:
-    net, node = listening()
+def test_a_feed_object_signed_by_another_key_is_not_delivered() -> None:
+    net, node = reader_node()
     forged = publish(b"forged", Address(FEED, 1, EPOCH), feed_key(FEED), signer=SigningKey(b"\x55" * 32))
     for shard in forged.shards:
         node.receive("fast", "p", shard)
@@ -210,12 +210,12 @@ def test_who_is_not_the_publisher_cannot_write_into_a_feed() -> None:
     assert node.metrics()["objects_unreadable"] == 1
 
 
-def test_a_spoiled_shard_is_passed_on_no_further_once_the_object_is_whole() -> None:
-    _, node = listening(ALWAYS)
+def test_a_false_shard_of_a_whole_object_is_not_forwarded() -> None:
+    _, node = reader_node(ALWAYS)
     made = feed_object(payload_of(20_000))
     for shard in made.shards[: made.of.shape.k]:
         node.receive("fast", "p", shard)
     drained(node)
-    node.receive("fast", "q", spoiled(made.shards[-1]))
+    node.receive("fast", "q", corrupted(made.shards[-1]))
     assert shards_to(drained(node)) == []
     assert node.metrics()["shards_late"] == 1

@@ -1,4 +1,4 @@
-"""Real nodes for tests: processes of their own, with folders of their own, used through their local API."""
+"""Nodes in separate processes with their own data directories, used through the local API."""
 
 import json
 import os
@@ -64,7 +64,7 @@ class NodeProcess:
         return (self.folder.path / "node.log").read_text("utf-8", errors="replace")
 
     def kill(self) -> None:
-        """kill -9: it has no say in the matter."""
+        """Kill the process with SIGKILL."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
@@ -84,14 +84,14 @@ class NodeProcess:
         self.api.post("/v1/contacts", contact=other.contact())
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:
-        """What happened since this was last asked, having waited for some of it: kinds and what they tell."""
+        """Kind and data of the events since the last call, waiting up to 5 s for one."""
         found = self.api.get("/v1/events", since=self.seen, limit=1024, wait_s=5)["events"]
         if found:
             self.seen = found[-1]["seq"]
         return [(one["kind"], one["data"]) for one in found]
 
     def delivered(self) -> list[dict[str, Any]]:
-        """What was delivered since this was last asked, having waited for some of it."""
+        """Data of the messages delivered since the last call, waiting up to 5 s for an event."""
         return [data for kind, data in self.events() if kind == "delivered"]
 
     def url(self) -> str:
@@ -100,7 +100,7 @@ class NodeProcess:
 
 
 def stop_all(*nodes: NodeProcess) -> None:
-    """End them all, and only then complain of what one of them said."""
+    """Stop all nodes, then check that their logs have no errors."""
     for node in nodes:
         node.stop()
     for node in nodes:

@@ -1,4 +1,4 @@
-"""The vector files of VEIL, read once."""
+"""The vector files of VEIL."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parents[2] / "vectors" / "veil"
 
 
 def load(name: str) -> dict[str, Any]:
-    """A file that is missing or empty is a fault of the tests, not a reason to pass."""
+    """Load a vector file. A missing or empty file fails the test."""
     found: dict[str, Any] = json.loads((FOLDER / name).read_text("utf-8"))
     assert found, name
     return found

@@ -1,4 +1,4 @@
-"""Two nodes' ends of a lane, on loopback, for tests: what each end sent and took in, and how it ended."""
+"""Both ends of a lane on loopback, with the frames each end sent and received, and the error that ended it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,7 @@ ALICE, BOB, EVE = (SigningKey(bytes([number]) * 32) for number in (1, 2, 3))
 
 @dataclass
 class End:
-    """One end of a session: what waits to be pulled, what came, and how it ended."""
+    """One end of a session: outgoing and incoming frames, and the error that ended it."""
 
     session: Session
     outgoing: list[bytes] = field(default_factory=list)
@@ -45,12 +45,12 @@ class End:
         self.incoming.append(frame)
         self.arrived.set()
 
-    def say(self, *frames: bytes) -> None:
+    def send(self, *frames: bytes) -> None:
         self.outgoing.extend(frames)
         self.session.wake()
 
     async def until(self, count: int) -> list[bytes]:
-        """All that came, once there is so much of it."""
+        """Wait for `count` incoming frames and return all."""
         while len(self.incoming) < count:
             self.arrived.clear()
             await self.arrived.wait()
@@ -74,7 +74,7 @@ class End:
 
 @dataclass
 class Listener:
-    """A lane that listens, and the sessions that came of it."""
+    """A listening lane and its accepted sessions."""
 
     lane: Lane
     certificate: Certificate
@@ -117,8 +117,8 @@ def lane(name: str, key: SigningKey, certificate: Certificate, folder: Path, pro
 
 
 @asynccontextmanager
-async def town(name: str, folder: Path) -> AsyncIterator[tuple[Lane, Listener]]:
-    """Alice's lane, which dials, and Bob's, which listens."""
+async def lane_pair(name: str, folder: Path) -> AsyncIterator[tuple[Lane, Listener]]:
+    """The dialling lane of Alice and the listening lane of Bob."""
     shared = folder / "shared"
     shared.mkdir()
     async with socks5_server() as proxy:
@@ -140,11 +140,11 @@ async def town(name: str, folder: Path) -> AsyncIterator[tuple[Lane, Listener]]:
             await bob.stop()
 
 
-async def meet(alice: Lane, listener: Listener) -> tuple[End, End]:
-    """A session from Alice to Bob, both ends of it running."""
+async def connect(alice: Lane, listener: Listener) -> tuple[End, End]:
+    """A running session from Alice to Bob; returns both ends."""
     ours = listener.start(await alice.dial(listener.endpoint, BOB.public_key, None))
     if isinstance(listener.lane, FileLane):
-        ours.say(b"who is there")
+        ours.send(b"first frame")
         theirs = await listener.ends.get()
         await theirs.until(1)
         theirs.incoming.clear()
@@ -154,8 +154,8 @@ async def meet(alice: Lane, listener: Listener) -> tuple[End, End]:
 
 
 def run(name: str, folder: Path, work: Callable[[Lane, Listener], object]) -> None:
-    async def all_of_it() -> None:
-        async with town(name, folder) as (alice, listener):
+    async def scenario() -> None:
+        async with lane_pair(name, folder) as (alice, listener):
             await work(alice, listener)  # type: ignore[misc]
 
-    asyncio.run(all_of_it())
+    asyncio.run(scenario())

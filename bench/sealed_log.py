@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.big_log import BigLog
 from veen.client.stream_keys import ReaderKey
-from veen.core import DhKey, Limits, PayloadHdr, Place, Sealer, msg, receipt
+from veen.core import DhKey, Limits, Mmr, PayloadHdr, Place, Sealer, msg, receipt
 from veen.overlays import Event
 from veen.storage import frame
 from veen.storage.accepted_entry import AcceptedEntry
@@ -29,8 +29,6 @@ class SealedLog(BigLog):
         self._pending: deque[StreamPayload] = deque()
 
     def _begin(self, labels: dict[str, bytes]) -> None:
-        from veen.core import Mmr
-
         self._label_of = labels
         self.labels = list(labels.values())
         self._trees = {label: Mmr() for label in self.labels}

@@ -82,5 +82,5 @@ def measure() -> BenchReport:
             )
             rows.append(BenchRow.of(f"{name}: of BLAKE3 and AEAD over the same bytes", [seconds / needed], "times"))
     ingest = times["one object of 4 KiB shards, from k of them"]
-    rows.append(BenchRow.of("shards of 4 KiB taken in, objects opened", [k / ingest], "/s"))
+    rows.append(BenchRow.of("shards of 4 KiB received, objects opened", [k / ingest], "/s"))
     return BenchReport("veil", tuple(rows))

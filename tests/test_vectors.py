@@ -252,7 +252,7 @@ def test_the_damaged_encoding_was_valid_and_cases_are_unique(entry: dict[str, An
 def test_a_wrong_size_or_version_is_still_deterministic_cbor(entry: dict[str, Any]) -> None:
     for _, expected, data in spoiled(entry):
         if expected != "CBOR":
-            oracle.uncbor(data)
+            assert isinstance(oracle.uncbor(data), list | dict)
 
 
 @each_object

@@ -211,6 +211,7 @@ def test_each_leaf_and_receipt_is_proved_in_the_last_receipt(name: str) -> None:
     for log in doc["logs"]:
         made = [head(step["accepted"]["receipt"]) for step in accepted(name)]
         mine = [one for one in made if one.label.hex() == log["label"]]
+        assert len(mine) == len(log["proofs"])
         for one, data in zip(mine, log["proofs"], strict=True):
             found = MmrProof.decode(unhex(data))
             proof.verify_inclusion(found, proof.Leaf.of(one), mine[-1])

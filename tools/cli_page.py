@@ -160,7 +160,7 @@ def _cell(text: str) -> str:
 
 def main(arguments: Sequence[str] | None = None, path: Path = PAGE) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.cli_page", description="Write docs/cli.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail where the page is out of date")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     if not parser.parse_args(arguments).check:
         path.write_bytes(page().encode())
     elif not path.exists() or path.read_bytes() != page().encode():

@@ -77,7 +77,7 @@ class Zones:
         async with self.client("analyst", self.offline) as client:
             return [entry async for entry in client.read(stream)]
 
-    async def said(self, stream: str = OFFLINE_LOG) -> list[Entry]:
+    async def audit_entries(self, stream: str = OFFLINE_LOG) -> list[Entry]:
         hub = self.online if stream == ONLINE_LOG else self.offline
         async with self.client("analyst", hub) as client:
             return [entry async for entry in client.read(stream)]

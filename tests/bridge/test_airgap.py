@@ -37,10 +37,10 @@ def test_both_zones_log_the_transfer(place: Path) -> None:
         await at.produce(b"a", b"b")
         (data,) = await at.export()
         outcome = await at.take(data)
-        (left,) = await at.said(ONLINE_LOG)
+        (left,) = await at.audit_entries(ONLINE_LOG)
         exported = BundleExported.decode(left.body or b"")
         assert (exported.bundle_id, exported.export_stream, exported.event_count) == (outcome.bundle_id, EXPORT, 2)
-        first, last = await at.said()
+        first, last = await at.audit_entries()
         intake, ended = BundleIntake.decode(first.body or b""), BundleImported.decode(last.body or b"")
         assert (intake.bundle_id, intake.import_stream, len(intake.origins)) == (outcome.bundle_id, IMPORT, 2)
         assert (ended.result, ended.event_count, ended.targets) == (BridgeResult.SUCCESS, 2, (TargetRange(0, 1, 2),))
@@ -83,7 +83,7 @@ def test_an_intake_is_split_for_a_hub_with_small_messages(place: Path) -> None:
         await at.produce(*(b"%d" % number for number in range(12)))
         (data,) = await at.export()
         assert (await at.take(data)).written == 12
-        parts = [entry for entry in await at.said() if entry.schema == BundleIntake.SCHEMA]
+        parts = [entry for entry in await at.audit_entries() if entry.schema == BundleIntake.SCHEMA]
         assert len(parts) > 2
 
     with zones(place, limits=Limits(max_msg_bytes=8192, max_body_bytes=8000)) as at:

@@ -48,7 +48,7 @@ async def _publish_all(alice: Side, bob: Side) -> None:
     await bob.wait_received(2 + len(said.message_ids) + 3)
 
 
-def _killed_at_each(place: Path, moments: int) -> None:
+def _assert_survives_kills(place: Path, moments: int) -> None:
     async def work(alice: Side, bob: Side) -> None:
         await bob.write(b"for bob")
         await _publish_all(alice, bob)
@@ -70,9 +70,9 @@ def _killed_at_each(place: Path, moments: int) -> None:
 
 
 def test_a_receiver_killed_in_the_middle_loses_and_repeats_nothing(place: Path) -> None:
-    _killed_at_each(place, 2)
+    _assert_survives_kills(place, 2)
 
 
 @pytest.mark.slow
 def test_a_receiver_killed_at_many_moments_loses_and_repeats_nothing(place: Path) -> None:
-    _killed_at_each(place, 60)
+    _assert_survives_kills(place, 60)

@@ -19,7 +19,7 @@ NODE = h(b"node")
 
 
 class MemoryNode(VeilNode):
-    """A node without network: payloads put here count as delivered, published ones go to `said`."""
+    """A node without network: payloads put here count as delivered, published ones go to `published`."""
 
     def __init__(self) -> None:
         self.first_seq = 1
@@ -51,13 +51,13 @@ class MemoryNode(VeilNode):
 
 
 class Listener:
-    """A receiver over such a node."""
+    """A receiver that reads from a `MemoryNode`."""
 
     def __init__(self, at: ForkedHub, folder: Path, limits: InboxLimits | None = None) -> None:
         self.at = at
         self.node = MemoryNode()
         self._folder = folder
-        self._room = limits
+        self.limits = limits
 
     def checkpoint(self, log: Log) -> GossipItem:
         return GossipItem(
@@ -66,7 +66,7 @@ class Listener:
 
     @contextmanager
     def inbox(self) -> Iterator[Inbox]:
-        with Inbox(self._folder, self.at.hub.identity.hub_id, self._room) as inbox:
+        with Inbox(self._folder, self.at.hub.identity.hub_id, self.limits) as inbox:
             yield inbox
 
     async def receive(self) -> list[ReceivedReport]:
@@ -154,7 +154,7 @@ def test_an_item_rejected_for_space_is_accepted_later(place: Path) -> None:
         one = Listener(at, place / "inbox", InboxLimits(evidence_bytes=len(content) - 1))
         one.node.put(item)
         assert [report.reason.partition(":")[0] for report in await one.receive()] == ["room"]
-        one._room = InboxLimits()
+        one.limits = InboxLimits()
         one.node.put(item, item)
         found = await one.receive()
         assert [report.result for report in found] == ["taken", REFUSED]

@@ -34,7 +34,7 @@ async def _report(at: Zones) -> ReconcileReport:
         return reconcile(await reconciliation.read_input(HubSource(client), left))
 
 
-def _killed_at_each(place: Path, calls: int) -> None:
+def _assert_survives_kills(place: Path, calls: int) -> None:
     """Kill an import at `calls` calls, and at two functions that run after its intake is logged."""
     named = ("_wait_all", "_end")
     moments = calls + len(named)
@@ -66,7 +66,7 @@ def _killed_at_each(place: Path, calls: int) -> None:
         report = asyncio.run(_report(at))
         assert report.clean, report.to_json()
         found = asyncio.run(at.imported())
-        logged = asyncio.run(at.said())
+        logged = asyncio.run(at.audit_entries())
     ended = [BundleImported.decode(entry.body or b"") for entry in logged if entry.schema == BundleImported.SCHEMA]
     assert sum(entry.schema == BundleIntake.SCHEMA for entry in logged) == moments + 1
     assert Counter(one.result for one in ended)[BridgeResult.SUCCESS] == moments + 1
@@ -79,9 +79,9 @@ def _killed_at_each(place: Path, calls: int) -> None:
 
 
 def test_an_importer_killed_in_the_middle_finishes_exactly_once(place: Path) -> None:
-    _killed_at_each(place, 4)
+    _assert_survives_kills(place, 4)
 
 
 @pytest.mark.slow
 def test_an_importer_killed_at_many_moments_finishes_exactly_once(place: Path) -> None:
-    _killed_at_each(place, 60)
+    _assert_survives_kills(place, 60)

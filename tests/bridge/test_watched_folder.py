@@ -64,7 +64,7 @@ def test_bundles_are_imported_despite_other_paths_with_their_suffix(place: Path)
         assert [entry.body for entry in await at.imported()] == [b"a", b"b"]
         assert [path.name for path in sorted(at.drop.iterdir())] == ["imported", "refused"]
         assert len(list((at.drop / "refused").iterdir())) == len(BAD)
-        said = [entry for entry in await at.said() if entry.schema == BundleImported.SCHEMA]
+        said = [entry for entry in await at.audit_entries() if entry.schema == BundleImported.SCHEMA]
         assert len(said) == 2
         assert await _swept(at) == []
 

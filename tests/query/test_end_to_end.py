@@ -108,7 +108,7 @@ def test_a_bundle_with_a_flipped_bit_is_rejected_logged_and_not_imported(at: Zon
         outcome = await at.take(bytes(wrong), mapping=MAPPING)
         assert outcome.result is BridgeResult.FAILURE
         assert await at.imported(f"import/{WEB}") == []
-        (told,) = await at.said()
+        (told,) = await at.audit_entries()
         assert BundleImported.decode(told.body or b"").result == BridgeResult.FAILURE
         assert (await at.take(data, mapping=MAPPING)).ok
         await carry(at)

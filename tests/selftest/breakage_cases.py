@@ -84,9 +84,9 @@ APPENDING = [
 ]
 
 SHARING = [
-    Case("share.turns", "each writer a count of its own", _per_client),
+    Case("share.turns", "separate numbers per writer", _per_client),
     Case("share.turns", "another root", _other_root),
-    Case("share.at-once", "each writer a count of its own", _per_client),
+    Case("share.at-once", "separate numbers per writer", _per_client),
     Case("share.resend", "accepted again", b.accepts("DUPLICATE")),
     Case("share.resend", "without the place", refusals("DUPLICATE", lambda a: b.as_row(a, "DUPLICATE"))),
     Case("share.reuse", "accepted", b.accepts("DUPLICATE")),
@@ -113,8 +113,8 @@ CHECKPOINTS = [
     ),
     Case("checkpoint.grown", "another sibling", b.proofs_say("/tooling/consistency", b.other_sibling)),
     Case("checkpoint.grown", "another leaf", b.proofs_say("/tooling/consistency", b.leaf_flipped)),
-    Case("epoch.window", "any epoch is taken", b.accepts("EPOCH"), strict=True),
-    Case("epoch.window", "only the current is taken", b.narrow, strict=True),
+    Case("epoch.window", "every epoch is accepted", b.accepts("EPOCH"), strict=True),
+    Case("epoch.window", "only the current epoch is accepted", b.narrow, strict=True),
     Case("epoch.roll", "no way back to the label before", _no_chain, strict=True),
 ]
 
@@ -122,7 +122,7 @@ CHECKPOINTS = [
 CAPABILITIES = [
     Case(
         "cap.authorize",
-        "expires later than it says",
+        "a wrong expires_at",
         alter_answer(
             AUTHORIZE, AuthorizeResponse, lambda _, response: replace(response, expires_at=response.expires_at + 1)
         ),
@@ -136,7 +136,7 @@ CAPABILITIES = [
     ),
     Case(
         "cap.logged",
-        "a place where nothing is",
+        "a place without entry",
         alter_answer(
             AUTHORIZE,
             AuthorizeResponse,
@@ -145,7 +145,7 @@ CAPABILITIES = [
     ),
     Case("cap.again", "lasts longer each time", b.renewed),
     Case("cap.admits", "never", b.no_capability_admits),
-    Case("cap.needed", "not so", b.accepts("CAP_MISSING"), strict=True),
+    Case("cap.needed", "accepted without", b.accepts("CAP_MISSING"), strict=True),
     Case("cap.unknown", "accepted", b.accepts("CAP_MISSING")),
     Case("cap.subject", "accepted", b.accepts("AUTH_REF")),
     Case("cap.streams", "accepted", b.accepts("AUTH_REF")),
@@ -188,13 +188,13 @@ PAGES = [
     Case("page.bounds", "to_seq is not part of it", b.pages_for(b.exclusive)),
     Case("page.echo", "another lower bound", b.pages_say(lambda page: replace(page, from_seq=page.from_seq + 1))),
     Case("page.echo", "another label", b.pages_say(lambda page: replace(page, label=b.flip(page.label)))),
-    Case("page.cursor", "passed over", b.pages_for(lambda request: replace(request, cursor=None))),
+    Case("page.cursor", "ignored", b.pages_for(lambda request: replace(request, cursor=None))),
     Case("page.next", "always", b.pages_say(b.always_more)),
     Case("page.next", "never", b.pages_say(lambda page: replace(page, next_cursor=None))),
-    Case("page.most", "passed over", b.pages_for(lambda request: replace(request, max_items=None))),
+    Case("page.most", "ignored", b.pages_for(lambda request: replace(request, max_items=None))),
     Case("page.follow", "leaves one out", b.pages_say(b.skips_one)),
-    Case("page.follow", "always more, and nothing more", b.pages_say(b.endless)),
-    Case("page.follow", "goes round", b.pages_say(lambda page: replace(page, next_cursor=1))),
+    Case("page.follow", "next_cursor after an empty page", b.pages_say(b.endless)),
+    Case("page.follow", "next_cursor leads back to the start", b.pages_say(lambda page: replace(page, next_cursor=1))),
     Case("page.empty", "an error", b.no_empty_pages),
     Case("page.receipts", "never", b.pages_say(b.without_receipts)),
     Case("page.receipts", "always", b.pages_for(lambda request: replace(request, with_receipts=True))),
@@ -241,7 +241,7 @@ TOOLING = [
 ]
 
 PROPS = [
-    Case("props.order", "each writer a count of its own", _per_client),
+    Case("props.order", "separate numbers per writer", _per_client),
     Case("props.refusals", "a duplicate is a gap", refusals("DUPLICATE", lambda a: b.as_row(a, "CLIENT_SEQ"))),
     Case("props.refusals", "accepted", b.accepts("PREV_ACK")),
     Case("props.receipts", "the signature fails", _bad_sig),

@@ -204,7 +204,7 @@ def _proof_rows(
     rows = []
     for size, readings in zip(sizes, (at_small, at_large), strict=True):
         rows += [
-            BenchRow.of(f"proof at {size:,}, asked over HTTP", [one.proof_us for one in readings], "µs"),
+            BenchRow.of(f"proof at {size:,}, over HTTP", [one.proof_us for one in readings], "µs"),
             BenchRow.of(f"proof at {size:,}, made", [one.made_us for one in readings], "µs"),
         ]
     pairs = list(zip(at_small, at_large, strict=True))
@@ -212,9 +212,7 @@ def _proof_rows(
     made = [large.made_us / small.made_us for small, large in pairs]
     return [
         *rows,
-        BenchRow.of(
-            f"proof at {sizes[1]:,}, asked over HTTP", requests, f"of that at {sizes[0]:,}", most=_MAX_PROOF_RATIO
-        ),
+        BenchRow.of(f"proof at {sizes[1]:,}, over HTTP", requests, f"of that at {sizes[0]:,}", most=_MAX_PROOF_RATIO),
         BenchRow.of(f"proof at {sizes[1]:,}, made", made, f"of that at {sizes[0]:,}", most=_MAX_PROOF_RATIO),
     ]
 

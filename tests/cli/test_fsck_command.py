@@ -142,13 +142,13 @@ def test_more_findings_than_are_listed_are_counted(veen: Veen, used: Path) -> No
 
 def test_a_terminal_shows_names_as_people_tell_them_apart() -> None:
     long = f"log/chunk-{'ab' * 32}-{7:020d}-{120:020d}.log"
-    assert fsck.brief(long).seen == "log/chunk-abababab…-7-120.log"
+    assert fsck.brief(long).display == "log/chunk-abababab…-7-120.log"
     assert fsck.brief(long).text == long
     zeros = f"log/{'6be6905e' + '00' * 28}/{7:020d}.log"
-    assert fsck.brief(zeros).seen == "log/6be6905e…/7.log"
-    assert fsck.brief(f"{'00000005' + 'ab' * 28}.cbor").seen == "00000005….cbor"
-    assert fsck.brief("hub-identity.json").seen == "hub-identity.json"
-    assert fsck.brief(f"journal/{0:020d}.wal").seen == "journal/0.wal"
+    assert fsck.brief(zeros).display == "log/6be6905e…/7.log"
+    assert fsck.brief(f"{'00000005' + 'ab' * 28}.cbor").display == "00000005….cbor"
+    assert fsck.brief("hub-identity.json").display == "hub-identity.json"
+    assert fsck.brief(f"journal/{0:020d}.wal").display == "journal/0.wal"
 
 
 def test_a_copy_without_keys_is_keyless_and_the_status_is_12(veen: Veen, used: Path) -> None:

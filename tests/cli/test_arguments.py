@@ -1,10 +1,10 @@
-"""What people write where it does not belong, or where a dash makes it look like something else."""
+"""What state_hub write where it does not belong, or where a dash makes it look like something else."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.cli.overlay.people import people
+from tests.cli.overlay.state_fixture import state_hub
 from tests.cli.runner import Veen
 
 WALLET = "ab" * 32
@@ -15,7 +15,7 @@ WALLET = "ab" * 32
 def test_what_is_no_amount_is_said_to_be_none(command: tuple[str, ...], amount: str, veen: Veen) -> None:
     ran = veen("wallet", *command, amount, "--stream", "ledger")
     assert (ran.status, ran.out) == (2, "")
-    assert f"'AMOUNT': {amount!r} is no amount: a whole number of the smallest unit, 0 or more" in ran.error
+    assert f"'AMOUNT': {amount!r} is not an amount: give a whole number of the smallest unit, 0 or more" in ran.error
 
 
 @pytest.mark.parametrize("written", ["-x", "-5x", "--5", "-", "-.5", "--no-such"])
@@ -31,10 +31,10 @@ def test_an_option_that_is_not_there_is_missed_beside_a_number(veen: Veen) -> No
 
 
 def test_a_number_below_zero_is_a_value_like_any_other(veen: Veen, tmp_path: Path) -> None:
-    with people(veen, tmp_path) as made:
+    with state_hub(veen, tmp_path) as made:
         for value in ("-5", "-0.5"):
-            made.does("kv", "put", "cellar", value)
-            assert made.does("kv", "get", "cellar").out == f"{value}\n"
+            made.run("kv", "put", "cellar", value)
+            assert made.run("kv", "get", "cellar").out == f"{value}\n"
 
 
 def test_whoever_names_a_file_of_lines_is_told_that_they_come_from_standard_input(veen: Veen) -> None:

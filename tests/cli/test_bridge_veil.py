@@ -95,7 +95,7 @@ def test_what_cannot_be_done_is_said(veen: Veen, tmp_path: Path) -> None:
     assert "--every is for streams" in veen(*publish, "--evidence", "x", "--every", 1, "--node", tmp_path, *hub).error
     veen.done("keygen", "--out", tmp_path / "none", "--no-passphrase")
     ran = veen(*receive, "--offline", "--node", tmp_path, *hub)
-    assert "nothing is known here of the hub" in ran.error
+    assert "the client directory has no record of the hub" in ran.error
     assert not (tmp_path / "in").exists()
 
 

@@ -57,7 +57,7 @@ def test_a_file_that_is_not_one_line_is_no_passphrase(content: bytes, veen: Veen
     (tmp_path / "p").write_bytes(content)
     ran = veen("keygen", "--out", tmp_path / "a", "--passphrase-file", tmp_path / "p")
     assert ran.status == 2
-    assert "must hold one line" in ran.error
+    assert "must contain one line" in ran.error
     assert not (tmp_path / "a").exists()
 
 
@@ -76,7 +76,7 @@ def test_a_folder_that_has_something_in_it_is_left_alone(veen: Veen, alice: Path
 
 
 def test_a_person_is_asked_twice_for_a_new_passphrase_and_once_for_an_old_one(veen: Veen, tmp_path: Path) -> None:
-    asked = (b"new passphrase for", b"opens it\n"), (b"the same again: ", b"opens it\n")
+    asked = (b"new passphrase for", b"opens it\n"), (b"repeat the passphrase: ", b"opens it\n")
     status, seen = typing(veen, ["keygen", "--out", tmp_path / "a"], *asked)
     assert status == 0
     assert "opens it" not in seen
@@ -89,7 +89,7 @@ def test_a_person_is_asked_twice_for_a_new_passphrase_and_once_for_an_old_one(ve
 def test_a_passphrase_that_was_mistyped_or_is_empty_makes_nothing(
     answers: tuple[bytes, ...], veen: Veen, tmp_path: Path
 ) -> None:
-    questions = (b"new passphrase for", b"the same again: ")
+    questions = (b"new passphrase for", b"repeat the passphrase: ")
     asked = zip(questions, answers, strict=False)
     assert typing(veen, ["keygen", "--out", tmp_path / "a"], *asked)[0] == 2
     assert not (tmp_path / "a").exists()
@@ -129,7 +129,7 @@ def test_what_is_there_is_never_written_over(veen: Veen, alice: Path, tmp_path: 
     for taken in ("mine", "link"):
         ran = veen("card", "--client", alice, "--out", tmp_path / taken)
         assert ran.status == 2
-        assert "is there already" in ran.error
+        assert "already exists" in ran.error
     assert (tmp_path / "mine").read_text() == "mine"
     assert not (tmp_path / "nowhere").exists()
 
@@ -188,7 +188,7 @@ def test_import_takes_an_export_and_a_folder_that_is_not_there(veen: Veen, alice
 
 def test_a_folder_that_is_no_client_or_open_to_others_is_said_to_be_so(veen: Veen, alice: Path) -> None:
     assert "no client directory at" in veen("stream-key", "show", "--client", alice / "x").error
-    assert "--client DIR is needed" in veen("stream-key", "show").error
+    assert "missing --client DIR" in veen("stream-key", "show").error
     alice.chmod(0o755)
     assert "is accessible to others" in veen("stream-key", "show", "--client", alice).error
     alice.chmod(0o700)

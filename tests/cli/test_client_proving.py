@@ -80,7 +80,7 @@ def test_a_file_of_another_hub_or_an_unknown_one_is_refused(place: Town) -> None
     assert "another hub" in foreign.err
     unknown = place.veen("verify", file, "--client", place.root / "operator", "--hub", place.url)
     assert unknown.status == 6
-    assert "nothing is known here" in unknown.error
+    assert "the client directory has no record of the hub" in unknown.error
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_file_that_is_there_is_noticed_before_anyone_is_asked(command: list[ob
         ran = place.veen(*command, "--out", place.root / "taken", *who)
         assert hub.asked == []
     assert ran.status == 2
-    assert "is there already" in ran.error
+    assert "already exists" in ran.error
     assert (place.root / "taken").read_text() == "mine"
 
 
@@ -337,7 +337,7 @@ def test_a_caught_hub_is_refused_by_every_later_command_until_start_over(
     assert first.status == 4
     assert first.error.startswith(name)
     file = _kept(first)
-    assert f"veen evidence verify {file} --pin {hub.identity.hub_id.hex()} shows it, to anyone" in first.err
+    assert f"veen evidence verify {file} --pin {hub.identity.hub_id.hex()} proves it to others" in first.err
     assert veen("evidence", "verify", file, "--pin", hub.identity.hub_id.hex()).status == 11
     hub.lying = False
     count = len(hub.submitted)

@@ -112,7 +112,7 @@ def test_first_contact_needs_a_pin_and_no_word_reaches_the_hub_before(place: Tow
         ran = place.veen("send", "--body", "x", *place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM)
         assert hub.asked == []
     assert ran.status == 2
-    assert "nothing is known yet of the hub" in ran.error
+    assert "this is the first contact with the hub" in ran.error
     assert "--pin" in ran.err
     assert "--trust-on-first-use" in ran.err
 
@@ -157,7 +157,7 @@ def test_a_directory_that_is_no_hubs_is_no_pin(place: Town) -> None:
 
 def test_trust_on_first_use_says_whom_it_trusts_and_trusts_nobody_else_later(place: Town, tmp_path: Path) -> None:
     first = place.veen.done("send", "--body", "x", *place.of("writer"), "--trust-on-first-use")
-    assert f"trusting hub {place.hub_id} from now on" in first.err
+    assert f"accepted hub {place.hub_id} on first use" in first.err
     again = place.veen.done("send", "--body", "y", *place.of("writer"), "--trust-on-first-use")
     assert "trusting" not in again.err
     port = place.hub.port
@@ -225,7 +225,7 @@ def test_what_neither_option_nor_context_names_is_asked_for(missing: str, place:
     del given[missing]
     ran = place.veen("send", "--body", "x", *[part for pair in given.items() for part in pair])
     assert ran.status == 2
-    assert ran.error.startswith(missing)
+    assert ran.error.startswith(f"missing {missing}")
     assert "keep it in a context" in ran.err
 
 
@@ -333,7 +333,7 @@ def test_lines_in_neither_place_between_others_are_named() -> None:
 
 
 def test_what_has_no_answer_stays_and_goes_out_first_next_time(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_session, "PATIENCE", QUICK)
+    monkeypatch.setattr(open_session, "RETRY_POLICY", QUICK)
     with liar() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         hub.mute = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
@@ -383,7 +383,7 @@ def test_a_hub_that_drips_when_it_is_met_is_given_up(place: Town, kind: str) -> 
 
 
 def test_the_next_send_tells_what_became_of_the_one_before(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_session, "PATIENCE", QUICK)
+    monkeypatch.setattr(open_session, "RETRY_POLICY", QUICK)
     with liar() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         hub.mute = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))

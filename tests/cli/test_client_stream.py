@@ -107,8 +107,8 @@ def test_what_strangers_wrote_reaches_no_terminal_as_a_command(place: Town) -> N
     [
         ("Grüße 👩\u200d🚀".encode(), "Grüße 👩\u200d🚀", "Grüße 👩\u200d🚀"),
         (b"", "", ""),
-        (b"\xff\xfe", "hex:fffe", "2 bytes that are not text: fffe"),
-        (b"\xff" * 40, "hex:" + "ff" * 40, "40 bytes that are not text: " + "ff" * 32 + "…"),
+        (b"\xff\xfe", "hex:fffe", "2 bytes, not text: fffe"),
+        (b"\xff" * 40, "hex:" + "ff" * 40, "40 bytes, not text: " + "ff" * 32 + "…"),
         (b"x" * 3000, "x" * 3000, "x" * 2000 + "… (2.9 KiB)"),
     ],
 )

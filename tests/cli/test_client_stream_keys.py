@@ -70,7 +70,7 @@ def test_what_is_no_key_is_not_taken_in(content: bytes, veen: Veen, pair: tuple[
     (a.parent / "bad").write_bytes(content)
     ran = veen("stream-key", "import", a.parent / "bad", "--client", a)
     assert ran.status == 3
-    assert "not the key of a stream" in ran.error
+    assert "not a stream key file" in ran.error
 
 
 def test_a_name_that_would_move_the_cursor_is_shown_written_out(veen: Veen, pair: tuple[Path, Path]) -> None:

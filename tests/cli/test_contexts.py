@@ -89,7 +89,7 @@ def test_an_unknown_context_is_named_with_those_there_are(command: str, veen: Ve
     ran = veen("context", command, "b")
     assert ran.status == 2
     assert ran.error == "there is no context 'b'"
-    assert "veen: hint: there are: a\n" in ran.err
+    assert "veen: hint: known contexts: a\n" in ran.err
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "a b", "-x" * 40, "é"])
@@ -130,7 +130,7 @@ def test_a_damaged_file_is_named_and_left_alone(text: str, veen: Veen) -> None:
     for arguments in (["list"], ["add", "a", "--hub", URL], ["use", "a"]):
         ran = veen("context", *arguments)
         assert ran.status == 3
-        assert ran.error.startswith(f"{kept(veen)}: not a file of contexts: ")
+        assert ran.error.startswith(f"{kept(veen)}: not a contexts file: ")
     assert kept(veen).read_text() == text
 
 
@@ -169,7 +169,7 @@ def test_an_unknown_context_in_the_environment_is_an_error_not_the_default(veen:
 def test_without_any_hub_the_hint_tells_the_ways(veen: Veen) -> None:
     ran = veen("hub", "health")
     assert ran.status == 2
-    assert ran.error == "--hub URL is needed"
+    assert ran.error == "missing --hub URL"
     assert "VEEN_HUB" in ran.err
     assert "veen context add" in ran.err
 

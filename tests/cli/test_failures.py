@@ -99,7 +99,7 @@ def test_a_refusal_comes_with_the_advice_of_its_row(row: AdmissionRow, capsys: p
     assert exit_status.report_error(row.refused("why")) == 5
     name = f"{row.code}/{row.detail_enum}"
     assert capsys.readouterr().err == (
-        f"veen: error: {name}: why\nveen: hint: {row.advice}\nveen: hint: veen explain {name} says more\n"
+        f"veen: error: {name}: why\nveen: hint: {row.advice}\nveen: hint: veen explain {name} describes this error\n"
     )
 
 

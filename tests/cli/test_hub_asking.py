@@ -107,10 +107,14 @@ OK_STATUS = strict_json.encode(
 )
 STRANGERS: list[tuple[str, Answers, str]] = [
     ("health", {}, "HTTP status 404"),
-    ("health", {"/healthz": (200, JSON, b"{}"), "/readyz": (200, JSON, b"nonsense")}, "its answer is not JSON"),
+    (
+        "health",
+        {"/healthz": (200, JSON, b"{}"), "/readyz": (200, JSON, b"nonsense")},
+        "its response is not a JSON object",
+    ),
     ("health", {"/healthz": (200, JSON, b"{}"), "/readyz": (500, "text/html", b"x")}, "HTTP status 500"),
-    ("key", {"/tooling/status": (200, JSON, b"[]")}, "its answer is not JSON"),
-    ("key", {"/tooling/status": (200, JSON, b"{}")}, "its status lacks what a hub says of itself"),
+    ("key", {"/tooling/status": (200, JSON, b"[]")}, "its response is not a JSON object"),
+    ("key", {"/tooling/status": (200, JSON, b"{}")}, "fields are missing from its status"),
     ("key", {"/tooling/status": (502, "text/html", b"<h1>bad gateway</h1>")}, "HTTP status 502"),
     ("metrics", {}, "HTTP status 404"),
 ]
@@ -121,7 +125,7 @@ def test_a_server_that_is_no_hub_is_told_apart(command: str, answers: Answers, w
     with answering(answers) as where:
         ran = veen("hub", command, "--hub", where)
     assert ran.status == 3
-    assert ran.error == f"{where}: it does not answer as a hub does: {why}"
+    assert ran.error == f"{where}: the response is not that of a hub: {why}"
 
 
 def test_a_hub_without_an_identity_that_holds_is_refused(veen: Veen) -> None:
@@ -252,7 +256,7 @@ def test_a_checkpoint_of_nothing_is_refused(veen: Veen, hub: Hub) -> None:
     assert beyond.status == 5
     assert beyond.error.startswith("E.NOT_FOUND: ")
     unnamed = veen("hub", "checkpoint", "--hub", url(hub))
-    assert (unnamed.status, unnamed.error) == (2, "--stream NAME is needed")
+    assert (unnamed.status, unnamed.error) == (2, "missing --stream NAME")
 
 
 def ask_a_liar(veen: Veen, hub: Hub, key: SigningKey, made: Checkpoint, *asked: object, receipt_at: int = 5) -> Ran:

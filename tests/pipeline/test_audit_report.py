@@ -210,7 +210,7 @@ def test_an_existing_report_is_kept_with_its_signature(veen: Veen, log: BigLog, 
     assert AUDITOR.public_key.hex() not in before["report.html"].decode()
     assert "for the auditor" in before["report.html"].decode()
     ran = veen("audit", hub, "--workers", "1", "--out", out)
-    assert (ran.status, "is there already" in ran.error) == (2, True)
+    assert (ran.status, "already exists" in ran.error) == (2, True)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     for name in ("report.json", "report.html"):
         (out / name).unlink()

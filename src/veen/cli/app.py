@@ -40,53 +40,59 @@ COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
         CommandEntry(
             "id",
             "veen.cli.id.id_group",
-            "keep identities: principals, their devices, accounts per realm, organizations, handles",
+            "manage identities: principals, their devices, accounts per realm, organizations, handles",
         ),
-        CommandEntry("kv", "veen.cli.kv", "keep keys and values on a stream, at any moment of their history"),
+        CommandEntry(
+            "kv", "veen.cli.kv", "store keys and values on a stream, and read them at any point of their history"
+        ),
         CommandEntry(
             "queue",
             "veen.cli.queue",
-            "put tasks on a stream, and have each done at least once by one of several consumers",
+            "add tasks to a stream; each is processed at least once by one of several consumers",
         ),
         CommandEntry("rpc", "veen.cli.rpc", "call methods over a stream, and answer calls"),
         CommandEntry(
             "op",
             "veen.cli.op.op_group",
-            "send operations, see what they came from, and check that they keep their rules",
+            "send operations, trace what they refer to, and check the rules of their profiles",
         ),
         CommandEntry(
             "wallet",
             "veen.cli.wallet",
-            "open wallets, move amounts between them, and show what is in them and why",
+            "open wallets, transfer amounts between them, and show balances with their history",
         ),
-        CommandEntry("fold", "veen.cli.fold", "fold a stream into state with any overlay that is installed"),
+        CommandEntry("fold", "veen.cli.fold", "fold a stream into state with any installed overlay"),
         CommandEntry(
             "snapshot",
             "veen.cli.snapshot",
-            "write the state of a stream into a file, and check such a file against a log",
+            "write the state of a stream to a file, and verify such a file against a log",
         ),
     ),
     "run a realm": (
-        CommandEntry("revoke", "veen.cli.realm.revoke", "revoke client keys and capabilities, for a time or for good"),
-        CommandEntry("authority", "veen.cli.realm.authority", "say which hub orders which stream of a realm"),
+        CommandEntry(
+            "revoke", "veen.cli.realm.revoke", "revoke client keys and capabilities, for a time or permanently"
+        ),
+        CommandEntry("authority", "veen.cli.realm.authority", "set and show the primary hub of each stream of a realm"),
         CommandEntry(
             "label-class",
             "veen.cli.realm.label_class",
-            "say what kind of data a label holds, as advice on padding, rate and retention",
+            "classify labels by the kind of data they hold",
         ),
         CommandEntry(
             "schema",
             "veen.cli.realm.schema",
-            "register schemas of a realm, and see which of them a stream uses",
+            "register schemas of a realm, and show which of them a stream uses",
         ),
     ),
     "find and connect": (
         CommandEntry(
             "discover",
             "veen.cli.discovery.discover",
-            "find hubs, overlays and services, and let others find yours",
+            "find hubs, overlays and services, and advertise your own",
         ),
-        CommandEntry("connect", "veen.cli.discovery.connect", "go from a directory to a service that can be called"),
+        CommandEntry(
+            "connect", "veen.cli.discovery.connect", "connect to a service that a directory advertises, and call it"
+        ),
     ),
     "across hubs": (
         CommandEntry("bridge", "veen.cli.bridge", "carry events from one hub to another, with all that proves them"),

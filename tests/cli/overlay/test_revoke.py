@@ -1,4 +1,4 @@
-"""`veen revoke`: at a hub that goes by it, from the log, at any time and place, and with proof."""
+"""`veen revoke`: enforced by a hub of the realm, and read from the log at any place and time, with proof."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.overlay.realms import REALM, Realm, realm
+from tests.cli.overlay.realm_fixture import REALM, RealmFixture, realm
 from tests.cli.runner import Veen
 from veen.client import capabilities
 from veen.core import admin, naming
@@ -21,64 +21,68 @@ SOMEBODY = "ab" * 32
 
 
 @pytest.fixture
-def town(veen: Veen, tmp_path: Path) -> Iterator[Realm]:
+def realm_hub(veen: Veen, tmp_path: Path) -> Iterator[RealmFixture]:
     with realm(veen, tmp_path) as found:
         yield found
 
 
 def checked(ran_json: Any) -> dict[str, Any]:
-    """By name, what each is worth."""
+    """Return the status of each key and capability by name."""
     return {one["name"]: one["worth"] for one in ran_json["checked"]}
 
 
-def test_a_hub_of_the_realm_refuses_a_capability_once_it_is_revoked(town: Realm) -> None:
-    assert town.sends().status == 0
-    revoked = town.says(
-        "revoke", "cap-token", town.root / "writer.cap", "--reason", "issued by mistake", "--json"
+def test_a_hub_of_the_realm_refuses_a_capability_once_it_is_revoked(realm_hub: RealmFixture) -> None:
+    assert realm_hub.send_as_writer().status == 0
+    revoked = realm_hub.run_as_admin(
+        "revoke", "cap-token", realm_hub.root / "writer.cap", "--reason", "issued by mistake", "--json"
     ).json()
     assert all(one["taken"] for one in revoked)
-    refused = town.sends()
+    refused = realm_hub.send_as_writer()
     assert refused.status == 5
     assert "E.CAP/CAP_INVALID" in refused.error
 
 
-def test_a_client_key_is_revoked_with_all_that_its_card_lists(town: Realm) -> None:
-    listed = town.says("revoke", "client-id", town.root / "writer", "--json").json()
+def test_a_client_key_is_revoked_with_all_that_its_card_lists(realm_hub: RealmFixture) -> None:
+    listed = realm_hub.run_as_admin("revoke", "client-id", realm_hub.root / "writer", "--json").json()
     assert len(listed) == 8
-    refused = town.sends()
+    refused = realm_hub.send_as_writer()
     assert refused.status == 5
     assert "E.AUTH/AUTH_REF" in refused.error
 
 
-def test_a_revocation_that_has_ended_no_longer_holds(town: Realm) -> None:
-    token = capabilities.read_tokens(town.root / "writer.cap")[0]
-    said = town.says("revoke", "auth-ref", token.auth_ref().hex(), "--from", 1000, "--ttl", 60).facts()
-    assert (said["from"], said["until"], said["state"]) == ("1000", "1060", "taken")
-    assert town.sends().status == 0
+def test_a_revocation_that_has_ended_is_not_in_effect(realm_hub: RealmFixture) -> None:
+    token = capabilities.read_tokens(realm_hub.root / "writer.cap")[0]
+    said = realm_hub.run_as_admin("revoke", "auth-ref", token.auth_ref().hex(), "--from", 1000, "--ttl", 60).facts()
+    assert (said["from"], said["until"], said["state"]) == ("1000", "1060", "applied")
+    assert realm_hub.send_as_writer().status == 0
     worth = {
-        when: checked(town.does("reader", "revoke", "check", town.root / "writer.cap", "--when", when, "--json").json())
+        when: checked(
+            realm_hub.run("reader", "revoke", "check", realm_hub.root / "writer.cap", "--when", when, "--json").json()
+        )
         for when in (999, 1000, 1059, 1060, int(time.time()))
     }
     assert [one[token.auth_ref().hex()] for one in worth.values()] == ["later", "revoked", "revoked", "later", "valid"]
 
 
-def test_what_is_revoked_is_listed_by_time_and_with_its_reason(town: Realm) -> None:
-    town.says("revoke", "client-id", SOMEBODY, "--reason", "lost\x1b[31m", "--from", "2030-01-31", "--ttl", 60)
-    assert town.does("reader", "revoke", "list").out == ""
+def test_revocations_are_listed_by_time_with_their_reason(realm_hub: RealmFixture) -> None:
+    realm_hub.run_as_admin(
+        "revoke", "client-id", SOMEBODY, "--reason", "lost\x1b[31m", "--from", "2030-01-31", "--ttl", 60
+    )
+    assert realm_hub.run("reader", "revoke", "list").out == ""
     ((kind, target, start, until, reason, entry),) = [
-        line.split("\t") for line in town.does("reader", "revoke", "list", "--all").out.splitlines()
+        line.split("\t") for line in realm_hub.run("reader", "revoke", "list", "--all").out.splitlines()
     ]
     assert (kind, target, int(until) - int(start), entry) == ("client-id", SOMEBODY, 60, "1")
     assert reason == "lost\\x1b[31m"
-    then = town.does("reader", "revoke", "list", "--when", "2030-01-31T00:00:59Z", "--json").json()
+    then = realm_hub.run("reader", "revoke", "list", "--when", "2030-01-31T00:00:59Z", "--json").json()
     assert [(one["target"], one["holds"]) for one in then["revocations"]] == [(SOMEBODY, True)]
-    assert town.does("reader", "revoke", "list", "--when", "2030-01-31T00:01:00+00:00").out == ""
+    assert realm_hub.run("reader", "revoke", "list", "--when", "2030-01-31T00:01:00+00:00").out == ""
 
 
-def test_the_data_directory_says_the_same_as_the_hub(town: Realm) -> None:
-    town.says("revoke", "client-id", SOMEBODY)
-    at_hub = town.does("reader", "revoke", "list", "--json").json()
-    from_disk = town.reads("revoke", "list", "--json", "--no-cache")
+def test_the_data_directory_gives_the_same_answers_as_the_hub(realm_hub: RealmFixture) -> None:
+    realm_hub.run_as_admin("revoke", "client-id", SOMEBODY)
+    at_hub = realm_hub.run("reader", "revoke", "list", "--json").json()
+    from_disk = realm_hub.run_offline("revoke", "list", "--json", "--no-cache")
     assert from_disk.status == 0
     keys = ("revocations", "realm_id", "stream", "at", "mmr_root", "hub_id")
     assert {key: from_disk.json()[key] for key in keys} == {key: at_hub[key] for key in keys}
@@ -86,86 +90,88 @@ def test_the_data_directory_says_the_same_as_the_hub(town: Realm) -> None:
     assert at_hub["stream"] == admin.revocation_stream(naming.realm_id(REALM)).hex()
 
 
-def test_the_past_is_told_as_it_was(town: Realm) -> None:
-    town.says("revoke", "client-id", SOMEBODY)
-    town.says("revoke", "client-id", "cd" * 32)
-    before = town.reads("revoke", "list", "--at", 1, "--json").json()
+def test_at_and_when_show_the_past(realm_hub: RealmFixture) -> None:
+    realm_hub.run_as_admin("revoke", "client-id", SOMEBODY)
+    realm_hub.run_as_admin("revoke", "client-id", "cd" * 32)
+    before = realm_hub.run_offline("revoke", "list", "--at", 1, "--json").json()
     assert [one["target"] for one in before["revocations"]] == [SOMEBODY]
-    assert town.reads("revoke", "list", "--at", 9).status == 6
-    assert town.reads("revoke", "list", "--at", "x").status == 2
+    assert realm_hub.run_offline("revoke", "list", "--at", 9).status == 6
+    assert realm_hub.run_offline("revoke", "list", "--at", "x").status == 2
 
 
-def test_a_proof_shows_a_stranger_that_a_key_is_revoked(town: Realm, tmp_path: Path) -> None:
-    town.says("revoke", "client-id", SOMEBODY, "--reason", "stolen")
+def test_evidence_of_a_revocation_verifies_offline(realm_hub: RealmFixture, tmp_path: Path) -> None:
+    realm_hub.run_as_admin("revoke", "client-id", SOMEBODY, "--reason", "stolen")
     file = tmp_path / "revoked.evidence"
-    shown = town.does("reader", "revoke", "check", SOMEBODY, "--prove", "--out", file, "--json").json()
+    shown = realm_hub.run("reader", "revoke", "check", SOMEBODY, "--prove", "--out", file, "--json").json()
     part = part_of("client-id", bytes.fromhex(SOMEBODY))
     stream = admin.revocation_stream(naming.realm_id(REALM))
-    found = verify_state(file.read_bytes(), REVOCATIONS, stream, part, pin=bytes.fromhex(town.hub_id))
+    found = verify_state(file.read_bytes(), REVOCATIONS, stream, part, pin=bytes.fromhex(realm_hub.hub_id))
     assert found.state_hash.hex() == shown["state_hash"]
     assert [record.event.reason for record in found.states[part]] == ["stolen"]
-    assert town.veen.done("evidence", "verify", file, "--pin", town.hub_id).out.startswith("verdict\tit holds\n")
+    assert realm_hub.veen.done("evidence", "verify", file, "--pin", realm_hub.hub_id).out.startswith(
+        "verdict\tit holds\n"
+    )
 
 
-def test_where_nothing_is_revoked_the_proof_is_what_the_hub_was_shown(town: Realm) -> None:
-    assert town.sends().status == 0
-    token = capabilities.read_tokens(town.root / "writer.cap")[0]
-    shown = town.does("reader", "revoke", "check", token.auth_ref().hex(), "--prove", "--json").json()
-    assert shown["stream"] == naming.control_stream(bytes.fromhex(town.hub_id)).hex()
+def test_without_a_revocation_the_proof_is_the_presented_capability(realm_hub: RealmFixture) -> None:
+    assert realm_hub.send_as_writer().status == 0
+    token = capabilities.read_tokens(realm_hub.root / "writer.cap")[0]
+    shown = realm_hub.run("reader", "revoke", "check", token.auth_ref().hex(), "--prove", "--json").json()
+    assert shown["stream"] == naming.control_stream(bytes.fromhex(realm_hub.hub_id)).hex()
     assert len(shown["evidence"]["entries"]) == 1
     assert shown["checked"][0]["expires_at"] == shown["checked"][0]["issued_at"] + 3600
 
 
-def test_what_only_the_whole_log_shows_cannot_be_proved_by_some_entries(town: Realm) -> None:
-    ran = town.tries("reader", "revoke", "check", SOMEBODY, "--prove")
+def test_an_absent_revocation_cannot_be_proved_by_entries(realm_hub: RealmFixture) -> None:
+    ran = realm_hub.attempt("reader", "revoke", "check", SOMEBODY, "--prove")
     assert ran.status == 2
     assert "only the whole log" in ran.error
 
 
-def test_a_client_sees_what_its_own_keys_and_capabilities_are_worth(town: Realm) -> None:
-    assert town.sends().status == 0
-    tokens = capabilities.read_tokens(town.root / "writer.cap")
-    before = town.does("writer", "revoke", "check", "--json").json()
+def test_a_client_sees_the_status_of_its_own_keys_and_capabilities(realm_hub: RealmFixture) -> None:
+    assert realm_hub.send_as_writer().status == 0
+    tokens = capabilities.read_tokens(realm_hub.root / "writer.cap")
+    before = realm_hub.run("writer", "revoke", "check", "--json").json()
     worth = checked(before)
     assert worth[tokens[0].auth_ref().hex()] == "valid"
     assert worth[tokens[1].auth_ref().hex()] == "unknown"
     assert worth[tokens[0].subject_pk.hex()] is None
-    town.says("revoke", "client-id", tokens[0].subject_pk.hex())
-    after = checked(town.does("writer", "revoke", "check", "--json").json())
+    realm_hub.run_as_admin("revoke", "client-id", tokens[0].subject_pk.hex())
+    after = checked(realm_hub.run("writer", "revoke", "check", "--json").json())
     assert after[tokens[0].auth_ref().hex()] == "revoked"
     assert after[tokens[0].subject_pk.hex()] == "revoked"
     assert after[tokens[1].auth_ref().hex()] == "unknown"
 
 
-def test_a_key_is_found_by_any_of_its_names(town: Realm) -> None:
-    assert town.sends().status == 0
-    token = capabilities.read_tokens(town.root / "writer.cap")[0]
+def test_a_key_is_found_by_any_of_its_names(realm_hub: RealmFixture) -> None:
+    assert realm_hub.send_as_writer().status == 0
+    token = capabilities.read_tokens(realm_hub.root / "writer.cap")[0]
     for name in (token.auth_ref(), token.subject_pk, h(token.encode())):
-        found = checked(town.does("reader", "revoke", "check", name.hex(), "--json").json())
+        found = checked(realm_hub.run("reader", "revoke", "check", name.hex(), "--json").json())
         assert found[token.auth_ref().hex()] == "valid", name.hex()
-    assert checked(town.does("reader", "revoke", "check", SOMEBODY, "--json").json()) == {SOMEBODY: "unknown"}
-    town.says("revoke", "cap-token", SOMEBODY)
-    assert checked(town.does("reader", "revoke", "check", SOMEBODY, "--json").json()) == {SOMEBODY: "revoked"}
+    assert checked(realm_hub.run("reader", "revoke", "check", SOMEBODY, "--json").json()) == {SOMEBODY: "unknown"}
+    realm_hub.run_as_admin("revoke", "cap-token", SOMEBODY)
+    assert checked(realm_hub.run("reader", "revoke", "check", SOMEBODY, "--json").json()) == {SOMEBODY: "revoked"}
 
 
-def test_what_is_revoked_already_is_not_sent_again(town: Realm) -> None:
-    town.says("revoke", "client-id", SOMEBODY)
-    again = town.tries("admin", "revoke", "client-id", SOMEBODY, "--ttl", 60)
+def test_a_second_identical_revocation_is_not_sent(realm_hub: RealmFixture) -> None:
+    realm_hub.run_as_admin("revoke", "client-id", SOMEBODY)
+    again = realm_hub.attempt("admin", "revoke", "client-id", SOMEBODY, "--ttl", 60)
     assert again.status == 5
     assert "entry 1 holds for all of its time" in again.error
-    assert town.reads("revoke", "list", "--json").json()["at"]["stream_seq"] == 1
+    assert realm_hub.run_offline("revoke", "list", "--json").json()["at"]["stream_seq"] == 1
 
 
-def test_of_several_those_that_are_revoked_already_are_left_out(town: Realm) -> None:
-    tokens = capabilities.read_tokens(town.root / "writer.cap")
-    town.says("revoke", "auth-ref", tokens[3].auth_ref().hex())
-    ran = town.says("revoke", "auth-ref", town.root / "writer.cap", "--json")
+def test_targets_that_are_already_revoked_are_skipped(realm_hub: RealmFixture) -> None:
+    tokens = capabilities.read_tokens(realm_hub.root / "writer.cap")
+    realm_hub.run_as_admin("revoke", "auth-ref", tokens[3].auth_ref().hex())
+    ran = realm_hub.run_as_admin("revoke", "auth-ref", realm_hub.root / "writer.cap", "--json")
     assert len(ran.json()) == len(tokens) - 1
-    assert f"{tokens[3].auth_ref().hex()[:12]}… is left out: entry 1 holds for all of its time" in ran.err
+    assert f"skipped {tokens[3].auth_ref().hex()[:12]}…: entry 1 holds for all of its time" in ran.err
 
 
-def test_only_who_has_leave_to_may_revoke_and_is_told_what_is_missing(town: Realm) -> None:
-    ran = town.tries("writer", "revoke", "client-id", SOMEBODY)
+def test_revoking_needs_a_capability_and_the_error_names_it(realm_hub: RealmFixture) -> None:
+    ran = realm_hub.attempt("writer", "revoke", "client-id", SOMEBODY)
     assert ran.status == 5
     assert "E.CAP/CAP_MISSING" in ran.error
     assert "veen authority streams" in ran.err
@@ -183,29 +189,31 @@ def test_only_who_has_leave_to_may_revoke_and_is_told_what_is_missing(town: Real
         (("auth-ref", SOMEBODY, "--realm", ""), "realm"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_before_anything_is_sent(
-    town: Realm, arguments: tuple[str, ...], word: str
+def test_an_invalid_target_is_misuse_and_nothing_is_sent(
+    realm_hub: RealmFixture, arguments: tuple[str, ...], word: str
 ) -> None:
-    ran = town.tries("admin", "revoke", *arguments)
+    ran = realm_hub.attempt("admin", "revoke", *arguments)
     assert ran.status == 2
     assert word in ran.error
 
 
-def test_a_file_that_holds_no_capability_revokes_nothing(town: Realm, tmp_path: Path) -> None:
+def test_a_file_without_capabilities_revokes_nothing(realm_hub: RealmFixture, tmp_path: Path) -> None:
     (tmp_path / "noise.cap").write_bytes(b"noise")
-    assert town.tries("admin", "revoke", "cap-token", tmp_path / "noise.cap").status == 3
-    assert json.loads(town.does("reader", "revoke", "list", "--all", "--json").out)["revocations"] == []
+    assert realm_hub.attempt("admin", "revoke", "cap-token", tmp_path / "noise.cap").status == 3
+    assert json.loads(realm_hub.run("reader", "revoke", "list", "--all", "--json").out)["revocations"] == []
 
 
-def test_a_hub_without_a_realm_keeps_revocations_and_readers_go_by_them(veen: Veen, tmp_path: Path) -> None:
-    with realm(veen, tmp_path, realm_id=None) as town:
-        assert town.sends().status == 0
-        said = town.says("revoke", "cap-token", town.root / "writer.cap", "--json").json()
+def test_a_hub_without_a_realm_stores_revocations_that_readers_apply(veen: Veen, tmp_path: Path) -> None:
+    with realm(veen, tmp_path, realm_id=None) as realm_hub:
+        assert realm_hub.send_as_writer().status == 0
+        said = realm_hub.run_as_admin("revoke", "cap-token", realm_hub.root / "writer.cap", "--json").json()
         assert {one["realm_id"] for one in said} == {admin.GLOBAL_REALM.hex()}
-        assert town.sends().status == 0
-        worth = set(checked(town.does("reader", "revoke", "check", town.root / "writer.cap", "--json").json()).values())
+        assert realm_hub.send_as_writer().status == 0
+        worth = set(
+            checked(realm_hub.run("reader", "revoke", "check", realm_hub.root / "writer.cap", "--json").json()).values()
+        )
         assert worth == {"revoked"}
-        elsewhere = town.does(
-            "reader", "revoke", "check", town.root / "writer.cap", "--realm", "other", "--json"
+        elsewhere = realm_hub.run(
+            "reader", "revoke", "check", realm_hub.root / "writer.cap", "--realm", "other", "--json"
         ).json()
         assert "revoked" not in checked(elsewhere).values()

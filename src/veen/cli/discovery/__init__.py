@@ -1,1 +1,1 @@
-"""`veen discover` and `veen connect`: from a directory to a service that can be called."""
+"""`veen discover` and `veen connect`: directories of hubs, overlays and services, and connections to services."""

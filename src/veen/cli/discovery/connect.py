@@ -1,41 +1,51 @@
-"""`veen connect`: the four phases from a directory to a service that can be called, and how far each connection is."""
+"""`veen connect`: the four phases of connecting to a service, and the status of each connection."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import group
-from veen.cli.discovery.directory_view import Looks, Publishers, Region, Tags, look_at, sendable, stream_of
+from veen.cli.discovery import authorization, connect_phases
+from veen.cli.discovery.directory_view import (
+    DirectoryOptions,
+    Publishers,
+    Region,
+    Tags,
+    sendable,
+    show_directory,
+    stream_of,
+)
 from veen.cli.discovery.remote_query import Timeout
-from veen.cli.kit import faults_command
+from veen.cli.kit import faults_command, output, read_state, render_state, send_event
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import SendOptions, options_command, send_command
+from veen.core import Unavailable
+from veen.overlays import Event, FoldStep
+from veen.overlays.connect import CONNECT, ConnectionEnded, ServiceConnection, ServiceCriteria, binding
+from veen.state.state_at import StateAt
 
-if TYPE_CHECKING:
-    from veen.cli.kit import output
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.overlays import AnyOverlay, Event, FoldStep
-    from veen.overlays.connect import ServiceConnection, ServiceCriteria
-    from veen.state.state_at import StateAt
+Connections: TypeAlias = StateAt[ServiceConnection, tuple[FoldStep, ...]]
 
-    Connections: TypeAlias = StateAt[ServiceConnection, tuple[FoldStep, ...]]
 
 STREAM = "connect"
 app = group(
     "connect",
-    """Go from a directory to a service that can be called.
+    """Connect to a service that a directory advertises, and call it.
 
-    1  veen connect hub       which hub, and whether its key is trusted
-    2  veen connect service   which service there
-    3  veen connect cap       leave to use it
-    4  veen connect bind      on which streams
+    1  veen connect hub       choose a hub whose key is trusted
+    2  veen connect service   choose a service on it
+    3  veen connect cap       get a capability for it
+    4  veen connect bind      fix the streams to use
 
-    Each phase is an event of a stream of your own, by default the one called connect: so a connection is the same on
-    each of your devices, and can be looked at as it was. veen connect call then uses it.
+    Each phase sends an event to a stream of your own, named connect by default. All your devices therefore share a
+    connection, and its past states can be shown. veen connect call then calls the service.
     """,
 )
 
-NameArgument: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="what you call this connection")]
+NameArgument: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="your name for this connection")]
 OverlayName: TypeAlias = Annotated[
     str | None, typer.Option("--overlay", metavar="NAME", help="services of this overlay, such as rpc or kv")
 ]
@@ -44,7 +54,9 @@ MethodOption: TypeAlias = Annotated[
 ]
 TrustOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--trust", metavar="HEX|PATH", help="the hub you mean: its id, a key's fingerprint, or its identity"),
+    typer.Option(
+        "--trust", metavar="HEX|PATH", help="the hub to trust: its id, a key fingerprint, or its identity file"
+    ),
 ]
 DirectoryStream: TypeAlias = Annotated[
     str | None,
@@ -54,51 +66,53 @@ OverlayIds: TypeAlias = Annotated[
     list[str] | None, typer.Option("--overlay-id", metavar="HEX", help="prefer hubs with this overlay")
 ]
 Profiles: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--profile", metavar="HEX", help="also take hubs with this profile_id")
+    list[str] | None, typer.Option("--profile", metavar="HEX", help="also accept hubs with this profile_id")
 ]
 Chosen: TypeAlias = Annotated[
-    str | None, typer.Option("--id", metavar="HEX", help="this one", show_default="the first that is proposed")
+    str | None, typer.Option("--id", metavar="HEX", help="choose this one", show_default="the first proposed")
 ]
 
 
-@options_command(Looks, app, "hubs", "veen connect hubs --region ap-northeast-1", "veen connect hubs --tag test --json")
+@options_command(
+    DirectoryOptions, app, "hubs", "veen connect hubs --region ap-northeast-1", "veen connect hubs --tag test --json"
+)
 def hubs(
-    asked: Looks,
+    options: DirectoryOptions,
     region: Region = None,
     tag: Tags = None,
     overlay: OverlayIds = None,
     profile: Profiles = None,
     trust: TrustOption = None,
 ) -> None:
-    """Propose hubs, the best first, and say which were left out and why."""
-    from veen.cli.discovery import connect_phases
+    """Propose hubs, the best first, and list the excluded ones with the reasons."""
 
     wish = connect_phases.hub_wish(region, tag, overlay, profile)
-    connect_phases.look_at_hubs(asked, wish, connect_phases.pin_of(trust))
+    connect_phases.look_at_hubs(options, wish, connect_phases.pin_of(trust))
 
 
 @options_command(
-    Looks, app, "services", "veen connect services --method charge", "veen connect services --overlay rpc --json"
+    DirectoryOptions,
+    app,
+    "services",
+    "veen connect services --method charge",
+    "veen connect services --overlay rpc --json",
 )
 def services(
-    asked: Looks,
+    options: DirectoryOptions,
     overlay: OverlayName = None,
     method: MethodOption = None,
     region: Region = None,
     tag: Tags = None,
 ) -> None:
-    """Propose services whose overlay is one that this client reads in the same way.
+    """Propose services whose overlay has the schemas that this client expects.
 
-    Overlays and services are read from one stream, where --stream names it; else from the two well-known ones.
+    Overlays and services are read from --stream, if given, else from the two well-known streams.
     """
-    from veen.cli.discovery import connect_phases
 
-    connect_phases.look_at_services(asked, _service_wish(method, region, tag), overlay)
+    connect_phases.look_at_services(options, _service_wish(method, region, tag), overlay)
 
 
-def _service_wish(method: str | None, region: str | None, tag: list[str] | None) -> "ServiceCriteria":
-    from veen.overlays.connect import ServiceCriteria
-
+def _service_wish(method: str | None, region: str | None, tag: list[str] | None) -> ServiceCriteria:
     return ServiceCriteria(frozenset(), method, None, region, tuple(tag or ()))
 
 
@@ -109,7 +123,7 @@ def _service_wish(method: str | None, region: str | None, tag: list[str] | None)
     "veen connect hub work --id 4f…a1 --trust hub-identity.json",
 )
 def hub(
-    asked: SendOptions,
+    options: SendOptions,
     name: NameArgument,
     chosen: Chosen = None,
     region: Region = None,
@@ -119,20 +133,19 @@ def hub(
     trust: TrustOption = None,
     latency: Annotated[
         int | None,
-        typer.Option("--max-latency", metavar="MS", min=1, help="ask each, and leave out those that take longer"),
+        typer.Option("--max-latency", metavar="MS", min=1, help="probe each hub, and exclude those that take longer"),
     ] = None,
     directory: DirectoryStream = None,
     publisher: Publishers = None,
 ) -> None:
     """Phase 1: choose a hub for a connection.
 
-    A directory only hints. A hub is trusted where this client knows it already, or where --trust names it; to one that
-    is not, no capability is shown and nothing is sent.
+    A directory is not proof. A hub is trusted if this client has a record of it, or if --trust names it. No capability
+    and no message is sent to a hub that is not trusted.
     """
-    from veen.cli.discovery import connect_phases
 
     wish = connect_phases.hub_wish(region, tag, overlay, profile, latency)
-    connect_phases.choose_hub(asked, name, wish, chosen, trust, directory or stream_of("hub"), publisher)
+    connect_phases.choose_hub(options, name, wish, chosen, trust, directory or stream_of("hub"), publisher)
 
 
 @send_command(
@@ -142,7 +155,7 @@ def hub(
     "veen connect service work --overlay kv --id 4f…a1",
 )
 def service(
-    asked: SendOptions,
+    options: SendOptions,
     name: NameArgument,
     chosen: Chosen = None,
     overlay: OverlayName = None,
@@ -156,10 +169,9 @@ def service(
 
     Its overlay must have exactly the schemas that this client expects.
     """
-    from veen.cli.discovery import connect_phases
 
     wish = _service_wish(method, region, tag)
-    connect_phases.choose_service(asked, name, wish, overlay, chosen, directory, publisher)
+    connect_phases.choose_service(options, name, wish, overlay, chosen, directory, publisher)
 
 
 @send_command(
@@ -170,102 +182,87 @@ def service(
     "veen connect cap work --ask --ttl 86400",
 )
 def cap(
-    asked: SendOptions,
+    options: SendOptions,
     name: NameArgument,
     token: Annotated[
-        str | None, typer.Option("--token", metavar="FILE", help="the capability that was issued: show it to the hub")
+        str | None, typer.Option("--token", metavar="FILE", help="an issued capability to present to the hub")
     ] = None,
-    ask: Annotated[bool, typer.Option("--ask", help="ask the issuing service that the directory names")] = False,
-    ttl: Annotated[int | None, durations.whole_option("--ttl", least=1, help="with --ask: for how long")] = None,
+    ask: Annotated[bool, typer.Option("--ask", help="request one from the issuing service in the directory")] = False,
+    ttl: Annotated[int | None, durations.whole_option("--ttl", least=1, help="with --ask: its time to live")] = None,
     wait: Annotated[
-        int | None, durations.whole_option("--wait", least=1, help="how long to wait for a token at the most")
+        int | None, durations.whole_option("--wait", least=1, help="the longest time to wait for a capability")
     ] = None,
     timeout: Timeout = 30,
     directory: DirectoryStream = None,
 ) -> None:
-    """Phase 3: plan and get leave to use the service.
+    """Phase 3: get a capability for the service.
 
-    Without --token it says what is needed and from whom. With it, the token is checked, shown to the chosen hub, and
-    the hub's answer is kept. Again, with another token, renews.
+    Without --token, shows the required capability and its issuer. With --token, checks the capability, presents it to
+    the chosen hub, and records the hub's answer. Repeat with another capability to renew it.
     """
-    from veen.cli.discovery import authorization
 
     authorization.get(
-        asked, name, authorization.Wanted(token, ask, ttl, wait, timeout, directory or stream_of("service"))
+        options, name, authorization.CapOptions(token, ask, ttl, wait, timeout, directory or stream_of("service"))
     )
 
 
 @send_command(app, "bind", "veen connect bind work", "veen connect bind work --stream my.connections")
-def bind(asked: SendOptions, name: NameArgument) -> None:
-    """Phase 4: settle on which streams the service is used."""
-    from veen.cli.kit import send_event
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
-    from veen.overlays.connect import CONNECT, binding
+def bind(options: SendOptions, name: NameArgument) -> None:
+    """Phase 4: fix the streams on which the service is used."""
 
-    def make(reading: "Connections") -> "Event":
+    def make(reading: Connections) -> Event:
         chosen = reading.state(name.encode()).service
         if chosen is None:
             hint = f"veen connect service {name} chooses one"
-            raise hinted(Unavailable(f"connection {name!r} has no service yet"), hint)
+            raise hinted(Unavailable(f"connection {name!r} has no service"), hint)
         return sendable(binding(name, chosen))
 
-    send_event.send_checked(asked, CONNECT, make, {"connection": name}, stream=STREAM)
+    send_event.send_checked(options, CONNECT, make, {"connection": name}, stream=STREAM)
 
 
 @send_command(app, "end", "veen connect end work", "veen connect end work --reason moved")
 def end(
-    asked: SendOptions,
+    options: SendOptions,
     name: NameArgument,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="the reason")] = None,
 ) -> None:
-    """Give a connection up."""
-    from veen.cli.kit import send_event
-    from veen.overlays.connect import CONNECT, ConnectionEnded
+    """End a connection."""
 
     made = sendable(ConnectionEnded(name, reason))
-    send_event.send_checked(asked, CONNECT, lambda reading: made, {"connection": name}, stream=STREAM, blind=made)
+    send_event.send_checked(options, CONNECT, lambda reading: made, {"connection": name}, stream=STREAM, blind=made)
 
 
 @send_command(
     app, "call", "veen connect call work charge '{\"amount\": 5}'", "veen connect call work refund 7 --timeout 5"
 )
 def call(
-    asked: SendOptions,
+    options: SendOptions,
     name: NameArgument,
     method: Annotated[str, typer.Argument(metavar="METHOD", help="one of the service's methods")],
     args: Annotated[str, typer.Argument(metavar="JSON", help="its arguments")] = "null",
     timeout: Timeout = 30,
 ) -> None:
-    """Call the service of a connection that is bound, and show its answer."""
-    from veen.cli.discovery import authorization
+    """Call the service of a bound connection and show its answer."""
 
-    authorization.call(asked, name, method, args, timeout)
+    authorization.call(options, name, method, args, timeout)
 
 
-@options_command(Looks, app, "status", "veen connect status", "veen connect status work --at 3 --prove")
+@options_command(DirectoryOptions, app, "status", "veen connect status", "veen connect status work --at 3 --prove")
 def status(
-    asked: Looks,
+    options: DirectoryOptions,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="which connection", show_default="all of them")
+        str | None, typer.Argument(metavar="NAME", help="the connection", show_default="all of them")
     ] = None,
 ) -> None:
-    """Show how far connections have come, and what has lapsed since."""
-    from veen.overlays.connect import CONNECT
+    """Show the phase of connections, and what has lapsed since."""
 
-    look_at(asked, CONNECT, lambda reading, now: _status(reading, now, name), stream=STREAM)
+    show_directory(options, CONNECT, lambda reading, now: _status(reading, now, name), stream=STREAM)
 
 
-def _status(reading: "Connections", now: int, name: str | None) -> "StateAnswer":
-    from veen.cli.kit import read_state, render_state
-    from veen.cli.kit.exit_status import hinted
-    from veen.cli.kit.sanitize import printable, short
-    from veen.core import Unavailable
-    from veen.overlays.connect import CONNECT
-
+def _status(reading: Connections, now: int, name: str | None) -> StateAnswer:
     states = dict(reading.states)
     if name is not None and name.encode() not in states:
-        raise hinted(Unavailable(f"there is no connection {name!r}"), f"veen connect hub {name} begins one")
+        raise hinted(Unavailable(f"there is no connection {name!r}"), f"veen connect hub {name} starts one")
     rows: list[tuple[output.Value, ...]] = []
     data = []
     parts = sorted(states) if name is None else [name.encode()]
@@ -284,10 +281,4 @@ def _status(reading: "Connections", now: int, name: str | None) -> "StateAnswer"
     )
 
 
-def _overlay() -> "AnyOverlay":
-    from veen.overlays.connect import CONNECT
-
-    return CONNECT
-
-
-faults_command.add(app, "veen connect", _overlay, STREAM)
+faults_command.add(app, "veen connect", CONNECT, STREAM)

@@ -1,18 +1,20 @@
-"""Phases 1 and 2 as commands carry them out: a directory is looked at, and what is chosen is written down."""
+"""Phases 1 and 2 of `veen connect`: choose a hub and a service from a directory, and record the choice."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from plumbing.cli.command import Misuse
-from veen.cli.discovery.connection_stream import Home, at_home
-from veen.cli.discovery.directory_view import Looks, look_at, moment, overlay_of, stream_of
-from veen.cli.kit import output, pinning, read_state, values
+from veen.cli.discovery.connection_stream import ConnectionSession, open_connections
+from veen.cli.discovery.directory_view import DirectoryOptions, answer_time, overlay_of, show_directory, stream_of
+from veen.cli.kit import output, output_files, pinning, read_state, render_state, values
 from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.sanitize import printable, short
+from veen.cli.kit.state_options import SendOptions
 from veen.client.client import Client
 from veen.client.trust import HubRecord, Pin
 from veen.core import Profile, Unavailable, Unverified, hashing
@@ -46,11 +48,8 @@ from veen.state.entry_source import EntrySource
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView
 
-if TYPE_CHECKING:
-    from veen.cli.kit.state_options import SendOptions
-
 Directory = Mapping[bytes, DirectoryRecord]
-_CONNECT_S = 3.0
+_PROBE_TIMEOUT_S = 3.0
 _DEFAULT_PORT = {"http": 80, "https": 443}
 
 
@@ -61,7 +60,7 @@ def hub_wish(
     profiles: Sequence[str] | None,
     max_latency_ms: int | None = None,
 ) -> HubCriteria:
-    """What is wanted of a hub. A profile is known by its id alone, so those that are not ours by default are named."""
+    """Return the criteria for a hub. Profiles are compared by id, so any but the default must be named."""
     wanted = tuple(values.id_of(one, "the id of an overlay") for one in overlays or ())
     named = {values.id_of(one, "the id of a profile") for one in profiles or ()}
     return HubCriteria(
@@ -76,17 +75,19 @@ def hubs_in(
     pin: Pin | None = None,
     latency_ms: Mapping[bytes, int] | None = None,
 ) -> Choice[HubAdvertise]:
-    """The hubs of a directory that do; with a pin, only the one that is pinned."""
+    """Return the hubs of a directory that meet the criteria; with a pin, only the pinned one."""
     choice = choose_hubs(found_in(live_advertisements(states, DescriptorKind.HUB, now), HubAdvertise), wish, latency_ms)
     if pin is None:
         return choice
-    meant = tuple(one for one in choice.candidates if is_pinned(one.descriptor, pin))
-    others = (one.descriptor.hub_id for one in choice.candidates if one not in meant)
-    return Choice(meant, (*choice.left_out, *(Excluded(one, "it is not the one that --trust names") for one in others)))
+    pinned = tuple(one for one in choice.candidates if is_pinned(one.descriptor, pin))
+    others = (one.descriptor.hub_id for one in choice.candidates if one not in pinned)
+    return Choice(
+        pinned, (*choice.left_out, *(Excluded(one, "it is not the hub that --trust names") for one in others))
+    )
 
 
 def is_pinned(hub: HubAdvertise, pin: Pin) -> bool:
-    """Whether a descriptor is of the hub that was named. Once the hub is met, its keys must bear this out."""
+    """Return whether a descriptor names the pinned hub. `need_hub_key` verifies the key at contact."""
     if pin.record is not None:
         keys = {key.hub_pk for key in pin.record.hub_keys}
         return pin.record.hub_id == hub.hub_id and hub.hub_pk in keys
@@ -94,52 +95,48 @@ def is_pinned(hub: HubAdvertise, pin: Pin) -> bool:
 
 
 def pin_of(text: str | None) -> Pin | None:
-    """What --trust names."""
+    """Parse --trust."""
     found = None if text is None else pinning.parse(text)
     if found is not None and found.certificate is not None:
-        raise Misuse("a certificate is not what a directory knows a hub by", "give the hub's id, or its identity file")
+        raise Misuse("--trust does not accept a certificate", "give the hub's id, or its identity file")
     return found
 
 
 def is_known(client: Client, hub: HubAdvertise) -> bool:
-    """Whether this client has met the hub, and knows the key that the directory says it has."""
-    kept = client.dir.state.hub(hub.hub_id)
-    return kept is not None and any(key.hub_pk == hub.hub_pk for key in HubRecord.decode(kept).identity.hub_keys)
+    """Return whether this client has a record of the hub with the key that the directory names."""
+    stored = client.dir.state.hub(hub.hub_id)
+    return stored is not None and any(key.hub_pk == hub.hub_pk for key in HubRecord.decode(stored).identity.hub_keys)
 
 
-def look_at_hubs(asked: Looks, wish: HubCriteria, pin: Pin | None) -> None:
-    """Propose hubs."""
-
+def look_at_hubs(options: DirectoryOptions, wish: HubCriteria, pin: Pin | None) -> None:
     def look(reading: StateAt[DirectoryRecord, DirectoryRecord], now: int) -> read_state.StateAnswer:
         return proposed(hubs_in(dict(reading.states), wish, now, pin), now)
 
-    look_at(asked, overlay_of(asked.publishers), look, stream=stream_of("hub"))
+    show_directory(options, overlay_of(options.publishers), look, stream=stream_of("hub"))
 
 
 def proposed(choice: Choice[Any], now: int) -> read_state.StateAnswer:
-    """What is proposed and what is not, as it is shown."""
-    from veen.cli.kit import render_state
-    from veen.cli.kit.sanitize import printable, short
+    """Return the proposed and the excluded candidates as an answer."""
 
     rows: list[tuple[output.Value, ...]] = []
     for one in choice.candidates:
         name = one.descriptor.region if isinstance(one.descriptor, HubAdvertise) else one.descriptor.name
         rows.append((short(one.descriptor.id), printable(name), "proposed", output.moment(one.expires_at)))
     rows += [(short(one.id), None, printable(one.reason), None) for one in choice.left_out]
-    told = [
+    candidates = [
         {"expires_at": one.expires_at, "descriptor": render_state.plain_json(plain_wire(one.descriptor))}
         for one in choice.candidates
     ]
     left_out = [{"id": one.id, "reason": one.reason} for one in choice.left_out]
     parts = tuple(part_of(one.descriptor.KIND, one.descriptor.id) for one in choice.candidates)
-    data = {"candidates": told, "left_out": left_out, "now": now}
+    data = {"candidates": candidates, "left_out": left_out, "now": now}
     return read_state.StateAnswer(
         columns=("id", "name or region", "proposed", "expires_at"), rows=rows, data=data, parts=parts
     )
 
 
 def choose_hub(
-    asked: "SendOptions",
+    options: SendOptions,
     name: str,
     wish: HubCriteria,
     chosen: str | None,
@@ -147,52 +144,53 @@ def choose_hub(
     directory: str,
     publishers: Sequence[str] | None,
 ) -> None:
-    """Phase 1. The stream of connections is this client's own: its key is made where there is none."""
+    """Phase 1. Creates the key of the client's own connection stream if there is none."""
     id_, pin = None if chosen is None else values.id_of(chosen, "the id of a hub"), pin_of(trust)
 
-    async def work(client: Client, home: Home) -> HubChosen:
+    async def work(client: Client, session: ConnectionSession) -> HubChosen:
         states, now = await _states(client, directory, overlay_of(publishers))
         own = replace(wish, profiles=wish.profiles | {client.session.trust.profile.profile_id()})
-        took = await _latencies(states, now) if wish.max_latency_ms is not None else None
-        found = _pick(hubs_in(states, own, now, pin, took), id_, "hub")
+        latencies = await _latencies(states, now) if wish.max_latency_ms is not None else None
+        found = _pick(hubs_in(states, own, now, pin, latencies), id_, "hub")
         hub = found.descriptor
         trusted = pin is not None or is_known(client, hub)
         return HubChosen(name, hub.hub_id, hub.hub_pk, hub.profile_id, hub.endpoints[0], trusted, found.expires_at)
 
-    with at_home(asked, begins=True) as home:
-        event, said = home.say(work)
+    with open_connections(options, begins=True) as session:
+        event, sent = session.send(work)
     assert isinstance(event, HubChosen)
     if not event.trusted:
-        output.remark("its key is not trusted yet: choose it again with --trust HEX|PATH before anything is sent to it")
-    home.tell(said, {"connection": name, "hub_id": event.hub_id, "url": event.endpoint.url, "trusted": event.trusted})
+        output.remark("the hub's key is not trusted: choose the hub again with --trust HEX|PATH to use it")
+    session.show_sent(
+        sent, {"connection": name, "hub_id": event.hub_id, "url": event.endpoint.url, "trusted": event.trusted}
+    )
 
 
-def look_at_services(asked: Looks, wish: ServiceCriteria, overlay: str | None) -> None:
-    """Propose services. What was verified of overlays is on the same stream, or on the well-known one."""
-    from veen.cli.kit import output_files, render_state
+def look_at_services(options: DirectoryOptions, wish: ServiceCriteria, overlay: str | None) -> None:
+    """Propose services. Their overlays are looked up on --stream, or on the well-known stream."""
 
-    folded = overlay_of(asked.publishers)
-    if asked.out is not None:
-        output_files.check_new(asked.out)
+    folded = overlay_of(options.publishers)
+    if options.out is not None:
+        output_files.check_new(options.out)
 
     async def work(
         view: StateView[DirectoryRecord, DirectoryRecord], stream: str
     ) -> tuple[read_state.StateAnswer, read_state.StateBasis]:
-        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
-            now = await moment(view, reading, asked.at is not None, asked.when)
+        async with view.reading(read_state.parse_place(options.at, view)) as reading:
+            now = await answer_time(view, reading, options.at is not None, options.when)
             states = dict(reading.states)
-            known = states if asked.stream else await _overlays(view.source, folded, cached=not asked.no_cache)
+            known = states if options.stream else await _overlays(view.source, folded, cached=not options.no_cache)
             found = proposed(services_in(states, known, wish, overlay, now), now)
-            return found, await read_state.basis_of(asked, view, reading, stream, found)
+            return found, await read_state.basis_of(options, view, reading, stream, found)
 
-    found, basis = read_state.with_view(asked, folded, work, stream=stream_of("service"))
-    render_state.show_answer(found, basis, asked)
+    found, basis = read_state.with_view(options, folded, work, stream=stream_of("service"))
+    render_state.show_answer(found, basis, options)
 
 
 def services_in(
     states: Directory, overlays: Directory, wish: ServiceCriteria, overlay: str | None, now: int
 ) -> Choice[ServiceAdvertise]:
-    """The services that do, among those whose overlay this client reads in the same way."""
+    """Return the services that meet the criteria and whose overlay has the schemas that this client expects."""
     implemented = {one.CLASS: frozenset(one.schemas) for one in registry()}
     listed = found_in(live_advertisements(overlays, DescriptorKind.OVERLAY, now), OverlayAdvertise)
     verified = choose_overlays(listed, implemented, overlay, wish.tags_any)
@@ -202,7 +200,7 @@ def services_in(
 
 
 def choose_service(
-    asked: "SendOptions",
+    options: SendOptions,
     name: str,
     wish: ServiceCriteria,
     overlay: str | None,
@@ -210,10 +208,9 @@ def choose_service(
     directory: str | None,
     publishers: Sequence[str] | None,
 ) -> None:
-    """Phase 2."""
     id_ = None if chosen is None else values.id_of(chosen, "the id of a service")
 
-    async def work(client: Client, home: Home) -> ServiceChosen:
+    async def work(client: Client, session: ConnectionSession) -> ServiceChosen:
         folded = overlay_of(publishers)
         states, now = await _states(client, directory or stream_of("service"), folded)
         known = states if directory else (await _states(client, stream_of("overlay"), folded))[0]
@@ -222,27 +219,27 @@ def choose_service(
         fixed = (one.service_id, one.overlay_id, one.methods, one.stream_ids, one.required_caps)
         return ServiceChosen(name, *fixed, auth_mode(one), found.expires_at)
 
-    with at_home(asked) as home:
-        event, said = home.say(work)
+    with open_connections(options) as session:
+        event, sent = session.send(work)
     assert isinstance(event, ServiceChosen)
-    home.tell(said, {"connection": name, "service_id": event.service_id, "auth_mode": event.auth_mode})
+    session.show_sent(sent, {"connection": name, "service_id": event.service_id, "auth_mode": event.auth_mode})
 
 
 def _pick(choice: Choice[Any], id_: bytes | None, kind: str) -> FoundService[Any]:
-    """The one that was named, or the first."""
+    """Return the candidate with this id, or the first."""
     for one in choice.candidates:
         if id_ in (None, one.descriptor.id):
             return one
-    told = [f"{one.id.hex()[:16]}…: {one.reason}" for one in choice.left_out if id_ in (None, one.id)]
-    hint = f"veen connect {kind}s shows what is proposed, and what is not"
-    raise hinted(Unavailable(f"the directory proposes no such {kind}"), *told[:3], hint)
+    reasons = [f"{one.id.hex()[:16]}…: {one.reason}" for one in choice.left_out if id_ in (None, one.id)]
+    hint = f"veen connect {kind}s lists all {kind}s, with the reasons why some are excluded"
+    raise hinted(Unavailable(f"no {kind} in the directory meets the criteria"), *reasons[:3], hint)
 
 
 async def _states(client: Client, stream: str, overlay: Discovery) -> tuple[dict[bytes, DirectoryRecord], int]:
-    """A directory as it is now, and the hub's time."""
+    """Return the current state of a directory, and the hub's time."""
     read_state.need_reader_key(client.dir, stream)
     async with StateView.of(client, stream, overlay) as view, view.reading() as reading:
-        return dict(reading.live()), await moment(view, reading, False)
+        return dict(reading.live()), await answer_time(view, reading, False)
 
 
 async def _overlays(source: EntrySource, overlay: Discovery, *, cached: bool) -> dict[bytes, DirectoryRecord]:
@@ -253,12 +250,14 @@ async def _overlays(source: EntrySource, overlay: Discovery, *, cached: bool) ->
 
 
 async def _latencies(states: Directory, now: int) -> dict[bytes, int]:
-    """How long each hub takes to answer a connection, in milliseconds; those that do not are not in it."""
+    """Measure how long each hub takes to accept a connection, in milliseconds. Hubs that do not answer are omitted."""
     hubs = [
         one for one in live_advertisements(states, DescriptorKind.HUB, now) if isinstance(one.descriptor, HubAdvertise)
     ]
-    took = await asyncio.gather(*(_latency(one.descriptor) for one in hubs if isinstance(one.descriptor, HubAdvertise)))
-    return {one.descriptor.id: ms for one, ms in zip(hubs, took, strict=True) if ms is not None}
+    measured = await asyncio.gather(
+        *(_latency(one.descriptor) for one in hubs if isinstance(one.descriptor, HubAdvertise))
+    )
+    return {one.descriptor.id: ms for one, ms in zip(hubs, measured, strict=True) if ms is not None}
 
 
 async def _latency(hub: HubAdvertise) -> int | None:
@@ -266,20 +265,20 @@ async def _latency(hub: HubAdvertise) -> int | None:
         with suppress(OSError, TimeoutError, ValueError):
             where = urlsplit(endpoint.url)
             port = where.port or _DEFAULT_PORT.get(where.scheme)
-            begun = monotonic()
-            async with asyncio.timeout(_CONNECT_S):
+            start = monotonic()
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 _, writer = await asyncio.open_connection(where.hostname, port)
-            took = monotonic() - begun
+            elapsed = monotonic() - start
             writer.close()
-            return int(took * 1000) + 1
+            return int(elapsed * 1000) + 1
     return None
 
 
 def need_hub_key(client: Client, chosen: HubChosen) -> None:
-    """Raise unless the hub that answers has the key that the directory said it has."""
+    """Raise `Unverified` unless the hub that answers has the key that the directory named."""
     keys = {key.hub_pk for key in client.session.trust.known.identity.hub_keys}
     if client.hub_id != chosen.hub_id or chosen.hub_pk not in keys:
         raise hinted(
-            Unverified("hub", "it does not have the key that the directory says it has"),
-            "veen connect hub chooses again, from what the directory says now",
+            Unverified("hub", "it does not have the key that the directory names"),
+            "veen connect hub chooses a hub again, from the current directory",
         )

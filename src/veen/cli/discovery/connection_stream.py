@@ -1,4 +1,4 @@
-"""A call over a stream, as a command makes it: the request is sent, and its reply waited for."""
+"""The stream of a client's connections, and calls over streams: send a request and wait for its reply."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -26,12 +26,12 @@ from veen.state.watch import watch
 async def call_over_stream(
     client: Client, stream: str | bytes, request: CallRequest, timeout_s: float
 ) -> tuple[Reply, int]:
-    """The reply to a request, and its `hub_ts`. Raises `Unavailable` where none comes in time."""
+    """Send a request and return its reply and the reply's `hub_ts`. Raises `Unavailable` after `timeout_s`."""
     answers = stream if request.reply_to is None else request.reply_to
     async with StateView.of(client, answers, RPC) as view:
         await view.sync()
         with view.kept() as timeline:
-            before = timeline.upto() or At(client.epoch(), 0)  # the reply comes after this, since the request does
+            before = timeline.upto() or At(client.epoch(), 0)  # the request is sent after this place, so is the reply
         sent = await client.send(stream, request.encode(), schema=request.SCHEMA)
         try:
             async with asyncio.timeout(timeout_s):
@@ -39,8 +39,8 @@ async def call_over_stream(
         except TimeoutError:
             pass
     raise hinted(
-        Unavailable(f"nobody answered within {timeout_s:g} seconds"),
-        f"the request is entry {sent.stream_seq}; see that whoever serves that stream runs, or give it more --timeout",
+        Unavailable(f"there was no reply within {timeout_s:g} seconds"),
+        f"the request is entry {sent.stream_seq}; check that the server of the stream runs, or give a longer --timeout",
     )
 
 
@@ -51,7 +51,7 @@ async def _reply(view: StateView[Call, Call], after: At, part: bytes) -> tuple[R
                 event = outcome.step.event if isinstance(outcome, Applied) else None
                 if isinstance(outcome, Applied) and outcome.step.part == part and isinstance(event, Reply):
                     return event, seen.entry.hub_ts
-    raise AssertionError("a watch has no end")
+    raise AssertionError("watch() never ends")
 
 
 T = TypeVar("T")
@@ -59,75 +59,75 @@ T = TypeVar("T")
 STREAM = "connect"
 
 
-class Home:
-    """The hub and the stream that the options name, with the client directory open."""
+class ConnectionSession:
+    """The hub and the connection stream that the options name, with the client directory open."""
 
-    def __init__(self, asked: SendOptions, folder: ClientDir) -> None:
-        self.asked = asked
+    def __init__(self, options: SendOptions, folder: ClientDir) -> None:
+        self.options = options
         self.folder = folder
-        self.stream = STREAM if asked.stream is None else asked.stream
-        self._call = asked.call()
+        self.stream = STREAM if options.stream is None else options.stream
+        self._call = options.call()
         self._url = self._call.url()
-        self._tokens = caps.read(path) if (path := context_file.cap_of(asked.cap)) else ()
+        self._tokens = caps.read(path) if (path := context_file.cap_of(options.cap)) else ()
 
     def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Do something at this hub."""
+        """Run `work` with a client of the hub."""
 
-        async def met(client: Client) -> T:
+        async def with_caps(client: Client) -> T:
             if self._tokens:
                 client.dir.caps.add_all(cbor_sequence.encode(self._tokens))
             return await work(client)
 
         with read_state.cache_hints(self.stream, CONNECT.CLASS):
             try:
-                return self._call.run_with(self.folder, self._url, met)
+                return self._call.run_with(self.folder, self._url, with_caps)
             except EventRefused as error:
-                raise hinted(error, "nothing was sent", "veen connect status shows how far it is") from None
+                raise hinted(error, "nothing was sent", "veen connect status shows the connection's phase") from None
             except Undecided as error:
-                raise hinted(error, "do not send it again: veen send --outbox finishes it") from None
+                raise hinted(error, "do not send it again: veen send --outbox completes it") from None
 
-    def say(self, make: "Callable[[Client, Home], Awaitable[Event]]") -> tuple[Event, SentEvent]:
-        """Write down what `make` comes to, unless the connection does not allow it."""
+    def send(self, make: "Callable[[Client, ConnectionSession], Awaitable[Event]]") -> tuple[Event, SentEvent]:
+        """Send the event that `make` returns, unless the state of the connection rejects it."""
 
         async def work(client: Client) -> tuple[Event, SentEvent]:
             event = sendable(await make(client, self))
-            self._begin()
-            async with StateView.of(client, self.stream, CONNECT, cached=not self.asked.no_cache) as view:
+            self._create_stream_key()
+            async with StateView.of(client, self.stream, CONNECT, cached=not self.options.no_cache) as view:
                 return event, await EventSender(view).send(event)
 
         return self.run(work)
 
-    def _begin(self) -> None:
-        """The stream is this client's own: whoever writes there first makes its key."""
+    def _create_stream_key(self) -> None:
+        """Create the stream's key if there is none: the stream is the client's own."""
         if self.folder.stream_keys.public(naming.stream_id(self.stream)) is None:
             self.folder.stream_keys.create(self.stream)
-            output.remark(f"made the key of stream {self.stream}, where your connections are kept")
+            output.remark(f"created the key of stream {self.stream}, which holds your connections")
 
     def connection(self, name: str) -> tuple[ServiceConnection, int]:
-        """A connection as it is, and the hub's time."""
+        """Return the state of a connection, and the hub's time."""
 
         async def work(client: Client) -> tuple[ServiceConnection, int]:
             async with (
-                StateView.of(client, self.stream, CONNECT, cached=not self.asked.no_cache) as view,
+                StateView.of(client, self.stream, CONNECT, cached=not self.options.no_cache) as view,
                 view.reading() as reading,
             ):
                 return reading.state(name.encode()), view.source.now()
 
         return self.run(work)
 
-    def tell(
-        self, said: SentEvent, shown: Mapping[str, output.Value], data: Mapping[str, object] | None = None
+    def show_sent(
+        self, sent: SentEvent, shown: Mapping[str, output.Value], data: Mapping[str, object] | None = None
     ) -> None:
-        send_event.show_sent(said, shown, self.asked, data)
+        send_event.show_sent(sent, shown, self.options, data)
 
 
 @contextmanager
-def at_home(asked: SendOptions, *, begins: bool = False) -> Iterator[Home]:
-    """Open the client directory. With `begins` the stream's key is made where there is none, once it is written to."""
-    if asked.blind:
-        raise Misuse("a connection is not begun without a look at it", "leave out --blind")
-    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
-        home = Home(asked, folder)
+def open_connections(options: SendOptions, *, begins: bool = False) -> Iterator[ConnectionSession]:
+    """Open the client directory. Without `begins`, the stream's key must exist; else the first `send` creates it."""
+    if options.blind:
+        raise Misuse("this command needs to read the connection before it sends", "leave out --blind")
+    with open_session.open_client_dir(options.client, options.passphrase_file) as folder:
+        session = ConnectionSession(options, folder)
         if not begins:
-            read_state.need_reader_key(folder, home.stream)
-        yield home
+            read_state.need_reader_key(folder, session.stream)
+        yield session

@@ -1,23 +1,34 @@
-"""A directory as the commands of `veen discover` and `veen connect` look at it: at a place, and at a time."""
+"""Shared by `veen discover` and `veen connect`: options, filters, and reading a directory at a place and a time."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 
+from plumbing.cli.command import Misuse
+from veen.cli.kit import key_files, output, output_files, read_state, render_state, values
 from veen.cli.kit.common_options import Stream
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import ReadOptions
 from veen.cli.realm.realm_state import When
-
-if TYPE_CHECKING:
-    from veen.cli.kit import output
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.overlays import Event, Overlay
-    from veen.overlays.discovery import Descriptor, Discovery, Filter
-    from veen.state.state_at import StateAt
-    from veen.state.state_view import StateView
+from veen.core import naming
+from veen.overlays import Event, Overlay
+from veen.overlays.discovery import (
+    DISCOVERY,
+    FILTERS,
+    Descriptor,
+    DescriptorKind,
+    Discovery,
+    Filter,
+    HubAdvertise,
+    OverlayAdvertise,
+)
+from veen.state.state_at import StateAt
+from veen.state.state_view import StateView
 
 E = TypeVar("E", bound="Event")
 S = TypeVar("S")
@@ -25,7 +36,7 @@ M = TypeVar("M")
 
 
 class KindName(StrEnum):
-    """What a descriptor describes, as people write it."""
+    """The kinds of descriptors, as command arguments."""
 
     HUB = "hub"
     OVERLAY = "overlay"
@@ -36,15 +47,17 @@ KindArgument: TypeAlias = Annotated[KindName, typer.Argument(metavar="KIND", hel
 IdArgument: TypeAlias = Annotated[str, typer.Argument(metavar="ID", help="its id: 64 hex digits")]
 Publishers: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--publisher", metavar="HEX|CARD", help="count only what they wrote: a client_id, card or folder"),
+    typer.Option(
+        "--publisher", metavar="HEX|CARD", help="only entries of this publisher: a client_id, card or directory"
+    ),
 ]
-Region: TypeAlias = Annotated[str | None, typer.Option("--region", metavar="NAME", help="in which region")]
-Tags: TypeAlias = Annotated[list[str] | None, typer.Option("--tag", metavar="NAME", help="one of these tags")]
+Region: TypeAlias = Annotated[str | None, typer.Option("--region", metavar="NAME", help="in this region")]
+Tags: TypeAlias = Annotated[list[str] | None, typer.Option("--tag", metavar="NAME", help="with one of these tags")]
 
 
 @dataclass(frozen=True, slots=True)
-class Looks(ReadOptions):
-    """Options of a command that looks at a directory, or at connections. `look_at` carries it out."""
+class DirectoryOptions(ReadOptions):
+    """Options of a command that reads a directory or connections. See `show_directory`."""
 
     stream: Stream = None
     publishers: Publishers = None
@@ -52,22 +65,18 @@ class Looks(ReadOptions):
 
 
 def stream_of(kind: str) -> str:
-    """The well-known stream of a kind."""
+    """Return the name of the well-known stream of a kind."""
     return f"disc.{kind}s.v1"
 
 
-def overlay_of(publishers: Sequence[str] | None) -> "Discovery":
-    """The directory that these publishers make; everybody, where none is named."""
-    from veen.overlays.discovery import DISCOVERY, Discovery
+def overlay_of(publishers: Sequence[str] | None) -> Discovery:
+    """Return the overlay that counts only these publishers; all publishers if none is given."""
 
     return Discovery(one for text in publishers for one in _client_ids(text)) if publishers else DISCOVERY
 
 
 def _client_ids(text: str) -> tuple[bytes, ...]:
-    """Whoever is meant: a client_id, or all that a card says its owner will write with."""
-    from pathlib import Path
-
-    from veen.cli.kit import key_files, values
+    """Parse a client_id, or read those on a card."""
 
     try:
         return (values.public_key(text),)
@@ -75,40 +84,45 @@ def _client_ids(text: str) -> tuple[bytes, ...]:
         return key_files.read_card(Path(text)).client_ids
 
 
-def look_at(
-    asked: Looks, overlay: "Overlay[S, M]", look: "Callable[[StateAt[S, M], int], StateAnswer]", *, stream: str
+def show_directory(
+    options: DirectoryOptions,
+    overlay: Overlay[S, M],
+    look: Callable[[StateAt[S, M], int], StateAnswer],
+    *,
+    stream: str,
 ) -> None:
-    """Show what is found at the place and the time that the options name. `stream` is the one where none is named."""
-    from veen.cli.kit import output_files, read_state, render_state
+    """Read the state at the place and time that the options name, and show what `look` returns.
 
-    if asked.out is not None:
-        output_files.check_new(asked.out)
+    `stream` is the default stream.
+    """
 
-    async def work(view: "StateView[S, M]", name: str) -> "tuple[StateAnswer, read_state.StateBasis]":
-        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
-            found = look(reading, await moment(view, reading, asked.at is not None, asked.when))
-            return found, await read_state.basis_of(asked, view, reading, name, found)
+    if options.out is not None:
+        output_files.check_new(options.out)
 
-    found, basis = read_state.with_view(asked, overlay, work, stream=stream)
-    render_state.show_answer(found, basis, asked)
+    async def work(view: StateView[S, M], name: str) -> tuple[StateAnswer, read_state.StateBasis]:
+        async with view.reading(read_state.parse_place(options.at, view)) as reading:
+            found = look(reading, await answer_time(view, reading, options.at is not None, options.when))
+            return found, await read_state.basis_of(options, view, reading, name, found)
+
+    found, basis = read_state.with_view(options, overlay, work, stream=stream)
+    render_state.show_answer(found, basis, options)
 
 
-async def moment(view: "StateView[S, M]", reading: "StateAt[S, M]", dated: bool, when: int | None = None) -> int:
-    """The time an answer is for: the one that is named, that of the entry that is, or the hub's present."""
+async def answer_time(view: StateView[S, M], reading: StateAt[S, M], dated: bool, when: int | None = None) -> int:
+    """Return the time of an answer: --when, else with --at the time of that entry, else the hub's current time."""
     if when is not None:
         return when
     last = (await view.source.receipt(view.stream_id, reading.at)).hub_ts if reading.at.stream_seq else 0
     return last if dated else max(view.source.now(), last)
 
 
-def sendable(event: "E") -> "E":
-    """An event that fits into its body, or `Misuse` with what is too much in it."""
-    from plumbing.cli.command import Misuse
+def sendable(event: E) -> E:
+    """Return the event. Raises `Misuse` if it does not fit into a message."""
 
     try:
         event.encode()
     except ValueError as error:
-        raise Misuse(str(error), "say it with less") from None
+        raise Misuse(str(error), "shorten the texts and lists of the command") from None
     return event
 
 
@@ -121,11 +135,8 @@ def filter_of(
     schema: str | None = None,
     region: str | None = None,
     tags: Sequence[str] | None = None,
-) -> "Filter":
-    """What to look for. Raises `Misuse` for what things of this kind do not have."""
-    from plumbing.cli.command import Misuse
-    from veen.cli.kit import values
-    from veen.overlays.discovery import FILTERS, DescriptorKind
+) -> Filter:
+    """Return the filter for a kind. Raises `Misuse` for fields that the kind does not have."""
 
     form = FILTERS[DescriptorKind(kind)]
     given: dict[str, object] = {
@@ -140,13 +151,12 @@ def filter_of(
     for option, value in given.items():
         if value is not None and option not in known:
             word = option.partition("_")[0]
-            raise Misuse(f"a {kind} is not found by its {word}", f"leave out --{word}, or look for another kind")
+            raise Misuse(f"--{word} does not apply to {kind}s", f"leave out --{word}, or query another kind")
     return form(**{option: value for option, value in given.items() if option in known})  # type: ignore[arg-type]
 
 
 def schema_of(text: str) -> bytes:
-    """A schema by its name, or its id in hex."""
-    from veen.core import naming
+    """Parse a schema name, or a schema id in hex."""
 
     return bytes.fromhex(text) if len(text) == 64 else naming.schema_id(text)
 
@@ -158,10 +168,8 @@ COLUMNS: dict[KindName, tuple[str, ...]] = {
 }
 
 
-def row_of(one: "Descriptor") -> "tuple[output.Value, ...]":
-    """A descriptor in one line, by `COLUMNS`."""
-    from veen.cli.kit.sanitize import printable, short
-    from veen.overlays.discovery import HubAdvertise, OverlayAdvertise
+def row_of(one: Descriptor) -> tuple[output.Value, ...]:
+    """Return a descriptor as a table row with `COLUMNS`."""
 
     def listed(names: Iterable[str]) -> str:
         return printable(", ".join(names))

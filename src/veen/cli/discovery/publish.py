@@ -1,36 +1,51 @@
 """`veen discover publish`: advertise a hub, an overlay or a service."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
-from veen.cli.discovery.directory_view import KindName, sendable, stream_of
+from veen.cli.discovery.directory_view import KindName, schema_of, sendable, stream_of
+from veen.cli.kit import send_event, values
 from veen.cli.kit.state_options import SendOptions, send_command
+from veen.client.client import Client
+from veen.core import cbor, naming
+from veen.overlays import registry
+from veen.overlays.discovery import (
+    DISCOVERY,
+    MAX_DESCRIPTOR_BYTES,
+    AuthPolicy,
+    Descriptor,
+    HubAdvertise,
+    Operator,
+    OverlayAdvertise,
+    ServiceAdvertise,
+    ServiceEndpoint,
+    overlay_id,
+    service_id,
+)
+from veen.state.event_sender import EventSender, SentEvent
+from veen.state.state_view import StateView
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+Describe: TypeAlias = Callable[[Client], Awaitable[Descriptor]]
 
-    from veen.client.client import Client
-    from veen.overlays.discovery import Descriptor
-
-    Describe: TypeAlias = Callable[[Client], Awaitable[Descriptor]]
 
 app = group(
     "publish",
-    """Advertise a hub, an overlay or a service, for as long as its --ttl says.
+    """Advertise a hub, an overlay or a service for the time of --ttl.
 
-    Publishing again replaces what was there, and starts its time anew.
+    Publishing again replaces the advertisement and restarts its time.
     """,
 )
 
-Ttl: TypeAlias = Annotated[int, durations.whole_option("--ttl", least=1, help="how long it holds")]
+Ttl: TypeAlias = Annotated[int, durations.whole_option("--ttl", least=1, help="how long it is valid")]
 TagsOption: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="NAME", help="public, beta, internal or what you like")
+    list[str] | None, typer.Option("--tag", metavar="NAME", help="public, beta, internal or any other tag")
 ]
 Id: TypeAlias = Annotated[
-    str | None, typer.Option("--id", metavar="HEX", help="its id", show_default="one that follows from its name")
+    str | None, typer.Option("--id", metavar="HEX", help="its id", show_default="derived from its name")
 ]
 
 
@@ -41,36 +56,33 @@ Id: TypeAlias = Annotated[
     "veen discover publish hub --url https://hub.example --ttl 86400",
 )
 def publish_hub(
-    asked: SendOptions,
+    options: SendOptions,
     url: Annotated[
         list[str] | None,
-        typer.Option("--url", metavar="URL", help="a way to reach it", show_default="the one it was reached by"),
+        typer.Option("--url", metavar="URL", help="its address", show_default="the address of --hub"),
     ] = None,
-    region: Annotated[str, typer.Option("--region", metavar="NAME", help="where it is")] = "",
+    region: Annotated[str, typer.Option("--region", metavar="NAME", help="its region")] = "",
     tag: TagsOption = None,
     overlay: Annotated[
-        list[str] | None, typer.Option("--overlay", metavar="HEX", help="an overlay_id it takes part in")
+        list[str] | None, typer.Option("--overlay", metavar="HEX", help="the overlay_id of an overlay it hosts")
     ] = None,
     ttl: Ttl = 3600,
 ) -> None:
-    """Advertise the hub that is asked, by what it says and signs of itself.
+    """Advertise the hub of --hub.
 
-    Its id, key and profile are taken from the hub that answers, once it is verified: nobody advertises another's by
-    mistake.
+    The id, key and profile come from the hub itself, after verification, so they cannot be mistyped.
     """
-    from veen.cli.kit import values
-    from veen.overlays.discovery import HubAdvertise, ServiceEndpoint
 
     overlays = tuple(values.id_of(one, "the id of an overlay") for one in overlay or ())
 
-    async def describe(client: "Client") -> "Descriptor":
+    async def describe(client: Client) -> Descriptor:
         status = await client.status()
         urls = url or [client.url]
         endpoints = tuple(ServiceEndpoint(one.partition(":")[0], one) for one in urls)
         fixed = (client.hub_id, status.hub_pk, status.profile.profile_id(), region, tuple(tag or ()), endpoints)
         return HubAdvertise(*fixed, overlays, ttl, status.server_version)
 
-    _publish(asked, KindName.HUB, describe)
+    _publish(options, KindName.HUB, describe)
 
 
 @send_command(
@@ -80,32 +92,32 @@ def publish_hub(
     "veen discover publish overlay example.tally --schema example.tally.v1 --tag experimental",
 )
 def publish_overlay(
-    asked: SendOptions,
+    options: SendOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="the overlay's class, as in veen fold --overlay")],
     schema: Annotated[
         list[str] | None,
-        typer.Option("--schema", metavar="NAME|HEX", help="a schema it uses", show_default="those of the overlay here"),
+        typer.Option(
+            "--schema", metavar="NAME|HEX", help="a schema it uses", show_default="those of the built-in overlay"
+        ),
     ] = None,
     version: Annotated[str, typer.Option("--overlay-version", metavar="TEXT", help="its version")] = "1",
-    docs: Annotated[str | None, typer.Option("--docs", metavar="URL", help="where it is documented")] = None,
+    docs: Annotated[str | None, typer.Option("--docs", metavar="URL", help="the address of its documentation")] = None,
     tag: TagsOption = None,
     name_id: Id = None,
     ttl: Ttl = 3600,
 ) -> None:
     """Advertise an overlay.
 
-    Clients compare the schemas it uses with those they read, and take it only where they are the same.
+    Clients accept it only if its schemas are exactly the ones they expect.
     """
-    from veen.cli.kit import values
-    from veen.overlays.discovery import OverlayAdvertise, overlay_id
 
     id_ = overlay_id(name, version) if name_id is None else values.id_of(name_id, "the id of an overlay")
     made = OverlayAdvertise(id_, name, version, _schemas(name, schema), docs, tuple(tag or ()), ttl)
 
-    async def describe(client: "Client") -> "Descriptor":
+    async def describe(client: Client) -> Descriptor:
         return made
 
-    _publish(asked, KindName.OVERLAY, describe, made)
+    _publish(options, KindName.OVERLAY, describe, made)
 
 
 @send_command(
@@ -115,12 +127,12 @@ def publish_overlay(
     "veen discover publish service billing --overlay 4f…a1 --on ledger --auth none",
 )
 def publish_service(
-    asked: SendOptions,
+    options: SendOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", help="its name, for people")],
     overlay: Annotated[str, typer.Option("--overlay", metavar="HEX", help="the overlay_id of the overlay it uses")],
     on: Annotated[
         list[str],
-        typer.Option("--on", metavar="STREAM", help="a stream of it; where it is called, the first takes requests"),
+        typer.Option("--on", metavar="STREAM", help="a stream of it; requests go to the first"),
     ],
     method: Annotated[list[str] | None, typer.Option("--method", metavar="NAME", help="a method it has")] = None,
     region: Annotated[list[str] | None, typer.Option("--region", metavar="NAME", help="a region it prefers")] = None,
@@ -128,24 +140,24 @@ def publish_service(
         list[str] | None, typer.Option("--requires", metavar="CAP", help="a capability it requires, by name")
     ] = None,
     auth: Annotated[
-        str | None, typer.Option("--auth", metavar="MODE", help="how it lets people in: cap_token, mtls, none or other")
+        str | None,
+        typer.Option("--auth", metavar="MODE", help="how it authorizes clients: cap_token, mtls, none or other"),
     ] = None,
     issuer: Annotated[
         str | None, typer.Option("--issuer-service", metavar="HEX", help="the service that issues its capabilities")
     ] = None,
-    org: Annotated[str | None, typer.Option("--org", metavar="TEXT", help="who runs it")] = None,
-    contact: Annotated[str | None, typer.Option("--contact", metavar="TEXT", help="whom to ask about it")] = None,
+    org: Annotated[str | None, typer.Option("--org", metavar="TEXT", help="its operator")] = None,
+    contact: Annotated[
+        str | None, typer.Option("--contact", metavar="TEXT", help="how to contact its operator")
+    ] = None,
     tag: TagsOption = None,
     name_id: Id = None,
     ttl: Ttl = 3600,
 ) -> None:
-    """Advertise a service: what it can do, and on which streams."""
-    from veen.cli.kit import values
-    from veen.core import cbor, naming
-    from veen.overlays.discovery import AuthPolicy, Operator, ServiceAdvertise, service_id
+    """Advertise a service: its methods and its streams."""
 
     if issuer is not None and auth != "cap_token":
-        raise Misuse("--issuer-service is for services that take tokens", "give --auth cap_token, too")
+        raise Misuse("--issuer-service needs --auth cap_token", "give --auth cap_token, too")
     details = None if issuer is None else cbor.encode({"issuer_service": values.id_of(issuer, "the id of a service")})
     made = ServiceAdvertise(
         service_id(name) if name_id is None else values.id_of(name_id, "the id of a service"),
@@ -161,45 +173,41 @@ def publish_service(
         ttl,
     )
 
-    async def describe(client: "Client") -> "Descriptor":
+    async def describe(client: Client) -> Descriptor:
         return made
 
-    _publish(asked, KindName.SERVICE, describe, made)
+    _publish(options, KindName.SERVICE, describe, made)
 
 
 def _schemas(name: str, given: list[str] | None) -> tuple[bytes, ...]:
-    from veen.cli.discovery.directory_view import schema_of
-    from veen.overlays import registry
-
     if given:
         return tuple(schema_of(one) for one in given)
     found = registry().of_class(name)
     if found is None:
-        raise Misuse(f"there is no overlay {name!r} here", "name its schemas with --schema")
+        raise Misuse(f"there is no built-in overlay {name!r}", "name its schemas with --schema")
     return tuple(sorted(found.schemas))
 
 
-def _publish(asked: SendOptions, kind: KindName, describe: "Describe", blind: "Descriptor | None" = None) -> None:
-    """Send what `describe` says of the hub that was met, and show its receipt."""
-    from veen.cli.kit import send_event
-    from veen.overlays.discovery import DISCOVERY, MAX_DESCRIPTOR_BYTES
-    from veen.state.event_sender import EventSender, SentEvent
-    from veen.state.state_view import StateView
+def _publish(options: SendOptions, kind: KindName, describe: Describe, blind: Descriptor | None = None) -> None:
+    """Send the descriptor that `describe` returns, and show its receipt. With --blind, `blind` is required."""
 
-    if asked.blind and blind is None:
-        raise Misuse("this cannot be said without a look at the hub", "leave out --blind")
+    if options.blind and blind is None:
+        raise Misuse("this command needs to read the hub's status before it sends", "leave out --blind")
     made: list[Descriptor] = []
 
-    async def speak(client: "Client", name: str) -> SentEvent:
+    async def work(client: Client, name: str) -> SentEvent:
         one = sendable(await describe(client))
         made.append(one)
         if len(one.encode()) > MAX_DESCRIPTOR_BYTES:
-            raise Misuse(f"a descriptor has at most {MAX_DESCRIPTOR_BYTES} bytes", "say less in it")
-        if asked.blind:
+            raise Misuse(
+                f"the descriptor has {len(one.encode())} bytes, above the limit of {MAX_DESCRIPTOR_BYTES}",
+                "shorten its texts and lists",
+            )
+        if options.blind:
             return SentEvent(await client.send(name, one.encode(), schema=one.SCHEMA))
-        async with StateView.of(client, name, DISCOVERY, cached=not asked.no_cache) as view:
+        async with StateView.of(client, name, DISCOVERY, cached=not options.no_cache) as view:
             return await EventSender(view).send(one)
 
-    said = send_event.run_at_hub(asked, DISCOVERY, speak, stream=stream_of(kind))
+    sent = send_event.run_at_hub(options, DISCOVERY, work, stream=stream_of(kind))
     (one,) = made
-    send_event.show_sent(said, {f"{kind}_id": one.id, "ttl": one.ttl_sec}, asked)
+    send_event.show_sent(sent, {f"{kind}_id": one.id, "ttl": one.ttl_sec}, options)

@@ -1,24 +1,44 @@
-"""`veen discover query --ask` and `veen discover serve`: queries over RPC0, from both sides."""
+"""`veen discover query --ask` and `veen discover serve`: client and server of queries over RPC0."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from contextlib import AsyncExitStack, aclosing
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
-from veen.cli.discovery.directory_view import COLUMNS, KindName, Looks, Publishers, row_of, stream_of
+from veen.cli.discovery import connection_stream
+from veen.cli.discovery.directory_view import (
+    COLUMNS,
+    DirectoryOptions,
+    KindName,
+    Publishers,
+    overlay_of,
+    row_of,
+    stream_of,
+)
+from veen.cli.kit import open_session, output, read_state, render_state, send_event
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import MAX_SECONDS, SendOptions, options_command
-
-if TYPE_CHECKING:
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.client.client import Client
-    from veen.overlays.discovery import DirectoryQuery, DirectoryRecord, QueryResult
-    from veen.overlays.rpc import Call, PendingReply
-    from veen.state.state_view import StateView
+from veen.client.client import Client
+from veen.core import Refused, Unavailable, naming
+from veen.overlays.discovery import (
+    DirectoryQuery,
+    DirectoryRecord,
+    QueryResult,
+    join,
+    pending_queries,
+    plain_wire,
+    request,
+    result_of,
+)
+from veen.overlays.rpc import RPC, Call, PendingReply, call_part
+from veen.state.state_view import StateView
+from veen.state.watch import watch
 
 AskOption: TypeAlias = Annotated[
-    str | None, typer.Option("--ask", metavar="STREAM", help="ask whoever serves queries on that stream")
+    str | None, typer.Option("--ask", metavar="STREAM", help="send the query to the server of this stream")
 ]
 Timeout: TypeAlias = Annotated[
     float, durations.option("--timeout", least=0.001, most=MAX_SECONDS, help="how long to wait for an answer")
@@ -28,17 +48,15 @@ DirectoryStreams: TypeAlias = Annotated[
     typer.Option(
         "--directory",
         metavar="NAME",
-        help="a stream to answer from, the nearest first",
-        show_default="the three that are well known",
+        help="a directory to answer from, in order of preference",
+        show_default="the three well-known ones",
     ),
 ]
-Once: TypeAlias = Annotated[bool, typer.Option("--once", help="answer what is asked already, and end")]
+Once: TypeAlias = Annotated[bool, typer.Option("--once", help="answer the pending queries, then exit")]
 
 
-def answer_of(kind: KindName, result: "QueryResult", now: int, parts: tuple[bytes, ...] = ()) -> "StateAnswer":
-    """What a query found, as it is shown."""
-    from veen.cli.kit import read_state, render_state
-    from veen.overlays.discovery import plain_wire
+def answer_of(kind: KindName, result: QueryResult, now: int, parts: tuple[bytes, ...] = ()) -> StateAnswer:
+    """Return the result of a query as an answer."""
 
     rows = [row_of(one) for one in result.results]
     data = {
@@ -46,34 +64,31 @@ def answer_of(kind: KindName, result: "QueryResult", now: int, parts: tuple[byte
         "more": result.more,
         "now": now,
     }
-    remarks = ("there is more: --offset goes on",) if result.more else ()
+    remarks = ("there are more results: continue with --offset",) if result.more else ()
     return read_state.StateAnswer(columns=COLUMNS[kind], rows=rows, data=data, parts=parts, remarks=remarks)
 
 
-def ask(asked: Looks, kind: KindName, made: "DirectoryQuery", stream: str, timeout: float) -> None:
-    """Ask a server, and show its answer."""
-    from veen.cli.discovery import connection_stream
-    from veen.cli.kit import open_session, output, read_state
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Refused
-    from veen.overlays.discovery import request, result_of
+def ask(options: DirectoryOptions, kind: KindName, made: DirectoryQuery, stream: str, timeout: float) -> None:
+    """Send the query to a server and show its answer."""
 
-    call = asked.call()
+    call = options.call()
     url = call.url()
 
-    async def work(client: "Client") -> "tuple[QueryResult, int]":
+    async def work(client: Client) -> tuple[QueryResult, int]:
         made_request = request(made, timeout_ms=int(timeout * 1000))
         reply, at = await connection_stream.call_over_stream(client, stream, made_request, timeout)
         return result_of(reply), at
 
-    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
+    with open_session.open_client_dir(options.client, options.passphrase_file) as folder:
         read_state.need_reader_key(folder, stream)
         result, answered_at = call.run_with(folder, url, work)
     if result.error is not None or not result.ok:
         code, detail = (result.error.code, result.error.detail) if result.error else ("DISC.FAILED", None)
-        raise hinted(Refused(code, detail or "the server could not answer"), "the server says so, not the hub")
+        raise hinted(
+            Refused(code, detail or "the server could not answer"), "this error comes from the server, not from the hub"
+        )
     found = answer_of(kind, result, answered_at)
-    if asked.as_json:
+    if options.as_json:
         output.document({**found.data, "stream": stream})
         return
     output.table(found.columns, found.rows, False)
@@ -82,7 +97,6 @@ def ask(asked: Looks, kind: KindName, made: "DirectoryQuery", stream: str, timeo
 
 
 def add(app: typer.Typer) -> None:
-    """The command that serves."""
     options_command(
         SendOptions,
         app,
@@ -93,47 +107,38 @@ def add(app: typer.Typer) -> None:
 
 
 def serve(
-    asked: SendOptions, directory: DirectoryStreams = None, publisher: Publishers = None, once: Once = False
+    options: SendOptions, directory: DirectoryStreams = None, publisher: Publishers = None, once: Once = False
 ) -> None:
-    """Answer queries on a stream from directories that are folded here, until ctrl-c.
+    """Answer queries on a stream from locally folded directories, until ctrl-c.
 
-    Calls of other methods are left to others. An answer goes to where its query asks for it, or to the same stream.
-    What is answered is what the directories say at the time of the hub.
+    Ignores calls of other methods. Sends each answer to the stream that the query names, else to the same stream. The
+    answers are for the hub's current time.
     """
-    from veen.cli.kit import output, send_event
-    from veen.overlays.rpc import RPC
 
     streams = directory or [stream_of(kind) for kind in KindName]
 
-    async def work(client: "Client", name: str) -> int:
+    async def work(client: Client, name: str) -> int:
         return await _Server(client, name, streams, publisher, once).run()
 
-    answered = send_event.run_at_hub(asked, RPC, work)
-    output.facts({"answered": answered}, asked.as_json)
+    answered = send_event.run_at_hub(options, RPC, work)
+    output.facts({"answered": answered}, options.as_json)
 
 
 class _Server:
-    """The directories and the calls, and what is owed."""
+    """Answers pending queries from views of the directories."""
 
-    def __init__(
-        self, client: "Client", name: str, streams: list[str], publishers: list[str] | None, once: bool
-    ) -> None:
+    def __init__(self, client: Client, name: str, streams: list[str], publishers: list[str] | None, once: bool) -> None:
         self._client = client
         self._name = name
         self._streams = streams
         self._publishers = publishers
         self._once = once
         self._views: list[StateView[DirectoryRecord, DirectoryRecord]] = []
-        # Calls that are dealt with, though the stream they are on may never show it.
+        # Calls that need no further answer. The reply may be on another stream, so the calls' stream need not show it.
         self._settled: set[bytes] = set()
         self._answered = 0
 
     async def run(self) -> int:
-        from veen.cli.discovery.directory_view import overlay_of
-        from veen.overlays.rpc import RPC
-        from veen.state.state_view import StateView
-        from veen.state.watch import watch
-
         overlay = overlay_of(self._publishers)
         async with AsyncExitStack() as stack:
             for stream in self._known_streams():
@@ -145,21 +150,17 @@ class _Server:
         return self._answered
 
     def _known_streams(self) -> list[str]:
-        """Of the well-known ones, those whose key is here; of those that were named, all."""
-        from veen.cli.kit.exit_status import hinted
-        from veen.core import Unavailable, naming
+        """Return the directories whose reader key the client has."""
 
         known = [one for one in self._streams if self._client.dir.stream_keys.secret(naming.stream_id(one)) is not None]
         if not known:
             raise hinted(
-                Unavailable("no reader key of any directory is here"),
-                "veen stream-key import FILE takes one in; --directory NAME says which to answer from",
+                Unavailable("the client directory has no reader key of any directory"),
+                "veen stream-key import FILE adds one; --directory NAME names the directory to answer from",
             )
         return known
 
-    async def _answer(self, view: "StateView[Call, Call]") -> None:
-        from veen.overlays.discovery import pending_queries
-
+    async def _answer(self, view: StateView[Call, Call]) -> None:
         async with view.reading() as reading:
             now = max(view.source.now(), 0)
             states, live = reading.states, [part for part, _ in reading.live()]
@@ -169,24 +170,20 @@ class _Server:
             for one in due:
                 await self._reply(one, directories, now)
 
-    async def _states(self, now: int) -> "dict[bytes, DirectoryRecord]":
-        from veen.overlays.discovery import join
-
+    async def _states(self, now: int) -> dict[bytes, DirectoryRecord]:
         folded = []
         for view in self._views:
             async with view.reading() as reading:
                 folded.append(dict(reading.live()))
         return join(folded, now)
 
-    async def _reply(self, owing: "PendingReply", states: "dict[bytes, DirectoryRecord]", now: int) -> None:
-        from veen.cli.kit import output
-        from veen.core import naming
+    async def _reply(self, owing: PendingReply, states: dict[bytes, DirectoryRecord], now: int) -> None:
         from veen.overlays.discovery import reply
 
         stream_id = owing.asked.request.reply_to or naming.stream_id(self._name)
         self._settled.add(owing.call_id)
         if self._client.dir.stream_keys.public(stream_id) is None:
-            output.remark(f"entry {owing.asked.stream_seq} wants its answer on a stream whose key is not here")
+            output.remark(f"cannot answer entry {owing.asked.stream_seq}: it names a reply stream whose key is missing")
             return
         if await self._is_answered(owing, stream_id):
             return
@@ -196,10 +193,8 @@ class _Server:
         if not self._once:
             output.remark(f"answered entry {owing.asked.stream_seq}")
 
-    async def _is_answered(self, owing: "PendingReply", stream_id: bytes) -> bool:
-        """Whether the answer is on the stream where it was wanted. Without its reader key nobody can tell."""
-        from veen.overlays.rpc import RPC, call_part
-        from veen.state.state_view import StateView
+    async def _is_answered(self, owing: PendingReply, stream_id: bytes) -> bool:
+        """Return whether the reply stream has the answer. Without its reader key this is not known: return False."""
 
         if owing.asked.request.reply_to is None or self._client.dir.stream_keys.secret(stream_id) is None:
             return False
@@ -208,8 +203,6 @@ class _Server:
 
 
 async def _each(coming: AsyncGenerator[object, None], work: Callable[[], Awaitable[None]]) -> None:
-    from contextlib import aclosing
-
     async with aclosing(coming) as entries:
         async for _ in entries:
             await work()

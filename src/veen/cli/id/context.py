@@ -1,88 +1,76 @@
 """`veen id context`: the account of a principal in one realm."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from plumbing.cli.command import group
-from veen.cli.id.principals import Account, Realm
+from veen.cli.id import principals
+from veen.cli.id.principals import Account, IdReading, Realm
+from veen.cli.kit import output, read_state, render_state, send_event
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-
-if TYPE_CHECKING:
-    from veen.cli.id.principals import IdReading
-    from veen.cli.kit.read_state import StateAnswer
+from veen.core import Unavailable, cbor
+from veen.overlays.identity import CtxProfile, CtxStream, identity_state, views
 
 app = group(
     "context",
-    """Set and show accounts: what a principal is called in one realm.
+    """Set and show accounts: the profile of a principal in one realm.
 
-    The ctx_id of an account follows from its principal and its realm, and nobody can tell from two of them that they
-    are the same principal's.
+    The ctx_id of an account is derived from its principal and its realm. Two ctx_ids of one principal cannot be linked
+    without its key.
     """,
 )
 
 
 @send_command(app, "set", "veen id context set --client ann --realm shop --name Ann")
 def set_(
-    asked: SendOptions,
+    options: SendOptions,
     realm: Realm,
-    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what the account is called")] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="the display name")] = None,
     avatar: Annotated[str | None, typer.Option("--avatar", metavar="HEX", help="a picture, by its coid")] = None,
     pref: Annotated[
-        list[str] | None, typer.Option("--pref", metavar="NAME=TEXT", help="a preference that goes with the account")
+        list[str] | None, typer.Option("--pref", metavar="NAME=TEXT", help="a preference of the account")
     ] = None,
 ) -> None:
-    """Give the account of your own keys in a realm a profile.
+    """Set the profile of the account of your own keys in a realm.
 
-    It stands in place of the one before. The key of its stream is made where there is none.
+    Replaces the previous profile. Creates the key of the account's stream if there is none.
     """
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.core import cbor
-    from veen.overlays.identity import CtxProfile, CtxStream, views
 
-    scope = CtxStream.of(principals.own_key(asked.client), principals.realm_of(realm))
+    scope = CtxStream.of(principals.own_key(options.client), principals.realm_of(realm))
     prefs = dict(principals.pair_of(one) for one in pref or ())
-    said = (name, None if avatar is None else principals.id_of(avatar, "a coid"), cbor.encode(prefs) if prefs else None)
-    overlay, stream = principals.folding(scope, asked.stream)
+    avatar_coid = None if avatar is None else principals.id_of(avatar, "a coid")
+    overlay, stream = principals.folding(scope, options.stream)
 
-    def make(reading: "IdReading | None") -> CtxProfile:
+    def make(reading: IdReading | None) -> CtxProfile:
         found = None if reading is None else views.ctx_profile(reading.states, scope.ctx_id, scope.realm_id)
-        # Under the time that stands, where a clock was ahead of ours: then the later entry wins.
+        # Not before the current record's time: if its writer's clock was ahead, equal times let the later entry win.
         ts = principals.now() if found is None else max(principals.now(), found.updated_at)
-        return CtxProfile(scope.ctx_id, scope.realm_id, *said, ts)
+        return CtxProfile(scope.ctx_id, scope.realm_id, name, avatar_coid, cbor.encode(prefs) if prefs else None, ts)
 
     shown = principals.shown({"ctx_id": scope.ctx_id, "realm_id": scope.realm_id})
-    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
+    send_event.send_checked(options, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
 @read_command(
     app, "show", "veen id context show --client ann --realm shop", "veen id context show --realm shop --prove"
 )
-def show(asked: ReadOptions, realm: Realm, account: Account = None) -> None:
-    """Show an account: its profile, and whether its stream says anything of it yet."""
-    from veen.cli.id import principals
-    from veen.cli.kit import output, read_state, render_state
-    from veen.cli.kit.exit_status import hinted
-    from veen.cli.kit.sanitize import printable
-    from veen.core import Unavailable, cbor
-    from veen.overlays.identity import CtxStream, identity_state, views
+def show(options: ReadOptions, realm: Realm, account: Account = None) -> None:
+    """Show the profile of an account."""
 
     realm_id = principals.realm_of(realm)
-    ctx_id = principals.account_of(account, realm_id, asked.client)
-    overlay, stream = principals.folding(CtxStream(ctx_id, realm_id), asked.stream)
+    ctx_id = principals.account_of(account, realm_id, options.client)
+    overlay, stream = principals.folding(CtxStream(ctx_id, realm_id), options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         found = views.ctx_profile(reading.states, ctx_id, realm_id)
         if found is None:
-            raise hinted(Unavailable("nothing is said of this account"), "veen id context set gives it a profile")
+            raise hinted(Unavailable(f"account {ctx_id.hex()} has no profile"), "veen id context set sets one")
         prefs = None if found.prefs is None else cbor.decode(found.prefs)
         names = principals.shown({"ctx_id": ctx_id, "realm_id": realm_id})
-        said = {
-            "avatar_coid": found.avatar_coid,
-            "prefs": render_state.plain_json(prefs),
-            "updated_at": found.updated_at,
-        }
         facts: dict[str, output.Value] = {
             **names,
             "display_name": None if found.display_name is None else printable(found.display_name),
@@ -90,7 +78,13 @@ def show(asked: ReadOptions, realm: Realm, account: Account = None) -> None:
             "prefs": render_state.plain_cell(prefs),
             "updated_at": output.moment(found.updated_at),
         }
-        data = {**names, "display_name": found.display_name, **said}
+        data = {
+            **names,
+            "display_name": found.display_name,
+            "avatar_coid": found.avatar_coid,
+            "prefs": render_state.plain_json(prefs),
+            "updated_at": found.updated_at,
+        }
         return read_state.StateAnswer(facts=facts, data=data, parts=(identity_state.ctx(ctx_id, realm_id),))
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)

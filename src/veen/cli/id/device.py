@@ -1,33 +1,46 @@
-"""`veen id device`: the keys that act for a principal."""
+"""`veen id device`: the devices of a principal, whose keys act for it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import command, group
-from veen.cli.id.principals import Principal
+from plumbing.cli.command import Misuse, command, group
+from veen.cli.id import principals
+from veen.cli.id.principals import IdReading, Principal
+from veen.cli.kit import key_files, open_session, output, output_files, read_state, send_event, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import MAX_SECONDS, ReadOptions, SendOptions, read_command, send_command
-
-if TYPE_CHECKING:
-    from veen.cli.id.principals import IdReading
-    from veen.cli.kit import output
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.client import Card
-    from veen.overlays import Event
-    from veen.overlays.identity import Device, IdentityOverlay
+from veen.client import Card, cbor_sequence
+from veen.client.client import Client
+from veen.core import naming
+from veen.overlays import Event
+from veen.overlays.identity import (
+    Device,
+    Flags,
+    IdentityOverlay,
+    IdentityRevocation,
+    PrincipalStream,
+    delegate,
+    device_id,
+    identity_state,
+    views,
+)
+from veen.state.event_sender import EventSender, SentEvent
+from veen.state.state_view import StateView
 
 app = group(
     "device",
     """Add, list, rotate and revoke the devices of a principal.
 
-    A device is known by the long-term key of its client directory. Its card says which that is; nobody needs its
-    secrets. Its principal adds it, and gives it leave with veen id device grant.
+    A device is identified by the long-term key of its client directory, which its card contains; its secrets stay on
+    the device. The principal adds the device, and grants it capabilities with veen id device grant.
     """,
 )
 
@@ -38,51 +51,46 @@ CardFile: TypeAlias = Annotated[
 DeviceKey: TypeAlias = Annotated[
     str, typer.Argument(metavar="HEX|PATH", help="the device: its key, its card, or its client directory")
 ]
-Name: TypeAlias = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what it is called")]
-Ends: TypeAlias = Annotated[
-    int | None, durations.whole_option("--expires-in", least=1, most=MAX_SECONDS, help="it is a device for so long")
+Name: TypeAlias = Annotated[str | None, typer.Option("--name", metavar="TEXT", help="its display name")]
+ExpiresIn: TypeAlias = Annotated[
+    int | None,
+    durations.whole_option("--expires-in", least=1, most=MAX_SECONDS, help="the device expires after this time"),
 ]
-Reason: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")]
+Reason: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="the reason")]
 
 
 @send_command(
     app, "add", "veen id device add phone.card --client ann --name phone", "veen id device add phone --client ann"
 )
 def add(
-    asked: SendOptions,
+    options: SendOptions,
     card: CardFile,
     name: Name = None,
-    expires_in: Ends = None,
-    disabled: Annotated[bool, typer.Option("--disabled", help="it is known, and may not act")] = False,
+    expires_in: ExpiresIn = None,
+    disabled: Annotated[bool, typer.Option("--disabled", help="record it, but do not let it act")] = False,
     client_ids: Annotated[
         bool,
-        typer.Option("--client-ids", help="also each client_id on its card, so that its messages tell whose they are"),
+        typer.Option(
+            "--client-ids", help="also add each client_id on its card, so that its messages can be attributed"
+        ),
     ] = False,
 ) -> None:
-    """Add a device, or say something else of one: its last record holds.
+    """Add a device, or replace its record.
 
-    A client writes with client_ids that change every day. With --client-ids those on the card are devices too, each
-    until the card says that its day is over.
+    A client signs messages with client_ids that change every day. With --client-ids those on the card become devices
+    too, each until its day on the card is over.
     """
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.overlays.identity import PrincipalStream
 
-    principal_pk, found = principals.own_key(asked.client), _card(card)
+    principal_pk, found = principals.own_key(options.client), _card(card)
     event = _record(principal_pk, found, name, expires_in, disabled=disabled)
-    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), options.stream)
     shown = principals.shown({"device_id": event.device_id, "device_pk": event.device_pk})
     if client_ids:
-        _no_blind(asked)
-        _say_all(
-            asked,
-            overlay,
-            stream,
-            (*_of_client_ids(event, found), event),
-            {**shown, "client_ids": len(found.client_ids)},
-        )
+        _reject_blind(options)
+        events = (*_client_id_devices(event, found), event)
+        _send_all(options, overlay, stream, events, {**shown, "client_ids": len(found.client_ids)})
         return
-    send_event.send_checked(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
+    send_event.send_checked(options, overlay, lambda _: event, shown, stream=stream, blind=event)
 
 
 @command(
@@ -95,10 +103,10 @@ def grant(
     ttl: Annotated[
         int,
         durations.whole_option(
-            "--ttl", least=1, most=MAX_SECONDS, help="for how long, from when a hub is first shown it"
+            "--ttl", least=1, most=MAX_SECONDS, help="time to live, from when it is first presented to a hub"
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to make")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to write")],
     realm: Annotated[
         list[str] | None,
         typer.Option("--realm", metavar="NAME|HEX", help="also the stream of your account there; can be repeated"),
@@ -110,17 +118,12 @@ def grant(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a device leave to act for the principal of your own keys.
+    """Write capabilities with which a device acts for the principal of your own keys.
 
-    There is a capability for its key and one for each client_id on its card. They cover the principal's stream,
-    those of its accounts, and those of applications. A hub takes them where it was started with --issuer and the
-    principal's key.
+    The file has a capability for the device's key and one for each client_id on its card. They cover the principal's
+    stream, the streams of its accounts (--realm) and those of applications (--stream). A hub accepts them if it was
+    started with --issuer and the principal's key.
     """
-    from veen.cli.id import principals
-    from veen.cli.kit import open_session, output, output_files
-    from veen.client import cbor_sequence
-    from veen.core import naming
-    from veen.overlays.identity import delegate
 
     output_files.check_new(out)
     found = _card(card)
@@ -147,17 +150,13 @@ def grant(
 @read_command(
     app, "list", "veen id device list --client ann", "veen id device list --principal ann.card --at 12 --json"
 )
-def list_(asked: ReadOptions, principal: Principal = None) -> None:
+def list_(options: ReadOptions, principal: Principal = None) -> None:
     """List the devices of a principal, and whether each may act now."""
-    from veen.cli.id import principals
-    from veen.cli.kit import read_state
-    from veen.cli.kit.sanitize import printable, short
-    from veen.overlays.identity import PrincipalStream, identity_state, views
 
-    principal_pk = principals.principal_of(principal, asked.client)
-    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+    principal_pk = principals.principal_of(principal, options.client)
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         states, now = dict(reading.states), principals.now()
         rows, data, proved = [], [], []
         for one in views.devices(states, principal_pk):
@@ -168,87 +167,80 @@ def list_(asked: ReadOptions, principal: Principal = None) -> None:
             times = {"created_at": one.created_at, "expires_at": one.expires_at}
             data.append({**fields, **times, "active": why is None, "reason": why})
             proved += _parts(states, principal_pk, one.device_id)
-        told = {"principal_pk": principal_pk, "devices": data}
         columns = ("device_id", "name", "status", "device_pk")
         return read_state.StateAnswer(
-            columns=columns, rows=rows, data=told, parts=(*proved, identity_state.principal(principal_pk))
+            columns=columns,
+            rows=rows,
+            data={"principal_pk": principal_pk, "devices": data},
+            parts=(*proved, identity_state.principal(principal_pk)),
         )
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)
 
 
 @send_command(app, "revoke", "veen id device revoke phone.card --client ann --reason lost")
-def revoke(asked: SendOptions, device: DeviceKey, reason: Reason = None) -> None:
-    """Revoke a device for good: no later record makes it one again."""
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.overlays.identity import IdentityRevocation, PrincipalStream, device_id
+def revoke(options: SendOptions, device: DeviceKey, reason: Reason = None) -> None:
+    """Revoke a device permanently.
 
-    principal_pk, revoked = principals.own_key(asked.client), device_id(_key(device))
+    No later record restores it.
+    """
+
+    principal_pk, revoked = principals.own_key(options.client), device_id(_key(device))
     event = IdentityRevocation(principal_pk, device_id=revoked, reason=reason, ts=principals.now())
-    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), options.stream)
     shown = principals.shown({"device_id": revoked})
-    send_event.send_checked(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
+    send_event.send_checked(options, overlay, lambda _: event, shown, stream=stream, blind=event)
 
 
 @send_command(app, "rotate", "veen id device rotate phone.card new-phone.card --client ann")
 def rotate(
-    asked: SendOptions,
+    options: SendOptions,
     device: DeviceKey,
     card: Annotated[str, typer.Argument(metavar="CARD", help="the new device: its card, or its client directory")],
     auth_ref: Annotated[
         str | None, typer.Option("--auth-ref", metavar="HEX", help="the old device's capability, revoked with it")
     ] = None,
     name: Name = None,
-    expires_in: Ends = None,
+    expires_in: ExpiresIn = None,
     reason: Reason = None,
 ) -> None:
-    """Put a new device in the place of an old one.
+    """Replace a device: add the new one, then revoke the old one."""
 
-    The new one is added, then the old one is revoked.
-    """
-    from veen.cli.id import principals
-    from veen.overlays.identity import IdentityRevocation, PrincipalStream, device_id
-
-    principal_pk, old = principals.own_key(asked.client), device_id(_key(device))
+    principal_pk, old = principals.own_key(options.client), device_id(_key(device))
     new = _record(principal_pk, _card(card), name, expires_in)
     revoked = None if auth_ref is None else principals.id_of(auth_ref, "an auth_ref")
-    gone = IdentityRevocation(principal_pk, None, old, revoked, reason=reason, ts=principals.now())
-    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
-    _no_blind(asked)
-    _differ(old, new)
+    revocation = IdentityRevocation(principal_pk, None, old, revoked, reason=reason, ts=principals.now())
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), options.stream)
+    _reject_blind(options)
+    if new.device_id == old:
+        raise Misuse("the new device is the old one", "create new keys with veen keygen, and give their card")
     shown = principals.shown({"device_id": new.device_id, "device_pk": new.device_pk, "revoked": old})
-    # In this order: whoever stops in between has two devices, and never none.
-    _say_all(asked, overlay, stream, (new, gone), shown)
+    # Add before revoking: an interruption in between leaves two devices instead of none.
+    _send_all(options, overlay, stream, (new, revocation), shown)
 
 
-def _say_all(
-    asked: SendOptions,
-    overlay: "IdentityOverlay",
+def _send_all(
+    options: SendOptions,
+    overlay: IdentityOverlay,
     stream: str | None,
-    events: "tuple[Event, ...]",
-    shown: "Mapping[str, output.Value]",
+    events: tuple[Event, ...],
+    shown: Mapping[str, output.Value],
 ) -> None:
-    """Send events one after the other, and show the receipt of the last."""
-    from veen.cli.kit import send_event
-    from veen.client.client import Client
-    from veen.state.event_sender import EventSender, SentEvent
-    from veen.state.state_view import StateView
+    """Send events one after the other and show the receipt of the last."""
 
     async def work(client: Client, name: str) -> SentEvent:
-        async with StateView.of(client, name, overlay, cached=not asked.no_cache) as view:
+        async with StateView.of(client, name, overlay, cached=not options.no_cache) as view:
             channel = EventSender(view)
             *first, last = events
             for event in first:
                 await channel.send(event)
             return await channel.send(last)
 
-    send_event.show_sent(send_event.run_at_hub(asked, overlay, work, stream=stream), shown, asked)
+    send_event.show_sent(send_event.run_at_hub(options, overlay, work, stream=stream), shown, options)
 
 
-def _of_client_ids(device: "Device", card: "Card") -> "tuple[Device, ...]":
-    """The client_ids of a card as devices: the day of each is over when its prekey expires."""
-    from veen.overlays.identity import device_id
+def _client_id_devices(device: Device, card: Card) -> tuple[Device, ...]:
+    """Return the client_ids of a card as devices. Each expires with its prekey."""
 
     ends = (prekey.expires_at for prekey in card.prekeys)
     return tuple(
@@ -258,11 +250,8 @@ def _of_client_ids(device: "Device", card: "Card") -> "tuple[Device, ...]":
 
 
 def _record(
-    principal_pk: bytes, card: "Card", name: str | None, expires_in: int | None, *, disabled: bool = False
-) -> "Device":
-    from veen.cli.id import principals
-    from veen.overlays.identity import Device, Flags, device_id
-
+    principal_pk: bytes, card: Card, name: str | None, expires_in: int | None, *, disabled: bool = False
+) -> Device:
     now = principals.now()
     ends = None if expires_in is None else now + expires_in
     flags = Flags(True) if disabled else None
@@ -274,39 +263,24 @@ def _status(why: str | None) -> str:
 
 
 def _parts(states: object, principal_pk: bytes, device_id: bytes) -> list[bytes]:
-    """What an answer about a device follows from: its record, and its revocations where there are any."""
-    from veen.overlays.identity import identity_state
+    """Return the parts that an answer about a device depends on: its record and its revocations."""
 
     revoked = [identity_state.revoked_device(device_id, one) for one in (principal_pk, None)]
     assert isinstance(states, dict)
     return [identity_state.device(principal_pk, device_id), *(part for part in revoked if part in states)]
 
 
-def _card(text: str) -> "Card":
-    from veen.cli.kit import key_files
-
+def _card(text: str) -> Card:
     return key_files.read_card(Path(text))
 
 
 def _key(text: str) -> bytes:
-    from plumbing.cli.command import Misuse
-    from veen.cli.kit import values
-
     try:
         return values.card_key(text)
     except ValueError as error:
         raise Misuse(str(error), "veen id device list --json shows the keys of devices") from None
 
 
-def _no_blind(asked: SendOptions) -> None:
-    from plumbing.cli.command import Misuse
-
-    if asked.blind:
-        raise Misuse("this cannot be said without a look at the state", "leave out --blind")
-
-
-def _differ(old: bytes, new: "Device") -> None:
-    from plumbing.cli.command import Misuse
-
-    if new.device_id == old:
-        raise Misuse("the new device is the old one", "make new keys with veen keygen, and give their card")
+def _reject_blind(options: SendOptions) -> None:
+    if options.blind:
+        raise Misuse("this command needs to read the state before it sends", "leave out --blind")

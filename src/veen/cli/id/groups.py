@@ -1,29 +1,31 @@
-"""`veen id group`: who is in which group of an organization."""
+"""`veen id group`: groups of an organization and their members."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli.command import group
-from veen.cli.id.principals import Accounts, Org, ScopedTo
+from veen.cli.id import principals
+from veen.cli.id.principals import Accounts, IdReading, Org, ScopedTo
+from veen.cli.kit import read_state, send_event
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-
-if TYPE_CHECKING:
-    from veen.cli.id.principals import IdReading
-    from veen.cli.kit.read_state import StateAnswer
+from veen.overlays.identity import IdentityGroup, group_id, identity_state, views
+from veen.overlays.identity.identity_state import GroupName
 
 app = group(
     "group",
-    """Add accounts to groups of an organization, and take them out.
+    """Add accounts to groups of an organization, and remove them.
 
-    A group is known by its local name, which never changes; --called changes what it is shown as. Whoever was added is
-    a member until a later entry removes them.
+    A group is identified by its local name, which never changes; --called changes its display name. An account stays a
+    member until a later entry removes it.
     """,
 )
 
 Local: TypeAlias = Annotated[str, typer.Argument(metavar="GROUP", help="the group, by its local name")]
 Called: TypeAlias = Annotated[
-    str | None, typer.Option("--called", metavar="TEXT", help="what it is called", show_default="what it was")
+    str | None, typer.Option("--called", metavar="TEXT", help="its display name", show_default="the current one")
 ]
 
 
@@ -31,39 +33,43 @@ Called: TypeAlias = Annotated[
     app, "add", "veen id group add staff 64-HEX-DIGITS --client company", "veen id group add staff --called Staff"
 )
 def add(
-    asked: SendOptions,
+    options: SendOptions,
     name: Local,
-    accounts: Annotated[list[str] | None, typer.Argument(metavar="CTX_ID", help="which accounts")] = None,
+    accounts: Annotated[list[str] | None, typer.Argument(metavar="CTX_ID", help="the accounts")] = None,
     called: Called = None,
     org: Org = None,
     scoped: ScopedTo = None,
 ) -> None:
-    """Add accounts to a group; without any, name the group."""
-    _change(asked, name, tuple(accounts or ()), (), called, org, scoped)
+    """Add accounts to a group; without any, create or rename the group."""
+    _change(options, name, tuple(accounts or ()), (), called, org, scoped)
 
 
 @send_command(app, "remove", "veen id group remove staff 64-HEX-DIGITS --client company")
 def remove(
-    asked: SendOptions, name: Local, accounts: Accounts, called: Called = None, org: Org = None, scoped: ScopedTo = None
+    options: SendOptions,
+    name: Local,
+    accounts: Accounts,
+    called: Called = None,
+    org: Org = None,
+    scoped: ScopedTo = None,
 ) -> None:
-    """Take accounts out of a group; they can be added again."""
-    _change(asked, name, (), tuple(accounts), called, org, scoped)
+    """Remove accounts from a group.
+
+    They can be added again.
+    """
+    _change(options, name, (), tuple(accounts), called, org, scoped)
 
 
 @read_command(
     app, "list", "veen id group list --client company", "veen id group list --org company.card --at 12 --json"
 )
-def list_(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
-    """List the groups of an organization, and who is in them."""
-    from veen.cli.id import principals
-    from veen.cli.kit import read_state
-    from veen.cli.kit.sanitize import printable, short
-    from veen.overlays.identity import identity_state, views
+def list_(options: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
+    """List the groups of an organization and their members."""
 
-    scope = principals.org_scope(org, scoped, asked.client)
-    overlay, stream = principals.folding(scope, asked.stream)
+    scope = principals.org_scope(org, scoped, options.client)
+    overlay, stream = principals.folding(scope, options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         states, org_id = dict(reading.states), scope.own_id
         found = tuple(views.groups(states, org_id))
         rows = [
@@ -80,11 +86,11 @@ def list_(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
         columns = ("group_id", "name", "member")
         return read_state.StateAnswer(columns=columns, rows=rows, data={"org_id": org_id, "groups": data}, parts=proved)
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)
 
 
 def _change(
-    asked: SendOptions,
+    options: SendOptions,
     name: str,
     added: tuple[str, ...],
     removed: tuple[str, ...],
@@ -92,23 +98,18 @@ def _change(
     org: str | None,
     scoped: str | None,
 ) -> None:
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.overlays.identity import IdentityGroup, group_id, identity_state
-    from veen.overlays.identity.identity_state import GroupName
-
-    scope = principals.org_scope(org, scoped, asked.client)
+    scope = principals.org_scope(org, scoped, options.client)
     group_ = group_id(scope.own_id, name)
     joins, leaves = (principals.ids_of(listed, "a ctx_id") for listed in (added, removed))
-    overlay, stream = principals.folding(scope, asked.stream)
+    overlay, stream = principals.folding(scope, options.stream)
 
-    def make(reading: "IdReading | None") -> IdentityGroup:
+    def make(reading: IdReading | None) -> IdentityGroup:
         found = None if reading is None else reading.state(identity_state.group(scope.own_id, group_))
         now = principals.now()
-        shown_as, ts = (found.name, max(now, found.ts)) if isinstance(found, GroupName) else (name, now)
+        current_name, ts = (found.name, max(now, found.ts)) if isinstance(found, GroupName) else (name, now)
         return IdentityGroup(
-            scope.own_id, scope.realm_id, group_, called or shown_as, joins or None, leaves or None, ts
+            scope.own_id, scope.realm_id, group_, called or current_name, joins or None, leaves or None, ts
         )
 
     shown = principals.shown({"org_id": scope.own_id, "group_id": group_})
-    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None))
+    send_event.send_checked(options, overlay, make, shown, stream=stream, blind=make(None))

@@ -1,22 +1,27 @@
-"""`veen id handle`: names that people remember, each for an account or an organization of one realm."""
+"""`veen id handle`: memorable names for the accounts and organizations of a realm."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from plumbing.cli.command import group
-from veen.cli.id.principals import Account, Realm
+from plumbing.cli.command import Misuse, group
+from veen.cli.id import principals
+from veen.cli.id.principals import Account, IdReading, Realm
+from veen.cli.kit import output, read_state, send_event
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import short
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-
-if TYPE_CHECKING:
-    from veen.cli.id.principals import IdReading
-    from veen.cli.kit.read_state import StateAnswer
+from veen.core import Unavailable
+from veen.overlays.identity import HandleMap, HandleStream, identity_state, views
+from veen.overlays.identity.identity_events import CTX, ORG, handle_flaw
+from veen.overlays.identity.identity_state import LatestHandle
 
 app = group(
     "handle",
     """Set and resolve handles: names for accounts and organizations.
 
-    The handles of a realm are on one stream. Whoever may write there may give a handle to another, and the last word
+    The handles of a realm are on one stream. Every writer of that stream can reassign a handle, and the last entry
     counts. Handles are lower-case: @user, user or user@example.com.
     """,
 )
@@ -28,66 +33,60 @@ Handle: TypeAlias = Annotated[str, typer.Argument(metavar="HANDLE", help="the ha
     app, "set", "veen id handle set @ann --realm shop --client ann", "veen id handle set @firm --realm shop --org firm"
 )
 def set_(
-    asked: SendOptions,
+    options: SendOptions,
     handle: Handle,
     realm: Realm,
     account: Account = None,
     org: Annotated[
         str | None, typer.Option("--org", metavar="HEX|PATH", help="for an organization: org_id, directory or card")
     ] = None,
-    reassign: Annotated[bool, typer.Option("--reassign", help="also where it stands for another")] = False,
+    reassign: Annotated[
+        bool, typer.Option("--reassign", help="even if it names another account or organization")
+    ] = False,
 ) -> None:
-    """Let a handle stand for an account, or with --org for an organization."""
-    from plumbing.cli.command import Misuse
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
-    from veen.overlays.identity import HandleMap, HandleStream, views
-    from veen.overlays.identity.identity_events import CTX, ORG, handle_flaw
+    """Assign a handle to an account, or with --org to an organization."""
 
     flaw = handle_flaw(handle)
     if flaw is not None:
-        raise Misuse(f"{handle!r} cannot be a handle", flaw)
+        raise Misuse(f"{handle!r} is not a valid handle", flaw)
     if org is not None and account is not None:
         raise Misuse("--account and --org contradict each other", "give one of them")
     realm_id = principals.realm_of(realm)
     if org is None:
-        kind, target = CTX, principals.account_of(account, realm_id, asked.client)
+        kind, target = CTX, principals.account_of(account, realm_id, options.client)
     else:
-        kind, target = ORG, principals.org_of(org, asked.client)
-    overlay, stream = principals.folding(HandleStream(realm_id), asked.stream)
+        kind, target = ORG, principals.org_of(org, options.client)
+    overlay, stream = principals.folding(HandleStream(realm_id), options.stream)
 
-    def make(reading: "IdReading | None") -> HandleMap:
+    def make(reading: IdReading | None) -> HandleMap:
         found = None if reading is None else views.handle(reading.states, realm_id, handle)
         if found is not None and found.target_id != target and not reassign:
-            raise hinted(Unavailable(f"{handle} stands for another"), "--reassign gives it to this one all the same")
-        # Under the time that stands, where that is ahead of our clock: so nobody keeps a handle by a far time.
+            raise hinted(
+                Unavailable(f"{handle} is already assigned to {found.target_id.hex()}"), "--reassign assigns it anew"
+            )
+        # Not before the current record's time, so that a record with a time in the future does not block a handle.
         ts = principals.now() if found is None else max(principals.now(), found.ts)
         return HandleMap(realm_id, handle, kind, target, ts)
 
     shown = {"handle": handle, **principals.shown({"realm_id": realm_id, "target_id": target})}
-    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None))
+    send_event.send_checked(options, overlay, make, shown, stream=stream, blind=make(None))
 
 
 @read_command(
     app, "resolve", "veen id handle resolve @ann --realm shop", "veen id handle resolve @ann --realm shop --prove"
 )
-def resolve(asked: ReadOptions, handle: Handle, realm: Realm) -> None:
-    """Show whom a handle stands for."""
-    from veen.cli.id import principals
-    from veen.cli.kit import output, read_state
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
-    from veen.overlays.identity import HandleStream, identity_state, views
+def resolve(options: ReadOptions, handle: Handle, realm: Realm) -> None:
+    """Show the account or organization of a handle."""
 
     realm_id = principals.realm_of(realm)
-    overlay, stream = principals.folding(HandleStream(realm_id), asked.stream)
+    overlay, stream = principals.folding(HandleStream(realm_id), options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         found = views.handle(reading.states, realm_id, handle)
         if found is None:
-            raise hinted(Unavailable(f"{handle!r} stands for nobody here"), "veen id handle list shows those that do")
+            raise hinted(
+                Unavailable(f"handle {handle!r} is not assigned"), "veen id handle list shows the assigned ones"
+            )
         facts: dict[str, output.Value] = {
             "handle": handle,
             "target_type": found.target_type,
@@ -98,22 +97,17 @@ def resolve(asked: ReadOptions, handle: Handle, realm: Realm) -> None:
             facts=facts, data={**facts, "ts": found.ts}, parts=(identity_state.handle(realm_id, handle),)
         )
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)
 
 
 @read_command(app, "list", "veen id handle list --realm shop", "veen id handle list --realm shop --json")
-def list_(asked: ReadOptions, realm: Realm) -> None:
-    """List the handles of a realm, and whom each stands for."""
-    from veen.cli.id import principals
-    from veen.cli.kit import read_state
-    from veen.cli.kit.sanitize import short
-    from veen.overlays.identity import HandleStream, identity_state
-    from veen.overlays.identity.identity_state import LatestHandle
+def list_(options: ReadOptions, realm: Realm) -> None:
+    """List the handles of a realm with their accounts and organizations."""
 
     realm_id = principals.realm_of(realm)
-    overlay, stream = principals.folding(HandleStream(realm_id), asked.stream)
+    overlay, stream = principals.folding(HandleStream(realm_id), options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         states = dict(reading.states)
         named = sorted(part for part in states if part.startswith(identity_state.HANDLE + realm_id))
         found = [one.record for part in named if isinstance(one := states[part], LatestHandle)]
@@ -122,9 +116,11 @@ def list_(asked: ReadOptions, realm: Realm) -> None:
             {"handle": one.handle, "target_type": one.target_type, "target_id": one.target_id, "ts": one.ts}
             for one in found
         ]
-        told = {"realm_id": realm_id, "handles": data}
         return read_state.StateAnswer(
-            columns=("handle", "target_type", "target_id"), rows=rows, data=told, parts=tuple(named)
+            columns=("handle", "target_type", "target_id"),
+            rows=rows,
+            data={"realm_id": realm_id, "handles": data},
+            parts=tuple(named),
         )
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)

@@ -1,92 +1,100 @@
-"""`veen id`: who people, devices and organizations are, without accounts at anyone's."""
+"""`veen id`: identities of people, devices and organizations, held as entries in streams instead of by a provider."""
 
+import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from plumbing.cli.command import command, group
-from veen.cli.id import auth, context, device, groups, handle, link, orgs, roles
-from veen.cli.id.principals import Principal
+from plumbing.cli.command import Misuse, command, group
+from veen.cli.id import auth, context, device, groups, handle, link, orgs, principals, roles
+from veen.cli.id.principals import IdReading, Principal
+from veen.cli.kit import output, read_state, render_state, send_event
 from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.faults_command import fault_answer
+from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-
-if TYPE_CHECKING:
-    from veen.cli.id.principals import IdReading
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.overlays.identity import Scope
+from veen.core import Unavailable, cbor
+from veen.overlays.identity import (
+    CtxStream,
+    HandleStream,
+    IdentityPrincipal,
+    IdentityRevocation,
+    OrgStream,
+    PrincipalStream,
+    Scope,
+    identity_state,
+    org_id,
+    principal_id,
+    views,
+)
 
 app = group(
     "id",
-    """Keep identities: principals, their devices, accounts per realm, organizations, handles.
+    """Manage identities: principals, their devices, accounts per realm, organizations, handles.
 
-    A principal is the long-term key of a client directory, and so is an organization. Each has a stream of its own that
-    follows from its key, and so has every account; --stream names another one, where several are kept together.
+    A principal is the long-term key of a client directory, and so is an organization. Each principal, organization and
+    account has its own stream, derived from its key; --stream names a stream that holds several of them.
     """,
 )
-for _under in (device, context, orgs, groups, roles, handle, link, auth):
-    app.add_typer(_under.app)
+for _subcommand in (device, context, orgs, groups, roles, handle, link, auth):
+    app.add_typer(_subcommand.app)
 
 
 ScopeRealm: TypeAlias = Annotated[
     str | None, typer.Option("--realm", metavar="NAME|HEX", help="the stream of the account in this realm")
 ]
 ScopeOrg: TypeAlias = Annotated[
-    str | None, typer.Option("--org", metavar="HEX|PATH", help="that of an organization: org_id, directory or card")
+    str | None,
+    typer.Option("--org", metavar="HEX|PATH", help="the stream of an organization: org_id, directory or card"),
 ]
-ScopeHandles: TypeAlias = Annotated[bool, typer.Option("--handles", help="that of the handles of --realm")]
+ScopeHandles: TypeAlias = Annotated[bool, typer.Option("--handles", help="the stream of the handles of --realm")]
 
 
 @send_command(app, "create", "veen id create --client ann", "veen id create --client ann --info name=Ann")
 def create(
-    asked: SendOptions,
+    options: SendOptions,
     info: Annotated[
-        list[str] | None, typer.Option("--info", metavar="NAME=TEXT", help="something to say of the principal")
+        list[str] | None, typer.Option("--info", metavar="NAME=TEXT", help="information about the principal")
     ] = None,
 ) -> None:
-    """Begin a principal, or say something else of it.
+    """Create a principal, or change its info.
 
-    The key of its stream is made where there is none. A second record may bring other info; the key it is of, and when
-    it began, stay as they are.
+    Creates the key of its stream if there is none. A later record replaces the info; the principal's key and its
+    creation time stay as they are.
     """
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.core import cbor
-    from veen.overlays.identity import IdentityPrincipal, PrincipalStream
 
-    principal_pk = principals.own_key(asked.client)
-    said = dict(principals.pair_of(one) for one in info or ())
-    event = IdentityPrincipal(principal_pk, principals.now(), cbor.encode(said) if said else None)
-    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+    principal_pk = principals.own_key(options.client)
+    pairs = dict(principals.pair_of(one) for one in info or ())
+    event = IdentityPrincipal(principal_pk, principals.now(), cbor.encode(pairs) if pairs else None)
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), options.stream)
     shown = principals.shown({"principal_pk": principal_pk})
-    send_event.send_checked(asked, overlay, lambda _: event, shown, stream=stream, blind=event, begins=True)
+    send_event.send_checked(options, overlay, lambda _: event, shown, stream=stream, blind=event, begins=True)
 
 
 @read_command(app, "show", "veen id show --client ann", "veen id show --principal ann.card --prove --json")
-def show(asked: ReadOptions, principal: Principal = None) -> None:
-    """Show a principal: when it began, and what is said of it."""
-    from veen.cli.id import principals
-    from veen.cli.kit import output, read_state, render_state
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable, cbor
-    from veen.overlays.identity import PrincipalStream, identity_state, principal_id, views
+def show(options: ReadOptions, principal: Principal = None) -> None:
+    """Show a principal: its creation time and its info."""
 
-    principal_pk = principals.principal_of(principal, asked.client)
-    overlay, stream = principals.folding(PrincipalStream(principal_pk), asked.stream)
+    principal_pk = principals.principal_of(principal, options.client)
+    overlay, stream = principals.folding(PrincipalStream(principal_pk), options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         part = identity_state.principal(principal_pk)
         found = views.principal(reading.states, principal_pk)
         if found is None:
-            raise hinted(Unavailable("nothing is said of this principal"), "veen id create begins one")
+            raise hinted(
+                Unavailable(f"there is no record of principal {principal_pk.hex()}"), "veen id create creates one"
+            )
         info = None if found.info is None else cbor.decode(found.info)
         names = {"principal_pk": principal_pk, "principal_id": principal_id(principal_pk)}
         rows: dict[str, output.Value] = {**names, "created_at": output.moment(found.created_at)}
         data = {**names, "created_at": found.created_at, "info": render_state.plain_json(info)}
         return read_state.StateAnswer(facts={**rows, "info": render_state.plain_cell(info)}, data=data, parts=(part,))
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)
 
 
 @send_command(
@@ -96,7 +104,7 @@ def show(asked: ReadOptions, principal: Principal = None) -> None:
     "veen id revoke --client ann --realm shop --account 64-HEX-DIGITS",
 )
 def revoke(
-    asked: SendOptions,
+    options: SendOptions,
     auth_ref: Annotated[
         str | None, typer.Option("--auth-ref", metavar="HEX", help="a capability, by its auth_ref")
     ] = None,
@@ -104,25 +112,21 @@ def revoke(
     realm: Annotated[
         str | None,
         typer.Option(
-            "--realm", metavar="NAME|HEX", help="where the account is disabled", show_default="wherever it is"
+            "--realm", metavar="NAME|HEX", help="the realm in which the account is disabled", show_default="all realms"
         ),
     ] = None,
-    as_org: Annotated[bool, typer.Option("--as-org", help="as the organization of your own keys")] = False,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why")] = None,
+    as_org: Annotated[bool, typer.Option("--as-org", help="act as the organization of your own keys")] = False,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="the reason")] = None,
 ) -> None:
     """Revoke a capability, an account or an organization.
 
-    With --as-org and neither of the others it is the organization itself. A revocation is for good, and holds from
-    its entry on: applications that read the stream refuse what it names.
+    --as-org without --auth-ref and --account revokes the organization itself. A revocation is permanent and takes
+    effect at its entry: applications that read the stream reject what it names.
     """
-    from plumbing.cli.command import Misuse
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.overlays.identity import IdentityRevocation, OrgStream, PrincipalStream, Scope, org_id
 
-    own = principals.own_key(asked.client)
+    own = principals.own_key(options.client)
     if auth_ref is None and account is None and not as_org:
-        raise Misuse("nothing is named that could be revoked", "give --auth-ref HEX or --account HEX")
+        raise Misuse("missing --auth-ref or --account", "give --auth-ref HEX or --account HEX, or --as-org")
     scope: Scope = OrgStream(org_id(own)) if as_org else PrincipalStream(own)
     named = {
         "revoked_auth_ref": None if auth_ref is None else principals.id_of(auth_ref, "an auth_ref"),
@@ -131,9 +135,9 @@ def revoke(
     }
     by = {"principal_pk": None if as_org else own, "org_id": org_id(own) if as_org else None}
     event = IdentityRevocation(**by, **named, reason=reason, ts=principals.now())
-    overlay, stream = principals.folding(scope, asked.stream)
+    overlay, stream = principals.folding(scope, options.stream)
     send_event.send_checked(
-        asked, overlay, lambda _: event, principals.shown({**by, **named}), stream=stream, blind=event
+        options, overlay, lambda _: event, principals.shown({**by, **named}), stream=stream, blind=event
     )
 
 
@@ -146,13 +150,10 @@ def stream(
     client: ClientDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show which stream a principal, an account, an organization or handles are on.
+    """Show the stream id of a principal, an account, an organization or a realm's handles.
 
-    With --org and --realm it is that of the organization's twin in the realm.
+    With --org and --realm it is the stream of the organization's twin in that realm.
     """
-    import sys
-
-    from veen.cli.kit import output
 
     scope = _scope(principal, realm, org, handles, client)
     if as_json:
@@ -164,35 +165,27 @@ def stream(
 
 @read_command(app, "faults", "veen id faults --client ann", "veen id faults --org company.card --at 100 --json")
 def faults(
-    asked: ReadOptions,
+    options: ReadOptions,
     principal: Principal = None,
     realm: ScopeRealm = None,
     org: ScopeOrg = None,
     handles: ScopeHandles = False,
 ) -> None:
-    """List the entries that changed nothing for id, with their reasons.
+    """List the entries that veen id could not apply, with the reasons.
 
-    They stay in the log, and no command stops at them. A stream of one principal, account or organization says nothing
-    of another; on one that --stream names, several may be kept together.
+    They stay in the log. Every command skips them. Records of others are faults on the own stream of a principal,
+    account or organization; a stream that --stream names may hold several of them.
     """
-    from veen.cli.id import principals
-    from veen.cli.kit import read_state
-    from veen.cli.kit.faults_command import fault_answer
 
-    overlay, stream = principals.folding(_scope(principal, realm, org, handles, asked.client), asked.stream)
-    read_state.show_state(asked, overlay, fault_answer("veen id"), stream=stream)
+    overlay, stream = principals.folding(_scope(principal, realm, org, handles, options.client), options.stream)
+    read_state.show_state(options, overlay, fault_answer("veen id"), stream=stream)
 
 
-def _scope(principal: str | None, realm: str | None, org: str | None, handles: bool, client: Path | None) -> "Scope":
-    """Whose stream the options name."""
-    from plumbing.cli.command import Misuse
-    from veen.cli.id import principals
-    from veen.overlays.identity import CtxStream, HandleStream, OrgStream, PrincipalStream
-
+def _scope(principal: str | None, realm: str | None, org: str | None, handles: bool, client: Path | None) -> Scope:
     realm_id = principals.realm_or_all(realm)
     if handles:
         if realm_id is None:
-            raise Misuse("handles are of a realm", "give --realm NAME")
+            raise Misuse("--handles needs a realm", "give --realm NAME")
         return HandleStream(realm_id)
     if org is not None:
         return OrgStream(principals.org_of(org, client), realm_id)

@@ -1,69 +1,68 @@
-"""`veen id link`: which outside subject an account is, and login by an outside provider."""
+"""`veen id link`: link accounts to subjects of external providers, and log in with their tokens."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from plumbing.cli.command import group
-from veen.cli.id.principals import Account, Realm
+from plumbing.cli.command import Misuse, group
+from veen.cli.id import principals
+from veen.cli.id.principals import Account, IdReading, Realm
+from veen.cli.kit import output, read_state, send_event
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-
-if TYPE_CHECKING:
-    from veen.cli.id.principals import IdReading
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.core import SigningKey
-    from veen.overlays.identity.gateway import Provider
+from veen.client.client import Client
+from veen.core import SigningKey
+from veen.core.hashing import u32be
+from veen.core.hpke import hkdf
+from veen.overlays.identity import IDENTITY, CtxStream, ExternalLink, gateway, identity_state, views
+from veen.overlays.identity.gateway import Provider
+from veen.state.event_sender import EventSender
+from veen.state.state_view import StateView
 
 app = group(
     "link",
-    """Link accounts to subjects of outside providers, and log people in by them.
+    """Link accounts to subjects of external providers, and log people in with their tokens.
 
-    Links say in one place who someone is elsewhere: use them where that is meant.
+    A link reveals who someone is at the provider. Use it only where that is intended.
     """,
 )
 
 OfProvider: TypeAlias = Annotated[
     str, typer.Argument(metavar="PROVIDER", help="the provider, such as google or saml:corp")
 ]
-Subject: TypeAlias = Annotated[str, typer.Argument(metavar="SUBJECT", help="who it is there")]
+Subject: TypeAlias = Annotated[str, typer.Argument(metavar="SUBJECT", help="the account's subject at the provider")]
 
 
 @send_command(app, "add", "veen id link add github ann-42 --realm shop --client ann")
-def add(asked: SendOptions, provider: OfProvider, subject: Subject, realm: Realm) -> None:
-    """Link the account of your own keys in a realm to an outside subject."""
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.overlays.identity import CtxStream, ExternalLink, views
+def add(options: SendOptions, provider: OfProvider, subject: Subject, realm: Realm) -> None:
+    """Link the account of your own keys in a realm to a subject of a provider."""
 
-    scope = CtxStream.of(principals.own_key(asked.client), principals.realm_of(realm))
-    overlay, stream = principals.folding(scope, asked.stream)
+    scope = CtxStream.of(principals.own_key(options.client), principals.realm_of(realm))
+    overlay, stream = principals.folding(scope, options.stream)
 
-    def make(reading: "IdReading | None") -> ExternalLink:
+    def make(reading: IdReading | None) -> ExternalLink:
         found = None if reading is None else views.link(reading.states, scope.realm_id, provider, subject)
         ts = principals.now() if found is None else max(principals.now(), found.ts)
         return ExternalLink(scope.realm_id, scope.ctx_id, None, provider, subject, None, ts)
 
     shown = {"provider": provider, "external_sub": subject, **principals.shown({"ctx_id": scope.ctx_id})}
-    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
+    send_event.send_checked(options, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
 @read_command(
     app, "list", "veen id link list --realm shop --client ann", "veen id link list --realm shop --stream logins"
 )
-def list_(asked: ReadOptions, realm: Realm, account: Account = None) -> None:
-    """List the links of an account, or of all that are kept on --stream."""
-    from veen.cli.id import principals
-    from veen.cli.kit import read_state
-    from veen.cli.kit.sanitize import printable, short
-    from veen.overlays.identity import CtxStream, identity_state, views
+def list_(options: ReadOptions, realm: Realm, account: Account = None) -> None:
+    """List the links of an account, or all links on --stream."""
 
     realm_id = principals.realm_of(realm)
-    ctx_id = principals.account_of(account, realm_id, asked.client)
-    overlay, stream = principals.folding(CtxStream(ctx_id, realm_id), asked.stream)
+    ctx_id = principals.account_of(account, realm_id, options.client)
+    overlay, stream = principals.folding(CtxStream(ctx_id, realm_id), options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         found = [one for one in views.links(dict(reading.states)) if one.realm_id == realm_id]
         rows = [
             (printable(one.provider), printable(one.external_sub), short(target))
@@ -80,42 +79,38 @@ def list_(asked: ReadOptions, realm: Realm, account: Account = None) -> None:
             columns=columns, rows=rows, data={"realm_id": realm_id, "links": data}, parts=proved
         )
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)
 
 
 @send_command(
     app, "login", "veen id link login token.jwt --provider corp.json --realm shop --stream logins --client gate"
 )
 def login(
-    asked: SendOptions,
-    token: Annotated[Path, typer.Argument(metavar="FILE", help="the ID token that the provider gave")],
+    options: SendOptions,
+    token: Annotated[Path, typer.Argument(metavar="FILE", help="the ID token from the provider")],
     provider: Annotated[
         Path,
         typer.Option("--provider", metavar="FILE", help="JSON: name, issuer, audience, keys by kid in hex, mirrored"),
     ],
     realm: Realm,
-    nonce: Annotated[str | None, typer.Option("--nonce", metavar="TEXT", help="the one the token must have")] = None,
+    nonce: Annotated[
+        str | None, typer.Option("--nonce", metavar="TEXT", help="the nonce that the token must have")
+    ] = None,
 ) -> None:
-    """Log in whoever an OpenID Connect token is about.
+    """Log in the subject of an OpenID Connect token.
 
-    Their account is found, or made where there is none. The provider signs with Ed25519. Accounts and links are
-    kept on --stream. The principal of a new account is derived from the gateway's own key, which can act for it
-    until its owner brings one.
+    Finds the account that is linked to the subject, or creates one. The provider must sign with Ed25519. Accounts and
+    links are on --stream. The principal of a new account is derived from the gateway's own key, so the gateway can act
+    for the account until its owner brings a key.
     """
-    from veen.cli.id import principals
-    from veen.cli.kit import output, send_event
-    from veen.client.client import Client
-    from veen.overlays.identity import IDENTITY, gateway
-    from veen.state.event_sender import EventSender
-    from veen.state.state_view import StateView
 
     realm_id, trusted = principals.realm_of(realm), _provider(provider)
     text = token.read_bytes().decode("ascii", errors="replace").strip()
     subject = gateway.validate(trusted, text, now=principals.now(), nonce=nonce)
 
-    async def work(client: Client, name: str) -> "tuple[gateway.Login, list[int]]":
+    async def work(client: Client, name: str) -> tuple[gateway.Login, list[int]]:
         key = _principal_of(client.dir.identity.id_sign, subject.provider, subject.external_sub)
-        async with StateView.of(client, name, IDENTITY, cached=not asked.no_cache) as view:
+        async with StateView.of(client, name, IDENTITY, cached=not options.no_cache) as view:
             channel = EventSender(view)
             async with view.reading() as reading:
                 made = gateway.login(
@@ -123,37 +118,30 @@ def login(
                 )
             return made, [(await channel.send(event)).sent.stream_seq for event in made.events]
 
-    made, entries = send_event.run_at_hub(asked, IDENTITY, work)
+    made, entries = send_event.run_at_hub(options, IDENTITY, work)
     names: dict[str, output.Value] = {
         "ctx_id": made.ctx_id,
         "provider": subject.provider,
         "external_sub": subject.external_sub,
     }
-    output.facts({**names, "entries": len(entries)}, asked.as_json, {**names, "entries": entries})
+    output.facts({**names, "entries": len(entries)}, options.as_json, {**names, "entries": entries})
 
 
-def _principal_of(gateway_key: "SigningKey", provider: str, subject: str) -> "SigningKey":
-    """The same for the same subject, so that nothing but the gateway's own key has to be kept."""
-    from veen.core import SigningKey
-    from veen.core.hashing import u32be
-    from veen.core.hpke import hkdf
+def _principal_of(gateway_key: SigningKey, provider: str, subject: str) -> SigningKey:
+    """Derive the principal of a subject. It is deterministic, so the gateway stores no key but its own."""
 
     named = provider.encode()
     info = b"veen/gateway-principal" + u32be(len(named)) + named + subject.encode()
     return SigningKey(hkdf(gateway_key.seed, salt=b"", info=info, length=32))
 
 
-def _provider(path: Path) -> "Provider":
-    from plumbing.cli.command import Misuse
-    from veen.cli.id import principals
-    from veen.overlays.identity.gateway import Provider
-
+def _provider(path: Path) -> Provider:
     try:
         found = json.loads(path.read_text("utf-8"))
         keys = {str(kid): principals.id_of(str(key), "a key") for kid, key in dict(found["keys"]).items()}
-        said = (str(found["name"]), str(found["issuer"]), str(found["audience"]))
-        return Provider(*said, keys, tuple(map(str, found.get("mirrored", ()))))
+        names = (str(found["name"]), str(found["issuer"]), str(found["audience"]))
+        return Provider(*names, keys, tuple(map(str, found.get("mirrored", ()))))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Misuse(
-            f"{path} does not describe a provider: {error!r}", "veen id link login --help says what it holds"
+            f"{path} is not a provider file: {error!r}", "veen id link login --help lists its fields"
         ) from None

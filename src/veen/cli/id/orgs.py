@@ -1,76 +1,71 @@
 """`veen id org`: organizations."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from plumbing.cli.command import group
-from veen.cli.id.principals import Org, ScopedTo
+from veen.cli.id import principals
+from veen.cli.id.principals import IdReading, Org, ScopedTo
+from veen.cli.kit import output, read_state, render_state, send_event
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-
-if TYPE_CHECKING:
-    from veen.cli.id.principals import IdReading
-    from veen.cli.kit.read_state import StateAnswer
+from veen.core import Unavailable, cbor
+from veen.overlays.identity import OrgProfile, identity_state, views
 
 app = group(
     "org",
-    """Begin and show organizations.
+    """Create and show organizations.
 
-    An organization is the long-term key of a client directory. With --scoped it has a twin in one realm, on a stream of
-    its own, and the groups and roles of that realm are the twin's.
+    An organization is the long-term key of a client directory. With --scoped it has a twin in one realm with its own
+    stream, groups and roles.
     """,
 )
 
 
 @send_command(app, "create", "veen id org create --client company --name Company")
 def create(
-    asked: SendOptions,
-    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="what the organization is called")] = None,
+    options: SendOptions,
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="the display name")] = None,
     metadata: Annotated[
-        list[str] | None, typer.Option("--meta", metavar="NAME=TEXT", help="something to say of the organization")
+        list[str] | None, typer.Option("--meta", metavar="NAME=TEXT", help="information about the organization")
     ] = None,
     scoped: ScopedTo = None,
 ) -> None:
-    """Begin the organization of your own keys, or give it another profile.
+    """Create the organization of your own keys, or replace its profile.
 
-    The key of its stream is made where there is none.
+    Creates the key of its stream if there is none.
     """
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.core import cbor
-    from veen.overlays.identity import OrgProfile, views
 
-    scope = principals.org_scope(None, scoped, asked.client)
-    said = dict(principals.pair_of(one) for one in metadata or ())
-    overlay, stream = principals.folding(scope, asked.stream)
+    scope = principals.org_scope(None, scoped, options.client)
+    pairs = dict(principals.pair_of(one) for one in metadata or ())
+    overlay, stream = principals.folding(scope, options.stream)
 
-    def make(reading: "IdReading | None") -> OrgProfile:
+    def make(reading: IdReading | None) -> OrgProfile:
         found, now = None if reading is None else views.org_profile(reading.states, scope.own_id), principals.now()
         times = (now, now) if found is None else (found.created_at, max(now, found.updated_at))
-        return OrgProfile(scope.own_id, name, cbor.encode(said) if said else None, *times)
+        return OrgProfile(scope.own_id, name, cbor.encode(pairs) if pairs else None, *times)
 
     shown = principals.shown({"org_id": scope.own_id, "realm_id": scope.realm_id})
-    send_event.send_checked(asked, overlay, make, shown, stream=stream, blind=make(None), begins=True)
+    send_event.send_checked(options, overlay, make, shown, stream=stream, blind=make(None), begins=True)
 
 
 @read_command(app, "show", "veen id org show --client company", "veen id org show --org company.card --prove")
-def show(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
-    """Show an organization: what it is called, and whether it is revoked."""
-    from veen.cli.id import principals
-    from veen.cli.kit import output, read_state, render_state
-    from veen.cli.kit.exit_status import hinted
-    from veen.cli.kit.sanitize import printable
-    from veen.core import Unavailable, cbor
-    from veen.overlays.identity import identity_state, views
+def show(options: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
+    """Show an organization: its profile, and whether it is revoked."""
 
-    scope = principals.org_scope(org, scoped, asked.client)
-    overlay, stream = principals.folding(scope, asked.stream)
+    scope = principals.org_scope(org, scoped, options.client)
+    overlay, stream = principals.folding(scope, options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         states, org_id = reading.states, scope.own_id
         found, revoked = views.org_profile(states, org_id), views.org_revocation(states, org_id, scope.realm_id)
         if found is None:
-            raise hinted(Unavailable("nothing is said of this organization"), "veen id org create begins one")
+            raise hinted(
+                Unavailable(f"there is no record of organization {org_id.hex()}"), "veen id org create creates one"
+            )
         metadata = None if found.metadata is None else cbor.decode(found.metadata)
         facts: dict[str, output.Value] = {
             "org_id": org_id,
@@ -89,7 +84,9 @@ def show(asked: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None:
             "updated_at": found.updated_at,
             "revoked_at": None if revoked is None else revoked.ts,
         }
-        gone = [part for one in {scope.realm_id, None} if (part := identity_state.revoked_org(org_id, one)) in states]
-        return read_state.StateAnswer(facts=facts, data=data, parts=(identity_state.org(org_id), *gone))
+        revocations = [
+            part for one in {scope.realm_id, None} if (part := identity_state.revoked_org(org_id, one)) in states
+        ]
+        return read_state.StateAnswer(facts=facts, data=data, parts=(identity_state.org(org_id), *revocations))
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)

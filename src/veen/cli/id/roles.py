@@ -1,22 +1,23 @@
-"""`veen id role`: what accounts and groups may do, as an organization says it."""
+"""`veen id role`: roles that an organization grants to accounts and groups."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from plumbing.cli.command import group
-from veen.cli.id.principals import InRealm, Org, ScopedTo
+from plumbing.cli.command import Misuse, group
+from veen.cli.id import principals
+from veen.cli.id.principals import IdReading, InRealm, Org, ScopedTo
+from veen.cli.kit import read_state, send_event
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-
-if TYPE_CHECKING:
-    from veen.cli.id.principals import IdReading
-    from veen.cli.kit.read_state import StateAnswer
+from veen.overlays.identity import RoleBinding, RoleRevoke, group_id, identity_state, views
 
 app = group(
     "role",
-    """Give roles of an organization to accounts and groups, and take them back.
+    """Grant roles of an organization to accounts and groups, and revoke them.
 
-    Roles add up: an account has its own and those of its groups. A role of one realm holds there alone.
+    An account has its own roles and those of its groups. A role of one realm is valid only there.
     """,
 )
 
@@ -31,7 +32,7 @@ ToGroups: TypeAlias = Annotated[
 
 @send_command(app, "grant", "veen id role grant admin --group staff --client company")
 def grant(
-    asked: SendOptions,
+    options: SendOptions,
     role: Role,
     account: ToAccounts = None,
     group_name: ToGroups = None,
@@ -39,13 +40,13 @@ def grant(
     org: Org = None,
     scoped: ScopedTo = None,
 ) -> None:
-    """Give a role to accounts or groups."""
-    _bind(asked, role, tuple(account or ()), tuple(group_name or ()), (realm, org, scoped), grants=True)
+    """Grant a role to accounts or groups."""
+    _bind(options, role, tuple(account or ()), tuple(group_name or ()), (realm, org, scoped), grants=True)
 
 
 @send_command(app, "revoke", "veen id role revoke admin --group staff --client company")
 def revoke(
-    asked: SendOptions,
+    options: SendOptions,
     role: Role,
     account: ToAccounts = None,
     group_name: ToGroups = None,
@@ -53,31 +54,27 @@ def revoke(
     org: Org = None,
     scoped: ScopedTo = None,
 ) -> None:
-    """Take a role back from accounts or groups that were given it."""
-    _bind(asked, role, tuple(account or ()), tuple(group_name or ()), (realm, org, scoped), grants=False)
+    """Revoke a role of accounts or groups."""
+    _bind(options, role, tuple(account or ()), tuple(group_name or ()), (realm, org, scoped), grants=False)
 
 
 @read_command(
     app, "list", "veen id role list 64-HEX-DIGITS --org company.card", "veen id role list 64-HEX-DIGITS --json"
 )
 def list_(
-    asked: ReadOptions,
+    options: ReadOptions,
     account: Annotated[str, typer.Argument(metavar="CTX_ID", help="the account, by its ctx_id")],
     realm: InRealm = None,
     org: Org = None,
     scoped: ScopedTo = None,
 ) -> None:
-    """List the roles of an account: its own, and those of the groups it is in."""
-    from veen.cli.id import principals
-    from veen.cli.kit import read_state
-    from veen.cli.kit.sanitize import printable
-    from veen.overlays.identity import identity_state, views
+    """List the roles of an account: its own and those of its groups."""
 
-    scope = principals.org_scope(org, scoped, asked.client)
+    scope = principals.org_scope(org, scoped, options.client)
     ctx_id, realm_id = principals.id_of(account, "a ctx_id"), principals.realm_or_all(realm) or scope.realm_id
-    overlay, stream = principals.folding(scope, asked.stream)
+    overlay, stream = principals.folding(scope, options.stream)
 
-    def look(reading: "IdReading") -> "StateAnswer":
+    def look(reading: IdReading) -> StateAnswer:
         states, org_id = reading.states, scope.own_id
         found, groups = sorted(views.roles(states, org_id, ctx_id, realm_id)), views.groups_of(states, org_id, ctx_id)
         proved = [identity_state.groups_of(org_id, ctx_id)]
@@ -86,14 +83,14 @@ def list_(
             proved += (identity_state.roles_of_group(org_id, group_id, one) for group_id in groups)
         data = {"org_id": org_id, "ctx_id": ctx_id, "realm_id": realm_id, "roles": found, "groups": groups}
         rows = [(printable(role),) for role in found]
-        there = tuple(part for part in proved if part in states)
-        return read_state.StateAnswer(columns=("role",), rows=rows, data=data, parts=there)
+        present = tuple(part for part in proved if part in states)
+        return read_state.StateAnswer(columns=("role",), rows=rows, data=data, parts=present)
 
-    read_state.show_state(asked, overlay, look, stream=stream)
+    read_state.show_state(options, overlay, look, stream=stream)
 
 
 def _bind(
-    asked: SendOptions,
+    options: SendOptions,
     role: str,
     accounts: tuple[str, ...],
     groups: tuple[str, ...],
@@ -101,20 +98,15 @@ def _bind(
     *,
     grants: bool,
 ) -> None:
-    from plumbing.cli.command import Misuse
-    from veen.cli.id import principals
-    from veen.cli.kit import send_event
-    from veen.overlays.identity import RoleBinding, RoleRevoke, group_id
-
     if not accounts and not groups:
-        raise Misuse("a role is for someone", "give --account HEX or --group NAME")
+        raise Misuse("missing --account or --group", "give --account HEX or --group NAME")
     realm, org, scoped = where
-    scope = principals.org_scope(org, scoped, asked.client)
+    scope = principals.org_scope(org, scoped, options.client)
     realm_id = principals.realm_or_all(realm) or scope.realm_id
     to_ctx = principals.ids_of(accounts, "a ctx_id") or None
     to_group = tuple(group_id(scope.own_id, one) for one in groups) or None
     kind = RoleBinding if grants else RoleRevoke
     event = kind(scope.own_id, realm_id, role, to_ctx, to_group, principals.now())
-    overlay, stream = principals.folding(scope, asked.stream)
+    overlay, stream = principals.folding(scope, options.stream)
     shown = {"role": role, **principals.shown({"org_id": scope.own_id, "realm_id": realm_id})}
-    send_event.send_checked(asked, overlay, lambda _: event, shown, stream=stream, blind=event)
+    send_event.send_checked(options, overlay, lambda _: event, shown, stream=stream, blind=event)

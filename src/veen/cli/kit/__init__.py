@@ -1,1 +1,1 @@
-"""What the commands share: options, sessions with a hub, state, values and output."""
+"""Shared by all commands: options, hub sessions, state, argument parsers and output."""

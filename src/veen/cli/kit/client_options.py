@@ -1,4 +1,4 @@
-"""Options of the commands that act for a client, and what they come to together."""
+"""Options of commands that act as a client, and `HubOptions`, which groups them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +17,19 @@ PassphraseFile: TypeAlias = Annotated[
         "--passphrase-file",
         metavar="FILE",
         envvar="VEEN_PASSPHRASE_FILE",
-        help="where the keystore's passphrase is; else VEEN_PASSPHRASE, else it is asked for",
+        help="file with the keystore's passphrase; else VEEN_PASSPHRASE, else a prompt",
     ),
 ]
 NoPassphrase: TypeAlias = Annotated[
-    bool, typer.Option("--no-passphrase", help="leave the keys unencrypted: whoever reads the file has them")
+    bool, typer.Option("--no-passphrase", help="store the keys unencrypted: anyone who can read the file can use them")
 ]
 HubPin: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--pin",
         metavar="HEX|PATH",
-        help="whom to believe at first contact: the hub's id, a key's fingerprint, cert: and a certificate's, or the "
-        "hub's data directory, identity file or certificate",
+        help="the hub to accept at first contact: its id, a key fingerprint, cert: and a certificate fingerprint, or "
+        "the hub's data directory, identity file or certificate",
     ),
 ]
 ReaderPin: TypeAlias = Annotated[
@@ -37,31 +37,31 @@ ReaderPin: TypeAlias = Annotated[
     typer.Option(
         "--reader",
         metavar="HEX|FILE",
-        help="whose reading it must be: the stream's public_key, or a file that veen stream-key export made",
+        help="the stream's reader key: its public_key, or a file from veen stream-key export",
     ),
 ]
 TrustEmbedded: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--trust-embedded", help="without --pin: take the hub id from the file, although anyone could have made it"
+        "--trust-embedded", help="instead of --pin: take the hub id from the file, although anyone could have made it"
     ),
 ]
 TrustOnFirstUse: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--trust-on-first-use",
-        help="at first contact believe whichever hub answers, unchecked, and hold it to that from then on",
+        help="at first contact accept the hub that answers, unchecked, and require the same hub from then on",
     ),
 ]
 Epoch: TypeAlias = Annotated[
-    int | None, typer.Option("--epoch", metavar="N", min=0, help="in which epoch", show_default="the hub's present one")
+    int | None, typer.Option("--epoch", metavar="N", min=0, help="the epoch", show_default="the hub's current one")
 ]
-OutFile: TypeAlias = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write its bytes there as well")]
+OutFile: TypeAlias = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="also write its bytes to FILE")]
 
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """Options of a command that talks to a hub: to which, as whom, and why it is believed."""
+    """Options of a command that contacts a hub: its address, its pin, and the client directory to use."""
 
     hub: HubUrl = None
     client: ClientDir = None
@@ -71,7 +71,6 @@ class HubOptions:
     as_json: JsonOption = False
 
     def call(self) -> "HubCall":
-        """What they say together."""
         from veen.cli.kit.open_session import HubCall
 
         return HubCall(self.hub, self.client, self.passphrase_file, self.pin, self.first_use)

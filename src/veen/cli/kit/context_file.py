@@ -1,4 +1,4 @@
-"""The file of contexts: named sets of defaults, in the user's configuration folder."""
+"""The contexts file: named sets of default options, in the user's configuration directory."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from veen.core import Malformed, Unavailable
 from veen.storage.durable import PRIVATE_FILE, Disk
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_ADD = "veen context add NAME --hub URL keeps one"
+_ADD_HINT = "veen context add NAME --hub URL"
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What daily use need not say again."""
+    """Default values of command options."""
 
     hub: str | None = None
     client: str | None = None
@@ -28,21 +28,21 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All of them, and which is in use."""
+    """All contexts and the name of the current one."""
 
     contexts: dict[str, Context]
     current: str | None = None
 
     def get(self, name: str) -> Context:
         if name not in self.contexts:
-            known = ", ".join(self.contexts) or "none yet"
-            raise Misuse(f"there is no context {name!r}", f"there are: {known}")
+            known = ", ".join(self.contexts) or "none"
+            raise Misuse(f"there is no context {name!r}", f"known contexts: {known}")
         return self.contexts[name]
 
     def with_one(self, name: str, context: Context) -> "Contexts":
-        """The first one is in use from then on."""
+        """Add a context. The first one becomes the current one."""
         if not _NAME.fullmatch(name):
-            raise Misuse(f"{name!r} cannot name a context", "use letters, digits, dots, dashes and underscores")
+            raise Misuse(f"{name!r} is not a valid context name", "use letters, digits, dots, dashes and underscores")
         return Contexts({**self.contexts, name: context}, self.current or name)
 
     def without(self, name: str) -> "Contexts":
@@ -56,42 +56,47 @@ class Contexts:
 
 
 def path() -> Path:
-    """Where it is, by the XDG rules."""
+    """Return the path of the file: `$XDG_CONFIG_HOME`, else `~/.config`."""
     home = os.environ.get("XDG_CONFIG_HOME", "")
     base = Path(home) if os.path.isabs(home) else Path.home() / ".config"
     return base / "veen" / "contexts.json"
 
 
 def load() -> Contexts:
-    """None at all where there is no file."""
+    """Read the file; no contexts if it does not exist."""
     where = path()
     try:
         return _read(json.loads(where.read_bytes()))
     except FileNotFoundError:
         return Contexts({})
     except OSError as error:
-        raise hinted(Unavailable(f"{where} cannot be read: {error.strerror}"), "contexts are kept there") from None
+        raise hinted(
+            Unavailable(f"{where} cannot be read: {error.strerror}"),
+            "this file stores the contexts; check its permissions",
+        ) from None
     except ValueError as error:
-        raise hinted(Malformed(str(where), f"not a file of contexts: {error}"), f"remove it, then {_ADD}") from None
+        raise hinted(
+            Malformed(str(where), f"not a contexts file: {error}"), f"remove it, then run {_ADD_HINT}"
+        ) from None
 
 
 def save(contexts: Contexts) -> None:
-    """Entirely or not at all, for the user alone."""
+    """Write the file atomically, readable by the user only."""
     where, disk = path(), Disk()
-    kept = {name: _given(context) for name, context in contexts.contexts.items()}
-    text = json.dumps({"current": contexts.current, "contexts": kept}, indent=2) + "\n"
+    stored = {name: _set_fields(context) for name, context in contexts.contexts.items()}
+    text = json.dumps({"current": contexts.current, "contexts": stored}, indent=2) + "\n"
     disk.make_folder(where.parent)
     disk.write_file(where, text.encode(), PRIVATE_FILE)
     disk.sync_folder(where.parent)
 
 
 def used_name(contexts: Contexts) -> str | None:
-    """Which is in use, by VEEN_CONTEXT or by the last `veen context use`; it need not be there."""
+    """Return VEEN_CONTEXT, else the name from the last `veen context use`. A context of this name may not exist."""
     return os.environ.get("VEEN_CONTEXT") or contexts.current
 
 
 def selected() -> Context:
-    """The context in use, which is empty where none is."""
+    """Return the current context, or an empty one."""
     contexts = load()
     name = used_name(contexts)
     return Context() if name is None else contexts.get(name)
@@ -102,8 +107,8 @@ def need_hub(given: str | None) -> str:
 
 
 def need_client(given: Path | None) -> Path:
-    kept = selected().client if given is None else None
-    return Path(_need(None if given is None else str(given), kept, "--client DIR", "VEEN_CLIENT"))
+    default = selected().client if given is None else None
+    return Path(_need(None if given is None else str(given), default, "--client DIR", "VEEN_CLIENT"))
 
 
 def need_stream(given: str | None) -> str:
@@ -111,26 +116,26 @@ def need_stream(given: str | None) -> str:
 
 
 def cap_of(given: Path | None) -> Path | None:
-    """The capability to show, if any."""
-    kept = selected().cap if given is None else None
-    return given if given is not None else Path(kept) if kept else None
+    """Return the capability file, if one is given or in the context."""
+    default = selected().cap if given is None else None
+    return given if given is not None else Path(default) if default else None
 
 
-def _need(given: str | None, kept: str | None, option: str, variable: str | None) -> str:
-    found = given or kept
+def _need(given: str | None, default: str | None, option: str, variable: str | None) -> str:
+    found = given or default
     if not found:
-        others = f", set {variable}, or keep it in a context" if variable else ", or keep it in a context"
-        raise Misuse(f"{option} is needed", f"give {option}{others}: {_ADD}")
+        others = f", set {variable}, or store it in a context" if variable else ", or store it in a context"
+        raise Misuse(f"missing {option}", f"give {option}{others}: {_ADD_HINT}")
     return found
 
 
-def _given(context: Context) -> dict[str, str]:
+def _set_fields(context: Context) -> dict[str, str]:
     return {name: value for name, value in asdict(context).items() if value is not None}
 
 
 def _read(found: Any) -> Contexts:
     if not isinstance(found, dict) or set(found) != {"current", "contexts"}:
-        raise ValueError("it must have current and contexts")
+        raise ValueError("its fields must be current and contexts")
     contexts, current = found["contexts"], found["current"]
     if not isinstance(contexts, dict):
         raise ValueError("contexts is not an object")
@@ -142,5 +147,5 @@ def _read(found: Any) -> Contexts:
             raise ValueError(f"{name} has a field that is not text")
         read[name] = Context(**fields)
     if current is not None and current not in read:
-        raise ValueError(f"current is {current!r}, which is not there")
+        raise ValueError(f"current is {current!r}, but there is no such context")
     return Contexts(read, current)

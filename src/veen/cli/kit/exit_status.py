@@ -1,6 +1,6 @@
-"""What a failed command says and the status it ends with: tables over the error tree, total by a test.
+"""Exit statuses and hints of failed commands: tables over the error tree. A test proves that they cover it.
 
-An error's own notes are its hints. Where it has none, its class has one.
+An error's own notes are its hints. An error without notes gets the hint of its class.
 """
 
 import errno
@@ -15,46 +15,46 @@ from veen.storage.journal import JournalBroken
 
 E = TypeVar("E", bound=VeenError)
 
-# Status, and what it means. 2 is the shells' own for misuse, 70 the system's for what must not happen.
+# Status and meaning. 2 is the shells' status for misuse, 70 the EX_SOFTWARE of sysexits.h.
 STATUS: dict[type[Exception], tuple[int, str]] = {
-    typer.TyperException: (2, "the command was not given as it must be"),
-    Malformed: (3, "bytes are not the object they claim to be; never worth a retry"),
-    Unverified: (4, "a signature, hash or proof does not hold, or nobody named the signer; never worth a retry"),
-    Refused: (5, "the hub refused, and said why"),
-    Unavailable: (6, "a disk or a peer did not answer, or is not in the state that this needs; may work later"),
+    typer.TyperException: (2, "the command line is wrong"),
+    Malformed: (3, "bytes are not the object they should be; do not retry"),
+    Unverified: (4, "a signature, hash or proof is invalid, or no signer was named; do not retry"),
+    Refused: (5, "the hub rejected the request, with a code"),
+    Unavailable: (6, "a disk or a peer did not answer, or is not in the required state; may work later"),
     OSError: (6, "the system refused a file or a socket"),
-    JournalBroken: (70, "the hub's disk broke its word; the hub ended at once"),
+    JournalBroken: (70, "the hub's disk failed; the hub stopped at once"),
 }
-# What a check of a data directory found; not errors of the command.
+# Results of checking a data directory; the command itself did not fail.
 REPAIRABLE_STATUS, DAMAGED_STATUS = 7, 8
-# The log holds, and a secret key that a hub needs is not there.
+# The log is intact, but a secret key that the hub needs is missing.
 KEYLESS_STATUS = 12
-# A measurement missed what was promised.
+# A measurement missed its target.
 MISSED_STATUS = 9
-# A hub failed a check of `veen selftest`, or two of a bridge do not agree; evidence shows a hub contradicting itself.
+# FAILED: a check of `veen selftest` failed, or the two sides of a bridge differ. CONTRADICTED: evidence proves that a
+# hub contradicted itself.
 FAILED_STATUS, CONTRADICTED_STATUS = 10, 11
 # An operation violates a rule of its profile.
 VIOLATED_STATUS = 13
 
-LISTEN_HINT = "--listen HOST:PORT names another place, and port 0, as in 127.0.0.1:0, any that is free"
-_CHECK_PATH = "check that the path is right and that you may use it"
-# What the system says of a path that was given, behind an error that names the file.
-_OF_PATHS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-# As a hub says it of its own data.
-_DAMAGED = "stored data of the hub is damaged"
-_DAMAGED_HUB = "whoever runs the hub finds out more with veen fsck DIR, while it is stopped"
+LISTEN_HINT = "--listen HOST:PORT names another address; port 0, as in 127.0.0.1:0, takes any free port"
+_CHECK_PATH = "check the path and its permissions"
+# Causes of an `Unavailable` that mean a wrong path on the command line.
+_PATH_ERRORS = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_DAMAGED = "stored data of the hub is damaged"  # part of a hub's own message
+_DAMAGED_HINT = "the hub's operator can stop the hub and run veen fsck DIR to locate the damage"
 
 HINTS: dict[type[Exception], str] = {
-    Malformed: "it is damaged, or another kind of thing than belongs there",
+    Malformed: "it is damaged, or a different kind of file or message",
     Unverified: "do not rely on it",
     Unavailable: "nothing was decided; the same command may work later",
     OSError: _CHECK_PATH,
-    JournalBroken: "the disk cannot be trusted any more; check it, then start again",
+    JournalBroken: "the disk is not reliable; check it before you start the hub again",
 }
 
 
 def report_error(error: Exception) -> int | None:
-    """Say what is wrong, on standard error, and return the exit status; None where the mistake is ours."""
+    """Report an error with hints on standard error and return its exit status; None for a bug of ours."""
     kind = kind_of(error)
     if kind is None:
         return None
@@ -63,62 +63,62 @@ def report_error(error: Exception) -> int | None:
 
 
 def kind_of(error: Exception) -> type[Exception] | None:
-    """The row of the table that an error falls under: its nearest ancestor there."""
+    """Return the nearest base class of an error that `STATUS` lists."""
     return next((kind for kind in type(error).__mro__ if kind in STATUS), None)
 
 
 def hints(error: Exception, kind: type[Exception]) -> list[str]:
-    own = [*getattr(error, "__notes__", ()), *_kept(error)]
+    own = [*getattr(error, "__notes__", ()), *_evidence_hints(error)]
     if isinstance(error, Refused) and not (own and _is_unknown(error)):
         code = error.code if error.detail_enum is None else f"{error.code}/{error.detail_enum}"
-        advised = _DAMAGED_HUB if _DAMAGED in error.message else advice(error)
-        return [*own, advised, f"veen explain {code} says more"]
+        advised = _DAMAGED_HINT if _DAMAGED in error.message else advice(error)
+        return [*own, advised, f"veen explain {code} describes this error"]
     if own:
         return own
     if isinstance(error, typer.TyperException):
         return [program.usage_hint("veen", error)]
     if _is_about_listening(error):
         return [LISTEN_HINT]
-    if kind is Unavailable and isinstance(error.__context__, _OF_PATHS):
+    if kind is Unavailable and isinstance(error.__context__, _PATH_ERRORS):
         return [_CHECK_PATH]
     if kind is Unavailable and _DAMAGED in str(error):
-        return [_DAMAGED_HUB]
+        return [_DAMAGED_HINT]
     return [HINTS[kind]]
 
 
-def _kept(error: Exception) -> list[str]:
-    """Which file keeps what a hub signed, where a client saved any."""
+def _evidence_hints(error: Exception) -> list[str]:
+    """Name the file in which the client saved a hub's contradicting statements."""
     file, hub_id = getattr(error, "evidence", None), getattr(error, "hub_id", None)
     if not isinstance(error, Unverified) or file is None or hub_id is None:
         return []
     if getattr(error, "proven", False):
         verify = f"veen evidence verify {file} --pin {hub_id.hex()}"
-        return ["do not rely on the hub, and keep the evidence", f"{verify} shows it, to anyone"]
-    return [f"do not rely on it; {file} keeps what the hub signed, which does not prove it to others yet"]
+        return ["do not rely on the hub, and keep the evidence", f"{verify} proves it to others"]
+    return [f"do not rely on it; {file} contains what the hub signed, which is not yet a proof for others"]
 
 
 def _is_about_listening(error: Exception) -> bool:
-    """Whether a port cannot be had: in the words of our servers, or as the system and its library say it."""
+    """Return whether a server could not bind its address: as our servers, the system or asyncio report it."""
     if isinstance(error, OSError):
         return error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL) or "attempting to bind" in str(error)
     return str(error).startswith("cannot listen")
 
 
 def _is_unknown(error: Refused) -> bool:
-    """Whether no hub says no in these words: then `veen explain` knows nothing of it."""
+    """Return whether `veen explain` has no text for this code."""
     return error.detail_enum not in BY_DETAIL and error.code not in API_MEANING
 
 
 def advice(error: Refused) -> str:
-    """What to do about a refusal, from the table of its code."""
+    """Return the advice for an error code."""
     row = BY_DETAIL.get(error.detail_enum or "")
     if row is not None:
         return row.advice
-    return API_MEANING[error.code][1] if error.code in API_MEANING else "ask whoever runs the hub"
+    return API_MEANING[error.code][1] if error.code in API_MEANING else "ask the hub's operator"
 
 
 def hinted(error: E, *hints: str) -> E:
-    """The error with these hints."""
+    """Add hints to an error and return it."""
     for hint in hints:
         error.add_note(hint)
     return error

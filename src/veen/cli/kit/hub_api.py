@@ -1,7 +1,7 @@
-"""A hub over HTTP, as the operator's commands ask it: status, probes, metrics, checkpoints.
+"""HTTP client of the operator's commands: status, probes, metrics, checkpoints.
 
-Whatever goes wrong is one of the project's errors: no answer is `Unavailable`, an answer that no hub gives is
-`Malformed`, and what the hub refuses is `Refused` as the hub said it.
+Errors: `Unavailable` if there is no response, `Malformed` if the response is not that of a hub, and `Refused` with the
+hub's code if the hub rejects the request.
 """
 
 import ssl
@@ -21,8 +21,8 @@ from veen.core.cbor import Wire
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse
 
 W = TypeVar("W", bound=Wire)
-_TIMEOUT_S = 10.0  # for one whole exchange
-_MOST_BYTES = 1 << 24
+_TIMEOUT_S = 10.0  # for a request and its whole response
+_MAX_RESPONSE_BYTES = 1 << 24
 _CBOR = "application/cbor"
 
 
@@ -34,15 +34,15 @@ class _Answer:
 
 
 class Readiness(NamedTuple):
-    """What a hub's /readyz says."""
+    """The response of a hub's /readyz."""
 
     ready: bool
-    reason: str  # why it does not accept; empty where it does
-    bad_states: tuple[str, ...]  # also those in which it accepts
+    reason: str  # why the hub does not accept messages; empty if it does
+    bad_states: tuple[str, ...]  # including those in which it still accepts messages
 
 
 class HubApi:
-    """One hub. `local` is of this machine: no proxy leads to it, and its own `cert`, if it has one, is trusted."""
+    """One hub. A `local` hub runs on this machine: proxies are bypassed, and its own `cert`, if given, is trusted."""
 
     def __init__(
         self, url: str, cert: Path | None = None, *, local: bool = False, timeout_s: float = _TIMEOUT_S
@@ -63,17 +63,17 @@ class HubApi:
         """GET /tooling/status."""
         found = self._json(self._ask("GET", "/tooling/status"))
         if not {"hub_id", "hub_pk", "identity", "labels", "entries"} <= found.keys():
-            raise self._no_hub("its status lacks what a hub says of itself")
+            raise self._no_hub("fields are missing from its status")
         return found
 
     def identity(self) -> HubIdentity:
-        """The hub's keys as it tells them, chained to its `hub_id`. Nothing says yet that it is the hub you mean."""
+        """Return the hub's identity record, its chain verified. The caller must still compare its `hub_id` to a pin."""
         record = wire_json.decode(HubIdentity, strict_json.encode(self.status()["identity"]))
         record.verify_chain()
         return record
 
     def readiness(self) -> Readiness:
-        """Whether it accepts, and what is wrong with it."""
+        """Ask whether the hub accepts messages, and for its bad states."""
         self._checked(self._ask("GET", "/healthz"))
         answer = self._ask("GET", "/readyz")
         if answer.status not in (200, 503):
@@ -87,12 +87,12 @@ class HubApi:
         return self._checked(self._ask("GET", "/metrics")).body.decode(errors="replace")
 
     def post(self, path: str, request: Wire, expected: type[W]) -> W:
-        """One request of the data plane, in CBOR."""
+        """Send one data-plane request in CBOR."""
         answer = self._checked(self._ask("POST", path, request.encode(), {"content-type": _CBOR}))
         return expected.decode(answer.body)
 
     def size(self, label: bytes) -> int:
-        """How many entries a label has. The data plane does not say, so places are tried: O(log n) questions."""
+        """Return the number of entries of a label by binary search over receipts: the data plane has no such query."""
         low, high = 0, 1
         while self._has(label, high):
             low, high = high, 2 * high
@@ -113,7 +113,7 @@ class HubApi:
     def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> "_Answer":
         try:
             found, content = self._http(
-                method, path, limit_s=self._timeout_s, most=_MOST_BYTES, content=body, headers=headers
+                method, path, limit_s=self._timeout_s, most=_MAX_RESPONSE_BYTES, content=body, headers=headers
             )
             return _Answer(found.status_code, found.headers.get("content-type", ""), content)
         except TimedOut as error:
@@ -121,11 +121,11 @@ class HubApi:
         except httpx.TransportError as error:
             raise hinted(
                 Unavailable(f"no hub answers at {self.url}: {lowered(reason_of(error))}"),
-                "check the address, and that the hub runs: veen hub status --data-dir DIR",
+                "check the address, and whether the hub runs: veen hub status --data-dir DIR",
             ) from None
 
     def _checked(self, answer: "_Answer") -> "_Answer":
-        """The answer, if it is not a refusal."""
+        """Return a successful response. Raises `Refused` with the hub's error otherwise."""
         if 200 <= answer.status < 300:
             return answer
         try:
@@ -143,11 +143,11 @@ class HubApi:
         except Malformed:
             found = None
         if not isinstance(found, dict):
-            raise self._no_hub("its answer is not JSON")
+            raise self._no_hub("its response is not a JSON object")
         return found
 
     def _no_hub(self, why: str) -> Malformed:
-        return hinted(Malformed(self.url, f"it does not answer as a hub does: {why}"), "check the address")
+        return hinted(Malformed(self.url, f"the response is not that of a hub: {why}"), "check the address")
 
 
 def _trust(cert: Path | None) -> ssl.SSLContext | bool:
@@ -155,5 +155,5 @@ def _trust(cert: Path | None) -> ssl.SSLContext | bool:
         return True
     context = ssl.create_default_context()
     context.load_verify_locations(cert)
-    context.check_hostname = False  # its name need not be that of the loopback address it is asked at
+    context.check_hostname = False  # the certificate need not name the loopback address
     return context

@@ -1,4 +1,4 @@
-"""Identity cards as commands find them: in a client directory, or in a file that someone sent."""
+"""Identity cards, stream key files and passphrases, as commands read them."""
 
 import getpass
 import os
@@ -13,7 +13,7 @@ from veen.core import DhKey, Malformed, Unavailable, Unverified
 
 
 def read_card(path: Path) -> Card:
-    """A card whose signatures hold. A client directory has its own, which takes no passphrase to read."""
+    """Read a card, or the card of a client directory, and verify its signatures. No passphrase is needed."""
     file = path / CARD if path.is_dir() else path
     try:
         data = durable.read_file(file, MAX_CARD_BYTES)
@@ -32,12 +32,12 @@ def read_card(path: Path) -> Card:
 _ASK_AGAIN = "ask its owner for card.cbor of the client directory"
 
 
-_MOST_BYTES = 1 << 16
+_MAX_KEY_FILE_BYTES = 1 << 16
 
 
 def read_stream_key(file: Path) -> ReaderKey | StreamKey:
-    """The key in such a file, whichever half it is."""
-    data = durable.read_file(file, _MOST_BYTES)
+    """Read a stream key file: a secret key (`ReaderKey`) or a public one (`StreamKey`)."""
+    data = durable.read_file(file, _MAX_KEY_FILE_BYTES)
     try:
         return ReaderKey.decode(data)
     except Malformed:
@@ -45,66 +45,63 @@ def read_stream_key(file: Path) -> ReaderKey | StreamKey:
     try:
         return StreamKey.decode(data)
     except Malformed as error:
-        hint = "veen stream-key export makes such a file"
-        raise hinted(Malformed(str(file), f"not the key of a stream: {error.reason}"), hint) from None
+        hint = "veen stream-key export writes such a file"
+        raise hinted(Malformed(str(file), f"not a stream key file: {error.reason}"), hint) from None
 
 
 def public_half(key: ReaderKey | StreamKey) -> StreamKey:
-    """What may be shown of it."""
+    """Return the public half of a stream key."""
     return StreamKey(key.name, DhKey(key.secret).public_key) if isinstance(key, ReaderKey) else key
 
 
 PASSPHRASE_VARIABLE = "VEEN_PASSPHRASE"
-_OTHERWISE = f"give --passphrase-file FILE, or set {PASSPHRASE_VARIABLE}"
+_PASSPHRASE_HINT = f"give --passphrase-file FILE, or set {PASSPHRASE_VARIABLE}"
 
 
 def passphrase_for_new(file: Path | None, none: bool, what: str) -> bytes | None:
-    """The passphrase of a keystore that is to be made; None where it is to have none."""
+    """Return the passphrase for a new keystore, or None if it stays unencrypted."""
     if none and file is not None:
         raise Misuse("--no-passphrase and --passphrase-file contradict each other", "give one of them")
     if none:
         return None
-    return _given(file) or _chosen(what)
+    return _from_options(file) or _prompt_twice(what)
 
 
 def passphrase_for_existing(file: Path | None, what: str) -> bytes:
-    """The passphrase that a keystore has."""
-    return _given(file) or _asked(f"passphrase of {what}: ")
+    """Return the passphrase of an existing keystore."""
+    return _from_options(file) or _prompt(f"passphrase of {what}: ")
 
 
-def _given(file: Path | None) -> bytes | None:
+def _from_options(file: Path | None) -> bytes | None:
     if file is not None:
-        return _of_file(file)
+        return _from_file(file)
     return os.environb.get(PASSPHRASE_VARIABLE.encode()) or None
 
 
-def _of_file(file: Path) -> bytes:
-    """Its first line, which is all it has: an editor's newline at the end is no part of it."""
-    from veen.client.durable import read_file
-    from veen.core import Unavailable
-
+def _from_file(file: Path) -> bytes:
+    """Read a file of one line. The newline that an editor adds is not part of the passphrase."""
     try:
-        found = read_file(file, _MOST_BYTES).removesuffix(b"\n").removesuffix(b"\r")
+        found = durable.read_file(file, _MAX_KEY_FILE_BYTES).removesuffix(b"\n").removesuffix(b"\r")
     except Unavailable as error:
-        raise Misuse(f"the passphrase cannot be read: {error}", _OTHERWISE) from None
+        raise Misuse(f"the passphrase cannot be read: {error}", _PASSPHRASE_HINT) from None
     if not found or b"\n" in found:
-        raise Misuse(f"{file} must hold one line, the passphrase", "write it there without anything else")
+        raise Misuse(f"{file} must contain one line, the passphrase", "remove everything else from the file")
     return found
 
 
-def _chosen(what: str) -> bytes:
-    """Asked for twice: one that was mistyped opens nothing, ever."""
-    first = _asked(f"new passphrase for {what}: ")
+def _prompt_twice(what: str) -> bytes:
+    """Prompt twice: a mistyped passphrase would make the keystore unusable."""
+    first = _prompt(f"new passphrase for {what}: ")
     if not first:
-        raise Misuse("an empty passphrase guards nothing", "choose one, or say --no-passphrase")
-    if _asked("the same again: ") != first:
-        raise Misuse("the two are not the same", "nothing was made; start again")
+        raise Misuse("the passphrase is empty", "choose one, or give --no-passphrase")
+    if _prompt("repeat the passphrase: ") != first:
+        raise Misuse("passphrases do not match", "nothing was created; start again")
     return first
 
 
-def _asked(question: str) -> bytes:
+def _prompt(question: str) -> bytes:
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
-        raise Misuse("a passphrase is needed, and there is no terminal to ask for it", _OTHERWISE) from None
+        raise Misuse("a passphrase is needed, but there is no terminal for a prompt", _PASSPHRASE_HINT) from None
     return getpass.getpass(question).encode()

@@ -1,4 +1,4 @@
-"""Who calls which hub: a client directory opened, the hub met and believed for a reason."""
+"""Open a client directory, contact a hub, check its pin, and run the command's work with the client."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -20,47 +20,47 @@ from veen.core import Unavailable
 
 T = TypeVar("T")
 
-# Who mistyped an address should hear so at once; a hub that answered a moment ago is worth waiting for.
-FIRST_CONTACT_PATIENCE, PATIENCE = RetryPolicy(attempts=3), RetryPolicy()
-ANNOUNCE_WAIT_AFTER_S = 5.0  # after which it is said whom the command waits for
-_ANOTHER_HUB = (
-    "another hub answers at this address now; if you know that it should, --pin HEX|PATH names that one, and it is the "
-    "one believed there from then on"
+# A mistyped address should fail at once. Once the hub has answered, retry for longer.
+FIRST_CONTACT_RETRY_POLICY, RETRY_POLICY = RetryPolicy(attempts=3), RetryPolicy()
+ANNOUNCE_WAIT_AFTER_S = 5.0
+_ANOTHER_HUB_HINT = (
+    "another hub answers at this address now; if that is intended, --pin HEX|PATH names the new hub, which is then "
+    "expected at this address"
 )
-_START_OVER = (
-    "once you know why, veen verify --stream NAME --start-over goes on with what this hub shows now; a hub that was "
-    "restored from a backup needs it too"
+_START_OVER_HINT = (
+    "once you know why, veen verify --stream NAME --start-over continues with what this hub shows now; it is also "
+    "needed after a hub was restored from a backup"
 )
-_FIRST_USE = "--trust-on-first-use believes whichever hub answers, this once, and holds it to that from then on"
+_FIRST_USE_HINT = "--trust-on-first-use accepts the hub that answers now, and requires the same hub from then on"
 
 
 @contextmanager
 def open_client_dir(given: Path | None, passphrase_file: Path | None) -> Iterator[ClientDir]:
-    """The client directory of an option, else of the context."""
+    """Open the client directory of the option, else of the context."""
     path = context_file.need_client(given)
     try:
         secret = key_files.passphrase_for_existing(passphrase_file, str(path)) if ClientDir.is_encrypted(path) else None
     except Unavailable as error:
-        raise hinted(error, f"veen keygen --out {path} makes one, where there is none") from None
+        raise hinted(error, f"veen keygen --out {path} creates a client directory") from None
     try:
         folder = ClientDir.open(path, secret)
     except WrongPassphrase as error:
-        raise hinted(error, "try again: without it nobody opens this keystore") from None
+        raise hinted(error, "try again: the keystore cannot be opened without its passphrase") from None
     with folder:
         yield folder
 
 
 @dataclass(frozen=True, slots=True)
 class HubCall:
-    """What the options of a command say about who talks to which hub."""
+    """The client directory, the hub and the pin that the options of a command name."""
 
     hub: str | None
     client: Path | None
     passphrase_file: Path | None
     pin: str | None = None
     first_use: bool = False
-    timeout_s: float | None = None  # for each answer, which is asked for once then
-    allow_caught: bool = False  # a hub that contradicted itself is warned about, and not refused
+    timeout_s: float | None = None  # for each response; if given, requests are not retried
+    allow_caught: bool = False  # warn about a hub that contradicted itself instead of failing
 
     def url(self) -> str:
         try:
@@ -69,7 +69,7 @@ class HubCall:
             raise Misuse(str(error), "give --hub URL") from None
 
     def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Open the client, meet the hub, do the work."""
+        """Open the client directory, contact the hub, and run the work."""
         url = self.url()
         with open_client_dir(self.client, self.passphrase_file) as folder:
             return self.run_with(folder, url, work)
@@ -81,15 +81,15 @@ class HubCall:
                 url,
                 folder,
                 pin=pin,
-                retry_policy=self._retry_policy(FIRST_CONTACT_PATIENCE),
+                retry_policy=self._retry_policy(FIRST_CONTACT_RETRY_POLICY),
                 allow_caught=self.allow_caught,
             )
             return asyncio.run(self._work(client, pin, work))
         except Contradiction as error:
             if error.proven or error.lie not in (Lie.WRONG_KEY, Lie.SIGNATURE):
-                hinted(error, _START_OVER)
+                hinted(error, _START_OVER_HINT)
             elif error.lie is Lie.WRONG_KEY and not error.statements and self.pin is None:
-                hinted(error, _ANOTHER_HUB)
+                hinted(error, _ANOTHER_HUB_HINT)
             raise
 
     def _retry_policy(self, usual: RetryPolicy) -> RetryPolicy:
@@ -99,7 +99,7 @@ class HubCall:
 
     def _advised(self, error: Unavailable) -> Unavailable:
         if self.timeout_s is not None and isinstance(error, TimedOut):
-            hinted(error, "a slow hub or network needs a longer --timeout")
+            hinted(error, "if the hub or the network is slow, give a longer --timeout")
         return error
 
     async def _work(self, client: Client, pin: Pin | None, work: Callable[[Client], Awaitable[T]]) -> T:
@@ -110,32 +110,33 @@ class HubCall:
             except Unavailable as error:
                 hint = f"check the address, and that the hub runs: veen hub status --hub {client.url}"
                 raise hinted(self._advised(error), hint) from None
-            client.session.link.retry_policy = self._retry_policy(PATIENCE)
+            client.session.link.retry_policy = self._retry_policy(RETRY_POLICY)
             if pin is FIRST_USE:
-                output.remark(f"trusting hub {client.hub_id.hex()} from now on: it is the one that answered")
+                output.remark(f"accepted hub {client.hub_id.hex()} on first use; only this hub is accepted from now on")
             warn_of_contradictions(client.session.contradictions())
             return await work(client)
 
     def _pin(self, folder: ClientDir, url: str) -> Pin | None:
-        """What to hold the hub to; None where that is what is known of it."""
+        """Return the pin for this contact, or None if the client directory already has a record of the hub."""
         if self.pin is not None and self.first_use:
             raise Misuse("--pin and --trust-on-first-use contradict each other", "give one of them")
         if self.pin is not None:
             return pinning.for_hub(self.pin, url)
         if folder.state.hub_of(url) is not None:
-            return None  # first use is over, whoever answers now
+            return None
         if self.first_use:
             return FIRST_USE
         unknown = Misuse(
-            f"nothing is known yet of the hub at {url}", f"--pin HEX|PATH names the one you mean: {pinning.PIN_SOURCES}"
+            f"this is the first contact with the hub at {url}, and no --pin is given",
+            f"give --pin HEX|PATH: {pinning.PIN_SOURCES}",
         )
-        unknown.add_note(_FIRST_USE)
+        unknown.add_note(_FIRST_USE_HINT)
         raise unknown
 
 
 @contextmanager
 def announce_wait(url: str) -> Iterator[None]:
-    """Say so where an answer is long in coming. Needs a running loop."""
+    """Write a remark if the hub takes longer than `ANNOUNCE_WAIT_AFTER_S`. Needs a running event loop."""
     remark = asyncio.get_running_loop().call_later(ANNOUNCE_WAIT_AFTER_S, output.remark, f"waiting for {url}")
     try:
         yield
@@ -144,13 +145,13 @@ def announce_wait(url: str) -> Iterator[None]:
 
 
 def known_hub(folder: ClientDir, url: str) -> HubRecord:
-    """The record of a hub that this client has met, without meeting it again."""
+    """Return the stored record of a hub, without contacting it."""
     hub_id = folder.state.hub_of(url)
     kept = folder.state.hub(hub_id) if hub_id else None
     if kept is None:
         raise hinted(
-            Unavailable(f"nothing is known here of the hub at {url}"),
-            "any command that asks it, like veen checkpoint, makes it known",
+            Unavailable(f"the client directory has no record of the hub at {url}"),
+            "run a command that contacts it first, such as veen checkpoint",
         )
     assert hub_id is not None
     warn_of_contradictions(folder.state.caught(hub_id))
@@ -158,6 +159,5 @@ def known_hub(folder: ClientDir, url: str) -> HubRecord:
 
 
 def warn_of_contradictions(caught: Sequence[Caught]) -> None:
-    """A hub that contradicted itself is not dealt with in silence."""
     for one in caught:
         output.remark(f"warning: {one}")

@@ -1,4 +1,4 @@
-"""Results as both commands show them, and remarks in the name of `veen`."""
+"""The output functions of `plumbing.cli.result_output`, and remarks prefixed with `veen:`."""
 
 from plumbing.cli import result_output
 from plumbing.cli.result_output import (
@@ -40,5 +40,5 @@ __all__ = [
 
 
 def remark(text: str) -> None:
-    """A word beside the result."""
+    """Write a remark to standard error."""
     result_output.remark("veen", text)

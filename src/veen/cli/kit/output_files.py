@@ -1,4 +1,7 @@
-"""Files that commands write: new ones only, so that nothing is lost to a slip of the hand."""
+"""Files that commands write, and files of receipts, checkpoints and proofs that they read.
+
+Commands only create files. They never overwrite one, so a mistyped name destroys nothing.
+"""
 
 import os
 from pathlib import Path
@@ -15,45 +18,48 @@ PUBLIC_MODE, SECRET_MODE = 0o644, 0o600
 
 
 def write_new(path: Path, data: bytes, mode: int = PUBLIC_MODE) -> None:
-    """A file that was not there before. What is written is no part of any promise, so it is not synced."""
+    """Create a file. It is not synced: no guarantee depends on it, and the command can be repeated."""
     check_local(path)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
-        raise Misuse(f"{path} is there already", "name another file, or move that one away") from None
+        raise Misuse(f"{path} already exists", "name another file, or move it away") from None
     with open(fd, "wb") as file:
         file.write(data)
 
 
 def check_new(path: Path) -> None:
-    """Refuse before the work what `write_new` would refuse after it."""
+    """Fail before the work starts if `write_new` would fail after it."""
     check_local(path)
     if path.exists() or path.is_symlink():
-        raise Misuse(f"{path} is there already", "name another file, or move that one away")
+        raise Misuse(f"{path} already exists", "name another file, or move it away")
 
 
 Statement: TypeAlias = Receipt | Checkpoint | MmrProof
-_MOST_BYTES = 1 << 24
+_MAX_FILE_BYTES = 1 << 24
 _KINDS: tuple[type[Statement], ...] = (Receipt, Checkpoint, MmrProof)
 
 
 def read_statements(path: Path) -> list[Statement]:
-    """All that a file holds. Raises `Malformed` where any of it is something else."""
-    data = durable.read_file(path, _MOST_BYTES)
+    """Read a file of statements. Raises `Malformed` if it is empty or contains anything else."""
+    data = durable.read_file(path, _MAX_FILE_BYTES)
     found: list[Statement] = []
     pos = 0
     while pos < len(data):
-        one, pos = _one(data, pos, path)
+        one, pos = _read_one(data, pos, path)
         found.append(one)
     if not found:
-        raise hinted(Malformed(str(path), "it is empty"), _MADE_BY)
+        raise hinted(Malformed(str(path), "the file is empty"), _MADE_BY)
     return found
 
 
-_MADE_BY = "veen receipt, proof and checkpoint make such files with --out; what veen evidence made, it verifies"
+_MADE_BY = (
+    "veen receipt, veen proof and veen checkpoint write such files with --out; for files of veen evidence, use veen "
+    "evidence verify"
+)
 
 
-def _one(data: bytes, pos: int, path: Path) -> tuple[Statement, int]:
+def _read_one(data: bytes, pos: int, path: Path) -> tuple[Statement, int]:
     for kind in _KINDS:
         late = DeferredFaults()
         try:

@@ -1,4 +1,4 @@
-"""Whom to believe, as people say it."""
+"""Pins: the options --pin, --reader and --trust-embedded, which name the signer or reader key to expect."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +12,13 @@ from veen.core import Malformed, Unverified, VeenError
 from veen.core.hpke import KEY_BYTES
 
 PIN_SOURCES = (
-    "veen hub key, where the hub runs, shows its hub_id; a copy of its hub-identity.json and hub-identity.sig, side by "
-    "side, will do, too"
+    "veen hub key on the hub's machine shows the hub_id; a copy of hub-identity.json with hub-identity.sig beside it "
+    "also works"
 )
 
 
 def parse(text: str) -> Pin:
-    """What --pin names."""
+    """Parse --pin."""
     try:
         return Pin.parse(text)
     except Malformed as error:
@@ -28,38 +28,38 @@ def parse(text: str) -> Pin:
 
 
 def for_hub(text: str, url: str) -> Pin:
-    """What --pin names, for the hub at an address: a certificate is shown over https only."""
+    """Parse --pin for the hub at `url`. A certificate pin needs https."""
     found = parse(text)
     if found.certificate is not None and not url.startswith("https://"):
-        raise Misuse(f"--pin {text} is a certificate, and {url} is not https", "pin the hub's id, or give an https URL")
+        raise Misuse(f"--pin {text} is a certificate, but {url} is not https", "pin the hub's id, or give an https URL")
     return found
 
 
 def pinned_key(text: str | None) -> bytes | None:
-    """A hub's id or a key's fingerprint, from what --pin names: what can be held against a hub's own word."""
+    """Return the hub id or key fingerprint of --pin, to verify hub signatures with."""
     if text is None:
         return None
     found = parse(text)
     if found.certificate is not None:
-        raise Misuse("a certificate says nothing of what a hub signed", "pin the hub's id or a key's fingerprint")
+        raise Misuse("a certificate cannot verify what a hub signed", "pin the hub's id or a key's fingerprint")
     return found.key if found.record is None else found.record.hub_id
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """The signer that a file must be from: named by the caller or, with --trust-embedded, taken from the file.
+    """The expected signer of a file: named by the caller or, with --trust-embedded, taken from the file.
 
-    A file that carries its signer's key proves nothing while nobody names that key: anyone can make a key and sign.
+    A file that contains its signer's key proves nothing by itself: anyone can make a key and sign with it.
     """
 
     key: bytes | None
     embedded: bool
     role: str
-    identifier: str  # what the file says of the signer
-    option: str  # how the caller names the signer
+    identifier: str  # what the file contains of the signer, such as "the hub id"
+    option: str  # the option that names the signer
 
     def verdict(self, held: str, tone: Tone = Tone.GOOD) -> Marked:
-        """The verdict on a file in which all signatures and proofs hold; `held` is the verdict for a named signer."""
+        """Return the verdict on a file whose signatures and proofs all verify; `held` is that for a named signer."""
         if self.key is not None:
             return Marked(held, tone)
         if self.embedded:
@@ -68,22 +68,24 @@ class Signer:
         return Marked(f"unverified: no {self.role} was named", Tone.BAD)
 
     def check_named(self, file: Path) -> None:
-        """Raise `Unverified` if there is no signer to hold the file against."""
+        """Raise `Unverified` if no signer is named."""
         if self.key is None and not self.embedded:
-            hint = f"--trust-embedded takes {self.identifier} from the file, which anyone could have made"
+            hint = f"--trust-embedded takes {self.identifier} from the file, although anyone could have made it"
             named = f"{self.option} names the {self.role} that must have signed it"
-            raise hinted(Unverified(str(file), f"no {self.role} was named, and anyone could have made it"), named, hint)
+            raise hinted(
+                Unverified(str(file), f"no {self.role} was named, so anyone could have made the file"), named, hint
+            )
 
 
 def hub_signer(pin: str | None, trust_embedded: bool) -> Signer:
-    """The hub that a file must be from, as --pin and --trust-embedded give it."""
+    """Return the expected hub from --pin and --trust-embedded."""
     if pin is not None and trust_embedded:
         raise Misuse("--pin and --trust-embedded contradict each other", "give one of them")
     return Signer(pinned_key(pin), trust_embedded, "hub", "the hub id", "--pin HUB_ID")
 
 
 def reader_key(text: str | None) -> bytes | None:
-    """A stream's public key, from what --reader names."""
+    """Return a stream's public key from --reader: hex digits or a stream key file."""
     if text is None:
         return None
     try:
@@ -94,6 +96,6 @@ def reader_key(text: str | None) -> bytes | None:
         return key
     file = Path(text)
     if not file.is_file():
-        hint = "veen stream-key show NAME, where it is read, shows its public_key; a file from export will do, too"
-        raise Misuse(f"--reader {text}: neither 64 hex digits nor a file", hint)
+        hint = "veen stream-key show NAME prints a reader's public_key; a file from veen stream-key export also works"
+        raise Misuse(f"--reader {text} is neither 64 hex digits nor a file", hint)
     return key_files.public_half(key_files.read_stream_key(file)).public_key

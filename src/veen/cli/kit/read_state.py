@@ -1,4 +1,4 @@
-"""State that a command tells of: from a hub or a data directory, at any place, with what proves it."""
+"""Read state for a command: from a hub or a data directory, at any place, with evidence if requested."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -26,14 +26,14 @@ S = TypeVar("S")
 M = TypeVar("M")
 T = TypeVar("T")
 
-_OF_A_LOG = ("chunk", "entry", "journal", "log")  # what is malformed where a data directory is damaged
+_LOG_PARTS = ("chunk", "entry", "journal", "log")  # `Malformed.what` of errors that mean a damaged data directory
 
 
 @dataclass(frozen=True, slots=True)
 class StateAnswer:
-    """What a command found: `facts` or a table for people, `data` for JSON, and the parts that it follows from.
+    """The result of a command: `facts` or a table for people, `data` for JSON, and the parts it was computed from.
 
-    `text`, where it is given, is all that is shown without JSON: what a script wants to take as it is.
+    `text`, if given, is the only output without --json, for scripts that use the value as it is.
     """
 
     facts: Mapping[str, output.Value] = field(default_factory=dict)
@@ -41,16 +41,14 @@ class StateAnswer:
     rows: Sequence[Sequence[output.Value]] = ()
     data: Mapping[str, object] = field(default_factory=dict)
     parts: tuple[bytes, ...] = ()
-    steps: tuple[FoldStep, ...] | None = (
-        None  # what the answer shows, where that is more than what its parts follow from
-    )
+    steps: tuple[FoldStep, ...] | None = None  # entries to prove, if the answer shows more than `parts` depend on
     text: str | None = None
     remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StateBasis:
-    """The log that an answer is of, and the evidence for it where that was asked for."""
+    """The log that an answer was computed from, and the evidence for the answer if requested."""
 
     hub_id: bytes
     stream: str
@@ -61,78 +59,84 @@ class StateBasis:
 
 
 def show_state(
-    asked: ReadOptions,
+    options: ReadOptions,
     overlay: Overlay[S, M],
     look: Callable[[StateAt[S, M]], StateAnswer],
     *,
     stream: str | None = None,
 ) -> None:
-    """Look at the state that the options name, and show what was found. `stream` is the one where none is named."""
+    """Read the state that the options name and show what `look` returns. `stream` is the default stream."""
     from veen.cli.kit import render_state
 
-    if asked.out is not None:
-        output_files.check_new(asked.out)
+    if options.out is not None:
+        output_files.check_new(options.out)
 
-    async def ask(view: StateView[S, M], name: str) -> tuple[StateAnswer, StateBasis]:
-        async with view.reading(parse_place(asked.at, view)) as reading:
+    async def read(view: StateView[S, M], name: str) -> tuple[StateAnswer, StateBasis]:
+        async with view.reading(parse_place(options.at, view)) as reading:
             found = look(reading)
-            return found, await basis_of(asked, view, reading, name, found)
+            return found, await basis_of(options, view, reading, name, found)
 
-    found, basis = with_view(asked, overlay, ask, stream=stream)
-    render_state.show_answer(found, basis, asked)
+    found, basis = with_view(options, overlay, read, stream=stream)
+    render_state.show_answer(found, basis, options)
 
 
 async def basis_of(
-    asked: ReadOptions, view: StateView[S, M], reading: StateAt[S, M], name: str, found: StateAnswer
+    options: ReadOptions, view: StateView[S, M], reading: StateAt[S, M], name: str, found: StateAnswer
 ) -> StateBasis:
-    """What an answer is of, with the evidence for it where the options ask for that."""
+    """Return the log that an answer was computed from, with evidence if the options request it."""
     hub_id, at = view.source.known.identity.hub_id, reading.at
     root = (await view.source.receipt(view.stream_id, at)).mmr_root if at.stream_seq else None
-    if not asked.prove and asked.out is None:
+    if not options.prove and options.out is None:
         return StateBasis(hub_id, name, at, root)
     if not found.parts:
-        raise Misuse("this answer follows from the whole log", "veen snapshot make writes a file that binds it to that")
+        raise Misuse(
+            "this answer depends on the whole log, so single entries do not prove it",
+            "veen snapshot make writes a file that binds the state to the log",
+        )
     made = await prove(view, reading, *found.parts, steps=found.steps)
     return StateBasis(hub_id, name, at, root, reading.state_hash(*found.parts), made)
 
 
 def with_view(
-    asked: ReadOptions | FollowOptions,
+    options: ReadOptions | FollowOptions,
     overlay: Overlay[S, M],
     work: Callable[[StateView[S, M], str], Awaitable[T]],
     *,
     stream: str | None = None,
 ) -> T:
-    """Do something with the view that the options name: of a hub, or of a data directory."""
-    name = stream if asked.stream is None and stream is not None else context_file.need_stream(asked.stream)
-    data_dir = asked.data_dir if isinstance(asked, ReadOptions) else None
-    call = asked.call()
+    """Run `work` with a view of the hub or data directory that the options name."""
+    name = stream if options.stream is None and stream is not None else context_file.need_stream(options.stream)
+    data_dir = options.data_dir if isinstance(options, ReadOptions) else None
+    call = options.call()
     url = call.url() if data_dir is None else ""
-    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder, cache_hints(name, overlay.CLASS):
+    with (
+        open_session.open_client_dir(options.client, options.passphrase_file) as folder,
+        cache_hints(name, overlay.CLASS),
+    ):
         need_reader_key(folder, name)
         if data_dir is None:
 
-            async def met(client: Client) -> T:
-                async with StateView.of(client, name, overlay, cached=not asked.no_cache) as view:
+            async def run(client: Client) -> T:
+                async with StateView.of(client, name, overlay, cached=not options.no_cache) as view:
                     return await work(view, name)
 
-            return call.run_with(folder, url, met)
+            return call.run_with(folder, url, run)
 
         async def read(source: DirectorySource) -> T:
-            async with StateView(source, name, overlay, cached=not asked.no_cache) as view:
+            async with StateView(source, name, overlay, cached=not options.no_cache) as view:
                 return await work(view, name)
 
         with data_dir_hints(data_dir):
-            return asyncio.run(read(DirectorySource(data_dir, folder, pinning.pinned_key(asked.pin))))
+            return asyncio.run(read(DirectorySource(data_dir, folder, pinning.pinned_key(options.pin))))
 
 
 def parse_place(text: str | None, view: StateView[S, M]) -> At | None:
-    """What --at names; without an epoch, that of the hub's present one."""
+    """Parse --at. Without an epoch it is a place in the hub's current epoch."""
     if text is None:
         return None
     epoch, _, seq = text.rpartition(":")
     if not all(part.isascii() and part.isdigit() and len(part) < 20 for part in ((epoch, seq) if epoch else (seq,))):
-        raise Misuse(f"--at {text} names no entry", "give --at SEQ, or --at EPOCH:SEQ")
+        raise Misuse(f"--at {text} is not a place in the log", "give --at SEQ, or --at EPOCH:SEQ")
     return At(int(epoch) if epoch else view.present_epoch(), int(seq))
 
 
@@ -140,41 +144,43 @@ def need_reader_key(folder: ClientDir, stream: str) -> None:
     keys, stream_id = folder.stream_keys, naming.stream_id(stream)
     if keys.secret(stream_id) is None:
         error = hinted(
-            Unavailable(f"there is no reader key of stream {stream!r} here: its state cannot be told"),
-            f"veen stream-key import FILE takes in the one that readers of {stream} have",
+            Unavailable(
+                f"the client directory has no reader key of stream {stream!r}, so its entries cannot be opened"
+            ),
+            f"veen stream-key import FILE adds the key that readers of {stream} exported",
         )
         if keys.public(stream_id) is None:
-            hinted(error, f"veen stream-key create {stream} makes it, where nobody has one yet")
+            hinted(error, f"veen stream-key create {stream} creates it, if the stream is new")
         raise error
 
 
 @contextmanager
 def data_dir_hints(data_dir: Path) -> Iterator[None]:
-    """What to do about a data directory that is none, or is damaged."""
+    """Add hints to errors about a path that is not a data directory, or a damaged one."""
     try:
         yield
     except Unavailable as error:
         if not Folders(data_dir).identity.exists():
-            hinted(error, f"{data_dir} is no data directory of a hub, and no copy of one: check the path")
+            hinted(error, f"{data_dir} is neither a hub's data directory nor a copy of one: check the path")
         raise
     except Malformed as error:
-        if error.what in _OF_A_LOG:
-            hinted(error, f"the log is damaged: veen fsck {data_dir} tells where, while no hub runs on it")
+        if error.what in _LOG_PARTS:
+            hinted(error, f"the log is damaged: stop the hub, then veen fsck {data_dir} locates the damage")
         raise
 
 
 @contextmanager
 def cache_hints(stream: str, overlay_class: str) -> Iterator[None]:
-    """What to do about what is kept, where it does not go with the log or cannot be used."""
+    """Add hints to errors about the state cache: it contradicts the log, is damaged, or cannot be used."""
     try:
         yield
     except (Malformed, Unverified) as error:
         if error.what == "cache":
             if isinstance(error, Unverified):
-                hinted(error, "the log is not the one that was read before, and that is worth looking into")
-            hinted(error, f"veen fold --overlay {overlay_class} --stream {stream} --forget drops what was kept of it")
+                hinted(error, "the hub now shows a different log than before; find out why before you go on")
+            hinted(error, f"veen fold --overlay {overlay_class} --stream {stream} --forget deletes the cached state")
         raise
     except Unavailable as error:
         if str(error).startswith("the cache"):
-            hinted(error, "--no-cache does without")
+            hinted(error, "--no-cache reads the stream without the cache")
         raise

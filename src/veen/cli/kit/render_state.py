@@ -1,36 +1,33 @@
-"""Answers over state as they are shown: to people, to a pipe, or as JSON, with what they follow from."""
+"""Print answers about state to a terminal, a pipe or as JSON, with the log and evidence they are based on."""
 
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from veen.cli.kit import output, output_files, read_state, sanitize
 from veen.cli.kit.read_state import StateAnswer, StateBasis
 from veen.cli.kit.sanitize import line_of, printable, short, text_of
 from veen.cli.kit.state_options import FollowOptions, StateOptions
-from veen.core import cbor
+from veen.client.evidence import Evidence
+from veen.core import Receipt, cbor
 from veen.overlays import AnyOverlay, At, EventFault, FoldStep, Overlay
 from veen.state.state_view import StateView, shown
 from veen.state.watch import WatchedEntry, watch
 
-if TYPE_CHECKING:
-    from veen.client.evidence import Evidence
-    from veen.core import Receipt
 
-
-def show_answer(found: StateAnswer, basis: StateBasis, asked: StateOptions) -> None:
-    """Show an answer, and write its evidence where that was asked for."""
-    if basis.evidence is not None and asked.out is not None:
-        output_files.write_new(asked.out, basis.evidence.encode())
-    if asked.as_json:
-        output.document({**found.data, **_basis_data(basis, asked)})
+def show_answer(found: StateAnswer, basis: StateBasis, options: StateOptions) -> None:
+    """Print an answer, and write its evidence to --out."""
+    if basis.evidence is not None and options.out is not None:
+        output_files.write_new(options.out, basis.evidence.encode())
+    if options.as_json:
+        output.document({**found.data, **_basis_data(basis, options)})
     else:
         _show(found)
         if basis.evidence is not None:
-            _show_evidence(basis, basis.evidence, asked)
+            _show_evidence(basis, basis.evidence, options)
     for remark in found.remarks:
         output.remark(remark)
 
@@ -45,7 +42,7 @@ def _show(found: StateAnswer) -> None:
         output.table(found.columns, found.rows, False)
 
 
-def _basis_data(basis: StateBasis, asked: StateOptions) -> dict[str, object]:
+def _basis_data(basis: StateBasis, options: StateOptions) -> dict[str, object]:
     data: dict[str, object] = {
         "stream": basis.stream,
         "hub_id": basis.hub_id,
@@ -66,23 +63,23 @@ def _basis_data(basis: StateBasis, asked: StateOptions) -> dict[str, object]:
                 }
                 for receipt in _receipts(made)
             ],
-            **({"bytes": made.encode()} if asked.out is None else {"file": str(asked.out)}),
+            **({"bytes": made.encode()} if options.out is None else {"file": str(options.out)}),
         }
     return data
 
 
-def _show_evidence(basis: StateBasis, made: "Evidence", asked: StateOptions) -> None:
+def _show_evidence(basis: StateBasis, made: Evidence, options: StateOptions) -> None:
     if sys.stdout.isatty():
         sys.stdout.write("\n")
-    file = {"evidence": str(asked.out)} if asked.out else {}
+    file = {"evidence": str(options.out)} if options.out else {}
     rows = {"state_hash": basis.state_hash, "log of": shown(basis.at), "mmr_root": basis.mmr_root, **file}
     output.facts(rows, False)
     listed = [("entry", one.stream_seq, output.moment(one.hub_ts), short(one.leaf_hash)) for one in _receipts(made)]
     output.table(("what", "entry", "hub_ts", "msg_id"), listed, False)
 
 
-def _receipts(made: "Evidence") -> "list[Receipt]":
-    """The receipts of the entries that are shown."""
+def _receipts(made: Evidence) -> list[Receipt]:
+    """Return the receipts of the exhibited entries."""
     leaves = {one.msg.leaf_hash() for one in made.exhibits}
     return [receipt for receipt in made.receipts if receipt.leaf_hash in leaves]
 
@@ -92,7 +89,7 @@ def place_data(at: At) -> dict[str, int]:
 
 
 def step_data(step: FoldStep) -> dict[str, object]:
-    """Where a step is, and whose: what every history has."""
+    """Return the place, time, client and id of a step's entry, for JSON."""
     entry = step.entry
     return {**place_data(entry.at), "hub_ts": entry.hub_ts, "client_id": entry.client_id, "msg_id": entry.msg_id}
 
@@ -112,17 +109,17 @@ def fault_data(faults: Iterable[EventFault]) -> list[dict[str, object]]:
 
 
 def part_name(part: bytes) -> output.Value:
-    """A part as people tell it: by its text where it has one, else in hex."""
+    """Return the name of a part: its text if it is text, else hex."""
     return line_of(part) if text_of(part) is not None else short(part)
 
 
 def part_data(kind: AnyOverlay, part: bytes, state: Any) -> dict[str, object]:
-    """A part of any overlay's state, for JSON."""
+    """Return a part of any overlay's state for JSON."""
     return {"part": part, "state": plain_json(kind.plain(part, state))}
 
 
 def plain_line(kind: AnyOverlay, part: bytes, state: Any) -> str:
-    """The same on one line: names and values."""
+    """Return a part of any overlay's state as NAME=VALUE on one line."""
     plain = kind.plain(part, state).items()
     shown_of = {name: _word(plain_cell(value)) for name, value in plain if value is not None and value != part}
     return " ".join(f"{name}={word}" for name, word in shown_of.items())
@@ -133,12 +130,12 @@ def _word(cell: output.Value) -> str:
 
 
 def key_data(key: bytes) -> dict[str, object]:
-    """A key for JSON: its bytes, and its text where it has one."""
+    """Return a key for JSON: its bytes, and its text or None."""
     return {"key": key, "key_text": text_of(key)}
 
 
 def plain_json(value: cbor.Value) -> object:
-    """A plain value for JSON: bytes as hex, by `output.document`."""
+    """Return a plain value for JSON. `output.document` writes the bytes in it as hex."""
     if isinstance(value, Mapping):
         return {str(key): plain_json(one) for key, one in value.items()}
     if isinstance(value, tuple | list):
@@ -147,7 +144,7 @@ def plain_json(value: cbor.Value) -> object:
 
 
 def plain_cell(value: cbor.Value) -> output.Value:
-    """A plain value in one cell."""
+    """Return a plain value for one table cell."""
     if isinstance(value, bytes):
         return part_name(value)
     if value is None or isinstance(value, bool | int):
@@ -156,7 +153,7 @@ def plain_cell(value: cbor.Value) -> output.Value:
 
 
 def json_value(value: object) -> str:
-    """What JSON has no form for."""
+    """The `default` of `json.dumps`: bytes as hex."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
@@ -170,27 +167,27 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class ChangeLine:
-    """What is told of one change: cells for people and pipes, data for JSON."""
+    """One change to show: cells for terminals and pipes, data for JSON."""
 
     cells: tuple[output.Value, ...]
     data: Mapping[str, object]
 
 
 def follow(
-    asked: FollowOptions, overlay: Overlay[S, M], told: Callable[[WatchedEntry[S]], Iterable[ChangeLine]]
+    options: FollowOptions, overlay: Overlay[S, M], lines: Callable[[WatchedEntry[S]], Iterable[ChangeLine]]
 ) -> None:
-    """Show what `told` says of each entry. One that changed nothing is told on standard error, with its reason."""
+    """Print `lines(entry)` for each new entry. A fault is reported on standard error, with its reason."""
 
-    async def go_on(view: StateView[S, M], name: str) -> None:
+    async def print_changes(view: StateView[S, M], name: str) -> None:
         async with aclosing(watch(view)) as coming:
             async for seen in coming:
-                for line in told(seen):
-                    _show_event(seen, line, asked.as_json)
+                for line in lines(seen):
+                    _show_event(seen, line, options.as_json)
                 for fault in seen.outcomes:
                     if isinstance(fault, EventFault):
-                        output.remark(f"entry {shown(fault.place)} changed nothing: {sanitize.printable(fault.reason)}")
+                        output.remark(f"entry {shown(fault.place)} not applied: {sanitize.printable(fault.reason)}")
 
-    read_state.with_view(asked, overlay, go_on)
+    read_state.with_view(options, overlay, print_changes)
 
 
 def _show_event(seen: WatchedEntry[S], line: ChangeLine, as_json: bool) -> None:

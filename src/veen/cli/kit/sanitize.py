@@ -1,17 +1,17 @@
-"""What strangers wrote, as it can be shown: no byte of it reaches a terminal as a command."""
+"""Untrusted bytes made safe to print: no control character of a message reaches the terminal."""
 
 from datetime import UTC, datetime
 
 from veen.cli.kit.output import Formatted
 
-_JOINERS = "\u200c\u200d"  # between letters and within emoji; all else that is not printable is written out
+_JOINERS = "\u200c\u200d"  # needed between letters and within emoji; every other unprintable character is escaped
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LONGEST = 2_000
 _LONGEST_HEX = 32
 
 
 def printable(text: str) -> str:
-    """On one line, with whatever would move the cursor or hide something written out."""
+    """Return the text on one line, with every character escaped that could move the cursor or hide text."""
     if text.isprintable():
         return text
     return "".join(mark if mark.isprintable() or mark in _JOINERS else _escaped(mark) for mark in text)
@@ -23,7 +23,7 @@ def _escaped(mark: str) -> str:
 
 
 def text_of(body: bytes) -> str | None:
-    """The body, if it is text."""
+    """Return the body as text, or None if it is not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError:
@@ -31,24 +31,24 @@ def text_of(body: bytes) -> str | None:
 
 
 def line_of(body: bytes) -> str:
-    """The whole body on one line, for a pipe."""
+    """Return the whole body on one line, for a pipe."""
     text = text_of(body)
     return f"hex:{body.hex()}" if text is None else printable(text)
 
 
 def preview(body: bytes) -> str:
-    """As much of the body as people want to see."""
+    """Return the start of the body on one line, for a terminal."""
     text = text_of(body)
     if text is None:
         more = "…" if len(body) > _LONGEST_HEX else ""
-        return f"{size(len(body))} that are not text: {body[:_LONGEST_HEX].hex()}{more}"
+        return f"{size(len(body))}, not text: {body[:_LONGEST_HEX].hex()}{more}"
     if len(text) > _LONGEST:
         return f"{printable(text[:_LONGEST])}… ({size(len(body))})"
     return printable(text)
 
 
 def size(count: int) -> str:
-    """A number of bytes as people say it."""
+    """Format a number of bytes, such as 1.5 MiB."""
     if count < 1 << 10:
         return f"{count} byte{'' if count == 1 else 's'}"
     for unit in ("KiB", "MiB", "GiB"):
@@ -56,21 +56,21 @@ def size(count: int) -> str:
         if count_in < 1 << 10 or unit == "GiB":
             return f"{count_in:.1f} {unit}"
         count = int(count_in)
-    raise AssertionError("there is a last unit")
+    raise AssertionError("the last unit always returns")
 
 
 def short_hex(name: bytes) -> str:
-    """A hash or key as people tell them apart."""
+    """Return the first 12 hex digits of a hash or key."""
     return f"{name.hex()[:12]}…"
 
 
 def short(name: bytes) -> Formatted:
-    """The same where people look; the whole of it elsewhere."""
+    """Show the short form on a terminal and all hex digits in a pipe."""
     return Formatted(name.hex(), short_hex(name))
 
 
 def when(hub_ts: int) -> str:
-    """A hub's time, as short as a column allows."""
+    """Format a hub time for a table column."""
     try:
         return f"{datetime.fromtimestamp(hub_ts, UTC):%Y-%m-%d %H:%M:%S}"
     except (OverflowError, ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Spark as a command starts it: an interrupt is the command's own, and told in one line."""
+"""Start Spark for a command, so that Ctrl-C ends the command with one line instead of a py4j traceback."""
 
 import logging
 import signal
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 def start(master: str | None, remote: str | None, config: Path | None) -> "SparkSession":
-    """A session. Whoever begins it stops it, which ends its jobs, too."""
+    """Start a session. The caller stops it, which also ends its jobs."""
     from veen.pipeline import session
 
-    logging.getLogger().addHandler(logging.NullHandler())  # where py4j says at length that it was interrupted
+    logging.getLogger().addHandler(logging.NullHandler())  # drops py4j's traceback after an interrupt
     before = signal.getsignal(signal.SIGINT)
     made = session(master=master, remote=remote, config=config, in_python=True)
     if threading.current_thread() is threading.main_thread():
-        # Spark's own handler asks Spark something in the middle of another question.
+        # Spark's own handler calls the JVM while another call is in progress.
         signal.signal(signal.SIGINT, before)
     return made

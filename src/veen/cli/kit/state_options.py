@@ -1,9 +1,9 @@
-"""How commands over state are declared: the options that all of them share stand in one place each.
+"""Declare commands over state. The options that these commands share are fields of one dataclass per kind of command.
 
-A command takes them as one object, its first argument:
+A command receives them as one object, its first argument:
 
-    @reads(app, "get", "veen kv get door --stream settings")
-    def get(asked: Reads, key: Key) -> None:
+    @read_command(app, "get", "veen kv get door --stream settings")
+    def get(options: ReadOptions, key: Key) -> None:
         ...
 """
 
@@ -21,35 +21,37 @@ from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import Cap, Stream
 
 F = TypeVar("F", bound=Callable[..., None])
-_MOST = (1 << 64) - 1
-MAX_SECONDS = 10_000_000_000  # three centuries: beyond that a number is a slip of the hand
+_MAX_UINT64 = (1 << 64) - 1
+MAX_SECONDS = 10_000_000_000  # three centuries: a larger number is a typing error
 
 AtOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--at", metavar="[EPOCH:]SEQ", help="as it was after that entry", show_default="the last one"),
+    typer.Option("--at", metavar="[EPOCH:]SEQ", help="the state after this entry", show_default="the last entry"),
 ]
-Prove: TypeAlias = Annotated[bool, typer.Option("--prove", help="with the entries that the answer follows from")]
+Prove: TypeAlias = Annotated[bool, typer.Option("--prove", help="also show the entries that prove the answer")]
 ProofFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="write what --prove shows there, as evidence for anyone")
+    Path | None,
+    typer.Option("--out", metavar="FILE", help="write the proof to FILE, as evidence that others can verify"),
 ]
 FromDirectory: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="read a hub's data directory, or a copy, instead of asking a hub"),
+    typer.Option("--data-dir", metavar="DIR", help="read a hub's data directory, or a copy of it, instead of a hub"),
 ]
 NoCache: TypeAlias = Annotated[
-    bool, typer.Option("--no-cache", help="read the whole stream again, and keep nothing of it on disk")
+    bool, typer.Option("--no-cache", help="read the whole stream, without the cached state, and cache nothing")
 ]
 Blind: TypeAlias = Annotated[
-    bool, typer.Option("--blind", help="send without asking the state first: for writers who cannot read")
+    bool, typer.Option("--blind", help="send without checking the state first: for writers without the reader key")
 ]
 ExpiresIn: TypeAlias = Annotated[
-    int | None, durations.whole_option("--expires-in", least=1, most=MAX_SECONDS, help="it is of no use after so long")
+    int | None,
+    durations.whole_option("--expires-in", least=1, most=MAX_SECONDS, help="ignore the event after this time"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class StateOptions(HubOptions):
-    """Options of a command that tells of state, of whichever stream."""
+    """Options of a command that shows state of a stream that the command itself determines."""
 
     at: AtOption = None
     prove: Prove = False
@@ -60,14 +62,14 @@ class StateOptions(HubOptions):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions(StateOptions):
-    """Options of a command that tells of the state of a stream. `asking.answer` carries it out."""
+    """Options of a command that shows the state of --stream. See `read_state.show_state`."""
 
     stream: Stream = None
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions(HubOptions):
-    """Options of a command that goes on as entries come. `asking.follow` carries it out."""
+    """Options of a command that runs on as new entries arrive. See `render_state.follow`."""
 
     stream: Stream = None
     no_cache: NoCache = False
@@ -75,7 +77,7 @@ class FollowOptions(HubOptions):
 
 @dataclass(frozen=True, slots=True)
 class SendOptions(HubOptions):
-    """Options of a command that sends an event. `saying.say` carries it out."""
+    """Options of a command that sends an event. See `send_event.send_checked`."""
 
     stream: Stream = None
     blind: Blind = False
@@ -84,12 +86,12 @@ class SendOptions(HubOptions):
 
 
 def read_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
-    """Declare a command that tells of state."""
+    """Declare a command that shows state."""
     return options_command(ReadOptions, app, name, *examples)
 
 
 def follow_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
-    """Declare a command that goes on as entries come."""
+    """Declare a command that runs on as new entries arrive."""
     return options_command(FollowOptions, app, name, *examples)
 
 
@@ -99,27 +101,30 @@ def send_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F
 
 
 def options_command(options: type[Any], app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
-    """Declare a command whose first argument is a dataclass of options, which come after its own.
+    """Declare a command whose first argument is a dataclass of options.
 
-    Which hub is meant, and as whom, is told last: of what extends `AtHub`, the own options come before those of its
-    base. Elsewhere they come after them, as a dataclass has its fields.
+    The help text lists the command's own options first, then the fields of the dataclass. Subclasses of `HubOptions`
+    list the fields of `HubOptions` last; other dataclasses list their fields in order.
     """
-    shared, kind = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    found = {field.name: field.default for field in fields(options)}
+    shared_types, kind = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    defaults = {field.name: field.default for field in fields(options)}
     if issubclass(options, HubOptions):
         own_first = [name for base in options.__mro__ for name in inspect.get_annotations(base)]
-        found = {name: found[name] for name in own_first}
-    given_to_all = [inspect.Parameter(name, kind, default=one, annotation=shared[name]) for name, one in found.items()]
+        defaults = {name: defaults[name] for name in own_first}
+    shared = [
+        inspect.Parameter(name, kind, default=default, annotation=shared_types[name])
+        for name, default in defaults.items()
+    ]
 
     def declare(work: F) -> F:
-        own = get_type_hints(work, include_extras=True)
-        wanted = [*inspect.signature(work).parameters.values()][1:]
-        parameters = [one.replace(kind=kind, annotation=own[one.name]) for one in wanted] + given_to_all
+        own_types = get_type_hints(work, include_extras=True)
+        own = [*inspect.signature(work).parameters.values()][1:]
+        parameters = [one.replace(kind=kind, annotation=own_types[one.name]) for one in own] + shared
 
         def run(**given: Any) -> None:
             _check_numbers(given)
-            taken = options(**{one.name: given.pop(one.name) for one in given_to_all})
-            work(taken, **given)
+            shared_values = options(**{one.name: given.pop(one.name) for one in shared})
+            work(shared_values, **given)
 
         run.__name__, run.__doc__ = work.__name__, work.__doc__
         run.__annotations__ = {one.name: one.annotation for one in parameters}
@@ -131,7 +136,7 @@ def options_command(options: type[Any], app: typer.Typer, name: str, *examples: 
 
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
-    """No event has room for a number of more than 64 bits."""
+    """Numbers in events have 64 bits."""
     for name, value in given.items():
-        if isinstance(value, int) and abs(value) > _MOST:
-            raise Misuse(f"{name.replace('_', '-')}: {value} needs more than 64 bits", f"give at most {_MOST}")
+        if isinstance(value, int) and abs(value) > _MAX_UINT64:
+            raise Misuse(f"{name.replace('_', '-')}: {value} needs more than 64 bits", f"give at most {_MAX_UINT64}")

@@ -1,1 +1,1 @@
-"""`veen op`: operations that leave a proof of what was done."""
+"""`veen op`: operations of the nine profiles."""

@@ -1,4 +1,4 @@
-"""The fields of an operation as people give them: NAME=VALUE words, or a JSON object."""
+"""Parse the fields of an operation from NAME=VALUE words or a JSON object."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _HEX, _NAME, _STREAMS = "hex:", "name:", "allowed_stream_ids"
 
 
 def kind_of(text: str) -> type[Operation]:
-    """The body that a kind has."""
+    """Return the operation class of a kind such as `access.grant`."""
     found = BY_NAME.get(text.removesuffix(".v1"))
     if found is None:
         raise Misuse(f"there is no kind of operation {text!r}", "veen op kinds lists them")
@@ -24,7 +24,7 @@ def kind_of(text: str) -> type[Operation]:
 
 
 def words(kind: type[Operation], given: Sequence[str]) -> dict[str, Json]:
-    """NAME=VALUE words as the JSON object they stand for. A list is given word by word."""
+    """Parse NAME=VALUE words into a JSON object. A list takes one word per item."""
     kinds = {one.name: one for one in kind.LAYOUT.kinds}
     found: dict[str, Json] = {}
     for word in given:
@@ -44,7 +44,7 @@ def words(kind: type[Operation], given: Sequence[str]) -> dict[str, Json]:
 
 
 def document(kind: type[Operation], data: bytes) -> dict[str, Json]:
-    """A JSON object of fields."""
+    """Parse a JSON object of fields."""
     try:
         found = strict_json.decode(data, "body")
     except Malformed as error:
@@ -55,15 +55,15 @@ def document(kind: type[Operation], data: bytes) -> dict[str, Json]:
 
 
 def operation(kind: type[Operation], given: Mapping[str, Json]) -> Operation:
-    """The operation with these fields, if they are what its layout says."""
+    """Return the operation with these fields. Raises `Misuse` if they do not fit its layout."""
     kinds = {one.name: one for one in kind.LAYOUT.kinds}
     unknown = [name for name in given if name not in kinds]
     missing = [name for name, one in kinds.items() if not one.optional and name not in given]
     if unknown or missing:
         raise _wrong(kind, f"there is no field {unknown[0]!r}" if unknown else f"{missing[0]} is missing")
-    taken = _embedding(given) if kind is Delegated else given
+    fields = _embedding(given) if kind is Delegated else given
     try:
-        made = kind(**{name: _value(one, taken[name]) if name in taken else None for name, one in kinds.items()})
+        made = kind(**{name: _value(one, fields[name]) if name in fields else None for name, one in kinds.items()})
         made.encode()
     except ValueError as error:
         raise _wrong(kind, str(error)) from None
@@ -71,7 +71,7 @@ def operation(kind: type[Operation], given: Mapping[str, Json]) -> Operation:
 
 
 def _embedding(given: Mapping[str, Json]) -> Mapping[str, Json]:
-    """A delegated operation may name its schema by its kind, and give its body by fields."""
+    """Encode the inner operation of a delegated one, which may be given as a kind and a JSON object."""
     named, inner = given["operation_schema"], given["operation_body"]
     if not isinstance(named, str) or named.removesuffix(".v1") not in BY_NAME:
         return given
@@ -89,8 +89,8 @@ def _word(kind: FieldType, text: str) -> Json:
     try:
         return strict_json.decode(text.encode(), kind.name)
     except Malformed as error:
-        if _is_json(text):  # a number that is not whole, say: text would be something else than was meant
-            raise Misuse(str(error), "quote it where it is text, like '\"1.5\"'") from None
+        if _is_json(text):  # such as 1.5, which the wire format cannot hold: do not silently send it as text
+            raise Misuse(str(error), "if it is text, quote it, as in '\"1.5\"'") from None
         return text
 
 
@@ -117,23 +117,23 @@ def _value(kind: FieldType, found: Json) -> Any:
         case Embedded() if isinstance(found, str) and found.startswith(_HEX):
             return bytes.fromhex(found.removeprefix(_HEX))
         case Uint() | Text() | Bstr() | ListOf():
-            raise ValueError(f"{kind.name} cannot be {json.dumps(found)}")
+            raise ValueError(f"{kind.name} has the wrong type: {json.dumps(found)}")
         case _:
             return cbor.encode(_anything(found))
 
 
 def id_of(name: str, found: Json) -> bytes:
-    """A field that is an id, given by itself."""
+    """Parse a single field that is an id."""
     try:
-        taken = _value(Bstr(name), found)
+        value = _value(Bstr(name), found)
     except ValueError as error:
         raise Misuse(str(error), "give 64 hex digits, or name: and a name") from None
-    assert isinstance(taken, bytes)
-    return taken
+    assert isinstance(value, bytes)
+    return value
 
 
 def _id(kind: Bstr, text: str) -> bytes:
-    """64 hex digits, or the hash of a name."""
+    """Parse hex digits, or hash a name."""
     if text.startswith(_NAME):
         return naming.schema_id(text.removeprefix(_NAME))
     try:
@@ -141,18 +141,18 @@ def _id(kind: Bstr, text: str) -> bytes:
     except ValueError:
         found = b""
     if len(found) != kind.size:
-        raise ValueError(f"{kind.name} is {text!r}, not {2 * kind.size} hex digits or name: and a name")
+        raise ValueError(f"{kind.name} is {text!r}, but must be {2 * kind.size} hex digits, or name: and a name")
     return found
 
 
 def _stream(found: Json) -> bytes:
     if not isinstance(found, str):
-        raise ValueError("a stream is given by its name or 64 hex digits")
+        raise ValueError(f"{found!r} is not a stream: give its name or 64 hex digits")
     return naming.stream_id(found)
 
 
 def _anything(found: Json) -> cbor.Value:
-    """JSON as CBOR; text after hex: is bytes."""
+    """Convert JSON to CBOR. Text after `hex:` becomes bytes."""
     match found:
         case str() if found.startswith(_HEX):
             return bytes.fromhex(found.removeprefix(_HEX))

@@ -1,55 +1,63 @@
-"""Operations as people name them."""
+"""`veen op check`, and `found`, which looks up an operation by its id."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from plumbing.cli.command import Misuse
-from veen.cli.kit import output
+from veen.cli.kit import output, output_files, read_state, render_state
+from veen.cli.kit.exit_status import VIOLATED_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.read_state import StateAnswer, StateBasis
+from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import ReadOptions, read_command
+from veen.core import Malformed, Unavailable
+from veen.overlays import At, FoldEntry, registry
+from veen.overlays.operations import (
+    MEANING,
+    OPERATIONS,
+    ExternalFacts,
+    LoggedOperation,
+    Rule,
+    RuleFinding,
+    StateCheckpoint,
+    violations,
+)
+from veen.overlays.operations.external_facts import FactsFile, LogPlace, read
+from veen.overlays.operations.operation_index import logged, of_kind
+from veen.state.state_at import StateAt
+from veen.state.state_view import StateView, shown
 
-if TYPE_CHECKING:
-    from veen.overlays import FoldEntry
-    from veen.overlays.operations import LoggedOperation
-    from veen.state.state_at import StateAt
-
-    OpReading: TypeAlias = StateAt[FoldEntry | None, FoldEntry | None]
-    from veen.cli.kit.read_state import StateAnswer, StateBasis
-    from veen.overlays.operations import ExternalFacts, RuleFinding
-    from veen.state.state_view import StateView
-
-    Checked = tuple[tuple[RuleFinding, ...], StateAnswer, StateBasis]
+OpReading: TypeAlias = StateAt[FoldEntry | None, FoldEntry | None]
+Checked = tuple[tuple[RuleFinding, ...], StateAnswer, StateBasis]
 
 
 OperationId: TypeAlias = Annotated[
-    str, typer.Argument(metavar="ID", help="which operation: its id, or so much of it that it is the only one")
+    str, typer.Argument(metavar="ID", help="the operation: its id, or a unique prefix of it")
 ]
-LEAST_DIGITS = 6
+MIN_DIGITS = 6
 ID_DIGITS = 64
 
 
-def found(reading: "OpReading", text: str) -> "LoggedOperation":
-    """The operation that a word names: by its whole id, or by the start of it."""
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
-    from veen.overlays.operations.operation_index import logged
+def found(reading: OpReading, text: str) -> LoggedOperation:
+    """Return the operation with this id or id prefix."""
 
     wanted = text.rstrip("…").lower()
-    if not LEAST_DIGITS <= len(wanted) <= ID_DIGITS or set(wanted) - set("0123456789abcdef"):
-        raise Misuse(f"{text!r} is no operation id", f"give {LEAST_DIGITS} to {ID_DIGITS} hex digits of it")
+    if not MIN_DIGITS <= len(wanted) <= ID_DIGITS or set(wanted) - set("0123456789abcdef"):
+        raise Misuse(f"{text!r} is not an operation id", f"give its first {MIN_DIGITS} to {ID_DIGITS} hex digits")
     whole = len(wanted) == ID_DIGITS
     ids: Iterable[bytes] = [bytes.fromhex(wanted)] if whole else reading.states
     named = [one for one in ids if one.hex().startswith(wanted) and one in reading.states]
     if len(named) > 1:
-        raise Misuse(f"{len(named)} operations start with {wanted}", "give more digits; --json shows whole ids")
+        raise Misuse(f"{len(named)} operations start with {wanted}", "give more digits; --json prints whole ids")
     entry = reading.states[named[0]] if named else None
     one = None if entry is None else logged(entry)
     if one is None:
-        raise hinted(Unavailable(f"there is no operation {wanted} in this stream"), "veen op list shows what there is")
+        raise hinted(Unavailable(f"there is no operation {wanted} in this stream"), "veen op list lists all operations")
     return one
 
 
@@ -59,7 +67,6 @@ COLUMNS = ("rule", "verdict", "entry", "operation", "reason")
 
 
 def add(app: typer.Typer) -> None:
-    """Declare it in the group."""
     read_command(
         app,
         "check",
@@ -70,53 +77,48 @@ def add(app: typer.Typer) -> None:
 
 
 def check(
-    asked: ReadOptions,
+    options: ReadOptions,
     known: Annotated[
         Path | None,
-        typer.Option("--known", metavar="FILE", help="what is known beside the log: policy, and what services did"),
+        typer.Option("--known", metavar="FILE", help="facts that are not in the log: policies, and what services did"),
     ] = None,
     rules: Annotated[
         list[str] | None,
         typer.Option("--rule", metavar="RULE", help="only this rule", show_default="all"),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="show also what holds; else it is only counted")] = False,
+    every: Annotated[bool, typer.Option("--all", help="also show the rules that hold; else they are counted")] = False,
 ) -> None:
     """Check the operations of a stream against the rules of their profiles.
 
-    A rule holds for an operation, is violated, or is open: what is known does not decide it, and --known says more. The
-    exit status is 13 where a rule is violated. A checkpoint of a state is compared with the log and with our own fold
-    of it.
+    A rule holds for an operation, is violated, or is open if the known facts do not decide it; --known adds facts. The
+    exit status is 13 if a rule is violated. A state.checkpoint is compared with the log and with the state folded from
+    it.
     """
-    from veen.cli.kit import output_files, read_state, render_state
-    from veen.cli.kit.exit_status import VIOLATED_STATUS
-    from veen.overlays.operations import MEANING, OPERATIONS, Rule, violations
 
     wanted = rules or [str(rule) for rule in MEANING]
-    strange = [rule for rule in wanted if rule not in Rule.__members__.values()]
-    if strange:
-        raise Misuse(f"there is no rule {strange[0]!r}", f"they are {', '.join(Rule)}")
+    unknown = [rule for rule in wanted if rule not in Rule.__members__.values()]
+    if unknown:
+        raise Misuse(f"there is no rule {unknown[0]!r}", f"the rules are {', '.join(Rule)}")
     facts = _read(known)
-    if asked.out is not None:
-        output_files.check_new(asked.out)
+    if options.out is not None:
+        output_files.check_new(options.out)
 
-    async def work(view: "StateView[Any, Any]", name: str) -> "Checked":
-        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
-            found = await _findings(view, list(reading.states.values()), facts, not asked.no_cache)
+    async def work(view: StateView[Any, Any], name: str) -> Checked:
+        async with view.reading(read_state.parse_place(options.at, view)) as reading:
+            found = await _findings(view, list(reading.states.values()), facts, not options.no_cache)
             chosen = tuple(one for one in found if str(one.rule) in wanted)
-            told = _answer(chosen, every)
-            return chosen, told, await read_state.basis_of(asked, view, reading, name, told)
+            answer = _answer(chosen, every)
+            return chosen, answer, await read_state.basis_of(options, view, reading, name, answer)
 
-    findings, told, basis = read_state.with_view(asked, OPERATIONS, work)
-    render_state.show_answer(told, basis, asked)
+    findings, answer, basis = read_state.with_view(options, OPERATIONS, work)
+    render_state.show_answer(answer, basis, options)
     if violations(findings):
         raise typer.Exit(VIOLATED_STATUS)
 
 
 async def _findings(
-    view: "StateView[Any, Any]", entries: "list[FoldEntry | None]", known: "ExternalFacts", cached: bool
-) -> "tuple[RuleFinding, ...]":
-    from dataclasses import replace
-
+    view: StateView[Any, Any], entries: list[FoldEntry | None], known: ExternalFacts, cached: bool
+) -> tuple[RuleFinding, ...]:
     from veen.overlays.operations import check, operations
 
     listed = operations(entries)
@@ -124,32 +126,20 @@ async def _findings(
     return check(listed, replace(facts, stream_id=view.stream_id))
 
 
-def _read(known: Path | None) -> "ExternalFacts":
-    """What is known beside the log."""
-    from dataclasses import fields
-
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Malformed
-    from veen.overlays.operations.external_facts import FactsFile, read
-
+def _read(known: Path | None) -> ExternalFacts:
     try:
         return read(b"{}" if known is None else known.read_bytes())
     except Malformed as error:
         names = ", ".join(one.name for one in fields(FactsFile))
-        raise hinted(Malformed(str(known), error.reason), f"it is a JSON object with some of {names}") from None
+        raise hinted(
+            Malformed(str(known), error.reason), f"give a JSON object with any of the fields {names}"
+        ) from None
 
 
 async def _with_states(
-    facts: "ExternalFacts", view: "StateView[Any, Any]", listed: "Sequence[LoggedOperation]", cached: bool
-) -> "ExternalFacts":
-    """What the log itself says where its checkpoints say something: the hub's root there, and our own state."""
-    from dataclasses import replace
-
-    from veen.overlays import At, registry
-    from veen.overlays.operations import StateCheckpoint
-    from veen.overlays.operations.external_facts import LogPlace
-    from veen.overlays.operations.operation_index import of_kind
-    from veen.state.state_view import StateView
+    facts: ExternalFacts, view: StateView[Any, Any], listed: Sequence[LoggedOperation], cached: bool
+) -> ExternalFacts:
+    """Add the hub's root and our own state at each place that a logged state.checkpoint names."""
 
     roots: dict[LogPlace, bytes] = {}
     states: dict[tuple[str, bytes, LogPlace], bytes] = {}
@@ -173,11 +163,7 @@ async def _with_states(
     )
 
 
-def _answer(findings: "tuple[RuleFinding, ...]", every: bool) -> "StateAnswer":
-    from veen.cli.kit import read_state, render_state
-    from veen.cli.kit.sanitize import printable, short
-    from veen.state.state_view import shown
-
+def _answer(findings: tuple[RuleFinding, ...], every: bool) -> StateAnswer:
     counts = Counter(str(one.verdict) for one in findings)
     rows: list[Sequence[output.Value]] = [
         (
@@ -200,19 +186,18 @@ def _answer(findings: "tuple[RuleFinding, ...]", every: bool) -> "StateAnswer":
         }
         for one in findings
     ]
-    told = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items() if counts[verdict])
+    summary = ", ".join(f"{counts[verdict]} {word}" for verdict, word in WORDS.items() if counts[verdict])
     return read_state.StateAnswer(
         columns=COLUMNS,
         rows=rows,
         data={"findings": data, "counts": {verdict: counts[verdict] for verdict in WORDS}},
-        parts=_shown(findings),
-        remarks=(told or "no operation is in this stream",),
+        parts=_operations_to_prove(findings),
+        remarks=(summary or "this stream has no operations",),
     )
 
 
-def _shown(findings: "tuple[RuleFinding, ...]") -> tuple[bytes, ...]:
-    """The operations that --prove shows: those that violate something, or all of them where none does."""
-    from veen.overlays.operations import violations
+def _operations_to_prove(findings: tuple[RuleFinding, ...]) -> tuple[bytes, ...]:
+    """Return the operations that violate a rule, or all of them if none does."""
 
-    told = violations(findings) or findings
-    return tuple(dict.fromkeys(one.operation_id for one in told if one.operation_id is not None))
+    listed = violations(findings) or findings
+    return tuple(dict.fromkeys(one.operation_id for one in listed if one.operation_id is not None))

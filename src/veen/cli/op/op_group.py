@@ -1,56 +1,47 @@
-"""`veen op`: operations of the nine profiles, what they came from, and whether they keep their rules."""
+"""`veen op`: send, list and trace operations of the nine profiles, and check their rules."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from plumbing.cli.command import command, group
-from veen.cli.kit import faults_command, output
+from veen.cli.kit import faults_command, output, read_state, render_state
 from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import short
 from veen.cli.kit.state_options import ReadOptions, read_command
-from veen.cli.op import op_capability, op_check, op_send
-from veen.cli.op.op_check import OperationId
-
-if TYPE_CHECKING:
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.cli.op.op_check import OpReading
-    from veen.overlays.operations import LoggedOperation
-    from veen.overlays.operations.operation_index import Operations
+from veen.cli.op import field_parser, op_capability, op_check, op_send
+from veen.cli.op.op_check import OperationId, OpReading
+from veen.overlays.operations import BY_NAME, OPERATIONS, LoggedOperation, operations
+from veen.overlays.operations import trace as traced
+from veen.overlays.operations.operation_index import plain, plain_body
+from veen.state.state_view import shown
 
 app = group(
     "op",
-    """Send operations, see what they came from, and check that they keep their rules.
+    """Send operations, trace what they refer to, and check the rules of their profiles.
 
-    Payments, access, delegated executions, agreements, publications, state checkpoints, recoveries, audits of queries
-    and mirrors: each is an entry of a stream, under an operation id that others name. veen fold --overlay
-    paid.operation shows what the payments of a stream come to, and so for every profile.
+    Payments, access, delegated executions, agreements, publications, state checkpoints, recoveries, query audits and
+    mirrors: each is an entry of a stream, with an operation id that other operations can name. veen fold --overlay
+    paid.operation shows the state of a stream's payments, and likewise for every profile.
     """,
 )
 op_send.add(app)
 
 
-def _overlay() -> "Operations":
-    from veen.overlays.operations import OPERATIONS
-
-    return OPERATIONS
-
-
 @read_command(app, "list", "veen op list --stream ops", "veen op list --kind paid.operation --at 100 --json")
 def list_(
-    asked: ReadOptions,
+    options: ReadOptions,
     kinds: Annotated[
         list[str] | None,
         typer.Option("--kind", metavar="KIND", help="only this kind", show_default="all kinds"),
     ] = None,
 ) -> None:
-    """List the operations of a stream, in its order."""
-    from veen.cli.kit import read_state
-    from veen.cli.op import field_parser
-    from veen.overlays.operations import OPERATIONS, operations
+    """List the operations of a stream, in log order."""
 
     wanted = {field_parser.kind_of(kind) for kind in kinds or ()}
 
-    def look(reading: "OpReading") -> "StateAnswer":
+    def look(reading: OpReading) -> StateAnswer:
         found = [one for one in operations(reading.states.values()) if not wanted or type(one.event) in wanted]
         return read_state.StateAnswer(
             columns=("entry", "operation", "kind", "hub_ts", "parent", "body"),
@@ -59,19 +50,14 @@ def list_(
             parts=tuple(one.operation_id for one in found),
         )
 
-    read_state.show_state(asked, OPERATIONS, look)
+    read_state.show_state(options, OPERATIONS, look)
 
 
 @read_command(app, "show", "veen op show 3f7a0c… --stream ops", "veen op show 3f7a0c… --prove --out paid.evidence")
-def show(asked: ReadOptions, operation: OperationId) -> None:
-    """Show one operation: what it says, who sent it, and where it is."""
-    from veen.cli.kit import read_state, render_state
-    from veen.cli.op import op_check
-    from veen.overlays.operations import OPERATIONS
-    from veen.overlays.operations.operation_index import plain_body
-    from veen.state.state_view import shown
+def show(options: ReadOptions, operation: OperationId) -> None:
+    """Show one operation: its fields, its sender and its place."""
 
-    def look(reading: "OpReading") -> "StateAnswer":
+    def look(reading: OpReading) -> StateAnswer:
         one = op_check.found(reading, operation)
         entry = one.entry
         facts: dict[str, output.Value] = {
@@ -87,21 +73,17 @@ def show(asked: ReadOptions, operation: OperationId) -> None:
             facts[name] = value if isinstance(value, bytes) else render_state.plain_cell(value)
         return read_state.StateAnswer(facts=facts, data=_data(one), parts=(one.operation_id,))
 
-    read_state.show_state(asked, OPERATIONS, look)
+    read_state.show_state(options, OPERATIONS, look)
 
 
 @read_command(app, "trace", "veen op trace 3f7a0c… --stream ops", "veen op trace 3f7a0c… --json")
-def trace(asked: ReadOptions, operation: OperationId) -> None:
-    """Show what an operation came from, and what came of it.
+def trace(options: ReadOptions, operation: OperationId) -> None:
+    """Show the operations that an operation refers to, and those that refer to it.
 
-    The operations it names, directly or in turn, stand above it with a minus; those that name it stand below.
+    The operations it names, directly or indirectly, are listed above it with a negative step; those that name it below.
     """
-    from veen.cli.kit import read_state
-    from veen.cli.op import op_check
-    from veen.overlays.operations import OPERATIONS, operations
-    from veen.overlays.operations import trace as traced
 
-    def look(reading: "OpReading") -> "StateAnswer":
+    def look(reading: OpReading) -> StateAnswer:
         start = op_check.found(reading, operation).operation_id
         links = traced(operations(reading.states.values()), start)
         rows: list[tuple[output.Value, ...]] = [
@@ -116,12 +98,12 @@ def trace(asked: ReadOptions, operation: OperationId) -> None:
         columns = ("step", "entry", "operation", "kind", "body")
         return read_state.StateAnswer(columns=columns, rows=rows, data={"trace": data}, parts=held)
 
-    read_state.show_state(asked, OPERATIONS, look)
+    read_state.show_state(options, OPERATIONS, look)
 
 
 op_check.add(app)
 op_capability.add(app)
-faults_command.add(app, "veen op", _overlay)
+faults_command.add(app, "veen op", OPERATIONS)
 
 
 @command(app, "kinds", "veen op kinds", "veen op kinds paid.operation")
@@ -130,53 +112,39 @@ def kinds(
     as_json: JsonOption = False,
 ) -> None:
     """List the kinds of operation, or the fields of one."""
-    from veen.cli.op import field_parser, op_send
-    from veen.overlays.operations import BY_NAME
 
     if kind is None:
         rows = [(name, op_send.overlay_of(event).CLASS, event.SCHEMA) for name, event in BY_NAME.items()]
         output.table(("kind", "overlay", "schema"), rows, as_json)
         return
     listed = [
-        (one.name, type(one).__name__, "may be left out" if one.optional else "needed")
+        (one.name, type(one).__name__, "optional" if one.optional else "required")
         for one in field_parser.kind_of(kind).LAYOUT.kinds
     ]
     words = {"Bstr": "64 hex digits, or name: and a name", "Uint": "number", "Text": "text", "ListOf": "list"}
-    output.table(("field", "value", "when"), [(a, words.get(b, "anything, as JSON"), c) for a, b, c in listed], as_json)
+    output.table(("field", "value", "when"), [(a, words.get(b, "any JSON"), c) for a, b, c in listed], as_json)
 
 
 def _id(operation_id: bytes) -> output.Value:
-    from veen.cli.kit.sanitize import short
-
     return short(operation_id)
 
 
-def _body(one: "LoggedOperation") -> output.Value:
-    from veen.cli.kit import render_state
-    from veen.overlays.operations.operation_index import plain_body
-
+def _body(one: LoggedOperation) -> output.Value:
     return render_state.plain_cell(plain_body(one.event))
 
 
-def _row(one: "LoggedOperation") -> tuple[output.Value, ...]:
-    from veen.state.state_view import shown
-
+def _row(one: LoggedOperation) -> tuple[output.Value, ...]:
     parent = None if one.event.parent is None else _id(one.event.parent)
     return shown(one.at), _id(one.operation_id), one.kind, output.moment(one.entry.hub_ts), parent, _body(one)
 
 
-def _line(operation_id: bytes, found: "LoggedOperation | None") -> tuple[output.Value, ...]:
-    from veen.state.state_view import shown
-
+def _line(operation_id: bytes, found: LoggedOperation | None) -> tuple[output.Value, ...]:
     if found is None:
         return None, _id(operation_id), output.Marked("not in this stream", output.Tone.WARN), None
     return shown(found.at), _id(operation_id), found.kind, _body(found)
 
 
-def _data(one: "LoggedOperation") -> dict[str, object]:
-    from veen.cli.kit import render_state
-    from veen.overlays.operations.operation_index import plain
-
+def _data(one: LoggedOperation) -> dict[str, object]:
     shown = render_state.plain_json(plain(one))
     assert isinstance(shown, dict)
     return {**shown, "epoch": one.entry.epoch, "msg_id": one.entry.msg_id, "parent": one.event.parent}

@@ -1,29 +1,46 @@
-"""`veen op send`: operations of the nine profiles, judged by the state before they are sent."""
+"""`veen op send`: send operations of the nine profiles, after checking them against the state."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from plumbing.cli.command import Misuse
+from veen.cli.kit import pinning, send_event
+from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.state_options import SendOptions, send_command
+from veen.cli.op import field_parser
+from veen.client import durable, evidence_verify
+from veen.client.client import Client
+from veen.client.evidence import MAX_EVIDENCE_BYTES
+from veen.core import Unverified
+from veen.core.strict_json import Json
+from veen.overlays import AnyOverlay, At, registry
+from veen.overlays.operations import (
+    OPERATION_OVERLAYS,
+    OPERATIONS,
+    Mirror,
+    Operation,
+    Paid,
+    StateCheckpoint,
+    operation_id,
+    record,
+)
+from veen.overlays.operations.mirror import Validated
+from veen.state.event_sender import EventSender, SentEvent
+from veen.state.state_view import StateView
 
-if TYPE_CHECKING:
-    from veen.client.client import Client
-    from veen.core.strict_json import Json
-    from veen.overlays import AnyOverlay
-    from veen.overlays.operations import Mirror, Operation
-    from veen.overlays.operations.mirror import Validated
-    from veen.state.event_sender import SentEvent
-    from veen.state.state_view import StateView
-
-_FILE = "@"
-_OF_LOG = {"state_id", "upto_stream_seq", "mmr_root", "state_hash"}
-_OF_SOURCE = ("source_hub_identifier", "mirror_time", "metadata")
+_FILE_PREFIX = "@"
+_CHECKPOINT_FIELDS = {
+    "state_id",
+    "upto_stream_seq",
+    "mmr_root",
+    "state_hash",
+}  # missing ones are filled in from the log
+_MIRROR_FIELDS = ("source_hub_identifier", "mirror_time", "metadata")  # all others come from --source
 
 
 def add(app: typer.Typer) -> None:
-    """Declare it in the group."""
     send_command(
         app,
         "send",
@@ -35,8 +52,8 @@ def add(app: typer.Typer) -> None:
 
 
 def send(
-    asked: SendOptions,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="which operation, as veen op kinds lists them")],
+    options: SendOptions,
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="the kind of operation; veen op kinds lists them")],
     fields: Annotated[
         list[str] | None,
         typer.Option("--field", "-f", metavar="NAME=VALUE", help="a field; again for each item of a list"),
@@ -46,137 +63,117 @@ def send(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--source", metavar="FILE", help="federation.mirror: the message to mirror, as evidence of it"),
+        typer.Option("--source", metavar="FILE", help="federation.mirror: evidence of the message to mirror"),
     ] = None,
     source_pin: Annotated[
         str | None,
-        typer.Option("--source-pin", metavar="HEX|PATH", help="federation.mirror: whose word that must be"),
+        typer.Option("--source-pin", metavar="HEX|PATH", help="federation.mirror: the hub that must have signed it"),
     ] = None,
 ) -> None:
-    """Send an operation, unless the state refuses it, and verify the hub's receipt.
+    """Send an operation, unless the state rejects it, and verify the hub's receipt.
 
-    An identity, an account or a reference is 64 hex digits, or name: and a name whose hash it is; a stream is given by
-    its name. What may be anything is JSON, and text after hex: is bytes. Where nothing is logged, nothing was carried
-    out: an operation is committed with its receipt, and not before. A mirror record is made from evidence, and from
-    nothing that was not verified; what a state.checkpoint does not say is taken from the log.
+    An identity, an account or a reference is 64 hex digits, or name: and a name to hash; a stream is given by its name.
+    Free-form fields are JSON, and text after hex: is bytes. An operation is committed once it has a receipt, not
+    before. A mirror record is made from verified evidence only. Fields that a state.checkpoint leaves out are filled in
+    from the log.
     """
-    from veen.cli.kit import send_event
-    from veen.cli.op import field_parser
-    from veen.overlays.operations import operation_id
 
-    made_of = field_parser.kind_of(kind)
-    given = _given(made_of, fields or [], body)
-    checked = _checked(made_of, given, source, source_pin)
-    overlay = overlay_of(made_of)
-    event = None if _follows(made_of, given) else field_parser.operation(made_of, given)
+    operation_type = field_parser.kind_of(kind)
+    given = _parse_fields(operation_type, fields or [], body)
+    mirrored = _verify_source(operation_type, given, source, source_pin)
+    overlay = overlay_of(operation_type)
+    event = None if _needs_log(operation_type, given) else field_parser.operation(operation_type, given)
 
-    async def speak(client: "Client", name: str) -> "SentEvent":
-        from veen.state.event_sender import EventSender, SentEvent
-        from veen.state.state_view import StateView
-
-        async def blindly(said: "Operation") -> SentEvent:
-            ends, parent = _ends(said, client), _parent(said)
-            sent = await client.send(name, said.encode(), schema=said.SCHEMA, parent_id=parent, expires_at=ends)
+    async def work(client: Client, name: str) -> SentEvent:
+        async def send_unchecked(operation: Operation) -> SentEvent:
+            expires_at, parent = _expires_at(operation, client), _parent(operation)
+            sent = await client.send(
+                name, operation.encode(), schema=operation.SCHEMA, parent_id=parent, expires_at=expires_at
+            )
             return SentEvent(sent)
 
-        if asked.blind and event is not None:  # for writers who cannot read, and so have no view
-            return await blindly(event)
-        async with StateView.of(client, name, overlay, cached=not asked.no_cache) as view:
-            made = _mirror(checked, given, view) if checked else event or await _checkpoint(given, view)
-            if asked.blind:
-                return await blindly(made)
-            return await EventSender(view).send(made, parent_id=_parent(made), expires_at=_ends(made, client))
+        if options.blind and event is not None:  # a writer without the reader key cannot open a view
+            return await send_unchecked(event)
+        async with StateView.of(client, name, overlay, cached=not options.no_cache) as view:
+            made = _mirror(mirrored, given, view) if mirrored else event or await _checkpoint(given, view)
+            if options.blind:
+                return await send_unchecked(made)
+            return await EventSender(view).send(made, parent_id=_parent(made), expires_at=_expires_at(made, client))
 
-    done = send_event.run_at_hub(asked, overlay, speak)
+    done = send_event.run_at_hub(options, overlay, work)
     send_event.show_sent(
-        done, {"kind": made_of.NAME.removesuffix(".v1"), "operation_id": operation_id(done.msg_id)}, asked
+        done, {"kind": operation_type.NAME.removesuffix(".v1"), "operation_id": operation_id(done.msg_id)}, options
     )
 
 
-def _follows(kind: "type[Operation]", given: "dict[str, Json]") -> bool:
-    """Whether some of what it says is to be taken from a log."""
-    from veen.overlays.operations import Mirror, StateCheckpoint
+def _needs_log(kind: type[Operation], given: dict[str, Json]) -> bool:
+    """Return whether some fields must be filled in from a log."""
 
-    return kind is Mirror or (kind is StateCheckpoint and not given.keys() >= _OF_LOG)
-
-
-def _parent(said: "Operation") -> bytes | None:
-    """The header's `parent_id`: only a mirror record has one, the message it mirrors."""
-    from veen.overlays.operations import Mirror
-
-    return said.source_leaf_hash if isinstance(said, Mirror) else None
+    return kind is Mirror or (kind is StateCheckpoint and not given.keys() >= _CHECKPOINT_FIELDS)
 
 
-def _ends(said: "Operation", client: "Client") -> int | None:
-    """The header's end, by the time to live of a paid operation."""
-    from veen.overlays.operations import Paid
+def _parent(operation: Operation) -> bytes | None:
+    """Return the header's `parent_id`. Only a mirror record has one: the message it mirrors."""
 
-    ttl = said.ttl_seconds if isinstance(said, Paid) else None
+    return operation.source_leaf_hash if isinstance(operation, Mirror) else None
+
+
+def _expires_at(operation: Operation, client: Client) -> int | None:
+    """Return the header's expiry, from the time to live of a paid operation."""
+
+    ttl = operation.ttl_seconds if isinstance(operation, Paid) else None
     return None if ttl is None else client.session.clock.now() + ttl
 
 
-def overlay_of(kind: "type[Operation]") -> "AnyOverlay":
-    """The profile that an operation is of."""
-    from veen.overlays.operations import OPERATION_OVERLAYS, OPERATIONS
+def overlay_of(kind: type[Operation]) -> AnyOverlay:
+    """Return the profile overlay of a kind of operation."""
 
     return next(one for one in OPERATION_OVERLAYS if one is not OPERATIONS and kind in one.EVENTS)
 
 
-def _given(kind: "type[Operation]", fields: list[str], body: str | None) -> "dict[str, Json]":
-    from veen.cli.op import field_parser
-
+def _parse_fields(kind: type[Operation], fields: list[str], body: str | None) -> dict[str, Json]:
     if body is None:
         return field_parser.words(kind, fields)
-    data = Path(body[1:]).read_bytes() if body.startswith(_FILE) else body.encode()
+    data = Path(body[1:]).read_bytes() if body.startswith(_FILE_PREFIX) else body.encode()
     return {**field_parser.document(kind, data), **field_parser.words(kind, fields)}
 
 
-def _checked(
-    kind: "type[Operation]", given: "dict[str, Json]", source: Path | None, pin: str | None
-) -> "Validated | None":
-    """The source of a mirror record, verified. F1."""
-    from veen.cli.kit import pinning
-    from veen.cli.kit.exit_status import hinted
-    from veen.client import durable, evidence_verify
-    from veen.client.evidence import MAX_EVIDENCE_BYTES
-    from veen.core import Unverified
-    from veen.overlays.operations import Mirror
-    from veen.overlays.operations.mirror import Validated
+def _verify_source(
+    kind: type[Operation], given: dict[str, Json], source: Path | None, pin: str | None
+) -> Validated | None:
+    """Verify the evidence that a mirror record is made from. Rule F1."""
 
     if kind is not Mirror:
         if source is not None or pin is not None:
-            raise Misuse("--source is for federation.mirror", "leave it out")
+            raise Misuse("--source and --source-pin are for federation.mirror", "leave them out")
         return None
     if source is None:
-        hint = "veen evidence at the source makes the file of one entry"
-        raise Misuse("a message is mirrored from evidence of it: --source is needed", hint)
-    unknown = [name for name in given if name not in _OF_SOURCE]
+        hint = "veen evidence with a client of the source hub writes the evidence of one entry"
+        raise Misuse("missing --source: a mirror record is made from evidence", hint)
+    unknown = [name for name in given if name not in _MIRROR_FIELDS]
     if unknown:
-        raise Misuse(f"{unknown[0]} follows from --source", f"give {', '.join(_OF_SOURCE)}, or nothing")
+        raise Misuse(f"{unknown[0]} is taken from --source", f"give only {', '.join(_MIRROR_FIELDS)}")
     found = evidence_verify.verify(durable.read_file(source, MAX_EVIDENCE_BYTES), pinning.pinned_key(pin))
     if pin is None and "source_hub_identifier" not in given:
-        unnamed = Unverified(str(source), "no source hub was named, and anyone could have made it")
+        unnamed = Unverified(str(source), "no source hub was named, so anyone could have made the file")
         raise hinted(unnamed, "--source-pin HUB_ID names the hub that must have signed it")
     if found.contradictions:
         raise Unverified(str(source), f"its hub contradicts itself: {found.contradictions[0]}")
     if len(found.entries) != 1:
-        raise Unverified(str(source), f"it shows {len(found.entries)} messages, and one is mirrored at a time")
+        raise Unverified(str(source), f"it contains {len(found.entries)} messages, but must contain one")
     receipt = found.entries[0].receipt
     if not any((tie.label, tie.stream_seq) == (receipt.label, receipt.stream_seq) for tie in found.ties):
-        raise Unverified(str(source), "it has no proof of its message")
+        raise Unverified(str(source), "it has no inclusion proof of its message")
     named = given.get("source_hub_identifier", found.hub_id.hex())
     if not isinstance(named, str):
-        raise Misuse("source_hub_identifier is not text", "give the id or the address of the source")
+        raise Misuse("source_hub_identifier is not text", "give the id or the address of the source hub")
     if named != found.hub_id.hex() and pin is None:
-        raise Misuse(f"nothing says that this is the word of {named}", "give --source-pin HUB_ID")
+        raise Misuse(f"the evidence does not prove that {named} signed it", "give --source-pin HUB_ID")
     return Validated(named, receipt)
 
 
-def _mirror(checked: "Validated", given: "dict[str, Json]", view: "StateView[Any, Any]") -> "Mirror":
-    from veen.cli.op import field_parser
-    from veen.overlays.operations import Mirror, record
-
-    made = record(checked, view.source.label(view.stream_id, view.present_epoch()))
+def _mirror(mirrored: Validated, given: dict[str, Json], view: StateView[Any, Any]) -> Mirror:
+    made = record(mirrored, view.source.label(view.stream_id, view.present_epoch()))
     fields = {name: getattr(made, name) for name in ("source_hub_identifier", "source_stream_seq")}
     hashes = ("source_label", "source_leaf_hash", "source_receipt_root", "target_label")
     whole = field_parser.operation(Mirror, {**given, **fields, **{name: getattr(made, name).hex() for name in hashes}})
@@ -184,27 +181,23 @@ def _mirror(checked: "Validated", given: "dict[str, Json]", view: "StateView[Any
     return whole
 
 
-async def _checkpoint(given: "dict[str, Json]", view: "StateView[Any, Any]") -> "Operation":
-    """What a checkpoint does not say is taken from the log: the whole state, at the end, unless it says otherwise."""
-    from veen.cli.op import field_parser
-    from veen.overlays import At, registry
-    from veen.overlays.operations import StateCheckpoint
-    from veen.state.state_view import StateView
+async def _checkpoint(given: dict[str, Json], view: StateView[Any, Any]) -> Operation:
+    """Fill in missing fields of a checkpoint from the log. The default is the whole state at the end of the stream."""
 
-    asked_for: dict[str, Json] = {"state_id": view.stream_id.hex(), **given}
+    fields: dict[str, Json] = {"state_id": view.stream_id.hex(), **given}
     overlay = registry().of_class(str(given.get("state_class", "")))
-    if overlay is None:  # then nobody here can say what it comes to
-        return field_parser.operation(StateCheckpoint, asked_for)
+    if overlay is None:  # an unknown state class cannot be folded here, so nothing can be filled in
+        return field_parser.operation(StateCheckpoint, fields)
     upto = given.get("upto_stream_seq")
     at = At(view.present_epoch(), upto) if isinstance(upto, int) else None
     async with StateView(view.source, view.stream_id, overlay, cached=False) as states, states.reading(at) as reading:
         if not reading.at.stream_seq:
-            raise Misuse("this stream has no entries yet", "a checkpoint is of what is there")
-        state_id = field_parser.id_of("state_id", asked_for["state_id"])
+            raise Misuse("this stream has no entries", "send the checkpoint after the first entry")
+        state_id = field_parser.id_of("state_id", fields["state_id"])
         part = (state_id,) if state_id in reading.states else ()
         found: dict[str, Json] = {
             "upto_stream_seq": reading.at.stream_seq,
             "mmr_root": (await view.source.receipt(view.stream_id, reading.at)).mmr_root.hex(),
             "state_hash": reading.state_hash(*part).hex(),
         }
-    return field_parser.operation(StateCheckpoint, {**found, **asked_for})
+    return field_parser.operation(StateCheckpoint, {**found, **fields})

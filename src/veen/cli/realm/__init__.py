@@ -1,1 +1,1 @@
-"""What the keeper of a realm says: revocations, authority, label classes, schemas."""
+"""Administration of a realm: revocations, authority, label classes, schemas."""

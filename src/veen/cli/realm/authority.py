@@ -1,34 +1,36 @@
-"""`veen authority`: which hub orders which stream of a realm."""
+"""`veen authority`: the primary hub of each stream of a realm."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
-from veen.cli.kit import faults_command
+from veen.cli.kit import faults_command, output, read_state
+from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import short
 from veen.cli.kit.state_options import options_command
-from veen.cli.realm.realm_state import From, RealmReads, RealmSays, hub_id
+from veen.cli.realm import admin_event, realm_state
+from veen.cli.realm.admin_event import PreparedEvent
+from veen.cli.realm.realm_state import From, RealmReadOptions, RealmSendOptions, RealmState, hub_id
+from veen.core import admin, naming
+from veen.core.hashing import HASH_BYTES
+from veen.overlays.admin.admin_records import AdminRecord, Slot, slots
+from veen.overlays.admin.authority import AuthorityEvent, contested, label_authority, part_of
+from veen.state.entry_source import EntrySource
 
-if TYPE_CHECKING:
-    from veen.cli.kit import output
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.cli.realm.admin_event import Saying
-    from veen.cli.realm.realm_state import AdminStream, Look
-    from veen.overlays.admin.admin_records import AdminRecord, Slot
-    from veen.overlays.admin.authority import AuthorityEvent
-    from veen.state.entry_source import EntrySource
+Records: TypeAlias = tuple[AdminRecord[AuthorityEvent], ...]
+AuthorityState: TypeAlias = RealmState[Records, Records]
 
-    Records: TypeAlias = tuple[AdminRecord[AuthorityEvent], ...]
-    Looked: TypeAlias = Look[Records, Records]
 
 app = group(
     "authority",
-    """Say which hub orders which stream of a realm.
+    """Set and show the primary hub of each stream of a realm.
 
-    A record names the hub that is primary for a stream, from when on and for how long. While one holds, a later one
-    waits until it ends. A hub that was made with --realm refuses messages for streams of which another is the only
-    primary.
+    A record names the primary hub of a stream for a period. A later record for an overlapping period takes effect when
+    the earlier one ends. A hub that was initialized with --realm rejects messages for streams whose only primary is
+    another hub.
     """,
 )
 
@@ -36,16 +38,16 @@ StreamName: TypeAlias = Annotated[str, typer.Argument(metavar="STREAM", help="th
 
 
 @options_command(
-    RealmSays,
+    RealmSendOptions,
     app,
     "set",
     "veen authority set doors --ttl 86400 --cap admin.cap",
     "veen authority set doors --primary 4be1… --policy multi-primary --from 2030-01-31 --ttl 86400",
 )
 def set_(
-    asked: RealmSays,
+    options: RealmSendOptions,
     stream: StreamName,
-    ttl: Annotated[int, durations.whole_option("--ttl", least=1, help="for how long")],
+    ttl: Annotated[int, durations.whole_option("--ttl", least=1, help="the length of the period")],
     primary: Annotated[
         bytes | None,
         typer.Option(
@@ -61,26 +63,23 @@ def set_(
     ] = "single-primary",
     since: From = None,
 ) -> None:
-    """Say which hub is primary for a stream, and for how long."""
-    from veen.cli.kit import output
-    from veen.cli.realm import admin_event, realm_state
-    from veen.core import admin, naming
-    from veen.overlays.admin.admin_records import slots
-    from veen.overlays.admin.authority import AuthorityEvent, part_of
+    """Set the primary hub of a stream for a period."""
 
     allowed = [str(one) for one in admin.AuthorityPolicy if one is not admin.AuthorityPolicy.UNSPECIFIED]
     if policy not in allowed:
         raise Misuse(f"there is no policy {policy!r}", f"give --policy {' or '.join(allowed)}")
 
-    def make(look: "Looked") -> "list[Saying]":
+    def make(look: AuthorityState) -> list[PreparedEvent]:
         stream_id, ts = naming.stream_id(stream), look.now if since is None else since
         hub = look.source.known.identity.hub_id if primary is None else primary
         event = AuthorityEvent(look.realm_id, stream_id, hub, tuple(replica or ()), policy, ts, ttl)
-        state = look.reading.state(part_of(look.realm_id, stream_id))
-        ahead = [slot for slot in slots(state) if slot.has(ts) and slot.record.event.rank() < event.rank()]
+        records = look.reading.state(part_of(look.realm_id, stream_id))
+        ahead = [slot for slot in slots(records) if slot.has(ts) and slot.record.event.rank() < event.rank()]
         remark = None
         if ahead:
-            remark = f"entry {ahead[0].record.stream_seq} holds until {ahead[0].end}: this record counts from then on"
+            remark = (
+                f"entry {ahead[0].record.stream_seq} is in effect until {ahead[0].end}; this record takes effect then"
+            )
         shown: dict[str, output.Value] = {
             "stream": stream,
             "primary_hub": hub,
@@ -93,126 +92,116 @@ def set_(
             "stream_id": stream_id,
             "primary_hub": hub,
             "replica_hubs": list(replica or ()),
+            "policy": policy,
+            "ts": ts,
+            "ttl": ttl,
         }
-        told = {**data, "policy": policy, "ts": ts, "ttl": ttl}
-        return [admin_event.Saying(event, stream_id, shown, told, remark)]
+        return [admin_event.PreparedEvent(event, stream_id, shown, data, remark)]
 
-    admin_event.say(asked, realm_state.AUTHORITY, make)
+    admin_event.send_events(options, realm_state.AUTHORITY, make)
 
 
 @options_command(
-    RealmReads, app, "show", "veen authority show doors", "veen authority show doors --when 2030-01-31 --prove"
+    RealmReadOptions, app, "show", "veen authority show doors", "veen authority show doors --when 2030-01-31 --prove"
 )
-def show(asked: RealmReads, stream: StreamName) -> None:
-    """Show which hub orders a stream, now or at any other time, and what is planned."""
-    from veen.cli.kit import output, read_state
-    from veen.cli.realm import realm_state
-    from veen.core import naming
-    from veen.overlays.admin.admin_records import slots
-    from veen.overlays.admin.authority import contested, label_authority, part_of
+def show(options: RealmReadOptions, stream: StreamName) -> None:
+    """Show the primary hub of a stream, now or at another time, and all its records."""
 
-    def look(here: "Looked") -> "StateAnswer":
+    def look(state: AuthorityState) -> StateAnswer:
         stream_id = naming.stream_id(stream)
-        part = part_of(here.realm_id, stream_id)
-        state = here.reading.state(part)
-        label = here.label(stream_id)
+        part = part_of(state.realm_id, stream_id)
+        records = state.reading.state(part)
+        label = state.label(stream_id)
         found = label_authority(
-            here.reading.states, label, here.now, lambda label: stream_id, lambda label: here.realm_id
+            state.reading.states, label, state.now, lambda label: stream_id, lambda label: state.realm_id
         )
         facts: dict[str, output.Value] = {
             "stream": stream,
             "policy": str(found.policy),
             "primary_hub": found.primary_hub,
-            "here": _here(found.primary_hub, here.source.known.identity.hub_id),
+            "this hub": _role(found.primary_hub, state.source.known.identity.hub_id),
         }
         data = {
-            "realm_id": here.realm_id,
+            "realm_id": state.realm_id,
             "stream_id": stream_id,
             "label": label,
-            "when": here.now,
+            "when": state.now,
             "policy": found.policy,
             "primary_hub": found.primary_hub,
-            "records": [_slot_data(slot, here.now) for slot in slots(state)],
+            "records": [_slot_data(slot, state.now) for slot in slots(records)],
         }
-        rows = [_slot_row(slot, here.now) for slot in slots(state)]
-        waiting = contested(state, here.now)
-        remarks = (f"{len(waiting)} more are active, and wait for it to end",) if waiting else ()
-        columns = ("primary_hub", "policy", "counts from", "until", "entry", "now")
-        parts = (part,) if state else ()
+        rows = [_slot_row(slot, state.now) for slot in slots(records)]
+        waiting = contested(records, state.now)
+        remarks = (f"{len(waiting)} more active records take effect when this one ends",) if waiting else ()
+        columns = ("primary_hub", "policy", "from", "until", "entry", "now")
+        parts = (part,) if records else ()
         return read_state.StateAnswer(facts=facts, columns=columns, rows=rows, data=data, parts=parts, remarks=remarks)
 
-    realm_state.answer(asked, realm_state.AUTHORITY, look)
+    realm_state.show_realm_state(options, realm_state.AUTHORITY, look)
 
 
-@options_command(RealmReads, app, "list", "veen authority list", "veen authority list --all --json")
+@options_command(RealmReadOptions, app, "list", "veen authority list", "veen authority list --all --json")
 def list_(
-    asked: RealmReads,
-    every: Annotated[bool, typer.Option("--all", help="also what is over, or is yet to begin")] = False,
+    options: RealmReadOptions,
+    every: Annotated[bool, typer.Option("--all", help="also past and future records")] = False,
 ) -> None:
-    """List the streams that have a primary, and which hub that is."""
-    from veen.cli.kit import read_state
-    from veen.cli.kit.sanitize import short
-    from veen.cli.realm import realm_state
-    from veen.core.hashing import HASH_BYTES
-    from veen.overlays.admin.admin_records import slots
+    """List the streams that have a primary hub."""
 
-    def look(here: "Looked") -> "StateAnswer":
+    def look(state: AuthorityState) -> StateAnswer:
         rows, data, parts = [], [], []
-        for part, state in sorted(here.reading.states.items()):
-            for slot in slots(state):
-                if every or slot.has(here.now):
+        for part, records in sorted(state.reading.states.items()):
+            for slot in slots(records):
+                if every or slot.has(state.now):
                     stream_id = part[HASH_BYTES:]
-                    rows.append((short(stream_id), *_slot_row(slot, here.now)))
-                    data.append({"stream_id": stream_id, **_slot_data(slot, here.now)})
+                    rows.append((short(stream_id), *_slot_row(slot, state.now)))
+                    data.append({"stream_id": stream_id, **_slot_data(slot, state.now)})
                     parts.append(part)
-        columns = ("stream_id", "primary_hub", "policy", "counts from", "until", "entry", "now")
-        told = {"realm_id": here.realm_id, "when": here.now, "records": data}
-        return read_state.StateAnswer(columns=columns, rows=rows, data=told, parts=tuple(dict.fromkeys(parts)))
+        columns = ("stream_id", "primary_hub", "policy", "from", "until", "entry", "now")
+        document = {"realm_id": state.realm_id, "when": state.now, "records": data}
+        return read_state.StateAnswer(columns=columns, rows=rows, data=document, parts=tuple(dict.fromkeys(parts)))
 
-    realm_state.answer(asked, realm_state.AUTHORITY, look)
+    realm_state.show_realm_state(options, realm_state.AUTHORITY, look)
 
 
-@options_command(RealmReads, app, "streams", "veen authority streams", "veen authority streams --realm town --json")
-def streams(asked: RealmReads) -> None:
-    """Show the streams of a realm, for its administrators' capabilities to name."""
-    from veen.cli.kit import output
-    from veen.cli.realm import realm_state
-    from veen.core import admin
+@options_command(
+    RealmReadOptions, app, "streams", "veen authority streams", "veen authority streams --realm town --json"
+)
+def streams(options: RealmReadOptions) -> None:
+    """Show the administrative streams of a realm.
 
-    async def work(source: "EntrySource") -> bytes:
+    The capabilities of its administrators must name them.
+    """
+
+    async def work(source: EntrySource) -> bytes:
         return realm_state.realm_of(source, None)
 
-    realm_id = realm_state.visiting(asked, work) if asked.realm is None else asked.realm
+    realm_id = realm_state.with_source(options, work) if options.realm is None else options.realm
     names = ("authority", "revocation", "label-class", "schema")
     found: dict[str, output.Value] = dict(zip(names, admin.admin_streams(realm_id), strict=True))
-    output.facts({"realm_id": realm_id, **found}, asked.as_json)
+    output.facts({"realm_id": realm_id, **found}, options.as_json)
 
 
-def _here(primary: bytes | None, hub_id: bytes) -> str:
+def _role(primary: bytes | None, hub_id: bytes) -> str:
     if primary is None:
-        return "nobody has said"
+        return "no record"
     return "primary" if primary == hub_id else "not primary"
 
 
-def _slot_row(slot: "Slot[AuthorityEvent]", now: int) -> "tuple[output.Value, ...]":
-    from veen.cli.kit import output
-    from veen.cli.kit.output import Marked, Tone
-    from veen.cli.kit.sanitize import short
-
-    said = slot.record.event
-    holds = Marked("counts", Tone.GOOD) if slot.has(now) else None
+def _slot_row(slot: Slot[AuthorityEvent], now: int) -> tuple[output.Value, ...]:
+    event = slot.record.event
+    status = Marked("in effect", Tone.GOOD) if slot.has(now) else None
     times = output.moment(slot.start), output.moment(slot.end)
-    return short(said.primary_hub), said.policy, *times, slot.record.stream_seq, holds
+    return short(event.primary_hub), event.policy, *times, slot.record.stream_seq, status
 
 
-def _slot_data(slot: "Slot[AuthorityEvent]", now: int) -> dict[str, object]:
-    said = slot.record.event
+def _slot_data(slot: Slot[AuthorityEvent], now: int) -> dict[str, object]:
+    event = slot.record.event
     return {
-        "primary_hub": said.primary_hub,
-        "replica_hubs": said.replica_hubs,
-        "policy": said.policy,
-        "ts": said.ts,
-        "ttl": said.ttl,
+        "primary_hub": event.primary_hub,
+        "replica_hubs": event.replica_hubs,
+        "policy": event.policy,
+        "ts": event.ts,
+        "ttl": event.ttl,
         "from": slot.start,
         "until": slot.end,
         "counts": slot.has(now),
@@ -220,10 +209,4 @@ def _slot_data(slot: "Slot[AuthorityEvent]", now: int) -> dict[str, object]:
     }
 
 
-def _stream() -> "AdminStream[Records, Records]":
-    from veen.cli.realm import realm_state
-
-    return realm_state.AUTHORITY
-
-
-faults_command.add_for_realm(app, "veen authority", _stream)
+faults_command.add_for_realm(app, "veen authority", realm_state.AUTHORITY)

@@ -1,37 +1,38 @@
-"""`veen label-class`: what kind of data a label holds."""
+"""`veen label-class`: classify labels by the kind of data they hold."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
-from veen.cli.kit import faults_command
+from veen.cli.kit import faults_command, read_state, render_state
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import label as label_hex
-from veen.cli.realm.realm_state import RealmReads, RealmSays
+from veen.cli.realm import admin_event, realm_state
+from veen.cli.realm.admin_event import PreparedEvent
+from veen.cli.realm.realm_state import RealmReadOptions, RealmSendOptions, RealmState
+from veen.core import naming
+from veen.overlays.admin.admin_records import AdminRecord
+from veen.overlays.admin.label_class import LABEL_CLASSES, LabelClass, class_of, policy
 
-if TYPE_CHECKING:
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.cli.realm.admin_event import Saying
-    from veen.cli.realm.realm_state import AdminStream, Look
-    from veen.overlays.admin.admin_records import AdminRecord
-    from veen.overlays.admin.label_class import LabelClass
+Records: TypeAlias = tuple[AdminRecord[LabelClass], ...]
+ClassState: TypeAlias = RealmState[Records, Records]
 
-    Records: TypeAlias = tuple[AdminRecord[LabelClass], ...]
-    Looked: TypeAlias = Look[Records, Records]
 
 app = group(
     "label-class",
-    """Say what kind of data a label holds, as advice on padding, rate and retention.
+    """Classify labels by the kind of data they hold.
 
-    A hub that does not know a class, or does not follow it, is no less correct.
+    A class is advice on padding, rate and retention. A hub is free to ignore it.
     """,
 )
 
 StreamName: TypeAlias = Annotated[
     str | None,
-    typer.Argument(metavar="STREAM", help="the stream whose label it is, in the epoch of the time asked about"),
+    typer.Argument(metavar="STREAM", help="the stream of the label, in the epoch of now or --when"),
 ]
 LabelOption: TypeAlias = Annotated[
     bytes | None, typer.Option("--label", metavar="HEX", help="the label itself", parser=label_hex)
@@ -39,14 +40,14 @@ LabelOption: TypeAlias = Annotated[
 
 
 @options_command(
-    RealmSays,
+    RealmSendOptions,
     app,
     "set",
     "veen label-class set doors --class user --sensitivity high --retention 31536000",
     "veen label-class set --label 5b1e… --class log",
 )
 def set_(
-    asked: RealmSays,
+    options: RealmSendOptions,
     class_: Annotated[
         str,
         typer.Option("--class", metavar="WORD", help="user, wallet, log, metric, admin, control, bulk or your own"),
@@ -59,93 +60,80 @@ def set_(
     retention: Annotated[
         int | None,
         durations.whole_option(
-            "--retention", least=0, help="for how long it should be kept: a declaration, since no hub deletes anything"
+            "--retention", least=0, help="how long to retain it: only a declaration, because hubs delete nothing"
         ),
     ] = None,
 ) -> None:
-    """Classify a label. What was said before of it no longer counts."""
-    from veen.cli.realm import admin_event, realm_state
-    from veen.overlays.admin import LabelClass
+    """Classify a label.
+
+    Replaces its previous class.
+    """
 
     if not class_:
-        raise Misuse("a class has a name", "give --class user, for example")
+        raise Misuse("--class is empty", "give --class user, for example")
 
-    def make(look: "Looked") -> "list[Saying]":
+    def make(look: ClassState) -> list[PreparedEvent]:
         found = _label(look, stream, label)
         event = LabelClass(found, class_, sensitivity, retention)
         shown = {"label": found, "class": class_, "sensitivity": sensitivity, "retention_hint": retention}
-        return [admin_event.Saying(event, found, shown, {"realm_id": look.realm_id, **shown})]
+        return [admin_event.PreparedEvent(event, found, shown, {"realm_id": look.realm_id, **shown})]
 
-    admin_event.say(asked, realm_state.CLASSES, make)
+    admin_event.send_events(options, realm_state.CLASSES, make)
 
 
-@options_command(RealmReads, app, "show", "veen label-class show doors", "veen label-class show --label 5b1e… --json")
-def show(asked: RealmReads, stream: StreamName = None, label: LabelOption = None) -> None:
-    """Show the class of a label, and the hints that follow from it."""
-    from veen.cli.kit import read_state
-    from veen.cli.kit.sanitize import printable
-    from veen.cli.realm import realm_state
-    from veen.overlays.admin.label_class import class_of, policy
+@options_command(
+    RealmReadOptions, app, "show", "veen label-class show doors", "veen label-class show --label 5b1e… --json"
+)
+def show(options: RealmReadOptions, stream: StreamName = None, label: LabelOption = None) -> None:
+    """Show the class of a label, and the advice that follows from it."""
 
-    def look(here: "Looked") -> "StateAnswer":
-        found = _label(here, stream, label)
-        said = class_of(here.reading.states, found)
-        hints = policy(said)
-        told = {
+    def look(state: ClassState) -> StateAnswer:
+        found = _label(state, stream, label)
+        class_ = class_of(state.reading.states, found)
+        hints = policy(class_)
+        values = {
             "label": found,
-            "class": said.class_ if said else None,
-            "sensitivity": said.sensitivity if said else None,
-            "retention_hint": said.retention_hint if said else None,
+            "class": class_.class_ if class_ else None,
+            "sensitivity": class_.sensitivity if class_ else None,
+            "retention_hint": class_.retention_hint if class_ else None,
             "pad_block": hints.pad_block,
             "rate": str(hints.rate),
             "retention_sec": hints.retention_sec,
         }
-        facts = {name: printable(value) if isinstance(value, str) else value for name, value in told.items()}
-        data = {"realm_id": here.realm_id, **told}
-        return read_state.StateAnswer(facts=facts, data=data, parts=(found,) if said else ())
+        facts = {name: printable(value) if isinstance(value, str) else value for name, value in values.items()}
+        data = {"realm_id": state.realm_id, **values}
+        return read_state.StateAnswer(facts=facts, data=data, parts=(found,) if class_ else ())
 
-    realm_state.answer(asked, realm_state.CLASSES, look)
+    realm_state.show_realm_state(options, realm_state.CLASSES, look)
 
 
-@options_command(RealmReads, app, "list", "veen label-class list", "veen label-class list --at 12 --json")
-def list_(asked: RealmReads) -> None:
+@options_command(RealmReadOptions, app, "list", "veen label-class list", "veen label-class list --at 12 --json")
+def list_(options: RealmReadOptions) -> None:
     """List the labels that have a class."""
-    from veen.cli.kit import read_state, render_state
-    from veen.cli.kit.sanitize import printable, short
-    from veen.cli.realm import realm_state
-    from veen.overlays.admin.label_class import LABEL_CLASSES
 
-    def look(here: "Looked") -> "StateAnswer":
+    def look(state: ClassState) -> StateAnswer:
         rows, data = [], []
-        states = dict(here.reading.states)
+        states = dict(state.reading.states)
         for part in sorted(states):
-            said = states[part][0].event
-            sensitivity = None if said.sensitivity is None else printable(said.sensitivity)
+            event = states[part][0].event
+            sensitivity = None if event.sensitivity is None else printable(event.sensitivity)
             entry = states[part][0].stream_seq
-            rows.append((short(part), printable(said.class_), sensitivity, said.retention_hint, entry))
+            rows.append((short(part), printable(event.class_), sensitivity, event.retention_hint, entry))
             data.append(render_state.plain_json(LABEL_CLASSES.plain(part, states[part])))
         columns = ("label", "class", "sensitivity", "retention", "entry")
-        told = {"realm_id": here.realm_id, "labels": data}
-        return read_state.StateAnswer(columns=columns, rows=rows, data=told, parts=tuple(sorted(states)))
+        document = {"realm_id": state.realm_id, "labels": data}
+        return read_state.StateAnswer(columns=columns, rows=rows, data=document, parts=tuple(sorted(states)))
 
-    realm_state.answer(asked, realm_state.CLASSES, look)
+    realm_state.show_realm_state(options, realm_state.CLASSES, look)
 
 
-def _label(look: "Looked", stream: str | None, label: bytes | None) -> bytes:
-    from veen.core import naming
-
+def _label(look: ClassState, stream: str | None, label: bytes | None) -> bytes:
     if (stream is None) == (label is None):
-        raise Misuse("one label is meant", "give STREAM or --label HEX, and not both")
+        raise Misuse("give either STREAM or --label", "give STREAM or --label HEX, and not both")
     if label is not None:
         return label
     assert stream is not None
     return look.label(naming.stream_id(stream))
 
 
-def _stream() -> "AdminStream[Records, Records]":
-    from veen.cli.realm import realm_state
-
-    return realm_state.CLASSES
-
-
-faults_command.add_for_realm(app, "veen label-class", _stream)
+faults_command.add_for_realm(app, "veen label-class", realm_state.CLASSES)

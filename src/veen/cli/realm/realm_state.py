@@ -1,4 +1,4 @@
-"""Options of the commands by which a realm is run: its streams follow from its id, so none is named."""
+"""Options and state of the realm commands. The streams of a realm are derived from its id, so there is no --stream."""
 
 import asyncio
 import time
@@ -39,12 +39,10 @@ from veen.state.state_view import StateView
 
 
 def hub_id(text: str) -> bytes:
-    """A hub's id in hex."""
     return _id(text, "the id of a hub")
 
 
 def schema_id(text: str) -> bytes:
-    """A schema's id in hex."""
     return _id(text, "the id of a schema")
 
 
@@ -61,7 +59,7 @@ RealmOption: TypeAlias = Annotated[
         "--realm",
         metavar="NAME|HEX",
         help="the realm, by name or id",
-        show_default="the hub's own; where it has none, the one called veen",
+        show_default="the hub's own, else the realm named veen",
         parser=realm,
     ),
 ]
@@ -70,7 +68,7 @@ When: TypeAlias = Annotated[
     typer.Option(
         "--when",
         metavar="TIME",
-        help="as it is at that time, in seconds since 1970 or as a date",
+        help="the state at this time, in seconds since 1970 or as a date",
         show_default="now; with --at, the time of that entry",
         parser=moment,
     ),
@@ -80,7 +78,7 @@ From: TypeAlias = Annotated[
     typer.Option(
         "--from",
         metavar="TIME",
-        help="since when, in seconds since 1970 or as a date",
+        help="the start, in seconds since 1970 or as a date",
         show_default="now",
         parser=moment,
     ),
@@ -88,26 +86,26 @@ From: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class RealmReads(StateOptions):
-    """Options of a command that tells of a realm. `realm.answer` carries it out."""
+class RealmReadOptions(StateOptions):
+    """Options of a command that shows state of a realm. See `show_realm_state`."""
 
     realm: RealmOption = None
     when: When = None
 
 
 @dataclass(frozen=True, slots=True)
-class RealmSays(HubOptions):
-    """Options of a command that says something for a realm. `realm.say` carries it out."""
+class RealmSendOptions(HubOptions):
+    """Options of a command that sends events for a realm. See `admin_event.send_events`."""
 
     realm: RealmOption = None
     no_cache: NoCache = False
     cap: Cap = None
 
     def plain(self) -> SendOptions:
-        """The same as a command over one stream has them."""
-        left_out = ("stream", "blind")
+        """Return the options without the realm, for `send_event.show_sent`."""
+        missing = ("stream", "blind")
         return SendOptions(
-            **{one.name: getattr(self, one.name) for one in fields(SendOptions) if one.name not in left_out}
+            **{one.name: getattr(self, one.name) for one in fields(SendOptions) if one.name not in missing}
         )
 
 
@@ -118,7 +116,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class AdminStream(Generic[S, M]):
-    """One of a realm's streams: its id, and what folds it."""
+    """One of a realm's streams: its id and its overlay, both derived from the realm id."""
 
     stream_id: Callable[[bytes], bytes]
     overlay: Callable[[bytes], Overlay[S, M]]
@@ -139,7 +137,7 @@ REGISTRY: AdminStream[tuple[AdminRecord[SchemaDescriptor], ...], tuple[AdminReco
 
 
 @dataclass(frozen=True, slots=True)
-class Viewed(Generic[S, M]):
+class RealmView(Generic[S, M]):
     """A view of one of a realm's streams."""
 
     view: StateView[S, M]
@@ -147,8 +145,8 @@ class Viewed(Generic[S, M]):
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Generic[S, M]):
-    """A look at one of a realm's streams, and the time that is asked about."""
+class RealmState(Generic[S, M]):
+    """The state of one of a realm's streams, and the time that the command is about."""
 
     view: StateView[S, M]
     reading: StateAt[S, M]
@@ -160,89 +158,97 @@ class Look(Generic[S, M]):
         return self.view.source
 
     def label(self, stream_id: bytes) -> bytes:
-        """The label of a stream at that time."""
+        """Return the label of a stream at `now`."""
         return self.source.label(stream_id, self.source.known.profile.epoch(self.now))
 
 
-def answer(asked: RealmReads, stream: AdminStream[S, M], look: Callable[[Look[S, M]], StateAnswer]) -> None:
-    """Look at the state that the options name, and show what was found."""
-    if asked.out is not None:
-        output_files.check_new(asked.out)
+def show_realm_state(
+    options: RealmReadOptions, stream: AdminStream[S, M], look: Callable[[RealmState[S, M]], StateAnswer]
+) -> None:
+    """Read the state that the options name and show what `look` returns."""
+    if options.out is not None:
+        output_files.check_new(options.out)
 
     async def work(source: EntrySource) -> tuple[StateAnswer, StateBasis]:
-        async with looking(source, asked, stream) as taken:
-            found = look(taken)
-            return found, await basis(asked, taken.view, taken.reading, found)
+        async with open_state(source, options, stream) as state:
+            found = look(state)
+            return found, await basis(options, state.view, state.reading, found)
 
-    found, made = visiting(asked, work)
-    render_state.show_answer(found, made, asked)
+    found, made = with_source(options, work)
+    render_state.show_answer(found, made, options)
 
 
-def visiting(asked: RealmReads, work: Callable[[EntrySource], Awaitable[T]]) -> T:
-    """Do something with the hub or the data directory that the options name."""
-    call = asked.call()
-    url = call.url() if asked.data_dir is None else ""
-    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
-        if asked.data_dir is None:
+def with_source(options: RealmReadOptions, work: Callable[[EntrySource], Awaitable[T]]) -> T:
+    """Run `work` with the hub or data directory that the options name."""
+    call = options.call()
+    url = call.url() if options.data_dir is None else ""
+    with open_session.open_client_dir(options.client, options.passphrase_file) as folder:
+        if options.data_dir is None:
 
-            async def met(client: Client) -> T:
+            async def run(client: Client) -> T:
                 return await work(HubSource(client))
 
-            return call.run_with(folder, url, met)
+            return call.run_with(folder, url, run)
 
         async def read(source: EntrySource) -> T:
             return await work(source)
 
-        with read_state.data_dir_hints(asked.data_dir):
-            return asyncio.run(read(DirectorySource(asked.data_dir, folder, pinning.pinned_key(asked.pin))))
+        with read_state.data_dir_hints(options.data_dir):
+            return asyncio.run(read(DirectorySource(options.data_dir, folder, pinning.pinned_key(options.pin))))
 
 
 @asynccontextmanager
-async def viewing(source: EntrySource, asked: RealmReads, stream: AdminStream[S, M]) -> AsyncIterator[Viewed[S, M]]:
-    """One of the streams of the realm that the options name."""
-    realm_id = realm_of(source, asked.realm)
+async def open_view(
+    source: EntrySource, options: RealmReadOptions, stream: AdminStream[S, M]
+) -> AsyncIterator[RealmView[S, M]]:
+    """Open a view of one of the realm's streams."""
+    realm_id = realm_of(source, options.realm)
     stream_id, overlay = stream.stream_id(realm_id), stream.overlay(realm_id)
-    know(source, stream_id, admin.reader_key(stream_id))
+    add_public_reader_key(source, stream_id, admin.reader_key(stream_id))
     with read_state.cache_hints(stream_id.hex(), overlay.CLASS):
-        async with StateView(source, stream_id, overlay, cached=not asked.no_cache) as view:
-            yield Viewed(view, realm_id)
+        async with StateView(source, stream_id, overlay, cached=not options.no_cache) as view:
+            yield RealmView(view, realm_id)
 
 
 @asynccontextmanager
-async def looking(source: EntrySource, asked: RealmReads, stream: AdminStream[S, M]) -> AsyncIterator[Look[S, M]]:
-    """The same at the place and the time that the options name."""
-    async with viewing(source, asked, stream) as viewed:
+async def open_state(
+    source: EntrySource, options: RealmReadOptions, stream: AdminStream[S, M]
+) -> AsyncIterator[RealmState[S, M]]:
+    """Open the state of one of the realm's streams, at the place and time that the options name."""
+    async with open_view(source, options, stream) as viewed:
         view = viewed.view
-        async with view.reading(read_state.parse_place(asked.at, view)) as reading:
-            now = asked.when
-            if now is None and asked.at is not None and reading.at.stream_seq:
+        async with view.reading(read_state.parse_place(options.at, view)) as reading:
+            now = options.when
+            if now is None and options.at is not None and reading.at.stream_seq:
                 now = (await source.receipt(view.stream_id, reading.at)).hub_ts
-            yield Look(view, reading, viewed.realm_id, present(source) if now is None else now)
+            yield RealmState(view, reading, viewed.realm_id, current_time(source) if now is None else now)
 
 
-def present(source: EntrySource) -> int:
-    """The time now: by the hub's clock where one answers, by our own over a directory."""
+def current_time(source: EntrySource) -> int:
+    """Return the hub's time, or for a data directory the time of this machine."""
     return source.now() if isinstance(source, HubSource) else int(time.time())
 
 
 def realm_of(source: EntrySource, given: bytes | None) -> bytes:
-    """The realm that is named, else the hub's own, else the one of those without."""
+    """Return the given realm, else the hub's own, else the global realm."""
     return given or source.known.identity.realm_id or admin.GLOBAL_REALM
 
 
-def know(source: EntrySource, stream_id: bytes, key: DhKey) -> None:
-    """Have the reader key of a stream that anyone may read."""
+def add_public_reader_key(source: EntrySource, stream_id: bytes, key: DhKey) -> None:
+    """Add the reader key of a stream that anyone may read to the client directory."""
     if source.folder.stream_keys.secret(stream_id) is None:
         source.folder.stream_keys.import_secret(stream_id.hex(), key)
 
 
-async def basis(asked: RealmReads, view: StateView[S, M], reading: StateAt[S, M], found: StateAnswer) -> StateBasis:
-    """The log that an answer is of, with evidence where that was asked for."""
+async def basis(
+    options: RealmReadOptions, view: StateView[S, M], reading: StateAt[S, M], found: StateAnswer
+) -> StateBasis:
+    """Return the log that an answer was computed from, with evidence if the options request it."""
     hub_id, at, name = view.source.known.identity.hub_id, reading.at, view.stream_id.hex()
     root = (await view.source.receipt(view.stream_id, at)).mmr_root if at.stream_seq else None
-    if not asked.prove and asked.out is None:
+    if not options.prove and options.out is None:
         return StateBasis(hub_id, name, at, root)
     if not found.parts:
-        raise Misuse("no entry says so: only the whole log can show it", "leave out --prove and --out")
+        raise Misuse("no single entry proves this answer, only the whole log", "leave out --prove and --out")
     made = await prove(view, reading, *found.parts, steps=found.steps)
     return StateBasis(hub_id, name, at, root, reading.state_hash(*found.parts), made)

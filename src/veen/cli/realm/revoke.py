@@ -1,21 +1,26 @@
-"""What keys and capabilities are worth at a hub: its control stream and the realm's revocations, joined."""
+"""`veen revoke`: revocations of a realm, and the status of keys and capabilities at a hub.
+
+The status of a capability joins the hub's control stream, which logs the capabilities that were presented to the hub,
+with the realm's revocations.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import group
-from veen.cli.kit import faults_command, output
+from veen.cli.kit import faults_command, output, output_files, read_state, render_state
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.read_state import StateAnswer, StateBasis
 from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import options_command
 from veen.cli.realm import admin_event, realm_state
-from veen.cli.realm.realm_state import From, Look, RealmReads, RealmSays
+from veen.cli.realm.admin_event import PreparedEvent
+from veen.cli.realm.realm_state import From, RealmReadOptions, RealmSendOptions, RealmState
 from veen.client import ClientDir
 from veen.core import CapToken, naming
 from veen.core import control_stream as control
@@ -35,52 +40,44 @@ from veen.state.entry_source import EntrySource
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView
 
-if TYPE_CHECKING:
-    from veen.cli.kit.read_state import StateAnswer, StateBasis
-    from veen.cli.realm.admin_event import Saying
-    from veen.cli.realm.realm_state import AdminStream, Look
-    from veen.overlays.admin.admin_records import AdminRecord
-    from veen.overlays.admin.revocation import RevocationEvent
-    from veen.state.entry_source import EntrySource
-
-    RevocationRecords: TypeAlias = tuple[AdminRecord[RevocationEvent], ...]
-    Looked: TypeAlias = Look[RevocationRecords, RevocationRecords]
+RevocationRecords: TypeAlias = tuple[AdminRecord[RevocationEvent], ...]
+RevocationState: TypeAlias = RealmState[RevocationRecords, RevocationRecords]
 
 
 _TONES = {Validity.VALID: Tone.GOOD, Validity.REVOKED: Tone.BAD, Validity.EXPIRED: Tone.WARN}
 
 
 @dataclass(frozen=True, slots=True)
-class KeyStanding:
-    """A key or a capability, and what it is worth; of a key that is not revoked, nothing is said."""
+class KeyStatus:
+    """The status of a key or a capability."""
 
     kind: RevocationKind
     name: bytes
-    worth: Validity | None
-    standing: CapabilityStatus
+    validity: Validity | None  # None for a key that is not revoked
+    status: CapabilityStatus
 
 
-class Court:
-    """Both states, at one time."""
+class KeyStatusLookup:
+    """Statuses of keys and capabilities at one time, from both streams."""
 
     def __init__(self, logged: States[ShownCapability], revoked: States[RevocationEvent], now: int) -> None:
         self.logged = logged
         self.revoked = revoked
         self.now = now
 
-    def client(self, client_id: bytes) -> KeyStanding:
+    def client(self, client_id: bytes) -> KeyStatus:
         found = revocation.revoked(self.revoked, RevocationKind.CLIENT_ID, client_id, self.now)
-        worth = Validity.REVOKED if found else None
-        return KeyStanding(
-            RevocationKind.CLIENT_ID, client_id, worth, CapabilityStatus(worth or Validity.UNKNOWN, revoked=found)
+        validity = Validity.REVOKED if found else None
+        return KeyStatus(
+            RevocationKind.CLIENT_ID, client_id, validity, CapabilityStatus(validity or Validity.UNKNOWN, revoked=found)
         )
 
-    def capability(self, auth_ref: bytes, token: CapToken | None = None) -> KeyStanding:
+    def capability(self, auth_ref: bytes, token: CapToken | None = None) -> KeyStatus:
         found = authorization.capability_status(self.logged, self.revoked, auth_ref, self.now, token)
-        return KeyStanding(RevocationKind.AUTH_REF, auth_ref, found.validity, found)
+        return KeyStatus(RevocationKind.AUTH_REF, auth_ref, found.validity, found)
 
-    def named(self, name: bytes) -> Iterator[KeyStanding]:
-        """Whatever has this name: a capability, a client key and its capabilities, a token."""
+    def named(self, name: bytes) -> Iterator[KeyStatus]:
+        """Yield everything with this name: a capability, a client key and its capabilities, a token."""
         if name in self.logged or revocation.part_of(RevocationKind.AUTH_REF, name) in self.revoked:
             yield self.capability(name)
         held = [auth_ref for auth_ref, _ in authorization.of_client(self.logged, self.revoked, name, self.now)]
@@ -92,87 +89,90 @@ class Court:
                 yield self.capability(auth_ref)
         if revocation.part_of(RevocationKind.CAP_TOKEN, name) in self.revoked:
             found = revocation.revoked(self.revoked, RevocationKind.CAP_TOKEN, name, self.now)
-            worth = Validity.REVOKED if found else None
-            yield KeyStanding(
-                RevocationKind.CAP_TOKEN, name, worth, CapabilityStatus(worth or Validity.UNKNOWN, revoked=found)
+            validity = Validity.REVOKED if found else None
+            yield KeyStatus(
+                RevocationKind.CAP_TOKEN, name, validity, CapabilityStatus(validity or Validity.UNKNOWN, revoked=found)
             )
 
 
-async def check_standing(source: EntrySource, asked: RealmReads, what: str | None) -> tuple[StateAnswer, StateBasis]:
-    """What is asked about, and what it is worth."""
+async def check_status(
+    source: EntrySource, options: RealmReadOptions, what: str | None
+) -> tuple[StateAnswer, StateBasis]:
     hub_id = source.known.identity.hub_id
     control_stream = naming.control_stream(hub_id)
-    realm_state.know(source, control_stream, control.reader_key(hub_id))
+    realm_state.add_public_reader_key(source, control_stream, control.reader_key(hub_id))
     async with AsyncExitStack() as stack:
-        look = await stack.enter_async_context(realm_state.looking(source, asked, realm_state.REVOKED))
+        look = await stack.enter_async_context(realm_state.open_state(source, options, realm_state.REVOKED))
         view = await stack.enter_async_context(
-            StateView(source, control_stream, AUTHORIZATIONS, cached=not asked.no_cache)
+            StateView(source, control_stream, AUTHORIZATIONS, cached=not options.no_cache)
         )
         shown = await stack.enter_async_context(view.reading())
-        court = Court(dict(shown.states), dict(look.reading.states), look.now)
-        judged = list(dict.fromkeys(_judge(court, source.folder, what)))
-        answer = _answer(judged, look)
-        return await _proved(asked, answer, judged, look, view, shown)
+        lookup = KeyStatusLookup(dict(shown.states), dict(look.reading.states), look.now)
+        statuses = list(dict.fromkeys(_statuses(lookup, source.folder, what)))
+        answer = _answer(statuses, look)
+        return await _proved(options, answer, statuses, look, view, shown)
 
 
-def _judge(court: Court, folder: ClientDir, what: str | None) -> Iterator[KeyStanding]:
+def _statuses(lookup: KeyStatusLookup, folder: ClientDir, what: str | None) -> Iterator[KeyStatus]:
     if what is None:
         for use in folder.writers.history():
-            yield court.client(use.client_id)
+            yield lookup.client(use.client_id)
         for token in folder.caps:
-            yield court.capability(token.auth_ref(), token)
+            yield lookup.capability(token.auth_ref(), token)
         return
     name = admin_event.hex_id(what)
     if name is not None:
-        found = list(court.named(name))
-        yield from found or [court.capability(name)]
+        found = list(lookup.named(name))
+        yield from found or [lookup.capability(name)]
         return
     for token in admin_event.tokens(what):
-        yield court.capability(token.auth_ref(), token)
+        yield lookup.capability(token.auth_ref(), token)
 
 
-def _answer(judged: list[KeyStanding], look: "Look[Records[RevocationEvent], Records[RevocationEvent]]") -> StateAnswer:
+def _answer(
+    statuses: list[KeyStatus], look: RealmState[Records[RevocationEvent], Records[RevocationEvent]]
+) -> StateAnswer:
     rows: list[tuple[output.Value, ...]] = []
     data: list[dict[str, object]] = []
-    for one in judged:
-        standing, worth = one.standing, "not revoked" if one.worth is None else str(one.worth)
-        said = standing.revoked.event if standing.revoked else None
-        tone = Tone.GOOD if one.worth is None else _TONES.get(one.worth, Tone.QUIET)
-        reason = None if said is None or said.reason is None else printable(said.reason)
-        until = standing.expires_at if said is None else said.end
-        rows.append((str(one.kind), short(one.name), Marked(worth, tone), output.moment(until), reason))
+    for one in statuses:
+        status, validity = one.status, "not revoked" if one.validity is None else str(one.validity)
+        revoked = status.revoked.event if status.revoked else None
+        tone = Tone.GOOD if one.validity is None else _TONES.get(one.validity, Tone.QUIET)
+        reason = None if revoked is None or revoked.reason is None else printable(revoked.reason)
+        until = status.expires_at if revoked is None else revoked.end
+        rows.append((str(one.kind), short(one.name), Marked(validity, tone), output.moment(until), reason))
         data.append(
             {
                 "kind": str(one.kind),
                 "name": one.name,
-                "worth": one.worth,
-                "issued_at": standing.issued_at,
-                "expires_at": standing.expires_at,
-                "subject": standing.logged.event.subject_pk if standing.logged else None,
+                "worth": one.validity,
+                "issued_at": status.issued_at,
+                "expires_at": status.expires_at,
+                "subject": status.logged.event.subject_pk if status.logged else None,
                 "revoked": None
-                if standing.revoked is None or said is None
-                else {"from": said.ts, "until": said.end, "reason": said.reason, **standing.revoked.where()},
+                if status.revoked is None or revoked is None
+                else {"from": revoked.ts, "until": revoked.end, "reason": revoked.reason, **status.revoked.where()},
             }
         )
-    told = {"realm_id": look.realm_id, "when": look.now, "checked": data}
-    return StateAnswer(columns=("kind", "name", "worth", "until", "reason"), rows=rows, data=told)
+    document = {"realm_id": look.realm_id, "when": look.now, "checked": data}
+    return StateAnswer(columns=("kind", "name", "status", "until", "reason"), rows=rows, data=document)
 
 
 async def _proved(
-    asked: RealmReads,
+    options: RealmReadOptions,
     answer: StateAnswer,
-    judged: list[KeyStanding],
-    look: "Look[Records[RevocationEvent], Records[RevocationEvent]]",
+    statuses: list[KeyStatus],
+    look: RealmState[Records[RevocationEvent], Records[RevocationEvent]],
     view: StateView[Records[ShownCapability], Records[ShownCapability]],
     shown: StateAt[Records[ShownCapability], Records[ShownCapability]],
 ) -> tuple[StateAnswer, StateBasis]:
-    """With the entries that decide: revocations where there are any, else what the hub was shown."""
-    decided = [_part(one.standing.revoked) for one in judged if one.standing.revoked]
-    if decided or not any(one.standing.logged for one in judged):
+    """Add the entries that decide the status: revocations if there are any, else the presented capabilities."""
+    decided = [_part(one.status.revoked) for one in statuses if one.status.revoked]
+    if decided or not any(one.status.logged for one in statuses):
         found = _with(answer, decided)
-        return found, await realm_state.basis(asked, look.view, look.reading, found)
-    found = _with(answer, [one.name for one in judged if one.standing.logged])
-    return found, await realm_state.basis(asked, view, shown, found)
+        return found, await realm_state.basis(options, look.view, look.reading, found)
+    found = _with(answer, [one.name for one in statuses if one.status.logged])
+    return found, await realm_state.basis(options, view, shown, found)
 
 
 def _part(record: AdminRecord[RevocationEvent]) -> bytes:
@@ -185,94 +185,85 @@ def _with(answer: StateAnswer, parts: list[bytes]) -> StateAnswer:
 
 app = group(
     "revoke",
-    """Revoke client keys and capabilities, for a time or for good.
+    """Revoke client keys and capabilities, for a time or permanently.
 
-    A revocation is an entry of the realm's log: anyone may read it, and nobody can take it back. A hub that was made
-    with --realm refuses what is revoked there; elsewhere, readers and clients go by it.
+    A revocation is an entry of a realm's stream that anyone may read and nobody can remove. A hub that was initialized
+    with --realm rejects what is revoked in that realm; at other hubs, readers and clients check it.
     """,
 )
 
-Reason: TypeAlias = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why, for whoever reads it")]
+Reason: TypeAlias = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="the reason, readable by anyone")
+]
 Ttl: TypeAlias = Annotated[
-    int | None, durations.whole_option("--ttl", least=1, help="for how long", show_default="for good")
+    int | None, durations.whole_option("--ttl", least=1, help="how long it lasts", show_default="permanently")
 ]
 
 
 @options_command(
-    RealmSays,
+    RealmSendOptions,
     app,
     "client-id",
     "veen revoke client-id alice.card --reason 'laptop stolen' --cap admin.cap",
     "veen revoke client-id 25fe51b6… --ttl 3600",
 )
 def client_id(
-    asked: RealmSays,
-    who: Annotated[
-        str, typer.Argument(metavar="HEX|DIR|FILE", help="a client_id, or whose: a client directory or card")
-    ],
+    options: RealmSendOptions,
+    who: Annotated[str, typer.Argument(metavar="HEX|DIR|FILE", help="a client_id, or a client directory or card")],
     reason: Reason = None,
     since: From = None,
     ttl: Ttl = None,
 ) -> None:
-    """Revoke a client key, so that nothing it signs is admitted.
+    """Revoke a client key: nothing that it signs is admitted.
 
-    A client changes its client_id every day. A card lists the next ones, and all of them are revoked.
+    A client changes its client_id every day. A card lists the coming ones, and this revokes all of them.
     """
-    from veen.cli.realm import admin_event
 
-    _revoke(asked, "client-id", admin_event.client_ids(who), reason, since, ttl)
+    _revoke(options, "client-id", admin_event.client_ids(who), reason, since, ttl)
 
 
 @options_command(
-    RealmSays,
+    RealmSendOptions,
     app,
     "auth-ref",
     "veen revoke auth-ref 9f0c2b71… --reason 'left the company' --cap admin.cap",
     "veen revoke auth-ref alice.cap --from 2030-01-31 --ttl 86400",
 )
 def auth_ref(
-    asked: RealmSays,
-    what: Annotated[str, typer.Argument(metavar="HEX|FILE", help="an auth_ref, or a file that veen cap issue made")],
+    options: RealmSendOptions,
+    what: Annotated[str, typer.Argument(metavar="HEX|FILE", help="an auth_ref, or a file of veen cap issue")],
     reason: Reason = None,
     since: From = None,
     ttl: Ttl = None,
 ) -> None:
-    """Revoke a capability by the name that messages refer to it by."""
-    from veen.cli.realm import admin_event
+    """Revoke a capability by its auth_ref, which messages carry."""
 
-    _revoke(asked, "auth-ref", admin_event.auth_refs(what), reason, since, ttl)
+    _revoke(options, "auth-ref", admin_event.auth_refs(what), reason, since, ttl)
 
 
 @options_command(
-    RealmSays,
+    RealmSendOptions,
     app,
     "cap-token",
     "veen revoke cap-token alice.cap --reason 'issued by mistake' --cap admin.cap",
     "veen revoke cap-token 77b0e4c1…",
 )
 def cap_token(
-    asked: RealmSays,
-    what: Annotated[
-        str, typer.Argument(metavar="HEX|FILE", help="a file that veen cap issue made, or the hash of a token")
-    ],
+    options: RealmSendOptions,
+    what: Annotated[str, typer.Argument(metavar="HEX|FILE", help="a file of veen cap issue, or the hash of a token")],
     reason: Reason = None,
     since: From = None,
     ttl: Ttl = None,
 ) -> None:
-    """Revoke a capability by the hash of its token: each token in the file."""
-    from veen.cli.realm import admin_event
+    """Revoke capabilities by the hashes of their tokens: every token in the file."""
 
-    _revoke(asked, "cap-token", admin_event.token_hashes(what), reason, since, ttl)
+    _revoke(options, "cap-token", admin_event.token_hashes(what), reason, since, ttl)
 
 
 def _revoke(
-    asked: RealmSays, kind: str, named: Sequence[bytes], reason: str | None, since: int | None, ttl: int | None
+    options: RealmSendOptions, kind: str, named: Sequence[bytes], reason: str | None, since: int | None, ttl: int | None
 ) -> None:
-    from veen.cli.kit import output
-    from veen.cli.realm import admin_event, realm_state
-    from veen.overlays.admin import RevocationEvent
-
-    def make(look: "Looked") -> "list[Saying]":
+    def make(look: RevocationState) -> list[PreparedEvent]:
         made = []
         for target in named:
             event = RevocationEvent(kind, target, reason, look.now if since is None else since, ttl)
@@ -280,60 +271,61 @@ def _revoke(
                 "kind": kind,
                 "target": target,
                 "from": output.moment(event.ts),
-                "until": "for good" if event.end is None else output.moment(event.end),
+                "until": "permanent" if event.end is None else output.moment(event.end),
             }
             data = {"kind": kind, "target": target, "reason": reason, "ts": event.ts, "ttl": ttl}
-            made.append(admin_event.Saying(event, target, shown, {**data, "realm_id": look.realm_id}))
+            made.append(admin_event.PreparedEvent(event, target, shown, {**data, "realm_id": look.realm_id}))
         return made
 
-    admin_event.say(asked, realm_state.REVOKED, make)
+    admin_event.send_events(options, realm_state.REVOKED, make)
 
 
 @options_command(
-    RealmReads, app, "list", "veen revoke list", "veen revoke list --when 2030-01-31 --json", "veen revoke list --all"
+    RealmReadOptions,
+    app,
+    "list",
+    "veen revoke list",
+    "veen revoke list --when 2030-01-31 --json",
+    "veen revoke list --all",
 )
 def list_(
-    asked: RealmReads,
-    every: Annotated[bool, typer.Option("--all", help="also what is over, or is yet to begin")] = False,
+    options: RealmReadOptions,
+    every: Annotated[bool, typer.Option("--all", help="also past and future revocations")] = False,
 ) -> None:
-    """List what is revoked, now or at any other time."""
-    from veen.cli.kit import output, read_state
-    from veen.cli.kit.sanitize import printable, short
-    from veen.cli.realm import realm_state
-    from veen.overlays.admin import revocation
+    """List the revocations that are in effect, now or at another time."""
 
-    def look(here: "Looked") -> "StateAnswer":
+    def look(state: RevocationState) -> StateAnswer:
         rows, data, parts = [], [], []
-        for part, state in sorted(here.reading.states.items()):
+        for part, records in sorted(state.reading.states.items()):
             kind, target = revocation.target_of_part(part)
-            for record in state:
-                said, holds = record.event, record.event.applies_at(here.now)
-                if not holds and not every:
+            for record in records:
+                event, applies = record.event, record.event.applies_at(state.now)
+                if not applies and not every:
                     continue
                 parts.append(part)
-                until = "for good" if said.end is None else output.moment(said.end)
-                reason = None if said.reason is None else printable(said.reason)
-                rows.append((str(kind), short(target), output.moment(said.ts), until, reason, record.stream_seq))
+                until = "permanent" if event.end is None else output.moment(event.end)
+                reason = None if event.reason is None else printable(event.reason)
+                rows.append((str(kind), short(target), output.moment(event.ts), until, reason, record.stream_seq))
                 data.append(
                     {
                         "kind": kind,
                         "target": target,
-                        "from": said.ts,
-                        "until": said.end,
-                        "reason": said.reason,
-                        "holds": holds,
+                        "from": event.ts,
+                        "until": event.end,
+                        "reason": event.reason,
+                        "holds": applies,
                         **record.where(),
                     }
                 )
         columns = ("kind", "target", "from", "until", "reason", "entry")
-        told = {"realm_id": here.realm_id, "when": here.now, "revocations": data}
-        return read_state.StateAnswer(columns=columns, rows=rows, data=told, parts=tuple(dict.fromkeys(parts)))
+        document = {"realm_id": state.realm_id, "when": state.now, "revocations": data}
+        return read_state.StateAnswer(columns=columns, rows=rows, data=document, parts=tuple(dict.fromkeys(parts)))
 
-    realm_state.answer(asked, realm_state.REVOKED, look)
+    realm_state.show_realm_state(options, realm_state.REVOKED, look)
 
 
 @options_command(
-    RealmReads,
+    RealmReadOptions,
     app,
     "check",
     "veen revoke check",
@@ -341,38 +333,30 @@ def list_(
     "veen revoke check 9f0c2b71… --data-dir hub --prove",
 )
 def check(
-    asked: RealmReads,
+    options: RealmReadOptions,
     what: Annotated[
         str | None,
         typer.Argument(
             metavar="HEX|FILE",
-            help="a client_id, auth_ref or token hash, or a file that veen cap issue made",
+            help="a client_id, auth_ref or token hash, or a file of veen cap issue",
             show_default="the keys and capabilities of this client",
         ),
     ] = None,
 ) -> None:
-    """Tell what a key or a capability is worth at a hub, now or at any other time.
+    """Show the status of a key or a capability at a hub, now or at another time.
 
-    A capability is valid from when the hub was first shown it until its time is over, unless it or its subject is
-    revoked. What the hub was shown is in its own log, which anyone may read. With --prove, the entry that decides.
+    A capability is valid from its first presentation to the hub until its time to live is over, unless it or its
+    subject is revoked. Presentations are in the hub's own log, which anyone may read. --prove shows the deciding entry.
     """
-    from veen.cli.kit import output_files, render_state
-    from veen.cli.realm import realm_state
 
-    if asked.out is not None:
-        output_files.check_new(asked.out)
+    if options.out is not None:
+        output_files.check_new(options.out)
 
-    async def work(source: "EntrySource") -> "tuple[StateAnswer, StateBasis]":
-        return await check_standing(source, asked, what)
+    async def work(source: EntrySource) -> tuple[StateAnswer, StateBasis]:
+        return await check_status(source, options, what)
 
-    found, basis = realm_state.visiting(asked, work)
-    render_state.show_answer(found, basis, asked)
+    found, basis = realm_state.with_source(options, work)
+    render_state.show_answer(found, basis, options)
 
 
-def _stream() -> "AdminStream[RevocationRecords, RevocationRecords]":
-    from veen.cli.realm import realm_state
-
-    return realm_state.REVOKED
-
-
-faults_command.add_for_realm(app, "veen revoke", _stream)
+faults_command.add_for_realm(app, "veen revoke", realm_state.REVOKED)

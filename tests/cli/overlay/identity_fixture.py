@@ -1,4 +1,4 @@
-"""A town whose people are principals, devices and organizations, with the command line."""
+"""A hub, and client directories that act as principals, devices and organizations."""
 
 import shutil
 import time
@@ -15,8 +15,8 @@ from veen.hub.admission_rules import Admission
 PEOPLE = ("ann", "bob", "phone", "tablet", "company", "shop")
 
 
-class Society:
-    """Each person has a folder of keys; `streams` are handed from whoever made their key to the others."""
+class IdentityFixture:
+    """Runs `veen id` commands as one of `PEOPLE`, each with its own client directory."""
 
     def __init__(self, at: Town) -> None:
         self.town = at
@@ -31,24 +31,24 @@ class Society:
     def card(self, person: str) -> Path:
         return self.folder(person) / "card.cbor"
 
-    def tries(self, person: str, *arguments: object) -> Ran:
+    def attempt(self, person: str, *arguments: object) -> Ran:
         options = ("--client", self.folder(person), "--hub", self.town.url, "--pin", self.town.hub.data_dir)
         return self.town.veen("id", *arguments, *options)
 
-    def does(self, person: str, *arguments: object) -> Ran:
-        ran = self.tries(person, *arguments)
+    def run(self, person: str, *arguments: object) -> Ran:
+        ran = self.attempt(person, *arguments)
         assert ran.status == 0, ran.err
         return ran
 
-    def reads_copy(self, person: str, *arguments: object) -> Ran:
-        """The same from a copy of the data directory, without the hub."""
+    def run_on_copy(self, person: str, *arguments: object) -> Ran:
+        """Run a command on a copy of the data directory, without the hub."""
         copy = self.town.root / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(self.town.hub.data_dir, copy)
         return self.town.veen("id", *arguments, "--client", self.folder(person), "--data-dir", copy)
 
-    def shares(self, person: str, stream_id: bytes, *readers: str) -> None:
-        """Hand the reader key of a stream to others."""
+    def share_key(self, person: str, stream_id: bytes, *readers: str) -> None:
+        """Give the reader key of a stream to other clients."""
         with ClientDir.open(self.folder(person)) as folder:
             key = folder.stream_keys.secret(stream_id)
         assert key is not None
@@ -56,17 +56,17 @@ class Society:
             with ClientDir.open(self.folder(reader)) as other:
                 other.stream_keys.import_secret(stream_id.hex(), key)
 
-    def begins(self, person: str, stream: str) -> None:
-        """Make the key of a stream."""
+    def create_key(self, person: str, stream: str) -> None:
+        """Create the key of a stream, if there is none."""
         with ClientDir.open(self.folder(person)) as folder:
             if folder.stream_keys.public(naming.stream_id(stream)) is None:
                 folder.stream_keys.create(stream)
 
 
 @contextmanager
-def society(veen: Veen, root: Path, admission: Admission = Admission.OPEN) -> Iterator[Society]:
+def identity_hub(veen: Veen, root: Path, admission: Admission = Admission.OPEN) -> Iterator[IdentityFixture]:
     now = int(time.time())
     for person in PEOPLE:
         ClientDir.create(root / person, None, now).close()
     with town(veen, root, admission=admission) as at:
-        yield Society(at)
+        yield IdentityFixture(at)

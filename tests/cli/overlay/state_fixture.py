@@ -1,4 +1,4 @@
-"""People around a hub who read and write the state of streams, with the command line."""
+"""A hub, and a client with reader keys that runs commands over the state of streams."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,27 +12,27 @@ from veen.core import naming
 KEEPER = "keeper"
 
 
-class People:
-    """A town whose keeper reads and writes; the data directory can be read beside the hub."""
+class StateFixture:
+    """Runs commands as the client `keeper`, at the hub or offline on its data directory."""
 
     def __init__(self, at: Town) -> None:
         self.town = at
         self.stream = STREAM
 
-    def does(self, *arguments: object, stream: str | None = STREAM) -> Ran:
-        """What the keeper does at the hub, which must succeed."""
+    def run(self, *arguments: object, stream: str | None = STREAM) -> Ran:
+        """Run a command at the hub. It must succeed."""
         return self.town.veen.done(*arguments, *self._options(stream))
 
-    def tries(self, *arguments: object, stream: str | None = STREAM) -> Ran:
+    def attempt(self, *arguments: object, stream: str | None = STREAM) -> Ran:
         return self.town.veen(*arguments, *self._options(stream))
 
     def _options(self, stream: str | None) -> tuple[object, ...]:
         named = () if stream is None else ("--stream", stream)
-        whose = ("--client", self.town.root / KEEPER, "--hub", self.town.url)
-        return *whose, *named, "--pin", self.town.hub.data_dir
+        session = ("--client", self.town.root / KEEPER, "--hub", self.town.url)
+        return *session, *named, "--pin", self.town.hub.data_dir
 
-    def reads(self, data_dir: Path, *arguments: object, stream: str = STREAM) -> Ran:
-        """The same from a data directory, without asking the hub."""
+    def run_offline(self, data_dir: Path, *arguments: object, stream: str = STREAM) -> Ran:
+        """Run a command on a data directory, without the hub."""
         options = ("--client", self.town.root / KEEPER, "--stream", stream, "--data-dir", data_dir)
         return self.town.veen(*arguments, *options)
 
@@ -42,8 +42,8 @@ class People:
 
 
 @contextmanager
-def people(veen: Veen, root: Path, *streams: str) -> Iterator[People]:
-    """The keeper has the reader key of the town's stream, and of streams of its own."""
+def state_hub(veen: Veen, root: Path, *streams: str) -> Iterator[StateFixture]:
+    """Start a hub. The client gets the reader key of `STREAM`, and creates the keys of `streams`."""
     with town(veen, root) as at:
         with ClientDir.open(root / "reader") as reader, ClientDir.create(root / KEEPER, None, 1) as keeper:
             found = reader.stream_keys.secret(naming.stream_id(STREAM))
@@ -51,4 +51,4 @@ def people(veen: Veen, root: Path, *streams: str) -> Iterator[People]:
             keeper.stream_keys.import_secret(STREAM, found)
             for stream in streams:
                 keeper.stream_keys.create(stream)
-        yield People(at)
+        yield StateFixture(at)

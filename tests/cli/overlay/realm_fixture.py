@@ -1,4 +1,4 @@
-"""A realm: a hub that belongs to it, an administrator with leave to run it, and a writer."""
+"""A hub of a realm, an administrator with a capability for the realm's streams, a writer and a reader."""
 
 import time
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ REALM = "town"
 
 
 @dataclass(frozen=True)
-class Realm:
-    """Where everything is. `admin.cap` is leave to write to the realm's streams."""
+class RealmFixture:
+    """Runs commands as one of the clients. `admin.cap` is the capability for the realm's streams."""
 
     veen: Veen
     root: Path
@@ -39,30 +39,30 @@ class Realm:
         url = f"http://127.0.0.1:{self.hub.port}"
         return "--client", self.root / person, "--hub", url, "--pin", self.hub.data_dir
 
-    def tries(self, person: str, *arguments: object) -> Ran:
+    def attempt(self, person: str, *arguments: object) -> Ran:
         return self.veen(*arguments, *self.options(person))
 
-    def does(self, person: str, *arguments: object) -> Ran:
-        """A command that must succeed."""
+    def run(self, person: str, *arguments: object) -> Ran:
+        """Run a command at the hub. It must succeed."""
         return self.veen.done(*arguments, *self.options(person))
 
-    def says(self, *arguments: object) -> Ran:
-        """What the administrator says, with leave to."""
-        return self.does("admin", *arguments, "--cap", self.root / "admin.cap")
+    def run_as_admin(self, *arguments: object) -> Ran:
+        """Run a command as the administrator, with its capability. It must succeed."""
+        return self.run("admin", *arguments, "--cap", self.root / "admin.cap")
 
-    def reads(self, *arguments: object, person: str = "reader") -> Ran:
-        """The same from the data directory, without asking the hub."""
+    def run_offline(self, *arguments: object, person: str = "reader") -> Ran:
+        """Run a command on the data directory, without the hub."""
         return self.veen(*arguments, "--client", self.root / person, "--data-dir", self.data_dir)
 
-    def sends(self, body: str = "hello") -> Ran:
-        return self.tries("writer", "send", "--stream", STREAM, "--body", body, "--cap", self.root / "writer.cap")
+    def send_as_writer(self, body: str = "hello") -> Ran:
+        return self.attempt("writer", "send", "--stream", STREAM, "--body", body, "--cap", self.root / "writer.cap")
 
 
 @contextmanager
 def realm(
     veen: Veen, root: Path, *, realm_id: bytes | None = naming.realm_id(REALM), epoch_sec: int = 0
-) -> Iterator[Realm]:
-    """A hub of a realm, or of none, that admits by capability."""
+) -> Iterator[RealmFixture]:
+    """Start a hub of a realm, or without one, that admits by capability."""
     now = int(time.time())
     metadata.create(Disk(), root / "hub", Profile(epoch_sec), Limits(), now - 60, realm_id=realm_id)
     with (
@@ -75,8 +75,8 @@ def realm(
         issuers = frozenset({operator.card.id_sign})
     streams = [one.hex() for one in admin.admin_streams(realm_id or admin.GLOBAL_REALM)]
     for person, named in (("admin", streams), ("writer", [STREAM])):
-        leave = [option for stream in named for option in ("--stream", stream)]
+        allowed = [option for stream in named for option in ("--stream", stream)]
         subject = ("--issuer", root / "operator", "--subject", root / person, "--ttl", 3600)
-        veen.done("cap", "issue", *subject, *leave, "--out", root / f"{person}.cap")
+        veen.done("cap", "issue", *subject, *allowed, "--out", root / f"{person}.cap")
     with running(root / "hub", time.time, QuickDisk(), admission=Admission.CAPABILITY, issuers=issuers) as hub:
-        yield Realm(veen, root, hub)
+        yield RealmFixture(veen, root, hub)

@@ -226,7 +226,7 @@ def test_what_neither_option_nor_context_names_is_asked_for(missing: str, place:
     ran = place.veen("send", "--body", "x", *[part for pair in given.items() for part in pair])
     assert ran.status == 2
     assert ran.error.startswith(f"missing {missing}")
-    assert "keep it in a context" in ran.err
+    assert "store it in a context" in ran.err
 
 
 # Line by line.

@@ -157,7 +157,7 @@ def test_a_hub_whose_key_is_not_the_one_in_the_directory_is_refused(
     fails(
         directory_hub,
         4,
-        "not the one that is pinned",
+        "it is not the pinned hub",
         "connect",
         "cap",
         "play",

@@ -62,7 +62,7 @@ def set_(
         found = None if reading is None else views.handle(reading.states, realm_id, handle)
         if found is not None and found.target_id != target and not reassign:
             raise hinted(
-                Unavailable(f"{handle} is already assigned to {found.target_id.hex()}"), "--reassign assigns it anew"
+                Unavailable(f"{handle} is already assigned to {found.target_id.hex()}"), "--reassign changes that"
             )
         # Not before the current record's time, so that a record with a time in the future does not block a handle.
         ts = principals.now() if found is None else max(principals.now(), found.ts)

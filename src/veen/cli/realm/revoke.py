@@ -187,8 +187,8 @@ app = group(
     "revoke",
     """Revoke client keys and capabilities, for a time or permanently.
 
-    A revocation is an entry of a realm's stream. Anyone may read it, and it cannot be removed. A hub that was initialized
-    with --realm rejects what is revoked in that realm; at other hubs, readers and clients check it.
+    A revocation is an entry of a realm's stream. Anyone may read it, and it cannot be removed. A hub that was
+    initialized with --realm rejects what is revoked in that realm; at other hubs, readers and clients check it.
     """,
 )
 

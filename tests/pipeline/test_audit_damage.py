@@ -1,4 +1,4 @@
-"""An audit finds every kind of damage, says where it is, and says nothing else."""
+"""An audit finds every kind of damage at its place, and reports nothing else."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ ARTIFACTS = {
     "profile": ("profile.json", 20),
     "binding": ("checkpoint-binding.cbor", 30),
 }
-# What cannot be told apart from it, or not be judged without it.
+# Findings that cannot be distinguished from it, or that follow from it.
 METADATA_FILES = {"hub-identity.json", "hub-identity.sig", "hub-key-map.json", "log"}
 BESIDE = {"identity": METADATA_FILES, "signature": {"log"}, "profile": {"log"}}
 LOGGED = [name for name, (pattern, _) in ARTIFACTS.items() if pattern.startswith("log/")]
@@ -53,7 +53,7 @@ def test_a_flipped_bit_is_found_where_it_is(log: BigLog, place: Path, artifact: 
             found = artifacts(root)
             (name,) = names(path, root=root)
             beside = BESIDE.get(artifact, set())
-            # A record and its signature cannot be told apart: either may be the one that changed.
+            # Either the record or its signature may be the one that changed.
             assert name in found or (artifact == "identity" and "hub-identity.sig" in found), (at, bit, findings(root))
             assert set(found) - {name} <= beside, (artifact, at, bit, findings(root))
             path.write_bytes(sound)
@@ -67,7 +67,7 @@ def test_a_truncated_file_is_found_where_it_is(log: BigLog, place: Path, artifac
     for size in {len(sound) - 1, len(sound) // 2, 1}:
         path.write_bytes(sound[:size])
         (found,) = artifacts(root)
-        # Where no whole entry is left, what is missed is the label's end, not one file.
+        # If no whole entry is left, the end of the label is missing, not one file.
         assert found in (*names(path, root=root), f"log/{path.name[:70]}-*"), (size, findings(root))
 
 
@@ -80,7 +80,7 @@ def test_two_files_swapped_are_both_found(log: BigLog, place: Path, artifact: st
 
 
 @pytest.mark.parametrize("artifact", ["chunk", "summary", "peaks", "checkpoint", "checkpoint index"])
-def test_a_removed_file_is_found_and_nothing_else_is_said(log: BigLog, place: Path, artifact: str) -> None:
+def test_a_removed_file_is_the_only_finding(log: BigLog, place: Path, artifact: str) -> None:
     root = copied(log.folders.root, place / "hub")
     for path in files(root, artifact):
         sound = path.read_bytes()
@@ -89,7 +89,7 @@ def test_a_removed_file_is_found_and_nothing_else_is_said(log: BigLog, place: Pa
         path.write_bytes(sound)
 
 
-def test_a_removed_open_chunk_is_missed(log: BigLog, place: Path) -> None:
+def test_a_removed_open_chunk_is_found(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     path = files(root, "open chunk")[0]
     path.unlink()
@@ -98,13 +98,13 @@ def test_a_removed_open_chunk_is_missed(log: BigLog, place: Path) -> None:
     assert found.stream_seq == int(path.name.split("-")[2])
 
 
-# Which number of a name is another in the copy: the last, or the one before it where there are two.
+# The number to change in the name of the copy: the last, or the one before it.
 COPIES = [(name, -1) for name in LOGGED] + [("chunk", -2), ("summary", -2)]
 
 
 @pytest.mark.parametrize(("artifact", "at"), COPIES)
 @pytest.mark.parametrize("step", [1, -1])
-def test_a_duplicate_under_another_name_is_found_and_nothing_else_is_said(
+def test_a_duplicate_under_another_name_is_the_only_finding(
     log: BigLog, place: Path, artifact: str, at: int, step: int
 ) -> None:
     for number in range(len(files(log.folders.root, artifact))):
@@ -118,7 +118,7 @@ def test_a_duplicate_under_another_name_is_found_and_nothing_else_is_said(
 
 
 def another(name: str, at: int, step: int) -> str:
-    """A name with one of its numbers changed; where it has none, its label."""
+    """A name with one of its numbers changed, or its label if it has none."""
     numbers = list(re.finditer(r"(?<=-)\d{20}(?=[-.])", name))
     if not numbers:
         return re.sub(r"[0-9a-f]{64}", lambda found: found[0][::-1], name)
@@ -128,7 +128,7 @@ def another(name: str, at: int, step: int) -> str:
 
 @pytest.mark.parametrize("change", ["truncated", "emptied", "removed", "of another hub"])
 @pytest.mark.parametrize("artifact", SINGLE)
-def test_papers_that_are_not_the_hubs_are_found(log: BigLog, place: Path, artifact: str, change: str) -> None:
+def test_metadata_of_another_hub_is_found(log: BigLog, place: Path, artifact: str, change: str) -> None:
     root = copied(log.folders.root, place / "hub")
     (path,) = files(root, artifact)
     match change:
@@ -147,7 +147,7 @@ def test_papers_that_are_not_the_hubs_are_found(log: BigLog, place: Path, artifa
     assert found - {name} <= BESIDE.get(artifact, set()), findings(root)
 
 
-def test_a_stranger_in_the_log_folder_is_found(log: BigLog, place: Path) -> None:
+def test_a_foreign_file_in_the_log_folder_is_found(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     (root / "log" / "notes.txt").write_text("hello")
     assert artifacts(root) == ["log/notes.txt"]
@@ -178,7 +178,7 @@ def test_entries_out_of_place_are_found_at_the_first_of_them(log: BigLog, place:
 
 
 @pytest.mark.slow
-def test_every_flipped_byte_of_an_entry_is_blamed_on_that_entry_alone(log: BigLog, place: Path) -> None:
+def test_a_flipped_byte_is_a_finding_of_its_entry_only(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
     path = files(root, "chunk")[1]
     sound, lengths = path.read_bytes(), [len(one) for one in frames(path)]
@@ -191,7 +191,7 @@ def test_every_flipped_byte_of_an_entry_is_blamed_on_that_entry_alone(log: BigLo
 
 
 @pytest.mark.parametrize("where", [150, 400, -30, -90, -120])
-def test_damage_behind_damage_is_found_as_well(log: BigLog, place: Path, where: int) -> None:
+def test_damage_after_damage_is_found_as_well(log: BigLog, place: Path, where: int) -> None:
     root = copied(log.folders.root, place / "hub")
     path, summary = files(root, "chunk")[1], files(root, "summary")[1]
     lengths, start = [len(one) for one in frames(path)], int(path.name.split("-")[2])

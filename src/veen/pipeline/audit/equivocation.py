@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from veen.core import Malformed, Receipt, Unverified
 from veen.pipeline.audit.chain import ChainLink
+from veen.pipeline.dataframe import read
 from veen.pipeline.read_plan import Piece
 from veen.pipeline.rows import rows
 from veen.pipeline.selection import Selection, Verify
@@ -116,8 +117,6 @@ def join_on(spark: "SparkSession") -> Join:
 
     def join(one: Copy, other: Copy, ranges: Sequence[UncomparedRange]) -> Differences:
         from pyspark.sql import functions as f
-
-        from veen.pipeline.dataframe import read
 
         given = {"label": [found.label for found in ranges], "seq_min": min(found.first for found in ranges)}
         given |= {"columns": _COLUMNS, "verify": Verify.ENTRY}  # continues after unreadable entries

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from plumbing.cli.extras import install_hint
@@ -20,32 +20,14 @@ class Missing(Unavailable):
     """The file does not exist. Other `Unavailable` errors may be temporary."""
 
 
-class Files(Protocol):
-    """The files of one data directory, by their path within it."""
-
-    def listed(self, folder: str) -> dict[str, int]:
-        """Names and sizes of the files in a folder. Raises `Unavailable` if it cannot be listed."""
-
-    def read(self, path: str) -> bytes:
-        """The content of a small file. Raises `Unavailable` if it cannot be read."""
-
-    def blocks(self, path: str, size: int) -> Iterator[tuple[Data, int]]:
-        """The entries of a chunk, compressed or not. `size` limits an uncompressed one to its first bytes."""
-
-    def beginning(self, path: str) -> Data:
-        """Bytes that begin with a chunk's first entry."""
-
-    def packed(self, path: str) -> PackedChunk:
-        """The raw compressed chunk."""
-
-
 class LocalFiles:
-    """Local files: chunks are memory-mapped."""
+    """The files of one data directory on this machine, by path within it. Chunks are memory-mapped."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def listed(self, folder: str) -> dict[str, int]:
+        """Names and sizes of the files in a folder. Raises `Unavailable` if it cannot be listed."""
         found = {}
         with _reachable(str(self.root / folder)):
             for path in (self.root / folder).iterdir():
@@ -55,21 +37,25 @@ class LocalFiles:
         return found
 
     def read(self, path: str) -> bytes:
+        """The content of a small file. Raises `Unavailable` if it cannot be read."""
         with _reachable(str(self.root / path)):
             return safe_open.read(self.root / path)
 
     def blocks(self, path: str, size: int) -> Iterator[tuple[Data, int]]:
+        """The entries of a chunk, compressed or not. `size` limits an uncompressed one to its first bytes."""
         yield from read_blocks(self.root / path, size=size)
 
     def beginning(self, path: str) -> Data:
+        """Bytes that begin with a chunk's first entry."""
         return next(self.blocks(path, 0))[0]
 
     def packed(self, path: str) -> PackedChunk:
+        """The raw compressed chunk."""
         return PackedChunk(mapped(self.root / path))
 
 
 class RemoteFiles:
-    """Remote files: a chunk is fetched whole, since all its entries are hashed anyway."""
+    """The same on another filesystem. A chunk is fetched whole, since all its entries are hashed anyway."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -185,7 +185,7 @@ def test_a_round_continues_after_its_callers_time_out() -> None:
         (task,) = await started(rounds, 1)
         task.cancel()
         await asyncio.wait((task,))
-        work.failure = Unavailable("nobody hears of it")
+        work.failure = Unavailable("no caller is waiting")
         work.go_on.set()
         with pytest.raises(Unavailable):
             await rounds.run()

@@ -21,7 +21,7 @@ class QueryLimits:
     max_run_s: float = 600.0  # execution including verification
     max_waiting: int = 256  # unfinished queries of all principals
     max_open: int = 32  # unfinished queries of one principal
-    fill_wait_s: float = 30.0  # how long a submission waits for the tables before it is told to retry
+    fill_wait_s: float = 30.0  # how long a submission waits for the tables before tables_not_ready
 
 
 DEFAULTS = QueryLimits()

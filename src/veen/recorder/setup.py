@@ -251,7 +251,7 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
 
 
 async def map_type(client: Client, event_type: str, stream: str) -> SentEvent:
-    """Map an event type to a stream. Raises `NotTaken` if it is mapped already."""
+    """Map an event type to a stream. Raises `EventRefused` if it is mapped already."""
     profile = _required_profile(profile_of(await read_states(client)))
     if stream not in profile.streams:
         raise Refused(CODE, f"{stream} is not a stream of this recorder; add it with veen recorder init --stream")

@@ -87,7 +87,7 @@ def fold(
     new = [node for node in cover if not _within(node.run, base.bounds)]
     whole = work.merged(new)
     states, stuck = run(found, base.states, whole)
-    # A part that met only refusals has no state, but its summary cannot be told from one that folded to INITIAL.
+    # A part that met only refusals has no state, but its summary looks like one that folded to INITIAL.
     stuck += tuple(part for part in states if part not in base.states and states[part] == found.INITIAL)
     if stuck:
         folded = Fold(found, _Base(base.states, found, work.places))

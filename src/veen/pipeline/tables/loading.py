@@ -171,7 +171,7 @@ def chunks_of(
     view: TablesView,
     most: int | None,
 ) -> list[Chunk]:
-    """The chunks of these labels. A hub is asked only for entries after those in the tables.
+    """The chunks of these labels. Only entries after those in the tables are requested from a hub.
 
     Raises `Unverified` if entries up to `most` are missing that the tables do not have.
     """

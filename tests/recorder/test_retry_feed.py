@@ -1,5 +1,6 @@
 """Set-aside events are returned unchanged or with a flaw, and none is lost."""
 
+import asyncio
 from contextlib import closing
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def put_aside(place: Path, *items: FeedItem) -> None:
 
 def rest(retry: RetryFeed) -> list[FeedItem]:
     with closing(retry.feed) as feed:
-        return feed._next(100, last=True)
+        return list(asyncio.run(feed.take(100)))
 
 
 def test_set_aside_events_are_read_back_unchanged(place: Path) -> None:
@@ -40,7 +41,7 @@ def test_an_interrupted_retry_is_finished_before_newer_events(place: Path) -> No
     put_aside(place, *ITEMS)
     begun = RetryFeed(place)
     with closing(begun.feed) as feed:
-        feed.settle(feed._next(1, last=True))
+        feed.settle(asyncio.run(feed.take(1)))
     put_aside(place, ITEMS[0])
     again = RetryFeed(place)
     assert rest(again) == ITEMS[1:]
@@ -52,7 +53,7 @@ def test_a_stale_state_file_does_not_apply_to_the_next_file(place: Path) -> None
     put_aside(place, *ITEMS[2:])
     begun = RetryFeed(place)
     with closing(begun.feed) as feed:
-        feed.settle(feed._next(100, last=True))
+        feed.settle(asyncio.run(feed.take(100)))
     (place / RETRYING).rename(place / REFUSED)  # the same inode and first line, as after a crash in finish()
     assert rest(RetryFeed(place)) == ITEMS[2:]
 

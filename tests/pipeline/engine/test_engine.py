@@ -235,7 +235,7 @@ def test_an_answer_equals_a_full_scan_also_in_pieces(root: Path, query: EventQue
     engine = Engine(root)
     answer = engine.run(query, seed=b"seed")
     assert list(answer.rows) == answered(query)
-    parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), engine._footer)
+    parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), engine.footer)
     single = [replace(part, groups=(group,)) for part in parts for group in part.groups]
     pieces = engine._answer(query, spread(query, single, _one_by_one), Tables(root).view(), b"seed", "tables")
     assert pieces == answer

@@ -111,7 +111,7 @@ def test_a_worker_stops_at_its_bounds_and_the_merge_detects_it(
 ) -> None:
     calls: list[tuple[int, int]] = []
     engine = Engine(root)
-    parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), engine._footer)
+    parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), engine.footer)
     watch = QueryWatch(lambda held, size: calls.append((held, size)), **bound)
     found = spread(query, parts, jobs.run_inline, watch)
     assert found.read < COUNT
@@ -120,7 +120,7 @@ def test_a_worker_stops_at_its_bounds_and_the_merge_detects_it(
 
 def test_bounds_that_are_not_reached_change_nothing(root: Path) -> None:
     query = EventQuery((STREAM,), projection=("subject_id",))
-    parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), Engine(root)._footer)
+    parts = plan(Tables(root).view().of(Table.EVENTS), query, str(root), Engine(root).footer)
     whole_answer, calls = Engine(root).run(query), list[tuple[int, int]]()
     watch = QueryWatch(lambda held, size: calls.append((held, size)), COUNT, 1 << 30)
     assert [row for _, row, _ in spread(query, parts, jobs.run_inline, watch).rows] == list(whole_answer.rows)

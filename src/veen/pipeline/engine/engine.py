@@ -86,7 +86,7 @@ class Engine:
         self._tables = Tables(root)
         self._spark = spark
         self._small_rows = small_rows
-        self._footer = lru_cache(maxsize=4_096)(self._read_footer)
+        self.footer = lru_cache(maxsize=4_096)(self._read_footer)
 
     def run(self, query: EventQuery, *, seed: bytes = b"", watch: QueryWatch = UNWATCHED) -> EngineAnswer:
         """Answer a query. `seed` determines, with the events themselves, the sample of evidence."""
@@ -107,7 +107,7 @@ class Engine:
         root, footers = str(self._tables.root.resolve()), dict[str, Any]()
 
         def footer(file: FileRef) -> Any:
-            found = footers[f"{root}/{file.path}"] = self._footer(file)
+            found = footers[f"{root}/{file.path}"] = self.footer(file)
             return found
 
         parts = plan(view.of(Table.EVENTS, query.scope), query, root, footer)

@@ -243,7 +243,7 @@ def test_a_file_without_proofs_is_shown_as_its_makers_word(place: Town) -> None:
     assert (entry["text"], entry["proved"]) == ("one", False)
     pinned = place.veen(*verify, "--reader", key)
     assert pinned.status == 4
-    assert "nothing proves that entry 1" in pinned.err
+    assert "entry 1 has no proof" in pinned.err
 
 
 def test_without_disclosure_what_it_says_stays_sealed(place: Town) -> None:

@@ -113,7 +113,7 @@ def test_a_subscription_that_never_opens_is_given_up(kind: str) -> None:
 def test_a_check_of_a_subscription_that_never_opens_ends() -> None:
     with dripping("head") as address:
         probe = Probe(f"http://{address}")
-        with pytest.raises(Failed, match=r"sent nothing whole for 0\.5 s"):
+        with pytest.raises(Failed, match=r"sent no complete message for 0\.5 s"):
             Listener(probe, bytes(32), 1, wait_s=LIMIT_S)
         probe.close()
 

@@ -1,4 +1,4 @@
-"""The curve of Ed25519 in plain integers, to build the signatures that no honest signer makes. RFC 8032 §5.1.
+"""The curve of Ed25519 in plain integers, to build signatures that no honest signer makes. RFC 8032 §5.1.
 
 Slow, and not for secrets.
 """

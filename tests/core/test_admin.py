@@ -1,4 +1,4 @@
-"""The admin streams of a realm and what a hub reads there: names, keys, intervals, and total reading. spec-2."""
+"""The admin streams of a realm and how a hub decodes them: names, keys, intervals and malformed content. spec-2."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -49,13 +49,13 @@ def test_the_schemas_are_those_of_the_specification() -> None:
     assert sha256(b"veen.fed.authority.v1").digest() == Authority.SCHEMA
 
 
-def test_whoever_knows_the_realm_has_the_keys_of_its_streams() -> None:
+def test_the_keys_of_admin_streams_are_derived_from_the_realm() -> None:
     keys = {admin.reader_key(stream).public_key for stream in admin.admin_streams(REALM)}
     assert len(keys) == 4
     assert admin.reader_key(REVOCATIONS).public_key == DhKey(tagged("veen/admin-key", REVOCATIONS)).public_key
 
 
-def test_a_hub_without_a_realm_goes_by_nothing() -> None:
+def test_a_hub_without_a_realm_has_no_binding_streams() -> None:
     assert admin.binding_streams(None) == {}
     assert admin.binding_streams(REALM) == {REVOCATIONS: Revocation, AUTHORITIES: Authority}
 
@@ -100,15 +100,15 @@ RECORDS = (
 
 
 @pytest.mark.parametrize("order", list(permutations(range(4))))
-def test_of_several_records_the_earliest_counts_then_the_lowest_primary(order: tuple[int, ...]) -> None:
+def test_the_earliest_record_applies_then_the_lowest_primary(order: tuple[int, ...]) -> None:
     records = [RECORDS[number] for number in order]
     assert admin.active(records, 1000) == RECORDS[0]
-    assert admin.active(records, 1045) == RECORDS[1]  # the first has ended
+    assert admin.active(records, 1045) == RECORDS[1]  # the first one has ended
     assert admin.active([one for one in records if one != RECORDS[0]], 1000) == RECORDS[1]
     assert admin.active(records, 1050) is None
 
 
-# What a hub reads.
+# Decoding by a hub.
 
 
 def logged(stream: bytes, schema: bytes, body: bytes, *, key: bytes | None = None, by_leave: bool = True) -> Msg:
@@ -134,7 +134,7 @@ def test_a_record_is_read_on_its_own_stream() -> None:
         assert read(stream, logged(stream, event.SCHEMA, event.encode())) == event
 
 
-def test_what_a_hub_does_not_go_by_is_nothing_to_it() -> None:
+def test_a_message_that_does_not_bind_a_hub_is_ignored() -> None:
     body = REVOCATION.encode()
     good = logged(REVOCATIONS, Revocation.SCHEMA, body)
     assert read(REVOCATIONS, good) == REVOCATION
@@ -156,28 +156,28 @@ def test_what_a_hub_does_not_go_by_is_nothing_to_it() -> None:
     assert {how: found for how, found in nothing.items() if found is not None} == {}
 
 
-def test_an_authority_of_another_realm_is_nothing_to_a_hub() -> None:
+def test_an_authority_of_another_realm_is_ignored() -> None:
     elsewhere = replace(AUTHORITY, realm_id=b"\x07" * 32)
     assert read(AUTHORITIES, logged(AUTHORITIES, Authority.SCHEMA, elsewhere.encode())) is None
 
 
 @given(st.binary(max_size=200))
-def test_whatever_a_body_is_reading_it_ends(body: bytes) -> None:
+def test_any_body_decodes_or_is_ignored(body: bytes) -> None:
     for stream, cls in admin.binding_streams(REALM).items():
         found = read(stream, logged(stream, cls.SCHEMA, body))
         assert found is None or found.encode() == body
 
 
-# What an index keeps.
+# Events in the index.
 
 
 @given(wire_objects(Revocation) | wire_objects(Authority))
-def test_an_event_comes_back_from_how_it_is_kept(event: admin.Event) -> None:
+def test_an_event_is_decoded_as_it_was_encoded(event: admin.Event) -> None:
     assert admin.read_event(admin.write_event(event)) == event
 
 
 @pytest.mark.parametrize("data", [b"", bytes(32), bytes(40), Revocation.SCHEMA, Revocation.SCHEMA + b"\xa0"])
-def test_what_is_no_event_is_refused(data: bytes) -> None:
+def test_bytes_that_are_not_an_event_are_rejected(data: bytes) -> None:
     with pytest.raises(Malformed):
         admin.read_event(data)
 

@@ -1,4 +1,4 @@
-"""The admission table of spec §8.2, the statuses of §10.6, and errors on their way over the wire and back."""
+"""The admission table of spec §8.2, the statuses of §10.6, and errors encoded and decoded."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_the_stages_are_the_four_of_the_pipeline_in_its_order() -> None:
     assert [stage.value for stage in AdmissionStage] == ["prefilter", "structural", "auth", "commit"]
 
 
-def test_no_row_stands_before_a_row_of_an_earlier_stage() -> None:
+def test_rows_are_in_the_order_of_their_stages() -> None:
     order = [list(AdmissionStage).index(row.stage) for row in ADMISSION]
     assert order == sorted(order)
 
@@ -120,7 +120,7 @@ def test_every_status_is_that_of_an_error(code: str) -> None:
     assert 400 <= STATUS[code] < 600
 
 
-# A malformed message is a refusal
+# Malformed messages
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_every_fault_has_a_structural_row() -> None:
     assert {row.stage for row in BY_FAULT.values()} == {AdmissionStage.STRUCTURAL}
 
 
-def test_faults_are_judged_in_the_order_of_their_rows() -> None:
+def test_faults_are_checked_in_the_order_of_their_rows() -> None:
     assert [BY_FAULT[fault] for fault in sorted(Fault)] == [row for row in ADMISSION if row in BY_FAULT.values()]
 
 
@@ -150,7 +150,7 @@ def test_a_malformed_object_is_a_fault_of_cbor_unless_it_says_otherwise() -> Non
     assert Malformed("msg", "the reason").fault is Fault.CBOR
 
 
-# Refusals
+# Rejections
 
 
 @each_row
@@ -240,7 +240,7 @@ def test_an_envelope_does_not_change_the_detail_of_the_refusal() -> None:
     assert refused.detail == {"stream_seq": 4}
 
 
-# What a client refuses to read as an error
+# Malformed error envelopes
 
 
 ENVELOPE = {1: 1, 2: "E.RATE", 3: "slow down", 4: {"stage": "auth"}, 5: 3, 6: "r"}
@@ -272,7 +272,7 @@ DAMAGE: dict[str, tuple[dict[int, Any], Fault]] = {
 }
 
 
-def test_the_envelope_that_is_damaged_below_is_whole() -> None:
+def test_the_envelope_used_below_is_valid() -> None:
     assert ErrorEnvelope.decode(cbor2.dumps(ENVELOPE)).encode() == cbor2.dumps(ENVELOPE)
 
 
@@ -343,7 +343,7 @@ def test_an_error_says_what_and_why() -> None:
 
 
 @pytest.mark.parametrize("entry", [-1, True, None, b"bytes", [1], {"a": 1}])
-def test_details_that_no_reader_would_take_are_not_written(entry: object) -> None:
+def test_invalid_details_are_not_encoded(entry: object) -> None:
     envelope = ErrorEnvelope("E.FORMAT", "message", {"field": entry})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="detail"):
         envelope.encode()

@@ -1,4 +1,4 @@
-"""The sizes at which each primitive says no, and what it then says."""
+"""The sizes that each primitive rejects, and the errors."""
 
 from collections.abc import Callable
 
@@ -61,10 +61,10 @@ def test_each_altered_input_is_refused(seal: Seal, open_: Seal, nonce_bytes: int
 
 @CIPHERS
 @pytest.mark.parametrize(("key_extra", "nonce_extra"), [(-1, 0), (1, 0), (0, -1), (0, 1)])
-def test_sealing_with_a_key_or_nonce_of_another_size_is_our_own_mistake(
+def test_sealing_with_a_key_or_nonce_of_another_size_is_a_value_error(
     seal: Seal, open_: Seal, nonce_bytes: int, what: str, key_extra: int, nonce_extra: int
 ) -> None:
-    # libsodium would read past the end of a short one. The two libraries say so with different builtin errors.
+    # libsodium would read past the end of a short one. The two libraries raise different builtin errors.
     key, nonce = bytes(aead.KEY_BYTES + key_extra), bytes(nonce_bytes + nonce_extra)
     with pytest.raises((ValueError, TypeError)) as caught:
         seal(key, nonce, b"", b"plaintext")
@@ -73,7 +73,7 @@ def test_sealing_with_a_key_or_nonce_of_another_size_is_our_own_mistake(
 
 @CIPHERS
 @pytest.mark.parametrize(("key_extra", "nonce_extra"), [(-1, 0), (1, 0), (0, -1), (0, 1)])
-def test_opening_with_a_key_or_nonce_of_another_size_is_our_own_mistake(
+def test_opening_with_a_key_or_nonce_of_another_size_is_a_value_error(
     seal: Seal,
     open_: Seal,
     nonce_bytes: int,

@@ -1,4 +1,4 @@
-"""Attachments: what arrives is what the message committed to, by count, size, order and content. Spec §4.6."""
+"""Attachments match what the message commits to, in count, size, order and content. Spec §4.6."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ PARTS = [b"", b"one", bytes(70_000)]
 
 
 def sent(parts: list[bytes], place: Place = PLACE) -> tuple[Opened, list[SealedAttachment]]:
-    """A message with attachments as its reader gets it: opened, beside the stored parts."""
+    """A message with attachments: opened by its reader, and the stored parts."""
     sealer = Sealer(READER.public_key, place)
     stored = [attachment.seal(sealer, part) for part in parts]
     root = attachment.root([part.coid for part in stored]) if stored else None
@@ -150,7 +150,7 @@ def test_no_attachment_is_added_to_a_sealed_message() -> None:
 
 
 def test_two_attachments_of_a_message_never_share_a_key_and_nonce() -> None:
-    """Sealed under one key and nonce, the two ciphertexts would differ exactly where the plaintexts do."""
+    """With the same key and nonce, two ciphertexts would differ exactly where the plaintexts do."""
     sealer = Sealer(READER.public_key, PLACE)
     one, other = attachment.seal(sealer, b"attack at dawn"), attachment.seal(sealer, b"attack at dusk")
     assert bytes(a ^ b for a, b in zip(one.sealed, other.sealed, strict=True))[:10] != bytes(10)

@@ -1,4 +1,4 @@
-"""Canonical JSON: one text for one value, and no other text is read as it."""
+"""Canonical JSON: each value has one text, and no other text decodes."""
 
 import json
 import struct
@@ -80,13 +80,13 @@ def test_names_are_sorted_by_their_utf_16_code_units() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_json_is_malformed(text: bytes) -> None:
+def test_text_that_is_not_json_is_malformed(text: bytes) -> None:
     with pytest.raises(Malformed):
         canonical_json.parse(text, "x")
 
 
 @pytest.mark.parametrize("text", [b'"\\ud800"', b'"\\u0061"', b'{"b":1,"a":1}', b"-0", b"1.0", b"1E2"])
-def test_what_parses_may_yet_not_be_canonical(text: bytes) -> None:
+def test_valid_json_may_not_be_canonical(text: bytes) -> None:
     with pytest.raises(Malformed):
         canonical_json.decode(text, "x")
 
@@ -106,16 +106,16 @@ def test_nesting_is_bounded_alike_both_ways() -> None:
     with pytest.raises(Malformed, match="deeper"):
         canonical_json.decode(b"[" + deepest + b"]", "x")
     many = canonical_json.encode(["[[["] * MAX_JSON_DEPTH)
-    assert canonical_json.decode(many, "x") == ["[[["] * MAX_JSON_DEPTH  # brackets in texts are no nesting
+    assert canonical_json.decode(many, "x") == ["[[["] * MAX_JSON_DEPTH  # brackets in strings are not nesting
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**53, -(2**53), "\ud800", {1: 2}, {"\ud800": 1}, b"x"])
-def test_what_has_no_text_is_refused(value: object) -> None:
+def test_a_value_without_canonical_text_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         canonical_json.encode(value)  # type: ignore[arg-type]
 
 
-def test_an_integer_beyond_what_a_double_holds_is_the_double_it_denotes_unless_it_is_wanted_as_it_is() -> None:
+def test_a_large_integer_is_rounded_to_a_double_unless_exact() -> None:
     assert canonical_json.parse(b"9007199254740993", "x") == 9007199254740992.0
     assert canonical_json.parse(b"9007199254740993", "x", exact=True) == 9007199254740993
     with pytest.raises(Malformed):

@@ -32,7 +32,7 @@ ZEROS = bytes(SIGNATURE_BYTES)
 
 LENGTHS = range(1, MAX_CAP_CHAIN + 1)
 
-# A token as another CBOR library sees it: damage is done here, where no table of ours can mend it.
+# A token decoded by another CBOR library, so that tests can damage it without our field tables.
 Plain = dict[Any, Any]
 
 
@@ -49,7 +49,7 @@ def plain(token: CapToken) -> Plain:
 
 
 def link(grant: Plain, previous: bytes, signer: SigningKey = ISSUER, tag: bytes = b"veen/cap-link") -> bytes:
-    """One link by the words of the specification, without our codec, hashes or signatures."""
+    """One link by the formula of the specification, without our codec, hashes or signatures."""
     unsigned = {key: value for key, value in grant.items() if key != 5}
     digest = sha256(tag + b"\x00" + cbor2.dumps(unsigned) + previous).digest()
     return Ed25519PrivateKey.from_private_bytes(signer.seed).sign(digest)
@@ -140,7 +140,7 @@ def test_a_renewed_token_grants_the_same_under_another_name_as_often_as_is_wante
         assert token.auth_ref() not in seen
         seen.add(token.auth_ref())
         assert len(token.sig_chain) == number % MAX_CAP_CHAIN + 1
-        # Where the chain begins anew there is one second more.
+        # A new chain adds one second of ttl.
         assert token.allow == Allow(token.allow.stream_ids, chain(1).allow.ttl + number // MAX_CAP_CHAIN, RATE)
         assert (token.issuer_pk, token.subject_pk) == (ISSUER.public_key, SUBJECT.public_key)
 
@@ -165,7 +165,7 @@ def test_a_forged_token_is_not_renewed(length: int) -> None:
         cap_token.renew(forged, ISSUER)
 
 
-def test_a_token_for_ever_is_renewed_only_as_long_as_there_is_room() -> None:
+def test_a_token_with_the_maximum_ttl_is_renewed_until_its_chain_is_full() -> None:
     token = cap_token.mint(ISSUER, SUBJECT.public_key, STREAMS, U64_MAX)
     for _ in range(MAX_CAP_CHAIN - 1):
         token = cap_token.renew(token, ISSUER)
@@ -267,7 +267,7 @@ def test_a_repeated_link_is_refused(repeated: int) -> None:
 
 @pytest.mark.parametrize("byte", [0, 31, 32, SIGNATURE_BYTES - 1])
 @pytest.mark.parametrize("altered", range(MAX_CAP_CHAIN))
-def test_an_altered_link_is_refused_wherever_it_stands(altered: int, byte: int) -> None:
+def test_an_altered_link_is_rejected_at_any_position(altered: int, byte: int) -> None:
     links = list(chain(MAX_CAP_CHAIN).sig_chain)
     changed = bytearray(links[altered])
     changed[byte] ^= 1
@@ -278,7 +278,7 @@ def test_an_altered_link_is_refused_wherever_it_stands(altered: int, byte: int) 
 
 
 @pytest.mark.parametrize("foreign", range(MAX_CAP_CHAIN))
-def test_a_strangers_link_is_refused_wherever_it_stands(foreign: int) -> None:
+def test_a_link_by_another_key_is_rejected_at_any_position(foreign: int) -> None:
     token = chain(MAX_CAP_CHAIN)
     links = list(token.sig_chain)
     previous = links[foreign - 1] if foreign else ZEROS
@@ -347,7 +347,7 @@ def test_a_grant_changed_after_signing_is_refused(change: dict[str, Any]) -> Non
         replace(chain(2), **change).verify()
 
 
-# What a reader refuses
+# Malformed tokens
 
 
 DAMAGE: dict[str, tuple[Callable[[Plain], object], Fault]] = {
@@ -418,7 +418,7 @@ BAD_STREAMS = {
 
 
 @pytest.mark.parametrize("streams", BAD_STREAMS.values(), ids=BAD_STREAMS.keys())
-def test_streams_that_no_reader_takes_are_not_written(streams: tuple[bytes, ...]) -> None:
+def test_invalid_streams_are_not_encoded(streams: tuple[bytes, ...]) -> None:
     token = replace(chain(1), allow=Allow(streams, TTL))
     with pytest.raises(ValueError, match="stream_id"):
         token.encode()
@@ -461,7 +461,7 @@ def test_one_stream_above_the_limit_is_refused_on_read() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\xa0", b"\x80", b"\xf6", chain(1).encode() + b"\x00", chain(1).encode()[:-1]])
-def test_what_is_no_whole_token_is_malformed(data: bytes) -> None:
+def test_an_incomplete_token_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):
         CapToken.decode(data)
 
@@ -518,7 +518,7 @@ def test_a_rate_above_the_cap_of_all_hubs_is_refused_by_each(rate: Rate) -> None
 
 
 def test_the_issuer_adds_no_link_to_a_chain_that_does_not_verify() -> None:
-    """The new link would be a valid first link for a grant the issuer never gave."""
+    """The new link would be a valid first link for a grant that the issuer never made."""
     forged = CapToken(ISSUER.public_key, STRANGER.public_key, Allow(STREAMS, TTL), (ZEROS,))
     with pytest.raises(Unverified):
         cap_token.resign(forged, ISSUER)

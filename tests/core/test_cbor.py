@@ -1,4 +1,4 @@
-"""Deterministic CBOR without a table: heads, and values of open shape. Spec §3.1, RFC 8949 §4.2.1 and appendix A."""
+"""Deterministic CBOR without a field table: heads and untyped values. Spec §3.1, RFC 8949 §4.2.1 and appendix A."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -119,7 +119,7 @@ def refused(data: bytes) -> Malformed:
 
 
 def with_peak(decode: Callable[[bytes], Malformed], data: bytes) -> tuple[Malformed, int]:
-    """The answer, and the most memory that was held at once on the way to it."""
+    """The result, and the peak of allocated memory."""
     tracemalloc.start()
     try:
         return decode(data), tracemalloc.get_traced_memory()[1]
@@ -209,7 +209,7 @@ def test_an_example_of_the_rfc_in_our_subset_is_read_and_written(encoded: str, v
 
 @pytest.mark.parametrize("encoded", NOT_TAKEN, ids=NOT_TAKEN.get)
 def test_an_example_of_the_rfc_outside_our_subset_is_refused(encoded: str) -> None:
-    cbor2.loads(bytes.fromhex(encoded))  # it is good CBOR, only not ours
+    cbor2.loads(bytes.fromhex(encoded))  # valid CBOR, but outside our subset
     refused(bytes.fromhex(encoded))
 
 
@@ -217,7 +217,7 @@ def test_the_two_tables_are_the_whole_appendix() -> None:
     assert len(TAKEN) + len(NOT_TAKEN) == EXAMPLES_IN_APPENDIX_A
 
 
-def test_a_value_may_go_by_another_name_in_the_error() -> None:
+def test_the_error_uses_the_given_name() -> None:
     with pytest.raises(Malformed) as caught:
         cbor.decode(b"", "rpc arguments")
     assert caught.value.what == "rpc arguments"
@@ -320,7 +320,7 @@ def test_another_map_key_is_not_written(key: Any) -> None:
         cbor.encode({key: 0})
 
 
-# A bytearray is a sequence of numbers to Python, and must not become one on the wire.
+# Python treats a bytearray as a sequence of numbers; it must not be encoded as one.
 STRANGE = [
     1.0,
     0.5,
@@ -337,7 +337,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("value", STRANGE, ids=lambda value: type(value).__name__)
-def test_what_has_no_deterministic_encoding_is_not_written(value: Any) -> None:
+def test_values_without_a_deterministic_encoding_are_rejected(value: Any) -> None:
     for held in (value, (value,), {1: value}):
         with pytest.raises(ValueError, match="no deterministic encoding"):
             cbor.encode(held)

@@ -1,4 +1,4 @@
-"""Sealing and opening: a payload opens at its place, for its reader, unaltered, and not otherwise. Spec §4.2."""
+"""Sealing and opening: a payload opens only unaltered, at its place, for its reader. Spec §4.2."""
 
 from dataclasses import replace
 
@@ -110,7 +110,7 @@ def test_a_ciphertext_cut_anywhere_in_its_parts_is_refused() -> None:
             opened(data[:length])
 
 
-def test_padding_that_is_not_zero_is_refused_wherever_it_stands() -> None:
+def test_padding_that_is_not_zero_is_rejected_at_any_position() -> None:
     data = sealed()
     end = LENGTHS_END + HDR_LEN + 8 + TAG_BYTES
     assert end < len(data)
@@ -162,7 +162,7 @@ def test_a_header_may_name_the_capability_it_was_admitted_under() -> None:
 def test_a_header_that_names_another_capability_is_refused(auth_ref: bytes | None) -> None:
     place = replace(PLACE, auth_ref=auth_ref)
     header = replace(HEADER, cap_ref=h(b"another")).encode()
-    sealer = Sealer(READER.public_key, place)  # by hand: `seal` refuses to
+    sealer = Sealer(READER.public_key, place)  # by hand, because `seal` rejects it
     sealed_hdr = sealer.context.seal(place.aad(), header)
     data = sealer.enc + u32be(len(sealed_hdr)) + u32be(TAG_BYTES) + sealed_hdr + bytes(TAG_BYTES)
     with pytest.raises(Unverified, match="cap_ref"):
@@ -200,7 +200,7 @@ def test_swapping_the_two_numbers_gives_another_nonce(client_seq: int, prev_ack:
     assert (one.nonce() == other.nonce()) == (client_seq == prev_ack)
 
 
-# What is never sealed, because nobody would open it.
+# Payloads that are never sealed, because no reader could open them.
 
 
 @pytest.mark.parametrize(

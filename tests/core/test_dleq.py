@@ -1,4 +1,4 @@
-"""The proof of a shared secret against plain integers, and everything that it does not prove."""
+"""The proof of a shared secret, compared with plain integers, and forgeries that must fail."""
 
 from dataclasses import replace
 from hashlib import sha512
@@ -23,7 +23,7 @@ SECRETS = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
 EIGHTH = pow(8, -1, L)
 
 
-# The page's own words (docs/wire.md), in plain integers.
+# The formulas of docs/wire.md, in plain integers.
 
 
 def lift(u_bytes: bytes, negative: bool = False) -> Point:
@@ -166,8 +166,8 @@ def test_the_same_number_with_the_groups_order_added_is_refused(name: str) -> No
 
 @pytest.mark.parametrize("name", ["reader_pk", "shared"])
 @pytest.mark.parametrize("change", ["top bit", "prime added", "zero", "one", "minus one", "small order", "the twist"])
-def test_names_that_no_key_has_are_refused(name: str, change: str) -> None:
-    """The bytes go into the keys that open the message: one point must not have two names."""
+def test_non_canonical_encodings_are_rejected(name: str, change: str) -> None:
+    """The bytes enter the keys that open the message, so one point must not have two encodings."""
     old = int.from_bytes(KEY.public_key if name == "reader_pk" else SHARED, "little")
     small = {
         "zero": 0,
@@ -182,12 +182,12 @@ def test_names_that_no_key_has_are_refused(name: str, change: str) -> None:
     assert "curve" in refused(**renamed)
 
 
-# A reader's key, a secret and an enc that have a part of small order.
+# Reader keys, secrets and encs with a component of small order.
 
 
 @pytest.mark.parametrize("torsion", TORSION[1:])
 def test_a_part_of_small_order_cannot_hide_in_the_readers_key_or_the_secret(torsion: Point) -> None:
-    """A forger with the key tries nonces until the challenge clears the part, and both equations hold."""
+    """A forger with the key tries nonces until the challenge clears the component, so that both equations hold."""
     base = EIGHTH * (8 * lift(ENC))
     for in_key, in_secret in ((torsion, IDENTITY), (IDENTITY, torsion)):
         w = scalar_of(KEY.secret) % L
@@ -220,7 +220,7 @@ def test_an_enc_with_a_part_of_small_order_has_the_one_secret_that_x25519_has(to
 
 
 def test_an_enc_is_read_as_x25519_reads_it() -> None:
-    """Its bytes are signed with the message, so another name for the point is no way around."""
+    """Its bytes are signed with the message, so another encoding of the point gives nothing to a forger."""
     for enc in (ENC[:-1] + bytes((ENC[-1] | 0x80,)), (9 + P).to_bytes(32, "little")):
         made = dleq.prove(KEY, enc, LEAF)
         dleq.verify(made, LEAF, KEY.public_key, enc, KEY.exchange(enc))
@@ -231,7 +231,7 @@ def test_an_enc_is_read_as_x25519_reads_it() -> None:
 @pytest.mark.parametrize("u", [2, P + 2, 2 + 2**255], ids=["canonical", "prime added", "top bit"])
 def test_an_enc_on_the_twist_is_refused_by_prover_and_verifier(u: int) -> None:
     enc = u.to_bytes(32, "little")
-    assert KEY.exchange(enc)  # X25519 takes it
+    assert KEY.exchange(enc)  # X25519 accepts it
     with pytest.raises(Malformed, match="cannot be proved"):
         dleq.prove(KEY, enc, LEAF)
     assert "enc is not a public key" in refused(enc=enc, shared=KEY.exchange(enc))
@@ -252,8 +252,8 @@ def test_an_enc_of_another_size_is_refused(size: int) -> None:
     refused(enc=enc)
 
 
-def test_who_has_no_key_cannot_prove_a_secret_of_their_own() -> None:
-    """The best a forger can do without the relation: commit, then find that the challenge is another."""
+def test_without_the_key_an_invented_secret_cannot_be_proved() -> None:
+    """The best attempt of a forger without the key: commit, and fail because the challenge differs."""
     made_up = DhKey.generate().public_key
     for _ in range(20):
         reader_pk, _, made = proved(7, LEAF, ENC, number(made_up))

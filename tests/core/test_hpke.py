@@ -1,4 +1,4 @@
-"""HPKE against an independent library, and everything a receiver refuses."""
+"""HPKE, compared with an independent library, and everything that a receiver rejects."""
 
 import pytest
 from hypothesis import given, settings
@@ -91,7 +91,7 @@ def test_a_stranger_shares_no_export() -> None:
 
 
 @pytest.mark.parametrize("bit", range(8 * ENC_BYTES))
-def test_no_bit_of_enc_is_free(bit: int) -> None:
+def test_every_bit_of_enc_is_authenticated(bit: int) -> None:
     # X25519 ignores bit 255, so there the shared point is the same and only the KEM context differs.
     enc, body = sealed()
     altered = (int.from_bytes(enc, "little") ^ 1 << bit).to_bytes(ENC_BYTES, "little")
@@ -100,7 +100,7 @@ def test_no_bit_of_enc_is_free(bit: int) -> None:
         context.open(b"aad", body)
 
 
-def test_no_byte_of_what_is_sealed_is_free() -> None:
+def test_every_byte_of_a_ciphertext_is_authenticated() -> None:
     enc, body = sealed()
     for at in range(len(body)):
         altered = body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :]

@@ -1,4 +1,4 @@
-"""A hub's identity: its keys over time, what each may have signed, and the record that binds them. Spec §8.4."""
+"""A hub's identity: its keys over time, what each may sign, and the signed record. Spec §8.4."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def ht(tag: str, data: bytes) -> bytes:
 
 
 def endorsement(signer: SigningKey, key: SigningKey, valid_from: int, hub: HubIdentity = ONE) -> bytes:
-    """By the formula, not by `rotate`."""
+    """By the formula, without `rotate`."""
     return signer.sign(ht("veen/hub-key", hub.hub_id + key.public_key + valid_from.to_bytes(8, "big")))
 
 
@@ -55,7 +55,7 @@ def checkpoint_by(key: SigningKey, epoch: int) -> Checkpoint:
 
 
 def damaged(change: Callable[[Any], object], record: HubIdentity = TWO) -> bytes:
-    """The record's canonical text after a change to it, canonical still."""
+    """The record's canonical text after a change, still canonical."""
     found = json.loads(wire_json.encode(record))
     change(found)
     return json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
@@ -159,7 +159,7 @@ def test_a_new_key_must_start_after_the_one_before_it(valid_from: int) -> None:
         hub_identity.rotate(TWO, SECOND, THIRD, valid_from)
 
 
-# Who may have signed a receipt, and when
+# Signers of receipts
 
 
 ACTIVE = [
@@ -230,7 +230,7 @@ def test_a_gap_begins_with_valid_until_and_ends_with_valid_from() -> None:
     assert GAP.verify_receipt(receipt_by(SECOND, 300)) is GAP.hub_keys[1]
 
 
-# Which key signs
+# The signing key
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_in_a_gap_there_is_no_key_to_sign_with() -> None:
         GAP.signing_key_at(200)
 
 
-# Who may have signed a checkpoint
+# Signers of checkpoints
 
 
 # FIRST signs in [1000, 2100), SECOND in [2000, 3000), THIRD from 3000; epoch n is [500n, 500n + 500).
@@ -495,19 +495,19 @@ def test_a_record_that_breaks_its_table_is_malformed(change: Callable[[Any], obj
     assert caught.value.reason != "not in canonical form"
 
 
-def test_a_name_that_stands_twice_is_refused() -> None:
+def test_a_repeated_name_is_rejected() -> None:
     with pytest.raises(Malformed, match="twice"):
         wire_json.decode(HubIdentity, TEXT.replace(b"{", b'{"anchoring":"fingerprint",', 1))
 
 
 def swap_keys(found: Any) -> None:
-    """Each key in the place of the other, the endorsement where it was."""
+    """Swap the keys, but not the endorsement."""
     first, second = found["hub_keys"]
     for name in ("hub_pk", "key_id"):
         first[name], second[name] = second[name], first[name]
 
 
-def test_two_keys_that_start_together_stand_in_the_order_of_their_bytes() -> None:
+def test_two_keys_that_start_together_are_ordered_by_their_bytes() -> None:
     lesser, greater = sorted((FIRST, SECOND), key=lambda key: key.public_key)
     record = hub(hub_key(lesser, BORN), hub_key(greater, BORN, by=bytes(SIGNATURE_BYTES)))
     assert wire_json.decode_canonical(HubIdentity, wire_json.encode(record)) == record
@@ -517,7 +517,7 @@ def test_two_keys_that_start_together_stand_in_the_order_of_their_bytes() -> Non
 
 
 def of_keys(count: int) -> bytes:
-    """The text of a record with this many keys, in order; nobody endorsed them."""
+    """The text of a record with this many keys, in order and without valid endorsements."""
 
     def add(found: Any) -> None:
         for number in range(1, count):
@@ -539,18 +539,18 @@ def test_one_key_above_the_limit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b'"hub"', TEXT[:-1], TEXT + TEXT, b"\xef\xbb\xbf" + TEXT])
-def test_what_is_no_record_is_malformed(text: bytes) -> None:
+def test_bytes_that_are_not_a_record_are_malformed(text: bytes) -> None:
     with pytest.raises(Malformed):
         wire_json.decode_canonical(HubIdentity, text)
 
 
 @pytest.mark.parametrize("wrong", [hub(TWO.hub_keys[1], TWO.hub_keys[0]), replace(TWO, anchoring="gossip")])
-def test_a_record_that_no_reader_takes_has_no_cbor_either(wrong: HubIdentity) -> None:
+def test_an_invalid_record_has_no_cbor_either(wrong: HubIdentity) -> None:
     with pytest.raises(ValueError, match="hub identity"):
         wrong.encode()
 
 
-# What is never made
+# Invalid rotations and creations
 
 
 def test_a_key_is_not_rotated_to_itself() -> None:
@@ -596,7 +596,7 @@ def test_without_epochs_even_a_key_of_the_last_second_counts() -> None:
     assert late.verify_checkpoint(signed, Profile()) == late.newest
 
 
-# All at once
+# Full verification
 
 
 def test_a_record_is_the_pinned_hubs_if_pin_chain_and_signature_hold() -> None:
@@ -604,14 +604,14 @@ def test_a_record_is_the_pinned_hubs_if_pin_chain_and_signature_hold() -> None:
 
 
 def test_a_record_that_puts_the_pinned_key_behind_a_strangers_is_refused() -> None:
-    """The stranger's first key can endorse any key, the pinned one too; but the pinned one must sign the whole."""
+    """The stranger's first key can endorse the pinned key, but the pinned key must sign the whole record."""
     stolen = hub_identity.rotate(hub_identity.create(ROOT, BORN), ROOT, FIRST, SECOND_FROM)
     stolen.check_pinned(sha256(FIRST.public_key).digest())
     with pytest.raises(Unverified):
         stolen.verify(hub_identity.sign(stolen, ROOT), sha256(FIRST.public_key).digest())
 
 
-def test_an_unpinned_record_is_refused_however_sound_it_is() -> None:
+def test_a_valid_record_of_another_hub_is_rejected() -> None:
     with pytest.raises(Unverified, match="pinned"):
         THREE.verify(hub_identity.sign(THREE, THIRD), bytes(32))
 
@@ -627,7 +627,7 @@ def test_a_record_continues_the_one_before_it() -> None:
 
 
 def test_a_retired_key_cannot_start_another_history() -> None:
-    """Whoever holds the first key after its time can endorse a key of his own; who knew better is not fooled."""
+    """The holder of the retired first key can endorse another key, but not continue the record known to clients."""
     stolen = hub_identity.rotate(ONE, FIRST, ROOT, SECOND_FROM, OVERLAP)
     stolen.verify(hub_identity.sign(stolen, ROOT), ONE.hub_id)
     with pytest.raises(Unverified, match="continue"):
@@ -645,7 +645,7 @@ def test_another_hubs_record_does_not_continue() -> None:
 
 
 def test_a_hub_does_not_change_its_realm() -> None:
-    """It is part of what a hub is: what it refused would otherwise depend on when one asked."""
+    """The realm is part of the identity: otherwise a hub's rejections would depend on when they are checked."""
     here, there = bytes(32), b"\x01" * 32
     born = hub_identity.create(FIRST, BORN, realm_id=here)
     assert born.realm_id == here

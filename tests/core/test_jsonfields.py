@@ -1,4 +1,4 @@
-"""Fields of an object without a layout: each is there and of its kind, or is named."""
+"""Fields of a JSON object without a layout: a missing or wrong field is named in the error."""
 
 import pytest
 
@@ -29,6 +29,6 @@ def test_a_field_is_there_and_of_its_kind_or_is_named(kind: str, name: str, wron
             read(Fields.of("thing", broken))
 
 
-def test_what_is_no_object_has_no_fields() -> None:
+def test_a_value_that_is_not_an_object_has_no_fields() -> None:
     with pytest.raises(Malformed, match="thing: not an object"):
         Fields.of("thing", [])

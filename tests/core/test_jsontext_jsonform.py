@@ -1,4 +1,4 @@
-"""JSON: strict text, and the twin of every wire object, read as strictly as its CBOR form. Spec §10.3, §10.4."""
+"""JSON: strict text, and the JSON form of every wire object, decoded as strictly as CBOR. Spec §10.3, §10.4."""
 
 import json
 import tracemalloc
@@ -93,11 +93,11 @@ def test_the_largest_integer_of_64_bits_is_read() -> None:
     "twice",
     ['{"a":1,"a":1}', '{"a":1,"b":2,"a":3}', '[{"x":{"a":1,"a":2}}]', '{"a":1,"\\u0061":1}', '{"":1,"":1}'],
 )
-def test_a_name_that_stands_twice_in_one_object_is_refused(twice: str) -> None:
+def test_a_repeated_name_in_one_object_is_rejected(twice: str) -> None:
     assert "twice" in refused_text(twice.encode()).reason
 
 
-def test_a_name_may_stand_once_in_each_of_two_objects() -> None:
+def test_a_name_may_occur_in_two_objects() -> None:
     assert strict_json.decode(b'[{"a":1},{"a":{"a":2}}]', "thing") == [{"a": 1}, {"a": {"a": 2}}]
 
 
@@ -180,7 +180,7 @@ def test_the_canonical_form_is_sorted_and_without_white_space() -> None:
 
 
 def test_names_are_sorted_by_their_utf_8_bytes() -> None:
-    # In UTF-16 the last two stand the other way round.
+    # In UTF-16 the last two have the other order.
     names = ["", "A", "a", "aa", "é", "水", "\uffff", "\U0001f600"]
     assert sorted(names, key=str.encode) == names
     encoded = strict_json.encode(dict.fromkeys(reversed(names), 0)).decode()
@@ -270,7 +270,7 @@ Path = tuple[str | int, ...]
 
 
 def places(cls: type[Wire], shown: Any, path: Path = ()) -> Iterator[tuple[Path, FieldType]]:
-    """Where each field of the shown object is, and of those in it."""
+    """The path of every field of the object and of nested objects."""
     for number, kind in enumerate(cls.LAYOUT.kinds):
         key: str | int = kind.name if isinstance(shown, dict) else number
         if not kind.optional or key in shown or isinstance(shown, list):
@@ -299,7 +299,7 @@ def put(shown: Any, path: Path, new: Any) -> Any:
 
 
 def wrong(kind: FieldType, held: Any) -> list[Any]:
-    """What may not stand in a field of this kind."""
+    """Values that are invalid for a field of this type."""
     anywhere: list[Any] = [1.0, 1.5, -1, float("nan"), [[]], {"zz": 0}]
     match kind:
         case Uint() | VersionField():
@@ -355,7 +355,7 @@ def test_another_thing_in_place_of_the_object_is_refused(cls: type[Wire]) -> Non
 
 
 @each
-def test_an_unknown_name_is_refused_wherever_it_stands(cls: type[Wire]) -> None:
+def test_an_unknown_name_is_rejected_at_any_position(cls: type[Wire]) -> None:
     shown = json.loads(wire_json.encode(fullest(cls)))
     objects: list[tuple[Path, type[Wire]]] = [((), cls)]
     objects += [(path, kind.wire) for path, kind in places(cls, shown) if isinstance(kind, Nested)]
@@ -380,7 +380,7 @@ def test_a_name_in_other_letters_is_refused(cls: type[Wire]) -> None:
 
 
 @each
-def test_a_name_can_be_left_out_only_where_the_table_says_so(cls: type[Wire]) -> None:
+def test_only_optional_names_can_be_omitted(cls: type[Wire]) -> None:
     wire = fullest(cls)
     shown = json.loads(wire_json.encode(wire))
     for number, kind in enumerate(cls.LAYOUT.kinds):
@@ -393,7 +393,7 @@ def test_a_name_can_be_left_out_only_where_the_table_says_so(cls: type[Wire]) ->
 
 
 @each
-def test_a_name_that_stands_twice_is_refused_wherever_it_stands(cls: type[Wire]) -> None:
+def test_a_repeated_name_is_rejected_at_any_position(cls: type[Wire]) -> None:
     encoded = wire_json.encode(fullest(cls)).decode()
     decoder = json.JSONDecoder()
     damaged = {}
@@ -422,7 +422,7 @@ def wrong_size(kind: FieldType, held: Any) -> list[Any]:
 
 
 def faults(cls: type[Wire], shown: Any, fault: Fault) -> list[Any]:
-    """The shown object with one fault of size or of version, in each of its places."""
+    """The object with one wrong size or version, at each possible position."""
     found = list(places(cls, shown))
     if fault is Fault.VERSION:
         return [
@@ -511,7 +511,7 @@ UNWRITABLE: dict[str, Wire] = {
 
 
 @pytest.mark.parametrize("wire", UNWRITABLE.values(), ids=UNWRITABLE)
-def test_the_writer_refuses_what_the_reader_would_refuse(wire: Wire) -> None:
+def test_values_that_do_not_decode_are_not_encoded(wire: Wire) -> None:
     with pytest.raises(ValueError, match=r"must|is not|is -1|is 0|holds|has 0"):
         wire_json.encode(wire)
 

@@ -1,4 +1,4 @@
-"""The fixed bounds of spec §14, and the registry in which a hub may set its own lower. Spec §14.1."""
+"""The fixed bounds of spec §14, and the limits that a hub may lower. Spec §14.1."""
 
 import json
 from typing import Any
@@ -12,7 +12,7 @@ from veen.core.hub_limits import Limits
 
 MIB = 1 << 20
 
-# name: (least, what a hub takes unless told otherwise, cap)
+# name: (minimum, default, maximum)
 TABLE = {
     "max_msg_bytes": (512, 1_048_576, 1_048_576),
     "max_hdr_bytes": (0, 16_384, 16_384),
@@ -39,7 +39,7 @@ def as_json(**changes: Any) -> bytes:
     return json.dumps(named, sort_keys=True, separators=(",", ":")).encode()
 
 
-# What the specification fixes
+# Bounds of the specification
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Which names are this machine's own: a name that only looks like one is none."""
+"""Names of this machine, and names that only look like one."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_an_origin_that_no_page_over_http_has_is_nowhere(origin: str) -> None:
     assert not is_asked_here("localhost", origin)
 
 
-def test_a_request_asks_here_where_both_it_and_its_page_are_of_this_machine() -> None:
+def test_a_request_is_local_if_it_and_its_page_are_of_this_machine() -> None:
     assert is_asked_here("127.0.0.1:37420", None)
     assert is_asked_here("[::1]:37420", "http://LOCALHOST:3000")
     assert is_asked_here("queries.example", "https://queries.example:8443", {"queries.example"})

@@ -78,12 +78,12 @@ def test_a_large_tree_has_one_peak_per_set_bit() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_tip_with_another_number_of_peaks_is_our_own_mistake(count: int) -> None:
+def test_a_wrong_number_of_peaks_is_a_value_error(count: int) -> None:
     with pytest.raises(ValueError, match="peaks"):
         Mmr(3, [leaf(number) for number in range(count)])
 
 
-def test_a_tip_with_a_short_peak_is_our_own_mistake() -> None:
+def test_a_short_peak_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="peaks"):
         Mmr(1, [bytes(31)])
 

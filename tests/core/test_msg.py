@@ -1,4 +1,4 @@
-"""MSG: its shortcut reader against its table, what its signature covers, and its name. Spec §4.1, §7."""
+"""MSG: its fast decoder compared with its field table, its signature and its hash. Spec §4.1, §7."""
 
 import json
 from collections.abc import Callable
@@ -64,7 +64,7 @@ def answer(decode: Callable[[bytes], Msg], data: bytes) -> Answer:
 
 
 def by_table(data: bytes) -> Msg:
-    """What the field table makes of it, without any shortcut."""
+    """Decode by the field table, without the fast path."""
     late = DeferredFaults()
     try:
         values, end = Msg.LAYOUT.read(data, 0, late)
@@ -77,23 +77,23 @@ def by_table(data: bytes) -> Msg:
 
 
 def assert_same_answer(data: bytes) -> Answer:
-    """The decoder of MSG and the reader of its table agree: the same object, or the same fault in the same words."""
+    """The decoder of MSG and its field table agree on the object, or on the fault and its message."""
     expected = answer(by_table, data)
     assert answer(Msg.decode, data) == expected
     return expected
 
 
-# The shortcut
+# The fast path
 
 
 @given(messages)
-def test_the_shortcut_gives_the_object_the_table_gives(message: Msg) -> None:
+def test_the_fast_path_gives_the_object_the_table_gives(message: Msg) -> None:
     assert assert_same_answer(message.encode()) == message
 
 
 @settings(max_examples=300)
 @given(messages, messages, st.integers(0, U64_MAX))
-def test_the_shortcut_answers_like_the_table_whatever_the_bytes(message: Msg, other: Msg, seed: int) -> None:
+def test_the_fast_path_answers_like_the_table_whatever_the_bytes(message: Msg, other: Msg, seed: int) -> None:
     data, spliced = message.encode(), other.encode()
     rng = Random(seed)
     for _ in range(20):
@@ -105,7 +105,7 @@ def test_the_shortcut_answers_like_the_table_whatever_the_bytes(message: Msg, ot
 
 @pytest.mark.parametrize("auth_ref", [None, bytes(32)], ids=["without", "with"])
 @pytest.mark.parametrize("size", [256, 300])
-def test_the_shortcut_answers_like_the_table_at_every_cut(auth_ref: bytes | None, size: int) -> None:
+def test_the_fast_path_answers_like_the_table_at_every_cut(auth_ref: bytes | None, size: int) -> None:
     data = signed(auth_ref=auth_ref, ciphertext=bytes(size)).encode()
     for end in range(len(data)):
         assert not isinstance(assert_same_answer(data[:end]), Msg)
@@ -114,7 +114,7 @@ def test_the_shortcut_answers_like_the_table_at_every_cut(auth_ref: bytes | None
 
 
 @pytest.mark.parametrize("auth_ref", [None, bytes(32)], ids=["without", "with"])
-def test_the_shortcut_answers_like_the_table_for_every_byte_at_every_head(auth_ref: bytes | None) -> None:
+def test_the_fast_path_answers_like_the_table_for_every_byte_at_every_head(auth_ref: bytes | None) -> None:
     data = signed(auth_ref=auth_ref, client_seq=70_000, prev_ack=300, ciphertext=bytes(256)).encode()
     for item in parse(data).walk():
         for at in range(item.start, item.body):
@@ -126,7 +126,7 @@ WIDTHS = (0, 1, 2, 4, 8)
 
 
 def spellings(major: int, argument: int) -> list[bytes]:
-    """Every head that could carry the argument, the shortest first."""
+    """Every head that can encode the argument, the shortest first."""
     able = [width for width in WIDTHS if argument < (24 if width == 0 else 1 << 8 * width)]
     infos = [{0: argument, 1: 24, 2: 25, 4: 26, 8: 27}[width] for width in able]
     further = [argument.to_bytes(width, "big") if width else b"" for width in able]
@@ -135,7 +135,7 @@ def spellings(major: int, argument: int) -> list[bytes]:
 
 @pytest.mark.parametrize("name", ["client_seq", "prev_ack"])
 @pytest.mark.parametrize("number", HEAD_EDGES)
-def test_the_shortcut_takes_a_number_only_in_its_shortest_form(name: str, number: int) -> None:
+def test_the_fast_path_takes_a_number_only_in_its_shortest_form(name: str, number: int) -> None:
     data = signed(**{name: number}).encode()
     [item] = [item for kind, item in fields_in(Msg, data) if kind.name == name]
     shortest, *longer = spellings(0, number)
@@ -146,7 +146,7 @@ def test_the_shortcut_takes_a_number_only_in_its_shortest_form(name: str, number
 
 
 @pytest.mark.parametrize("size", CT_SIZES)
-def test_the_shortcut_takes_a_ciphertext_only_with_the_shortest_head(size: int) -> None:
+def test_the_fast_path_takes_a_ciphertext_only_with_the_shortest_head(size: int) -> None:
     data = signed(ciphertext=bytes(size)).encode()
     item = parse(data).children[8]
     shortest, *longer = spellings(2, size)
@@ -159,7 +159,7 @@ def test_the_shortcut_takes_a_ciphertext_only_with_the_shortest_head(size: int) 
 @pytest.mark.parametrize("size", CT_SIZES)
 @pytest.mark.parametrize("auth_ref", [None, bytes(32)], ids=["without", "with"])
 @pytest.mark.parametrize("number", [0, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1])
-def test_the_usual_message_takes_the_shortcut(size: int, auth_ref: bytes | None, number: int) -> None:
+def test_the_usual_message_takes_the_fast_path(size: int, auth_ref: bytes | None, number: int) -> None:
     message = signed(ciphertext=bytes(size), auth_ref=auth_ref, client_seq=number, prev_ack=number)
     encoded = message.encode()
     taken = msg._fast_decode(b"before" + encoded + b"after", len(b"before"))
@@ -236,7 +236,7 @@ def test_a_signed_message_verifies_before_and_after_the_wire(auth_ref: bytes | N
 
 
 def altered(message: Msg, name: str) -> list[Msg]:
-    """The message with one field changed, in each of the ways in which it can be."""
+    """The message with one field changed, in every possible way."""
     field = getattr(message, name)
     if isinstance(field, int):
         others: list[Any] = [field + 1, field - 1, field + (1 << 32)]
@@ -282,7 +282,7 @@ def test_a_signature_over_another_spelling_of_the_fields_does_not_verify(prefix:
         replace(message, sig=forged).verify_signature()
 
 
-def test_signing_refuses_what_no_hub_would_take() -> None:
+def test_invalid_messages_are_not_signed() -> None:
     with pytest.raises(ValueError, match="label"):
         signed(label=bytes(31))
     with pytest.raises(ValueError, match="client_seq"):
@@ -291,7 +291,7 @@ def test_signing_refuses_what_no_hub_would_take() -> None:
         signed(ciphertext=bytes(MAX_MSG_BYTES + 1))
 
 
-# The hash and the name
+# The hash
 
 
 def test_a_ct_hash_of_another_ciphertext_is_refused() -> None:
@@ -319,7 +319,7 @@ def test_the_leaf_hash_hangs_on_the_fields_that_name_a_message_and_on_no_others(
     assert (message.leaf_hash() in names) is (name not in NAMING)
 
 
-# Writing it out
+# Encoding
 
 
 @given(messages)

@@ -1,4 +1,4 @@
-"""Where a fork comes from: whose word an entry is, and that nobody can be put in between."""
+"""The origin of a fork: which hub signed an entry, and that no hub can be inserted."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,24 +25,24 @@ def word(by: SigningKey, label: bytes, upto_seq: int) -> Checkpoint:
 
 
 def hub(name: str, record: HubIdentity, upto: dict[bytes, int], by: dict[bytes, SigningKey] | None = None) -> OriginHub:
-    """A forked hub and its checkpoints, each by its own key unless told otherwise."""
+    """A forked hub and its checkpoints, by default signed with its own key."""
     signers = by or {}
     kept = [word(signers.get(label, key(name)), label, upto[label]) for label in sorted(upto)]
     return OriginHub(record, hub_identity.sign(record, key(name)), tuple(kept))
 
 
 def chain() -> tuple[HubIdentity, ForkOrigin]:
-    """A fork of a fork: the first hub wrote up to 5 and 9, the second went on to 8 in one label."""
+    """A fork of a fork: the first hub signed up to 5 and 9, the second continued one label to 8."""
     a, b, c = LABELS
     first = hub_identity.create(key("first"), 0)
     to_second = ForkOrigin((hub("first", first, {a: 5, b: 9}),))
     second = hub_identity.create(key("second"), 0, origin=to_second.ref())
-    # Of b it kept less than it had from the first: that checkpoint is still the first one's.
+    # The second hub kept less of b than the first had signed, so that checkpoint is still the first one's.
     to_third = ForkOrigin((hub("second", second, {a: 8, b: 4, c: 2}, {b: key("first")}), *to_second.hubs))
     return hub_identity.create(key("third"), 0, origin=to_third.ref()), to_third
 
 
-def test_each_entry_is_the_word_of_the_hub_that_wrote_it() -> None:
+def test_each_entry_belongs_to_the_hub_that_signed_it() -> None:
     record, origin = chain()
     found = lineage(record, origin)
     names = {one.hub_id: name for name, one in zip(("third", "second", "first"), found.identities, strict=True)}
@@ -68,7 +68,7 @@ def test_each_entry_is_the_word_of_the_hub_that_wrote_it() -> None:
     found.verify(PROFILE)
 
 
-def test_a_hub_that_is_no_fork_wrote_everything_itself() -> None:
+def test_a_hub_that_is_not_a_fork_signed_everything() -> None:
     record = hub_identity.create(key("only"), 0)
     found = lineage(record, None)
     assert found.identity_at(LABELS[0], 1) is record
@@ -147,7 +147,7 @@ def test_a_record_that_names_another_origin_is_refused(changed: str) -> None:
 
 
 def test_a_checkpoint_by_the_wrong_hub_is_found() -> None:
-    """The second hub signs a prefix that is all the first one's."""
+    """The second hub signs a prefix that belongs to the first one."""
     a, b, _ = LABELS
     first = hub_identity.create(key("first"), 0)
     to_second = ForkOrigin((hub("first", first, {a: 5, b: 9}),))

@@ -1,4 +1,4 @@
-"""The proof-of-work cookie: what is work, for what, and what is none. 001, spec-2 §5.2."""
+"""The proof-of-work cookie: valid work, its challenge, and invalid work. 001, spec-2 §5.2."""
 
 from dataclasses import replace
 from hashlib import sha256
@@ -16,7 +16,7 @@ BITS = 10
 
 
 def zero_bits(challenge: bytes, nonce: int) -> int:
-    """As the specification says it: of the digest as a string of bits, how many zeros come first."""
+    """The number of leading zeros of the digest as a bit string, as in the specification."""
     digest = sha256(b"veen/pow\0" + challenge + nonce.to_bytes(8, "big")).digest()
     return len(bits) - len(bits.lstrip("0")) if (bits := "".join(f"{byte:08b}" for byte in digest)) else 0
 
@@ -34,7 +34,7 @@ def test_the_solution_is_the_lowest_nonce_that_does(difficulty: int) -> None:
     cookie.verify(CHALLENGE, difficulty)
 
 
-def test_nobody_works_for_ever() -> None:
+def test_solving_stops_after_the_maximum_number_of_tries() -> None:
     with pytest.raises(Unavailable, match="tries"):
         solve(CHALLENGE, 200, most_tries=1000)
 

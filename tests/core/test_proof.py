@@ -1,4 +1,4 @@
-"""Proofs of inclusion and consistency: every true one verifies, and every damaged one is refused. Spec §5.2–5.4."""
+"""Inclusion and consistency proofs: every valid one verifies, and every damaged one is rejected. Spec §5.2–5.4."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_a_proof_is_as_short_as_its_tree_allows() -> None:
             assert len(found.peaks_after) == size.bit_count() - 1
 
 
-# Damage. Each way of damaging gives all its results for one proof.
+# Damage. Each function yields all damaged versions of one proof.
 
 Damage = Callable[[MmrProof], Iterator[MmrProof]]
 
@@ -157,7 +157,7 @@ def peak_as_step(sound: MmrProof) -> Iterator[MmrProof]:
 
 
 def inner_node_as_leaf(sound: MmrProof) -> Iterator[MmrProof]:
-    """A node hashed from two children, passed off as a leaf one step up."""
+    """An inner node, presented as a leaf one step up."""
     if sound.path:
         step = sound.path[0]
         pair = sound.leaf_hash + step.sib if step.dir == proof.LEFT else step.sib + sound.leaf_hash
@@ -194,7 +194,7 @@ def test_a_damaged_proof_is_refused(damage: Damage) -> None:
                 tried += 1
                 with pytest.raises(Unverified):
                     proof.verify_inclusion(bad, proof.Leaf(LABEL, TREE.leaves[seq - 1], seq), head)
-                # An attacker may also change the leaf that is claimed.
+                # An attacker may also change the claimed leaf.
                 if bad.leaf_hash != TREE.leaves[seq - 1]:
                     with pytest.raises(Unverified):
                         proof.verify_inclusion(bad, proof.Leaf(LABEL, bad.leaf_hash, seq), head)
@@ -231,7 +231,7 @@ SAME_PEAK_COUNT = [(3, 5), (5, 6), (6, 9), (7, 11), (12, 20), (33, 34), (42, 56)
 
 @pytest.mark.parametrize(("size", "other"), SAME_PEAK_COUNT)
 def test_a_proof_does_not_hold_at_another_size_with_as_many_peaks(size: int, other: int) -> None:
-    """The number of peaks does not tell the size: only the signed object does."""
+    """The number of peaks does not determine the size; only the signed object does."""
     assert size.bit_count() == other.bit_count()
     for seq in range(1, size + 1):
         found = TREE.prove(seq, size)
@@ -241,7 +241,7 @@ def test_a_proof_does_not_hold_at_another_size_with_as_many_peaks(size: int, oth
 
 @pytest.mark.parametrize(("size", "other"), SAME_PEAK_COUNT)
 def test_a_true_root_under_a_false_size_of_as_many_peaks_is_refused(size: int, other: int) -> None:
-    """Where the leaf's tree or place differs between the sizes, even the right root does not help."""
+    """If the leaf's tree or place differs between the sizes, even the right root does not verify."""
     lying = replace(TREE.checkpoint(size), upto_seq=other)
     for seq in range(1, size + 1):
         if proof._tree_of(seq - 1, size)[0] == proof._tree_of(seq - 1, other)[0]:
@@ -277,7 +277,7 @@ def test_a_proof_with_too_long_a_path_does_not_decode() -> None:
         MmrProof.decode(too_long)
 
 
-def test_proving_a_leaf_that_is_not_there_is_our_own_mistake() -> None:
+def test_proving_a_missing_leaf_is_a_value_error() -> None:
     for seq, size in ((0, 5), (6, 5), (1, 0)):
         with pytest.raises(ValueError, match="no leaf"):
             TREE.prove(seq, size)
@@ -303,7 +303,7 @@ def test_random_trees_are_consistent(new: int, data: st.DataObject) -> None:
 
 @given(new=st.integers(1, 200), data=st.data())
 def test_a_rewritten_history_has_no_consistency_proof(new: int, data: st.DataObject) -> None:
-    """The hub that changed one old leaf can offer any proof it can make from either history: none passes."""
+    """A hub that changed one old leaf can build proofs from both histories; none verifies."""
     old = data.draw(st.integers(1, new))
     changed = data.draw(st.integers(0, old - 1))
     forked = Tree()

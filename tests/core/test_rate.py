@@ -1,4 +1,4 @@
-"""The rate bucket: a pure function of the timestamps of what was accepted."""
+"""The rate bucket: a pure function of the times of accepted messages."""
 
 from itertools import accumulate
 
@@ -19,7 +19,7 @@ ARRIVALS = st.lists(st.sampled_from([0, 0, 0, 1, 1, 2, 5, 1000]), max_size=60).m
 
 
 def simulated(of: Rate, arrivals: list[int]) -> list[int]:
-    """What is accepted, second by second: every tick adds `per_sec`, what does not fit spills over."""
+    """The accepted messages, simulated second by second: every second adds `per_sec`, up to `burst`."""
     accepted: list[int] = []
     tokens, now = of.burst, START
     for arrival in arrivals:
@@ -32,7 +32,7 @@ def simulated(of: Rate, arrivals: list[int]) -> list[int]:
 
 
 def stepped(of: Rate, arrivals: list[int]) -> tuple[list[int], Bucket | None]:
-    """What is accepted, and the bucket after it, as a hub steps: a refusal leaves the bucket as it was."""
+    """The accepted messages and the final bucket, computed as a hub does. A rejection does not change the bucket."""
     accepted: list[int] = []
     bucket: Bucket | None = None
     for arrival in arrivals:

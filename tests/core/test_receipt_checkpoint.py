@@ -1,4 +1,4 @@
-"""RECEIPT and CHECKPOINT: what is signed, what it binds, and when one contradicts another. Spec §4.3, §4.4."""
+"""RECEIPT and CHECKPOINT: signed fields, bindings, and contradictions. Spec §4.3, §4.4."""
 
 from dataclasses import fields, replace
 from hashlib import sha256
@@ -181,7 +181,7 @@ def test_witnesses_leave_what_the_hub_signed_as_it_was() -> None:
 
 
 def test_a_receipt_is_never_read_as_a_checkpoint_by_what_is_signed() -> None:
-    # Both sign six fields under one tag; the third tells them apart: a number in one, a byte string in the other.
+    # Both sign six fields under one tag. The third distinguishes them: a number or a byte string.
     assert isinstance(spelled(fullest(Receipt))[2], int)
     assert isinstance(spelled(fullest(Checkpoint))[2], bytes)
 
@@ -384,7 +384,7 @@ def test_a_checkpoint_of_another_label_is_no_predecessor() -> None:
     checkpoint_at(9).check_follows(replace(later, upto_seq=9, mmr_root=bytes(32)))
 
 
-def test_the_label_before_does_not_decide_what_follows_what() -> None:
+def test_label_prev_does_not_affect_check_follows() -> None:
     with pytest.raises(Unverified, match="lower than the accepted"):
         checkpoint_at(9, label_prev=PREVIOUS).check_follows(checkpoint_at(10))
 
@@ -403,18 +403,18 @@ def test_no_witnesses_leave_a_checkpoint_as_it_is() -> None:
     assert len(signed.witnessed().encode()) == len(signed.encode())
 
 
-def test_the_hubs_shortcut_writes_what_the_table_writes() -> None:
+def test_the_hubs_fast_path_writes_what_the_table_writes() -> None:
     for stream_seq in (1, 23, 24, 255, 256, 65_536, 2**32, 2**64 - 1):
         fields = {"label": LABEL, "stream_seq": stream_seq, "leaf_hash": bytes(32), "mmr_root": b"m" * 32}
         signed = receipt.sign(HUB, **fields, hub_ts=stream_seq)  # type: ignore[arg-type]
         assert receipt.sign_encoded(HUB, LABEL, stream_seq, bytes(32), b"m" * 32, stream_seq) == signed.encode()
 
 
-# The shortcuts of RECEIPT
+# The fast path of RECEIPT
 
 
 def by_table(data: bytes) -> Receipt | tuple[Fault, str]:
-    """What the field table makes of it, without any shortcut."""
+    """Decode by the field table, without the fast path."""
     late = DeferredFaults()
     try:
         values, end = Receipt.LAYOUT.read(data, 0, late)
@@ -439,7 +439,7 @@ EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**64 - 1)
 
 
 def written(stream_seq: int = 70_000, hub_ts: int = 1_750_000_000) -> bytes:
-    """By the table, so that what no receipt may say can be written too."""
+    """Encoded by the field table, so that invalid receipts can be encoded too."""
     return Receipt.LAYOUT.write([LABEL, stream_seq, b"l" * 32, b"m" * 32, hub_ts, b"s" * 64])
 
 
@@ -453,7 +453,7 @@ def test_a_receipt_is_read_and_written_as_the_table_says(stream_seq: int, hub_ts
         assert Receipt.decode(data).encode() == data
 
 
-def test_the_shortcut_answers_like_the_table_at_every_cut_and_for_every_byte_of_a_head() -> None:
+def test_the_fast_path_answers_like_the_table_at_every_cut_and_for_every_byte_of_a_head() -> None:
     data = written()
     for end in range(len(data)):
         assert by_decode(data[:end]) == by_table(data[:end])

@@ -1,8 +1,8 @@
-"""Ed25519: which signatures every machine admits, shown on the ones where libraries disagree.
+"""Ed25519: the signatures that every implementation accepts, tested where libraries disagree.
 
-The rule, as the bundled libsodium has it: S < L; A is canonically encoded; neither A nor R has small order; and
-the bytes of R are those of [S]B − [k]A, without the cofactor. Of the encodings with y ≥ p, only those of small
-order can be judged here: of the rest nobody knows the discrete logarithm, so no signature satisfies the equation.
+The rule of the bundled libsodium: S < L; A is canonically encoded; neither A nor R has small order; and the bytes of R
+are those of [S]B − [k]A, without the cofactor. Of the encodings with y ≥ p, only those of small order can be tested
+here: for the others the discrete logarithm is unknown, so no signature can satisfy the equation.
 """
 
 import pickle
@@ -33,7 +33,7 @@ NON_CANONICAL = [(i, string) for i in range(8) for string in TORSION[i].non_cano
 
 @dataclass(frozen=True, slots=True)
 class Forgery:
-    """A signature whose [8][S]B = [8]R + [8][k]A holds by construction: only the rule decides whether it counts."""
+    """A signature for which [8][S]B = [8]R + [8][k]A holds by construction: only the rule decides if it is valid."""
 
     public_key: bytes
     message: bytes
@@ -50,7 +50,7 @@ class Forgery:
         return True
 
     def sides(self) -> tuple[Point, Point]:
-        """[S]B and R + [k]A, worked out from the bytes."""
+        """[S]B and R + [k]A, computed from the bytes."""
         r_bytes, s = self.signature[:32], int.from_bytes(self.signature[32:], "little")
         k = challenge(r_bytes, self.public_key, self.message)
         return s * BASE, decode_leniently(r_bytes) + k * decode_leniently(self.public_key)
@@ -71,7 +71,7 @@ def small_order_key(i: int, string: bytes) -> Forgery:
 
 
 def small_order_nonce(j: int, string: bytes) -> Forgery:
-    # Under a key with a part of order 8, some message cancels every R.
+    # With a key that has a component of order 8, some message cancels every R.
     return forge((KEY_POINT + TORSION[1]).encode(), SECRET, 1, string, 0, j)
 
 
@@ -179,7 +179,7 @@ def test_a_key_of_another_size_verifies_nothing(size: int) -> None:
 
 @pytest.mark.parametrize("size", [0, SIGNATURE_BYTES - 1, SIGNATURE_BYTES + 1])
 def test_a_signature_of_another_size_is_refused(size: int) -> None:
-    # The message goes straight after the signature in libsodium's input: a moved boundary must not verify.
+    # libsodium's input is the signature followed by the message: a moved boundary must not verify.
     signed = SIGNATURE + MESSAGE
     assert signing.is_valid(KEY.public_key, signed[SIGNATURE_BYTES:], signed[:SIGNATURE_BYTES])
     assert not signing.is_valid(KEY.public_key, signed[size:], signed[:size])

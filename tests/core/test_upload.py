@@ -1,4 +1,4 @@
-"""The upload proof: it holds for one attachment, at one hub, by one capability's subject, for a while."""
+"""The upload proof is valid for one attachment, at one hub, by one capability's subject, for a limited time."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
-"""What holds for every wire object alike: one encoding each, and a reader that takes nothing else. Spec §3.1, §8.2.
+"""Properties of all wire objects: one encoding each, and a decoder that accepts nothing else. Spec §3.1, §8.2.
 
-All of it is worked out from the field tables, so a new object is covered by being there.
+The tests are generated from the field tables, so new objects are covered automatically.
 """
 
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.tooling_messages import Equivocation
 
-KNOWN = 36  # how many there were when this was last looked at: fewer means that the search is broken
+KNOWN = 36  # the number of classes; fewer means that the search is broken
 
 each = pytest.mark.parametrize("cls", ALL_WIRE, ids=lambda cls: cls.__name__)
 few = settings(max_examples=25)
@@ -98,14 +98,14 @@ def refusal(cls: type[Wire], data: bytes) -> Malformed | None:
 
 
 def accepted(cls: type[Wire], damaged: dict[str, bytes]) -> list[str]:
-    """Which of these the class takes, or refuses as anything else than bad CBOR."""
+    """The inputs that the class accepts, or rejects as something else than bad CBOR."""
     assert damaged
     answers = {what: refusal(cls, data) for what, data in damaged.items()}
     return [what for what, answer in answers.items() if answer is None or answer.fault is not Fault.CBOR]
 
 
 def head(major: int, argument: int, width: int | None = None) -> bytes:
-    """A head of the given number of further bytes; of the fewest, where none is given."""
+    """A head with the given number of further bytes; the fewest if none is given."""
     if width is None:
         width = next(width for width in (0, 1, 2, 4, 8) if argument < (24 if width == 0 else 1 << 8 * width))
     info = {0: argument, 1: 24, 2: 25, 4: 26, 8: 27}[width]
@@ -121,7 +121,7 @@ def test_every_wire_object_is_found() -> None:
     assert {Msg, Receipt, Checkpoint, CapToken, ErrorEnvelope, HubIdentity} < set(ALL_WIRE)
 
 
-# Each object as the specification writes it: a list is an array, `1:` a numbered key, `?` marks what may be left out.
+# Each object as in the specification: a list is an array, `1:` a numbered key, `?` marks an optional field.
 # b32 is a byte string of 32 bytes, b* one of any length, and [b32] a list of them.
 SPECIFIED: dict[type[Wire], str] = {
     Msg: "ver profile_id=b32 label=b32 client_id=b32 client_seq=uint prev_ack=uint auth_ref=b32/null ct_hash=b32"
@@ -159,7 +159,7 @@ SPECIFIED: dict[type[Wire], str] = {
 
 
 def described(kind: FieldType) -> str:
-    """What the specification would call a field of this kind."""
+    """The type of the field in the words of the specification."""
     match kind:
         case Bstr():
             return f"b{kind.size}/null" if kind.nullable else f"b{kind.size}"
@@ -223,7 +223,7 @@ def test_another_cbor_library_reads_the_object_of_the_specification(cls: type[Wi
 @given(data=st.data())
 def test_another_cbor_library_writes_the_same_bytes(cls: type[Wire], data: st.DataObject) -> None:
     wire = data.draw(wire_objects(cls))
-    # The names of a hub's files stand in the order of the table, which is not the order of their bytes.
+    # The names in a hub's files are in the order of the table, which is not the order of their bytes.
     assert cbor2.dumps(spelled(wire), canonical=cls not in IN_TABLE_ORDER) == wire.encode()
 
 
@@ -261,7 +261,7 @@ def test_bytes_after_an_object_are_refused(cls: type[Wire]) -> None:
 
 
 def respelled(data: bytes, item: Item) -> Iterator[tuple[str, bytes]]:
-    """The other ways in which CBOR could have spelled one item, and its nearest neighbours in meaning."""
+    """Other CBOR encodings of one item, and of similar values."""
     content = data[item.body : item.end]
     whole = data[item.start : item.end]
     for width in (1, 2, 4, 8):
@@ -300,7 +300,7 @@ def test_every_item_has_one_spelling(cls: type[Wire]) -> None:
 
 
 def nullable(wire: Wire) -> int:
-    """How many fields in an object may be null and are not."""
+    """The number of fields in an object that may be null and are not."""
     nested = [getattr(wire, kind.name) for kind in wire.LAYOUT.kinds if isinstance(kind, Nested | ListOf)]
     flat = [item for field in nested for item in (field if isinstance(field, tuple) else (field,))]
     inner = sum(nullable(item) for item in flat if isinstance(item, Wire))
@@ -308,7 +308,7 @@ def nullable(wire: Wire) -> int:
 
 
 @each
-def test_null_stands_for_nothing_but_the_auth_ref_of_a_message(cls: type[Wire]) -> None:
+def test_only_the_auth_ref_of_a_message_may_be_null(cls: type[Wire]) -> None:
     for wire in (fullest(cls), barest(cls)):
         data = wire.encode()
         nulled = [put(data, item, NULL) for item in parse(data).walk() if data[item.start] != NULL[0]]
@@ -359,7 +359,7 @@ def test_a_field_of_another_type_is_refused(cls: type[Wire]) -> None:
 
 
 def rebuilt(data: bytes, item: Item, parts: list[bytes]) -> bytes:
-    """The encoding with the entries of one map, or the items of one array, replaced and counted anew."""
+    """The encoding with other entries of one map, or other items of one array, and a new count."""
     return put(data, item, head(item.major, len(parts)) + b"".join(parts))
 
 
@@ -409,7 +409,7 @@ def test_a_count_that_is_off_by_one_is_refused(cls: type[Wire]) -> None:
 
 
 @each
-def test_a_field_can_be_left_out_only_where_the_table_says_so(cls: type[Wire]) -> None:
+def test_only_optional_fields_can_be_omitted(cls: type[Wire]) -> None:
     wire = fullest(cls)
     data, top = wire.encode(), parse(wire.encode())
     parts = parts_of(data, top)
@@ -550,7 +550,7 @@ def test_a_list_outside_its_bounds_is_refused_where_it_stands(cls: type[Wire]) -
     start = parse(data).body
     tag_before = Edit(start, start, b"\xc0", Fault.CBOR)
     for edit in wrong_counts(cls, data):
-        # Nobody makes us read what comes after; what comes before has been judged.
+        # The decoder does not read on; the fields before it have been checked.
         bad_after = replace(edit, new=edit.new + b"\xff")
         for edits, fault in (([bad_after], Fault.SIZE), ([edit, tag_before], Fault.CBOR)):
             error = refusal(cls, edited(data, *edits))
@@ -576,7 +576,7 @@ def test_a_string_above_its_bound_is_a_fault_of_size_and_at_its_bound_is_not(cls
         error = refusal(cls, above)
         assert error is not None
         assert error.fault is Fault.SIZE
-        # Where only some words are allowed, or an object is bounded as a whole, the bound is never met.
+        # If only some words are allowed, or an object is bounded as a whole, the bound is never reached.
         words = kind.name in ("anchoring", "kind", "policy")
         assert words or cls in (Msg, ForkOrigin, OriginHub) or refusal(cls, at) is None
 
@@ -625,7 +625,7 @@ def test_the_writer_refuses_details_that_the_reader_would_refuse(held: Any) -> N
 
 
 def unwritable(kind: FieldType, held: Any) -> list[Any]:
-    """What the writer must not write into a field of this kind, which now holds `held`."""
+    """Values that must not be encoded in a field of this type, which now has the value `held`."""
     match kind:
         case Uint():
             return [kind.least - 1, kind.most + 1, True, 1 << 64, -1]
@@ -645,11 +645,11 @@ def unwritable(kind: FieldType, held: Any) -> list[Any]:
 
 
 @each
-def test_the_writer_refuses_what_the_reader_would_refuse(cls: type[Wire]) -> None:
+def test_values_that_do_not_decode_are_not_encoded(cls: type[Wire]) -> None:
     wire = fullest(cls)
     for kind in cls.LAYOUT.kinds:
         for bad in [] if kind.fixed else unwritable(kind, getattr(wire, kind.name)):
-            # The limits refuse to be made at all.
+            # Limits with these values cannot be constructed.
             with pytest.raises((ValueError, Malformed)):
                 changed(wire, **{kind.name: bad}).encode()
 
@@ -685,7 +685,7 @@ def flawed() -> dict[str, Wire]:
 
 
 def unchecked(wire: Wire) -> bytes:
-    """The encoding of the fields, each by itself, whatever they are together."""
+    """The encoding of the fields without the check of their combination."""
     return wire.LAYOUT.write(wire.LAYOUT.fields_of(wire))
 
 

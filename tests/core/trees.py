@@ -1,4 +1,4 @@
-"""Trees built the slow way: the definition of spec §5.1 read aloud, and a store of nodes for proofs."""
+"""Trees built by the definition of spec §5.1, slowly, and a store of nodes for proofs."""
 
 from hashlib import sha256
 
@@ -13,7 +13,7 @@ def leaf(number: int) -> bytes:
 
 
 def slow_peaks(leaves: list[bytes]) -> list[bytes]:
-    """Cut the leaves into perfect trees from the left, hash each level by level, list the tops by increasing height."""
+    """Cut the leaves into perfect trees from the left, hash each, and list the tops by increasing height."""
     tops: list[bytes] = []
     rest = leaves
     while rest:
@@ -34,7 +34,7 @@ def slow_root(leaves: list[bytes]) -> bytes:
 
 
 class Tree:
-    """A tree with every node and every root kept: what a hub has on disk."""
+    """A tree with every node and every root, as a hub stores it."""
 
     def __init__(self, size: int = 0) -> None:
         self.mmr = Mmr()

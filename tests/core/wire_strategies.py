@@ -1,4 +1,4 @@
-"""Every wire object, made from its field table, and the damage to its bytes that all of their tests share."""
+"""Every wire object, generated from its field table, and damage to encodings that several tests use."""
 
 import importlib
 import pkgutil
@@ -30,16 +30,16 @@ from veen.core.tooling_messages import Equivocation
 
 W = TypeVar("W", bound=Wire)
 
-# Files of a hub, named in text where the objects of the wire have numbers.
+# Files of a hub, with text keys instead of numbers.
 TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySignature, Limits, OriginRef}) | {
     Authority,
     PowCookie,
     Revocation,
 }
-# Those, and what holds them.
+# These, and the objects that contain them.
 IN_TABLE_ORDER = TEXT_KEYED | {ForkOrigin, OriginHub}
 
-# Both sides of every place where a head grows.
+# Both sides of every size at which a head grows.
 HEAD_EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, U64_MAX)
 _LENGTHS = (0, 1, 23, 24, 255, 256, 257)
 _SAMPLE_NUMBER = 70_000  # needs a head of five bytes
@@ -54,7 +54,7 @@ def _all_wire() -> list[type[Wire]]:
     while pending:
         cls = pending.pop()
         pending += cls.__subclasses__()
-        # A slotted dataclass leaves behind the class it was made from; the one its module names is the real one.
+        # A slotted dataclass leaves its original class behind; the one in its module is the real one.
         named = getattr(sys.modules[cls.__module__], cls.__name__, None)
         if cls.__module__.startswith("veen.core.") and named is cls and hasattr(cls, "LAYOUT"):
             found.add(cls)
@@ -101,7 +101,7 @@ def _roomy(limits: Limits) -> Limits:
     return replace(limits, max_chunk_bytes=max(limits.max_chunk_bytes, least))
 
 
-# What `flaw()` asks of fields together, for the objects that would hardly ever meet it by chance.
+# The rules of `flaw()`, for objects that would rarely satisfy them by chance.
 _MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
     Authority: lambda record: replace(record, policy=_one_of(list(AuthorityPolicy)[:2], record.policy)),
     Revocation: lambda revoked: replace(revoked, kind=_one_of(list(RevocationKind), revoked.kind)),
@@ -117,7 +117,7 @@ _MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
 
 
 def _made(cls: type[W], **fields: Any) -> W:
-    """An object of these fields, with as little changed as lets them stand together."""
+    """An object with these fields, changed as little as needed to satisfy `flaw()`."""
     wire = cls(**fields)
     mend = _MENDED.get(cls)
     mended = mend(wire) if mend else wire
@@ -132,13 +132,13 @@ def _flawless(wire: W) -> W:
 
 @cache
 def uints(least: int = 0, most: int = U64_MAX) -> st.SearchStrategy[int]:
-    """Numbers of every width, the edges more often than chance would have it."""
+    """Numbers of every width, with an emphasis on the edges."""
     edges = [least, most, *(edge for edge in HEAD_EDGES if least < edge < most)]
     return st.sampled_from(edges) | st.integers(least, most)
 
 
 def fields(kind: FieldType) -> st.SearchStrategy[Any]:
-    """What may stand in a field of this kind."""
+    """Valid values of a field of this type."""
     present = _present(kind)
     return st.none() | present if kind.optional else present
 
@@ -180,7 +180,7 @@ def wire_objects(cls: type[W]) -> st.SearchStrategy[W]:
 
 
 def changed(wire: W, **fields: Any) -> W:
-    """`dataclasses.replace` for an object of which only the table is known."""
+    """`dataclasses.replace` for an object whose class is only known by its table."""
     held: Any = wire
     made: W = replace(held, **fields)
     return made
@@ -192,7 +192,7 @@ def fullest(cls: type[W]) -> W:
 
 
 def barest(cls: type[W]) -> W:
-    """One object with nothing in it that may be left out."""
+    """One object without any optional field."""
     return _flawless(_sample(cls, "", full=False))
 
 
@@ -237,14 +237,14 @@ class Item:
     children: tuple["Item", ...]  # of a map: key, value, key, value
 
     def walk(self) -> Iterator["Item"]:
-        """It and everything in it."""
+        """The item and everything in it."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 def parse(data: bytes, start: int = 0) -> Item:
-    """The item at `start`, of bytes that are known to be good: this reader checks nothing."""
+    """The item at `start` of valid bytes; this parser checks nothing."""
     major, argument = data[start] >> 5, data[start] & 31
     body = start + 1
     if argument >= 24:
@@ -259,7 +259,7 @@ def parse(data: bytes, start: int = 0) -> Item:
 
 
 def kinds_in(cls: type[Wire]) -> Iterator[FieldType]:
-    """Every kind of field in the table of an object and in those of the objects in it."""
+    """Every field type in the table of an object and of nested objects."""
     pending = list(cls.LAYOUT.kinds)
     while pending:
         kind = pending.pop()
@@ -271,7 +271,7 @@ def kinds_in(cls: type[Wire]) -> Iterator[FieldType]:
 
 
 def fields_in(cls: type[Wire], data: bytes, item: Item | None = None) -> Iterator[tuple[FieldType, Item]]:
-    """Every field of an encoded object and of the objects in it, with the item that holds it."""
+    """Every field of an encoded object and of nested objects, with its item."""
     item = item or parse(data)
     if isinstance(cls.LAYOUT, Array):
         found = list(zip(cls.LAYOUT.kinds, item.children, strict=False))
@@ -295,7 +295,7 @@ def _field_in(kind: FieldType, data: bytes, item: Item) -> Iterator[tuple[FieldT
 
 
 def spelled(wire: Wire) -> Any:
-    """The object as the lists, maps and numbers that the specification says it is; absent fields are left out."""
+    """The object as the lists, maps and numbers of the specification; absent fields are omitted."""
     layout = wire.LAYOUT
     held: dict[int | str, Any] = {}
     for number, kind in enumerate(layout.kinds, 1):
@@ -311,7 +311,7 @@ def _spelled_field(field: Any) -> Any:
     return [_spelled_field(item) for item in field] if isinstance(field, tuple) else field
 
 
-# Bytes on which a reader of CBOR turns: heads on both sides of each width, indefinite lengths, tags, null, break.
+# Bytes that matter to a CBOR decoder: heads on both sides of each width, indefinite lengths, tags, null, break.
 TELLING = bytes.fromhex(
     "00 01 17 18 19 1a 1b 1c 1f 20 37 40 57 58 59 5a 5b 5f 60 77 78 7b 7f"
     "80 81 97 98 99 9b 9f a0 a1 b7 b8 bb bf c0 c2 d8 f4 f5 f6 f7 f8 f9 fa fb ff"
@@ -319,7 +319,7 @@ TELLING = bytes.fromhex(
 
 
 def mutate(rng: Random, data: bytes, other: bytes) -> bytes:
-    """`data` after one to three small accidents: bits, bytes and runs changed, lost, doubled, moved or brought in."""
+    """`data` after one to three random changes: bits, bytes and runs changed, lost, doubled, moved or inserted."""
     changed = bytearray(data)
     random = rng.random
     for _ in range(1 + int(random() * random() * 4)):

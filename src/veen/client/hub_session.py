@@ -138,7 +138,7 @@ class HubSession:
         try:
             learned = self.trust.learn(self.status)
         except Contradiction as error:
-            raise await self.caught(error) from None
+            raise await self.recorded(error) from None
         if learned:
             await self.on_disk(lambda: self.dir.state.put_hub(self.hub_id, self.trust.known.encode()))
         return self.status
@@ -169,7 +169,7 @@ class HubSession:
         else:
             self.trust.verify_checkpoint(head)
 
-    async def caught(self, error: Contradiction) -> Contradiction:
+    async def recorded(self, error: Contradiction) -> Contradiction:
         """Save the evidence of a contradiction and return the error. A proven one makes the hub untrusted."""
         await self.on_disk(lambda: keep_contradiction(self.dir, self.trust.known, error))
         self._is_caught = self._is_caught or error.proven

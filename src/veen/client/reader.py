@@ -106,7 +106,7 @@ class LabelReader:
             if refused.code != "E.NOT_FOUND":
                 raise
             if self._follower.tree.size >= self._wanted.from_seq - 1:
-                raise await self._session.caught(self._follower.truncated(refused.message)) from None
+                raise await self._session.recorded(self._follower.truncated(refused.message)) from None
             raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq}") from None
         self._begun = True
 
@@ -149,7 +149,7 @@ class LabelReader:
         if answer.page is None:
             if answer.known:
                 reason = "nothing is logged under this label"
-                raise await self._session.caught(self._follower.truncated(reason))
+                raise await self._session.recorded(self._follower.truncated(reason))
             return
         if answer.page.next_cursor is not None:
             raise Malformed("stream response", "a page without entries has a next_cursor")
@@ -160,7 +160,7 @@ class LabelReader:
         """Check the end of the log: the hub must not have signed more entries."""
         expected = known if self._wanted.to_seq is None else min(known, self._wanted.to_seq)
         if self.next_seq <= expected:
-            raise await self._session.caught(self._follower.truncated(answer))
+            raise await self._session.recorded(self._follower.truncated(answer))
 
     async def take(self, items: Sequence[StreamItem], page: StreamResponse | None = None) -> list[Entry]:
         """Verify the next entries, check them against the known history, then open them."""
@@ -172,7 +172,8 @@ class LabelReader:
             if page is not None and page.mmr_proof is not None:
                 _check_last(page.mmr_proof, receipts[-1])
         except Contradiction as error:
-            raise await self._blamed(error) from None
+            # A wrong root may be a symptom of another history, so look for stronger evidence.
+            raise await self._follower.with_best_evidence(error, self._tree.head) from None
         await self._tie(tree, receipts)
         self._tree = tree
         entries = []
@@ -244,10 +245,6 @@ class LabelReader:
         elif not await self._follower.adopt(self._tree, tree, receipts):
             # Start at the last known entry, so that it is compared as well if it is among these.
             await self._follower.follow([one for one in receipts if one.stream_seq >= known])
-
-    async def _blamed(self, error: Contradiction) -> Contradiction:
-        """A wrong root may be a symptom of another history, so look for stronger evidence."""
-        return await self._follower.sharpened(error, self._tree.head)
 
 
 def _replayed(receipt: Receipt, expected: int, label: bytes) -> Contradiction:

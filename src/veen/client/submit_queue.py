@@ -195,7 +195,7 @@ class SubmitQueue:
             await self._session.verify(receipts)
             self._check_bound([one.pending for one in accepted], receipts)
         except Contradiction as error:
-            raise await self._session.caught(error) from None
+            raise await self._session.recorded(error) from None
         ordered = sorted(receipts, key=lambda receipt: receipt.stream_seq)
         await self.follower.follow(ordered, keep=receipts, done=[one.pending.leaf_hash for one in accepted])
         self._session.clock.note(ordered[-1].hub_ts)

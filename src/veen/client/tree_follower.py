@@ -76,7 +76,7 @@ class Follower:
                 try:
                     await self._grow(tree, receipts)
                 except Contradiction as error:
-                    raise await self.sharpened(error) from None
+                    raise await self.with_best_evidence(error) from None
                 if await self._persist(tree, kept, gone):
                     break
         self.remember(receipts)
@@ -176,7 +176,7 @@ class Follower:
             try:
                 await self._check(head)
             except Contradiction as error:
-                raise await self.sharpened(error) from None
+                raise await self.with_best_evidence(error) from None
 
     async def _check(self, head: Head) -> None:
         tree = self.tree
@@ -203,7 +203,7 @@ class Follower:
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise
-            raise await self._session.caught(self.truncated(refused.message)) from None
+            raise await self._session.recorded(self.truncated(refused.message)) from None
 
     def truncated(self, answer: str) -> Contradiction:
         """The contradiction of a hub that reports fewer entries than it signed."""
@@ -227,7 +227,7 @@ class Follower:
         made.jump(receipt, await self.proof(size), None)
         return made
 
-    async def sharpened(self, error: Contradiction, known: Head | None = None) -> Contradiction:
+    async def with_best_evidence(self, error: Contradiction, known: Head | None = None) -> Contradiction:
         """Look for stronger evidence: another root that the hub signs now proves more than the first symptom.
 
         Keeps the original error if the hub does not answer. The evidence is saved in both cases.
@@ -236,12 +236,12 @@ class Follower:
             error = await self._fork_at(known, self.tree.head) or error
             if not evidence_verify.shows(self._session.trust.known, error)[1]:
                 error = await self._proof_of(error) or error
-        return await self._session.caught(error)
+        return await self._session.recorded(error)
 
     async def _fork_at(self, *heads: Head | None) -> Contradiction | None:
         """Two roots for one size: that of a signed statement, and another that the hub signs now."""
         for head in heads:
-            now = await self._told_now(head) if head and trees.label_of(head) == self.label else None
+            now = await self._current_receipt(head) if head and trees.label_of(head) == self.label else None
             if head and now and now.mmr_root != head.mmr_root:
                 return trees.forked(head, now)
         return None
@@ -254,7 +254,7 @@ class Follower:
         for head in error.statements:
             if not isinstance(head, Receipt) or head.label != self.label:
                 continue
-            now = await self._told_now(head)
+            now = await self._current_receipt(head)
             if now and now.mmr_root != head.mmr_root:
                 return trees.forked(head, now)
             found = await self._bad_growth(head)
@@ -279,7 +279,7 @@ class Follower:
             return found
         return None
 
-    async def _told_now(self, head: Head) -> Receipt | None:
+    async def _current_receipt(self, head: Head) -> Receipt | None:
         try:
             return await self.receipt(size_of(head))
         except VeenError:

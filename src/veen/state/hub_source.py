@@ -73,7 +73,7 @@ class HubSource:
             if refused.code != "E.NOT_FOUND":
                 raise
             if follower.tree.size >= bound.upto_seq:
-                raise await self.client.session.caught(follower.truncated(refused.message)) from None
+                raise await self.client.session.recorded(follower.truncated(refused.message)) from None
             return None
 
     async def receipt(self, stream_id: bytes, at: At) -> Receipt:

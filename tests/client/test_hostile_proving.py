@@ -68,7 +68,7 @@ def _gone(hub: HostileHub) -> None:
 CHECKPOINTS: list[tuple[str, Arrange, Lie, bool]] = [
     ("an older one", _older, Lie.STALE_CHECKPOINT, False),
     ("one of another label", _on_checkpoint(label_curr=bytes(32)), Lie.STALE_CHECKPOINT, False),
-    ("one that nobody signed", _unsigned, Lie.SIGNATURE, False),
+    ("one without a valid signature", _unsigned, Lie.SIGNATURE, False),
     ("one that a stranger signed", _strangers, Lie.WRONG_KEY, False),
     ("one with another root", _on_checkpoint(mmr_root=bytes(32)), Lie.FORKED_HISTORY, True),
     ("none any more", _gone, Lie.TRUNCATED_STREAM, False),

@@ -115,7 +115,7 @@ LIES: list[tuple[str, Arrange, Lie, bool]] = [
     ("one number for two messages", _on_receipts(_duplicate_seq), Lie.DUPLICATE_SEQ, True),
     ("a number that is taken", _on_receipts(_taken_seq), Lie.DUPLICATE_SEQ, True),
     ("receipts exchanged", _on_receipts(_swapped), Lie.SWAPPED_MESSAGE, False),
-    ("the receipt of a message nobody sent", _on_receipts(_another_message), Lie.SWAPPED_MESSAGE, False),
+    ("the receipt of a message that was not sent", _on_receipts(_another_message), Lie.SWAPPED_MESSAGE, False),
     ("an old receipt", _on_receipts(_replayed), Lie.REPLAYED_RECEIPT, False),
     ("a receipt of another label", _on_receipts(_another_label), Lie.REPLAYED_RECEIPT, False),
     ("a time before that of an earlier entry", _on_receipts(_earlier_time), Lie.TIME, True),

@@ -31,7 +31,7 @@ def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
         entries = asyncio.run(_afterwards(people, hub))
     assert len(succeeded) > kills
     assert len(entries) == len(set(entries)), "a message is in the log twice"
-    assert not set(succeeded) - set(entries), "a message whose sender was told of success is not there"
+    assert not set(succeeded) - set(entries), "a message that was reported as sent is not in the log"
     _check_places(recorder.messages)
 
 

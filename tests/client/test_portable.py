@@ -194,7 +194,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def refused(place: Path, *kinds: type[Exception], match: str = ".") -> None:
+def assert_rejected(place: Path, *kinds: type[Exception], match: str = ".") -> None:
     with pytest.raises(kinds, match=match):
         taken_up(place)
     assert "elsewhere" not in names(place)
@@ -205,7 +205,7 @@ def test_a_byte_changed_in_any_file_is_noticed(place: Path, travelled: Travelled
         whole = path.read_bytes()
         for at in {0, len(whole) // 2, len(whole) - 1}:
             path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
-            refused(place, Unverified, Malformed)
+            assert_rejected(place, Unverified, Malformed)
         path.write_bytes(whole)
     taken_up(place).close()
 
@@ -215,7 +215,7 @@ def test_a_file_cut_short_or_gone_on_with_is_noticed(place: Path, travelled: Tra
         whole = path.read_bytes()
         for data in (whole[:-1], whole + b"\0", b""):
             path.write_bytes(data)
-            refused(place, Unverified, Malformed)
+            assert_rejected(place, Unverified, Malformed)
         path.write_bytes(whole)
 
 
@@ -226,18 +226,18 @@ def test_a_file_that_is_missing_or_was_added_is_named(place: Path, travelled: Tr
         whole = path.read_bytes()
         path.unlink()
         name = path.relative_to(place / "set").as_posix()
-        refused(place, Unverified, match=f"{name} is missing")
+        assert_rejected(place, Unverified, match=f"{name} is missing")
         path.write_bytes(whole)
     (place / "set" / "more").mkdir()
     (place / "set" / "more" / "x").write_bytes(b"x")
-    refused(place, Unverified, match="more/x was added")
+    assert_rejected(place, Unverified, match="more/x was added")
 
 
 def test_a_folder_that_is_not_a_portable_set_is_rejected(place: Path) -> None:
     (place / "set").mkdir()
-    refused(place, Unavailable, match=r"manifest\.cbor: No such file")
+    assert_rejected(place, Unavailable, match=r"manifest\.cbor: No such file")
     (place / "set" / "manifest.cbor").write_bytes(b"rubbish")
-    refused(place, Malformed, match=r"manifest\.cbor")
+    assert_rejected(place, Malformed, match=r"manifest\.cbor")
 
 
 @pytest.mark.parametrize("name", ["../escape.cbor", "/etc/passwd", "a/../x.cbor", "a/b.cbor", "x.py", "", "a.cbor\n"])
@@ -285,7 +285,7 @@ SPOILED: dict[str, tuple[str, Callable[[bytes, Travelled], bytes], str]] = {
         lambda data, made: data + _foreign_receipt(made.ledgers[0]),
         "receipt",
     ),
-    "a receipt of a label nobody knows": (
+    "a receipt of an unknown label": (
         "receipts.cborseq",
         lambda data, made: data + _stray_receipt(made.ledgers[0]),
         "which hub label",
@@ -334,7 +334,7 @@ def test_a_label_that_does_not_match_its_signed_head_is_rejected(place: Path, tr
     path = place / "set" / "sync_state.cborseq"
     path.write_bytes(path.read_bytes().replace(first.state().encode(), earlier.encode()))
     resigned(place, travelled)
-    refused(place, Unverified, match="does not match its signed head")
+    assert_rejected(place, Unverified, match="does not match its signed head")
 
 
 def test_a_receipt_of_an_unknown_hub_is_rejected(place: Path) -> None:
@@ -342,7 +342,7 @@ def test_a_receipt_of_an_unknown_hub_is_rejected(place: Path) -> None:
     with made.dir.state.tables.write() as rows:
         rows.delete("hubs", made.ledgers[1].hub_id)
     export_identity(made.dir, place / "set", NOW + DAY)
-    refused(place, Unverified, match="it has no record of hub")
+    assert_rejected(place, Unverified, match="it has no record of hub")
 
 
 def test_a_label_with_only_pending_messages_is_exported(place: Path) -> None:
@@ -369,7 +369,7 @@ def test_invalid_content_is_rejected_even_with_a_valid_manifest(place: Path, tra
     path.write_bytes(spoil(whole, travelled))
     assert path.read_bytes() != whole
     resigned(place, travelled)
-    refused(place, Unverified, Malformed, match=match)
+    assert_rejected(place, Unverified, Malformed, match=match)
 
 
 def test_a_move_with_another_keystore_than_the_state_is_of_is_refused(place: Path, travelled: Travelled) -> None:

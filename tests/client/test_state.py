@@ -95,16 +95,16 @@ def test_only_one_of_concurrent_updates_of_a_label_succeeds(client: ClientDir, l
         start.wait()
         try:
             client.state.advance(ledger.hub_id, ledger.label, new, after=before)
-            outcomes.append("moved it")
+            outcomes.append("moved")
         except StateConflict:
-            outcomes.append("was told")
+            outcomes.append("conflict")
 
     threads = [threading.Thread(target=move, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(outcomes) == ["moved it"] + ["was told"] * 5
+    assert sorted(outcomes) == ["conflict"] * 5 + ["moved"]
 
 
 def test_a_receipt_for_a_place_already_passed_is_kept_without_moving(client: ClientDir, ledger: Ledger) -> None:

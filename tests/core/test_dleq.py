@@ -90,7 +90,7 @@ def changed(name: str, number: int) -> SharedProof:
     return replace(PROOF, **fields)
 
 
-def refused(proof: SharedProof = PROOF, **changes: Any) -> str:
+def assert_rejected(proof: SharedProof = PROOF, **changes: Any) -> str:
     given = {"leaf_hash": LEAF, "reader_pk": KEY.public_key, "enc": ENC, "shared": SHARED, **changes}
     with pytest.raises(Unverified) as caught:
         dleq.verify(proof, **given)
@@ -138,30 +138,30 @@ def test_no_two_proofs_are_alike_and_none_has_a_nonce_that_another_had() -> None
 def test_a_proof_with_a_bit_of_a_number_flipped_is_refused(name: str) -> None:
     old = int.from_bytes(getattr(PROOF, name), "little")
     for bit in range(256):
-        refused(changed(name, old ^ 1 << bit))
+        assert_rejected(changed(name, old ^ 1 << bit))
 
 
 def test_a_proof_for_the_other_point_is_refused() -> None:
-    refused(replace(PROOF, negative=not PROOF.negative))
+    assert_rejected(replace(PROOF, negative=not PROOF.negative))
 
 
 @pytest.mark.parametrize("name", ["leaf_hash", "reader_pk", "enc", "shared"])
 def test_a_proof_is_for_one_statement_and_no_other(name: str) -> None:
     fresh = {"leaf_hash": bytes(32), "reader_pk": OTHER.public_key, "enc": OTHER.public_key}
     another: dict[str, Any] = {name: fresh.get(name, OTHER.exchange(ENC))}
-    refused(**another)
+    assert_rejected(**another)
 
 
 @pytest.mark.parametrize("name", ["challenge", "response"])
 @pytest.mark.parametrize("value", [0, L, L + 1, 2**256 - 1])
 def test_a_number_that_is_zero_or_not_reduced_is_refused(name: str, value: int) -> None:
-    refused(changed(name, value))
+    assert_rejected(changed(name, value))
 
 
 @pytest.mark.parametrize("name", ["challenge", "response"])
 def test_the_same_number_with_the_groups_order_added_is_refused(name: str) -> None:
     more = int.from_bytes(getattr(PROOF, name), "little") + L
-    assert "not reduced" in refused(changed(name, more))
+    assert "not reduced" in assert_rejected(changed(name, more))
 
 
 @pytest.mark.parametrize("name", ["reader_pk", "shared"])
@@ -179,7 +179,7 @@ def test_non_canonical_encodings_are_rejected(name: str, change: str) -> None:
         "prime added": 9 + P,  # the base point itself
     }
     renamed: dict[str, Any] = {name: small[change].to_bytes(32, "little")}
-    assert "curve" in refused(**renamed)
+    assert "curve" in assert_rejected(**renamed)
 
 
 # Reader keys, secrets and encs with a component of small order.
@@ -203,7 +203,7 @@ def test_a_part_of_small_order_cannot_hide_in_the_readers_key_or_the_secret(tors
         assert z * BASE + (8 * L - c) * public == nonce * BASE
         assert z * base + (8 * L - c) * common == nonce * base
         made = SharedProof(not even(common), c.to_bytes(32, "little"), z.to_bytes(32, "little"))
-        assert "of the curve" in refused(made, reader_pk=names[0], shared=names[2])
+        assert "of the curve" in assert_rejected(made, reader_pk=names[0], shared=names[2])
 
 
 @pytest.mark.parametrize("torsion", TORSION)
@@ -213,10 +213,10 @@ def test_an_enc_with_a_part_of_small_order_has_the_one_secret_that_x25519_has(to
     assert shared == SHARED
     made = dleq.prove(KEY, enc, LEAF)
     dleq.verify(made, LEAF, KEY.public_key, enc, shared)
-    refused(made, enc=enc, shared=drop(lift(SHARED) + TORSION[1]))
-    refused(made, enc=enc, shared=OTHER.exchange(enc))
+    assert_rejected(made, enc=enc, shared=drop(lift(SHARED) + TORSION[1]))
+    assert_rejected(made, enc=enc, shared=OTHER.exchange(enc))
     if enc != ENC:
-        refused(made)
+        assert_rejected(made)
 
 
 def test_an_enc_is_read_as_x25519_reads_it() -> None:
@@ -224,8 +224,8 @@ def test_an_enc_is_read_as_x25519_reads_it() -> None:
     for enc in (ENC[:-1] + bytes((ENC[-1] | 0x80,)), (9 + P).to_bytes(32, "little")):
         made = dleq.prove(KEY, enc, LEAF)
         dleq.verify(made, LEAF, KEY.public_key, enc, KEY.exchange(enc))
-        refused(made, enc=enc, shared=OTHER.exchange(enc))
-        refused(made)
+        assert_rejected(made, enc=enc, shared=OTHER.exchange(enc))
+        assert_rejected(made)
 
 
 @pytest.mark.parametrize("u", [2, P + 2, 2 + 2**255], ids=["canonical", "prime added", "top bit"])
@@ -234,14 +234,14 @@ def test_an_enc_on_the_twist_is_refused_by_prover_and_verifier(u: int) -> None:
     assert KEY.exchange(enc)  # X25519 accepts it
     with pytest.raises(Malformed, match="cannot be proved"):
         dleq.prove(KEY, enc, LEAF)
-    assert "enc is not a public key" in refused(enc=enc, shared=KEY.exchange(enc))
+    assert "enc is not a public key" in assert_rejected(enc=enc, shared=KEY.exchange(enc))
 
 
 @pytest.mark.parametrize("enc", [*map(drop, TORSION[1:]), (P - 1).to_bytes(32, "little"), bytes(32)], ids=bytes.hex)
 def test_an_enc_of_small_order_is_refused(enc: bytes) -> None:
     with pytest.raises(Malformed):
         dleq.prove(KEY, enc, LEAF)
-    assert "enc is not a public key" in refused(enc=enc, shared=bytes(32))
+    assert "enc is not a public key" in assert_rejected(enc=enc, shared=bytes(32))
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
@@ -249,7 +249,7 @@ def test_an_enc_of_another_size_is_refused(size: int) -> None:
     enc = (ENC + b"\0")[:size]
     with pytest.raises(Malformed):
         dleq.prove(KEY, enc, LEAF)
-    refused(enc=enc)
+    assert_rejected(enc=enc)
 
 
 def test_without_the_key_an_invented_secret_cannot_be_proved() -> None:
@@ -257,5 +257,5 @@ def test_without_the_key_an_invented_secret_cannot_be_proved() -> None:
     made_up = DhKey.generate().public_key
     for _ in range(20):
         reader_pk, _, made = proved(7, LEAF, ENC, number(made_up))
-        refused(made, reader_pk=reader_pk, shared=made_up)
-        refused(made, shared=made_up)
+        assert_rejected(made, reader_pk=reader_pk, shared=made_up)
+        assert_rejected(made, shared=made_up)

@@ -40,7 +40,7 @@ each = pytest.mark.parametrize("cls", ALL_WIRE, ids=lambda cls: cls.__name__)
 few = settings(max_examples=25)
 
 
-def refused_text(data: bytes) -> Malformed:
+def assert_text_rejected(data: bytes) -> Malformed:
     with pytest.raises(Malformed) as caught:
         strict_json.decode(data, "thing")
     assert caught.value.what == "thing"
@@ -69,20 +69,20 @@ def text(shown: Any) -> bytes:
 
 @pytest.mark.parametrize("number", ["1.0", "0.0", "1e3", "1E3", "1e-3", "-0.0", "1.5", "1e400"])
 def test_a_float_is_refused_even_where_it_is_whole(number: str) -> None:
-    refused_text(number.encode())
-    refused_text(f'{{"a":[{number}]}}'.encode())
+    assert_text_rejected(number.encode())
+    assert_text_rejected(f'{{"a":[{number}]}}'.encode())
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_a_number_that_json_does_not_have_is_refused(constant: str) -> None:
-    refused_text(constant.encode())
-    refused_text(f"[{constant}]".encode())
+    assert_text_rejected(constant.encode())
+    assert_text_rejected(f"[{constant}]".encode())
 
 
 @pytest.mark.parametrize("digits", [21, 100, 5_000, 1_000_000])
 def test_an_integer_with_more_digits_than_64_bits_have_is_refused(digits: int) -> None:
     for number in (b"1" * digits, b"-" + b"1" * digits, b"[" + b"9" * digits + b"]"):
-        assert "64-bit" in refused_text(number).reason
+        assert "64-bit" in assert_text_rejected(number).reason
 
 
 def test_the_largest_integer_of_64_bits_is_read() -> None:
@@ -94,7 +94,7 @@ def test_the_largest_integer_of_64_bits_is_read() -> None:
     ['{"a":1,"a":1}', '{"a":1,"b":2,"a":3}', '[{"x":{"a":1,"a":2}}]', '{"a":1,"\\u0061":1}', '{"":1,"":1}'],
 )
 def test_a_repeated_name_in_one_object_is_rejected(twice: str) -> None:
-    assert "twice" in refused_text(twice.encode()).reason
+    assert "twice" in assert_text_rejected(twice.encode()).reason
 
 
 def test_a_name_may_occur_in_two_objects() -> None:
@@ -106,7 +106,7 @@ def test_a_name_may_occur_in_two_objects() -> None:
     ['"\\ud800"', '"\\udfff"', '"a\\ud83dz"', '"\\ude00\\ud83d"', '{"\\ud800":1}', '[["\\uDBFF"]]', '"\\ud800\\u0041"'],
 )
 def test_half_a_surrogate_pair_is_refused(half: str) -> None:
-    refused_text(half.encode())
+    assert_text_rejected(half.encode())
 
 
 @pytest.mark.parametrize("whole", ['"\\ud83d\\ude00"', '"\\uD83D\\uDE00"', '"\U0001f600"'], ids=ascii)
@@ -120,15 +120,15 @@ def test_a_whole_surrogate_pair_is_one_character(whole: str) -> None:
     ids=bytes.hex,
 )
 def test_text_that_is_not_plain_utf_8_is_refused(data: bytes) -> None:
-    refused_text(data)
+    assert_text_rejected(data)
 
 
 @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a":'], ids=bytes.decode)
 @pytest.mark.parametrize("depth", [100_000, 1_000_000])
 def test_deep_nesting_is_refused_and_does_not_crash(opening: bytes, depth: int) -> None:
-    refused_text(opening * depth)
+    assert_text_rejected(opening * depth)
     closing = b"]" if opening == b"[" else b"}" if opening == b'{"a":' else b"}]"
-    refused_text(opening * depth + b"1" + closing * depth)
+    assert_text_rejected(opening * depth + b"1" + closing * depth)
 
 
 NEARLY = ["", " ", "{", "[1,]", '{"a":1,}', "{a:1}", "{'a':1}", "[1 2]", "1 1", "tru", "True", "undefined", "//c\n1"]
@@ -152,19 +152,19 @@ NEARLY += [
 
 @pytest.mark.parametrize("data", NEARLY, ids=ascii)
 def test_what_is_nearly_json_is_refused(data: str) -> None:
-    refused_text(data.encode())
+    assert_text_rejected(data.encode())
 
 
 def test_text_is_bounded() -> None:
     at = b" " * (MAX_JSON_BYTES - 1) + b"1"
     assert strict_json.decode(at, "thing") == 1
-    assert str(MAX_JSON_BYTES) in refused_text(b" " + at).reason
+    assert str(MAX_JSON_BYTES) in assert_text_rejected(b" " + at).reason
 
 
 def test_text_above_the_bound_is_refused_before_it_is_looked_at() -> None:
     data = b"\xff" * (MAX_JSON_BYTES + 1)
     tracemalloc.start()
-    refused_text(data)
+    assert_text_rejected(data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000

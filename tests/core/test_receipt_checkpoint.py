@@ -253,7 +253,7 @@ def fields_of(signed: Checkpoint) -> list[Any]:
     return shown
 
 
-def refused(shown: list[Any]) -> Malformed:
+def assert_rejected(shown: list[Any]) -> Malformed:
     with pytest.raises(Malformed) as caught:
         Checkpoint.decode(cbor2.dumps(shown))
     return caught.value
@@ -268,24 +268,24 @@ def test_a_checkpoint_has_seven_fields_or_eight_with_witnesses() -> None:
     "witness_sigs", [None, [], [None], [b""], [bytes(63)], [bytes(65)], bytes(64), [[]], 0], ids=repr
 )
 def test_an_eighth_field_that_is_not_a_list_of_signatures_is_refused(witness_sigs: Any) -> None:
-    refused([*fields_of(checkpoint_at()), witness_sigs])
+    assert_rejected([*fields_of(checkpoint_at()), witness_sigs])
 
 
 @pytest.mark.parametrize("count", [0, 1, 6])
 def test_a_checkpoint_with_fewer_fields_is_refused(count: int) -> None:
-    assert refused(fields_of(checkpoint_at())[:count]).fault is Fault.CBOR
+    assert assert_rejected(fields_of(checkpoint_at())[:count]).fault is Fault.CBOR
 
 
 def test_a_checkpoint_with_nine_fields_is_refused() -> None:
     shown = fields_of(checkpoint_at().witnessed(WITNESSES[0]))
     for ninth in (None, [], 0, [bytes(64)]):
-        assert refused([*shown, ninth]).fault is Fault.CBOR
+        assert assert_rejected([*shown, ninth]).fault is Fault.CBOR
 
 
 @pytest.mark.parametrize("count", [0, MAX_WITNESS_SIGS + 1])
 def test_a_list_of_no_witnesses_or_too_many_is_neither_read_nor_written(count: int) -> None:
     sigs = (bytes(SIGNATURE_BYTES),) * count
-    assert refused([*fields_of(checkpoint_at()), list(sigs)]).fault is Fault.SIZE
+    assert assert_rejected([*fields_of(checkpoint_at()), list(sigs)]).fault is Fault.SIZE
     with pytest.raises(ValueError, match="witness_sigs"):
         replace(checkpoint_at(), witness_sigs=sigs).encode()
 

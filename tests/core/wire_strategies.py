@@ -102,7 +102,7 @@ def _roomy(limits: Limits) -> Limits:
 
 
 # The rules of `flaw()`, for objects that would rarely satisfy them by chance.
-_MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
+_REPAIRS: dict[type[Wire], Callable[[Any], Wire]] = {
     Authority: lambda record: replace(record, policy=_one_of(list(AuthorityPolicy)[:2], record.policy)),
     Revocation: lambda revoked: replace(revoked, kind=_one_of(list(RevocationKind), revoked.kind)),
     Allow: lambda allow: replace(allow, stream_ids=tuple(sorted(set(allow.stream_ids)))),
@@ -119,14 +119,14 @@ _MENDED: dict[type[Wire], Callable[[Any], Wire]] = {
 def _made(cls: type[W], **fields: Any) -> W:
     """An object with these fields, changed as little as needed to satisfy `flaw()`."""
     wire = cls(**fields)
-    mend = _MENDED.get(cls)
-    mended = mend(wire) if mend else wire
-    assert isinstance(mended, cls)
-    return mended
+    repair = _REPAIRS.get(cls)
+    repaired = repair(wire) if repair else wire
+    assert isinstance(repaired, cls)
+    return repaired
 
 
 def _flawless(wire: W) -> W:
-    assert wire.flaw() is None, f"{wire.flaw()}: a sample of {type(wire).__name__} needs a line in _MENDED"
+    assert wire.flaw() is None, f"{wire.flaw()}: a sample of {type(wire).__name__} needs a line in _REPAIRS"
     return wire
 
 

@@ -17,7 +17,7 @@ from veen.core.signing import SIGNATURE_BYTES
 from veen.core.tooling_messages import AuthorizeResponse
 
 _NO_SIG = bytes(SIGNATURE_BYTES)
-_SLICE = 32  # messages sealed before other tasks may run
+_YIELD_EVERY = 32  # messages sealed before other tasks may run
 
 
 class MessageBuilder:
@@ -93,7 +93,7 @@ class MessageBuilder:
                 auth_ref,
             )
             sealed.append(await self._seal(writer.key, place, draft))
-            if number % _SLICE == _SLICE - 1:
+            if number % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         return sealed
 

@@ -53,7 +53,7 @@ class ClientOrder:
         return Contradiction(lie, reason, (earlier, receipt), messages=(before, message))
 
 
-_SLICE = 64  # entries verified before other tasks may run
+_YIELD_EVERY = 64  # entries verified before other tasks may run
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,16 +116,16 @@ class LabelReader:
         ahead: asyncio.Task[_Answer] | None = None
         try:
             while not self._is_done():
-                answer = await (ahead or self._ask(self.next_seq))
+                answer = await (ahead or self._fetch_page(self.next_seq))
                 ahead, page = None, answer.page
                 if page is None or not page.items:
-                    await self._ended(answer)
+                    await self._check_end(answer)
                     return
                 if page.next_cursor is not None:
-                    ahead = asyncio.create_task(self._ask(page.next_cursor))
+                    ahead = asyncio.create_task(self._fetch_page(page.next_cursor))
                 yield await self.take(page.items, page)
                 if page.next_cursor is None:
-                    await self._check_whole(answer.known, f"the log ends at entry {self.next_seq - 1}")
+                    await self._check_complete(answer.known, f"the log ends at entry {self.next_seq - 1}")
                     return
         finally:
             if ahead:
@@ -134,7 +134,7 @@ class LabelReader:
     def _is_done(self) -> bool:
         return self._wanted.to_seq is not None and self.next_seq > self._wanted.to_seq
 
-    async def _ask(self, first: int) -> _Answer:
+    async def _fetch_page(self, first: int) -> _Answer:
         # Taken before the request: an entry that is verified later need not be in the response.
         known = self._follower.tree.size
         try:
@@ -144,7 +144,7 @@ class LabelReader:
                 return _Answer(None, known)
             raise
 
-    async def _ended(self, answer: _Answer) -> None:
+    async def _check_end(self, answer: _Answer) -> None:
         """Check a response without entries: the hub must not have lost entries that it signed."""
         if answer.page is None:
             if answer.known:
@@ -153,10 +153,10 @@ class LabelReader:
             return
         if answer.page.next_cursor is not None:
             raise Malformed("stream response", "a page without entries has a next_cursor")
-        await self._check_whole(answer.known, f"the log ends at entry {self.next_seq - 1}")
+        await self._check_complete(answer.known, f"the log ends at entry {self.next_seq - 1}")
         await self._follower.check_end()
 
-    async def _check_whole(self, known: int, answer: str) -> None:
+    async def _check_complete(self, known: int, answer: str) -> None:
         """Check the end of the log: the hub must not have signed more entries."""
         expected = known if self._wanted.to_seq is None else min(known, self._wanted.to_seq)
         if self.next_seq <= expected:
@@ -174,12 +174,12 @@ class LabelReader:
         except Contradiction as error:
             # A wrong root may be a symptom of another history, so look for stronger evidence.
             raise await self._follower.with_best_evidence(error, self._tree.head) from None
-        await self._tie(tree, receipts)
+        await self._check_history(tree, receipts)
         self._tree = tree
         entries = []
         for number, (item, receipt, proof) in enumerate(zip(items, receipts, proofs, strict=True)):
             entries.append(self._opener.entry(self._epoch, item.msg, receipt, proof))
-            if number % _SLICE == _SLICE - 1:
+            if number % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         return entries
 
@@ -194,7 +194,7 @@ class LabelReader:
             tree.append(receipt)
             self._order.check(item.msg, receipt)
             receipts.append(receipt)
-            if number % _SLICE == _SLICE - 1:
+            if number % _YIELD_EVERY == _YIELD_EVERY - 1:
                 await asyncio.sleep(0)
         return receipts, proofs
 
@@ -236,7 +236,7 @@ class LabelReader:
             last = page.items[-1].stream_seq
             raise Contradiction(Lie.SEQ_GAP, f"next_cursor is {page.next_cursor} after entry {last}")
 
-    async def _tie(self, tree: LabelTree, receipts: Sequence[Receipt]) -> None:
+    async def _check_history(self, tree: LabelTree, receipts: Sequence[Receipt]) -> None:
         """Check that the entries belong to the known history: they continue it or lead up to it."""
         known = self._follower.tree.size
         if tree.size <= known:
@@ -259,7 +259,7 @@ def _check_last(shown: MmrProof, receipt: Receipt) -> None:
         raise Contradiction(Lie.ROOT, f"the proof of entry {receipt.stream_seq}: {error.reason}", (receipt,)) from None
 
 
-_AHEAD = 4  # pages queued for a slow consumer
+_MAX_QUEUED_PAGES = 4  # pages queued for a slow consumer
 
 
 class StreamReader:
@@ -283,8 +283,8 @@ class StreamReader:
 
     async def follow(self, epoch: int) -> AsyncGenerator[Entry, None]:
         """Follow from an epoch on. Around its end, an epoch is followed together with the next one."""
-        pages: asyncio.Queue[list[Entry] | BaseException] = asyncio.Queue(_AHEAD)
-        guide = asyncio.create_task(self._guide(epoch, pages))
+        pages: asyncio.Queue[list[Entry] | BaseException] = asyncio.Queue(_MAX_QUEUED_PAGES)
+        task = asyncio.create_task(self._follow_epochs(epoch, pages))
         try:
             while True:
                 page = await pages.get()
@@ -293,26 +293,28 @@ class StreamReader:
                 for entry in page:
                     yield entry
         finally:
-            guide.cancel()
-            await asyncio.wait([guide])
+            task.cancel()
+            await asyncio.wait([task])
 
     def _label(self, epoch: int, wanted: ReadRange) -> LabelReader:
         label = self._session.labels.label(self._stream_id, epoch)
         return LabelReader(self._session, self._followers.of(label), epoch, self._opener, wanted)
 
-    async def _guide(self, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
+    async def _follow_epochs(self, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
         """Run one task per epoch. The next starts at its begin; the last ends after the allowed skew."""
         try:
             async with asyncio.TaskGroup() as group:
                 wanted = self._wanted
                 while True:
-                    group.create_task(self._live(self._label(epoch, wanted), epoch, pages))
-                    await self._until(self._session.labels.ends_at(epoch))
+                    group.create_task(self._follow_label(self._label(epoch, wanted), epoch, pages))
+                    await self._wait_until(self._session.labels.ends_at(epoch))
                     epoch, wanted = epoch + 1, ReadRange(with_proof=wanted.with_proof)
         except BaseExceptionGroup as group_error:
             await pages.put(group_error.exceptions[0])
 
-    async def _live(self, reader: LabelReader, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
+    async def _follow_label(
+        self, reader: LabelReader, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]"
+    ) -> None:
         ends = self._session.labels.ends_at(epoch)
         closing = None if ends is None else ends + self._session.trust.limits.max_epoch_skew_sec
         async with aclosing(self._batches(reader, closing)) as batches:
@@ -331,7 +333,7 @@ class StreamReader:
                         yield page
                 if last:
                     return
-                async with aclosing(self._listen(reader, closing)) as batches:
+                async with aclosing(self._subscribe(reader, closing)) as batches:
                     async for batch in batches:
                         failures = 0
                         yield batch
@@ -341,7 +343,7 @@ class StreamReader:
                     raise
                 await asyncio.sleep(self._session.link.pause_s(error, failures))
 
-    async def _listen(self, reader: LabelReader, closing: int | None) -> AsyncGenerator[list[Entry], None]:
+    async def _subscribe(self, reader: LabelReader, closing: int | None) -> AsyncGenerator[list[Entry], None]:
         try:
             subscription = await EntrySubscription.open(self._session.link, reader.label, reader.next_seq)
         except Refused:
@@ -358,7 +360,7 @@ class StreamReader:
     def _now(self) -> int:
         return self._session.clock.now()
 
-    async def _until(self, hub_ts: int | None) -> None:
+    async def _wait_until(self, hub_ts: int | None) -> None:
         """Sleep until that hub time; forever if there are no epochs."""
         if hub_ts is None:
             await asyncio.Event().wait()

@@ -185,21 +185,21 @@ class HubLink:
         return strict_json.decode(body, path)
 
     async def get(self, path: str, most: int) -> bytes:
-        return await self._again(lambda: self._request("GET", path, most=most))
+        return await self._retry(lambda: self._request("GET", path, most=most))
 
     async def put(
         self, path: str, make: Callable[[], AsyncIterator[bytes]], size: int, headers: dict[str, str] | None = None
     ) -> None:
         """PUT a streamed body. `make` starts the body again for each attempt."""
         sent = {"content-type": OCTETS, "content-length": str(size), **(headers or {})}
-        await self._again(lambda: self._request("PUT", path, make(), most=SMALL_BYTES, headers=sent))
+        await self._retry(lambda: self._request("PUT", path, make(), most=SMALL_BYTES, headers=sent))
 
     # Submitting. One attempt each: the sender decides what to do after a lost response.
 
     async def submit(self, encoded: bytes) -> Outcome:
         """Submit one encoded MSG. Returns its receipt or rejection. Raises `Unavailable` if the result is unknown."""
         try:
-            body = await self._worked("/v1/submit", _SUBMIT_HEAD + encoded, SMALL_BYTES, ahead=True)
+            body = await self._send_with_work("/v1/submit", _SUBMIT_HEAD + encoded, SMALL_BYTES, ahead=True)
         except Refused as refused:
             return refused
         return SubmitResponse.decode(body).receipt
@@ -207,7 +207,7 @@ class HubLink:
     async def submit_batch(self, encoded: Sequence[bytes]) -> list[Outcome]:
         """Submit several MSGs. Returns their outcomes in order. Raises `Refused` if the hub accepts no batches."""
         most = SMALL_BYTES + _OUTCOME_BYTES * len(encoded)
-        body = await self._worked("/tooling/submit-batch", b"".join(encoded), most, ahead=False)
+        body = await self._send_with_work("/tooling/submit-batch", b"".join(encoded), most, ahead=False)
         outcomes = _outcomes(body)
         if len(outcomes) != len(encoded):
             raise Malformed("batch answer", f"expected {len(encoded)} outcomes, got {len(outcomes)}")
@@ -215,7 +215,7 @@ class HubLink:
 
     # Implementation.
 
-    async def _worked(self, path: str, body: bytes, most: int, *, ahead: bool) -> bytes:
+    async def _send_with_work(self, path: str, body: bytes, most: int, *, ahead: bool) -> bytes:
         """One attempt, with a proof of work if the hub requires one."""
 
         def send(headers: dict[str, str]) -> Awaitable[bytes]:
@@ -224,9 +224,9 @@ class HubLink:
         return await self._pow_solver.send(body, send, ahead=ahead)
 
     async def _post(self, path: str, body: bytes, most: int) -> bytes:
-        return await self._again(lambda: self._request("POST", path, body, most=most))
+        return await self._retry(lambda: self._request("POST", path, body, most=most))
 
-    async def _again(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retry while the hub is unavailable."""
         for number in range(self.retry_policy.attempts - 1):
             try:

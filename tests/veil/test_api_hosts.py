@@ -130,14 +130,14 @@ def test_a_shared_folder_delivers_messages_to_a_node_that_was_never_online_toget
             while not list(tmp_path.glob("stick/*/*.parcel")):
                 await asyncio.sleep(0.01)
 
-    async def hear(text: str) -> None:
+    async def receive(text: str) -> None:
         async with running(folders["bob"]) as bob:
             await bob.post("/v1/contacts", contact=text)
             assert await bob.said(1) == [b"by hand"]
 
     theirs = asyncio.run(contact("bob"))
     asyncio.run(say(theirs))
-    asyncio.run(hear(asyncio.run(contact("alice"))))
+    asyncio.run(receive(asyncio.run(contact("alice"))))
 
 
 def test_a_message_published_offline_is_sent_after_a_restart(tmp_path: Path) -> None:

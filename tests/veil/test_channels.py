@@ -50,7 +50,7 @@ BOB = DeliveryKey(b"\x0b" * 32)
 def read(channel: Channel, made: Published, now: float = NOW) -> Opened:
     """Receive as a node does: match the tag, restore without a key, open with the key of the tag."""
     keys = channel.keys(now)
-    assert made.of.address.tag in keys, "nobody asked for this"
+    assert made.of.address.tag in keys, "the tag is not subscribed"
     found = restore(made.of, made.shards[-made.of.shape.k :])
     assert found is not None
     return channel.open(receive(found.of, found.encoded, POLICY), keys[made.of.address.tag])

@@ -47,15 +47,15 @@ BEHAVIOURS: dict[str, dict[str, tuple[str, ...]]] = {
             "test_two_nodes_communicate_through_a_relay_without_keys",
         ),
     },
-    "shards that come after delivery are kept for ever": {
+    "shards that arrive after delivery are kept forever": {
         "test_defects.py": ("test_shards_that_come_after_delivery_leave_nothing_behind",),
         "node/test_defects.py": ("test_memory_is_flat_over_a_hundred_thousand_objects_of_k_to_n_shards",),
     },
-    "one bogus shard blocks an object": {
+    "one false shard blocks an object": {
         "test_defects.py": ("test_a_false_shard_with_a_known_root_blocks_nothing",),
         "node/test_poison.py": ("test_poison_at_every_index_does_not_block_an_object",),
     },
-    "nothing is left to escalate with, and one root hides the others": {
+    "no shards are held back for escalation, and only the first parcel escalates": {
         "node/test_outbox.py": (
             "test_the_first_wave_holds_back_shards_from_every_peer_in_every_profile",
             "test_every_parcel_escalates_and_not_only_the_first",
@@ -70,36 +70,36 @@ BEHAVIOURS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "node/test_summaries.py": ("test_a_summary_is_answered_with_exactly_the_missing_objects",),
     },
-    "full batches cannot be published, and what is too large is queued and dropped": {
+    "full batches cannot be published, and oversized messages are queued and then dropped": {
         "test_defects.py": ("test_a_full_batch_of_96_kib_can_be_published",),
         "node/test_outbox.py": ("test_the_largest_payload_is_sent_and_one_byte_more_is_rejected_by_publish",),
     },
-    "only who has the same secret can read": {
+    "only holders of the same secret can read": {
         "test_defects.py": ("test_other_identities_can_read_sent_objects",),
         "node/test_defects.py": ("test_another_identity_reads_what_a_node_publishes",),
     },
-    "one frame is dealt with for each tick": {
+    "one frame is processed per tick": {
         "node/test_defects.py": ("test_every_frame_is_processed_on_arrival_and_not_one_per_tick",),
     },
-    "a peer that does not exist is sent everything, and dead ones stay": {
+    "an absent peer gets all shards, and dead peers stay listed": {
         "node/test_defects.py": (
             "test_a_silent_peer_gets_only_a_small_share_of_shards",
             "test_a_disconnected_peer_gets_nothing_and_is_not_listed",
         ),
     },
-    "what is said offline is dropped, and sent means queued": {
+    "messages published offline are dropped, and `sent` means queued": {
         "node/test_outbox.py": (
             "test_a_message_published_offline_is_delivered_days_later",
             "test_sent_means_that_a_peer_has_it_and_not_that_it_was_written_to_a_socket",
         ),
     },
-    "the root that is returned is never on the wire, and a policy that is set is not looked at": {
+    "the returned root is never on the wire, and policy settings are ignored": {
         "test_defects.py": ("test_the_root_that_publishing_returns_is_the_root_on_the_wire",),
         "node/test_outbox.py": ("test_the_root_that_publishing_returns_is_the_root_that_is_delivered",),
         "node/test_trust.py": ("test_a_changed_tier_applies_to_a_connected_peer_at_once",),
         "test_api_hosts.py": ("test_a_tier_applies_whichever_node_dialled",),
     },
-    "a root confirms a guess, lifetimes are ticks, and nothing is asked of epochs, contacts and endorsements": {
+    "a root confirms a guess, lifetimes are ticks, and epochs, contacts and endorsements are not checked": {
         "test_defects.py": (
             "test_no_root_confirms_a_guess_of_the_payload",
             "test_a_lifetime_is_in_seconds_not_in_steps_of_a_loop",
@@ -113,7 +113,7 @@ BEHAVIOURS: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "node/test_trust.py": ("test_an_endorsement_in_another_namespace_does_not_count",),
     },
-    "programs name what is gone, defaults are not those expected, and frames for nobody count as sent": {
+    "programs use removed names, defaults differ from the documented ones, and frames to no peer count as sent": {
         "test_rot.py": (
             "test_every_module_imports_and_defines_its_public_names",
             "test_types_are_checked_of_every_program_measurement_and_test",

@@ -1,6 +1,7 @@
-"""What is shipped runs: nothing names what is no longer there, defaults are what is said of them, and no frame is lost
-by addressing it to nobody. Another implementation has programs that no longer build, a test that expects another
-default, and a probe whose frames its own lane throws away while it says that they were sent.
+"""Every shipped program runs, defaults are as documented, and messages to absent peers are not lost.
+
+Another implementation has programs that no longer build, a test that expects another default, and a probe whose frames
+its own lane drops while it reports them as sent.
 """
 
 import asyncio

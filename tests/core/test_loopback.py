@@ -2,7 +2,7 @@
 
 import pytest
 
-from plumbing.http.peer_address import authority_of, host_of, is_asked_here, is_loopback
+from plumbing.http.peer_address import authority_of, host_of, is_local_request, is_loopback
 
 OWN = ["127.0.0.1", "127.8.9.1", "::1", "localhost"]
 OTHERS = ["", "0.0.0.0", "::", "10.0.0.1", "localhost.", "localhost.evil.example", "127.0.0.1.evil.example", "127.1"]
@@ -49,15 +49,15 @@ def test_what_is_not_host_and_port_has_no_host(authority: str) -> None:
 @pytest.mark.parametrize("origin", ["null", "", "//localhost", "file://", "localhost", "ftp://localhost"])
 def test_an_origin_that_no_page_over_http_has_is_nowhere(origin: str) -> None:
     assert authority_of(origin) == ""
-    assert not is_asked_here("localhost", origin)
+    assert not is_local_request("localhost", origin)
 
 
 def test_a_request_is_local_if_it_and_its_page_are_of_this_machine() -> None:
-    assert is_asked_here("127.0.0.1:37420", None)
-    assert is_asked_here("[::1]:37420", "http://LOCALHOST:3000")
-    assert is_asked_here("queries.example", "https://queries.example:8443", {"queries.example"})
-    assert not is_asked_here("queries.example", None)
-    assert not is_asked_here("queries.example", "https://evil.example", {"queries.example"})
-    assert not is_asked_here("evil.example", "http://localhost")
-    assert not is_asked_here("localhost", "http://localhost, http://evil.example")
-    assert not is_asked_here("localhost", "http://localhost@evil.example")
+    assert is_local_request("127.0.0.1:37420", None)
+    assert is_local_request("[::1]:37420", "http://LOCALHOST:3000")
+    assert is_local_request("queries.example", "https://queries.example:8443", {"queries.example"})
+    assert not is_local_request("queries.example", None)
+    assert not is_local_request("queries.example", "https://evil.example", {"queries.example"})
+    assert not is_local_request("evil.example", "http://localhost")
+    assert not is_local_request("localhost", "http://localhost, http://evil.example")
+    assert not is_local_request("localhost", "http://localhost@evil.example")

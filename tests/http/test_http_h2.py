@@ -10,7 +10,7 @@ from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 
 from plumbing.http import HttpSettings, Response
-from plumbing.http.connection import BodyRoom, Connection
+from plumbing.http.connection import BodyMemoryLimit, Connection
 from tests.http.h2client import connected
 from tests.http.loopback import BODY_LIMIT, PATIENCE_S, Echo, House, house, run
 
@@ -177,7 +177,7 @@ def test_a_body_over_the_limit_is_refused_and_the_connection_lives(announced: bo
     run(test)
 
 
-def test_long_bodies_share_one_room_with_those_of_all_connections() -> None:
+def test_long_bodies_share_one_memory_limit_with_all_connections() -> None:
     async def test() -> None:
         async with house(HttpSettings(max_bodies_bytes=40_000, max_h2_upload_bytes=MIB), app=Echo(limit=MIB)) as home:
             client = await connected(home)
@@ -188,7 +188,7 @@ def test_long_bodies_share_one_room_with_those_of_all_connections() -> None:
                 client.h2.send_data(stream_id, b"x", end_stream=end)
                 client.flush()
 
-            window = BodyRoom.FREE_BYTES + 30_000
+            window = BodyMemoryLimit.FREE_BYTES + 30_000
             first, second = client.ask("POST", "/first", end=False), client.ask("POST", "/second", end=False)
             while client.h2.local_flow_control_window(first) < 2 * window:
                 assert await client.turn()
@@ -201,7 +201,7 @@ def test_long_bodies_share_one_room_with_those_of_all_connections() -> None:
             third = client.ask("POST", "/third", end=False)
             send(third, window, end=True)
             assert (await client.reply(third)).status == 200
-            assert home.server._service.room._left == 40_000  # type: ignore[union-attr]
+            assert home.server._service.body_memory._left == 40_000  # type: ignore[union-attr]
 
     run(test)
 

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 import pytest
 
 from plumbing.http import HttpServer, HttpSettings, Response
-from plumbing.http.connection import BodyRoom
+from plumbing.http.connection import BodyMemoryLimit
 from plumbing.http.peer_address import caller_of
 from tests.http.loopback import PATIENCE_S, Client, Echo, House, get, house, post, run
 
@@ -396,7 +396,7 @@ def test_a_name_with_several_addresses_has_one_port() -> None:
 
 # Memory of unfinished bodies.
 
-FREE = BodyRoom.FREE_BYTES
+FREE = BodyMemoryLimit.FREE_BYTES
 CROWDED = HttpSettings(max_bodies_bytes=200_000)
 
 
@@ -407,7 +407,7 @@ def unfinished(size: int) -> bytes:
 
 def room_left(home: House) -> int:
     assert home.server._service is not None
-    return home.server._service.room._left
+    return home.server._service.body_memory._left
 
 
 def test_long_bodies_share_one_memory_limit_and_get_503_beyond_it() -> None:
@@ -419,7 +419,7 @@ def test_long_bodies_share_one_memory_limit_and_get_503_beyond_it() -> None:
                 await asyncio.sleep(0.001)
             second.send(unfinished(FREE + 150_000))
             answer = await second.answer()
-            assert (answer.status, answer.body) == (503, b"too much is being sent at once\n")
+            assert (answer.status, answer.body) == (503, b"the server is receiving too many bytes at once\n")
             # Short bodies need no memory, and bodies begun before can end.
             assert (await small.ask(post("/", b"x" * FREE))).status == 200
             assert (await first.ask(b"x")).status == 200

@@ -96,7 +96,7 @@ def test_pipelined_answers_of_one_turn_leave_in_one_write() -> None:
     run(test)
 
 
-def test_an_answer_is_given_once() -> None:
+def test_a_second_response_raises() -> None:
     async def test() -> None:
         async with house() as home:
             client = await home.connect()
@@ -104,7 +104,7 @@ def test_an_answer_is_given_once() -> None:
             await home.app.waits(1)
             respond = home.app.later[0][1]
             respond(Response(200))
-            with pytest.raises(RuntimeError, match="once"):
+            with pytest.raises(RuntimeError, match="called twice"):
                 respond(Response(200))
             assert (await client.answer()).status == 200
 

@@ -8,7 +8,7 @@ import pytest
 from h2.errors import ErrorCodes
 
 from plumbing.http import HttpSettings, Response
-from plumbing.http.connection import AT_ONCE, UNIT_BYTES
+from plumbing.http.connection import CONNECTIONS_PER_TURN, UNIT_BYTES
 from tests.http.h2client import H2Client, connected
 from tests.http.loopback import Client, Echo, House, get, house, post, run
 
@@ -144,7 +144,7 @@ def test_chunks_of_any_size_come_together(size: int) -> None:
 def test_many_peers_take_turns_and_none_is_left_behind() -> None:
     async def test() -> None:
         async with house(FEW) as home:
-            clients = [await home.connect() for _ in range(3 * AT_ONCE)]
+            clients = [await home.connect() for _ in range(3 * CONNECTIONS_PER_TURN)]
             for number, client in enumerate(clients):
                 client.send(get(f"/{number}") * 300)
             reading = [asyncio.create_task(answered(client, 300)) for client in clients]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from plumbing.http import HttpSettings, Response
-from plumbing.http.http1_writer import Pipeline
+from plumbing.http.http1_writer import Http1Writer
 from tests.http.h2client import H2Client, connected
 from tests.http.loopback import BODY_LIMIT, PATIENCE_S, Answer, Client, Echo, House, Taker, get, house, run
 
@@ -29,9 +29,9 @@ async def settled(home: House) -> None:
     assert (await other.ask(get("/"))).status == 200
 
 
-def pipeline(home: House) -> Pipeline:
+def pipeline(home: House) -> Http1Writer:
     (only,) = home.server._service.roster.connections  # type: ignore[union-attr]
-    assert isinstance(only, Pipeline)
+    assert isinstance(only, Http1Writer)
     return only
 
 
@@ -264,7 +264,7 @@ def test_a_paused_upload_is_not_read_and_goes_on_where_it_was() -> None:
                 await settled(home)
             # Only what was read before the pause is buffered.
             assert len(taker.body) < 8192
-            assert len(pipeline_of(home, taker)._held) < MIB
+            assert len(pipeline_of(home, taker)._buffer) < MIB
             taker.pause(False)
             while len(taker.body) < size // 2:
                 taker.heard.clear()
@@ -281,11 +281,11 @@ def test_a_paused_upload_is_not_read_and_goes_on_where_it_was() -> None:
     run(test)
 
 
-def pipeline_of(home: House, taker: Taker) -> Pipeline:
+def pipeline_of(home: House, taker: Taker) -> Http1Writer:
     """The connection of an upload."""
     service = home.server._service
     assert service is not None
-    found = [one for one in service.roster.connections if isinstance(one, Pipeline) and one.intake is not None]
+    found = [one for one in service.roster.connections if isinstance(one, Http1Writer) and one.upload_body is not None]
     (only,) = found
     return only
 
@@ -381,7 +381,7 @@ def test_what_is_sent_after_the_last_answer_is_not_kept() -> None:
                 client.send(b"x" * MIB)
                 await client.writer.drain()
             await settled(home)
-            assert held._held == b""
+            assert held._buffer == b""
 
     run(test)
 

@@ -1,6 +1,6 @@
-"""The HTTP front of our servers: HTTP/1.1, HTTP/2 and WebSocket over TCP or TLS, with every resource bounded.
+"""The HTTP server: HTTP/1.1, HTTP/2 and WebSocket over TCP or TLS, with every resource bounded.
 
-It knows nothing of logs or receipts. It turns bytes into a `Request`, hands it to an `App`, and writes the `Response`.
+It is independent of logs and receipts. It parses a `Request`, passes it to an `App`, and writes the `Response`.
 """
 
 from plumbing.http.http_settings import HttpSettings

@@ -1,4 +1,4 @@
-"""What every connection has: a transport, a place on the roster, and an end."""
+"""The base of every connection: transport, registration, fair scheduling, and closing."""
 
 import asyncio
 import ssl
@@ -6,25 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from plumbing.http.connection_timer import Sweep
+from plumbing.http.connection_timer import ConnectionTimer
 from plumbing.http.http_settings import HttpSettings
 from plumbing.http.message import App, Report
 from plumbing.http.peer_address import Callers
 from plumbing.http.request_head import BadHead
 
-if TYPE_CHECKING:
-    pass
-
-
-AT_ONCE = 4
-# An answer that is given at once counts for its bytes, too: what is long took long to make.
+CONNECTIONS_PER_TURN = 4
+# A response that is given at once also counts for its bytes: a long one took long to build.
 UNIT_BYTES = 512
 
 
-class Turns:
-    """The connections that have something left, in the order in which they came."""
+class FairScheduler:
+    """Schedules the connections that have unprocessed input, in order of arrival."""
 
     __slots__ = ("_due", "_waiting")
 
@@ -33,27 +28,27 @@ class Turns:
         self._due = False
 
     def wait(self, connection: "Connection") -> None:
-        """Have its `go_on` called in a turn to come; once, however often this is asked for."""
+        """Call `process_input` of the connection in a later turn; once, however often this is called."""
         self._waiting[connection] = None
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._take)
+            asyncio.get_running_loop().call_soon(self._run)
 
-    def _take(self) -> None:
-        for connection in tuple(islice(self._waiting, AT_ONCE)):
+    def _run(self) -> None:
+        for connection in tuple(islice(self._waiting, CONNECTIONS_PER_TURN)):
             del self._waiting[connection]
             try:
-                connection.go_on()
+                connection.process_input()
             except Exception as error:  # noqa: BLE001  one faulty connection must not end the turns of the others
                 connection.service.report("turn", error)
                 connection.transport.abort()
         self._due = bool(self._waiting)
         if self._due:
-            asyncio.get_running_loop().call_soon(self._take)
+            asyncio.get_running_loop().call_soon(self._run)
 
 
 class Roster:
-    """Who is connected, who is still shaking hands, and from where."""
+    """All connections, those in a handshake, and their number per caller."""
 
     __slots__ = ("arriving", "callers", "connections", "empty", "on_left")
 
@@ -73,8 +68,8 @@ class Roster:
         self.empty.clear()
 
     def left(self, caller: bytes | None) -> None:
-        """A connection of a caller is off the lists."""
-        self.callers.went(caller)
+        """A connection of a caller was removed."""
+        self.callers.remove(caller)
         self.on_left(caller)
 
     def remove(self, connection: "Connection") -> None:
@@ -83,8 +78,8 @@ class Roster:
             self.empty.set()
 
 
-class BodyRoom:
-    """The memory that unfinished bodies may take, of all connections together. A little of each is not counted."""
+class BodyMemoryLimit:
+    """A memory limit for unfinished bodies of all connections. The first bytes of each body are not counted."""
 
     FREE_BYTES = 1 << 16
     __slots__ = ("_left",)
@@ -93,9 +88,9 @@ class BodyRoom:
         self._left = size
 
     def take(self, size: int) -> None:
-        """Raises `BadHead` where there is no room."""
+        """Raises `BadHead` if the limit is reached."""
         if size > self._left:
-            raise BadHead(503, "too much is being sent at once")
+            raise BadHead(503, "the server is receiving too many bytes at once")
         self._left -= size
 
     def give_back(self, size: int) -> None:
@@ -104,19 +99,19 @@ class BodyRoom:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the connections of one server share."""
+    """Shared by all connections of one server."""
 
     app: App
     settings: HttpSettings
     report: Report
-    sweep: Sweep
-    room: BodyRoom
+    timer: ConnectionTimer
+    body_memory: BodyMemoryLimit
     roster: Roster = field(default_factory=Roster)
-    turns: Turns = field(default_factory=Turns)
+    scheduler: FairScheduler = field(default_factory=FairScheduler)
 
 
 class Connection(asyncio.Protocol):
-    """One peer. Subclasses speak a protocol; this class ends it, and gives up on a peer that does not read."""
+    """One peer. Subclasses implement a protocol; this class closes it, and drops a peer that does not read."""
 
     __slots__ = (
         "__weakref__",
@@ -137,7 +132,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.caller: bytes | None = None  # who is counted for it
+        self.caller: bytes | None = None  # the caller it is counted for
         self.lost = False
         self.peer = ""
         self.certificate: bytes | None = None
@@ -148,7 +143,7 @@ class Connection(asyncio.Protocol):
         self._unsent_bytes = 0
 
     def take_over(self, transport: asyncio.Transport, predecessor: "Connection | None" = None) -> None:
-        """Speak on `transport` from now on, in the place of `predecessor`."""
+        """Take over `transport`, replacing `predecessor`."""
         self.transport = transport
         name = transport.get_extra_info("peername")
         self.peer = str(name[0]) if isinstance(name, tuple) and name else ""
@@ -170,27 +165,27 @@ class Connection(asyncio.Protocol):
         self.service.roster.left(self.caller)
 
     def eof_received(self) -> bool:
-        """The peer will say no more."""
+        """The peer closed its side."""
         self.leave()
         return False
 
     def pause_writing(self) -> None:
         self.write_paused = True
-        self._paused_since = self.service.sweep.now
+        self._paused_since = self.service.timer.now
         self._unsent_bytes = self.transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         self.write_paused = False
 
-    def go_on(self) -> None:
-        """Take up what is left of the input: called in a turn of its own, where `Turns.wait` asked for it."""
+    def process_input(self) -> None:
+        """Process remaining input. Called in a later turn, after `FairScheduler.wait`."""
 
     def drain(self) -> None:
-        """Finish what is under way, take on nothing new, then leave."""
+        """Finish running requests, accept none, then close."""
         self.leave()
 
-    def look(self) -> None:
-        """Called at each sweep while the connection is in use."""
+    def check_timeouts(self) -> None:
+        """Called at each timer tick while the connection is in use."""
 
     def is_lost(self) -> bool:
         return self.lost
@@ -199,87 +194,87 @@ class Connection(asyncio.Protocol):
         return self._leaving
 
     def leave(self) -> None:
-        """Close once everything written is out."""
+        """Close when everything is written."""
         self._start_leaving()
         self.transport.close()
 
     def linger(self) -> None:
-        """Close, but read and discard for a while first.
+        """Close, but first read and discard input for a while.
 
-        A socket closed with input unread is reset, and a reset can overtake the answer that says why.
+        A socket that is closed with unread input is reset, and a reset can overtake the response that says why.
         """
         self._start_leaving()
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.transport.resume_reading()
 
-    def visit(self) -> None:
-        """One look of the sweep at this connection."""
-        settings, sweep = self.service.settings, self.service.sweep
+    def on_tick(self) -> None:
+        """One timer tick for this connection."""
+        settings, timer = self.service.settings, self.service.timer
         if self._leaving:
             unsent = self.transport.get_write_buffer_size()
             limit_s = settings.write_timeout_s if unsent else settings.linger_s
-            if sweep.overdue(self._leaving_since, limit_s + self._unsent_bytes / settings.min_bytes_per_s):
+            if timer.overdue(self._leaving_since, limit_s + self._unsent_bytes / settings.min_bytes_per_s):
                 self.transport.abort()
-        elif self.write_paused and sweep.overdue(
+        elif self.write_paused and timer.overdue(
             self._paused_since, settings.write_timeout_s + self._unsent_bytes / settings.min_bytes_per_s
         ):
             self.transport.abort()
         else:
-            self.look()
+            self.check_timeouts()
 
     def _start_leaving(self) -> None:
         if not self._leaving:
             self._leaving = True
-            self._leaving_since = self.service.sweep.now
+            self._leaving_since = self.service.timer.now
             self._unsent_bytes = self.transport.get_write_buffer_size()
 
 
-class Portioned(Connection, ABC):
-    """Takes a portion in each turn of the loop, and reads no more until all is taken."""
+class BufferedConnection(Connection, ABC):
+    """Processes a portion of the input per turn of the loop, and pauses reading until all of it is processed."""
 
-    __slots__ = ("_at", "_held")
+    __slots__ = ("_at", "_buffer")
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
-        self._held = b""
-        self._at = 0  # up to where it is taken
+        self._buffer = b""
+        self._at = 0  # processed up to here
 
     @abstractmethod
-    def take(self, data: bytes, at: int) -> int:
-        """Take a portion of `data` from there on; returns where it ends."""
+    def process(self, data: bytes, at: int) -> int:
+        """Process a portion of `data` starting at `at`; returns where it ends."""
 
     def data_received(self, data: bytes) -> None:
-        if self._held:  # what TLS had decrypted before it was told to pause
-            self._held = self._held[self._at :] + data
+        if self._buffer:  # TLS may deliver data it decrypted before the pause
+            self._buffer = self._buffer[self._at :] + data
             self._at = 0
         else:
-            self._take_from(data, 0)
+            self._process(data, 0)
 
-    def go_on(self) -> None:
-        if self._held and not self.lost and not self.write_paused:
-            self._take_from(self._held, self._at)
-            if not self._held and not self.write_paused and not self.transport.is_closing():
+    def process_input(self) -> None:
+        if self._buffer and not self.lost and not self.write_paused:
+            self._process(self._buffer, self._at)
+            if not self._buffer and not self.write_paused and not self.transport.is_closing():
                 self.transport.resume_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        # A peer that asks and does not read fills nobody's memory but its own.
+        # A peer that sends requests without reading responses must not fill our memory.
         self.transport.pause_reading()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._held:
-            self.service.turns.wait(self)
+        if self._buffer:
+            self.service.scheduler.wait(self)
         elif not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def _take_from(self, data: bytes, at: int) -> None:
-        end = self.take(data, at)
+    def _process(self, data: bytes, at: int) -> None:
+        end = self.process(data, at)
         if end < len(data) and not self.lost:
-            if not self._held:
+            if not self._buffer:
                 self.transport.pause_reading()
-            self._held, self._at = data, end
-            self.service.turns.wait(self)
+            self._buffer, self._at = data, end
+            self.service.scheduler.wait(self)
         else:
-            self._held, self._at = b"", 0
+            self._buffer, self._at = b"", 0

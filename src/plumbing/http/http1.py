@@ -8,25 +8,25 @@ from typing import NoReturn
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from plumbing.http.connection import UNIT_BYTES, BodyRoom, Service
-from plumbing.http.http1_writer import CONTINUE, Exchange, Pipeline
+from plumbing.http.connection import UNIT_BYTES, BodyMemoryLimit, Service
+from plumbing.http.http1_writer import CONTINUE, Exchange, Http1Writer
 from plumbing.http.message import Request, Respond, Response
-from plumbing.http.request_head import BadHead, check_framing, check_size, glimpse, join_fields, split_target
+from plumbing.http.request_head import BadHead, check_framing, check_size, join_fields, partial_request, split_target
 from plumbing.http.websocket import WebSocket, accept_upgrade
 
 _IDLE, _HEAD, _BODY = range(3)
-# The parser cannot be stopped amid what it was fed. Of what is more than one request, it is fed one head at a time, or
-# so much of one that has no end yet, of a body that comes in chunks, and of one whose length is known.
+# The parser cannot be stopped within one call. If the input has more than one request, it gets one head at a time, or
+# at most this many bytes of an incomplete head, of a chunked body, and of a body of known length.
 _SLICE_BYTES, _CHUNKED_BYTES, _BODY_BYTES = 4096, 1024, 1 << 16
 _END_OF_HEAD = b"\r\n\r\n"
 
 
-class _Ended(Exception):
-    """Thrown through the parser where its input ends for good; the answer is already in the queue."""
+class _InputEnded(Exception):
+    """Raised through the parser when no more input is processed. The response is already queued."""
 
 
-class Http1(Pipeline):
-    """The reading half, from the first request to the last or to an upgrade."""
+class Http1(Http1Writer):
+    """Reads requests, until the last one or an upgrade."""
 
     __slots__ = (
         "_body",
@@ -41,8 +41,8 @@ class Http1(Pipeline):
         "_parser",
         "_path",
         "_query",
-        "_same_bytes",
-        "_same_head",
+        "_repeated_bytes",
+        "_repeated_head",
         "_shortcut",
         "_since",
         "_split_target",
@@ -56,17 +56,17 @@ class Http1(Pipeline):
     def __init__(self, service: Service) -> None:
         super().__init__(service)
         self._parser = HttpRequestParser(self)
-        self._length = 0  # of the body that is being read, as far as it is known
+        self._length = 0  # declared length of the current body
         self._draining = False
         self._upgrading = False
         self._stage = _IDLE
-        self._since = service.sweep.now
-        self._stalled_bytes = 0  # fed since the parser last got anywhere
+        self._since = service.timer.now
+        self._stalled_bytes = 0  # fed since the parser last made progress
         self._method = ""
         self._target = b""
         self._split_target = b""
-        self._same_head = b""
-        self._same_bytes = 0
+        self._repeated_head = b""
+        self._repeated_bytes = 0
         self._body_bytes = 0
         self._keep_alive = False
         self._fields: list[tuple[bytes, bytes]] = []
@@ -76,26 +76,26 @@ class Http1(Pipeline):
     def data_received(self, data: bytes) -> None:
         if self.ended:
             return
-        if self.holding:
-            self.keep(data)
-        elif self._same_head and len(data) == self._same_bytes and data.startswith(self._same_head):
-            self._take_same(data)
+        if self.reading_paused:
+            self.buffer_input(data)
+        elif self._repeated_head and len(data) == self._repeated_bytes and data.startswith(self._repeated_head):
+            self._handle_repeated_head(data)
         elif len(data) > _SLICE_BYTES or data.count(_END_OF_HEAD) > 1:
-            self._same_head = b""
-            self.keep(data)
-            self.take_held()
+            self._repeated_head = b""
+            self.buffer_input(data)
+            self.parse_buffered()
         else:
-            self._same_head = b""
+            self._repeated_head = b""
             fresh = self._stage == _IDLE
-            self._take(data)
+            self._parse(data)
             if fresh and not self.ended:
-                self._remember(data)
+                self._remember_head(data)
         if len(self.queue) >= self.service.settings.max_pipelined:
-            self.hold()
+            self.pause_input()
 
     def eof_received(self) -> bool:
-        """The peer will say no more. Over plain TCP it can still listen."""
-        self.drop_intake()
+        """The peer closed its side. Over plain TCP it can still read."""
+        self.drop_upload()
         if self.is_leaving() or not self.queue or not self.transport.can_write_eof():
             return super().eof_received()
         self.end_after_queue()
@@ -103,12 +103,12 @@ class Http1(Pipeline):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        # The parser holds our methods and we hold the parser; so may a shortcut by its head.
+        # Break reference cycles: the parser holds our methods, and the shortcut may hold the head.
         del self._parser
         self._shortcut = None
 
     def end_of_piece(self, data: bytes, at: int) -> int:
-        """How far the parser is fed. A body whose length is known is only gathered: it takes nothing from the turn."""
+        """How far to feed the parser. A body of known length is only collected, which costs nothing of the turn."""
         left = self._length - self._body_bytes if self._stage == _BODY else 0
         if left > 0:
             return at + min(left, _BODY_BYTES)
@@ -127,15 +127,15 @@ class Http1(Pipeline):
         elif not self.ended:
             self.leave()
 
-    def look(self) -> None:
-        settings, overdue = self.service.settings, self.service.sweep.overdue
+    def check_timeouts(self) -> None:
+        settings, overdue = self.service.settings, self.service.timer.overdue
         if self.is_too_slow():
             self.transport.abort()
         elif self.ended:
             return
-        elif self.holding:
-            # The peer is not to blame for the time in which we do not listen.
-            self._since = self.idle_since = self.service.sweep.now
+        elif self.reading_paused:
+            # Time in which we do not read does not count against the peer.
+            self._since = self.idle_since = self.service.timer.now
         elif self._stage == _IDLE:
             if not self.queue and overdue(self.idle_since, settings.idle_timeout_s):
                 self.leave()
@@ -145,10 +145,10 @@ class Http1(Pipeline):
         elif overdue(self._since, settings.body_timeout_s + self._body_bytes / settings.min_bytes_per_s):
             self._refuse(408, "the body took too long")
 
-    def _remember(self, data: bytes) -> None:
-        """Keep the head of a request that came whole and alone: most clients send the same head again and again.
+    def _remember_head(self, data: bytes) -> None:
+        """Remember the head of a request that arrived whole and alone: most clients repeat the same head.
 
-        It is alone if the data began with it and holds the end of one head only.
+        It is alone if the data starts with it and contains the end of one head only.
         """
         length = self._body_bytes if self._stage == _IDLE else 0
         head = data[: len(data) - length]
@@ -157,27 +157,27 @@ class Http1(Pipeline):
             if plain and head.count(b"\r\n\r\n") == 1 and self._headers.get(b"content-length") == b"%d" % length:
                 self._shortcut = self.service.app.shortcut(self._head())
                 if self._shortcut is not None:
-                    self._same_head, self._same_bytes = head, len(data)
+                    self._repeated_head, self._repeated_bytes = head, len(data)
 
-    def _take_same(self, data: bytes) -> None:
-        """A request with the head of the one before it: it was checked then, and only the body is new."""
+    def _handle_repeated_head(self, data: bytes) -> None:
+        """Handle a request with the same head as the one before: only the body is new."""
         if self._draining or self._shortcut is None:
-            self._same_head = b""
-            self._take(data)
+            self._repeated_head = b""
+            self._parse(data)
             return
         self.corked = True
         exchange = Exchange(self, False, False)
         self.queue.append(exchange)
         try:
-            self._shortcut(data[len(self._same_head) :], exchange.respond)
-        except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
+            self._shortcut(data[len(self._repeated_head) :], exchange.respond)
+        except Exception as error:  # noqa: BLE001  the peer gets a response in any case
             self._failed(exchange, error)
         self.corked = False
         if self.out or self.ended:
             self.flush()
 
-    def _take(self, data: bytes) -> None:
-        """Parse a slice; what is answered at once goes out in one write."""
+    def _parse(self, data: bytes) -> None:
+        """Parse a piece. Responses that are given at once are sent in one write."""
         self.corked = True
         self.feed(data)
         self.corked = False
@@ -191,19 +191,19 @@ class Http1(Pipeline):
         except HttpParserUpgrade as pause:
             self._upgrade(data[pause.args[0] :])
         except HttpParserCallbackError as error:
-            self._stumble(error.__context__ or error)
+            self._on_parse_error(error.__context__ or error)
         except HttpParserError:
             if not self.ended:
                 self._refuse(400, "not an HTTP/1.1 request")
         else:
-            # A line without an end: no callback has seen it, and it only grows.
+            # A line without end: no callback has seen it, and it keeps growing.
             if self._stalled_bytes > self.service.settings.max_header_bytes and not self.ended:
                 self._refuse(431)
 
-    def _stumble(self, error: BaseException) -> None:
+    def _on_parse_error(self, error: BaseException) -> None:
         if isinstance(error, BadHead):
             self._refuse(error.status, error.reason)
-        elif not isinstance(error, _Ended):
+        elif not isinstance(error, _InputEnded):
             self.service.report("request head", error)
             self._refuse(500)
 
@@ -214,26 +214,26 @@ class Http1(Pipeline):
             self._target += url
         else:
             if self.ended:
-                raise _Ended
+                raise _InputEnded
             self._stage = _HEAD
-            self._since = self.service.sweep.now
+            self._since = self.service.timer.now
             self._target = url
             self._fields = []
             self._body: bytes | bytearray = b""
             self._body_bytes = self._length = 0
         if len(self._target) > self.service.settings.max_header_bytes:
-            raise BadHead(414, "the target is too long")
+            raise BadHead(414, "the request target is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        # What comes after the head are trailers: nobody looks at the list again.
+        # Fields after the head are trailers, which are ignored.
         self._fields.append((name.lower(), value.rstrip()))
 
     def on_headers_complete(self) -> None:
-        # The head is this long at most: its first slice may have brought the end of the request before, too.
+        # An upper bound for the size of the head: its first piece may contain the end of the previous request.
         head_bytes = self._stalled_bytes + _SLICE_BYTES
         self._stalled_bytes = 0
         self._stage = _BODY
-        self._since = self.service.sweep.now
+        self._since = self.service.timer.now
         settings, parser = self.service.settings, self._parser
         self._method = method = parser.get_method().decode()
         if len(self._fields) > settings.max_headers:
@@ -244,7 +244,7 @@ class Http1(Pipeline):
         self._headers = headers = join_fields(self._fields)
         chunked = check_framing(headers, version)
         if self._target != self._split_target:
-            # A client asks for the same again and again.
+            # Clients repeat the same target.
             self._path, self._query = split_target(self._target)
             self._split_target = self._target
         self._keep_alive = version == "1.1" and parser.should_keep_alive()
@@ -255,8 +255,8 @@ class Http1(Pipeline):
         limit = self.service.app.body_limit(method, self._path)
         if limit is None:
             if length or chunked:
-                self._hand_over(b"", last=True)
-                self._end_unread()
+                self._dispatch(b"", last=True)
+                self._end_input()
             limit = 0
         elif length > limit:
             self._too_large()
@@ -264,33 +264,33 @@ class Http1(Pipeline):
         upload = self.service.app.upload(self._head()) if method == "PUT" else None
         if isinstance(upload, Response):
             self._answer(upload, last=True)
-            self._end_unread()
+            self._end_input()
         if b"expect" in headers and version == "1.1":
             if headers[b"expect"].lower() != b"100-continue":
-                raise BadHead(417, "only 100-continue can be expected")
+                raise BadHead(417, "100-continue is the only supported expectation")
             if length or chunked:
                 self._answer(CONTINUE, last=False)
         if upload is not None:
-            self.begin_intake(upload)
+            self.begin_upload(upload)
 
     def on_body(self, body: bytes) -> None:
         if self.ended:
-            raise _Ended
+            raise _InputEnded
         self._stalled_bytes = 0
         self._body_bytes += len(body)
         if self._body_bytes > self._limit:
             self._too_large()
-        if self.intake is not None:
-            self.intake.data(body)
+        if self.upload_body is not None:
+            self.upload_body.data(body)
             return
-        # Most bodies come in one piece. Many are put together at once: an object for each would be the most of it.
+        # Most bodies arrive in one piece. Many pieces are joined at once, to avoid one object per piece.
         if not self._body:
             self._body = body
         else:
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += body
-        if self._body_bytes > BodyRoom.FREE_BYTES:
+        if self._body_bytes > BodyMemoryLimit.FREE_BYTES:
             self.reserve(len(body))
 
     def on_message_complete(self) -> None:
@@ -303,12 +303,12 @@ class Http1(Pipeline):
             self.lingering = True
         if not self._keep_alive:
             self.ended = True
-        if self.intake is not None:
-            self.end_intake(last=not self._keep_alive)
+        if self.upload_body is not None:
+            self.end_upload(last=not self._keep_alive)
             return
         self.unreserve()
         body, self._body = bytes(self._body), b""
-        self._hand_over(body, not self._keep_alive)
+        self._dispatch(body, not self._keep_alive)
 
     # What becomes of a request.
 
@@ -330,12 +330,12 @@ class Http1(Pipeline):
             self.caller,
         )
 
-    def _hand_over(self, body: bytes, last: bool) -> None:
+    def _dispatch(self, body: bytes, last: bool) -> None:
         exchange = Exchange(self, self._method == "HEAD", last)
         self.queue.append(exchange)
         try:
             self.service.app.handle(self._request(body), exchange.respond)
-        except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
+        except Exception as error:  # noqa: BLE001  the peer gets a response in any case
             self._failed(exchange, error)
         if isinstance(exchange.answer, Response):
             self.spent += len(exchange.answer.body) // UNIT_BYTES
@@ -343,29 +343,29 @@ class Http1(Pipeline):
     def _failed(self, exchange: Exchange, error: Exception) -> None:
         self.service.report(f"{self._method} {self._path}", error)
         if exchange.answer is None:
-            exchange.respond(self.service.app.refused(500, "", self._glimpse()))
+            exchange.respond(self.service.app.refused(500, "", self._partial_request()))
 
     def _answer(self, answer: Response | bytes, last: bool) -> None:
-        """An answer of our own, behind those that are still to come."""
+        """Queue a response of the server itself."""
         exchange = self.place(bodiless=self._stage != _HEAD and self._method == "HEAD")
         exchange.last = last
         exchange.respond(answer)
 
     def _refuse(self, status: int, reason: str = "") -> None:
         self.ended = self.lingering = True
-        self._answer(self.service.app.refused(status, reason, self._glimpse()), last=True)
+        self._answer(self.service.app.refused(status, reason, self._partial_request()), last=True)
 
-    def _glimpse(self) -> Request:
-        """What can be said of the request that is refused; between two requests, of the last."""
-        return glimpse(self._target, self._fields, self.peer)
+    def _partial_request(self) -> Request:
+        """The known parts of the rejected request; between two requests, of the last one."""
+        return partial_request(self._target, self._fields, self.peer)
 
     def _too_large(self) -> NoReturn:
         self._answer(self.service.app.too_large(self._head()), last=True)
-        self._end_unread()
+        self._end_input()
 
-    def _end_unread(self) -> NoReturn:
+    def _end_input(self) -> NoReturn:
         self.ended = self.lingering = True
-        raise _Ended
+        raise _InputEnded
 
     def _upgrade(self, rest: bytes) -> None:
         self._upgrading = False
@@ -375,11 +375,11 @@ class Http1(Pipeline):
             return
         try:
             if self.queue or self._draining or offer != b"websocket":
-                raise BadHead(400, "not here, not now")
+                raise BadHead(400, "an upgrade to websocket is not possible here")
             head = accept_upgrade(self._method, self._version, self._headers)
             handler = self.service.app.websocket(self._head())
-        except Exception as error:  # noqa: BLE001  as for any request
-            self._stumble(error)
+        except Exception as error:  # noqa: BLE001  like any request
+            self._on_parse_error(error)
             return
         if isinstance(handler, Response):
             self.ended = self.lingering = True
@@ -391,7 +391,7 @@ class Http1(Pipeline):
         socket.open(head, rest)
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Serve the request as if nothing had been offered (RFC 9110 7.8): the parser starts over without the offer."""
+        """Serve the request without the upgrade (RFC 9110 7.8): parse it again without the header."""
         lines = [b"%b: %b\r\n" % (name, value) for name, value in self._fields if name != b"upgrade"]
         line = b"%b %b HTTP/%b\r\n" % (self._method.encode(), self._target, self._version.encode())
         self._parser = HttpRequestParser(self)

@@ -1,4 +1,4 @@
-"""The answers of an HTTP/1.1 connection: in the order of the requests, whichever comes first."""
+"""Writes the responses of an HTTP/1.1 connection in the order of the requests."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ _STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.enc
 
 
 def encode(response: Response, date: bytes, bodiless: bool, last: bool) -> bytes:
-    """Head and body in one piece; `bodiless` answers a HEAD, `last` tells the peer that the connection ends."""
+    """Head and body as one piece. `bodiless` is for HEAD; `last` announces that the connection will close."""
     status = response.status
     if status == HTTPStatus.OK and not response.headers and not last and not bodiless:
         body = response.body
@@ -41,7 +41,7 @@ _usual_date = b""
 
 
 def _usual_head(content_type: bytes, length: int, date: bytes) -> bytes:
-    """The head of a plain answer. Answers of one kind and length follow each other, and the date is a second old."""
+    """The cached head of a plain 200 response. Consecutive responses often have the same type and length."""
     global _usual_date
     if date is not _usual_date:
         _usual_heads.clear()
@@ -58,88 +58,88 @@ def _usual_head(content_type: bytes, length: int, date: bytes) -> bytes:
     return found
 
 
-# A longer body leaves in pieces, as the peer takes them: it may be a file that is mapped, not held.
+# A longer body is sent in pieces while the peer reads: it may be a mapped file.
 _PIECE_BYTES = 1 << 16
 
 
 class Exchange:
-    """A request and the place of its answer."""
+    """A request and the place of its response."""
 
-    __slots__ = ("_pipeline", "answer", "bodiless", "last")
+    __slots__ = ("_writer", "answer", "bodiless", "last")
 
-    def __init__(self, pipeline: "Pipeline", bodiless: bool, last: bool) -> None:
-        self._pipeline = pipeline
+    def __init__(self, writer: "Http1Writer", bodiless: bool, last: bool) -> None:
+        self._writer = writer
         self.bodiless = bodiless
         self.last = last
         self.answer: Response | bytes | None = None
 
     def respond(self, answer: Response | bytes) -> None:
         if self.answer is not None:
-            raise RuntimeError("a request is answered once")
+            raise RuntimeError("respond was called twice for one request")
         self.answer = answer
-        pipeline = self._pipeline
-        # A peer that has left, and one whose turn has not come, are nobody's error.
-        if not pipeline.lost and pipeline.queue[0] is self:
-            pipeline.release()
+        writer = self._writer
+        # If the peer is gone, or its turn has not come, there is nothing to write.
+        if not writer.lost and writer.queue[0] is self:
+            writer.release()
 
 
-class Pipeline(Connection, ABC):
-    """The writing half. It holds the reading half back while too much is on its way out."""
+class Http1Writer(Connection, ABC):
+    """The writing half. It pauses the reading half while too much output is pending."""
 
     __slots__ = (
         "_at",
+        "_buffer",
         "_flush_due",
-        "_held",
         "_reserved",
         "_rest",
         "_rest_bytes",
         "_rest_since",
-        "_stalled",
-        "_taking",
+        "_upload_exchange",
+        "_upload_paused",
         "corked",
         "ended",
-        "holding",
         "idle_since",
-        "intake",
         "lingering",
         "out",
         "queue",
+        "reading_paused",
         "spent",
         "successor",
+        "upload_body",
     )
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)
         self.queue: deque[Exchange] = deque()
-        self.corked = False  # while a piece of input is parsed: its answers go out together
-        self.ended = False  # no more input is parsed; the last answer closes the connection
-        self.lingering = False  # it closes with input unread
-        self.holding = False
-        self.idle_since = service.sweep.now
+        self.corked = False  # while input is parsed: its responses are sent together
+        self.ended = False  # no more input is parsed; the last response closes the connection
+        self.lingering = False  # closes with unread input
+        self.reading_paused = False
+        self.idle_since = service.timer.now
         self.out: list[bytes] = []
-        self.intake: UploadBody | None = None  # of the body that is being read, where the app takes it piece by piece
+        self.upload_body: UploadBody | None = None  # set while the app receives the current body in pieces
         self.spent = 0  # units of work in this turn
-        self.successor: Connection | None = None  # who hears what follows an upgrade
-        self._held = b""
-        self._at = 0  # up to where it is parsed
+        self.successor: Connection | None = None  # receives the input after an upgrade
+        self._buffer = b""
+        self._at = 0  # parsed up to here
         self._flush_due = False
-        self._reserved = 0  # of the room for unfinished bodies
-        self._rest: memoryview | None = None  # what is left of a long body, behind which all others wait
-        self._rest_bytes = 0  # how long it was,
-        self._rest_since = 0.0  # and since when it is on its way
-        self._stalled = False  # the app does not keep up with that body
-        self._taking: Exchange | None = None  # the place of the answer to it
+        self._reserved = 0  # reserved bytes of the body memory
+        self._rest: memoryview | None = None  # the rest of a long body; later responses wait for it
+        self._rest_bytes = 0  # its full length
+        self._rest_since = 0.0  # start of sending
+        self._upload_paused = False  # the app does not keep up with the upload
+        self._upload_exchange: Exchange | None = None  # the place of the upload's response
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.queue.clear()
         self._rest = None
         self.unreserve()
-        if self.intake is not None:
-            self.intake.abandon()
+        if self.upload_body is not None:
+            self.upload_body.abandon()
 
     def release(self) -> None:
-        """Write every answer whose turn has come."""
+        """Write every response whose turn has come."""
         queue = self.queue
         while queue and self._rest is None:
             exchange = queue[0]
@@ -149,10 +149,10 @@ class Pipeline(Connection, ABC):
             if not isinstance(answer, bytes):
                 if len(answer.body) > _PIECE_BYTES and not exchange.bodiless:
                     self._rest = memoryview(answer.body)
-                    self._rest_bytes, self._rest_since = len(answer.body), self.service.sweep.now
+                    self._rest_bytes, self._rest_since = len(answer.body), self.service.timer.now
                 # Only now is it known whether it is the last.
                 bodiless = exchange.bodiless or self._rest is not None
-                answer = encode(answer, self.service.sweep.date, bodiless, exchange.last)
+                answer = encode(answer, self.service.timer.date, bodiless, exchange.last)
             self.out.append(answer)
             if self._rest is None:
                 queue.popleft()
@@ -161,7 +161,7 @@ class Pipeline(Connection, ABC):
         if not queue or self._rest is not None:
             self.flush()
         elif not self._flush_due:
-            # More answers may come in this turn of the loop, and one write takes them all.
+            # More responses may come in this turn, and one write sends them all.
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self.flush)
 
@@ -173,22 +173,22 @@ class Pipeline(Connection, ABC):
         if out:
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
             out.clear()
-            self.idle_since = self.service.sweep.now
+            self.idle_since = self.service.timer.now
         if self._rest is not None:
             self._send_rest(self._rest)
         elif self.ended:
             if not self.queue:
                 self._conclude()
-        elif self.holding and not self.is_full():
-            # In a turn of its own, since what is held may be requests, and `respond` must not call the app.
-            self.service.turns.wait(self)
+        elif self.reading_paused and not self.is_full():
+            # In a later turn: buffered input may contain requests, and `respond` must not call the app.
+            self.service.scheduler.wait(self)
 
     def _send_rest(self, rest: memoryview) -> None:
-        """Go on with a long body, then with the answers behind it."""
+        """Continue a long body, then the responses behind it."""
         while rest and not self.write_paused:
             self.transport.write(rest[:_PIECE_BYTES])
             rest = rest[_PIECE_BYTES:]
-        self.idle_since = self.service.sweep.now
+        self.idle_since = self.service.timer.now
         if rest:
             self._rest = rest
         else:
@@ -197,49 +197,49 @@ class Pipeline(Connection, ABC):
             self.release()
 
     def is_full(self) -> bool:
-        busy = self.write_paused or self._stalled or self._rest is not None
+        busy = self.write_paused or self._upload_paused or self._rest is not None
         return busy or len(self.queue) >= self.service.settings.max_pipelined
 
-    def hold(self) -> None:
-        """Read no more for now."""
-        if not self.holding:
-            self.holding = True
+    def pause_input(self) -> None:
+        """Pause reading."""
+        if not self.reading_paused:
+            self.reading_paused = True
             self.transport.pause_reading()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.hold()
+        self.pause_input()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._rest is not None:
             self.flush()
-        if self.holding:
-            self.service.turns.wait(self)
+        if self.reading_paused:
+            self.service.scheduler.wait(self)
 
-    def keep(self, data: bytes) -> None:
-        """What was read and has yet to be parsed."""
-        self._held, self._at = self._held[self._at :] + data if self._held else data, 0
+    def buffer_input(self, data: bytes) -> None:
+        """Buffer input that is not parsed yet."""
+        self._buffer, self._at = self._buffer[self._at :] + data if self._buffer else data, 0
 
     def end_after_queue(self) -> None:
-        """The answers to what was read are the last."""
+        """The queued responses are the last."""
         self.ended = True
         self.queue[-1].last = True
 
     def reserve(self, size: int) -> None:
-        """Room for more of a long body. Raises `BadHead` where there is none."""
-        self.service.room.take(size)
+        """Reserve memory for more of a long body. Raises `BadHead` if the limit is reached."""
+        self.service.body_memory.take(size)
         self._reserved += size
 
     def unreserve(self) -> None:
-        """The body is complete, or nobody's any more."""
+        """Release the memory of a body that is complete or dropped."""
         if self._reserved:
-            self.service.room.give_back(self._reserved)
+            self.service.body_memory.give_back(self._reserved)
             self._reserved = 0
 
-    def begin_intake(self, upload: Upload) -> None:
-        """Hand the body that follows to the app as it comes. Its answer has its place from now on."""
-        exchange = self._taking = Exchange(self, bodiless=False, last=False)
+    def begin_upload(self, upload: Upload) -> None:
+        """Pass the following body to the app in pieces. The place of its response is queued now."""
+        exchange = self._upload_exchange = Exchange(self, bodiless=False, last=False)
         self.queue.append(exchange)
 
         def answer(response: Response, early: bool) -> None:
@@ -247,86 +247,86 @@ class Pipeline(Connection, ABC):
                 self.ended = self.lingering = exchange.last = True
             exchange.respond(response)
 
-        self.intake = UploadBody(upload, answer, self._stall, self.service.report)
-        self.intake.begin()
+        self.upload_body = UploadBody(upload, answer, self._pause_upload, self.service.report)
+        self.upload_body.begin()
 
-    def end_intake(self, last: bool) -> None:
+    def end_upload(self, last: bool) -> None:
         """The body is complete."""
-        if self.intake is not None and self._taking is not None:
-            self._taking.last |= last
-            self.intake.end()
-            self.intake = None
+        if self.upload_body is not None and self._upload_exchange is not None:
+            self._upload_exchange.last |= last
+            self.upload_body.end()
+            self.upload_body = None
 
-    def drop_intake(self) -> None:
-        """The body will not come to its end, and is not answered."""
-        intake, self.intake = self.intake, None
-        if intake is not None and intake.open and self._taking is not None:
-            intake.abandon()
-            self.queue.remove(self._taking)
+    def drop_upload(self) -> None:
+        """The body will not be completed, and gets no response."""
+        upload_body, self.upload_body = self.upload_body, None
+        if upload_body is not None and upload_body.open and self._upload_exchange is not None:
+            upload_body.abandon()
+            self.queue.remove(self._upload_exchange)
 
     def place(self, bodiless: bool) -> Exchange:
-        """Where an answer of our own goes: behind those to come, or in the stead of the app's that reads a body."""
-        intake, self.intake = self.intake, None
-        if intake is not None and self._taking is not None and self._taking.answer is None:
-            intake.abandon()
-            return self._taking
+        """The place of a response of the server itself: at the end, or instead of the current upload's response."""
+        upload_body, self.upload_body = self.upload_body, None
+        if upload_body is not None and self._upload_exchange is not None and self._upload_exchange.answer is None:
+            upload_body.abandon()
+            return self._upload_exchange
         exchange = Exchange(self, bodiless, last=False)
         self.queue.append(exchange)
         return exchange
 
     def is_too_slow(self) -> bool:
-        """Whether the peer takes a long body more slowly than it must: others wait for the room that it holds."""
+        """Whether the peer reads a long body too slowly: others need the memory that it holds."""
         if self._rest is None:
             return False
         settings = self.service.settings
-        taken = self._rest_bytes - len(self._rest) - self.transport.get_write_buffer_size()
-        limit_s = settings.write_timeout_s + max(0, taken) / settings.min_bytes_per_s
-        return self.service.sweep.overdue(self._rest_since, limit_s)
+        sent = self._rest_bytes - len(self._rest) - self.transport.get_write_buffer_size()
+        limit_s = settings.write_timeout_s + max(0, sent) / settings.min_bytes_per_s
+        return self.service.timer.overdue(self._rest_since, limit_s)
 
-    def take_held(self) -> None:
-        """Parse a turn's share of what was read before the pause."""
-        data, at = self._held, self._at
-        most, self.spent = self.service.settings.max_turn_units, 0
+    def parse_buffered(self) -> None:
+        """Parse this turn's share of buffered input."""
+        data, at = self._buffer, self._at
+        max_units, self.spent = self.service.settings.max_turn_units, 0
         self.corked = True
         while at < len(data) and not self.ended:
-            if self.spent >= most or self.is_full():
-                self.hold()
+            if self.spent >= max_units or self.is_full():
+                self.pause_input()
                 break
             end = self.end_of_piece(data, at)
             self.feed(data[at:end])
             at = end
         self.corked = False
-        # Of what nobody goes on with nothing is kept.
-        self._held, self._at = (data, at) if self.holding and at < len(data) else (b"", 0)
+        # Input that will not be processed is dropped.
+        self._buffer, self._at = (data, at) if self.reading_paused and at < len(data) else (b"", 0)
         if self.successor is not None and at < len(data):
             self.successor.data_received(data[at:])
         if self.out or self.ended:
             self.flush()
-        if self.holding and not self.is_full():
-            self.service.turns.wait(self)
+        if self.reading_paused and not self.is_full():
+            self.service.scheduler.wait(self)
 
     @abstractmethod
     def end_of_piece(self, data: bytes, at: int) -> int:
-        """How far to parse at once; what that is worth is added to `spent`."""
+        """How far to parse in one step; its cost is added to `spent`."""
 
     @abstractmethod
     def feed(self, data: bytes) -> None:
         """Parse a piece."""
 
-    def _stall(self, stalled: bool) -> None:
-        self._stalled = stalled
-        if stalled:
-            self.hold()
+    def _pause_upload(self, paused: bool) -> None:
+        self._upload_paused = paused
+        if paused:
+            self.pause_input()
         else:
-            # In a turn of its own: the parser may be at work.
-            self.service.turns.wait(self)
+            # In a later turn: the parser may be running.
+            self.service.scheduler.wait(self)
 
-    def go_on(self) -> None:
-        if self.lost or self.ended or self.is_leaving() or not self.holding or self.is_full():
+    def process_input(self) -> None:
+        if self.lost or self.ended or self.is_leaving() or not self.reading_paused or self.is_full():
             return
-        self.holding = False
-        self.take_held()
-        if not self.holding and not self.is_leaving():
+        self.reading_paused = False
+        self.parse_buffered()
+        if not self.reading_paused and not self.is_leaving():
             self.transport.resume_reading()
 
     def _conclude(self) -> None:

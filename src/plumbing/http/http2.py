@@ -1,4 +1,4 @@
-"""The requests of an HTTP/2 connection. RFC 9113; frames, HPACK and the state of streams are h2's."""
+"""Reads the requests of an HTTP/2 connection. RFC 9113; frames, HPACK and stream states are handled by h2."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,14 +20,14 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError, StreamClosedError
 
-from plumbing.http.connection import BodyRoom, Service
-from plumbing.http.http2_writer import FRAMES_DUE, FrameMeter, Http2Stream, Outflow, head_of, length_of, read_head
+from plumbing.http.connection import BodyMemoryLimit, Service
+from plumbing.http.http2_writer import FRAMES_DUE, FrameMeter, Http2Stream, Http2Writer, head_of, length_of, read_head
 from plumbing.http.message import Response, Upload, UploadBody
 from plumbing.http.request_head import BadHead
 
 
-class Http2(Outflow):
-    """The reading half: many requests at once, each answered when it is ready."""
+class Http2(Http2Writer):
+    """The reading half: many requests at once, each answered when its response is ready."""
 
     __slots__ = ("_meter", "_pump_due", "_strikes")
 
@@ -37,23 +37,23 @@ class Http2(Outflow):
         self._pump_due = False  # the peer has opened its windows
         self._strikes = 0
 
-    def take(self, data: bytes, at: int) -> int:
+    def process(self, data: bytes, at: int) -> int:
         if self.is_leaving():
             return len(data)
-        most = self.service.settings.max_turn_units
-        end = self._meter.portion(data, at, max(1, most - self._debt))
-        self._debt = max(0, self._debt - most)
+        max_units = self.service.settings.max_turn_units
+        end = self._meter.portion(data, at, max(1, max_units - self._debt))
+        self._debt = max(0, self._debt - max_units)
         if end is None:
-            self._give_up(ErrorCodes.FRAME_SIZE_ERROR)
+            self._close_with(ErrorCodes.FRAME_SIZE_ERROR)
             return len(data)
         try:
             events = self._h2.receive_data(data[at:end])
         except ProtocolError:
-            # h2 has written the GOAWAY that says why.
+            # h2 has written a GOAWAY with the error.
             self._write()
             self.linger()
             return len(data)
-        # A request that was reset before we looked never reaches the app, which is all that rapid reset is after.
+        # A request that was reset before we read it never reaches the app, which defeats rapid reset.
         reset = {event.stream_id for event in events if isinstance(event, StreamReset)}
         self._corked = True
         for event in events:
@@ -70,20 +70,20 @@ class Http2(Outflow):
         self._pump_due = False
         return end
 
-    def look(self) -> None:
-        settings, overdue = self.service.settings, self.service.sweep.overdue
+    def check_timeouts(self) -> None:
+        settings, overdue = self.service.settings, self.service.timer.overdue
         self._strikes = max(0, self._strikes - 1)
         if not self._streams and overdue(self._idle_since, settings.idle_timeout_s):
-            self._give_up(ErrorCodes.NO_ERROR)
+            self._close_with(ErrorCodes.NO_ERROR)
             return
         for stream in tuple(self._streams.values()):
             rate = settings.min_bytes_per_s
             if stream.unsent:
                 if overdue(stream.since, settings.write_timeout_s + stream.sent_bytes / rate):
                     self._reset(stream, ErrorCodes.CANCEL)
-            elif stream.paused or self._held:
-                # The peer is not to blame for the time in which we do not listen.
-                stream.since = self.service.sweep.now
+            elif stream.paused or self._buffer:
+                # Time in which we do not read does not count against the peer.
+                stream.since = self.service.timer.now
             elif stream.reading and overdue(stream.since, settings.body_timeout_s + stream.body_bytes / rate):
                 self._refuse(stream, 408, "the body took too long")
         self._write()
@@ -103,9 +103,9 @@ class Http2(Outflow):
                 self._strike()
             case WindowUpdated():
                 self._pump_due = True
-                self._hear_idle_frame()
+                self._on_idle_frame()
             case PriorityUpdated() | UnknownFrameReceived() | SettingsAcknowledged():
-                self._hear_idle_frame()
+                self._on_idle_frame()
             case RemoteSettingsChanged():
                 self._pump_due = True
                 self._strike()
@@ -116,7 +116,7 @@ class Http2(Outflow):
 
     def _on_request(self, event: RequestReceived) -> None:
         self._due_frames += FRAMES_DUE
-        stream_id, now, settings = event.stream_id, self.service.sweep.now, self.service.settings
+        stream_id, now, settings = event.stream_id, self.service.timer.now, self.service.settings
         fields = [(bytes(name), bytes(value)) for name, value in event.headers]
         if self._draining:
             with suppress(StreamClosedError):
@@ -136,19 +136,19 @@ class Http2(Outflow):
         self._start(stream)
 
     def _start(self, stream: Http2Stream) -> None:
-        """The head is complete: whether the body is read is the app's to say."""
+        """The head is complete: the app decides how the body is read."""
         head = stream.head
         upload: Upload | Response | None = None
         try:
             limit = self.service.app.body_limit(head.method, head.path)
             if head.method == "PUT" and limit is not None and length_of(head) <= limit:
                 upload = self.service.app.upload(head)
-        except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
+        except Exception as error:  # noqa: BLE001  the peer gets a response in any case
             self._fail(stream, error)
             return
         if limit is None:
             if not stream.request_ended:
-                self._hand_over(stream)
+                self._dispatch(stream)
         elif length_of(head) > limit:
             self._too_large(stream)
         elif isinstance(upload, Response):
@@ -159,10 +159,10 @@ class Http2(Outflow):
                 with suppress(ProtocolError):
                     self._h2.send_headers(stream.stream_id, [(b":status", b"100")])
             if upload is not None:
-                self._begin_intake(stream, upload)
+                self._begin_upload(stream, upload)
 
-    def _begin_intake(self, stream: Http2Stream, upload: Upload) -> None:
-        """Hand the body that follows to the app as it comes."""
+    def _begin_upload(self, stream: Http2Stream, upload: Upload) -> None:
+        """Pass the following body to the app in pieces."""
 
         def answer(response: Response, _early: bool) -> None:
             stream.respond(response)
@@ -175,8 +175,8 @@ class Http2(Outflow):
                 if not self._corked:
                     self._write()
 
-        stream.intake = UploadBody(upload, answer, pause, self.service.report)
-        self._tell(stream, stream.intake.begin)
+        stream.upload_body = UploadBody(upload, answer, pause, self.service.report)
+        self._notify_app(stream, stream.upload_body.begin)
 
     def _on_data(self, event: DataReceived) -> None:
         stream = self._streams.get(event.stream_id)
@@ -194,13 +194,13 @@ class Http2(Outflow):
         if stream.body_bytes > stream.limit:
             self._too_large(stream)
             return
-        if stream.intake is not None:
-            self._tell(stream, stream.intake.data, data)
+        if stream.upload_body is not None:
+            self._notify_app(stream, stream.upload_body.data, data)
             return
         stream.body += data
-        if stream.body_bytes > BodyRoom.FREE_BYTES:
+        if stream.body_bytes > BodyMemoryLimit.FREE_BYTES:
             try:
-                self.service.room.take(len(data))
+                self.service.body_memory.take(len(data))
                 stream.reserved += len(data)
             except BadHead as bad:
                 self._refuse(stream, bad.status, bad.reason)
@@ -214,23 +214,23 @@ class Http2(Outflow):
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.request_ended = True
-            if stream.intake is not None:
-                self._tell(stream, stream.intake.end)
-            elif not stream.answered and not stream.handed_over:
-                self._hand_over(stream)
+            if stream.upload_body is not None:
+                self._notify_app(stream, stream.upload_body.end)
+            elif not stream.answered and not stream.dispatched:
+                self._dispatch(stream)
 
-    def _hand_over(self, stream: Http2Stream) -> None:
-        stream.handed_over = True
+    def _dispatch(self, stream: Http2Stream) -> None:
+        stream.dispatched = True
         self._unreserve(stream)
         try:
             self.service.app.handle(stream.request(), stream.respond)
-        except Exception as error:  # noqa: BLE001  whatever the app did, its peer gets an answer
+        except Exception as error:  # noqa: BLE001  the peer gets a response in any case
             self._fail(stream, error)
 
     def _too_large(self, stream: Http2Stream) -> None:
         stream.body.clear()
-        if stream.intake is not None:
-            stream.intake.abandon()
+        if stream.upload_body is not None:
+            stream.upload_body.abandon()
         try:
             stream.respond(self.service.app.too_large(stream.head))
         except Exception as error:  # noqa: BLE001  as above
@@ -242,15 +242,15 @@ class Http2(Outflow):
             self._refuse(stream, 500)
 
     def _refuse(self, stream: Http2Stream, status: int, reason: str = "") -> None:
-        """An answer of our own."""
-        if stream.intake is not None:
-            stream.intake.abandon()
+        """Send a response of the server itself."""
+        if stream.upload_body is not None:
+            stream.upload_body.abandon()
         stream.respond(self.service.app.refused(status, reason, stream.head))
 
-    def _tell(self, stream: Http2Stream, hear: Callable[..., None], *said: bytes) -> None:
-        """Tell the app of a body it takes piece by piece."""
+    def _notify_app(self, stream: Http2Stream, callback: Callable[..., None], *args: bytes) -> None:
+        """Call the app about a body that it receives in pieces."""
         try:
-            hear(*said)
+            callback(*args)
         except Exception as error:  # noqa: BLE001  as above
             self._fail(stream, error)
 
@@ -258,15 +258,15 @@ class Http2(Outflow):
         if size:
             self._h2.acknowledge_received_data(size, stream_id)
 
-    def _hear_idle_frame(self) -> None:
-        """One that asks nothing. As many as our own frames may bring about are free."""
+    def _on_idle_frame(self) -> None:
+        """Count a frame that requests nothing. As many as our own frames can cause are free."""
         if self._due_frames:
             self._due_frames -= 1
         else:
             self._strike()
 
     def _strike(self) -> None:
-        """What costs us more than the peer is allowed in bursts only: rapid reset, floods of pings or settings."""
+        """Count an action that costs us more than the peer. Long floods of resets, pings or settings are cut off."""
         self._strikes += 1
         if self._strikes > self.service.settings.max_h2_resets:
-            self._give_up(ErrorCodes.ENHANCE_YOUR_CALM)
+            self._close_with(ErrorCodes.ENHANCE_YOUR_CALM)

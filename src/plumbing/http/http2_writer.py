@@ -1,4 +1,4 @@
-"""The answers of an HTTP/2 connection: each as far as the peer's windows and our own buffer have room."""
+"""Writes the responses of an HTTP/2 connection, as far as the peer's windows and our buffer allow."""
 
 import asyncio
 import struct
@@ -13,22 +13,21 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
-from plumbing.http.connection import UNIT_BYTES, Connection, Portioned, Service
+from plumbing.http.connection import UNIT_BYTES, BufferedConnection, Connection, Service
 from plumbing.http.message import NO_CONTENT, Request, Response, UploadBody
-from plumbing.http.request_head import BadHead, check_size, glimpse, join_fields, split_target
+from plumbing.http.request_head import BadHead, check_size, join_fields, partial_request, split_target
 
 
 class Http2Stream:
-    """A request being read, then an answer being written."""
+    """A request being read, then a response being written."""
 
     __slots__ = (
         "_send",
         "answered",
         "body",
         "body_bytes",
-        "handed_over",
+        "dispatched",
         "head",
-        "intake",
         "limit",
         "lost",
         "paused",
@@ -39,6 +38,7 @@ class Http2Stream:
         "stream_id",
         "unacknowledged",
         "unsent",
+        "upload_body",
     )
 
     def __init__(
@@ -46,44 +46,44 @@ class Http2Stream:
     ) -> None:
         self.stream_id = stream_id
         self.head = head
-        self.since = now  # of the head; once answered, of the answer
+        self.since = now  # time of the head; once answered, of the response
         self.limit = 0
-        self.body = bytearray()  # not the pieces: they may be many and tiny
+        self.body = bytearray()  # joined, because pieces may be many and tiny
         self.body_bytes = 0
-        self.intake: UploadBody | None = None  # where the app takes the body piece by piece
-        self.paused = False  # the app does not keep up with it
-        self.unacknowledged = 0  # what the peer may not send anew meanwhile
-        self.reserved = 0  # of the room for unfinished bodies
+        self.upload_body: UploadBody | None = None  # set if the app receives the body in pieces
+        self.paused = False  # the app does not keep up
+        self.unacknowledged = 0  # received bytes that do not reopen the window yet
+        self.reserved = 0  # reserved bytes of the body memory
         self.request_ended = False
-        self.handed_over = False
+        self.dispatched = False
         self.answered = False
-        self.lost = False  # taken back by the peer, or done with
+        self.lost = False  # reset by the peer, or finished
         self.unsent: bytes | mmap = b""
         self.sent_bytes = 0
         self._send = send
 
     def respond(self, response: Response) -> None:
         if self.answered:
-            raise RuntimeError("a request is answered once")
+            raise RuntimeError("respond was called twice for one request")
         self.answered = True
         self._send(self, response)
 
     @property
     def reading(self) -> bool:
-        return not (self.request_ended or self.handed_over or self.answered)
+        return not (self.request_ended or self.dispatched or self.answered)
 
     def is_lost(self) -> bool:
         return self.lost
 
     def request(self) -> Request:
-        """The request with the body that has come."""
+        """The request with the received body."""
         made = replace(self.head, body=bytes(self.body), is_lost=self.is_lost)
         self.body.clear()
         return made
 
 
 def read_head(fields: list[tuple[bytes, bytes]], peer: str, max_header_bytes: int, max_headers: int) -> Request:
-    """The head of a request from its fields, which h2 has checked against RFC 9113 8.2 and 8.3."""
+    """The head of a request. h2 has checked the fields against RFC 9113 8.2 and 8.3."""
     if len(fields) > max_headers:
         raise BadHead(431, "too many headers")
     check_size(b"", fields, max_header_bytes)
@@ -93,21 +93,21 @@ def read_head(fields: list[tuple[bytes, bytes]], peer: str, max_header_bytes: in
         headers.setdefault(b"host", pseudo[b":authority"])
     method = pseudo[b":method"].decode("ascii", "replace")
     if b":path" not in pseudo or b":protocol" in pseudo:
-        raise BadHead(400, "no tunnels here")
+        raise BadHead(400, "CONNECT is not supported")
     path, query = split_target(pseudo[b":path"])
     return Request(method, path, query, headers, b"", peer, "2")
 
 
 def head_of(fields: list[tuple[bytes, bytes]], peer: str) -> Request:
-    """A stand-in for a head that was refused: enough to answer it."""
+    """The known parts of a rejected head: enough to answer it."""
     known = dict(fields)
-    head = glimpse(known.get(b":path", b""), fields, peer)
+    head = partial_request(known.get(b":path", b""), fields, peer)
     head.method = known.get(b":method", b"").decode("ascii", "replace")
     return head
 
 
 def length_of(head: Request) -> int:
-    """The length a head announces; h2 has checked that it is a number, where there is one."""
+    """The declared length. h2 has checked that it is a number, if present."""
     length = head.headers.get(b"content-length", b"0")
     return int(length) if length.isdigit() else 0
 
@@ -120,15 +120,15 @@ def answer_fields(response: Response, date: bytes) -> list[tuple[bytes, bytes]]:
 
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-MAX_FRAME_BYTES = 16384  # what RFC 9113 4.2 lets every peer send; we offer no more and send no more
+MAX_FRAME_BYTES = 16384  # the default of RFC 9113 4.2; we neither accept nor send larger frames
 _HEADER_BYTES = 9
 _LENGTH_BYTES = 3
 _HEADERS, _RST_STREAM = 1, 3
-_REQUEST_UNITS = 4  # a head is decoded, and the app is asked
+_REQUEST_UNITS = 4  # a head is decoded, and the app is called
 
 
 class FrameMeter:
-    """Follows the frames of one direction from the preface on, and keeps nothing but a header that was cut in two."""
+    """Follows frame boundaries from the preface on. Keeps only a frame header that was split between reads."""
 
     __slots__ = ("_header", "_skip")
 
@@ -136,22 +136,22 @@ class FrameMeter:
         self._skip = len(PREFACE)
         self._header = b""
 
-    def portion(self, data: bytes, at: int, most: int) -> int | None:
-        """Where the frames of `data` end that are as much work as `most` small ones, from `at` on; one is taken anyway.
+    def portion(self, data: bytes, at: int, max_units: int) -> int | None:
+        """The end of the frames from `at` on that cost as much as `max_units` small ones; at least one frame.
 
-        None where a frame among them is longer than was offered.
+        None if one of them is longer than allowed.
         """
         place, units = at + self._skip, 0
         while place < len(data):
             header = self._header + data[place : place + _HEADER_BYTES - len(self._header)]
             if len(header) < _HEADER_BYTES:
-                if units < most:
+                if units < max_units:
                     self._header, self._skip = header, 0
                     return len(data)
                 break
             kind = header[_LENGTH_BYTES]
-            # A request that is taken back at once is seen together with that, and then it is no work for the app.
-            if units >= most and (kind != _RST_STREAM or units >= 2 * most):
+            # A reset right after its request is read together with it, and then the app is not called.
+            if units >= max_units and (kind != _RST_STREAM or units >= 2 * max_units):
                 break
             length = int.from_bytes(header[:_LENGTH_BYTES])
             if length > MAX_FRAME_BYTES:
@@ -164,16 +164,16 @@ class FrameMeter:
 
 
 _DEFAULT_WINDOW = 65535
-# Frames of little use that a peer may send before it asks anything, and for each request or frame of an answer: it
-# opens the windows of the stream and of the connection anew.
+# Frames without request that a peer may send at first, and for each request or frame of a response: it reopens the
+# windows of the stream and of the connection.
 _FREE_FRAMES, FRAMES_DUE = 32, 2
-_MOST_DEBT = 64
+_MAX_DEBT = 64
 # Length 8, type 7, no flags, stream 0; then the last stream and NO_ERROR.
 _GOAWAY = struct.Struct(">3sBBIII")
 
 
-class Outflow(Portioned):
-    """The writing half: streams, and what becomes of their answers."""
+class Http2Writer(BufferedConnection):
+    """The writing half: streams and their responses."""
 
     __slots__ = ("_corked", "_debt", "_draining", "_due_frames", "_h2", "_idle_since", "_last_id", "_streams")
 
@@ -182,10 +182,10 @@ class Outflow(Portioned):
         self._streams: dict[int, Http2Stream] = {}
         self._last_id = 0
         self._draining = False
-        self._corked = False  # while a piece of input is taken: its answers go out together
-        self._debt = 0  # units of work beyond what its turns had
-        self._due_frames = _FREE_FRAMES  # that a peer may send because we do
-        self._idle_since = service.sweep.now
+        self._corked = False  # while input is processed: its responses are sent together
+        self._debt = 0  # work units beyond the share of its turns
+        self._due_frames = _FREE_FRAMES  # frames without request that the peer may still send
+        self._idle_since = service.timer.now
         settings = service.settings
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self._h2.local_settings = Settings(
@@ -196,7 +196,7 @@ class Outflow(Portioned):
                 SettingCodes.MAX_HEADER_LIST_SIZE: settings.max_header_bytes,
             },
         )
-        # What is somewhat too large is answered with 431; far beyond it, the connection ends.
+        # A slightly too large head gets a 431; far above it, the connection is closed.
         self._h2.decoder.max_header_list_size = 4 * settings.max_header_bytes
 
     def take_over(self, transport: asyncio.Transport, predecessor: Connection | None = None) -> None:
@@ -218,7 +218,7 @@ class Outflow(Portioned):
 
     def drain(self) -> None:
         self._draining = True
-        # Not h2's own: after it, h2 would not let the answers go that are still to come.
+        # Not h2's own GOAWAY: after that, h2 would not send the outstanding responses.
         self._write()
         self.transport.write(_GOAWAY.pack(b"\0\0\x08", 7, 0, 0, self._last_id, ErrorCodes.NO_ERROR))
         if not self._streams:
@@ -227,15 +227,15 @@ class Outflow(Portioned):
     def _answer(self, stream: Http2Stream, response: Response) -> None:
         if self.lost or self.is_leaving() or stream.stream_id not in self._streams:
             return
-        stream.since = self.service.sweep.now
+        stream.since = self.service.timer.now
         bodiless = stream.head.method == "HEAD" or response.status in NO_CONTENT or not response.body
         if self._corked:
-            self._debt = min(self._debt + len(response.body) // UNIT_BYTES, _MOST_DEBT)
-        fields = answer_fields(response, self.service.sweep.date)
+            self._debt = min(self._debt + len(response.body) // UNIT_BYTES, _MAX_DEBT)
+        fields = answer_fields(response, self.service.timer.date)
         try:
             self._h2.send_headers(stream.stream_id, fields, end_stream=bodiless)
         except ProtocolError:
-            # The peer took its request back, and the event that says so is still ahead of us.
+            # The peer reset its request, and the event is not processed yet.
             self._drop(stream.stream_id)
             return
         if bodiless:
@@ -249,7 +249,7 @@ class Outflow(Portioned):
             self._leave_if_done()
 
     def _pump(self) -> None:
-        """Go on with the answers that waited for room, a frame of each in turn."""
+        """Continue the responses that waited for a window, one frame of each in turn."""
         waiting = [stream for stream in self._streams.values() if stream.unsent]
         while waiting:
             waiting = [stream for stream in waiting if self._send_frame(stream)]
@@ -257,7 +257,7 @@ class Outflow(Portioned):
         self._leave_if_done()
 
     def _send_frame(self, stream: Http2Stream) -> bool:
-        """One frame, if the peer's windows and our own buffer have room; False where no further one can follow."""
+        """Send one frame, if the windows and our buffer allow. Returns False if no further frame can follow."""
         body, start = stream.unsent, stream.sent_bytes
         try:
             window = self._h2.local_flow_control_window(stream.stream_id)
@@ -271,7 +271,7 @@ class Outflow(Portioned):
         stream.sent_bytes = end
         self._due_frames += FRAMES_DUE
         if end < len(body):
-            # Now, so that a full buffer is noticed before the next frame.
+            # Write now, so that a full buffer is noticed before the next frame.
             self._write()
             return True
         self._finish(stream)
@@ -279,7 +279,7 @@ class Outflow(Portioned):
 
     def _finish(self, stream: Http2Stream) -> None:
         if not stream.request_ended:
-            # The rest of the body is not wanted; NO_ERROR says that the answer stands (RFC 9113 8.1).
+            # The rest of the body is not needed; NO_ERROR means that the response is valid (RFC 9113 8.1).
             with suppress(StreamClosedError):
                 self._h2.reset_stream(stream.stream_id, ErrorCodes.NO_ERROR)
         self._drop(stream.stream_id)
@@ -291,23 +291,23 @@ class Outflow(Portioned):
 
     def _drop(self, stream_id: int) -> None:
         stream = self._streams.pop(stream_id, None)
-        self._idle_since = self.service.sweep.now
+        self._idle_since = self.service.timer.now
         if stream is None:
             return
         stream.lost = True
         self._unreserve(stream)
-        if stream.intake is not None and not stream.request_ended:
-            stream.intake.abandon()
+        if stream.upload_body is not None and not stream.request_ended:
+            stream.upload_body.abandon()
 
     def _unreserve(self, stream: Http2Stream) -> None:
-        self.service.room.give_back(stream.reserved)
+        self.service.body_memory.give_back(stream.reserved)
         stream.reserved = 0
 
     def _leave_if_done(self) -> None:
         if self._draining and not self._streams and not self.is_leaving():
             self.linger()
 
-    def _give_up(self, code: ErrorCodes) -> None:
+    def _close_with(self, code: ErrorCodes) -> None:
         self._h2.close_connection(code)
         self._write()
         self.linger()

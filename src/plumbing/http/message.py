@@ -1,4 +1,4 @@
-"""What the front and the app say to each other."""
+"""The interface between the HTTP server and the app."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,23 +6,25 @@ from dataclasses import dataclass
 from mmap import mmap
 from typing import Protocol
 
-NO_CONTENT = frozenset({204, 304})  # their answers have neither a body nor a length
+NO_CONTENT = frozenset({204, 304})  # responses without body and length
 TEXT = b"text/plain; charset=utf-8"
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-# The front frames the message and ends the connection: an app that wrote these could contradict it.
-_OURS = frozenset({b"connection", b"content-length", b"content-type", b"date", b"transfer-encoding", b"upgrade"})
+# The server frames the message and closes the connection: an app that set these could contradict it.
+_SERVER_HEADERS = frozenset(
+    {b"connection", b"content-length", b"content-type", b"date", b"transfer-encoding", b"upgrade"}
+)
 _FIRST_FINAL, _LAST_FINAL = 200, 599
 
 
-def _waits() -> bool:
+def _never_lost() -> bool:
     return False
 
 
 @dataclass(slots=True)  # not frozen: one is made for every message, and freezing triples its cost
 class Request:
-    """A request that is complete, or its head where the body was not read."""
+    """A complete request, or its head if the body was not read."""
 
     method: str
     path: str  # as sent, percent-encoding and all
@@ -31,23 +33,23 @@ class Request:
     body: bytes
     peer: str  # the address, without the port
     http_version: str  # "1.0", "1.1" or "2"
-    certificate: bytes | None = None  # of the peer, in DER: one that TLS has verified
-    connection: object = None  # the same for every request of one, and for no other
-    is_lost: Callable[[], bool] = _waits  # whether nobody waits for the answer any more
-    caller: bytes | None = None  # as whose its connection is counted; None for a proxy's, where many share an address
+    certificate: bytes | None = None  # the peer's certificate in DER, verified by TLS
+    connection: object = None  # identifies the connection
+    is_lost: Callable[[], bool] = _never_lost  # whether the client is gone
+    caller: bytes | None = None  # the key its connection is counted under; None behind a proxy
 
     @property
     def owner(self) -> object:
-        """For whom the work is done, where all take turns."""
+        """The owner of the work in fair queues."""
         return self.connection if self.caller is None else self.caller
 
 
 @dataclass(slots=True)  # as a request
 class Response:
-    """An answer. What could break its framing raises `ValueError` here, where the mistake was made."""
+    """A response. Values that could break its framing raise `ValueError` here, where the bug is."""
 
     status: int
-    body: bytes | mmap = b""  # a file that is mapped leaves as the peer takes it
+    body: bytes | mmap = b""  # a mapped file is sent while the peer reads
     content_type: bytes = TEXT
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -56,11 +58,11 @@ class Response:
             raise ValueError(f"{self.status} is not a final status")
         if self.content_type not in _checked_types:
             _check_value(self.content_type)
-            # Content types are few; the set is bounded for an app that makes them up.
+            # There are few content types; the set is bounded in case an app makes them up.
             if len(_checked_types) < _MAX_CHECKED_TYPES:
                 _checked_types.add(self.content_type)
         for name, value in self.headers:
-            if not _TOKEN.fullmatch(name) or name in _OURS:
+            if not _TOKEN.fullmatch(name) or name in _SERVER_HEADERS:
                 raise ValueError(f"header name {name!r}")
             _check_value(value)
 
@@ -73,61 +75,61 @@ Report = Callable[[str, BaseException], None]
 
 
 class WebSocketHandler(Protocol):
-    """The app's end of one WebSocket. Called on the loop's thread, never after `on_close`."""
+    """The app's side of one WebSocket. Called on the loop's thread, never after `on_close`."""
 
     def on_open(self, send: Callable[[bytes], bool], close: Callable[[int], None]) -> None:
-        """Keep `send` and `close`. `send` is False, and sends nothing, where the peer is too slow or gone."""
+        """Store `send` and `close`. `send` returns False, and sends nothing, if the peer is too slow or gone."""
 
     def on_message(self, data: bytes) -> None: ...
 
     def on_full(self) -> None:
-        """The peer does not keep up: `send` is False until it does."""
+        """The peer does not keep up: `send` returns False until `on_drain`."""
 
     def on_drain(self) -> None:
-        """The peer has caught up after `on_full`, or after `send` was False."""
+        """The peer has caught up after `on_full`, or after `send` returned False."""
 
     def on_close(self) -> None: ...
 
 
 class Upload(Protocol):
-    """A body that the app takes as it comes, whatever its size. Called on the loop's thread.
+    """A body that the app receives in pieces, whatever its size. Called on the loop's thread.
 
-    After `on_start` comes one of three ends: `on_end`, `on_abort`, or the app's own answer before the body is complete,
-    after which no more of it is read.
+    `on_start` is followed by one of three ends: `on_end`, `on_abort`, or a response of the app before the body is
+    complete, after which no more of it is read.
     """
 
     def on_start(self, respond: Respond, pause: Callable[[bool], None]) -> None:
-        """Keep both. `pause(True)` stops the peer until `pause(False)`; a little may still be on its way."""
+        """Store both. `pause(True)` stops the peer until `pause(False)`; some data may still arrive."""
 
     def on_data(self, data: bytes) -> None: ...
 
     def on_end(self) -> None:
-        """The body is complete: answer now or later."""
+        """The body is complete: respond now or later."""
 
     def on_abort(self) -> None:
-        """It will never be, and nobody waits for an answer."""
+        """The body will not be completed, and no response is needed."""
 
 
 class App(Protocol):
-    """What stands behind the front. All calls are made on the loop's thread and must not block."""
+    """The application. All calls are on the loop's thread and must not block."""
 
     def body_limit(self, method: str, path: str) -> int | None:
-        """How many bytes of body are read; None reads none and hands `handle` an empty one."""
+        """The maximum size of the body. With None the body is not read, and `handle` gets an empty one."""
 
     def too_large(self, head: Request) -> Response:
-        """The answer (413) to a body over the limit, of which nothing more is read."""
+        """The response (413) to a body above the limit. The rest of it is not read."""
 
     def refused(self, status: int, reason: str, head: Request) -> Response:
-        """The answer to what the front refuses by itself. `head` holds what was understood of it, maybe nothing."""
+        """The response to a request that the server rejects. `head` has the parsed part, possibly nothing."""
 
     def upload(self, head: Request) -> Upload | Response | None:
-        """How the body of a PUT is taken: as it comes, not at all because of this answer, or whole (None)."""
+        """How to read the body of a PUT: in pieces (Upload), not at all (Response), or as a whole (None)."""
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Call `respond` exactly once, now or later, on the loop's thread."""
 
     def shortcut(self, head: Request) -> "Callable[[bytes, Respond], None] | None":
-        """What `handle` would do with the body of any request that has this head, where the head alone decides it."""
+        """A handler for the bodies of all requests with this head, if the head alone decides how they are handled."""
 
     def websocket(self, head: Request) -> WebSocketHandler | Response: ...
 
@@ -137,16 +139,16 @@ def _check_value(value: bytes) -> None:
         raise ValueError(f"header value {value!r}")
 
 
-Answer = Callable[[Response, bool], None]  # the second says that the body is not complete yet
+Answer = Callable[[Response, bool], None]  # the flag is True if the body is not complete yet
 
 
 class UploadBody:
-    """Stands between a connection and an upload: each end is told once, and a late word reaches nobody."""
+    """Connects a connection and an upload: each end is reported once, and late responses are dropped."""
 
     __slots__ = ("_answer", "_pause", "_paused", "_report", "_silenced", "_upload", "open")
 
     def __init__(self, upload: Upload, answer: Answer, pause: Callable[[bool], None], report: Report) -> None:
-        self.open = True  # the body goes on, and the app wants it
+        self.open = True  # the body continues, and the app reads it
         self._upload = upload
         self._answer = answer
         self._pause = pause
@@ -168,13 +170,13 @@ class UploadBody:
             self._upload.on_end()
 
     def abandon(self) -> None:
-        """The peer has left, or the front answers in the app's place: what the app still says is not heard."""
+        """The peer is gone, or the server responds instead of the app: later responses of the app are dropped."""
         self._silenced = True
         if self.open:
             self._close()
             try:
                 self._upload.on_abort()
-            except Exception as error:  # noqa: BLE001  the connection has its own end to see to
+            except Exception as error:  # noqa: BLE001  closing the connection must continue
                 self._report("upload", error)
 
     def _respond(self, response: Response) -> None:

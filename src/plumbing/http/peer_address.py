@@ -1,4 +1,4 @@
-"""Who calls, as far as counting goes: one IPv4 address, or the 64-bit network that one IPv6 customer has whole."""
+"""Peer addresses for counting: one IPv4 address, or one IPv6 /64 network, which usually belongs to one customer."""
 
 import ipaddress
 import re
@@ -10,7 +10,7 @@ Network = IPv4Network | IPv6Network
 
 
 def caller_of(address: str, uncounted: Iterable[Network]) -> bytes | None:
-    """The name to count an address under; None where its connections are not counted."""
+    """The key to count an address under; None if its connections are not counted."""
     found = ip_address(address.partition("%")[0])
     if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
@@ -20,7 +20,7 @@ def caller_of(address: str, uncounted: Iterable[Network]) -> bytes | None:
 
 
 class Callers:
-    """How many connections each caller has. Holds no one who has none."""
+    """The number of connections per caller. Callers without connections are not stored."""
 
     __slots__ = ("_counts",)
 
@@ -30,11 +30,11 @@ class Callers:
     def count(self, caller: bytes | None) -> int:
         return 0 if caller is None else self._counts.get(caller, 0)
 
-    def came(self, caller: bytes | None) -> None:
+    def add(self, caller: bytes | None) -> None:
         if caller is not None:
             self._counts[caller] = self._counts.get(caller, 0) + 1
 
-    def went(self, caller: bytes | None) -> None:
+    def remove(self, caller: bytes | None) -> None:
         if caller is not None:
             left = self._counts.pop(caller) - 1
             if left:
@@ -49,7 +49,7 @@ _ORIGIN = re.compile(r"https?://(.+)", re.IGNORECASE)
 
 
 def is_loopback(host: str) -> bool:
-    """An address, or `localhost`; no other name, whatever it begins with."""
+    """True for loopback addresses and `localhost`, and for no other name."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -57,18 +57,18 @@ def is_loopback(host: str) -> bool:
 
 
 def host_of(authority: str) -> str:
-    """The host of HOST or HOST:PORT, in lower case, without brackets; empty, which no host is, where it is neither."""
+    """The host of HOST or HOST:PORT in lower case, without brackets; empty if it is neither."""
     found = _AUTHORITY.fullmatch(authority)
     return "" if found is None else (found[1] or found[2]).lower()
 
 
 def authority_of(origin: str) -> str:
-    """HOST or HOST:PORT of an origin; empty where it has none, as `null` has."""
+    """HOST or HOST:PORT of an origin; empty if it has none, such as `null`."""
     found = _ORIGIN.fullmatch(origin)
     return "" if found is None else found[1].lower()
 
 
-def is_asked_here(host: str, origin: str | None, names: Container[str] = ()) -> bool:
-    """Whether a request asks this machine by a name of its own, and comes from no page of another."""
+def is_local_request(host: str, origin: str | None, names: Container[str] = ()) -> bool:
+    """Whether a request addresses this machine by one of its names, and does not come from a page of another site."""
     named = [host_of(host), *([] if origin is None else [host_of(authority_of(origin))])]
     return all(is_loopback(one) or one in names for one in named)

@@ -1,18 +1,18 @@
-"""The checks of a request's head that HTTP/1.1 and HTTP/2 share, and those against request smuggling. RFC 9112 6.3."""
+"""Checks of a request head for HTTP/1.1 and HTTP/2, including those against request smuggling. RFC 9112 6.3."""
 
 from collections.abc import Mapping, Sequence
 
 from plumbing.http.message import Request
 
-# Two of these are two opinions on where the message goes or ends.
+# Headers that must not be repeated: two values could be understood differently by a proxy.
 _SINGLE = frozenset({b"content-length", b"host", b"transfer-encoding", b"content-type", b"authorization", b"expect"})
 
-_MOST_DIGITS = 20  # of the largest length that has 64 bits
-_FIELD_OVERHEAD = 4  # the colon, a space and the line's end
+_MAX_DIGITS = 20  # digits of the largest 64-bit length
+_FIELD_OVERHEAD = 4  # colon, space and end of line
 
 
 class BadHead(Exception):
-    """The head is refused before the app hears of it."""
+    """The head is rejected before it reaches the app."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -21,7 +21,7 @@ class BadHead(Exception):
 
 
 def join_fields(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-    """Fields as a mapping; lists are joined, what may be said once is refused twice."""
+    """Fields as a mapping. Lists are joined; a repeated single-value header is rejected."""
     headers = dict(fields)
     if len(headers) != len(fields):
         headers.clear()
@@ -29,14 +29,14 @@ def join_fields(fields: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
             if name not in headers:
                 headers[name] = value
             elif name in _SINGLE:
-                raise BadHead(400, f"{name.decode('ascii')} is given twice")
+                raise BadHead(400, f"{name.decode('ascii')} occurs twice")
             else:
                 headers[name] += (b"; " if name == b"cookie" else b", ") + value
     return headers
 
 
 def check_size(target: bytes, fields: Sequence[tuple[bytes, bytes]], max_bytes: int) -> None:
-    """Refuse a head that is too large as it came over the wire."""
+    """Reject a head that is too large on the wire."""
     if len(target) + sum(len(name) + len(value) + _FIELD_OVERHEAD for name, value in fields) > max_bytes:
         raise BadHead(431, "the head is too large")
 
@@ -55,8 +55,8 @@ def split_target(target: bytes) -> tuple[str, str]:
     return path, query
 
 
-def glimpse(target: bytes, fields: Sequence[tuple[bytes, bytes]], peer: str) -> Request:
-    """What is known of a head that is refused: enough to choose the form of the answer."""
+def partial_request(target: bytes, fields: Sequence[tuple[bytes, bytes]], peer: str) -> Request:
+    """The known parts of a rejected head: enough to choose the format of the response."""
     try:
         path, query = split_target(target) if target else ("", "")
     except BadHead:
@@ -65,20 +65,20 @@ def glimpse(target: bytes, fields: Sequence[tuple[bytes, bytes]], peer: str) -> 
 
 
 def check_framing(headers: Mapping[bytes, bytes], http_version: str) -> bool:
-    """Whether the body comes in chunks; a head that two readers could frame differently is refused."""
+    """Whether the body is chunked. Rejects a head that two readers could frame differently."""
     if http_version not in ("1.1", "1.0"):
-        raise BadHead(505, "HTTP/1.1 and HTTP/2 are spoken here")
+        raise BadHead(505, "only HTTP/1.0, HTTP/1.1 and HTTP/2 are supported")
     if http_version == "1.1" and b"host" not in headers:
-        raise BadHead(400, "no host")
-    if len(headers.get(b"content-length", b"")) > _MOST_DIGITS:
+        raise BadHead(400, "the Host header is missing")
+    if len(headers.get(b"content-length", b"")) > _MAX_DIGITS:
         raise BadHead(400, "content-length has too many digits")
     coding = headers.get(b"transfer-encoding")
     if coding is None:
         return False
     if http_version != "1.1" or b"content-length" in headers:
-        raise BadHead(400, "the length is given twice")
+        raise BadHead(400, "both content-length and transfer-encoding are given")
     if coding.lower() != b"chunked":
-        raise BadHead(501, "the only transfer coding is chunked")
+        raise BadHead(501, "chunked is the only supported transfer coding")
     return True
 
 

@@ -1,4 +1,4 @@
-"""One WebSocket: binary messages, no extensions. RFC 6455."""
+"""A WebSocket connection: binary messages, no extensions. RFC 6455."""
 
 import base64
 import binascii
@@ -9,30 +9,30 @@ from wsproto.connection import ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.utilities import LocalProtocolError, generate_accept_token
 
-from plumbing.http.connection import Portioned, Service
+from plumbing.http.connection import BufferedConnection, Service
 from plumbing.http.message import WebSocketHandler
 from plumbing.http.request_head import BadHead
 
 _KEY_BYTES = 16
-# A frame has six bytes at least: so many are no more than a hundred of them.
+# A frame has at least six bytes, so this is at most about a hundred frames.
 _PORTION_BYTES = 512
 _NORMAL, _GOING_AWAY, _UNSUPPORTED, _TOO_BIG, _INTERNAL = 1000, 1001, 1003, 1009, 1011
 
 
 def accept_upgrade(method: str, http_version: str, headers: Mapping[bytes, bytes]) -> bytes:
-    """The head that accepts an upgrade; raises `BadHead` for one that RFC 6455 4.2.1 does not allow."""
+    """The head that accepts an upgrade. Raises `BadHead` for one that RFC 6455 4.2.1 does not allow."""
     if method != "GET" or http_version != "1.1":
-        raise BadHead(400, "an upgrade is a GET of HTTP/1.1")
+        raise BadHead(400, "a websocket upgrade must be a GET of HTTP/1.1")
     if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
-        raise BadHead(400, "an upgrade has no body")
+        raise BadHead(400, "a websocket upgrade must not have a body")
     if headers.get(b"sec-websocket-version") != b"13":
         raise BadHead(400, "sec-websocket-version must be 13")
     key = headers.get(b"sec-websocket-key", b"")
     try:
-        sound = len(base64.b64decode(key, validate=True)) == _KEY_BYTES
+        valid = len(base64.b64decode(key, validate=True)) == _KEY_BYTES
     except binascii.Error:
-        sound = False
-    if not sound:
+        valid = False
+    if not valid:
         raise BadHead(400, "sec-websocket-key is not 16 bytes in base64")
     return (
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
@@ -40,43 +40,43 @@ def accept_upgrade(method: str, http_version: str, headers: Mapping[bytes, bytes
     )
 
 
-class WebSocket(Portioned):
-    """Carries messages between a peer and a handler. It hears of its end exactly once."""
+class WebSocket(BufferedConnection):
+    """Transports messages between a peer and a handler. The handler's `on_close` is called exactly once."""
 
-    __slots__ = ("_frames", "_handler", "_heard", "_message", "_open", "_pinged")
+    __slots__ = ("_frames", "_handler", "_last_received", "_message", "_open", "_pinged")
 
     def __init__(self, service: Service, handler: WebSocketHandler) -> None:
         super().__init__(service)
         self._frames = Frames(ConnectionType.SERVER)
         self._handler = handler
         self._message = bytearray()
-        self._open = True  # the handler has not heard of the end
-        self._heard = service.sweep.now
+        self._open = True  # on_close was not called yet
+        self._last_received = service.timer.now
         self._pinged = False
 
     def open(self, head: bytes, data: bytes) -> None:
-        """Accept, with the bytes that came after the request."""
+        """Accept the upgrade. `data` are the bytes that followed the request."""
         self.transport.write(head)
         self.transport.resume_reading()
         if self._call(lambda: self._handler.on_open(self.send, self.close)) and data:
             self.data_received(data)
 
     def send(self, data: bytes) -> bool:
-        """One binary message; False, and nothing is sent, where the peer does not keep up or the socket closes."""
-        if self.write_paused or not self._is_talking():
+        """Send one binary message. Returns False, and sends nothing, if the peer is slow or the socket is closing."""
+        if self.write_paused or not self._is_open():
             return False
         self.transport.write(self._frames.send(BytesMessage(data)))
         return True
 
     def close(self, code: int = _NORMAL) -> None:
-        """Start the closing handshake; the sweep ends it if the peer does not."""
-        if self._is_talking():
+        """Start the closing handshake. The timer aborts it if the peer does not respond."""
+        if self._is_open():
             self.transport.write(self._frames.send(CloseConnection(code)))
             self._start_leaving()
             self._end()
 
-    def take(self, data: bytes, at: int) -> int:
-        self._heard = self.service.sweep.now
+    def process(self, data: bytes, at: int) -> int:
+        self._last_received = self.service.timer.now
         self._pinged = False
         if self.lost or self._frames.state is ConnectionState.CLOSED:
             return len(data)
@@ -86,7 +86,7 @@ class WebSocket(Portioned):
             for event in self._frames.events():
                 self._on_event(event)
         except LocalProtocolError:
-            # The peer goes on after it has closed.
+            # The peer continued after its own close.
             self.leave()
         return end
 
@@ -96,22 +96,22 @@ class WebSocket(Portioned):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        if self._is_talking():
+        if self._is_open():
             self._call(self._handler.on_full)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._is_talking():
+        if self._is_open():
             self._call(self._handler.on_drain)
 
     def drain(self) -> None:
         self.close(_GOING_AWAY)
 
-    def look(self) -> None:
-        settings, overdue = self.service.settings, self.service.sweep.overdue
-        if overdue(self._heard, 2 * settings.idle_timeout_s):
+    def check_timeouts(self) -> None:
+        settings, overdue = self.service.settings, self.service.timer.overdue
+        if overdue(self._last_received, 2 * settings.idle_timeout_s):
             self.transport.abort()
-        elif overdue(self._heard, settings.idle_timeout_s) and not self._pinged and self._is_talking():
+        elif overdue(self._last_received, settings.idle_timeout_s) and not self._pinged and self._is_open():
             # A subscriber may be silent for ever, but its machine answers a ping.
             self._pinged = True
             self.transport.write(self._frames.send(Ping()))
@@ -119,8 +119,8 @@ class WebSocket(Portioned):
     def _on_event(self, event: Event) -> None:
         if isinstance(event, CloseConnection):
             self._on_close(event)
-        elif not self._is_talking():
-            return  # what still comes after our own close is of no interest
+        elif not self._is_open():
+            return  # ignore messages after our own close
         elif isinstance(event, Ping):
             self.transport.write(self._frames.send(Pong(event.payload)))
         elif isinstance(event, TextMessage):
@@ -137,18 +137,18 @@ class WebSocket(Portioned):
 
     def _on_close(self, event: CloseConnection) -> None:
         if self._frames.state in (ConnectionState.REMOTE_CLOSING, ConnectionState.OPEN):
-            # Open means that the peer broke the protocol: it is told so with the code of its fault.
+            # In state OPEN the peer violated the protocol: the close code says how.
             self.transport.write(self._frames.send(event.response()))
         self._end()
         self.leave()
 
-    def _is_talking(self) -> bool:
+    def _is_open(self) -> bool:
         return not self.lost and not self.is_leaving() and self._frames.state is ConnectionState.OPEN
 
     def _call(self, callback: Callable[[], None]) -> bool:
         try:
             callback()
-        except Exception as error:  # noqa: BLE001  one subscriber's fault is not the others'
+        except Exception as error:  # noqa: BLE001  a bug in one handler must not affect others
             self.service.report("websocket", error)
             self.close(_INTERNAL)
             return False

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from urllib.parse import parse_qsl, unquote
 
 from plumbing.http import Request, Respond, Response, Upload, WebSocketHandler
-from plumbing.http.peer_address import authority_of, is_asked_here, is_loopback
+from plumbing.http.peer_address import authority_of, is_local_request, is_loopback
 from veen.core import VeenError, canonical_json
 from veen.core.canonical_json import Plain
 from veen.query import query_openapi
@@ -38,7 +38,7 @@ class OriginCheck:
         """Raise `QueryFault` unless the request is for this service and not from a page of another origin."""
         host, origin = _text(headers, b"host") or "", _text(headers, b"origin")
         if self._closed:
-            allowed = is_asked_here(host, origin, self._names)
+            allowed = is_local_request(host, origin, self._names)
         else:
             allowed = origin is None or "" != authority_of(origin) == host.lower()
         if not allowed or (origin is None and headers.get(b"sec-fetch-site") in _CROSS_ORIGIN):

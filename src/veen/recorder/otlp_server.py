@@ -168,7 +168,7 @@ class OtlpServer:
 
     def _check_asked_here(self, headers: Mapping[str, str]) -> None:
         """Reject cross-origin requests to a loopback endpoint: a web page may have sent the browser here."""
-        if self._local and not peer_address.is_asked_here(headers.get("host", ""), headers.get("origin")):
+        if self._local and not peer_address.is_local_request(headers.get("host", ""), headers.get("origin")):
             raise _Rejected(403, "the Host or Origin header is not that of this endpoint")
 
     def _store(self, body: bytes, encoding: str, form: str) -> OtlpAnswer:

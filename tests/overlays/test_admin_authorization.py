@@ -128,7 +128,7 @@ def test_showing_a_capability_again_does_not_renew_it() -> None:
     folded = fold(AUTHORIZATIONS, log(minted(60), Said(minted(60), after=50)))
     assert capability_status(folded.states, {}, minted(60).auth_ref(), START + 62).validity is Validity.EXPIRED
     assert [(fault.kind, fault.reason) for fault in folded.faults] == [
-        (FaultKind.REFUSED, "entry 1 authorised it already")
+        (FaultKind.REFUSED, "entry 1 already authorized this capability")
     ]
 
 

@@ -165,9 +165,7 @@ def test_a_registration_with_an_earlier_time_is_refused_with_the_place_of_the_la
     said = descriptor(folded.states, A)
     assert said is not None
     assert said.version == "v2"
-    assert [(fault.kind, fault.reason) for fault in folded.faults] == [
-        (FaultKind.REFUSED, "entry 1 was registered at a later time")
-    ]
+    assert [(fault.kind, fault.reason) for fault in folded.faults] == [(FaultKind.REFUSED, "entry 1 has a later ts")]
 
 
 def test_what_is_registered_next_counts_whatever_the_clock_says() -> None:

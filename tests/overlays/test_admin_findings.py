@@ -9,7 +9,6 @@ from veen.core import Receipt
 from veen.core.hashing import h
 from veen.overlays import admin
 from veen.overlays.admin.authority import AuthorityPolicy, LabelAuthority
-from veen.overlays.admin.claims import ADDS, ComplianceClaim, ComplianceProfile, claims, needs
 from veen.overlays.admin.equivocation import Cause, ConflictStatement, EquivocationFinding, FaultSeverity, classify
 
 A, B, C = sorted(h(b"hub %d" % number) for number in range(3))
@@ -87,29 +86,6 @@ def test_receipts_that_do_not_contradict_each_other_are_no_finding(other: Receip
 @pytest.mark.parametrize("other", [replace(ONE, leaf_hash=h(b"x")), replace(ONE, mmr_root=h(b"x"))])
 def test_another_leaf_or_another_root_is_enough(other: Receipt) -> None:
     assert classify(ConflictStatement(ONE, A, single(A)), ConflictStatement(other, A, single(A))) is not None
-
-
-def test_each_claim_has_all_that_the_one_before_it_has() -> None:
-    assert needs(ComplianceClaim.CORE) == {"Core", "OP0", "KEX0", "RESYNC0"}
-    assert needs(ComplianceClaim.FEDERATED) == needs(ComplianceClaim.CORE) | {"FED1", "AUTH1"}
-    assert needs(ComplianceClaim.HARDENED) == needs(ComplianceClaim.FEDERATED) | {"KEX1+", "SH1+"}
-    assert (
-        needs(ComplianceClaim.META) == set(ComplianceProfile) == needs(ComplianceClaim.HARDENED) | {"LCLASS0", "META0+"}
-    )
-
-
-def test_a_claim_holds_only_with_every_profile_below_it() -> None:
-    assert claims(ComplianceProfile) == tuple(ComplianceClaim)
-    assert claims(()) == ()
-    assert claims(set(ComplianceProfile) - {ComplianceProfile.OP0}) == ()
-    assert claims(set(ComplianceProfile) - {ComplianceProfile.AUTH1}) == (ComplianceClaim.CORE,)
-    assert claims(set(ComplianceProfile) - {ComplianceProfile.SH1}) == (ComplianceClaim.CORE, ComplianceClaim.FEDERATED)
-    assert claims(set(ComplianceProfile) - {ComplianceProfile.META0}) == (
-        ComplianceClaim.CORE,
-        ComplianceClaim.FEDERATED,
-        ComplianceClaim.HARDENED,
-    )
-    assert set(ADDS) == set(ComplianceClaim)
 
 
 def test_the_public_names_are_there_and_are_these() -> None:

@@ -212,7 +212,7 @@ def test_a_shorter_revocation_does_not_end_a_longer_one_and_is_refused() -> None
     folded = fold(REVOCATIONS, log(revocation(5), revocation(6, 1), revocation(5)))
     assert revoked(folded.states, "client-id", TARGETS[0], 1000) is not None
     assert [(fault.kind, fault.reason) for fault in folded.faults] == [
-        (FaultKind.REFUSED, "entry 1 holds for all of its time")
+        (FaultKind.REFUSED, "entry 1 covers its whole period")
     ] * 2
 
 
@@ -236,7 +236,7 @@ def test_of_two_that_overlap_the_earlier_one_is_shown_while_it_holds() -> None:
 def test_a_revocation_without_any_time_is_refused() -> None:
     folded = fold(REVOCATIONS, log(revocation(5, 0)))
     assert folded.states == {}
-    assert [fault.reason for fault in folded.faults] == ["it holds at no time"]
+    assert [fault.reason for fault in folded.faults] == ["its validity period is empty"]
 
 
 @pytest.mark.parametrize("kind", ["", "client", "Client-Id", "issuer", "client-id\0"])
@@ -323,14 +323,14 @@ def test_a_record_that_could_never_count_is_refused_before_and_after_it_is_sent(
     (foreseen,) = preview(AUTHORITIES, draft(late, client_id=HUBS[0], hub_ts=START + 9, after=folded.upto), folded)
     folded.add(log(late, start=2)[0])
     assert folded.faults == [foreseen]
-    assert folded.faults[0].reason == "entry 1 holds for all of its time"
+    assert folded.faults[0].reason == "entry 1 covers its whole period"
 
 
 def test_a_record_of_another_realm_is_malformed_on_the_stream_of_a_realm() -> None:
     stranger = AuthorityEvent(OTHER_REALM, STREAM, HUBS[2], (), "single-primary", 0, 1000)
     folded = fold(Authorities(REALM), log(stranger, authority(0, 5, 10)))
     assert [(fault.stream_seq, fault.kind, fault.reason) for fault in folded.faults] == [
-        (1, FaultKind.MALFORMED, "it is for another realm")
+        (1, FaultKind.MALFORMED, "the record is for another realm")
     ]
     assert set(folded.states) == {part_of(REALM, STREAM)}
     assert Authorities(REALM).settings() != AUTHORITIES.settings()

@@ -56,7 +56,7 @@ def test_a_bundle_is_imported_once_its_intake_is_whole() -> None:
     begun = fold(IMPORTS, log(intake(A, 1, 3, 1, 2))).states[A]
     assert (begun.is_partial, begun.announced, begun.imported) == (True, 2, 0)
     early = fold(IMPORTS, log(intake(A, 1, 3, 1, 2), DONE))
-    assert "no intake says all" in early.faults[0].reason
+    assert "intake of this bundle is incomplete" in early.faults[0].reason
     done = fold(IMPORTS, log(intake(A, 1, 3, 1, 2), intake(A, 1, 3, 3, 1), DONE))
     assert (done.faults, done.states[A].is_partial) == ([], False)
     assert imported_ranges(done.states) == {(HUB, EXPORT, 0): ((1, 3),)}
@@ -64,7 +64,7 @@ def test_a_bundle_is_imported_once_its_intake_is_whole() -> None:
 
 def test_a_second_success_changes_nothing() -> None:
     found = fold(IMPORTS, log(intake(A, 1, 3, 1, 3), DONE, replace(DONE, operator="eve")))
-    assert [fault.reason for fault in found.faults] == ["this bundle is imported already"]
+    assert [fault.reason for fault in found.faults] == ["this bundle is already imported"]
 
 
 def test_a_failure_of_a_bundle_that_nobody_took_in_is_kept() -> None:
@@ -108,5 +108,5 @@ def test_what_does_not_hold_together_is_no_event(event: BundleExported | BundleI
 )
 def test_an_origin_cannot_name_another_writer(change: dict[str, object]) -> None:
     changed = replace(origin(1), **change)  # type: ignore[arg-type]
-    with pytest.raises(Malformed, match="not that of this client"):
+    with pytest.raises(Malformed, match="does not match this client"):
         EventOrigin.decode(changed.LAYOUT.write(changed.LAYOUT.fields_of(changed)))

@@ -105,7 +105,7 @@ def test_without_a_capability_to_have_a_plan_is_enough() -> None:
     state = after(HUB, FREE, FREE_PLAN, BOUND)
     assert state.phase is Phase.BOUND
     assert state.usable(LATER + 1)
-    assert refused(HUB, FREE, FREE_PLAN, AUTH) == "no capability is needed"
+    assert refused(HUB, FREE, FREE_PLAN, AUTH) == "the service needs no capability"
 
 
 @pytest.mark.parametrize(
@@ -115,24 +115,27 @@ def test_without_a_capability_to_have_a_plan_is_enough() -> None:
         ((PLAN,), "choose a hub first"),
         ((ConnectionEnded("w"),), "choose a hub first"),
         ((HUB, PLAN), "no service is chosen"),
-        ((HUB, AUTH), "no capability is planned"),
-        ((HUB, BOUND), "no capability is planned"),
-        ((HUB, SERVICE, AUTH), "no capability is planned"),
-        ((HUB, SERVICE, BOUND), "no capability is planned"),
-        ((HUB, SERVICE, PLAN, BOUND), "has not taken a capability"),
+        ((HUB, AUTH), "there is no authorization plan yet"),
+        ((HUB, BOUND), "there is no authorization plan yet"),
+        ((HUB, SERVICE, AUTH), "there is no authorization plan yet"),
+        ((HUB, SERVICE, BOUND), "there is no authorization plan yet"),
+        ((HUB, SERVICE, PLAN, BOUND), "has not accepted a capability"),
         ((HUB, ConnectionEnded("w"), SERVICE), "choose a hub first"),
         ((HUB, ConnectionEnded("w"), ConnectionEnded("w")), "choose a hub first"),
-        ((HUB, replace(SERVICE, stream_ids=())), "names no stream"),
-        ((HUB, SERVICE, Planned("w", CapabilityRoute.NONE)), "not reached by the route none"),
-        ((HUB, SERVICE, Planned("w", CapabilityRoute.OUTSIDE)), "not reached by the route outside"),
-        ((HUB, SERVICE, Planned("w", "x")), "not reached by the route x"),
-        ((HUB, FREE, PLAN), "a service with none is not reached"),
-        ((HUB, replace(SERVICE, auth_mode="mtls"), PLAN), "a service with mtls is not reached"),
-        ((HUB, SERVICE, Planned("w", CapabilityRoute.SERVICE)), "the issuing service is named"),
-        ((HUB, SERVICE, Planned("w", CapabilityRoute.OPERATOR, id_of("desk"))), "the issuing service is named"),
-        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (), (REPLIES,))), "no stream is named"),
-        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (bytes(32),), (REPLIES,))), "not one of the service's"),
-        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (REQUESTS,), (bytes(32),))), "not one of the service's"),
+        ((HUB, replace(SERVICE, stream_ids=())), "lists no stream"),
+        ((HUB, SERVICE, Planned("w", CapabilityRoute.NONE)), "route none does not fit"),
+        ((HUB, SERVICE, Planned("w", CapabilityRoute.OUTSIDE)), "route outside does not fit"),
+        ((HUB, SERVICE, Planned("w", "x")), "route x does not fit"),
+        ((HUB, FREE, PLAN), "does not fit auth mode none"),
+        ((HUB, replace(SERVICE, auth_mode="mtls"), PLAN), "does not fit auth mode mtls"),
+        ((HUB, SERVICE, Planned("w", CapabilityRoute.SERVICE)), "issuer_service is required with route service"),
+        (
+            (HUB, SERVICE, Planned("w", CapabilityRoute.OPERATOR, id_of("desk"))),
+            "issuer_service is required with route service",
+        ),
+        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (), (REPLIES,))), "request_streams is empty"),
+        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (bytes(32),), (REPLIES,))), "does not belong to the service"),
+        ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (REQUESTS,), (bytes(32),))), "does not belong to the service"),
     ],
 )
 def test_a_step_out_of_its_turn_or_against_the_choice_is_refused(said: tuple[Event, ...], reason: str) -> None:
@@ -172,7 +175,7 @@ def test_what_has_expired_by_the_hubs_clock_is_not_chosen(
         ((replace(HUB, expires_at=START + 50),), SERVICE, "hub's advertisement"),
         ((HUB, replace(SERVICE, expires_at=START + 50)), PLAN, "service's advertisement"),
         ((HUB, replace(FREE, expires_at=START + 50), FREE_PLAN), BOUND, "service's advertisement"),
-        ((HUB, SERVICE, replace(PLAN, wait_until=START + 50)), AUTH, "time to wait"),
+        ((HUB, SERVICE, replace(PLAN, wait_until=START + 50)), AUTH, "has timed out"),
         ((HUB, SERVICE, PLAN, replace(AUTH, expires_at=START + 50)), BOUND, "capability has expired"),
     ],
 )
@@ -208,7 +211,7 @@ def test_an_ended_connection_is_over_until_a_hub_is_chosen_again() -> None:
 def test_a_connection_tells_what_has_lapsed() -> None:
     state = after(HUB, SERVICE, replace(PLAN, wait_until=START + 60))
     assert list(state.lapsed(START + 60)) == []
-    assert list(state.lapsed(START + 61)) == ["the time to wait for a token is over"]
+    assert list(state.lapsed(START + 61)) == ["the wait for a token has timed out"]
     assert len(list(state.lapsed(LATER + 1))) == 3
     assert list(NO_CONNECTION.lapsed(LATER)) == []
 
@@ -257,7 +260,7 @@ def test_a_call_goes_to_the_chosen_hub_under_the_capability() -> None:
             after(HUB, replace(FREE, methods=()), FREE_PLAN, ServiceBound("w", (REQUESTS,), ())),
             "",
             START,
-            "not one that is",
+            "no methods",
         ),
     ],
 )

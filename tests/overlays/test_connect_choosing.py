@@ -152,8 +152,8 @@ def test_an_overlay_whose_schemas_match_in_any_order_is_a_candidate() -> None:
 @pytest.mark.parametrize(
     ("one", "wish", "reason"),
     [
-        (service(overlay_id=KV_OVERLAY), SERVICE_WISH, "not one that was verified"),
-        (service(), replace(SERVICE_WISH, overlay_ids=frozenset()), "not one that was verified"),
+        (service(overlay_id=KV_OVERLAY), SERVICE_WISH, "was not verified"),
+        (service(), replace(SERVICE_WISH, overlay_ids=frozenset()), "was not verified"),
         (service(), replace(SERVICE_WISH, method="print"), "no method print"),
         (service(), replace(SERVICE_WISH, name_prefix="mail"), "does not start with mail"),
         (service(stream_ids=()), SERVICE_WISH, "no stream"),

@@ -249,7 +249,7 @@ def test_a_state_of_another_part_does_not_decode() -> None:
     assert DISCOVERY.decode_state(HUB, data) == record
     with pytest.raises(Malformed, match="another part"):
         DISCOVERY.decode_state(part_of(DescriptorKind.SERVICE, id_of("h1")), data)
-    with pytest.raises(Malformed, match="no descriptor"):
+    with pytest.raises(Malformed, match="not a descriptor"):
         DirectoryRecord.decode(data.replace(b"\x66hub_id", b"\x66hub_ix"))
 
 

@@ -238,7 +238,7 @@ def test_a_query_in_another_spelling_does_not_decode(body: bytes) -> None:
 
 
 def test_a_success_has_no_error() -> None:
-    with pytest.raises(ValueError, match="no error"):
+    with pytest.raises(ValueError, match="must not have an error"):
         QueryResult(True, (), False, RpcError("c")).encode()
     with pytest.raises(Malformed):
         QueryResult.decode(b"\xa4\x62ok\xf5\x67results\x80\x64more\xf4\x65error\xa1\x64code\x61c")

@@ -134,7 +134,7 @@ def test_an_entry_has_one_encoding_with_or_without_its_payload() -> None:
 
 
 def test_an_entry_with_a_header_and_no_body_is_none() -> None:
-    with pytest.raises(ValueError, match="come together"):
+    with pytest.raises(ValueError, match="both be present"):
         replace(log(Increment(A, 1))[0], body=None).encode()
 
 

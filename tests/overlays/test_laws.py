@@ -78,12 +78,12 @@ def test_what_keeps_the_laws_passes(overlay: AnyOverlay) -> None:
     [
         (NotAssociative(), "merge"),
         (NoIdentity(), "identity"),
-        (Lossy(), "comes back|one hash|as it was sent"),
-        (TwoSpellings(), "one encoding|one hash"),
-        (ChangedByRefused(), "state of a walk"),
-        (StuckForNothing(), "stuck"),
-        (Nameless(), "names"),
-        (LiftsOther(), "state of a walk"),
+        (Lossy(), "survives encoding|same hash|received unchanged"),
+        (TwoSpellings(), "one encoding|same hash"),
+        (ChangedByRefused(), "state of a fold"),
+        (StuckForNothing(), "fails to run"),
+        (Nameless(), "keys of plain"),
+        (LiftsOther(), "state of a fold"),
     ],
     ids=lambda given: type(given).__name__ if not isinstance(given, str) else "",
 )

@@ -101,5 +101,5 @@ def test_a_receipt_that_its_hub_did_not_sign_is_refused() -> None:
 def test_two_receipts_for_one_message_are_refused() -> None:
     other = sign(HUB, label=C, stream_seq=7, leaf_hash=D, mmr_root=B, hub_ts=START)
     assert told(sources=[KNOWN_RECEIPT, KNOWN_RECEIPT]).sources
-    with pytest.raises(VeenError, match="two receipts"):
+    with pytest.raises(VeenError, match="two different receipts"):
         told(sources=[KNOWN_RECEIPT, {**KNOWN_RECEIPT, "receipt": other.encode().hex()}])

@@ -75,7 +75,7 @@ def test_what_is_not_fully_validated_cannot_be_mirrored(
 )
 def test_a_record_that_is_not_what_the_receipt_says_is_told_apart(changed: dict[str, object]) -> None:
     made = replace(record(validate("hub.example", SENT, SIGNED, PROVED, HUB.public_key), LABEL), **changed)  # type: ignore[arg-type]
-    assert mismatch(made, SIGNED) == f"its {next(iter(changed))} is not that of the receipt"
+    assert mismatch(made, SIGNED) == f"{next(iter(changed))} differs from the receipt"
     with pytest.raises(Unverified):
         check_sync(made, SIGNED)
 
@@ -122,7 +122,7 @@ def test_a_plan_lists_what_is_left_of_each_label_and_no_label_that_is_whole() ->
 
 def test_a_part_names_its_source_and_target() -> None:
     assert source_of(PART) == ("hub.example", C, LABEL)
-    with pytest.raises(ValueError, match="no part"):
+    with pytest.raises(ValueError, match="not a part"):
         source_of(cbor.encode([1, 2, 3]))
 
 

@@ -69,7 +69,7 @@ def test_work_that_took_too_long_still_counts_unless_another_has_claimed_the_tas
     late = Said(Ack(TASK, msg_id(2)), after=1000)
     assert status(Put(b"x"), TaskClaim(TASK, 5), late) is TaskStatus.DONE
     taken_over = Said(TaskClaim(TASK, 5), after=100)
-    assert refused(Put(b"x"), TaskClaim(TASK, 5), taken_over, late) == [(4, "the task is not under this claim")]
+    assert refused(Put(b"x"), TaskClaim(TASK, 5), taken_over, late) == [(4, "the task is not held by this claim")]
 
 
 def test_a_task_that_is_given_back_can_be_claimed_at_once() -> None:
@@ -109,13 +109,13 @@ def test_a_task_past_its_end_is_not_handed_out_any_more() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ([TaskClaim(TASK, 60)], "there is no such task"),
-        ([Ack(TASK, TASK)], "there is no such task"),
-        ([TaskRetry(TASK)], "there is no such task"),
-        ([Put(b"x"), Ack(TASK, msg_id(9))], "the task is not under this claim"),
-        ([Put(b"x"), Nack(TASK, msg_id(9))], "the task is not under this claim"),
-        ([Put(b"x"), TaskRetry(TASK)], "the task is no dead letter"),
-        ([Put(b"x"), TaskClaim(TASK, 60), TaskRetry(TASK)], "the task is no dead letter"),
+        ([TaskClaim(TASK, 60)], "no such task"),
+        ([Ack(TASK, TASK)], "no such task"),
+        ([TaskRetry(TASK)], "no such task"),
+        ([Put(b"x"), Ack(TASK, msg_id(9))], "the task is not held by this claim"),
+        ([Put(b"x"), Nack(TASK, msg_id(9))], "the task is not held by this claim"),
+        ([Put(b"x"), TaskRetry(TASK)], "the task is not a dead letter"),
+        ([Put(b"x"), TaskClaim(TASK, 60), TaskRetry(TASK)], "the task is not a dead letter"),
         ([Put(b"x"), TaskClaim(TASK, 60), Ack(TASK, msg_id(2)), Ack(TASK, msg_id(2))], "the task is done"),
         ([Put(b"x"), TaskClaim(TASK, 60), Ack(TASK, msg_id(2)), TaskClaim(TASK, 60)], "the task is done"),
         ([Put(b"x"), TaskClaim(TASK, 60), Ack(TASK, msg_id(2)), Nack(TASK, msg_id(2))], "the task is done"),

@@ -211,14 +211,14 @@ def test_a_stream_of_the_namespace_is_one(name: str) -> None:
 @pytest.mark.parametrize(
     ("events", "reason"),
     [
-        ([MapType("a", WEB), MapType("a", SLOW)], "a is mapped to record/app/web: a migration moves it"),
-        ([MapType("a", WEB), MapType("a", WEB)], "a is mapped already"),
-        ([Migration("split", WEB, SLOW, ("a",))], "a is not of record/app/web, but of no stream"),
+        ([MapType("a", WEB), MapType("a", SLOW)], "a is mapped to record/app/web; use a migration to move it"),
+        ([MapType("a", WEB), MapType("a", WEB)], "a is already mapped to record/app/web"),
+        ([Migration("split", WEB, SLOW, ("a",))], "a is mapped to no stream, not to record/app/web"),
         (
             [MapType("a", SLOW), Migration("rename", WEB, SLOW, ("a",))],
-            "a is not of record/app/web, but of record/app/slow",
+            "a is mapped to record/app/slow, not to record/app/web",
         ),
-        ([SHOP, replace(SHOP, name="bank")], f"client key {KEYS[0].hex()[:16]}… is of producer shop"),
+        ([SHOP, replace(SHOP, name="bank")], f"client key {KEYS[0].hex()[:16]}… belongs to producer shop"),
     ],
 )
 def test_what_the_state_does_not_allow_is_refused(events: list[MapType], reason: str) -> None:

@@ -69,10 +69,10 @@ def test_another_distribution_brings_an_overlay_that_applies_to_old_logs(distrib
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
-        ("a = brought_overlay:NOTHING", "is no overlay"),
+        ("a = brought_overlay:NOTHING", "is not an Overlay"),
         ("a = brought_overlay:MISSING", "cannot be loaded"),
         ("a = no_such_module:COPY", "cannot be loaded"),
-        ("a = brought_overlay:SAME", "two overlays are of class kv"),
+        ("a = brought_overlay:SAME", "two installed overlays have the class kv"),
     ],
 )
 def test_an_entry_point_that_brings_no_new_overlay_is_named(distribution: Path, point: str, reason: str) -> None:

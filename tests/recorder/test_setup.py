@@ -73,7 +73,7 @@ def test_repeating_the_setup_adds_only_new_settings(recorder: RecorderSetup) -> 
 def test_a_type_cannot_get_a_second_stream_by_setup_or_mapping(recorder: RecorderSetup) -> None:
     with pytest.raises(Refused, match="is mapped to record/app/web"):
         recorder.does("admin", lambda client: set_up(client, types={"http.request": LOGIN}))
-    with pytest.raises(EventRefused, match="a migration moves it"):
+    with pytest.raises(EventRefused, match="use a migration to move it"):
         recorder.does("admin", lambda client: map_type(client, "http.request", LOGIN))
     with pytest.raises(Refused, match="is not a stream of this recorder"):
         recorder.does("admin", lambda client: map_type(client, "new", "record/app/unknown"))
@@ -132,7 +132,7 @@ def test_a_second_administrator_is_rejected(recorder: RecorderSetup) -> None:
 def test_a_key_belongs_to_one_producer(recorder: RecorderSetup) -> None:
     with ClientDir.open(recorder.root / "shop") as folder:
         other = Enrolment("other", folder.card, ("other",), (WEB,), 60)
-    with pytest.raises(EventRefused, match="is of producer shop"):
+    with pytest.raises(EventRefused, match="belongs to producer shop"):
         recorder.does("admin", lambda client: enrolled(client, other))
 
 

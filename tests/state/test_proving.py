@@ -68,7 +68,7 @@ def test_of_a_counter_every_increment_is_shown(place: Path) -> None:
 
 
 def test_that_nothing_is_there_no_evidence_shows(place: Path) -> None:
-    with pytest.raises(Unavailable, match="only the whole log can show"):
+    with pytest.raises(Unavailable, match="only the whole log proves that"):
         evidence(place, b"never written")
 
 

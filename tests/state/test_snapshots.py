@@ -44,7 +44,7 @@ def test_a_snapshot_is_the_state_of_its_log_and_of_no_other_place(place: Path, a
 def test_of_an_empty_log_there_is_no_snapshot(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
-            with pytest.raises(Unavailable, match="nothing in the stream"):
+            with pytest.raises(Unavailable, match="has no entry up to this place"):
                 await make(view, reading)
 
     at_a_liar(place, work)
@@ -62,7 +62,7 @@ def _other_end(made: StateSnapshot) -> StateSnapshot:
 
 
 CHANGES: dict[str, tuple[Callable[[StateSnapshot], StateSnapshot], type[VeenError], str]] = {
-    "another state": (_other_state, Unverified, "comes to another state"),
+    "another state": (_other_state, Unverified, "produces another state"),
     "another place": (_other_end, Unverified, ""),
     "another stream": (lambda made: replace(made, stream_id=bytes(32)), Unverified, "not of its stream|another stream"),
     "other rules": (lambda made: replace(made, rules=made.rules + 1), Malformed, "version"),
@@ -96,7 +96,7 @@ def test_a_state_that_is_not_the_one_of_its_hash_does_not_decode(place: Path) ->
         for loose in (replace(made, state_hash=bytes(32)), replace(made, states=made.states[::-1])):
             with pytest.raises(Malformed):
                 StateSnapshot.decode(_encoded(loose))
-        with pytest.raises(Malformed, match=r"not of crdt\.lww"):
+        with pytest.raises(Malformed, match=r"not by crdt\.lww"):
             made.decode_states(LWW)
 
     def _encoded(loose: StateSnapshot) -> bytes:

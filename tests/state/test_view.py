@@ -92,7 +92,7 @@ def test_a_place_beyond_the_log_is_not_there_yet(place: Path) -> None:
         async with people.writer() as writer:
             await say(writer, Write(b"k", 0, b"v"))
         async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
-            with pytest.raises(Unavailable, match="ends with entry 1: there is no entry 2 yet"):
+            with pytest.raises(Unavailable, match="ends with entry 1; there is no entry 2 yet"):
                 async with view.reading(At(0, 2)):
                     pass
 
@@ -181,7 +181,7 @@ def test_a_cache_of_another_log_is_refused_until_it_is_forgotten(place: Path) ->
             hub.fork(label, 1)
             people.reader_dir.state.forget(hub.identity.hub_id, label)  # whoever starts over still has the cache
         async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
-            with pytest.raises(Unverified, match="does not have the root this cache was made under") as refused:
+            with pytest.raises(Unverified, match="than when this cache was built") as refused:
                 await view.sync()
             assert refused.value.what == "cache"
         assert drop_cache(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
@@ -196,7 +196,7 @@ def test_a_cache_of_another_log_is_refused_until_it_is_forgotten(place: Path) ->
 def test_a_cache_that_is_being_looked_into_is_not_forgotten(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader, StateView.of(reader, STREAM, KV):
-            with pytest.raises(ValueError, match="being looked into"):
+            with pytest.raises(ValueError, match="in use"):
                 drop_cache(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
 
     at_a_liar(place, work)

@@ -1,7 +1,7 @@
-"""Overlays: what the events of a stream mean, as pure folds that anyone can recompute. Spec §11.
+"""Overlays turn the events of a stream into state, as pure folds that anyone can recompute. Spec §11.
 
-`fold` folds in memory, `cache.Cache` keeps a fold in a directory, `summarise`, `merge` and `run` fold in pieces. Each
-overlay has a module of its own with its events and its views. How to write one: docs/overlays.md.
+`fold` works in memory, `kept_fold_lmdb.Cache` stores a fold in a directory, and `summarise`, `merge` and `run` fold a
+log in pieces. Each overlay has its own module with its events and views. docs/overlays.md explains how to write one.
 """
 
 from veen.overlays.builtin import registry

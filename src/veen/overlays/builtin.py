@@ -33,5 +33,5 @@ BUILTIN: tuple[AnyOverlay, ...] = (
 
 
 def registry() -> Registry:
-    """Ours and those that other distributions bring."""
+    """The built-in overlays and those of installed distributions."""
     return Registry((*BUILTIN, *installed_overlays()))

@@ -1,4 +1,4 @@
-"""What an overlay folds: one entry of a log, already verified, with its payload opened. Plain values, no I/O."""
+"""The input of a fold: one verified entry of a log with its opened payload. Plain values, no I/O."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Self
@@ -12,13 +12,13 @@ AT_BYTES = 16
 
 
 class At(NamedTuple):
-    """A place in a stream. The labels of a stream follow each other by epoch, so places compare as they are."""
+    """A place in a stream. Labels of a stream are ordered by epoch, so tuple comparison is stream order."""
 
     epoch: int
     stream_seq: int
 
     def key(self) -> bytes:
-        """16 bytes that sort as places do."""
+        """Encode as 16 bytes whose byte order is the order of places."""
         return u64be(self.epoch) + u64be(self.stream_seq)
 
     @classmethod
@@ -28,9 +28,9 @@ class At(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FoldEntry(Wire):
-    """One entry. `header` and `body` are None where the payload could not be opened.
+    """One entry. `header` and `body` are None if the payload could not be opened.
 
-    Where a body came with attachments, `header.schema` and `body` are those of what they were attached to.
+    If the message has attachments, `header.schema` and `body` are those of the wrapped payload.
     """
 
     label: bytes
@@ -57,11 +57,15 @@ class FoldEntry(Wire):
     )
 
     def flaw(self) -> str | None:
-        return "a header and a body come together" if (self.header is None) != (self.body is None) else None
+        return (
+            "header and body must both be present or both be absent"
+            if (self.header is None) != (self.body is None)
+            else None
+        )
 
     @classmethod
     def of(cls, message: Msg, receipt: Receipt, header: PayloadHdr | None, body: bytes | None, epoch: int = 0) -> Self:
-        """The entry of a message and its receipt, which the caller has verified."""
+        """Build the entry from a message and its receipt. The caller must have verified both."""
         return cls(
             receipt.label,
             epoch,
@@ -80,6 +84,6 @@ class FoldEntry(Wire):
 
     @property
     def origin(self) -> bytes:
-        """The message this one is, wherever it was written first: a mirrored copy names it as its `parent_id`."""
+        """The id of the original message. A mirrored copy names the original as its `parent_id`."""
         parent = self.header.parent_id if self.header else None
         return self.msg_id if parent is None else parent

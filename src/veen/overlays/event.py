@@ -1,6 +1,6 @@
-"""What an entry says, once its body is read by the layout of its schema; and what is wrong with those that say nothing.
+"""Typed events, and the faults of entries that are not applied.
 
-Reading is total: every body is a typed event or a `Fault`, and the same one for everybody. Spec §4.7.
+Decoding is total and deterministic: every body is either a typed event or an `EventFault`. Spec §4.7.
 """
 
 from dataclasses import dataclass
@@ -15,36 +15,36 @@ from veen.overlays.entry import At, FoldEntry
 
 
 class Event(Wire):
-    """A body of one schema: a frozen dataclass whose `LAYOUT` lists its text keys. Two forms may share a schema."""
+    """Base of event bodies: a frozen dataclass whose `LAYOUT` lists its text keys. Two forms may share a schema."""
 
     __slots__ = ()
     SCHEMA: ClassVar[bytes]
 
     def payload(self, parent_id: bytes | None = None) -> tuple[PayloadHdr, bytes]:
-        """The header and the body of a message that says this."""
+        """The header and body of a message that carries this event."""
         return PayloadHdr(self.SCHEMA, parent_id), self.encode()
 
 
 def draft(
     event: Event, *, client_id: bytes, hub_ts: int, after: At | None = None, parent_id: bytes | None = None
 ) -> FoldEntry:
-    """An entry that is not in the log yet, as it would be next: to ask what would become of it."""
+    """Build the entry that this event would become if it were logged after `after`. Used with `preview`."""
     epoch, stream_seq = after or (0, 0)
     return FoldEntry(ZERO_HASH, epoch, stream_seq + 1, hub_ts, client_id, None, ZERO_HASH, *event.payload(parent_id))
 
 
 class FaultKind(StrEnum):
-    """Why an entry changed nothing."""
+    """Why an entry was not applied."""
 
-    SEALED = "sealed"  # it could not be opened here
-    MALFORMED = "malformed"  # its body is not what its schema says
-    COPY = "copy"  # the same event came before
-    REFUSED = "refused"  # it is well formed, and the state does not allow it
+    SEALED = "sealed"  # this reader cannot open the payload
+    MALFORMED = "malformed"  # the body does not match its schema
+    COPY = "copy"  # the same event is already in the log
+    REFUSED = "refused"  # well formed, but the state does not allow it
 
 
 @dataclass(frozen=True, slots=True)
 class EventFault(Wire):
-    """An entry that changed nothing, where it is and why; `part` where only that part of the state refused it."""
+    """An entry that was not applied, its place and the reason. `part` is set if only that part did not apply it."""
 
     epoch: int
     stream_seq: int
@@ -62,7 +62,7 @@ class EventFault(Wire):
     )
 
     def flaw(self) -> str | None:
-        return None if self.kind in FaultKind.__members__.values() else f"there is no kind of fault {self.kind!r}"
+        return None if self.kind in FaultKind.__members__.values() else f"unknown fault kind {self.kind!r}"
 
     @classmethod
     def at(cls, at: At, kind: FaultKind, reason: str, part: bytes | None = None) -> "EventFault":

@@ -1,4 +1,4 @@
-"""The kinds of field that overlay bodies and states have beyond those of the wire objects."""
+"""Field types of overlay bodies and states, beyond those of the wire objects."""
 
 from collections.abc import Iterable
 from itertools import pairwise
@@ -11,7 +11,7 @@ from veen.core.hashing import U64_MAX
 
 
 def body(name: str, *kinds: FieldType) -> Map:
-    """The layout of an overlay's body: a map whose text keys are the names of its fields, in the order listed."""
+    """The layout of an event body: a map whose text keys are the field names, in the order given."""
     return Map(name, {kind.name: kind for kind in kinds})
 
 
@@ -28,12 +28,12 @@ class Int(FieldType):
 
     def write(self, field: int) -> bytes:
         if isinstance(field, bool) or not isinstance(field, int) or not -1 - U64_MAX <= field <= U64_MAX:
-            raise ValueError(f"{self.name} is {field!r}, not an integer of 64 bits")
+            raise ValueError(f"{self.name} is {field!r}, not an integer between -2^64 and 2^64-1")
         return cbor.encode(field)
 
 
 class Number(FieldType):
-    """An integer of any size, for sums: a CBOR integer while it fits, else its sign and magnitude."""
+    """An integer of any size, for sums. Encoded by `number_value`."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class Number(FieldType):
 
 
 def number_value(number: int) -> cbor.Value:
-    """An integer of any size as a CBOR value: beyond one head, `[negative, magnitude]`."""
+    """An integer of any size as a CBOR value: a CBOR integer if it fits, else `[negative, magnitude]`."""
     if -1 - U64_MAX <= number <= U64_MAX:
         return number
     magnitude = abs(number)
@@ -54,7 +54,7 @@ def number_value(number: int) -> cbor.Value:
 
 
 def number_of(found: cbor.Value, name: str = "number") -> int:
-    """The integer that `number_value` gave this for; refuses any other spelling."""
+    """The inverse of `number_value`. Raises `Malformed` for any other encoding."""
     if isinstance(found, int) and not isinstance(found, bool):
         return found
     match found:
@@ -67,12 +67,12 @@ def number_of(found: cbor.Value, name: str = "number") -> int:
 
 
 class ValueItem(FieldType):
-    """One CBOR value of any shape, kept as the bytes it came in, so that nothing of it is lost or respelled."""
+    """One CBOR value of any shape, stored as the received bytes so that it is never re-encoded."""
 
     __slots__ = ("_majors",)
 
     def __init__(self, name: str, *majors: int, optional: bool = False) -> None:
-        """With `majors`, only values of these major types: `heads.MAP` for what must be a map."""
+        """`majors` restricts the major type, for example `heads.MAP` for a value that must be a map."""
         super().__init__(name, optional=optional)
         self._majors = majors
 
@@ -96,11 +96,11 @@ class ValueItem(FieldType):
 
 
 def optional_map(name: str) -> ValueItem:
-    """A map that the overlay does not look into, such as `metadata`."""
+    """An optional map that the overlay does not interpret, such as `metadata`."""
     return ValueItem(name, heads.MAP, optional=True)
 
 
 def ascending(items: Iterable[bytes]) -> bool:
-    """Whether byte strings stand in order, none twice."""
+    """Whether the byte strings are strictly ascending."""
     listed = list(items)
     return all(a < b for a, b in pairwise(listed))

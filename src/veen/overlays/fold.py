@@ -1,7 +1,7 @@
-"""Folding entry by entry: the exact state after every place, and every entry that changed nothing.
+"""Fold a log entry by entry into the exact state after each place, and list the entries that were not applied.
 
-The log is already written, so a fold answers and never raises: what is sealed, malformed, a copy or refused is listed
-as a `Fault` and changes no state.
+The log is already written, so a fold never raises on an entry: a sealed, malformed, copied or refused entry becomes an
+`EventFault` and changes no state.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ M = TypeVar("M")
 
 
 def encode_states(overlay: Overlay[S, M], states: Mapping[bytes, S]) -> bytes:
-    """The canonical state."""
+    """The canonical encoding of a whole state."""
     pairs = [
         heads.write_head(heads.ARRAY, 2) + heads.write_bstr(part) + overlay.encode_state(states[part])
         for part in sorted(states)
@@ -28,7 +28,7 @@ def encode_states(overlay: Overlay[S, M], states: Mapping[bytes, S]) -> bytes:
 
 
 def state_hash(overlay: Overlay[S, M], states: Mapping[bytes, S]) -> bytes:
-    """What a snapshot of these states says."""
+    """The hash that a snapshot of these states contains."""
     return ht(f"veen/state-{overlay.CLASS}", encode_states(overlay, states))
 
 
@@ -37,7 +37,7 @@ S_co = TypeVar("S_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Applied(Generic[S]):
-    """A step that was taken, and what it changed."""
+    """A step that was applied, with the part's state before and after."""
 
     step: FoldStep
     before: S
@@ -48,17 +48,17 @@ Outcome: TypeAlias = Applied[S] | EventFault
 
 
 class FoldLookup(Protocol[S_co]):
-    """Where a fold looks up what it already knows."""
+    """Lookup of the state and keys that a fold has processed so far."""
 
     def state(self, part: bytes) -> S_co: ...
 
     def known(self, part: bytes, key: bytes) -> At | None:
-        """Where a key was met first in a part, None where it is new."""
+        """The place where a key first occurred in a part, or None."""
         ...
 
 
 class KeyRecorder(Protocol):
-    """Where a fold keeps a key that it met."""
+    """Stores the place of a key's first occurrence."""
 
     def __call__(self, part: bytes, key: bytes, at: At) -> None: ...
 
@@ -66,7 +66,10 @@ class KeyRecorder(Protocol):
 def fold_entry(
     overlay: Overlay[S, M], entry: FoldEntry, book: FoldLookup[S], note: KeyRecorder
 ) -> Iterator[Outcome[S]]:
-    """What an entry does to each part it touches. The caller takes over each `after` before it asks on."""
+    """Yield the outcome of an entry for each part it touches.
+
+    The caller must store each `after` before it requests the next outcome.
+    """
     found = overlay.read(entry)
     if isinstance(found, EventFault):
         yield found
@@ -76,7 +79,7 @@ def fold_entry(
         earlier = None
         for key in overlay.keys(step):
             first = book.known(step.part, key)
-            # Every key is met, also after one that shows a copy: which step is first must not depend on the others.
+            # Record every key, even after one shows a copy: a key's first place must not depend on other keys.
             if first is None:
                 note(step.part, key, at)
             elif first != at:
@@ -93,7 +96,7 @@ def fold_entry(
 
 
 def preview(overlay: Overlay[S, M], entry: FoldEntry, book: FoldLookup[S]) -> tuple[Outcome[S], ...]:
-    """What would become of an entry if it came next. Nothing is kept: ask this before sending."""
+    """The outcomes of an entry if it were next in the log, for checks before sending. Nothing is stored."""
     return tuple(fold_entry(overlay, entry, book, _forget))
 
 
@@ -102,15 +105,16 @@ def _forget(part: bytes, key: bytes, at: At) -> None:
 
 
 def copy_reason(at: At, earlier: At) -> str:
-    """Where the first of several copies is, as a fault says it."""
+    """The fault reason of a copy: names the entry that it repeats."""
     of_epoch = "" if earlier.epoch == at.epoch else f" of epoch {earlier.epoch}"
     return f"a copy of entry {earlier.stream_seq}{of_epoch}"
 
 
 class Fold(Generic[S, M]):
-    """A fold in memory. Entries come in order; all of a stream's, or those of the overlay's schemas only.
+    """A fold in memory.
 
-    With `base`, such as the timeline of a cache, it goes on from there, and `states` has only what changed since.
+    Entries are added in order: all entries of a stream, or only those with the overlay's schemas. With `base`, such as
+    the timeline of a cache, the fold continues from there and `states` holds only the parts changed since.
     """
 
     def __init__(self, overlay: Overlay[S, M], base: FoldLookup[S] | None = None) -> None:
@@ -122,7 +126,7 @@ class Fold(Generic[S, M]):
         self._firsts: dict[tuple[bytes, bytes], At] = {}
 
     def add(self, entry: FoldEntry) -> tuple[Outcome[S], ...]:
-        """Fold one entry; what became of it, part by part."""
+        """Fold one entry and return its outcome for each part."""
         if self.upto is not None and entry.at <= self.upto:
             raise ValueError(f"entry {entry.at} does not come after {self.upto}")
         self.upto = entry.at
@@ -140,7 +144,7 @@ class Fold(Generic[S, M]):
             self.add(entry)
 
     def state(self, part: bytes) -> S:
-        """The state of a part; the initial one where nothing has touched it."""
+        """The state of a part; `INITIAL` if no entry has touched it."""
         if part in self.states:
             return self.states[part]
         return self.overlay.INITIAL if self._base is None else self._base.state(part)
@@ -154,7 +158,7 @@ class Fold(Generic[S, M]):
 
 
 def fold(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> Fold[S, M]:
-    """Everything at once."""
+    """Fold all entries in memory."""
     folded = Fold(overlay)
     folded.extend(entries)
     return folded

@@ -1,4 +1,8 @@
-"""Blocks of neighbours: which whole ones cover a range, and what is kept of a part. Pure arithmetic and encodings."""
+"""Kept folds: a fold stored as rows, so that it can be extended and read at any place in O(log n) steps.
+
+For each part the rows hold its events, its state after every `STRIDE` events, and a tree of summaries over blocks of
+`FANOUT` neighbours. `Timeline` reads the rows and `extend` appends to them. No I/O here: `KeptRows` is the storage.
+"""
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,14 +23,14 @@ from veen.overlays.summary import Summary
 S = TypeVar("S")
 M = TypeVar("M")
 
-FANOUT = 16  # neighbours in a block
-STRIDE = 4  # events from one kept state to the next
+FANOUT = 16  # children of a summary block
+STRIDE = 4  # events between two stored states of a part
 
 
 def cover(first: int, end: int) -> Iterator[tuple[int, int]]:
-    """`(height, number)` of the fewest whole blocks that make up `first` up to, not including, `end`, in order.
+    """The fewest whole blocks, as `(height, number)` in order, that cover events `first` to `end` (exclusive).
 
-    A block of height h holds 16^h events; those of height 0 are single events.
+    A block of height h holds FANOUT^h events; a block of height 0 is a single event.
     """
     while first < end:
         height, size = 0, 1
@@ -37,18 +41,18 @@ def cover(first: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def part_key(part: bytes) -> bytes:
-    """A part in 32 bytes, whatever its name."""
+    """The key of a part: 32 bytes for a name of any length."""
     return ht("veen/overlay-part", part)
 
 
 def first_key(part: bytes, key: bytes) -> bytes:
-    """What a step is known by, in 32 bytes."""
+    """The row key for the first occurrence of a step's key, 32 bytes."""
     return ht("veen/overlay-key", u64be(len(part)) + part + key)
 
 
 @dataclass(frozen=True, slots=True)
 class Tip(Wire):
-    """How far the log of one label was taken in, and the tip of its tree there."""
+    """The last folded entry of one label, and the peaks of its tree at that size."""
 
     label: bytes
     upto_seq: int
@@ -59,7 +63,7 @@ class Tip(Wire):
     )
 
     def flaw(self) -> str | None:
-        return None if len(self.peaks) == self.upto_seq.bit_count() else "its peaks are not those of its size"
+        return None if len(self.peaks) == self.upto_seq.bit_count() else "the number of peaks does not match upto_seq"
 
     @classmethod
     def of(cls, label: bytes, tree: Mmr) -> "Tip":
@@ -74,7 +78,7 @@ class Tip(Wire):
 
 @dataclass(frozen=True, slots=True)
 class LogPrefix:
-    """The prefix of one label that something was worked out from: under another root it means nothing."""
+    """The prefix of one label's log that rows were computed from. They are valid only under this root."""
 
     label: bytes
     epoch: int
@@ -84,12 +88,12 @@ class LogPrefix:
 
 @dataclass(slots=True)
 class KeptHead(Generic[S, M]):
-    """What is known of a part at the end of its line, and the sums of the blocks that are not whole yet."""
+    """The latest state of a part, and the summaries of its incomplete blocks."""
 
     part: bytes
     count: int
     state: S
-    birth: bytes = b""  # the place where it was first touched, as a key
+    birth: bytes = b""  # key of the place that first touched the part
     open_sums: list[M] = field(default_factory=list)  # by height, from 1
 
     def encode(self, overlay: Overlay[S, M]) -> bytes:
@@ -106,14 +110,14 @@ class KeptHead(Generic[S, M]):
 
     @staticmethod
     def decode_state(overlay: Overlay[S, M], data: bytes) -> S:
-        """The state alone, which is all that most readers want."""
+        """Decode only the state, which is all that most readers need."""
         match cbor.decode(data, "part"):
             case (bytes() as part, int(), bytes() as state, bytes(), tuple()):
                 return overlay.decode_state(part, state)
         raise Malformed("part", "not a part's row")
 
-    def take(self, overlay: Overlay[S, M], lifted: M, after: S) -> Iterator[tuple[int, int, M]]:
-        """Put one event on the line; `(height, number, summary)` of each block that it made whole."""
+    def append(self, overlay: Overlay[S, M], lifted: M, after: S) -> Iterator[tuple[int, int, M]]:
+        """Append one event and yield `(height, number, summary)` of each block that it completes."""
         self.count += 1
         self.state = after
         rising, size = lifted, 1
@@ -130,7 +134,7 @@ class KeptHead(Generic[S, M]):
 
 
 class KeptRows(Protocol):
-    """An ordered map. A reader's view does not change while it is held."""
+    """An ordered map. A reader sees a stable snapshot."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -148,7 +152,7 @@ class KeptRows(Protocol):
 
 
 class MemoryRows:
-    """Rows that are gone when the process is: for small logs and for tests."""
+    """Rows in memory, for small logs and tests."""
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
@@ -188,17 +192,19 @@ RootAt = Callable[[LogPrefix], bytes | None]
 
 
 class Timeline(Generic[S, M]):
-    """What was kept of one overlay's fold of one stream. Raises `Malformed` where the rows are of another."""
+    """Reads the kept fold of one overlay over one stream. Raises `Malformed` if the rows belong to another overlay."""
 
     def __init__(self, overlay: Overlay[S, M], rows: KeptRows) -> None:
         self.overlay = overlay
         self._rows = rows
         kept = rows.get(META)
         if kept is not None and kept != fold_identity(overlay):
-            raise Malformed("cache", f"made for another overlay than {overlay.CLASS} version {overlay.VERSION}")
+            raise Malformed(
+                "cache", f"not built by overlay {overlay.CLASS} version {overlay.VERSION} with these settings"
+            )
 
     def prefixes(self) -> tuple[LogPrefix, ...]:
-        """The prefixes these rows were made from, one per label, by epoch."""
+        """The log prefixes that these rows were computed from, one per label, by epoch."""
         found = []
         for key, row in self._rows.scan(TIP):
             tip = Tip.decode(row)
@@ -207,45 +213,45 @@ class Timeline(Generic[S, M]):
 
     @property
     def rows(self) -> KeptRows:
-        """Where it looks things up: to lay further rows over them."""
+        """The storage below this timeline, for `LayeredRows`."""
         return self._rows
 
     def tree(self, epoch: int) -> Mmr:
-        """The tree of an epoch's label as far as it was taken in; an empty one where nothing was."""
+        """The tree of an epoch's label up to the last folded entry; empty if there is none."""
         row = self._rows.get(TIP + u64be(epoch))
         return Mmr() if row is None else Tip.decode(row).tree()
 
     def upto(self) -> At | None:
-        """The last place taken in."""
-        bounds = self.prefixes()
-        return At(bounds[-1].epoch, bounds[-1].upto_seq) if bounds else None
+        """The last folded place."""
+        prefixes = self.prefixes()
+        return At(prefixes[-1].epoch, prefixes[-1].upto_seq) if prefixes else None
 
     def check(self, root_at: RootAt) -> None:
-        """Refuse these rows unless the log still has, at every bound, the root they were made under.
+        """Raise `Unverified` unless the log still has the root of every prefix that these rows were computed from.
 
-        `root_at` gives the verified root of the log at that size, None where the log does not reach it.
+        `root_at` returns the verified root of the log at that size, or None if the log is shorter.
         """
-        for bound in self.prefixes():
-            if root_at(bound) != bound.mmr_root:
-                where = f"entry {bound.upto_seq} of label {bound.label.hex()}"
-                raise Unverified("cache", f"the log does not have the root this cache was made under, at {where}")
+        for prefix in self.prefixes():
+            if root_at(prefix) != prefix.mmr_root:
+                where = f"entry {prefix.upto_seq} of label {prefix.label.hex()}"
+                raise Unverified("cache", f"the log has another root at {where} than when this cache was built")
 
     def state(self, part: bytes, at: At | None = None) -> S:
-        """The state of a part after the entry at a place, by default the last one."""
+        """The state of a part after the entry at `at`, by default the last entry."""
         found = self._state(part_key(part), part, at)
         return self.overlay.INITIAL if found is None else found
 
     def known(self, part: bytes, key: bytes) -> At | None:
-        """Where a step was first known by a key."""
+        """The place where a key first occurred in a part, or None."""
         row = self._rows.get(FIRST + first_key(part, key))
         return None if row is None else At.of_key(row)
 
     def states(self, at: At | None = None) -> Mapping[bytes, S]:
-        """The whole state after a place. Each part is worked out when it is asked for."""
+        """The whole state after a place. Each part is computed on access."""
         return StatesAt(self, at)
 
     def fold(self, part: bytes, first: At, last: At) -> M:
-        """The summary of what a part took from `first` to `last`, both included."""
+        """The summary of a part's events from `first` to `last`, both included."""
         key = EVENT + part_key(part)
         forward = self._rows.scan(key, first.key())
         start, stop = next(forward, None), next(self._rows.back(key, last.key()), None)
@@ -264,12 +270,12 @@ class Timeline(Generic[S, M]):
         return summed
 
     def summary(self, first: At, last: At) -> Summary[M]:
-        """The summary of all parts from `first` to `last`, both included, and the faults there."""
+        """The summary of all parts from `first` to `last`, both included, with the faults."""
         touched = {part: self.fold(part, first, last) for part in self.parts(last) if self._touches(part, first, last)}
         return Summary(touched, tuple(self.faults(first, last)))
 
     def history(self, part: bytes, first: At | None = None, last: At | None = None) -> Iterator[FoldStep]:
-        """The steps a part took, in order."""
+        """The steps applied to a part, in order."""
         prefix = EVENT + part_key(part)
         for key, row in self._rows.scan(prefix, first.key() if first else b""):
             if last is not None and key[len(prefix) :] > last.key():
@@ -277,21 +283,21 @@ class Timeline(Generic[S, M]):
             yield self._step(part, row)
 
     def faults(self, first: At | None = None, last: At | None = None) -> Iterator[EventFault]:
-        """The entries that changed nothing, in order."""
+        """The entries that were not applied, in order."""
         for key, row in self._rows.scan(FAULT, first.key() if first else b""):
             if last is not None and key[1 : 1 + AT_BYTES] > last.key():
                 return
             yield EventFault.decode(row)
 
     def parts(self, at: At | None = None) -> Iterator[bytes]:
-        """The parts touched by then, in the order in which they were first touched."""
+        """The parts touched up to `at`, in the order of their first entry."""
         for key, row in self._rows.scan(BIRTH):
             if at is not None and key[1 : 1 + AT_BYTES] > at.key():
                 return
             yield row
 
     def live(self) -> Iterator[tuple[bytes, S]]:
-        """The parts that are live now, with their states, in the order in which they were first touched."""
+        """The parts that are live now, with their states, in the order of their first entry."""
         for _, part in self._rows.scan(LIVE):
             yield part, self.state(part)
 
@@ -326,7 +332,7 @@ class Timeline(Generic[S, M]):
     def _row(self, key: bytes) -> bytes:
         row = self._rows.get(key)
         if row is None:
-            raise Malformed("cache", "a row is missing")
+            raise Malformed("cache", "a row is missing; discard the cache to rebuild it from the log")
         return row
 
     def _step(self, part: bytes, row: bytes) -> FoldStep:
@@ -334,7 +340,7 @@ class Timeline(Generic[S, M]):
 
 
 class StatesAt(Mapping[bytes, S], Generic[S, M]):
-    """The state at a place as a mapping: what views look into, kept or in memory alike."""
+    """The state at a place as a mapping, so that views work on kept folds and on folds in memory."""
 
     def __init__(self, timeline: Timeline[S, M], at: At | None) -> None:
         self._timeline = timeline
@@ -354,7 +360,7 @@ class StatesAt(Mapping[bytes, S], Generic[S, M]):
 
 
 def fold_identity(overlay: Overlay[S, M]) -> bytes:
-    """Whose rows these are."""
+    """Identifies the format, overlay, rules version and settings that rows were computed with."""
     return cbor.encode([FORMAT, overlay.CLASS, overlay.VERSION, overlay.settings()])
 
 
@@ -371,29 +377,29 @@ def _number(row: bytes) -> int:
 
 
 def extend(overlay: Overlay[S, M], rows: KeptRows, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
-    """Take in entries that follow on what is there; returns the last place.
+    """Append entries to a kept fold and return the last place.
 
-    All entries of the stream, in order and without a gap. `mmr_root` is the one the hub signed for the last of them:
-    entries under any other root are refused with `Unverified`.
+    The entries must be all that follow the last folded place, in order and without a gap. `mmr_root` is the root that
+    the hub signed for the last of them; `Unverified` is raised if the entries have another root.
     """
-    return _Extension(overlay, rows).take(entries, mmr_root)
+    return _Extension(overlay, rows).append(entries, mmr_root)
 
 
 class _Extension(Generic[S, M]):
-    """One addition. Heads are written once, at its end, however often they change."""
+    """One call of `extend`. Each changed head is written once, at the end."""
 
     def __init__(self, overlay: Overlay[S, M], rows: KeptRows) -> None:
         self._timeline = Timeline(overlay, rows)
         self._overlay = overlay
         self._rows = rows
         self._heads: dict[bytes, KeptHead[S, M]] = {}
-        bounds = self._timeline.prefixes()
+        prefixes = self._timeline.prefixes()
         self._epoch, self._label, self._tree = -1, b"", Mmr()
-        if bounds:
-            self._epoch, self._label = bounds[-1].epoch, bounds[-1].label
+        if prefixes:
+            self._epoch, self._label = prefixes[-1].epoch, prefixes[-1].label
             self._tree = self._tip(self._epoch).tree()
 
-    def take(self, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
+    def append(self, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
         last = None
         for entry in entries:
             self._place(entry)
@@ -408,7 +414,7 @@ class _Extension(Generic[S, M]):
         if last is None:
             return None
         if self._tree.root() != mmr_root:
-            raise Unverified("cache", f"the entries up to {last.stream_seq} do not have the root that was signed")
+            raise Unverified("cache", f"the entries up to {last.stream_seq} do not have the root that the hub signed")
         self._finish()
         return last
 
@@ -422,15 +428,15 @@ class _Extension(Generic[S, M]):
         self._rows.put(FIRST + first_key(part, key), at.key())
 
     def _place(self, entry: FoldEntry) -> None:
-        """Whether an entry follows on the one before; a new epoch starts a new tree."""
+        """Check that an entry follows the previous one. A new epoch starts a new tree."""
         if entry.epoch > self._epoch and entry.stream_seq == 1:
             if self._tree.size:
                 self._rows.put(TIP + u64be(self._epoch), Tip.of(self._label, self._tree).encode())
             self._epoch, self._label, self._tree = entry.epoch, entry.label, Mmr()
         elif entry.epoch < self._epoch:
-            raise Unverified("cache", f"epoch {entry.epoch} was taken to be complete, and has another entry")
+            raise Unverified("cache", f"epoch {entry.epoch} has a new entry after epoch {self._epoch} began")
         elif (entry.label, entry.stream_seq) != (self._label, self._tree.size + 1):
-            raise ValueError(f"entry {entry.stream_seq} does not follow on entry {self._tree.size}")
+            raise ValueError(f"entry {entry.stream_seq} does not follow entry {self._tree.size}")
 
     def _apply(self, outcome: Applied[S], place: bytes) -> None:
         step = outcome.step
@@ -440,7 +446,7 @@ class _Extension(Generic[S, M]):
             head.birth = place
             self._rows.put(BIRTH + head.birth + hashed, step.part)
         self._rows.put(EVENT + hashed + place, event_row(head.count, step.entry.encode()))
-        for height, number, summed in head.take(self._overlay, self._overlay.lift(step), outcome.after):
+        for height, number, summed in head.append(self._overlay, self._overlay.lift(step), outcome.after):
             self._rows.put(node_key(hashed, height, number), self._overlay.encode_summary(summed))
         if was_live != self._overlay.live(head.state):
             key = LIVE + head.birth + hashed

@@ -1,7 +1,7 @@
-"""The reader's own cache: a timeline in an LMDB environment, in a directory of the reader's. The one module with I/O.
+"""A reader's cache: a kept fold in an LMDB environment. The only module of this package that does I/O.
 
-Anything here can be made again from the log, and nothing here is believed against it: `check` refuses a cache whose
-root the log no longer has, and whoever wants a new one says so with `discard`.
+A cache can always be rebuilt from the log and is never trusted over it: `check` rejects a cache if the log no longer
+has its roots. A rejected cache is not rebuilt automatically; call `discard` first.
 """
 
 import os
@@ -28,7 +28,7 @@ _PRIVATE = 0o700
 
 
 class LmdbRows:
-    """One transaction as ordered rows."""
+    """The rows of one LMDB transaction."""
 
     __slots__ = ("_txn",)
 
@@ -54,7 +54,7 @@ class LmdbRows:
 
     def back(self, prefix: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self._txn.cursor()
-        # `set_range` stops at the first key that is not less, which may be one beyond.
+        # `set_range` stops at the first key that is greater or equal, which may be beyond `end`.
         found = cursor.set_range(prefix + end)
         if not found:
             found = cursor.last()
@@ -66,16 +66,16 @@ class LmdbRows:
 
 
 class Cache(Generic[S, M]):
-    """The kept fold of one overlay over one stream."""
+    """The kept fold of one overlay over one stream, in a directory."""
 
     def __init__(self, folder: Path, overlay: Overlay[S, M]) -> None:
-        """Open or begin the cache in `folder`. Raises `Malformed` where it is of another overlay or cannot be read."""
+        """Open or create the cache in `folder`. Raises `Malformed` if it belongs to another overlay or is damaged."""
         self.overlay = overlay
         try:
             folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
             self._env = lmdb.open(str(folder), map_size=MAP_BYTES, readahead=False, max_spare_txns=4)
-            _lengthen(self._env, folder)
-            self._env.reader_check()  # readers that were killed keep their seats until someone looks
+            _allocate(self._env, folder)
+            self._env.reader_check()  # frees the reader slots of killed processes
         except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
             raise Malformed("cache", str(error)) from None
         except (lmdb.Error, OSError) as error:
@@ -98,7 +98,7 @@ class Cache(Generic[S, M]):
 
     @contextmanager
     def reading(self) -> Iterator[Timeline[S, M]]:
-        """The timeline as it is now, whatever is added meanwhile."""
+        """A snapshot of the timeline; later additions do not change it."""
         try:
             with self._env.begin() as txn:
                 yield Timeline(self.overlay, LmdbRows(txn))
@@ -106,12 +106,12 @@ class Cache(Generic[S, M]):
             raise Malformed("cache", str(error)) from None
 
     def check(self, root_at: RootAt) -> None:
-        """Refuse the cache unless the log still has the roots it was made under. See `Timeline.check`."""
+        """Raise unless the log still has the roots of this cache. See `Timeline.check`."""
         with self.reading() as timeline:
             timeline.check(root_at)
 
     def extend(self, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
-        """Take in what follows, all of it or none: see `extension.extend`. Returns the last place."""
+        """Append entries in one transaction and return the last place. See `kept_fold.extend`."""
         try:
             with self._env.begin(write=True) as txn:
                 return extend(self.overlay, LmdbRows(txn), entries, mmr_root)
@@ -122,24 +122,24 @@ class Cache(Generic[S, M]):
 
 
 def folder_of(base: Path, overlay: Overlay[S, M], stream_id: bytes) -> Path:
-    """Where in a reader's directory the fold of one stream is kept: one folder per overlay, setting and stream."""
+    """The folder of one cache below `base`: one per overlay, settings and stream."""
     settings = overlay.settings()
-    set_to = f"-{h(settings).hex()[:16]}" if settings else ""
-    return base / f"{overlay.CLASS}{set_to}-{stream_id.hex()}"
+    suffix = f"-{h(settings).hex()[:16]}" if settings else ""
+    return base / f"{overlay.CLASS}{suffix}-{stream_id.hex()}"
 
 
 def discard(folder: Path) -> None:
-    """Forget a cache, so that a new one can be made from the log."""
+    """Delete a cache, so that a new one can be built from the log."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _lengthen(env: lmdb.Environment, folder: Path) -> None:
-    """Make the file reach to its last page: a page that is not there would take the process down when it is touched.
+def _allocate(env: lmdb.Environment, folder: Path) -> None:
+    """Extend the file to its last page, because access to a mapped page beyond the end kills the process with SIGBUS.
 
-    A whole file may end before it. In one that was cut short, pages of zeros come to be where others were, and those
-    are found to be of the wrong type.
+    An intact file may end before its last page. In a truncated file the added zero pages have the wrong type, and LMDB
+    reports them as corruption.
     """
     needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     with (folder / "data.mdb").open("r+b") as file:
         if os.fstat(file.fileno()).st_size < needed:
-            os.posix_fallocate(file.fileno(), 0, needed)  # adds and never cuts, whoever else writes meanwhile
+            os.posix_fallocate(file.fileno(), 0, needed)  # only grows the file, so a concurrent writer is safe

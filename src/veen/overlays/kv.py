@@ -1,7 +1,7 @@
 """KV: a map of keys to values on last-writer-wins registers. Spec §11.4.
 
-A put is a CRDT0 register write, so any CRDT0 reader sees the same values; a deletion is an event of its own. Without
-clocks the order of the log decides: `put` and `delete` give the time that is there already.
+A put is a CRDT0 register write, so any CRDT0 reader sees the same values. A deletion is a separate event. `put` and
+`delete` reuse the register's current `ts`, so without clocks the order of the log decides.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ __all__ = ["Change", "Delete", "KV", "Kv", "States", "Write", "change", "delete"
 
 @dataclass(frozen=True, slots=True)
 class Delete(Event):
-    """`kv.delete.v1`: a write that leaves no value."""
+    """`kv.delete.v1`: removes the value of a key."""
 
     key: bytes
     ts: int
@@ -33,7 +33,7 @@ class Delete(Event):
 
 
 class Kv(Lww):
-    """Registers that can also be without a value."""
+    """Registers whose value can be deleted."""
 
     CLASS = "kv"
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Write, Delete)
@@ -59,7 +59,7 @@ States = Mapping[bytes, Register]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a watcher of keys is told: the value before and after; None stands for no value."""
+    """A change of one key, for watchers. None means no value."""
 
     key: bytes
     before: bytes | None
@@ -68,7 +68,7 @@ class Change:
 
 
 def get(states: States, key: bytes) -> bytes | None:
-    """The value of a key, None where it has none."""
+    """The value of a key, or None."""
     return states.get(key, NOTHING).value
 
 
@@ -78,16 +78,16 @@ def keys(states: States, prefix: bytes = b"") -> Iterator[bytes]:
 
 
 def put(states: States, key: bytes, value: bytes, ts: int | None = None) -> Write:
-    """The event that gives a key a value: under the time that is there, or a given one."""
+    """The event that sets a key. `ts` defaults to the register's current one."""
     return Write(key, states.get(key, NOTHING).ts if ts is None else ts, value)
 
 
 def delete(states: States, key: bytes, ts: int | None = None) -> Delete:
-    """The event that takes a key's value away."""
+    """The event that deletes a key's value."""
     return Delete(key, states.get(key, NOTHING).ts if ts is None else ts)
 
 
 def change(applied: Applied[Register]) -> Change | None:
-    """What a watcher sees of a step; None where another write had already won."""
+    """The change a step made, or None if another write had already won."""
     before, after = applied.before, applied.after
     return None if before == after else Change(applied.step.part, before.value, after.value, applied.step)

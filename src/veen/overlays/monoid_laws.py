@@ -1,10 +1,10 @@
-"""What must hold for every overlay and every log, wherever it is cut: a test for overlays, ours and others'.
+"""The laws that every overlay must satisfy for every log, cut at any place. Tests of overlays call `check_laws`.
 
-monoid       EMPTY is the identity; merging is associative; every grouping of pieces comes to the same summary
-pieces       a summary runs to the state that a walk comes to, and is stuck only where the walk refused something
-faults       without the entries that changed nothing, the log comes to the same state
-encodings    summaries and states come back from their encodings, and have one each
-kept         a timeline answers for every place as a fold of the log up to there does
+monoid       EMPTY is the identity, merge is associative, and every grouping of pieces gives the same summary
+pieces       running a summary gives the same state as folding entry by entry; it fails only if a step was refused
+faults       removing the entries that were not applied does not change the state
+encodings    summaries and states survive a round trip and have exactly one encoding
+kept         a timeline returns for every place what a fold of the log up to that place returns
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,11 +25,14 @@ Log = Sequence[FoldEntry]
 
 
 class LawBroken(AssertionError):
-    """A law that an overlay does not keep, and where."""
+    """An overlay violates a law; the message names the law and the place."""
 
 
 def check_laws(overlay: Overlay[S, M], entries: Log) -> None:
-    """All of them, for the log of one label from entry 1. Takes the cube of its length: two dozen entries are many."""
+    """Check all laws on the log of one label, from entry 1.
+
+    The cost is cubic in the length of the log, so use at most about two dozen entries.
+    """
     _monoid(overlay, entries)
     _pieces(overlay, entries)
     _faults(overlay, entries)
@@ -38,13 +41,13 @@ def check_laws(overlay: Overlay[S, M], entries: Log) -> None:
 
 
 def cuts(entries: Log) -> Iterator[tuple[Log, Log]]:
-    """The log in two pieces, at every place."""
+    """Every split of the log into two pieces."""
     for place in range(len(entries) + 1):
         yield entries[:place], entries[place:]
 
 
-def _hold(right: bool, law: str) -> None:
-    if not right:
+def _require(holds: bool, law: str) -> None:
+    if not holds:
         raise LawBroken(law)
 
 
@@ -56,15 +59,20 @@ def _monoid(overlay: Overlay[S, M], entries: Log) -> None:
 
     whole, nothing = summed(entries), summed(())
     for one in whole.parts.values():
-        _hold(overlay.merge(overlay.EMPTY, one) == one == overlay.merge(one, overlay.EMPTY), "EMPTY is the identity")
-    _hold(merge(overlay, nothing, whole) == whole == merge(overlay, whole, nothing), "no entries sum up to nothing")
+        _require(overlay.merge(overlay.EMPTY, one) == one == overlay.merge(one, overlay.EMPTY), "EMPTY is the identity")
+    _require(
+        merge(overlay, nothing, whole) == whole == merge(overlay, whole, nothing), "the summary of no entries is empty"
+    )
     for place, (head, tail) in enumerate(cuts(entries)):
         a, rest = summed(head), summed(tail)
-        _hold(merge(overlay, a, rest) == whole, f"the pieces before and after entry {place} merge to the whole")
+        _require(
+            merge(overlay, a, rest) == whole,
+            f"the summaries before and after entry {place} merge to the summary of the whole log",
+        )
         for middle, end in cuts(tail):
             b, c = summed(middle), summed(end)
             left, right = merge(overlay, merge(overlay, a, b), c), merge(overlay, a, merge(overlay, b, c))
-            _hold(left == right, f"merging is associative at {place} and {place + len(middle)}")
+            _require(left == right, f"merge is associative at {place} and {place + len(middle)}")
 
 
 def _pieces(overlay: Overlay[S, M], entries: Log) -> None:
@@ -72,37 +80,41 @@ def _pieces(overlay: Overlay[S, M], entries: Log) -> None:
     refused = {fault.part for fault in after.faults if fault.kind == FaultKind.REFUSED}
     for place, (head, tail) in enumerate(cuts(entries)):
         states, stuck = run(overlay, fold(overlay, head).states, summarise(overlay, tail, known))
-        _hold(set(stuck) <= refused, f"a summary from entry {place} on is stuck where nothing was refused")
+        _require(
+            set(stuck) <= refused, f"a summary after entry {place} fails to run only on parts where a step was refused"
+        )
         for part, state in states.items():
-            walked = after.state(part)
-            _hold(part in stuck or state == walked, f"a summary from entry {place} on runs to the state of a walk")
+            expected = after.state(part)
+            _require(part in stuck or state == expected, f"a summary after entry {place} runs to the state of a fold")
 
 
 def _faults(overlay: Overlay[S, M], entries: Log) -> None:
     whole = fold(overlay, entries)
-    running, useful = fold(overlay, ()), []
+    running, applied = fold(overlay, ()), []
     for entry in entries:
         if any(not isinstance(outcome, EventFault) for outcome in running.add(entry)):
-            useful.append(entry)
-    kept = fold(overlay, useful)
-    _hold(kept.states == whole.states, "entries that changed nothing can be left out")
-    _hold(state_hash(overlay, kept.states) == state_hash(overlay, whole.states), "equal states have one hash")
+            applied.append(entry)
+    kept = fold(overlay, applied)
+    _require(kept.states == whole.states, "entries that were not applied can be removed")
+    _require(state_hash(overlay, kept.states) == state_hash(overlay, whole.states), "equal states have the same hash")
 
 
 def _encodings(overlay: Overlay[S, M], entries: Log) -> None:
     summary, states = summarise(overlay, entries, first_places(overlay, entries)), fold(overlay, entries).states
     for part, summed in summary.parts.items():
         back = overlay.decode_summary(part, overlay.encode_summary(summed))
-        _hold(back == summed, "a summary comes back from its encoding")
-        _hold(overlay.encode_summary(back) == overlay.encode_summary(summed), "a summary has one encoding")
+        _require(back == summed, "a summary survives encoding and decoding")
+        _require(overlay.encode_summary(back) == overlay.encode_summary(summed), "a summary has one encoding")
     for part, state in states.items():
         again = overlay.decode_state(part, overlay.encode_state(state))
-        _hold(again == state, "a state comes back from its encoding")
-        _hold(overlay.encode_state(again) == overlay.encode_state(state), "a state has one encoding")
-        _hold(all(isinstance(name, str) for name in overlay.plain(part, state)), "a plain state has names")
+        _require(again == state, "a state survives encoding and decoding")
+        _require(overlay.encode_state(again) == overlay.encode_state(state), "a state has one encoding")
+        _require(all(isinstance(name, str) for name in overlay.plain(part, state)), "the keys of plain() are strings")
     if entries:
         sent = ship(overlay, summary, entries, _root(entries))
-        _hold(receive(overlay, ShippedSummary.decode(sent.encode())) == summary, "a summary arrives as it was sent")
+        _require(
+            receive(overlay, ShippedSummary.decode(sent.encode())) == summary, "a shipped summary is received unchanged"
+        )
 
 
 def _kept(overlay: Overlay[S, M], entries: Log) -> None:
@@ -110,24 +122,33 @@ def _kept(overlay: Overlay[S, M], entries: Log) -> None:
     extend(overlay, rows, entries[:half], _root(entries[:half]))
     extend(overlay, rows, entries[half:], _root(entries))
     timeline = Timeline(overlay, rows)
-    _hold(dict(timeline.states()) == whole.states, "what is kept is the state of a fold")
+    _require(dict(timeline.states()) == whole.states, "the kept states equal those of a fold")
     live = [(part, whole.states[part]) for part in timeline.parts() if overlay.live(whole.states[part])]
-    _hold(list(timeline.live()) == live, "the live parts are those whose state is")
+    _require(list(timeline.live()) == live, "the live parts are those with a live state")
     for place in range(len(entries) + 1):
         at, prefix = At(0, place), fold(overlay, entries[:place])
         rest = timeline.summary(At(0, place + 1), At(0, len(entries)))
-        _hold(
-            run(overlay, prefix.states, rest) == (whole.states, ()), f"all that follows entry {place} runs to the end"
+        _require(
+            run(overlay, prefix.states, rest) == (whole.states, ()),
+            f"the summary after entry {place} runs to the final state",
         )
-        _hold([*prefix.faults, *rest.faults] == whole.faults, f"the faults after entry {place} are the rest of them")
-        _hold(dict(timeline.states(at)) == prefix.states, f"what is kept of entry {place} is the state of a fold")
-        _hold(list(timeline.faults(last=at)) == prefix.faults, f"the faults up to entry {place} are those of a fold")
+        _require(
+            [*prefix.faults, *rest.faults] == whole.faults, f"the faults up to and after entry {place} are all faults"
+        )
+        _require(dict(timeline.states(at)) == prefix.states, f"the kept states at entry {place} equal those of a fold")
+        _require(
+            list(timeline.faults(last=at)) == prefix.faults,
+            f"the kept faults up to entry {place} equal those of a fold",
+        )
         for part, state in whole.states.items():
             later = timeline.fold(part, At(0, place + 1), At(0, len(entries)))
-            _hold(overlay.run(timeline.state(part, at), later) == state, f"what follows entry {place} runs to the end")
+            _require(
+                overlay.run(timeline.state(part, at), later) == state,
+                f"the part summary after entry {place} runs to the final state",
+            )
             lifted = [overlay.lift(step) for step in timeline.history(part, last=at)]
             summed = reduce(overlay.merge, lifted, overlay.EMPTY)
-            _hold(timeline.fold(part, At(0, 1), at) == summed, f"the tree sums up entry 1 to {place}")
+            _require(timeline.fold(part, At(0, 1), at) == summed, f"the summary tree covers entries 1 to {place}")
 
 
 def _root(entries: Log) -> bytes:

@@ -1,18 +1,18 @@
-"""An overlay: what a stream's events mean, as a pure fold. Spec §11.
+"""The base classes of overlays: pure folds that turn a stream's events into state. Spec §11.
 
-The state of an overlay is in **parts**, each under its own key: a register, a wallet, a request. An event names the
-parts it touches, and each part takes or refuses it by itself. So one part can be read, kept, or worked out on another
-machine without the rest.
+The state consists of **parts**, each under its own key: a register, a wallet, a request. An event names the parts it
+touches, and each part applies or refuses it independently. So one part can be read, stored or computed on another
+machine without the others.
 
-    read      entry -> the steps it takes, or a fault                     total, the same for everybody
-    keys      step -> what it is known by; a second one is a copy          mirrored events count once
-    refusal   state, step -> why it changes nothing, or None               the same before sending and when folding
-    apply     state, step -> the next state                                only for what is not refused
-    lift      step -> summary;  merge  summary, summary -> summary          associative, `EMPTY` changes nothing
-    run       state, summary -> the state after it, or None                None: walk its steps one by one instead
+    read      entry -> steps, or a fault                       total and deterministic
+    keys      step -> identifiers; a repeated one is a copy     mirrored events count once
+    refusal   state, step -> reason, or None                   the same check before sending and when folding
+    apply     state, step -> next state                        only for steps that are not refused
+    lift      step -> summary;  merge  summary, summary -> summary     associative, `EMPTY` is the identity
+    run       state, summary -> state, or None                 None: apply the steps one by one instead
 
-Write one by subclassing `MergeOverlay` (the state is its own summary) or `WalkOverlay` (the summary is the list of
-steps); subclass `Overlay` itself where a summary is a function of the state it meets.
+Subclass `MergeOverlay` if the state is its own summary, `WalkOverlay` if the summary is the list of steps, and
+`Overlay` itself if a summary is a function of the state.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ SEALED_REASON = "the payload could not be opened"
 
 @dataclass(frozen=True, slots=True)
 class FoldStep:
-    """One event as one part of the state meets it."""
+    """One event, as it applies to one part."""
 
     part: bytes
     entry: FoldEntry
@@ -46,28 +46,28 @@ class FoldStep:
 
 
 class Overlay(ABC, Generic[S, M]):
-    """States are of type S, summaries of type M. Both are plain values that nobody changes in place."""
+    """States have type S, summaries type M. Both are immutable values."""
 
     CLASS: ClassVar[str]
-    VERSION: ClassVar[int] = 1  # of the rules below: a cache made under another is refused
+    VERSION: ClassVar[int] = 1  # of the fold rules: a cache built with another version is rejected
     EVENTS: ClassVar[tuple[type[Event], ...]]
     INITIAL: S
     EMPTY: M
 
     def settings(self) -> bytes:
-        """What this instance was told beyond its class, in one spelling: a cache is for one setting."""
+        """The canonical encoding of this instance's parameters. A cache belongs to one setting."""
         return b""
 
     @cached_property
     def schemas(self) -> Mapping[bytes, tuple[type[Event], ...]]:
-        """The forms of each schema this overlay reads."""
+        """The event classes of each schema that this overlay reads."""
         forms: dict[bytes, list[type[Event]]] = defaultdict(list)
         for event in self.EVENTS:
             forms[event.SCHEMA].append(event)
         return {schema: tuple(listed) for schema, listed in forms.items()}
 
     def read(self, entry: FoldEntry) -> tuple[FoldStep, ...] | EventFault:
-        """The steps an entry takes; none where it is of another overlay."""
+        """The steps of an entry; empty if its schema belongs to another overlay."""
         if entry.header is None or entry.body is None:
             return EventFault.at(entry.at, FaultKind.SEALED, SEALED_REASON)
         forms = self.schemas.get(entry.header.schema)
@@ -84,27 +84,27 @@ class Overlay(ABC, Generic[S, M]):
         return tuple(FoldStep(part, entry, event) for part in dict.fromkeys(self.parts(entry, event)))
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
-        """Why an event that decodes is none in this entry, whatever the state: a reply that names no request."""
+        """Why a decoded event is invalid in this entry regardless of state, such as a reply without a request."""
         return None
 
     @abstractmethod
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        """The parts of the state that an event is for."""
+        """The parts that an event touches."""
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """What a step is known by, within its part. A step counts only if it is the first with each of its keys."""
+        """The identifiers of a step within its part. A step is applied only if each of them is new."""
         return (step.entry.origin,)
 
     def refusal(self, state: S, step: FoldStep) -> str | None:
-        """Why a step changes nothing, or None where it applies."""
+        """Why a step does not apply, or None if it does."""
         return None
 
     @abstractmethod
     def apply(self, state: S, step: FoldStep) -> S:
-        """The state after a step that is not refused."""
+        """The state after a step that `refusal` allows."""
 
     def live(self, state: S) -> bool:
-        """Whether a part is still to be looked at: a cache lists the live ones without passing by the rest."""
+        """Whether a part still needs attention. A cache lists live parts without scanning the others."""
         return True
 
     @abstractmethod
@@ -113,33 +113,33 @@ class Overlay(ABC, Generic[S, M]):
 
     @abstractmethod
     def merge(self, a: M, b: M) -> M:
-        """The summary of what `a` sums up followed by what `b` does. Associative."""
+        """The summary of the steps of `a` followed by those of `b`. Associative."""
 
     @abstractmethod
     def run(self, state: S, summary: M) -> S | None:
-        """The state after all that was summed up; None where some of it is refused from this state on."""
+        """The state after the summarised steps, or None if one of them would be refused from this state."""
 
     @abstractmethod
     def encode_state(self, state: S) -> bytes:
-        """The one encoding of a state."""
+        """The canonical encoding of a state."""
 
     @abstractmethod
     def decode_state(self, part: bytes, data: bytes) -> S: ...
 
     @abstractmethod
     def encode_summary(self, summary: M) -> bytes:
-        """The one encoding of a summary, so that it can be kept and sent."""
+        """The canonical encoding of a summary, for storage and transfer."""
 
     @abstractmethod
     def decode_summary(self, part: bytes, data: bytes) -> M: ...
 
     @abstractmethod
     def plain(self, part: bytes, state: S) -> Mapping[str, cbor.Value]:
-        """The state for people and for JSON: names and plain values."""
+        """The state as names and plain values, for display and JSON."""
 
 
 class MergeOverlay(Overlay[S, S]):
-    """The state is its own summary: two runs of events join by what each came to. Set EMPTY; it is INITIAL too."""
+    """An overlay whose state is its own summary. Set EMPTY; INITIAL is the same value."""
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -163,7 +163,7 @@ Walk = tuple[FoldStep, ...]
 
 
 class WalkOverlay(Overlay[S, Walk]):
-    """The summary is the steps themselves: for parts that meet few events each, such as one request or one task."""
+    """An overlay whose summary is the list of steps, for parts with few events each, such as a request or a task."""
 
     EMPTY: Walk = ()
 
@@ -190,18 +190,18 @@ class WalkOverlay(Overlay[S, Walk]):
 
 
 def step_of(overlay: Overlay[S, M], part: bytes, data: cbor.Value) -> FoldStep:
-    """The step that an encoded entry takes in one part."""
+    """The step of an encoded entry for one part."""
     if not isinstance(data, bytes):
         raise Malformed("step", "not an encoded entry")
     steps = overlay.read(FoldEntry.decode(data))
     for step in steps if isinstance(steps, tuple) else ():
         if step.part == part:
             return step
-    raise Malformed("step", "the entry takes no step in this part")
+    raise Malformed("step", "the entry has no step for this part")
 
 
 def _decode(forms: tuple[type[Event], ...], body: bytes) -> Event:
-    """The body as the first form that it fits. Raises `Malformed` with what every form says against it."""
+    """Decode the body as the first form that fits. Raises `Malformed` with the reason of every form."""
     faults = []
     for form in forms:
         try:

@@ -1,12 +1,12 @@
 """Queue: tasks that are done at least once, by one of several consumers. Spec §11.4.
 
-A put is a task; its id is its message's. A consumer claims it for some seconds: the first claim in the log wins, and
-every consumer sees which. It does the work and acknowledges, or gives the task back. A claim that runs out, by
-`hub_ts`, frees the task for the next claim. After `max_tries` claims without success a task is a dead letter, until it
-is retried.
+A put creates a task; the task id is the id of its message. A consumer claims the task for some seconds: the first claim
+in the log wins, and every consumer sees which one. The consumer does the work and acknowledges it, or returns the task.
+A claim that expires by `hub_ts` frees the task for the next claim. After `max_tries` claims without an ack the task is
+a dead letter until it is retried.
 
     absent --put--> ready --claim--> claimed --ack--> done
-                      ^                 |  nack, or the time is up
+                      ^                 |  nack, or the claim expires
                       +-----------------+---- after max_tries: dead --retry--> ready
 """
 
@@ -27,7 +27,7 @@ from veen.overlays.overlay import FoldStep, WalkOverlay
 
 @dataclass(frozen=True, slots=True)
 class Put(Event):
-    """`queue.put.v1`: a task. Without `max_tries` it is never a dead letter."""
+    """`queue.put.v1`: a new task. Without `max_tries` it never becomes a dead letter."""
 
     item: bytes
     max_tries: int | None = None
@@ -38,7 +38,7 @@ class Put(Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskClaim(Event):
-    """`queue.claim.v1`: leave to work on a task for so many seconds. The claim's id is its message's."""
+    """`queue.claim.v1`: reserves a task for `lease_sec` seconds. The claim id is the id of its message."""
 
     task: bytes
     lease_sec: int
@@ -60,7 +60,7 @@ class Ack(Event):
 
 @dataclass(frozen=True, slots=True)
 class Nack(Event):
-    """`queue.nack.v1`: the task is given back."""
+    """`queue.nack.v1`: the consumer returns the task."""
 
     task: bytes
     claim: bytes
@@ -72,7 +72,7 @@ class Nack(Event):
 
 @dataclass(frozen=True, slots=True)
 class TaskRetry(Event):
-    """`queue.retry.v1`: a dead letter is a task again."""
+    """`queue.retry.v1`: makes a dead letter ready again."""
 
     task: bytes
 
@@ -81,7 +81,7 @@ class TaskRetry(Event):
 
 
 class TaskStatus(StrEnum):
-    """Where a task is, at one time."""
+    """The status of a task at one time."""
 
     READY = "ready"
     CLAIMED = "claimed"
@@ -92,16 +92,16 @@ class TaskStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task(Wire):
-    """What is known of a task; without `item` where nobody has put it."""
+    """The state of a task; `item` is None until its put."""
 
     tries: int = 0
-    until: int = 0  # until when `claim` holds
+    until: int = 0  # when `claim` expires
     done: bool = False
     item: bytes | None = None
     max_tries: int | None = None
     expires_at: int | None = None  # from the put's header
     claim: bytes | None = None
-    reason: str | None = None  # why it was given back the last time
+    reason: str | None = None  # of the last nack
 
     LAYOUT: ClassVar = body(
         "task",
@@ -116,7 +116,7 @@ class Task(Wire):
     )
 
     def status(self, now: int) -> TaskStatus:
-        """At a time, in seconds as `hub_ts` counts them."""
+        """The status at `now`, in seconds of hub time."""
         if self.done:
             return TaskStatus.DONE
         if self.claim is not None and now < self.until:
@@ -145,18 +145,18 @@ class Queue(WalkOverlay[Task]):
     def refusal(self, state: Task, step: FoldStep) -> str | None:
         event, status = step.event, state.status(step.entry.hub_ts)
         if isinstance(event, Put):
-            return None if state.item is None else "the task is already there"
+            return None if state.item is None else "the task already exists"
         if state.item is None:
-            return "there is no such task"
+            return "no such task"
         if status is TaskStatus.DONE:
             return "the task is done"
         match event:
             case TaskClaim():
                 return None if status is TaskStatus.READY else f"the task is {status}"
             case Ack() | Nack():
-                return None if event.claim == state.claim else "the task is not under this claim"
+                return None if event.claim == state.claim else "the task is not held by this claim"
             case _:
-                return None if status is TaskStatus.DEAD else "the task is no dead letter"
+                return None if status is TaskStatus.DEAD else "the task is not a dead letter"
 
     def apply(self, state: Task, step: FoldStep) -> Task:
         event, entry = step.event, step.entry
@@ -193,20 +193,19 @@ QUEUE = Queue()
 
 
 def with_status(tasks: Iterable[tuple[bytes, Task]], status: TaskStatus, now: int) -> Iterator[tuple[bytes, Task]]:
-    """The tasks that are so at a time, in the order they come: of a fold or a cache, that of their puts."""
+    """The tasks with a status at `now`, in the given order. Folds and caches list tasks in put order."""
     return ((task_id, task) for task_id, task in tasks if task.status(now) is status)
 
 
 def ready(tasks: Iterable[tuple[bytes, Task]], now: int) -> Iterator[tuple[bytes, Task]]:
-    """The tasks that can be claimed now: from `fold.states.items()` or `timeline.live()`."""
+    """The tasks that can be claimed now. Pass `fold.states.items()` or `timeline.live()`."""
     return with_status(tasks, TaskStatus.READY, now)
 
 
 def dead(tasks: Iterable[tuple[bytes, Task]], now: int) -> Iterator[tuple[bytes, Task]]:
-    """The dead letters."""
     return with_status(tasks, TaskStatus.DEAD, now)
 
 
 def holds(task: Task, claim_id: bytes, now: int) -> bool:
-    """Whether a claim, by the id of its message, has won the task and still runs."""
+    """Whether a claim won the task and has not expired."""
     return task.claim == claim_id and task.status(now) is TaskStatus.CLAIMED

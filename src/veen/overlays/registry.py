@@ -1,4 +1,4 @@
-"""Which overlays there are: ours, and those that other distributions bring under the entry point group `veen.overlays`.
+"""The registry of overlays: built-in ones, and those of distributions with the entry point group `veen.overlays`.
 
 An entry point names an `Overlay` object:
 
@@ -20,14 +20,16 @@ AnyOverlay: TypeAlias = Overlay[Any, Any]
 
 
 class Registry:
-    """Overlays by class and by schema. Several may read one schema: a log can mean more than one thing."""
+    """Overlays by class and by schema. Several overlays may read one schema."""
 
     def __init__(self, overlays: Iterable[AnyOverlay]) -> None:
         self._by_class: dict[str, AnyOverlay] = {}
         by_schema: dict[bytes, list[AnyOverlay]] = defaultdict(list)
         for overlay in overlays:
             if overlay.CLASS in self._by_class:
-                raise Unavailable(f"two overlays are of class {overlay.CLASS}: remove one of their distributions")
+                raise Unavailable(
+                    f"two installed overlays have the class {overlay.CLASS}: uninstall one of their distributions"
+                )
             self._by_class[overlay.CLASS] = overlay
             for schema in overlay.schemas:
                 by_schema[schema].append(overlay)
@@ -44,12 +46,12 @@ class Registry:
 
 
 def installed_overlays() -> Iterator[AnyOverlay]:
-    """The overlays of other distributions, by the name of their entry points."""
+    """The overlays of other distributions, ordered by entry point name."""
     for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
         try:
             overlay = point.load()
         except Exception as error:
             raise Unavailable(f"the overlay {point.name} ({point.value}) cannot be loaded: {error}") from error
         if not isinstance(overlay, Overlay):
-            raise Unavailable(f"the entry point {point.name} ({point.value}) is no overlay")
+            raise Unavailable(f"the entry point {point.name} ({point.value}) is not an Overlay object")
         yield overlay

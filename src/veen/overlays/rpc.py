@@ -1,8 +1,8 @@
 """RPC0: requests, replies, idempotency keys and timeouts. 001, spec-1 §24.
 
-A call is a request and its reply, under the id of the request's message, which the reply names as its `parent_id`. The
-first reply is the answer. Requests of one client with the same method and `idem` are one request: the first is carried
-out, and its answer is the answer to all.
+A call is a request and its reply. The call id is the id of the request's message, and the reply names it as its
+`parent_id`. The first reply is the answer. Requests of one client with the same method and `idem` are one request: only
+the first is executed, and its answer answers all of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ UNKNOWN_METHOD = "RPC.UNKNOWN_METHOD"
 
 @dataclass(frozen=True, slots=True)
 class CallRequest(Event):
-    """`rpc.v1`. `args` is one CBOR value; `reply_to` is the stream for the reply, by default that of the request."""
+    """`rpc.v1`. `args` is one CBOR value; `reply_to` is the stream for the reply, by default the request's stream."""
 
     method: str
     args: bytes
@@ -68,18 +68,18 @@ class Reply(Event):
 
     def flaw(self) -> str | None:
         if self.ok and (self.result is None or self.error is not None):
-            return "a success has a result and no error"
-        return "a failure has an error" if not self.ok and self.error is None else None
+            return "a successful reply needs a result and no error"
+        return "a failed reply needs an error" if not self.ok and self.error is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class PendingCall(Wire):
-    """A request in its place; `deadline_ms` where it has a timeout or its header an end."""
+    """A logged request. `deadline_ms` is set if the request has a timeout or its header an expiry."""
 
     epoch: int
     stream_seq: int
     client_id: bytes
-    mirrored: bool  # then `client_id` is the bridge's
+    mirrored: bool  # if true, `client_id` is the bridge's key
     request: CallRequest
     deadline_ms: int | None = None
 
@@ -96,7 +96,7 @@ class PendingCall(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Answered(Wire):
-    """A reply in its place."""
+    """A logged reply."""
 
     epoch: int
     stream_seq: int
@@ -111,7 +111,7 @@ class Answered(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Call(Wire):
-    """A call; or, for an idempotency key, the id of the call that was the first with it."""
+    """The state of a call; or, in the part of an idempotency key, the id of the first call with that key."""
 
     asked: PendingCall | None = None
     answered: Answered | None = None
@@ -125,7 +125,7 @@ class Call(Wire):
     )
 
     def timed_out(self, now_ms: int) -> bool:
-        """Whether nobody need answer any more."""
+        """Whether the deadline has passed without an answer."""
         deadline = self.asked.deadline_ms if self.asked else None
         return self.answered is None and deadline is not None and now_ms > deadline
 
@@ -135,7 +135,7 @@ States: TypeAlias = Mapping[bytes, Call]
 
 
 class Rpc(MergeOverlay[Call]):
-    """A part per call, and one per idempotency key. In each the first request and the first reply count."""
+    """One part per call and one per idempotency key. In each, the first request and the first reply count."""
 
     CLASS = "rpc"
     EVENTS = (CallRequest, Reply)
@@ -143,17 +143,17 @@ class Rpc(MergeOverlay[Call]):
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         named = entry.header is not None and entry.header.parent_id is not None
-        return None if named or isinstance(event, CallRequest) else "rpc.res.v1: it names no request as its parent_id"
+        return None if named or isinstance(event, CallRequest) else "rpc.res.v1: parent_id must name the request"
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         call, own = _CALL + entry.origin, entry.origin == entry.msg_id
-        # A mirrored request was signed by the bridge: whose key its `idem` is, nobody can tell.
+        # A mirrored request is signed by the bridge, so the client that its `idem` belongs to is unknown.
         if isinstance(event, CallRequest) and event.idem is not None and own:
             return call, idem_part(event.method, entry.client_id, event.idem)
         return (call,)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """A request is known by its origin. A reply's `parent_id` is its request's, and says nothing of copies."""
+        """A request's key is its origin. A reply has none: its `parent_id` names the request, not an original."""
         return (step.entry.origin,) if isinstance(step.event, CallRequest) else ()
 
     def refusal(self, state: Call, step: FoldStep) -> str | None:
@@ -200,17 +200,15 @@ RPC = Rpc()
 
 
 def call_part(call_id: bytes) -> bytes:
-    """The part of a call, by the id of its request's message."""
     return _CALL + call_id
 
 
 def idem_part(method: str, client_id: bytes, idem: int) -> bytes:
-    """The part of an idempotency key."""
     return _IDEM + client_id + u64be(idem) + method.encode()
 
 
 def first_of(states: States, call_id: bytes) -> bytes:
-    """The call that is carried out for this one: itself, or the first with the same idempotency key."""
+    """The call that is executed for this one: itself, or the first with the same idempotency key."""
     asked = states.get(_CALL + call_id, NO_CALL).asked
     if asked is None or asked.request.idem is None or asked.mirrored:
         return call_id
@@ -219,14 +217,14 @@ def first_of(states: States, call_id: bytes) -> bytes:
 
 
 def answer(states: States, call_id: bytes) -> Answered | None:
-    """The answer to a call, None where there is none yet."""
+    """The answer to a call, or None."""
     own = states.get(_CALL + call_id, NO_CALL).answered
     return own or states.get(_CALL + first_of(states, call_id), NO_CALL).answered
 
 
 @dataclass(frozen=True, slots=True)
 class PendingReply:
-    """A call that a server owes a reply: `known` where a call with the same idempotency key has its answer already."""
+    """A call without a reply. `known` is the answer of an earlier call with the same idempotency key."""
 
     call_id: bytes
     asked: PendingCall
@@ -234,10 +232,11 @@ class PendingReply:
 
 
 def pending_replies(states: States, calls: Iterable[bytes], now_ms: int) -> Iterator[PendingReply]:
-    """What a server has to do for these parts, in their order: `timeline.live()` or the states of a fold name them.
+    """The replies that a server still has to send for these parts, in their order.
 
-    A call whose idempotency key belongs to another unanswered call waits for that one, and makes it owed again where
-    its time is over: its caller still asks.
+    Pass the parts of `timeline.live()` or of a fold's states. A call whose idempotency key belongs to another
+    unanswered call waits for that one. If that one has timed out, it becomes pending again, because a caller still
+    waits.
     """
     again = set[bytes]()
     for part in calls:
@@ -256,7 +255,7 @@ def pending_replies(states: States, calls: Iterable[bytes], now_ms: int) -> Iter
 
 
 class RpcFailure(Exception):
-    """What a method raises to answer with an error."""
+    """Raised by a method to answer with an error."""
 
     def __init__(self, code: str, detail: str | None = None) -> None:
         super().__init__(code if detail is None else f"{code}: {detail}")
@@ -266,16 +265,16 @@ class RpcFailure(Exception):
 Method: TypeAlias = Callable[[cbor.Value], cbor.Value]
 
 
-def respond(owing: PendingReply, methods: Mapping[str, Method]) -> tuple[PayloadHdr, bytes]:
-    """The message that answers a call: the known answer again, or what its method comes to."""
-    return (owing.known or _carry_out(owing.asked.request, methods)).payload(owing.call_id)
+def respond(pending: PendingReply, methods: Mapping[str, Method]) -> tuple[PayloadHdr, bytes]:
+    """The reply message: the known answer, or the result of the method."""
+    return (pending.known or _execute(pending.asked.request, methods)).payload(pending.call_id)
 
 
 def success(result: cbor.Value) -> Reply:
     return Reply(True, cbor.encode(result))
 
 
-def _carry_out(request: CallRequest, methods: Mapping[str, Method]) -> Reply:
+def _execute(request: CallRequest, methods: Mapping[str, Method]) -> Reply:
     method = methods.get(request.method)
     if method is None:
         return Reply(False, error=RpcError(UNKNOWN_METHOD, request.method))

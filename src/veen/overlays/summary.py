@@ -1,12 +1,12 @@
-"""Folding in pieces: every piece of a log becomes a summary, wherever it is, and summaries merge in order.
+"""Fold a log in pieces: each piece becomes a summary on any machine, and summaries merge in order.
 
-    1. firsts      where each key is met first, in each piece; `merge_firsts` joins them
-    2. summarise   the steps of a piece that are no copies, lifted and merged
-    3. merge       neighbouring summaries
-    4. run         the whole from the initial state
+    1. first_places   the first place of each key in each piece; `merge_first_places` joins them
+    2. summarise      lift and merge the steps of a piece that are not copies
+    3. merge          merge neighbouring summaries
+    4. run            run the whole summary from the initial state
 
-Steps 1 and 2 take the pieces in parallel. A part whose summary does not run, because some step is refused on the way,
-is walked: `Fold` over the entries that touch it.
+Steps 1 and 2 can process the pieces in parallel. If a part's summary does not run because a step would be refused, fold
+the entries of that part with `Fold`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,19 +26,19 @@ from veen.overlays.overlay import FoldStep, Overlay
 S = TypeVar("S")
 M = TypeVar("M")
 
-FirstPlaces: TypeAlias = Mapping[tuple[bytes, bytes], At]  # (part, key) -> where it is met first
+FirstPlaces: TypeAlias = Mapping[tuple[bytes, bytes], At]  # (part, key) -> first place
 
 
 @dataclass(frozen=True, slots=True)
 class Summary(Generic[M]):
-    """What a run of entries comes to, part by part, and the entries in it that no state could have taken."""
+    """The summary of a run of entries, part by part, and the faults that do not depend on state."""
 
     parts: Mapping[bytes, M]
     faults: tuple[EventFault, ...] = ()
 
 
 def first_places(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> dict[tuple[bytes, bytes], At]:
-    """Where each key is met first in a piece of the log."""
+    """The first place of each key in a piece of the log."""
     found: dict[tuple[bytes, bytes], At] = {}
     for entry in entries:
         for step in _steps(overlay, entry):
@@ -49,12 +49,12 @@ def first_places(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> dict[t
 
 
 def merge_first_places(a: FirstPlaces, b: FirstPlaces) -> dict[tuple[bytes, bytes], At]:
-    """The first of both, whichever piece came first."""
+    """The earlier place of each key. The order of the arguments does not matter."""
     return {key: min(a.get(key) or b[key], b.get(key) or a[key]) for key in a.keys() | b.keys()}
 
 
 def summarise(overlay: Overlay[S, M], entries: Iterable[FoldEntry], known: FirstPlaces) -> Summary[M]:
-    """The summary of a piece of the log; `known` holds the firsts of this piece and all before it."""
+    """The summary of a piece of the log. `known` has the first places of this piece and all earlier ones."""
     parts: dict[bytes, M] = {}
     faults: list[EventFault] = []
     for entry in entries:
@@ -82,7 +82,10 @@ def merge(overlay: Overlay[S, M], a: Summary[M], b: Summary[M]) -> Summary[M]:
 def run(
     overlay: Overlay[S, M], states: Mapping[bytes, S], summary: Summary[M]
 ) -> tuple[dict[bytes, S], tuple[bytes, ...]]:
-    """The states after a summary, and the parts it does not run on: those are left as they were, to be walked."""
+    """The states after a summary, and the parts it could not run on.
+
+    The latter are unchanged: fold their entries with `Fold`.
+    """
     after = dict(states)
     stuck = []
     for part, summed in summary.parts.items():
@@ -112,7 +115,7 @@ class SummaryPart(Wire):
 
 @dataclass(frozen=True, slots=True)
 class ShippedSummary(Wire):
-    """A summary that leaves the machine it was made on: of which overlay, of which run of which log. Spec §11.3."""
+    """A summary for transfer to another machine, with its overlay and the run of the log it covers. Spec §11.3."""
 
     class_name: str
     version: int
@@ -121,7 +124,7 @@ class ShippedSummary(Wire):
     epoch: int
     first_seq: int
     upto_seq: int
-    mmr_root: bytes  # of the log up to `upto_seq`: under another root this summary means nothing
+    mmr_root: bytes  # of the log up to `upto_seq`: the summary is valid only under this root
     parts: tuple[SummaryPart, ...]
     faults: tuple[EventFault, ...]
 
@@ -142,28 +145,29 @@ class ShippedSummary(Wire):
 
     def flaw(self) -> str | None:
         if self.first_seq > self.upto_seq:
-            return "it ends before it starts"
+            return "first_seq is greater than upto_seq"
         if not ascending(part.part for part in self.parts):
-            return "its parts are not in order"
+            return "parts are not in ascending order"
         places = [fault.place for fault in self.faults]
-        return None if places == sorted(places) else "its faults are not in order"
+        return None if places == sorted(places) else "faults are not in ascending order"
 
 
 def ship(overlay: Overlay[S, M], summary: Summary[M], entries: Sequence[FoldEntry], mmr_root: bytes) -> ShippedSummary:
-    """The summary of these entries, of one label and without a gap, for another machine."""
+    """Wrap the summary of these entries, which must be consecutive and of one label."""
     first, last = entries[0], entries[-1]
     if last.label != first.label or last.stream_seq - first.stream_seq != len(entries) - 1:
-        raise ValueError("these entries are not one run of one label")
+        raise ValueError("the entries are not consecutive entries of one label")
     parts = tuple(SummaryPart(part, overlay.encode_summary(summary.parts[part])) for part in sorted(summary.parts))
-    run_of = (first.label, first.epoch, first.stream_seq, last.stream_seq, mmr_root)
-    return ShippedSummary(overlay.CLASS, overlay.VERSION, overlay.settings(), *run_of, parts, summary.faults)
+    covered = (first.label, first.epoch, first.stream_seq, last.stream_seq, mmr_root)
+    return ShippedSummary(overlay.CLASS, overlay.VERSION, overlay.settings(), *covered, parts, summary.faults)
 
 
 def receive(overlay: Overlay[S, M], shipped: ShippedSummary) -> Summary[M]:
-    """The summary inside, if it is of this overlay. The caller has compared label, place and root with the log."""
-    said = (shipped.class_name, shipped.version, shipped.settings)
-    if said != (overlay.CLASS, overlay.VERSION, overlay.settings()):
-        raise Unverified("summary", f"of {shipped.class_name} version {shipped.version}, or with other settings")
+    """Unwrap a summary of this overlay. The caller must have compared label, places and root with the log."""
+    made_by = (shipped.class_name, shipped.version, shipped.settings)
+    if made_by != (overlay.CLASS, overlay.VERSION, overlay.settings()):
+        ours = f"{overlay.CLASS} version {overlay.VERSION} with these settings"
+        raise Unverified("summary", f"made by {shipped.class_name} version {shipped.version}, not by {ours}")
     try:
         parts = {part.part: overlay.decode_summary(part.part, part.summary) for part in shipped.parts}
     except Malformed as error:

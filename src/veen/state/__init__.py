@@ -1,7 +1,7 @@
-"""The state of a stream, which anyone can check: from a hub or a data directory, at any place. See docs/state.md.
+"""The verified state of a stream, from a hub or a data directory, at any place. See docs/state.md.
 
-A `View` reads and keeps; a `Channel` sends after asking the state; `KvStore`, `TaskQueue`, `Caller`, `Server` and
-`WalletBook` are the two together, for the overlays that programs use most.
+`StateView` reads and caches state. `EventSender` checks an event against the state before it sends it. `KvStore`,
+`TaskQueue`, `Caller`, `Server` and `WalletBook` combine both for the most common overlays.
 """
 
 from veen.state.blocking_state import BlockingCaller, BlockingKvStore, BlockingTaskQueue

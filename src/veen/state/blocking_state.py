@@ -1,4 +1,4 @@
-"""The same for programs without a loop: each call waits for its answer on the loop of a `BlockingClient`.
+"""Blocking variants for programs without an event loop. Each call runs on the loop of a `BlockingClient`.
 
 with BlockingClient(url, folder) as client, BlockingKvStore(client, "settings") as store:
     store.put(b"door", b"open")
@@ -22,7 +22,7 @@ F = TypeVar("F", bound=KvStore | TaskQueue | Caller)
 
 
 class _Blocking(Generic[F]):
-    """A context manager around an async one, which is `face`."""
+    """A context manager around the asynchronous object `face`."""
 
     def __init__(self, client: BlockingClient, face: F) -> None:
         self.face = face
@@ -66,7 +66,7 @@ class BlockingTaskQueue(_Blocking[TaskQueue]):
         return self._run(self.face.take(lease_sec))
 
     def jobs(self, lease_sec: int = LEASE_SEC) -> Generator[TaskJob, None, None]:
-        """Tasks as they become ready, for ever."""
+        """Yield claimed tasks as they become ready. Never ends by itself."""
         coming = self.face.jobs(lease_sec)
 
         async def end() -> None:

@@ -1,7 +1,7 @@
-"""The log of a data directory, from its chunk files and its journal alone: the index is never looked at.
+"""The log of a data directory, read from its chunk files and its journal only. The index is not used.
 
-A hub writes to its journal first, so whatever of an open chunk is not whole yet is in the journal. What is in neither
-is damage, and is said to be.
+A hub writes to its journal first, so an entry that is incomplete in an open chunk is still in the journal. An entry
+that is in neither is damage and raises `Malformed`.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,18 +17,18 @@ from veen.storage.paths import Folders
 
 T = TypeVar("T")
 
-_LOOKS = 3  # at a directory that a hub writes to: entries move from the journal to the log meanwhile
+_READ_ATTEMPTS = 3  # a running hub moves entries from the journal to chunks between two reads
 
 
 class DirectoryLog:
-    """Frames of one data directory, in order, unverified."""
+    """The frames of one data directory in order, not verified."""
 
     def __init__(self, reader: LogReader) -> None:
         self._reader = reader
         self._journal: dict[bytes, dict[int, LogEntry]] | None = None
 
     def labels(self) -> set[bytes]:
-        """Every label that has an entry."""
+        """All labels with at least one entry."""
         return {ref.label for ref in self._chunks()} | self._journalled().keys()
 
     def first(self, label: bytes) -> LogEntry | None:
@@ -38,12 +38,12 @@ class DirectoryLog:
         return next(self.entries(label, stream_seq), None)
 
     def entries(self, label: bytes, from_seq: int) -> Iterator[LogEntry]:
-        """The entries of a label from one on, as far as log and journal go. Raises `Malformed` over damage."""
+        """The entries of a label from `from_seq` to the end of chunks and journal. Raises `Malformed` if damaged."""
         seq = from_seq
-        for look in range(_LOOKS):
+        for attempt in range(_READ_ATTEMPTS):
             damage = None
             try:
-                for entry in self._logged(label, seq):
+                for entry in self._from_chunks(label, seq):
                     yield entry
                     seq += 1
             except Malformed as error:
@@ -51,35 +51,37 @@ class DirectoryLog:
             for entry in self._from_journal(label, seq):
                 yield entry
                 seq, damage = seq + 1, None
-            if damage is None and not self._is_ahead(label, seq):
+            if damage is None and not self._journal_reaches(label, seq):
                 return
-            if look == _LOOKS - 1:
-                raise damage or Malformed("log", f"entry {seq} is missing, and the journal goes on after it")
+            if attempt == _READ_ATTEMPTS - 1:
+                raise damage or Malformed("log", f"entry {seq} is missing, but the journal has later entries")
             self._journal = None
 
-    def _logged(self, label: bytes, from_seq: int) -> Iterator[LogEntry]:
+    def _from_chunks(self, label: bytes, from_seq: int) -> Iterator[LogEntry]:
         seq = from_seq
         refs = _distinct(self._chunks(label))
-        for ref, follows in zip_longest(refs, refs[1:]):
-            if follows is not None and follows.start_seq <= seq:
+        for ref, next_ref in zip_longest(refs, refs[1:]):
+            if next_ref is not None and next_ref.start_seq <= seq:
                 continue
             if ref.start_seq > seq:
-                raise Malformed("log", f"{ref.path.name} stands where entry {seq} belongs")
+                raise Malformed(
+                    "log", f"expected entry {seq}, found {ref.path.name}, which starts with entry {ref.start_seq}"
+                )
             for entry in _entries(ref, seq):
                 if (entry.label, entry.stream_seq) != (label, seq):
-                    stray = f"entry {entry.stream_seq}{'' if entry.label == label else ' of another label'}"
-                    raise Malformed("log", f"{stray} stands where {seq} belongs, in {ref.path.name}")
+                    found = f"entry {entry.stream_seq}{'' if entry.label == label else ' of another label'}"
+                    raise Malformed("log", f"expected entry {seq} in {ref.path.name}, found {found}")
                 yield entry
                 seq += 1
             if ref.end_seq is not None and ref.end_seq >= seq:
-                raise Malformed("log", f"{ref.path.name} ends with entry {seq - 1}")
+                raise Malformed("log", f"{ref.path.name} ends with entry {seq - 1}, expected {ref.end_seq}")
 
     def _chunks(self, label: bytes | None = None) -> list[ChunkRef]:
-        return _patiently(lambda: self._reader.chunks(label))
+        return _with_retries(lambda: self._reader.chunks(label))
 
     def _journalled(self) -> dict[bytes, dict[int, LogEntry]]:
         if self._journal is None:
-            self._journal = _patiently(self._read_journal)
+            self._journal = _with_retries(self._read_journal)
         return self._journal
 
     def _read_journal(self) -> dict[bytes, dict[int, LogEntry]]:
@@ -89,8 +91,8 @@ class DirectoryLog:
         for group in journal.read(folder, segments[0][0] - 1) if segments else ():
             if isinstance(group, journal.Torn):
                 if not group.cut_short:
-                    raise Malformed("journal", f"the bytes of group {group.group}, its last, are not those written")
-                continue  # never finished, and never acknowledged
+                    raise Malformed("journal", f"the last group, {group.group}, is complete but corrupt")
+                continue  # incomplete, so its messages were never acknowledged
             for entry in group[1]:
                 found.setdefault(entry.label, {})[entry.stream_seq] = entry
         return found
@@ -101,14 +103,14 @@ class DirectoryLog:
             yield known[seq]
             seq += 1
 
-    def _is_ahead(self, label: bytes, seq: int) -> bool:
+    def _journal_reaches(self, label: bytes, seq: int) -> bool:
         return max(self._journalled().get(label, {0: None})) >= seq
 
 
 def _entries(ref: ChunkRef, from_seq: int) -> Iterator[LogEntry]:
-    """The entries of a chunk from one on; those before it are passed by, by the lengths in their headers.
+    """The entries of a chunk from `from_seq` on. Earlier frames are skipped by their length fields.
 
-    Of an open chunk only what was there when it was listed, also where it was closed since.
+    Of an open chunk only the bytes present when it was listed are read, even if it was closed since.
     """
     path, left = ref.path, ref.size if ref.end_seq is None else None
     if not path.exists():
@@ -127,26 +129,26 @@ def _entries(ref: ChunkRef, from_seq: int) -> Iterator[LogEntry]:
 
 
 def _distinct(refs: list[ChunkRef]) -> list[ChunkRef]:
-    """One file for each start: a chunk that is there twice is closed, and whole, in one of them."""
+    """One file per start. If a chunk exists twice, prefer the closed file, which is complete."""
     chosen: dict[int, ChunkRef] = {}
     for ref in refs:
         if ref.end_seq is None and not ref.size:
-            continue  # begun, and nothing written yet
+            continue  # created but still empty
         known = chosen.get(ref.start_seq)
         if known is None or known.end_seq is None or (ref.end_seq is not None and ref.path.suffix == ".zst"):
             chosen[ref.start_seq] = ref
     return [chosen[start] for start in sorted(chosen)]
 
 
-def _patiently(look: Callable[[], T]) -> T:
-    """A look at files that a hub may be moving: what is gone in one moment is elsewhere in the next."""
-    for left in reversed(range(_LOOKS)):
+def _with_retries(read: Callable[[], T]) -> T:
+    """Retry a read, because a running hub may move files while they are read."""
+    for left in reversed(range(_READ_ATTEMPTS)):
         try:
-            return look()
+            return read()
         except OSError as error:
             if not left:
                 raise Unavailable(f"{error.filename or 'the log'} cannot be read: {error.strerror}") from None
         except Malformed:
             if not left:
                 raise
-    raise AssertionError("there is a last look")
+    raise AssertionError("unreachable")

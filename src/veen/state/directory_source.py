@@ -1,4 +1,4 @@
-"""A data directory as a source: every signature, place and root is verified here, and nothing in it is believed."""
+"""A data directory as a source. Every signature, place and root is verified; nothing in the directory is trusted."""
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import suppress
@@ -26,27 +26,24 @@ from veen.storage.frame import LogEntry as Frame
 
 
 class DirectorySource:
-    """One data directory, as one reader sees it. A hub may be writing to it."""
+    """One data directory, for one reader. A hub may be writing to it."""
 
     def __init__(self, root: Path, folder: ClientDir, pin: bytes | None = None) -> None:
-        """`pin` is the hub's id or a fingerprint of one of its keys: whose directory it must be.
+        """Open a data directory. `pin` is the id of its hub or the fingerprint of one of its keys.
 
-        Raises where its papers do not hold together, or are not those of the hub that this client knows by that id.
+        Raises if the hub metadata is not consistent, or does not match the hub that this client knows by that id.
         """
         if not root.is_dir():
-            raise Unavailable(f"there is no data directory at {root}")
+            raise Unavailable(f"no data directory at {root}")
         self._reader = LogReader(root)
         self.root = root
         self._folder = folder
-        hub_metadata = self._reader.hub_metadata
-        hub_metadata.identity.verify(hub_metadata.signature, hub_metadata.identity.hub_id if pin is None else pin)
-        hub_metadata.lineage.verify(hub_metadata.profile)
-        origin = (
-            ForkOrigin.decode(safe_open.read(self._reader.folders.origin)) if hub_metadata.identity.origin else None
-        )
-        self._known = HubRecord(
-            hub_metadata.identity, hub_metadata.signature, hub_metadata.profile, hub_metadata.limits, origin
-        )
+        metadata = self._reader.hub_metadata
+        identity = metadata.identity
+        identity.verify(metadata.signature, identity.hub_id if pin is None else pin)
+        metadata.lineage.verify(metadata.profile)
+        origin = ForkOrigin.decode(safe_open.read(self._reader.folders.origin)) if identity.origin else None
+        self._known = HubRecord(identity, metadata.signature, metadata.profile, metadata.limits, origin)
         self._check_known(folder)
         self._log = DirectoryLog(self._reader)
         self._now = 0
@@ -64,7 +61,7 @@ class DirectorySource:
         return True
 
     def now(self) -> int:
-        """No entry that is still to come can be older than one that was read."""
+        """The latest hub_ts read so far. Hub time never decreases, so later entries are not older."""
         return self._now
 
     def label(self, stream_id: bytes, epoch: int) -> bytes:
@@ -74,7 +71,7 @@ class DirectorySource:
         return self.folder.stream_keys.secret(stream_id)
 
     async def epochs(self, stream_id: bytes, first: int | None) -> Sequence[int]:
-        """From the names of the files, and the time of each label's first entry."""
+        """Found from the labels of the files and the hub_ts of each label's first entry."""
         profile = self.known.profile
         if not profile.epoch_sec:
             return (0,)
@@ -82,7 +79,7 @@ class DirectorySource:
         for label in self._log.labels():
             frame = self._log.first(label)
             if frame is not None:
-                hub_ts = _opened(frame)[1].hub_ts
+                hub_ts = frame.open()[1].hub_ts
                 self._now = max(self._now, hub_ts)
                 around = profile.epochs_around(hub_ts, self.known.limits.max_epoch_skew_sec)
                 found += [epoch for epoch in around if self.label(stream_id, epoch) == label]
@@ -96,36 +93,35 @@ class DirectorySource:
             yield page
 
     def _verified(self, label: bytes, after: Mmr) -> Iterator[tuple[Msg, Receipt]]:
-        """Messages and their receipts: each held against the rules, the hub's keys, and what this client has seen."""
-        hub_metadata, tree = self._reader.hub_metadata, Mmr(after.size, after.peaks)
-        judge = EntryVerifier(
-            hub_metadata, label, tree, self._time_of(label, after.size), None if after.size else lambda client_id: None
-        )
+        """Messages and receipts, checked against the rules, the hub's keys and the roots this client has seen."""
+        metadata, tree = self._reader.hub_metadata, Mmr(after.size, after.peaks)
+        last_ts = self._time_of(label, after.size)
+        verifier = EntryVerifier(metadata, label, tree, last_ts, None if after.size else lambda client_id: None)
         seen = self.folder.state.label(self.known.identity.hub_id, label)
-        kept = hub_metadata.lineage.checkpoint(label)
+        at_fork = metadata.lineage.checkpoint(label)
         for frame in self._log.entries(label, after.size + 1):
-            taken, faults = judge.judge(frame, b"")
-            if faults or taken is None:
-                raise Unverified(f"entry {frame.stream_seq}", "; ".join(faults))
-            root = judge.tree.root()
-            if kept is not None and kept.upto_seq == frame.stream_seq and kept.mmr_root != root:
-                raise Unverified(f"entry {frame.stream_seq}", "the log up to here is not what the origin signed")
+            opened, faults = verifier.judge(frame, b"")
+            what = f"entry {frame.stream_seq}"
+            if faults or opened is None:
+                raise Unverified(what, "; ".join(faults))
+            root = verifier.tree.root()
+            if at_fork is not None and at_fork.upto_seq == frame.stream_seq and at_fork.mmr_root != root:
+                raise Unverified(what, "the log up to here differs from what the origin of the fork signed")
             if seen is not None and seen.size == frame.stream_seq and seen.root != root:
-                reason = "the hub has shown this client another log up to here: the directory tells another story"
-                raise Unverified(f"entry {frame.stream_seq}", reason)
-            yield taken[1], taken[2]
+                raise Unverified(what, "the hub showed this client another log up to here than this directory has")
+            yield opened[1], opened[2]
 
     def _time_of(self, label: bytes, stream_seq: int) -> int:
-        """The signed time of an entry, which later ones must not precede; 0 where it cannot be read any more."""
+        """The signed hub_ts of an entry, which later ones must not precede; 0 if the entry can no longer be read."""
         with suppress(VeenError):
             frame = self._log.entry(label, stream_seq) if stream_seq else None
             return self._signed(frame)[1].hub_ts if frame is not None else 0
         return 0
 
-    async def root_at(self, stream_id: bytes, bound: LogPrefix) -> bytes | None:
-        if self.label(stream_id, bound.epoch) != bound.label:
+    async def root_at(self, stream_id: bytes, prefix: LogPrefix) -> bytes | None:
+        if self.label(stream_id, prefix.epoch) != prefix.label:
             return None
-        frame = self._log.entry(bound.label, bound.upto_seq)
+        frame = self._log.entry(prefix.label, prefix.upto_seq)
         return None if frame is None else self._signed(frame)[1].mmr_root
 
     async def receipt(self, stream_id: bytes, at: At) -> Receipt:
@@ -135,7 +131,10 @@ class DirectorySource:
         return self._signed(frame)[1]
 
     def tree_at(self, stream_id: bytes, at: At) -> Mmr:
-        """The tree after the entry at a place, for `read` to go on from: every root after it is checked there."""
+        """The tree after a place, from which `read` can continue.
+
+        It is not verified: `read` checks every later root.
+        """
         label = self.label(stream_id, at.epoch)
         try:
             return Mmr(at.stream_seq, self._reader.peaks(label, at.stream_seq))
@@ -145,7 +144,7 @@ class DirectorySource:
     async def evidence(
         self, stream_id: bytes, places: Sequence[At], ends: Sequence[At], claim: str, key: DhKey
     ) -> Evidence:
-        """Without the hub nobody signs a checkpoint: the receipt at each end signs the root there as well."""
+        """Uses the receipt at each end instead of a checkpoint, because the hub's key is not available here."""
         heads = {end.epoch: await self.receipt(stream_id, end) for end in ends}
         statements, ties, exhibits = [*heads.values()], [], []
         for epoch, group in groupby(places, lambda place: place.epoch):
@@ -159,7 +158,7 @@ class DirectorySource:
         return files.make(self.known, claim, statements, ties=ties, exhibits=exhibits)
 
     def _proofs(self, label: bytes, receipts: Sequence[Receipt], head: Receipt) -> list[proof.MmrProof]:
-        """From the node file where it holds; else from the entries themselves."""
+        """Proofs from the node file if it is intact, otherwise from the entries."""
         try:
             return [_checked(self._reader.prove(label, one.stream_seq, head.stream_seq), one, head) for one in receipts]
         except (VeenError, OSError, EOFError, ValueError):
@@ -169,7 +168,7 @@ class DirectorySource:
     def _nodes(self, label: bytes, size: int) -> NodeReader:
         tree, nodes = Mmr(), list[bytes]()
         for frame in islice(self._log.entries(label, 1), size):
-            nodes += tree.append(_opened(frame)[1].leaf_hash)
+            nodes += tree.append(frame.open()[1].leaf_hash)
         return nodes.__getitem__
 
     def _needed(self, label: bytes, stream_seq: int) -> Frame:
@@ -179,23 +178,19 @@ class DirectorySource:
         return frame
 
     def _signed(self, frame: Frame) -> tuple[Msg, Receipt]:
-        """An entry whose own signatures hold."""
-        message, receipt = _opened(frame)
+        """Open an entry and verify the signatures of client and hub."""
+        message, receipt = frame.open()
         message.verify_signature()
         self._reader.hub_metadata.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
         return message, receipt
 
     def _check_known(self, folder: ClientDir) -> None:
-        """The keys must be those that this client knows the hub by, or continue them, or be fewer of them."""
+        """Raise unless the hub keys equal, extend or are a prefix of those that this client knows."""
         kept = folder.state.hub(self.known.identity.hub_id)
         if kept is not None:
             known, shown = HubRecord.decode(kept).identity, self.known.identity
             older, newer = (known, shown) if len(shown.hub_keys) >= len(known.hub_keys) else (shown, known)
             newer.check_follows(older)
-
-
-def _opened(frame: Frame) -> tuple[Msg, Receipt]:
-    return frame.open()
 
 
 def _checked(shown: proof.MmrProof, receipt: Receipt, head: Receipt) -> proof.MmrProof:

@@ -1,7 +1,7 @@
-"""Where the entries of a stream come from: verified first, then opened, in order, epoch by epoch.
+"""Sources of a stream's entries: verified first, then opened, in order, epoch by epoch.
 
-A source believes nothing: each entry it gives is signed by its client and, at its place and under its root, by the hub.
-There are two, a live hub (`hubsource`) and a data directory (`dirsource`).
+A source verifies for each entry the client's signature and the hub's signature on its place and root. There are two
+sources: a live hub (`hub_source`) and a data directory (`directory_source`).
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -16,63 +16,63 @@ from veen.core import DhKey, Mmr, Profile, Receipt, Unavailable, naming
 from veen.overlays import At, FoldEntry
 from veen.overlays.kept_fold import LogPrefix
 
-PAGE = 500  # entries at a time
+PAGE = 500  # entries per page
 
 
 class NoEntry(Unavailable):
-    """The log does not reach a place, or not yet."""
+    """The log has no entry at a place, or not yet."""
 
 
 class EntrySource(Protocol):
-    """One hub's word on its streams."""
+    """The streams of one hub."""
 
     @property
     def folder(self) -> ClientDir:
-        """Whose keys open the entries, and where what was read is kept."""
+        """The client directory with the reader keys and the caches."""
         ...
 
     @property
     def known(self) -> HubRecord:
-        """Whose word it is."""
+        """The record of the hub."""
         ...
 
     @property
     def may_lag(self) -> bool:
-        """Whether it may honestly end before what was seen elsewhere, as an older copy does."""
+        """Whether the source may legitimately be shorter than what was seen elsewhere, such as an older copy."""
         ...
 
     def now(self) -> int:
-        """The hub's time, as far as it can be told: it is that late at least."""
+        """The hub's time, as a lower prefix."""
         ...
 
     def label(self, stream_id: bytes, epoch: int) -> bytes: ...
 
     def key(self, stream_id: bytes) -> DhKey | None:
-        """What opens the stream; None where this reader has no key of it."""
+        """The reader key of the stream, or None."""
         ...
 
     async def epochs(self, stream_id: bytes, first: int | None) -> Sequence[int]:
-        """The epochs that may have entries, ascending: from `first` on, or from the hub's beginning."""
+        """The epochs that may have entries, ascending, from `first` or from the hub's start."""
         ...
 
     def read(self, stream_id: bytes, epoch: int, after: Mmr) -> AsyncGenerator[list[ReadEntry], None]:
-        """The entries of an epoch that follow on a tree whose root was checked, as far as they go, page by page."""
+        """The entries of an epoch after a verified tree, page by page, up to the current end."""
         ...
 
-    async def root_at(self, stream_id: bytes, bound: LogPrefix) -> bytes | None:
-        """The root that the log has at that size, signed by the hub; None where the log does not reach it."""
+    async def root_at(self, stream_id: bytes, prefix: LogPrefix) -> bytes | None:
+        """The hub-signed root of the log at the prefix's size, or None if the log is shorter."""
         ...
 
     async def receipt(self, stream_id: bytes, at: At) -> Receipt:
-        """The hub's word on one place, verified. Raises `NoEntry` where the log does not reach it."""
+        """The verified receipt of one place. Raises `NoEntry` if the log is shorter."""
         ...
 
     async def evidence(
         self, stream_id: bytes, places: Sequence[At], ends: Sequence[At], claim: str, key: DhKey
     ) -> Evidence:
-        """One file that shows these entries to anyone, each tied to what the hub signed for the end of its epoch.
+        """An evidence file with these entries, each proven against the hub's signature for the end of its epoch.
 
-        `ends` has the end for each epoch of `places`.
+        `ends` has the last place of each epoch of `places`.
         """
         ...
 
@@ -82,21 +82,21 @@ def stream_id_of(stream: str | bytes) -> bytes:
 
 
 def need_key(source: EntrySource, stream_id: bytes) -> DhKey:
-    """The reader key. Without it every entry stays sealed, and no state can be told."""
+    """The reader key of a stream. Raises `Unavailable` if there is none, because all entries would stay sealed."""
     key = source.key(stream_id)
     if key is None:
-        raise Unavailable(f"there is no reader key of stream {stream_id.hex()[:16]}… here: its state cannot be told")
+        raise Unavailable(f"no reader key of stream {stream_id.hex()[:16]}… here, so its entries cannot be opened")
     return key
 
 
 def closed_before(profile: Profile, skew_sec: int, epoch: int, now: int) -> bool:
-    """Whether nothing more can come before an epoch: then its entries are where they will always be."""
+    """Whether no entry can be added to an earlier epoch any more, so that places in this epoch are final."""
     return profile.epochs_around(now, skew_sec).start >= epoch
 
 
 def folded(entry: ReadEntry) -> FoldEntry:
-    """An entry as an overlay folds it."""
+    """Convert a read entry to the input of a fold."""
     header = entry.header
     if header is not None and entry.schema is not None:
-        header = replace(header, schema=entry.schema)  # of what came with attachments: what they were attached to
+        header = replace(header, schema=entry.schema)  # with attachments: the schema of the wrapped payload
     return FoldEntry.of(entry.msg, entry.receipt, header, entry.body, entry.epoch)

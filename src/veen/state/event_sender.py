@@ -1,7 +1,7 @@
-"""Saying something on a stream, after asking the state whether it would be taken.
+"""Send events to a stream after checking them against its state.
 
-The same rules judge an event before it is sent and when it is folded. What comes in between may change the answer, so
-after sending the channel looks again what became of it.
+The same rules check an event before it is sent and when it is folded. Another entry may be logged in between, so the
+sender reads the outcome again after sending.
 """
 
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ CODE = "E.STATE"
 
 
 class EventRefused(Refused):
-    """The state does not allow the event, so it was not sent. `faults` say why, part by part."""
+    """The state does not allow the event, so it was not sent. `faults` has the reason for each part."""
 
     def __init__(self, overlay_class: str, faults: Sequence[EventFault]) -> None:
         reasons = "; ".join(dict.fromkeys(fault.reason for fault in faults))
-        super().__init__(CODE, f"{overlay_class} would not take it: {reasons}")
+        super().__init__(CODE, f"the {overlay_class} state refuses the event, so it was not sent: {reasons}")
         self.faults = tuple(faults)
 
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """An event that is in the log, with its receipt; `faults` where it changed nothing after all."""
+    """A logged event with its receipt. `faults` is not empty if it was not applied after all."""
 
     sent: Sent
     faults: tuple[EventFault, ...] = ()
@@ -52,17 +52,17 @@ class SentEvent:
 
 
 class EventSender(Generic[S, M]):
-    """Events of one overlay, to one stream of a live hub."""
+    """Sends events of one overlay to one stream of a live hub."""
 
     def __init__(self, view: StateView[S, M]) -> None:
-        """Raises `ValueError` over a view of anything but a hub: nothing can be said to a directory."""
+        """Raises `ValueError` if the view's source is not a hub."""
         if not isinstance(view.source, HubSource):
-            raise ValueError("nothing can be said to a data directory")
+            raise ValueError("events can be sent only to a hub, not to a data directory")
         self.view = view
         self.client: Client = view.source.client
 
     def preview(self, reading: StateAt[S, M], event: Event, parent_id: bytes | None = None) -> tuple[Outcome[S], ...]:
-        """What would become of an event if it came next."""
+        """The outcomes of an event if it were logged next."""
         return preview(self.view.overlay, self._draft(reading, event, parent_id), reading)
 
     def _draft(self, reading: StateAt[S, M], event: Event, parent_id: bytes | None) -> FoldEntry:
@@ -71,7 +71,7 @@ class EventSender(Generic[S, M]):
         return draft(event, client_id=client_id, hub_ts=now, after=reading.upto, parent_id=parent_id)
 
     def check(self, reading: StateAt[S, M], event: Event, parent_id: bytes | None = None) -> None:
-        """Raise `NotTaken` where the state would not take an event."""
+        """Raise `EventRefused` if the state would refuse an event."""
         faults = [one for one in self.preview(reading, event, parent_id) if isinstance(one, EventFault)]
         if faults:
             raise EventRefused(self.view.overlay.CLASS, faults)
@@ -84,7 +84,10 @@ class EventSender(Generic[S, M]):
         expires_at: int | None = None,
         reading: StateAt[S, M] | None = None,
     ) -> SentEvent:
-        """Send an event unless the state refuses it, and tell what became of it. `reading` is a look already taken."""
+        """Send an event unless the state refuses it, and return its outcome.
+
+        `reading` is a state to check against; by default the current state is read.
+        """
         if reading is None:
             async with self.view.reading() as fresh:
                 self.check(fresh, event, parent_id)
@@ -95,7 +98,7 @@ class EventSender(Generic[S, M]):
     async def send_unchecked(
         self, event: Event, *, parent_id: bytes | None = None, expires_at: int | None = None
     ) -> SentEvent:
-        """Send an event whatever the state says of it, and tell what became of it."""
+        """Send an event without checking it first, and return its outcome."""
         sent = await self.client.send(
             self.view.stream_id, event.encode(), schema=event.SCHEMA, parent_id=parent_id, expires_at=expires_at
         )

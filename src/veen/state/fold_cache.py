@@ -1,4 +1,4 @@
-"""Rows laid over other rows: what is written stays in memory, and what is below is never touched."""
+"""Caches of folds in a client directory or in memory, and rows layered over them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,37 +19,37 @@ from veen.state.entry_source import folded
 
 
 class LayeredRows:
-    """An ordered map that begins as another one."""
+    """An ordered map over another one. Writes stay in memory and never change the rows below."""
 
     def __init__(self, below: KeptRows) -> None:
         self._below = below
         self._above = MemoryRows()
-        self._gone: set[bytes] = set()
+        self._deleted: set[bytes] = set()
 
     def get(self, key: bytes) -> bytes | None:
-        if key in self._gone:
+        if key in self._deleted:
             return None
         own = self._above.get(key)
         return self._below.get(key) if own is None else own
 
     def put(self, key: bytes, row: bytes) -> None:
-        self._gone.discard(key)
+        self._deleted.discard(key)
         self._above.put(key, row)
 
     def delete(self, key: bytes) -> None:
         self._above.delete(key)
-        self._gone.add(key)
+        self._deleted.add(key)
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        both = merge(self._above.scan(prefix, start), self._kept(self._below.scan(prefix, start)), key=_key)
-        return _first_of_each(both)
+        below = self._not_deleted(self._below.scan(prefix, start))
+        return _first_of_each(merge(self._above.scan(prefix, start), below, key=_key))
 
     def back(self, prefix: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        below = self._kept(self._below.back(prefix, end))
+        below = self._not_deleted(self._below.back(prefix, end))
         return _first_of_each(merge(self._above.back(prefix, end), below, key=_key, reverse=True))
 
-    def _kept(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-        return (row for row in rows if row[0] not in self._gone)
+    def _not_deleted(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        return (row for row in rows if row[0] not in self._deleted)
 
 
 def _key(row: tuple[bytes, bytes]) -> bytes:
@@ -57,7 +57,7 @@ def _key(row: tuple[bytes, bytes]) -> bytes:
 
 
 def _first_of_each(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Of two rows with one key the upper one, which comes first."""
+    """Drop the second of two rows with one key. The upper layer comes first."""
     last = None
     for row in rows:
         if row[0] != last:
@@ -73,21 +73,21 @@ _LOCK_SUFFIX = ".lock"
 
 
 class FoldKeeper(Protocol[S, M]):
-    """A fold that is kept somewhere."""
+    """Storage of a fold."""
 
     def reading(self) -> AbstractContextManager[Timeline[S, M]]:
-        """The fold as it is now, whatever is taken in meanwhile."""
+        """A snapshot of the fold; later additions do not change it."""
         ...
 
-    def take(self, page: Sequence[ReadEntry]) -> None:
-        """Take in entries that were verified, in order; those that are there already must be the same."""
+    def append(self, page: Sequence[ReadEntry]) -> None:
+        """Append verified entries in order. Entries that are already folded must be the same."""
         ...
 
     def close(self) -> None: ...
 
 
 class MemoryKeeper(Generic[S, M]):
-    """A fold that is gone when the process is."""
+    """A fold in memory."""
 
     def __init__(self, overlay: Overlay[S, M]) -> None:
         self._overlay = overlay
@@ -97,7 +97,7 @@ class MemoryKeeper(Generic[S, M]):
     def reading(self) -> Iterator[Timeline[S, M]]:
         yield Timeline(self._overlay, self._rows)
 
-    def take(self, page: Sequence[ReadEntry]) -> None:
+    def append(self, page: Sequence[ReadEntry]) -> None:
         fresh = fresh_of(page, Timeline(self._overlay, self._rows))
         if fresh:
             extend(self._overlay, self._rows, map(folded, fresh), fresh[-1].receipt.mmr_root)
@@ -107,13 +107,13 @@ class MemoryKeeper(Generic[S, M]):
 
 
 class CacheKeeper(Generic[S, M]):
-    """A fold in the reader's client directory."""
+    """A fold in the reader's client directory. Keepers of one folder share one LMDB environment per process."""
 
     _shared: ClassVar[dict[Path, tuple[Cache[Any, Any], int]]] = {}
     _guard: ClassVar[Lock] = Lock()
 
     def __init__(self, folder: Path, overlay: Overlay[S, M]) -> None:
-        """Raises `Malformed` where what is there is not a cache of this overlay."""
+        """Raises `Malformed` if the folder is not a cache of this overlay."""
         self.folder = folder
         self._cache: Cache[S, M] = self._opened(overlay)
 
@@ -135,7 +135,7 @@ class CacheKeeper(Generic[S, M]):
         except lmdb.Error as error:
             raise Malformed("cache", str(error)) from None
 
-    def take(self, page: Sequence[ReadEntry]) -> None:
+    def append(self, page: Sequence[ReadEntry]) -> None:
         with durable.locked(self.folder.with_name(self.folder.name + _LOCK_SUFFIX), str(self.folder), wait=True):
             with self._cache.reading() as timeline:
                 fresh = fresh_of(page, timeline)
@@ -152,31 +152,31 @@ class CacheKeeper(Generic[S, M]):
 
 
 def fresh_of(page: Sequence[ReadEntry], timeline: Timeline[S, M]) -> Sequence[ReadEntry]:
-    """The entries of a page that are not taken in yet. Raises `Unverified` where another log was."""
+    """The entries of a page that are not folded yet. Raises `Unverified` if the fold is of another log."""
     upto = timeline.upto()
     if upto is None:
         return page
     for number, entry in enumerate(page):
         at = At(entry.epoch, entry.stream_seq)
         if at == upto and timeline.tree(at.epoch).root() != entry.receipt.mmr_root:
-            raise Unverified("cache", f"it was made from another log up to entry {at.stream_seq}")
+            raise Unverified("cache", f"it was built from another log up to entry {at.stream_seq}")
         if at > upto:
             return page[number:]
     return ()
 
 
 def cache_folder(folder: ClientDir, hub_id: bytes, overlay: Overlay[S, M], stream_id: bytes) -> Path:
-    """Where a reader keeps the fold of a stream: by hub, and by the rules it was folded under."""
+    """The cache folder of a stream's fold, by hub, overlay, settings and rules version."""
     base = folder_of(folder.path.resolve() / FOLDER / hub_id.hex(), overlay, stream_id)
     return base.with_name(f"{base.name}-v{overlay.VERSION}")
 
 
 def drop_cache(folder: ClientDir, hub_id: bytes, overlay: Overlay[S, M], stream_id: bytes) -> bool:
-    """Drop a cache, because the reader wants it made again from the log. Whether there was one."""
+    """Delete a cache so that it is rebuilt from the log. Returns whether there was one."""
     path = cache_folder(folder, hub_id, overlay, stream_id)
     with CacheKeeper._guard:
         if path in CacheKeeper._shared:
-            raise ValueError("the cache is being looked into")
-    there = path.exists()
+            raise ValueError("the cache is in use")
+    existed = path.exists()
     discard(path)
-    return there
+    return existed

@@ -1,4 +1,4 @@
-"""A live hub as a source: verified reads, tied to all that this client has seen of the hub before."""
+"""A live hub as a source. Reads are verified and checked for consistency with what this client saw before."""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -23,7 +23,7 @@ from veen.state.entry_source import NoEntry
 
 
 class HubSource:
-    """The hub that a client has met. The client stays its owner's to close."""
+    """The hub of a connected client. The caller keeps ownership of the client and closes it."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -50,7 +50,7 @@ class HubSource:
         return self.client.dir.stream_keys.secret(stream_id)
 
     async def epochs(self, stream_id: bytes, first: int | None) -> Sequence[int]:
-        """No entry is older than the first key of the hub, or of the one it was forked from."""
+        """Starts with the first key of the hub, or of the hub it was forked from: no entry is older."""
         profile, skew = self.known.profile, self.known.limits.max_epoch_skew_sec
         oldest = lineage(self.known.identity, self.known.origin).identities[-1]
         born = profile.epochs_around(oldest.hub_keys[0].valid_from, skew).start
@@ -63,16 +63,16 @@ class HubSource:
             async for page in pages:
                 yield page
 
-    async def root_at(self, stream_id: bytes, bound: LogPrefix) -> bytes | None:
-        follower = self.client.follower(stream_id, bound.epoch)
-        if follower.label != bound.label:
+    async def root_at(self, stream_id: bytes, prefix: LogPrefix) -> bytes | None:
+        follower = self.client.follower(stream_id, prefix.epoch)
+        if follower.label != prefix.label:
             return None
         try:
-            return (await follower.tree_at(bound.upto_seq)).root()
+            return (await follower.tree_at(prefix.upto_seq)).root()
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise
-            if follower.tree.size >= bound.upto_seq:
+            if follower.tree.size >= prefix.upto_seq:
                 raise await self.client.session.recorded(follower.truncated(refused.message)) from None
             return None
 

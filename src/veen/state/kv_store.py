@@ -1,4 +1,4 @@
-"""A map of keys to values on a stream: what any program has, and what anyone with the reader key can audit.
+"""A key-value store on a stream, which anyone with the reader key can audit.
 
 async with KvStore.of(client, "settings") as store:
     await store.put(b"door", b"open")
@@ -23,7 +23,7 @@ from veen.state.watch import watch
 
 
 class KvStore:
-    """An async context manager. From a data directory it can be read; from a hub it can also be written."""
+    """An async context manager. A data directory is read-only; a hub can also be written to."""
 
     def __init__(self, view: StateView[Register, Register]) -> None:
         self.view = view
@@ -41,7 +41,7 @@ class KvStore:
         self.view.close()
 
     async def get(self, key: bytes, at: At | None = None) -> bytes | None:
-        """The value of a key, now or after an entry; None where it has none."""
+        """The value of a key, now or after an entry, or None."""
         async with self.view.reading(at) as reading:
             return reading.state(key).value
 
@@ -56,7 +56,7 @@ class KvStore:
             return list(reading.history(key))
 
     async def put(self, key: bytes, value: bytes) -> SentEvent:
-        """Give a key a value. `Said.taken` is for certain; that nobody wrote after it, the next `get` tells."""
+        """Set a key. The write is always logged, but another client may overwrite it at any time."""
         async with self.view.reading() as reading:
             event = maps.put(reading.states, key, value)
         return await EventSender(self.view).send_unchecked(event)
@@ -67,7 +67,7 @@ class KvStore:
         return await EventSender(self.view).send_unchecked(event)
 
     async def watch(self, prefix: bytes = b"") -> AsyncGenerator[Change, None]:
-        """Changes from now on, as they come."""
+        """Yield changes from now on."""
         async with aclosing(watch(self.view)) as coming:
             async for seen in coming:
                 for outcome in seen.outcomes:
@@ -76,6 +76,6 @@ class KvStore:
                         yield change
 
     async def prove(self, key: bytes, at: At | None = None) -> Evidence:
-        """A file that shows anyone why the key has the value it has."""
+        """Evidence for the value of a key."""
         async with self.view.reading(at) as reading:
             return await prove(self.view, reading, key)

@@ -1,4 +1,4 @@
-"""Calls over a stream: requests and replies are entries, so who asked what and what was answered can be shown later.
+"""Remote calls over a stream. Requests and replies are entries, so both can be proven later.
 
 async with Server.of(client, "calls", {"add": lambda args: sum(args)}) as server:
     await server.serve()
@@ -6,8 +6,8 @@ async with Server.of(client, "calls", {"add": lambda args: sum(args)}) as server
 async with Caller.of(client, "calls") as caller:
     assert await caller.call("add", [1, 2]) == 3
 
-Servers may be several: each may carry a call out, and the first reply is the answer. A caller who may ask twice gives
-an idempotency key.
+There may be several servers: each may execute a call, and the first reply is the answer. A caller that may send a
+request twice passes an idempotency key.
 """
 
 import asyncio
@@ -41,15 +41,15 @@ TIMEOUT_S = 30.0
 
 
 class NoReply(Unavailable):
-    """Nobody answered in time. Whether it was carried out, nobody can tell."""
+    """No reply arrived in time. The call may or may not have been executed."""
 
     def __init__(self, call_id: bytes, timeout_s: float) -> None:
-        super().__init__(f"nobody answered call {call_id.hex()[:16]}… within {timeout_s:g} s")
+        super().__init__(f"no reply to call {call_id.hex()[:16]}… within {timeout_s:g} s")
         self.call_id = call_id
 
 
-class _Party:
-    """One side of calls on one stream. An async context manager."""
+class _Endpoint:
+    """One side of the calls on one stream. An async context manager."""
 
     def __init__(self, view: CallView) -> None:
         self.view = view
@@ -64,8 +64,8 @@ class _Party:
         self.view.close()
 
 
-class Caller(_Party):
-    """Asks, and waits for the answer."""
+class Caller(_Endpoint):
+    """Sends requests and waits for the replies."""
 
     @classmethod
     def of(cls, client: Client, stream: str | bytes, *, cached: bool = True) -> Self:
@@ -74,9 +74,9 @@ class Caller(_Party):
     async def call(
         self, method: str, args: cbor.Value = None, *, timeout_s: float = TIMEOUT_S, idem: int | None = None
     ) -> cbor.Value:
-        """The result. Raises `RpcFailure` with the server's error, `NoReply` where none came in time.
+        """Call a method and return its result. Raises `RpcFailure` with the server's error or `NoReply` on timeout.
 
-        Calls with the same `idem`, by this client and to this method, are one call, also after a crash in between.
+        Calls of this client with the same method and `idem` are one call, even across a crash.
         """
         request = CallRequest(method, cbor.encode(args), max(int(timeout_s * 1000), 1), idem=idem)
         answered = await self.ask(request, timeout_s)
@@ -86,17 +86,17 @@ class Caller(_Party):
         return cbor.decode(reply.result or b"\xf6", "result")
 
     async def ask(self, request: CallRequest, timeout_s: float) -> Answered:
-        """Send a request, unless the same was sent before, and wait for its reply in its place."""
+        """Send a request, unless one with the same idempotency key is open, and wait for the logged reply."""
         async with Wake(self.view) as wake:
             call_id = await self._call_id(request)
-            ends = asyncio.get_running_loop().time() + timeout_s
+            deadline = asyncio.get_running_loop().time() + timeout_s
             while True:
                 wake.clear()
                 async with self.view.reading() as reading:
                     found = rpc.answer(reading.states, call_id)
                 if found is not None:
                     return found
-                left = ends - asyncio.get_running_loop().time()
+                left = deadline - asyncio.get_running_loop().time()
                 if left <= 0:
                     raise NoReply(call_id, timeout_s)
                 await wake.wait(left)
@@ -106,15 +106,15 @@ class Caller(_Party):
             client_id = self._sender.client.dir.writers.current().client_id
             async with self.view.reading() as reading:
                 known = reading.state(rpc.idem_part(request.method, client_id, request.idem)).first_call
-                # Nobody need answer it any more once its time is over: then it is asked again, and still one call.
-                over = known and reading.state(rpc.call_part(known)).timed_out(1000 * self.view.source.now())
-            if known is not None and not over:
+                # Servers ignore a timed-out call, so send it again. The idempotency key keeps it one call.
+                timed_out = known and reading.state(rpc.call_part(known)).timed_out(1000 * self.view.source.now())
+            if known is not None and not timed_out:
                 return known
         return (await self._sender.send_unchecked(request)).msg_id
 
 
-class Server(_Party):
-    """Answers calls with functions, which take and give plain values. One that blocks is run in a thread."""
+class Server(_Endpoint):
+    """Answers calls with functions on plain values. Functions run in a thread, so they may block."""
 
     def __init__(self, view: CallView, methods: Mapping[str, Method]) -> None:
         super().__init__(view)
@@ -124,29 +124,29 @@ class Server(_Party):
     def of(cls, client: Client, stream: str | bytes, methods: Mapping[str, Method], *, cached: bool = True) -> Self:
         return cls(StateView.of(client, stream, RPC, cached=cached), methods)
 
-    async def serve(self, told: Callable[[PendingReply, Reply], None] | None = None) -> None:
-        """Answer calls as they come, for ever. `told` hears of each that was answered."""
+    async def serve(self, on_reply: Callable[[PendingReply, Reply], None] | None = None) -> None:
+        """Answer calls until cancelled. `on_reply` is called after each reply."""
         async with Wake(self.view) as wake:
             while True:
                 wake.clear()
-                if not await self.serve_waiting(told):
+                if not await self.serve_waiting(on_reply):
                     await wake.wait(None)
 
-    async def serve_waiting(self, told: Callable[[PendingReply, Reply], None] | None = None) -> int:
-        """Answer the calls that wait now; how many there were."""
+    async def serve_waiting(self, on_reply: Callable[[PendingReply, Reply], None] | None = None) -> int:
+        """Answer the calls that are open now and return their number."""
         async with self.view.reading() as reading:
-            waiting = [part for part, _ in reading.live()]
-            owing = list(rpc.pending_replies(reading.states, waiting, 1000 * self.view.source.now()))
-        for one in owing:
-            reply = one.known or await self._carry_out(one.asked.request)
+            open_calls = [part for part, _ in reading.live()]
+            pending = list(rpc.pending_replies(reading.states, open_calls, 1000 * self.view.source.now()))
+        for one in pending:
+            reply = one.known or await self._execute(one.asked.request)
             await self._sender.send_unchecked(reply, parent_id=one.call_id)
-            if told is not None:
-                told(one, reply)
-        return len(owing)
+            if on_reply is not None:
+                on_reply(one, reply)
+        return len(pending)
 
-    async def _carry_out(self, request: CallRequest) -> Reply:
+    async def _execute(self, request: CallRequest) -> Reply:
         if request.reply_to not in (None, self.view.stream_id):
-            return Reply(False, error=RpcError(REPLY_TO, "replies go to the stream of the request"))
+            return Reply(False, error=RpcError(REPLY_TO, "this server replies only to the stream of the request"))
         method = self._methods.get(request.method)
         if method is None:
             return Reply(False, error=RpcError(UNKNOWN_METHOD, request.method))
@@ -155,5 +155,5 @@ class Server(_Party):
             return rpc.success(await found if isawaitable(found) else found)
         except RpcFailure as failure:
             return Reply(False, error=failure.error)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the caller hears of it and others are served
+        except Exception as error:  # noqa: BLE001 - any failure becomes an error reply, and the server continues
             return Reply(False, error=RpcError(FAILED, type(error).__name__))

@@ -1,4 +1,4 @@
-"""What the parts of a stream's state are at one place, as one look: nothing that comes later changes it."""
+"""A snapshot of a stream's state at one place. Later entries do not change it."""
 
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
@@ -14,11 +14,11 @@ START = At(0, 0)
 
 
 class StateAt(Generic[S, M]):
-    """The state after the entry at `at`, or at the end of the log. Usable until its `async with` ends."""
+    """The state after the entry at `at`, or at the end of the log. Valid until its `async with` ends."""
 
     def __init__(self, timeline: Timeline[S, M], at: At | None, now: int = 0) -> None:
-        """`at` is not beyond the end."""
-        self.now = now  # the hub's time that it is told for: its present, or that of the entry at `at`
+        """`at` must not be after the end of the log."""
+        self.now = now  # the hub's current time, or the hub time of the entry at `at`
         self._timeline = timeline
         self._at = at
         self.upto = timeline.upto() or START  # the end of the log
@@ -29,7 +29,7 @@ class StateAt(Generic[S, M]):
         return self._timeline.overlay
 
     def state(self, part: bytes) -> S:
-        """The state of a part, in O(log n); the overlay's initial one where nothing touched it."""
+        """The state of a part, in O(log n); the overlay's initial state if no entry touched it."""
         return self._timeline.state(part, self._at)
 
     def known(self, part: bytes, key: bytes) -> At | None:
@@ -38,41 +38,41 @@ class StateAt(Generic[S, M]):
 
     @property
     def states(self) -> Mapping[bytes, S]:
-        """Every part that was touched, in that order; each state is worked out when it is asked for."""
+        """All touched parts, in the order of their first entry. Each state is computed on access."""
         return self._timeline.states(self._at)
 
     def live(self) -> Iterator[tuple[bytes, S]]:
-        """The parts that still matter, in the order in which they were first touched."""
+        """The live parts, in the order of their first entry."""
         if self._at is None:
             return self._timeline.live()
         return ((part, state) for part, state in self.states.items() if self.overlay.live(state))
 
     def history(self, part: bytes) -> Iterator[FoldStep]:
-        """The steps that a part took, in order."""
+        """The steps applied to a part, in order."""
         return self._timeline.history(part, last=self.at)
 
     def faults(self, first: At | None = None) -> Iterator[EventFault]:
-        """The entries that changed nothing, in order, each with its reason."""
+        """The entries that were not applied, in order, with their reasons."""
         return self._timeline.faults(first, self.at)
 
     def faults_at(self, place: At) -> tuple[EventFault, ...]:
-        """What is wrong with one entry; nothing where all it says was taken."""
+        """The faults of one entry; empty if it was applied."""
         return tuple(takewhile(lambda fault: fault.place == place, self._timeline.faults(place, place)))
 
     def state_hash(self, *parts: bytes) -> bytes:
-        """The hash of the whole state, or of these parts alone."""
+        """The hash of the whole state, or of these parts."""
         states = self.states
         if parts:
             return state_hash(self.overlay, {part: states[part] for part in parts if part in states})
         return state_hash(self.overlay, states)
 
     def ends(self) -> tuple[At, ...]:
-        """The end of each epoch that has entries, as far as they count here."""
-        found = [At(bound.epoch, bound.upto_seq) for bound in self._timeline.prefixes() if bound.epoch <= self.at.epoch]
-        return tuple(min(end, self.at) for end in found)
+        """The last place of each epoch with entries, up to `at`."""
+        prefixes = [prefix for prefix in self._timeline.prefixes() if prefix.epoch <= self.at.epoch]
+        return tuple(min(At(prefix.epoch, prefix.upto_seq), self.at) for prefix in prefixes)
 
     def determining(self, part: bytes) -> tuple[FoldStep, ...]:
-        """The steps that a part's state follows from. Where later ones alone say it all, the earlier are left out."""
+        """The steps that determine a part's state, without those that later steps make irrelevant."""
         steps = tuple(self.history(part))
         overlay = self.overlay
         if not isinstance(overlay, MergeOverlay):

@@ -1,7 +1,7 @@
-"""Evidence for an answer: the entries that a part's state follows from, each under the hub's signature.
+"""Evidence for a state: the entries that determine a part, each proven by the hub's signature.
 
-Anyone who knows the hub's id can check such a file offline: that the hub has these entries at these places, what they
-say, and what state they come to. That no other entry of the log touched the part, only the whole log can show.
+Anyone with the hub's id can verify such a file offline: the entries, their places, their content and the state that
+they produce. The file does not prove that no other entry touched the part; only the whole log does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,20 +26,22 @@ M = TypeVar("M")
 async def prove(
     view: StateView[S, M], reading: StateAt[S, M], *parts: bytes, steps: Sequence[FoldStep] | None = None
 ) -> Evidence:
-    """The file that shows why these parts are as they are in a reading. Its entries are disclosed, and no others.
+    """Make the evidence for the state of these parts. It discloses its entries and no others.
 
-    `steps` are those to show, where they are more than what the parts follow from. Raises `Unavailable` where no entry
-    touched the parts, or more did than one file holds.
+    `steps` are the steps to include; by default those that determine the parts. Raises `Unavailable` if no entry
+    touched the parts, or if there are more entries than one file may contain.
     """
     if steps is None:
         steps = [step for part in parts for step in reading.determining(part)]
     places = sorted({step.at for step in steps})
     if not places:
-        raise Unavailable("no entry of the log touched it, and that is something only the whole log can show")
+        raise Unavailable("no entry touched it; only the whole log proves that, not an evidence file")
     ends = [end for end in reading.ends() if end.epoch in {place.epoch for place in places}]
     most = MAX_PAGE_ITEMS - len(ends)
     if len(places) > most:
-        raise Unavailable(f"{len(places)} entries determine it, and one file of evidence holds {most}")
+        raise Unavailable(
+            f"{len(places)} entries determine it, more than the {most} that one evidence file may contain"
+        )
     hashed = reading.state_hash(*parts).hex()
     claim = f"{view.overlay.CLASS} of {len(parts)} parts after entry {shown(reading.at)} has state hash {hashed}"
     key = need_key(view.source, view.stream_id)
@@ -48,7 +50,7 @@ async def prove(
 
 @dataclass(frozen=True, slots=True)
 class VerifiedState(Generic[S]):
-    """What a file of evidence shows, and the state that its entries come to."""
+    """The report on an evidence file, and the state that its entries produce."""
 
     report: EvidenceReport
     states: Mapping[bytes, S]
@@ -64,11 +66,11 @@ def verify_state(
     pin: bytes | None = None,
     reader: bytes | None = None,
 ) -> VerifiedState[S]:
-    """Check such a file, offline, and work the state out again from what it discloses.
+    """Verify an evidence file offline and recompute the state from its entries.
 
-    With `parts`, of these alone: an entry may touch others, of which the file does not have all. Raises `Malformed` or
-    `Unverified` where the file does not hold, or an entry in it is not of this stream. `pin` and `reader` are those of
-    `verdict.verify`.
+    With `parts`, only these are returned: an entry may touch other parts that the file does not cover completely.
+    Raises `Malformed` or `Unverified` if the file is invalid or an entry is of another stream. `pin` and `reader` are
+    passed to `evidence_verify.verify`.
     """
     report = evidence_verify.verify(data, pin, reader)
     shown_file = Evidence.decode(data)
@@ -93,7 +95,7 @@ def _entry(exhibit: Exhibit, receipt: Receipt, shown_file: Evidence, stream_id: 
 
 
 def _epoch(receipt: Receipt, shown_file: Evidence, stream_id: bytes) -> int:
-    """The epoch whose label of this stream the receipt is for."""
+    """The epoch in which this stream has the receipt's label."""
     profile = shown_file.profile
     for epoch in profile.epochs_around(receipt.hub_ts, MAX_EPOCH_SKEW_SEC):
         if naming.label(shown_file.identity.routing_key, stream_id, epoch) == receipt.label:

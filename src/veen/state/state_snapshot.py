@@ -1,7 +1,7 @@
-"""A state in a file, bound to the log it is of: whose it is, where it ends, the roots the hub signed there, its hash.
+"""State snapshots: a state in a file, with its hash, its stream, and the hub's receipts for the end of each epoch.
 
-By itself such a file shows what the hub signed and that the state is the one of the hash. That this state is what the
-log comes to, only the log can show: `compare` folds it again.
+The file alone proves that the hub signed the receipts and that the state matches its hash. It does not prove that the
+log produces this state: `compare` folds the log again to check that.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ MAX_SNAPSHOT_BYTES = 1 << 28
 
 @dataclass(frozen=True, slots=True)
 class PartState(Wire):
-    """A part, and its state in the overlay's encoding."""
+    """A part and its encoded state."""
 
     part: bytes
     state: bytes
@@ -39,10 +39,13 @@ class PartState(Wire):
 
 @dataclass(frozen=True, slots=True)
 class StateSnapshot(Wire):
-    """The file. `heads` are the hub's receipts at the end of each epoch, the last where the state was taken."""
+    """A snapshot file.
+
+    `heads` are the hub's receipts at the end of each epoch; the last is where the state was read.
+    """
 
     overlay_class: str
-    rules: int  # the version of the overlay's rules
+    rules: int  # `Overlay.VERSION`
     settings: bytes
     stream_id: bytes
     hub: HubRecord
@@ -68,15 +71,15 @@ class StateSnapshot(Wire):
 
     def flaw(self) -> str | None:
         if not ascending(one.part for one in self.states):
-            return "its parts do not ascend, each once"
-        return None if self._hashed() == self.state_hash else "its state is not the one of its hash"
+            return "parts are not in ascending order"
+        return None if self._hashed() == self.state_hash else "the state does not match state_hash"
 
     def _hashed(self) -> bytes:
         pairs = [heads.write_head(heads.ARRAY, 2) + heads.write_bstr(one.part) + one.state for one in self.states]
         return ht(f"veen/state-{self.overlay_class}", heads.write_head(heads.ARRAY, len(pairs)) + b"".join(pairs))
 
     def end(self) -> At:
-        """The last entry that counts."""
+        """The last entry included in the state."""
         return self.places()[-1]
 
     def places(self) -> tuple[At, ...]:
@@ -87,10 +90,10 @@ class StateSnapshot(Wire):
         for epoch in profile.epochs_around(receipt.hub_ts, self.hub.limits.max_epoch_skew_sec):
             if naming.label(self.hub.identity.routing_key, self.stream_id, epoch) == receipt.label:
                 return epoch
-        raise Unverified("state snapshot", f"the receipt of entry {receipt.stream_seq} is not of its stream")
+        raise Unverified("state snapshot", f"the receipt of entry {receipt.stream_seq} is for another stream")
 
     def verify(self, pin: bytes | None = None) -> None:
-        """Raise unless the hub signed every head, for this stream, and the places ascend."""
+        """Raise unless the hub signed every head for this stream and the epochs ascend."""
         hub = self.hub
         hub.identity.verify(hub.signature, hub.identity.hub_id if pin is None else pin)
         line = lineage(hub.identity, hub.origin)
@@ -98,10 +101,10 @@ class StateSnapshot(Wire):
             line.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
         places = self.places()
         if any(a.epoch >= b.epoch for a, b in pairwise(places)):
-            raise Unverified("state snapshot", "its heads do not ascend by epoch")
+            raise Unverified("state snapshot", "heads are not in ascending order of epochs")
 
     def decode_states(self, overlay: Overlay[S, M]) -> Mapping[bytes, S]:
-        """The state, part by part. Raises `Malformed` where it is not one of this overlay."""
+        """Decode the state of each part. Raises `Malformed` if it was made by another overlay."""
         self.check_overlay(overlay)
         states = {one.part: overlay.decode_state(one.part, one.state) for one in self.states}
         if state_hash(overlay, states) != self.state_hash:
@@ -111,14 +114,17 @@ class StateSnapshot(Wire):
     def check_overlay(self, overlay: Overlay[S, M]) -> None:
         if (self.overlay_class, self.rules, self.settings) != (overlay.CLASS, overlay.VERSION, overlay.settings()):
             ours = f"{overlay.CLASS} version {overlay.VERSION}"
-            raise Malformed("state snapshot", f"of {self.overlay_class} version {self.rules}, not of {ours}")
+            raise Malformed(
+                "state snapshot",
+                f"made by {self.overlay_class} version {self.rules} or with other settings, not by {ours}",
+            )
 
 
 async def make(view: StateView[S, M], reading: StateAt[S, M]) -> StateSnapshot:
-    """The state of a reading, as a file."""
+    """Make a snapshot of a reading."""
     ends = reading.ends()
     if not ends or not reading.at.stream_seq:
-        raise Unavailable("there is nothing in the stream up to there: no hub has signed for it")
+        raise Unavailable("the stream has no entry up to this place, so there is no receipt for a snapshot")
     signed = [await view.source.receipt(view.stream_id, end) for end in ends if end.stream_seq]
     overlay = view.overlay
     states = dict(reading.states)
@@ -130,24 +136,24 @@ async def make(view: StateView[S, M], reading: StateAt[S, M]) -> StateSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotMatch(Generic[S]):
-    """A snapshot that the log comes to."""
+    """The place and number of parts of a snapshot that matches the log."""
 
     at: At
     parts: int
 
 
 async def compare(view: StateView[S, M], snapshot: StateSnapshot) -> SnapshotMatch[S]:
-    """Raise `Unverified` unless the log has the roots of a snapshot, and comes to its state there."""
+    """Raise `Unverified` unless the log has the snapshot's roots and produces its state."""
     snapshot.check_overlay(view.overlay)
     if snapshot.stream_id != view.stream_id or snapshot.hub.identity.hub_id != view.source.known.identity.hub_id:
-        raise Unverified("state snapshot", "it is of another stream, or of another hub's")
+        raise Unverified("state snapshot", "it is of another stream or another hub")
     for place, head in zip(snapshot.places(), snapshot.heads, strict=True):
         found = await view.source.receipt(view.stream_id, place)
         if found.mmr_root != head.mmr_root:
-            raise Unverified("state snapshot", f"the log up to entry {shown(place)} has another root than it says")
+            raise Unverified("state snapshot", f"the log has another root at entry {shown(place)}")
     async with view.reading(snapshot.end()) as reading:
         if reading.ends() != snapshot.places():
-            raise Unverified("state snapshot", "it leaves out an epoch that the log has")
+            raise Unverified("state snapshot", "it omits an epoch of the log")
         if reading.state_hash() != snapshot.state_hash:
-            raise Unverified("state snapshot", f"the log up to entry {shown(snapshot.end())} comes to another state")
+            raise Unverified("state snapshot", f"the log up to entry {shown(snapshot.end())} produces another state")
         return SnapshotMatch(reading.at, len(reading.states))

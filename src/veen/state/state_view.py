@@ -1,10 +1,10 @@
-"""What an overlay makes of a stream: the state now and at any place, from a source that verifies.
+"""The state of a stream under an overlay, now and at any place, from a verifying source.
 
-async with View.of(client, "settings", KV) as view, view.reading() as reading:
+async with StateView.of(client, "settings", KV) as view, view.reading() as reading:
     get(reading.states, b"door")
 
-What was read once is kept, so the next look takes only what came since. What is kept holds under the roots it was made
-under: it is checked against the source before it is used, and refused where the log has others.
+The fold is cached, so the next reading fetches only new entries. Before a cache is used, its roots are compared with
+the source; the cache is rejected if the log has other roots.
 """
 
 from collections.abc import AsyncIterator
@@ -28,23 +28,23 @@ M = TypeVar("M")
 
 
 class StateView(Generic[S, M]):
-    """An async context manager, so that what is kept is closed."""
+    """An async context manager that closes the cache on exit."""
 
     def __init__(
         self, source: EntrySource, stream: str | bytes, overlay: Overlay[S, M], *, cached: bool = True
     ) -> None:
-        """Without `cached` the fold is made in memory, each time anew. Raises `Unavailable` without a reader key."""
+        """Without `cached` the fold is kept in memory only. Raises `Unavailable` without a reader key."""
         self.source = source
         self.stream_id = stream_id_of(stream)
         self.overlay = overlay
         need_key(source, self.stream_id)
         self._keeper: FoldKeeper[S, M] = CacheKeeper(self._folder(), overlay) if cached else MemoryKeeper(overlay)
         self._checked: set[LogPrefix] = set()
-        self._open: list[ReadEntry] = []  # of epochs before which something may still come: folded on top, each time
+        self._open: list[ReadEntry] = []  # entries of unsettled epochs; not cached, folded on top at each reading
 
     @classmethod
     def of(cls, client: Client, stream: str | bytes, overlay: Overlay[S, M], *, cached: bool = True) -> Self:
-        """The view of a stream at the hub that a client has met."""
+        """The view of a stream at the hub of a connected client."""
         return cls(HubSource(client), stream, overlay, cached=cached)
 
     async def __aenter__(self) -> Self:
@@ -59,53 +59,53 @@ class StateView(Generic[S, M]):
         self._keeper.close()
 
     async def sync(self) -> None:
-        """Take in what came since. Raises `Unverified` where what is kept is of another log."""
+        """Fold new entries. Raises `Unverified` if the cache is of another log."""
         await self._check_kept()
         with self._keeper.reading() as timeline:
             upto = timeline.upto()
             tree = timeline.tree(upto.epoch) if upto else Mmr()
         epochs = await self.source.epochs(self.stream_id, upto.epoch if upto else None)
-        now = self.source.now()  # before anything is read: what is settled by then will all be read
+        now = self.source.now()  # before reading, so that all entries of epochs settled by then are read
         later: list[ReadEntry] = []
         for epoch in epochs:
             after = tree if upto is not None and upto.epoch == epoch else Mmr()
             async for page in self.source.read(self.stream_id, epoch, after):
                 if self.is_settled(epoch, now):
-                    self.take(page)
+                    self.append(page)
                 else:
                     later += page
         self._open = later
 
     def is_settled(self, epoch: int, now: int) -> bool:
-        """Whether nothing can come before an epoch's entries any more."""
+        """Whether no entry can be added to an earlier epoch any more."""
         known = self.source.known
         return closed_before(known.profile, known.limits.max_epoch_skew_sec, epoch, now)
 
     def present_epoch(self) -> int:
-        """The hub's present epoch, as far as it can be told; 0 where there are none."""
+        """The hub's current epoch by its known time; 0 if the hub has no epochs."""
         return self.source.known.profile.epoch(self.source.now())
 
     def earliest_epoch(self) -> int:
-        """The first epoch that may have an entry which is not kept."""
+        """The first epoch that may have an entry that is not cached."""
         known = self.source.known
         around = known.profile.epochs_around(self.source.now(), known.limits.max_epoch_skew_sec)
         return min([around.start, *(entry.epoch for entry in self._open)])
 
-    def take(self, page: list[ReadEntry]) -> None:
-        """Keep entries that were verified."""
-        self._keeper.take(page)
+    def append(self, page: list[ReadEntry]) -> None:
+        """Add verified entries of a settled epoch to the cache."""
+        self._keeper.append(page)
         last = page[-1].receipt
         self._checked.add(LogPrefix(last.label, page[-1].epoch, last.stream_seq, last.mmr_root))
 
     def kept(self) -> AbstractContextManager[Timeline[S, M]]:
-        """What is kept now, without asking anyone: `reading` is for answers."""
+        """The cached fold, without contacting the source. Use `reading` for answers."""
         return self._keeper.reading()
 
     @asynccontextmanager
     async def reading(self, at: At | None = None, *, fresh: bool = True) -> AsyncIterator[StateAt[S, M]]:
-        """A look at the state after the entry at a place, or at the end of the log.
+        """The state after the entry at a place, or at the end of the log.
 
-        Without `fresh` the source is not asked what came since. Raises `Unavailable` where the log does not reach `at`.
+        Without `fresh`, new entries are not fetched. Raises `Unavailable` if the log is shorter than `at`.
         """
         if fresh:
             await self.sync()
@@ -114,18 +114,18 @@ class StateView(Generic[S, M]):
             reading = StateAt(self._whole(timeline), at)
             if at is not None and at > reading.upto:
                 end = reading.upto
-                raise Unavailable(f"the stream ends with entry {shown(end)}: there is no entry {shown(at)} yet")
+                raise Unavailable(f"the stream ends with entry {shown(end)}; there is no entry {shown(at)} yet")
             reading.now = await self._now(reading.at, at is None)
             yield reading
 
     async def _now(self, at: At, is_present: bool) -> int:
-        """What time it was at a place: a copy knows no present but that of its last entry."""
+        """The hub time of a reading. For a copy it is the time of its last entry."""
         if is_present and not self.source.may_lag:
             return self.source.now()
         return (await self.source.receipt(self.stream_id, at)).hub_ts if at.stream_seq else 0
 
     def _whole(self, timeline: Timeline[S, M]) -> Timeline[S, M]:
-        """What is kept, with the entries on top that cannot be kept yet."""
+        """The cached fold with the entries of unsettled epochs on top."""
         upto = timeline.upto()
         above = [entry for entry in self._open if upto is None or At(entry.epoch, entry.stream_seq) > upto]
         if not above:
@@ -137,25 +137,25 @@ class StateView(Generic[S, M]):
         return Timeline(self.overlay, rows)
 
     async def _check_kept(self) -> None:
-        """Hold what is kept against the log, wherever that was not done yet."""
+        """Compare the roots of the cache with the source, except those already compared."""
         while True:
             with self._keeper.reading() as timeline:
-                unknown = [bound for bound in timeline.prefixes() if bound not in self._checked]
-            if not unknown:
+                unchecked = [prefix for prefix in timeline.prefixes() if prefix not in self._checked]
+            if not unchecked:
                 return
-            for bound in unknown:
-                found = await self.source.root_at(self.stream_id, bound)
-                if found is None and self.source.may_lag and bound.label == self._label(bound):
-                    self._keeper.close()  # a copy that is older than what is kept: nothing of that can be used
+            for prefix in unchecked:
+                found = await self.source.root_at(self.stream_id, prefix)
+                if found is None and self.source.may_lag and prefix.label == self._label(prefix):
+                    self._keeper.close()  # the copy is older than the cache, so the cache cannot be used for it
                     self._keeper = MemoryKeeper(self.overlay)
                     return
-                if found != bound.mmr_root:
-                    where = f"entry {bound.upto_seq} of label {bound.label.hex()}"
-                    raise Unverified("cache", f"the log does not have the root this cache was made under, at {where}")
-                self._checked.add(bound)
+                if found != prefix.mmr_root:
+                    where = f"entry {prefix.upto_seq} of label {prefix.label.hex()}"
+                    raise Unverified("cache", f"the log has another root at {where} than when this cache was built")
+                self._checked.add(prefix)
 
-    def _label(self, bound: LogPrefix) -> bytes:
-        return self.source.label(self.stream_id, bound.epoch)
+    def _label(self, prefix: LogPrefix) -> bytes:
+        return self.source.label(self.stream_id, prefix.epoch)
 
     def _folder(self) -> Path:
         hub_id = self.source.known.identity.hub_id
@@ -163,5 +163,5 @@ class StateView(Generic[S, M]):
 
 
 def shown(at: At) -> str:
-    """A place as people write it."""
+    """A place in its written form: `seq` or `epoch:seq`."""
     return f"{at.epoch}:{at.stream_seq}" if at.epoch else str(at.stream_seq)

@@ -1,12 +1,12 @@
-"""A queue of tasks on a stream, done at least once each by one of several consumers.
+"""A task queue on a stream. Each task is done at least once, by one of several consumers.
 
 async with TaskQueue.of(client, "letters") as queue:
     async for job in queue.jobs(lease_sec=60):
         ...
         await queue.ack(job)
 
-Who claims first in the log has the task, and every consumer sees who that is. A consumer that dies loses its claim when
-its time is up, by the hub's clock. So a task may be done twice, and is never lost.
+The first claim in the log wins, and every consumer sees which one. The claim of a crashed consumer expires by the hub's
+clock. So a task may be done twice but is never lost.
 """
 
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ LEASE_SEC = 60
 
 @dataclass(frozen=True, slots=True)
 class TaskJob:
-    """A task that is ours until a time."""
+    """A task that this consumer holds until `until`."""
 
     task_id: bytes
     claim_id: bytes
@@ -56,11 +56,11 @@ class TaskQueue:
         self.view.close()
 
     async def add(self, item: bytes, *, max_tries: int | None = None, expires_at: int | None = None) -> SentEvent:
-        """Put a task in. Its id is that of its message: `Said.msg_id`."""
+        """Add a task. Its id is the `msg_id` of the result."""
         return await self._sender.send_unchecked(Put(item, max_tries), expires_at=expires_at)
 
     async def take(self, lease_sec: int = LEASE_SEC) -> TaskJob | None:
-        """The first task that is ready, claimed for us; None where there is none. Who comes second tries the next."""
+        """Claim the first ready task, or return None. If another consumer is faster, the next task is tried."""
         while True:
             async with self.view.reading() as reading:
                 found = next(tasks.ready(reading.live(), self.view.source.now()), None)
@@ -69,22 +69,22 @@ class TaskQueue:
             try:
                 job = await self.claim(found[0], lease_sec)
             except EventRefused:
-                continue  # another came first, after our look
+                continue  # another consumer claimed it since the reading
             if job is not None:
                 return job
 
     async def claim(self, task_id: bytes, lease_sec: int = LEASE_SEC) -> TaskJob | None:
-        """One task; None where another came first. Raises `NotTaken` where it cannot be claimed at all."""
-        said = await self._sender.send(TaskClaim(task_id, lease_sec))
-        if not said.applied:
+        """Claim one task; None if another consumer was faster. Raises `EventRefused` if the task is not ready."""
+        sent = await self._sender.send(TaskClaim(task_id, lease_sec))
+        if not sent.applied:
             return None
-        async with self.view.reading(said.at, fresh=False) as reading:
+        async with self.view.reading(sent.at, fresh=False) as reading:
             task = reading.state(task_id)
         assert task.item is not None
-        return TaskJob(task_id, said.msg_id, task.item, task.tries, task.until)
+        return TaskJob(task_id, sent.msg_id, task.item, task.tries, task.until)
 
     async def jobs(self, lease_sec: int = LEASE_SEC) -> AsyncGenerator[TaskJob, None]:
-        """Tasks as they become ready, each claimed for us, for ever."""
+        """Yield claimed tasks as they become ready. Never ends by itself."""
         async with Wake(self.view) as wake:
             while True:
                 wake.clear()
@@ -95,26 +95,26 @@ class TaskQueue:
                     await wake.wait(await self._idle_s())
 
     async def _idle_s(self) -> float | None:
-        """Until the first claim of another may run out."""
+        """Seconds until the next claim expires, or None if there is no claim."""
         now = self.view.source.now()
         async with self.view.reading() as reading:
             ends = [task.until for _, task in reading.live() if task.status(now) is TaskStatus.CLAIMED]
         return max(min(ends) - now, 1) if ends else None
 
     async def ack(self, job: TaskJob) -> SentEvent:
-        """The task is done. Raises `NotTaken` where it is not ours any more."""
+        """Mark the task as done. Raises `EventRefused` if this consumer no longer holds it."""
         return await self._sender.send(Ack(job.task_id, job.claim_id))
 
     async def fail(self, job: TaskJob, reason: str | None = None) -> SentEvent:
-        """Give the task back."""
+        """Return the task to the queue."""
         return await self._sender.send(Nack(job.task_id, job.claim_id, reason))
 
     async def retry(self, task_id: bytes) -> SentEvent:
-        """Make a dead letter a task again."""
+        """Make a dead letter ready again."""
         return await self._sender.send(TaskRetry(task_id))
 
     async def tasks(self, status: TaskStatus | None = None) -> list[tuple[bytes, Task]]:
-        """The tasks that are so now, in the order in which they were put; all that are not done, where none is said."""
+        """The tasks with a status, by default all that are not done, in the order they were added."""
         now = self.view.source.now()
         async with self.view.reading() as reading:
             found = reading.live() if status is not TaskStatus.DONE else iter(reading.states.items())

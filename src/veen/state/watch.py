@@ -1,4 +1,4 @@
-"""What becomes of the entries of a stream as they come."""
+"""Follow a stream and report the outcome of each entry."""
 
 import asyncio
 from bisect import insort
@@ -19,19 +19,19 @@ from veen.state.state_view import StateView
 S = TypeVar("S")
 M = TypeVar("M")
 
-_KEPT_AT_ONCE = 256  # entries that are folded in memory before they are kept
+_FLUSH_EVERY = 256  # entries folded in memory before they are moved to the cache
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedEntry(Generic[S]):
-    """One entry, and what it did to each part it is for."""
+    """One entry and its outcome for each part it touches."""
 
     entry: FoldEntry
     outcomes: tuple[Outcome[S], ...]
 
 
 class _Base(Generic[S, M]):
-    """What is kept, up to a place: looked up when it is asked for, so that no look at the cache is held open."""
+    """The cached fold up to a place. Each lookup opens a short cache transaction, so that none stays open."""
 
     def __init__(self, view: StateView[S, M], upto: At) -> None:
         self._view = view
@@ -48,44 +48,44 @@ class _Base(Generic[S, M]):
 
 
 async def watch(view: StateView[S, M], *, after: At | None = None) -> AsyncGenerator[WatchedEntry[S], None]:
-    """Entries from a place on, or from the end on, with what became of each. Ends only where its consumer does.
+    """Yield the entries after a place, or after the end, with their outcomes. Never ends by itself.
 
-    Around the end of an epoch one may come that belongs before others: its outcome is told for its own place.
+    At the end of an epoch an entry may arrive after entries of the next epoch. Its outcome is that of its own place.
     """
     source = view.source
     if not isinstance(source, HubSource):
-        raise ValueError("a data directory is read, not followed")
+        raise ValueError("only a hub can be followed, not a data directory")
     async with view.reading() as reading:
         wanted = reading.upto if after is None else after
     with view.kept() as timeline:
-        begun = [bound.epoch for bound in timeline.prefixes()]
+        epochs = [prefix.epoch for prefix in timeline.prefixes()]
         kept = timeline.upto() or At(view.earliest_epoch(), 0)
-    wanted = max(wanted, At(begun[0] if begun else kept.epoch, 0))
-    start = min(wanted, kept)  # what is not kept yet is met again, and not told
-    watched = _Watched(view, start)
+    wanted = max(wanted, At(epochs[0] if epochs else kept.epoch, 0))
+    start = min(wanted, kept)  # entries that are not cached yet are folded again but not yielded
+    watched = _WatchFold(view, start)
     entries = source.client.read(view.stream_id, start.stream_seq + 1, follow=True, epoch=start.epoch)
     async with aclosing(entries) as coming:
         async for entry in coming:
-            seen = watched.meet(entry)
+            seen = watched.add(entry)
             if seen.entry.at > wanted:
                 yield seen
 
 
-class _Watched(Generic[S, M]):
-    """The fold on top of what is kept."""
+class _WatchFold(Generic[S, M]):
+    """A fold in memory on top of the cache."""
 
     def __init__(self, view: StateView[S, M], base: At) -> None:
         self._view = view
         self._begin(base, [])
 
     def _begin(self, base: At, above: list[ReadEntry]) -> None:
-        """Fold from a place on that what is kept reaches."""
+        """Start a fold after `base`, which the cache must reach."""
         self._base = base
-        self._above = above  # in the order of their places
+        self._above = above  # ordered by place
         self._fold: Fold[S, M] = Fold(self._view.overlay, _Base(self._view, base))
         self._fold.extend(map(folded, above))
 
-    def meet(self, read: ReadEntry) -> WatchedEntry[S]:
+    def add(self, read: ReadEntry) -> WatchedEntry[S]:
         entry, last = folded(read), self._above[-1:]
         insort(self._above, read, key=_place)
         if last and entry.at < _place(last[0]):
@@ -93,16 +93,16 @@ class _Watched(Generic[S, M]):
             outcomes = {_place(one): self._fold.add(folded(one)) for one in self._above}[entry.at]
         else:
             outcomes = self._fold.add(entry)
-        if len(self._above) % _KEPT_AT_ONCE == 0:
-            self._keep()
+        if len(self._above) % _FLUSH_EVERY == 0:
+            self._flush()
         return WatchedEntry(entry, outcomes)
 
-    def _keep(self) -> None:
-        """Hand over what is settled, so that memory does not grow with the watch."""
+    def _flush(self) -> None:
+        """Move settled entries to the cache, so that memory stays bounded."""
         now = self._view.source.now()
         settled = [one for one in self._above if self._view.is_settled(one.epoch, now)]
         for _, page in groupby(settled, lambda one: one.epoch):
-            self._view.take(list(page))
+            self._view.append(list(page))
         if settled:
             self._begin(_place(settled[-1]), self._above[len(settled) :])
 
@@ -112,14 +112,14 @@ def _place(entry: ReadEntry) -> At:
 
 
 class Wake(Generic[S, M]):
-    """Wakes whoever waits for the next entry of a stream. An async context manager."""
+    """Waits for the next entry of a stream. An async context manager."""
 
     def __init__(self, view: StateView[S, M]) -> None:
         self._view = view
         self._event = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        """From here on no entry is missed: the place is fixed before anyone looks."""
+        """Fix the start place before the caller reads the state, so that no later entry is missed."""
         await self._view.sync()
         with self._view.kept() as timeline:
             self._coming = watch(self._view, after=timeline.upto() or START)
@@ -138,11 +138,11 @@ class Wake(Generic[S, M]):
                 self._event.set()
 
     def clear(self) -> None:
-        """From here on entries count: to be called before the look that finds nothing to do."""
+        """Forget earlier entries. Call this before reading the state, then `wait` if there is nothing to do."""
         self._event.clear()
 
     async def wait(self, seconds: float | None) -> bool:
-        """Wait for an entry, for so long at most; whether one came. Raises what ended the listening."""
+        """Wait up to `seconds` for an entry; returns whether one arrived. Re-raises the error that ended the watch."""
         waiter = asyncio.create_task(self._event.wait())
         try:
             await asyncio.wait([waiter, self._task], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -76,7 +76,7 @@ def test_a_record_that_could_never_take_effect_is_not_sent(realm_hub: RealmFixtu
     realm_hub.run_as_admin("authority", "set", STREAM, "--from", 1000, "--ttl", 100)
     ran = realm_hub.attempt("admin", "authority", "set", STREAM, "--from", 1020, "--ttl", 80)
     assert ran.status == 5
-    assert "entry 1 holds for all of its time" in ran.error
+    assert "entry 1 covers its whole period" in ran.error
 
 
 def test_records_are_listed_by_time_from_hub_and_directory_alike(realm_hub: RealmFixture) -> None:

@@ -52,9 +52,9 @@ def test_dead_letters_are_listed_and_can_be_retried(queue_hub: StateFixture) -> 
 def test_an_event_that_the_queue_rejects_is_not_sent(queue_hub: StateFixture) -> None:
     task = queue_hub.run("queue", "add", "x", "--json").json()["msg_id"]
     for arguments, said in [
-        (("retry", task), "the task is no dead letter"),
-        (("ack", task, "--claim", "00" * 32), "the task is not under this claim"),
-        (("ack", "11" * 32, "--claim", "00" * 32), "there is no such task"),
+        (("retry", task), "the task is not a dead letter"),
+        (("ack", task, "--claim", "00" * 32), "the task is not held by this claim"),
+        (("ack", "11" * 32, "--claim", "00" * 32), "no such task"),
     ]:
         ran = queue_hub.attempt("queue", *arguments)
         assert ran.status == 5

@@ -1,4 +1,4 @@
-"""The overlays by which a realm is run: who may write, which hub orders what, what is kept where. 001, spec-2."""
+"""Administration of a realm: capabilities, revocations, authority over streams, label classes, schemas. 001, spec-2."""
 
 from veen.overlays.admin.admin_records import AdminRecord, RecordOverlay
 from veen.overlays.admin.authority import AUTHORITIES, Authorities, AuthorityEvent, LabelAuthority, label_authority

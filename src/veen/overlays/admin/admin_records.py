@@ -1,7 +1,8 @@
-"""Records that hold for a time: which of several hold when.
+"""Administrative records, and records that are valid for a period.
 
-Records stand in a rank that starts with their time. Where two hold at once the lower one counts, so a record that a
-lower one leaves no second to never counts: it is not kept, and refused when it comes.
+Records with a period are ordered by a rank that starts with their `ts`. If two are valid at once, the one with the
+lower rank takes effect. A record whose whole period is covered by lower ranks never takes effect: it is refused, not
+stored.
 """
 
 from abc import abstractmethod
@@ -23,7 +24,7 @@ E = TypeVar("E", bound=Event)
 
 @dataclass(frozen=True, slots=True)
 class AdminRecord(Generic[E]):
-    """An event in the log: its place, its time by the hub's clock, who wrote it, what it says."""
+    """A logged event with its place, hub time and writer."""
 
     epoch: int
     stream_seq: int
@@ -36,7 +37,7 @@ class AdminRecord(Generic[E]):
         return At(self.epoch, self.stream_seq)
 
     def where(self) -> dict[str, cbor.Value]:
-        """Its place, time and writer, for people and for JSON."""
+        """Place, time and writer, for display and JSON."""
         return {"stream_seq": self.stream_seq, "hub_ts": self.hub_ts, "client_id": self.client_id}
 
 
@@ -45,13 +46,13 @@ States: TypeAlias = Mapping[bytes, tuple[AdminRecord[E], ...]]
 
 
 class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
-    """One kind of event. Give EVENTS, `parts`, `standing` and `plain`."""
+    """An overlay of one event class. Subclasses define EVENTS, `parts`, `effective` and `plain`."""
 
     EMPTY = ()
 
     @abstractmethod
     def effective(self, records: Records[E]) -> Records[E]:
-        """Those of the records that count, in one order, whichever order they came in."""
+        """The records that take effect, in canonical order. The result does not depend on the order of the input."""
 
     def refusal(self, state: Records[E], step: FoldStep) -> str | None:
         record = self._record(step)
@@ -59,9 +60,9 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
         kept = any(one is record for one in reversed(after))
         return None if kept else self.ignored_reason(after, record)
 
-    def ignored_reason(self, standing: Records[E], record: AdminRecord[E]) -> str:
-        """Why a record never counts beside those that do."""
-        return f"entry {standing[0].stream_seq} counts instead" if standing else "it never counts"
+    def ignored_reason(self, effective: Records[E], record: AdminRecord[E]) -> str:
+        """Why a record never takes effect beside the effective ones."""
+        return f"entry {effective[0].stream_seq} takes precedence" if effective else "the record never takes effect"
 
     def lift(self, step: FoldStep) -> Records[E]:
         return self.effective((self._record(step),))
@@ -77,12 +78,12 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
         records, end = self._kind.read(data, 0, late)
         late.raise_first()
         if end != len(data) or self.effective(records) != records:
-            raise Malformed("records", "not the records that count, in their order")
+            raise Malformed("records", "not the effective records in canonical order")
         return records
 
     def _record(self, step: FoldStep) -> AdminRecord[E]:
-        entry, said = step.entry, cast(E, step.event)  # an overlay reads only what is of its EVENTS
-        return AdminRecord(entry.epoch, entry.stream_seq, entry.hub_ts, entry.client_id, said)
+        entry, event = step.entry, cast(E, step.event)  # read() yields only classes in EVENTS
+        return AdminRecord(entry.epoch, entry.stream_seq, entry.hub_ts, entry.client_id, event)
 
     @cached_property
     def _kind(self) -> ListOf:
@@ -90,7 +91,7 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
 
 
 class _OneRecord(FieldType):
-    """A record as a map."""
+    """The encoding of a record."""
 
     __slots__ = ("_layout",)
 
@@ -116,7 +117,7 @@ class _OneRecord(FieldType):
 
 
 def only(states: States[E], part: bytes) -> AdminRecord[E] | None:
-    """The record of a part that has at most one."""
+    """The record of a part with at most one record, or None."""
     records = states.get(part)
     return records[0] if records else None
 
@@ -125,7 +126,7 @@ FOREVER = 2 * (U64_MAX + 1)  # later than any `ts + ttl`
 
 
 class TimedEvent(Event):
-    """An event that holds from `ts` on until `end`, that second excluded; for ever without one."""
+    """An event that is valid from `ts` until `end` (exclusive), or forever without `end`."""
 
     __slots__ = ()
     ts: int
@@ -133,7 +134,7 @@ class TimedEvent(Event):
     @property
     @abstractmethod
     def end(self) -> int | None:
-        """The first second in which it no longer holds; None where it holds for ever."""
+        """The first second in which the event is no longer valid; None means forever."""
 
 
 L = TypeVar("L", bound=TimedEvent)
@@ -141,7 +142,7 @@ L = TypeVar("L", bound=TimedEvent)
 
 @dataclass(frozen=True, slots=True)
 class Slot(Generic[L]):
-    """The time in which a record counts; without `end`, for ever."""
+    """The period in which a record takes effect; forever without `end`."""
 
     start: int
     end: int | None
@@ -152,21 +153,21 @@ class Slot(Generic[L]):
 
 
 class TimedOverlay(RecordOverlay[L]):
-    """Give EVENTS, `parts`, `rank` and `plain`."""
+    """An overlay of records with a period. Subclasses define EVENTS, `parts`, `rank` and `plain`."""
 
     @abstractmethod
     def rank(self, record: AdminRecord[L]) -> tuple[Any, ...]:
-        """By which of several records counts, the least first. Its first item is `ts`."""
+        """The precedence of a record, lowest first. Its first item must be `ts`."""
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """None: a record twice holds when it held once, and nobody can keep one out by naming it as an original."""
+        """No keys: a repeated record changes nothing, and a forged `parent_id` must not suppress a real record."""
         return ()
 
     def effective(self, records: Records[L]) -> Records[L]:
-        """Without those that no second is left to: ascending by rank, and by when they end."""
+        """Drop the records without a second of their own. The rest ascends by rank and by end."""
         kept, covered = [], 0
         for record in sorted(records, key=self.rank):
-            # What ranks before this one starts no later, so it only has to last as long.
+            # Lower ranks start no later, so this record is covered if one of them ends as late.
             end = _end(record)
             if end > max(record.event.ts, covered):
                 kept.append(record)
@@ -174,29 +175,29 @@ class TimedOverlay(RecordOverlay[L]):
         return tuple(kept)
 
     def merge(self, a: Records[L], b: Records[L]) -> Records[L]:
-        # As records come in life: each later than those before it, and none of them in another's way.
+        # Fast path for the usual order: every record of b starts and ends later than those of a.
         if a and b and a[-1].event.ts < b[0].event.ts and _end(a[-1]) < _end(b[0]):
             return (*a, *b)
         return super().merge(a, b)
 
-    def ignored_reason(self, standing: Records[L], record: AdminRecord[L]) -> str:
+    def ignored_reason(self, effective: Records[L], record: AdminRecord[L]) -> str:
         if _end(record) == record.event.ts:
-            return "it holds at no time"
-        before = next(one for one in standing if _end(one) >= _end(record))
-        return f"entry {before.stream_seq} holds for all of its time"
+            return "its validity period is empty"
+        before = next(one for one in effective if _end(one) >= _end(record))
+        return f"entry {before.stream_seq} covers its whole period"
 
 
-def slots(standing: Records[L]) -> Iterator[Slot[L]]:
-    """Which record counts when, ascending. Each counts once the one before it has ended."""
+def slots(effective: Records[L]) -> Iterator[Slot[L]]:
+    """The periods in which the records take effect, ascending. Each starts when the previous one has ended."""
     free = 0
-    for record in standing:
+    for record in effective:
         yield Slot(max(record.event.ts, free), record.event.end, record)
         free = _end(record)
 
 
-def record_at(standing: Records[L], now: int) -> AdminRecord[L] | None:
-    """The record that counts at a time."""
-    return next((slot.record for slot in slots(standing) if slot.has(now)), None)
+def record_at(effective: Records[L], now: int) -> AdminRecord[L] | None:
+    """The record in effect at a time, or None."""
+    return next((slot.record for slot in slots(effective) if slot.has(now)), None)
 
 
 def _end(record: AdminRecord[L]) -> int:

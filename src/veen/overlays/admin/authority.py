@@ -1,7 +1,7 @@
-"""FED1 and AUTH1: which hub orders which stream of a realm, and since when. 001, spec-2 §2 and §3.
+"""FED1 and AUTH1: which hub orders which stream of a realm, and when. 001, spec-2 §2 and §3.
 
-At any time one record of a stream counts: of those that are active, the one with the least (`ts`, `primary_hub`), then
-with the least encoding. So a record that is active is not displaced by a later one: that one waits until it ends.
+At any time at most one record of a stream is in effect: the active record with the lowest (`ts`, `primary_hub`), then
+with the lowest encoding. A later record therefore waits until an active one ends.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ class AuthorityEvent(Wire, TimedEvent):
 
 
 class Authorities(TimedOverlay[AuthorityEvent]):
-    """One part per realm and stream. Told its realm, it takes the records of no other."""
+    """One part per realm and stream. With `realm_id`, records of other realms are malformed."""
 
     CLASS = "fed.authority"
     EVENTS = (AuthorityEvent,)
@@ -50,7 +50,7 @@ class Authorities(TimedOverlay[AuthorityEvent]):
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         assert isinstance(event, AuthorityEvent)
-        return None if self._realm_id in (None, event.realm_id) else "it is for another realm"
+        return None if self._realm_id in (None, event.realm_id) else "the record is for another realm"
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, AuthorityEvent)
@@ -83,30 +83,29 @@ AUTHORITIES = Authorities()
 
 
 def part_of(realm_id: bytes, stream_id: bytes) -> bytes:
-    """The part in which the records of a stream are."""
     return realm_id + stream_id
 
 
 def active(states: States[AuthorityEvent], realm_id: bytes, stream_id: bytes, now: int) -> AuthorityEvent | None:
-    """The record of a stream that counts at a time."""
+    """The authority record of a stream in effect at a time, or None."""
     record = record_at(states.get(part_of(realm_id, stream_id), ()), now)
     return record.event if record else None
 
 
 def authority_view(states: States[AuthorityEvent], now: int) -> dict[tuple[bytes, bytes], AuthorityEvent]:
-    """§2.4: by realm and stream, the records that count at a time."""
+    """§2.4: the records in effect at a time, by realm and stream."""
     found = {part: record_at(states[part], now) for part in states}
     return {(part[:HASH_BYTES], part[HASH_BYTES:]): record.event for part, record in found.items() if record}
 
 
 def contested(state: Records[AuthorityEvent], now: int) -> Records[AuthorityEvent]:
-    """The records that are active at a time and do not count: more than one was never meant."""
+    """The records that are active at a time but not in effect. There should be none."""
     return tuple(record for record in state if record.event.active_at(now))[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class LabelAuthority:
-    """§3.2: what is known of who may order a label."""
+    """§3.2: the hub that may order a label, as far as it is known."""
 
     stream_id: bytes
     realm_id: bytes | None = None
@@ -121,9 +120,12 @@ def label_authority(
     stream_id_for_label: Callable[[bytes], bytes],
     realm_id_for_label: Callable[[bytes], bytes | None] = lambda label: None,
 ) -> LabelAuthority:
-    """Who may order a label at a time. The two functions are the deployment's own; they must not depend on when."""
+    """The authority over a label at a time.
+
+    The deployment provides the two functions. Their results must not change over time.
+    """
     stream_id, realm_id = stream_id_for_label(label), realm_id_for_label(label)
-    said = None if realm_id is None else active(states, realm_id, stream_id, now)
-    if said is None:
+    found = None if realm_id is None else active(states, realm_id, stream_id, now)
+    if found is None:
         return LabelAuthority(stream_id, realm_id)
-    return LabelAuthority(stream_id, realm_id, said.primary_hub, AuthorityPolicy(said.policy))
+    return LabelAuthority(stream_id, realm_id, found.primary_hub, AuthorityPolicy(found.policy))

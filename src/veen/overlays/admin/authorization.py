@@ -1,7 +1,8 @@
-"""Authorization: the capabilities a hub was shown, and what each is worth at any time. Spec §6; 001, spec-2 §4.2.
+"""Authorization: the capabilities that a hub has accepted, and their validity at any time. Spec §6; 001, spec-2 §4.2.
 
-A fold of the hub's control stream, where it logs each capability it takes. The `hub_ts` of that entry is `issued_at`,
-and showing a capability again does not renew it. Revocations are on a stream of their own: `standing_of` joins both.
+A fold of the hub's control stream, where the hub logs each capability it accepts. The `hub_ts` of that entry is
+`issued_at`; presenting a capability again does not renew it. Revocations are on another stream; `capability_status`
+joins both.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,14 +43,14 @@ class Authorizations(RecordOverlay[ShownCapability]):
         return (event.auth_ref(),)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """None: the first is the first whatever comes later."""
+        """No keys: only the first record of a capability counts anyway."""
         return ()
 
     def effective(self, records: Records[ShownCapability]) -> Records[ShownCapability]:
         return (min(records, key=lambda record: record.at),) if records else ()
 
-    def ignored_reason(self, standing: Records[ShownCapability], record: AdminRecord[ShownCapability]) -> str:
-        return f"entry {standing[0].stream_seq} authorised it already"
+    def ignored_reason(self, effective: Records[ShownCapability], record: AdminRecord[ShownCapability]) -> str:
+        return f"entry {effective[0].stream_seq} already authorized this capability"
 
     def plain(self, part: bytes, state: Records[ShownCapability]) -> Mapping[str, cbor.Value]:
         (record,) = state
@@ -74,7 +75,7 @@ AUTHORIZATIONS = Authorizations()
 
 @lru_cache(maxsize=1024)
 def _unsigned(encoded: bytes) -> str | None:
-    """Why a token's signatures do not hold. Remembered, because a fold meets the same token many times."""
+    """Why a token's signature is invalid, or None. Cached because a fold meets the same token many times."""
     try:
         CapToken.decode(encoded).verify()
     except Unverified as error:
@@ -83,10 +84,10 @@ def _unsigned(encoded: bytes) -> str | None:
 
 
 class Validity(StrEnum):
-    """What a capability is worth at one time."""
+    """The validity of a capability at one time."""
 
-    UNKNOWN = "unknown"  # the hub was never shown it
-    LATER = "later"  # it is shown to the hub only after that time
+    UNKNOWN = "unknown"  # the hub has not logged it
+    LATER = "later"  # the hub logged it after that time
     VALID = "valid"
     EXPIRED = "expired"
     REVOKED = "revoked"
@@ -94,7 +95,7 @@ class Validity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CapabilityStatus:
-    """A capability at one time: where it was logged, and what keeps it from being used."""
+    """The validity of a capability at one time, the entry that logged it and the revocation in effect."""
 
     validity: Validity
     logged: AdminRecord[ShownCapability] | None = None
@@ -106,7 +107,7 @@ class CapabilityStatus:
 
     @property
     def expires_at(self) -> int | None:
-        """The last second in which it admits, unless it is revoked."""
+        """The last second in which the capability admits messages, unless it is revoked."""
         return self.logged.event.expires_at(self.logged.hub_ts) if self.logged else None
 
 
@@ -117,9 +118,9 @@ def capability_status(
     now: int,
     token: CapToken | None = None,
 ) -> CapabilityStatus:
-    """What a capability is worth at a time. With `token`, also where the hub was never shown it.
+    """The status of a capability at a time. With `token`, a capability that the hub has not logged is checked as well.
 
-    It is valid in each second up to `issued_at + ttl`, that one included, in which neither it nor its subject is
+    A capability is valid in each second up to and including `issued_at + ttl` in which neither it nor its subject is
     revoked.
     """
     record = only(logged, auth_ref)
@@ -141,7 +142,7 @@ def capability_status(
 def of_client(
     logged: States[ShownCapability], revocations: States[RevocationEvent], client_id: bytes, now: int
 ) -> Iterator[tuple[bytes, CapabilityStatus]]:
-    """The capabilities of a client key, by `auth_ref`, and what each is worth at a time."""
+    """The capabilities of a client key, by `auth_ref`, with their status at a time."""
     for auth_ref in sorted(logged):
         record = only(logged, auth_ref)
         if record is not None and record.event.subject_pk == client_id:

@@ -1,6 +1,6 @@
-"""AUTH1: what two receipts that contradict each other say about who is at fault. 001, spec-2 §3.4.
+"""AUTH1: classify two contradicting receipts by cause and severity. 001, spec-2 §3.4.
 
-The receipts are verified before: who signed each is known, and who was to order the label at its time.
+The caller must have verified the receipts and determined the signer and the authority over the label for each.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from veen.overlays.admin.authority import LabelAuthority
 
 @dataclass(frozen=True, slots=True)
 class ConflictStatement:
-    """A receipt, the hub whose signature it has, and the authority over its label at its `hub_ts`."""
+    """A receipt, the hub that signed it, and the authority over its label at its `hub_ts`."""
 
     receipt: Receipt
     hub_id: bytes
@@ -22,21 +22,19 @@ class ConflictStatement:
 
 
 class Cause(StrEnum):
-    """What a contradiction comes from."""
+    """The cause of a contradiction."""
 
-    PRIMARY = "primary"  # the one hub that is to order the label signed both
-    INTRUDER = "intruder"  # a hub signed that was not the label's primary: it, or the authority record, is wrong
-    HANDOVER = "handover"  # one primary followed another and did not go on from its log
-    HUB = "hub"  # one hub signed both, and no record makes it the only one: a lie under any policy
-    DIVERGENCE = "divergence"  # two hubs wrote, which multi-primary allows
-    UNDECLARED = "undeclared"  # two hubs wrote, and no record says which may
+    PRIMARY = "primary"  # the label's only primary hub signed both
+    INTRUDER = "intruder"  # a hub signed that is not the label's primary: it or the authority record is wrong
+    HANDOVER = "handover"  # a new primary did not continue the log of the previous one
+    HUB = "hub"  # one hub signed both without being the only primary: misbehaviour under any policy
+    DIVERGENCE = "divergence"  # two hubs wrote, as multi-primary allows
+    UNDECLARED = "undeclared"  # two hubs wrote and no record declares which may
 
 
 class FaultSeverity(StrEnum):
-    """How loud to be."""
-
     HIGH = "high"  # log it, anchor the evidence, rotate or isolate the hub
-    NOTICE = "notice"  # somebody has to reconcile two logs; nobody has lied
+    NOTICE = "notice"  # two logs must be reconciled; no hub misbehaved
 
 
 _NOTICES = (Cause.DIVERGENCE, Cause.UNDECLARED)
@@ -44,7 +42,7 @@ _NOTICES = (Cause.DIVERGENCE, Cause.UNDECLARED)
 
 @dataclass(frozen=True, slots=True)
 class EquivocationFinding:
-    """What a contradiction comes to, and the hubs to look at."""
+    """The cause of a contradiction and the hubs to investigate."""
 
     cause: Cause
     suspects: tuple[bytes, ...]
@@ -55,7 +53,7 @@ class EquivocationFinding:
 
 
 def classify(first: ConflictStatement, second: ConflictStatement) -> EquivocationFinding | None:
-    """What to make of two receipts; None where they do not contradict each other. Their order does not matter."""
+    """Classify two receipts; None if they do not contradict each other. The order does not matter."""
     if Equivocation(first.receipt, second.receipt).flaw() is not None:
         return None
     both = (first, second)

@@ -1,7 +1,6 @@
-"""LCLASS0: what kind of data a label holds, and the hints that follow from it. 001, spec-2 §6.
+"""LCLASS0: the class of data that a label holds, and the hints derived from it. 001, spec-2 §6.
 
-The classification of a label is the last one in the log. It is advice: a hub that does not know it, or does not follow
-it, is no less correct.
+The last classification of a label in the log counts. It is advisory: a hub may ignore it and still be correct.
 """
 
 from collections.abc import Mapping
@@ -31,7 +30,7 @@ class LabelClass(Event):
         "veen.label.class.v1",
         {
             "label": Bstr("label"),
-            "class": Text("class_", MAX_BODY_BYTES),  # the key is a word that Python keeps for itself
+            "class": Text("class_", MAX_BODY_BYTES),  # `class` is a Python keyword
             "sensitivity": Text("sensitivity", MAX_BODY_BYTES, optional=True),
             "retention_hint": Uint("retention_hint", optional=True),
         },
@@ -53,12 +52,12 @@ class LabelClasses(RecordOverlay[LabelClass]):
 
     def plain(self, part: bytes, state: Records[LabelClass]) -> Mapping[str, cbor.Value]:
         (record,) = state
-        said = record.event
+        event = record.event
         return {
             "label": part,
-            "class": said.class_,
-            "sensitivity": said.sensitivity,
-            "retention_hint": said.retention_hint,
+            "class": event.class_,
+            "sensitivity": event.sensitivity,
+            "retention_hint": event.retention_hint,
             **record.where(),
         }
 
@@ -67,13 +66,13 @@ LABEL_CLASSES = LabelClasses()
 
 
 def class_of(states: States[LabelClass], label: bytes) -> LabelClass | None:
-    """What a label is classified as, None where nobody has said."""
+    """The classification of a label, or None."""
     record = only(states, label)
     return record.event if record else None
 
 
 class RateClass(StrEnum):
-    """How much a label may carry, beside the others of its hub."""
+    """The rate limit of a label relative to the other labels of its hub."""
 
     HIGHER = "higher"
     DEFAULT = "default"
@@ -82,22 +81,22 @@ class RateClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LabelPolicy:
-    """What a hub may do for a label. None leaves it to the hub's own profile and retention."""
+    """Hints for a hub. None means the hub's own profile or retention applies."""
 
     pad_block: int | None = None
     rate: RateClass = RateClass.DEFAULT
     retention_sec: int | None = None
 
 
-# The padding for a class: for most of it, and for what is highly sensitive.
+# Padding per class: (normal, sensitivity "high").
 _PAD_BLOCKS: dict[str, tuple[int, int]] = {"user": (256, 1024), "wallet": (256, 1024), "log": (0, 0), "metric": (0, 0)}
 _RATES = {"admin": RateClass.HIGHER, "control": RateClass.HIGHER, "bulk": RateClass.TIGHTER}
 
 
-def policy(said: LabelClass | None) -> LabelPolicy:
-    """The hints of §6.2. Of the two paddings for people's data, the larger is for what is highly sensitive."""
-    if said is None:
+def policy(label_class: LabelClass | None) -> LabelPolicy:
+    """The hints of §6.2. User data of high sensitivity gets the larger of the two paddings."""
+    if label_class is None:
         return LabelPolicy()
-    usual, sensitive = _PAD_BLOCKS.get(said.class_, (None, None))
-    pad_block = sensitive if said.sensitivity == "high" else usual
-    return LabelPolicy(pad_block, _RATES.get(said.class_, RateClass.DEFAULT), said.retention_hint)
+    normal, sensitive = _PAD_BLOCKS.get(label_class.class_, (None, None))
+    pad_block = sensitive if label_class.sensitivity == "high" else normal
+    return LabelPolicy(pad_block, _RATES.get(label_class.class_, RateClass.DEFAULT), label_class.retention_hint)

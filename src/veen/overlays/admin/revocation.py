@@ -1,7 +1,7 @@
-"""Revocation: client keys and capabilities that are not to be admitted, for a time or for good. 001, spec-2 §4.3.
+"""Revocation: client keys and capabilities that a hub must not admit, for a period or forever. 001, spec-2 §4.3.
 
-A revocation is never taken back and never leaves the log: it ends when it says. Several may be for one target, which is
-revoked while any of them holds.
+A revocation cannot be withdrawn; it ends at its own end time. A target may have several revocations and is revoked
+while any of them is valid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -46,9 +46,9 @@ class Revocations(TimedOverlay[RevocationEvent]):
         return (part_of(event.kind, event.target),)
 
     def rank(self, record: AdminRecord[RevocationEvent]) -> tuple[Any, ...]:
-        """Of those that start together, the longest first: it says all that the others say."""
-        said = record.event
-        return said.ts, -(FOREVER if said.end is None else said.end), record.at
+        """Among revocations with the same start, the longest comes first because it covers the others."""
+        event = record.event
+        return event.ts, -(FOREVER if event.end is None else event.end), record.at
 
     def plain(self, part: bytes, state: Records[RevocationEvent]) -> Mapping[str, cbor.Value]:
         kind, target = target_of_part(part)
@@ -66,7 +66,6 @@ REVOCATIONS = Revocations()
 
 
 def part_of(kind: str, target: bytes) -> bytes:
-    """The part in which the revocations of a target are."""
     return kind.encode() + b"\0" + target
 
 
@@ -75,17 +74,17 @@ def target_of_part(part: bytes) -> tuple[RevocationKind, bytes]:
 
 
 def token_target(token: CapToken) -> bytes:
-    """What a revocation of a token itself names: the hash of its encoding."""
+    """The target of a token revocation: the hash of the token's encoding."""
     return h(token.encode())
 
 
 def revoked(states: States[RevocationEvent], kind: str, target: bytes, now: int) -> AdminRecord[RevocationEvent] | None:
-    """The revocation that holds for a target at a time, None where none does."""
+    """The revocation of a target in effect at a time, or None."""
     return record_at(states.get(part_of(kind, target), ()), now)
 
 
 def of_token(states: States[RevocationEvent], token: CapToken, now: int) -> AdminRecord[RevocationEvent] | None:
-    """The revocation that keeps a token from being used at a time: of itself, of its `auth_ref` or of its subject."""
+    """The revocation in effect for a token at a time: of the token, its `auth_ref` or its subject."""
     named = (
         (RevocationKind.CAP_TOKEN, token_target(token)),
         (RevocationKind.AUTH_REF, token.auth_ref()),
@@ -97,7 +96,7 @@ def of_token(states: States[RevocationEvent], token: CapToken, now: int) -> Admi
 def revoked_at(
     states: States[RevocationEvent], now: int
 ) -> Iterator[tuple[RevocationKind, bytes, AdminRecord[RevocationEvent]]]:
-    """All that is revoked at a time, by kind and target."""
+    """Every revocation in effect at a time, by kind and target."""
     for part in sorted(states):
         record = record_at(states[part], now)
         if record is not None:

@@ -1,10 +1,10 @@
-"""META0+: a registry of schemas, and which of them a stream uses. 001, spec-2 §7.
+"""META0+: a registry of schemas, and the schemas that a stream uses. 001, spec-2 §7.
 
-A schema is known by the 32 bytes that `payload_hdr.schema` carries. Its descriptor is the one with the greatest
-(`ts`, place); `describe` goes on from the time that is there, so clocks need not agree.
+A schema id is the 32 bytes in `payload_hdr.schema`. The descriptor with the greatest (`ts`, place) counts. `describe`
+never goes back behind the registered `ts`, so clocks need not agree.
 
-Two ways to make the 32 bytes from a name are in use: the hash of the name, and the hash of the name after a prefix. The
-registry takes any, since only the use of a schema can show that an id is right, and says where the name does not fit.
+A schema id is the hash of the name, or the hash of a prefix and the name. The registry accepts any id, because only the
+use of a schema shows whether the id is right. `fits` reports a name that does not match its id.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,7 +19,7 @@ from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.fields import body
 
-PROFILE_PREFIX = "veen/schema:"  # of the operation profiles: spec-3
+PROFILE_PREFIX = "veen/schema:"  # of operation profiles, spec-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class SchemaDescriptor(Event):
     )
 
     def fits(self) -> bool:
-        """Whether the id follows from the name, in one of the ways in use."""
+        """Whether the id is derived from the name, with or without the prefix."""
         return self.schema_id in (naming.schema_id(self.name), naming.schema_id(PROFILE_PREFIX + self.name))
 
 
@@ -62,20 +62,20 @@ class Schemas(RecordOverlay[SchemaDescriptor]):
     def effective(self, records: Records[SchemaDescriptor]) -> Records[SchemaDescriptor]:
         return (max(records, key=lambda record: (record.event.ts, record.at)),) if records else ()
 
-    def ignored_reason(self, standing: Records[SchemaDescriptor], record: AdminRecord[SchemaDescriptor]) -> str:
-        return f"entry {standing[0].stream_seq} was registered at a later time"
+    def ignored_reason(self, effective: Records[SchemaDescriptor], record: AdminRecord[SchemaDescriptor]) -> str:
+        return f"entry {effective[0].stream_seq} has a later ts"
 
     def plain(self, part: bytes, state: Records[SchemaDescriptor]) -> Mapping[str, cbor.Value]:
         (record,) = state
-        said = record.event
+        event = record.event
         return {
             "schema_id": part,
-            "name": said.name,
-            "version": said.version,
-            "doc_url": said.doc_url,
-            "owner": said.owner,
-            "ts": said.ts,
-            "name_fits": said.fits(),
+            "name": event.name,
+            "version": event.version,
+            "doc_url": event.doc_url,
+            "owner": event.owner,
+            "ts": event.ts,
+            "name_fits": event.fits(),
             **record.where(),
         }
 
@@ -84,14 +84,14 @@ SCHEMAS = Schemas()
 
 
 def descriptor(states: States[SchemaDescriptor], schema_id: bytes) -> SchemaDescriptor | None:
-    """The mapping of §7.2: what is registered for an id."""
+    """The descriptor registered for an id, or None. §7.2."""
     record = only(states, schema_id)
     return record.event if record else None
 
 
 def by_name(states: States[SchemaDescriptor], name: str) -> Iterator[SchemaDescriptor]:
-    """What is registered under a name: more than one where ids compete for it."""
-    return (said for part in sorted(states) if (said := descriptor(states, part)) and said.name == name)
+    """The descriptors registered under a name. There may be several with different ids."""
+    return (found for part in sorted(states) if (found := descriptor(states, part)) and found.name == name)
 
 
 def describe(
@@ -104,15 +104,15 @@ def describe(
     doc_url: str | None = None,
     owner: bytes | None = None,
 ) -> SchemaDescriptor:
-    """The event that registers a schema, no earlier than what is registered already."""
+    """The event that registers a schema. Its `ts` is at least that of the registered descriptor."""
     schema = naming.schema_id(name) if schema_id is None else schema_id
-    there = descriptor(states, schema)
-    return SchemaDescriptor(schema, name, version, doc_url, owner, max(ts, there.ts if there else 0))
+    registered = descriptor(states, schema)
+    return SchemaDescriptor(schema, name, version, doc_url, owner, max(ts, registered.ts if registered else 0))
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaUse:
-    """How a stream uses a schema: how often, and between which places."""
+    """How often a stream uses a schema, and its first and last use."""
 
     count: int
     first: At
@@ -122,9 +122,9 @@ class SchemaUse:
 def uses(
     entries: Iterable[FoldEntry], earlier: Mapping[bytes | None, SchemaUse] | None = None
 ) -> dict[bytes | None, SchemaUse]:
-    """Which schemas the entries of a stream have; under None, those that could not be opened.
+    """Count the schemas of a stream's entries. The key None counts sealed entries.
 
-    `earlier` is what the entries before these came to.
+    `earlier` is the result for the entries before these.
     """
     found = dict(earlier or {})
     for entry in entries:

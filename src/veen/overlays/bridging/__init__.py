@@ -1,7 +1,7 @@
-"""The audit streams of an air-gap bridge: what left one zone, and what became of it in the other. 001, AGB0 §4.6.
+"""The audit streams of an air-gap bridge: exports of one zone and imports of the other. 001, AGB0 §4.6.
 
-`events` has the bodies; `exports` folds the log of the zone that events leave, `imports` and `origins` that of the zone
-they come to.
+`bridge_events` defines the events. In `zone_logs`, EXPORTS folds the log of the exporting zone; IMPORTS and ORIGINS
+fold the log of the importing zone.
 """
 
 from veen.overlays.bridging.bridge_events import (

@@ -1,7 +1,7 @@
-"""What a bridge writes down of itself, in each zone on a stream of its own. 001, AGB0 §4.5–4.6.
+"""The audit events of a bridge, logged on one stream per zone. 001, AGB0 §4.5–4.6.
 
-An imported message has the payload of the original, byte for byte, and names it as its `parent_id`. What else belongs
-to it is in the intake that was logged before it: the original's receipt and who wrote it.
+An imported message has exactly the payload bytes of the original and names the original as its `parent_id`. The intake,
+which is logged before the message, contains the original's receipt and writer.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,6 @@ MAX_RANGES = 1_000
 
 
 class BridgeResult(StrEnum):
-    """How an import ended."""
-
     SUCCESS = "success"
     FAILURE = "failure"
 
@@ -32,7 +30,7 @@ class BundleExported(Event):
     """`bridge.export.v1`: a bundle was made."""
 
     bundle_id: bytes
-    bundle_hash: bytes  # of the file, byte for byte
+    bundle_hash: bytes  # of the whole file
     source_hub_id: bytes
     export_stream: str
     epoch: int
@@ -64,9 +62,10 @@ class BundleExported(Event):
 
 @dataclass(frozen=True, slots=True)
 class EventOrigin(Wire):
-    """Where an imported event comes from: the receipt of the original, and what its leaf_hash is made of.
+    """The receipt of an imported event's original, and the inputs of its leaf_hash.
 
-    The hub that signed the receipt signed for who wrote the original: `client_id` is part of `leaf_hash`.
+    `client_id` is an input of `leaf_hash`, so the hub's signature on the receipt also covers the writer of the
+    original.
     """
 
     receipt: Receipt
@@ -86,7 +85,7 @@ class EventOrigin(Wire):
 
     def flaw(self) -> str | None:
         found = naming.leaf_hash(self.receipt.label, self.profile_id, self.ct_hash, self.client_id, self.client_seq)
-        return None if found == self.receipt.leaf_hash else "the receipt is not that of this client's message"
+        return None if found == self.receipt.leaf_hash else "the receipt does not match this client's message"
 
     @classmethod
     def of(cls, message: Msg, receipt: Receipt) -> Self:
@@ -97,17 +96,16 @@ class EventOrigin(Wire):
         return self.receipt.leaf_hash
 
 
-# An origin takes about this much of a body.
-ORIGIN_BYTES = 400
+ORIGIN_BYTES = 400  # approximate encoded size of one origin
 MAX_ORIGINS = MAX_BODY_BYTES // ORIGIN_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class BundleIntake(Event):
-    """`bridge.intake.v1`: a bundle was verified and its events are about to be written; some of their origins.
+    """`bridge.intake.v1`: a bundle was verified and its events are about to be written. Lists some of their origins.
 
-    `position` is that of the first origin in the bundle, from 1. A bundle whose intake is logged and whose import is
-    not is half imported.
+    `position` is the position of the first listed origin in the bundle, from 1. A bundle with a logged intake but no
+    logged import is partially imported.
     """
 
     bundle_id: bytes
@@ -138,19 +136,19 @@ class BundleIntake(Event):
     )
 
     def flaw(self) -> str | None:
-        wrong = range_flaw(self.export_seq_from, self.export_seq_to, self.event_count)
-        if wrong is not None:
-            return wrong
+        flaw = range_flaw(self.export_seq_from, self.export_seq_to, self.event_count)
+        if flaw is not None:
+            return flaw
         if self.position + len(self.origins) - 1 > self.event_count:
-            return "it has more origins than the bundle has events"
+            return "there are more origins than events in the bundle"
         first = self.export_seq_from + self.position - 1
         seqs = [one.receipt.stream_seq for one in self.origins]
-        return None if seqs == list(range(first, first + len(seqs))) else "its origins are not those at its position"
+        return None if seqs == list(range(first, first + len(seqs))) else "the origins do not match position"
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRange(Wire):
-    """Where events went to: places of the import stream, in one epoch."""
+    """The places of imported events in the import stream, in one epoch."""
 
     epoch: int
     seq_from: int
@@ -159,14 +157,14 @@ class TargetRange(Wire):
     LAYOUT: ClassVar = Array("target range", Uint("epoch"), Uint("seq_from", least=1), Uint("seq_to", least=1))
 
     def flaw(self) -> str | None:
-        return None if self.seq_from <= self.seq_to else "it ends before it begins"
+        return None if self.seq_from <= self.seq_to else "the range ends before it begins"
 
 
 @dataclass(frozen=True, slots=True)
 class BundleImported(Event):
-    """`bridge.import.v1`: how an import ended. Of a failure: what is wrong, and at which event of the bundle.
+    """`bridge.import.v1`: the result of an import. A failure has the reason and the position of the failing event.
 
-    `excluded` are source numbers that a policy of the importer left out, which it names.
+    `excluded` lists the source sequence numbers that the importer's `policy` left out.
     """
 
     bundle_id: bytes
@@ -202,16 +200,16 @@ class BundleImported(Event):
 
     def flaw(self) -> str | None:
         if self.result not in BridgeResult.__members__.values():
-            return f"there is no result {self.result!r}"
+            return f"unknown result {self.result!r}"
         if self.result == BridgeResult.SUCCESS and self.error_code is not None:
-            return "a success has no error_code"
+            return "a successful import must not have an error_code"
         if any(a >= b for a, b in pairwise(self.excluded or ())):
-            return "what is excluded is not in order"
+            return "excluded is not in ascending order"
         return None
 
 
 def range_flaw(first: int, last: int, count: int) -> str | None:
-    """Why a range of a stream is none."""
+    """Why a range of a stream is invalid, or None."""
     if first > last:
-        return "it ends before it begins"
-    return None if last - first + 1 == count else f"{count} events are not those from {first} to {last}"
+        return "the range ends before it begins"
+    return None if last - first + 1 == count else f"event_count is {count}, but the range is {first} to {last}"

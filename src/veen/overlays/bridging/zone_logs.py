@@ -1,4 +1,4 @@
-"""What left a zone: every bundle that was made there, as `bridge/online/log` says."""
+"""The overlays of the bridge's audit logs: exported bundles, imported bundles, and origins of imported events."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
 from veen.overlays.overlay import FoldStep, MergeOverlay, WalkOverlay
 
-Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, ascending, none touching the next
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # (first, last), ascending and not adjacent
 
 
 class Exports(WalkOverlay[BundleExported | None]):
-    """A part per bundle: what was said of it first."""
+    """One part per bundle. The first export event counts."""
 
     CLASS = "bridge.export"
     EVENTS = (BundleExported,)
@@ -36,7 +36,7 @@ class Exports(WalkOverlay[BundleExported | None]):
         return (event.bundle_id,)
 
     def refusal(self, state: BundleExported | None, step: FoldStep) -> str | None:
-        return None if state is None else "this bundle is in the log already"
+        return None if state is None else "this bundle is already logged"
 
     def apply(self, state: BundleExported | None, step: FoldStep) -> BundleExported | None:
         assert isinstance(step.event, BundleExported)
@@ -60,7 +60,7 @@ ExportStates: TypeAlias = Mapping[bytes, BundleExported | None]
 
 
 def exported_ranges(states: ExportStates) -> dict[tuple[bytes, str, int], Ranges]:
-    """What has left of each (hub, stream, epoch)."""
+    """The exported ranges of each (hub, stream, epoch)."""
     found: dict[tuple[bytes, str, int], list[tuple[int, int]]] = defaultdict(list)
     for state in states.values():
         if state is not None:
@@ -70,7 +70,7 @@ def exported_ranges(states: ExportStates) -> dict[tuple[bytes, str, int], Ranges
 
 
 def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The same numbers in the fewest ranges, ascending."""
+    """Merge overlapping and adjacent ranges, ascending."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if found and first <= found[-1][1] + 1:
@@ -82,9 +82,9 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 @dataclass(frozen=True, slots=True)
 class ImportStatus(Wire):
-    """How far a bundle has got. `announced` is how many origins its intake has named so far."""
+    """The import status of a bundle. `announced` counts the origins listed by its intakes so far."""
 
-    source_hub_id: bytes | None = None  # None where only failures are known of it
+    source_hub_id: bytes | None = None  # None if only failures are logged
     export_stream: str = ""
     epoch: int = 0
     export_seq_from: int = 0
@@ -119,7 +119,7 @@ class ImportStatus(Wire):
 
     @property
     def is_partial(self) -> bool:
-        """Begun, and not ended well."""
+        """Whether the import began but has not succeeded."""
         return self.announced > 0 and not self.imported
 
 
@@ -136,8 +136,6 @@ _NAMED = (
 
 
 class Imports(WalkOverlay[ImportStatus]):
-    """A part per bundle."""
-
     CLASS = "bridge.import"
     EVENTS = (BundleIntake, BundleImported)
     INITIAL = NOTHING
@@ -150,8 +148,10 @@ class Imports(WalkOverlay[ImportStatus]):
         if not isinstance(event, BundleImported):
             return None
         if event.result == BridgeResult.FAILURE and (event.error_code is None or event.reason is None):
-            return "a failure says what is wrong"
-        return None if (event.excluded is None) == (event.policy is None) else "what is left out names the policy"
+            return "a failed import needs error_code and reason"
+        return (
+            None if (event.excluded is None) == (event.policy is None) else "excluded and policy must be given together"
+        )
 
     def refusal(self, state: ImportStatus, step: FoldStep) -> str | None:
         event = step.event
@@ -161,12 +161,12 @@ class Imports(WalkOverlay[ImportStatus]):
         if event.result != BridgeResult.SUCCESS:
             return None
         if state.imported:
-            return "this bundle is imported already"
+            return "this bundle is already imported"
         if state.announced < max(state.event_count, 1):
-            return "no intake says all that it consists of"
+            return "the intake of this bundle is incomplete"
         excluded = len(event.excluded or ())
         if event.event_count + excluded != state.event_count:
-            return f"{event.event_count} events and {excluded} excluded are not the {state.event_count} of the bundle"
+            return f"{event.event_count} events and {excluded} excluded are not {state.event_count}, the bundle's count"
         return None
 
     def apply(self, state: ImportStatus, step: FoldStep) -> ImportStatus:
@@ -199,7 +199,7 @@ ImportStates: TypeAlias = Mapping[bytes, ImportStatus]
 
 
 def imported_ranges(states: ImportStates) -> dict[tuple[bytes, str, int], Ranges]:
-    """What has come in of each (source hub, export stream, epoch)."""
+    """The imported ranges of each (source hub, export stream, epoch)."""
     found: dict[tuple[bytes, str, int], list[tuple[int, int]]] = defaultdict(list)
     for state in states.values():
         if state.imported and state.source_hub_id is not None:
@@ -210,15 +210,15 @@ def imported_ranges(states: ImportStates) -> dict[tuple[bytes, str, int], Ranges
 
 def _intake_refusal(state: ImportStatus, event: BundleIntake) -> str | None:
     if event.position != state.announced + 1:
-        return f"its origins begin at {event.position}, where {state.announced} are known"
+        return f"position is {event.position}, expected {state.announced + 1}"
     if state.announced and any(getattr(state, name) != getattr(event, name) for name in _NAMED):
-        return "the intake before it says otherwise of the same bundle"
+        return "an earlier intake describes this bundle differently"
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Traced(Wire):
-    """An original, and the bundle it came in."""
+    """An original and the bundle that contained it."""
 
     bundle_id: bytes
     origin: EventOrigin
@@ -227,7 +227,7 @@ class Traced(Wire):
 
 
 class OriginsOverlay(MergeOverlay[Traced | None]):
-    """A part per original message: what the first intake that names it says."""
+    """One part per original message. The first intake that lists it counts."""
 
     CLASS = "bridge.origins"
     EVENTS = (BundleIntake,)
@@ -272,5 +272,5 @@ OriginStates: TypeAlias = Mapping[bytes, Traced | None]
 
 
 def origin_of(states: OriginStates, parent_id: bytes | None) -> Traced | None:
-    """The original of an imported event, by the `parent_id` it names; None where it is no imported event."""
+    """The original of an imported event, by its `parent_id`; None if the event was not imported."""
     return None if parent_id is None else states.get(parent_id)

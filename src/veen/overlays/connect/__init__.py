@@ -1,7 +1,8 @@
-"""Connect: from a directory to a service that can be used, in four phases. 001, spec-5 §7.
+"""Connect: from a directory entry to a usable service, in four phases. 001, spec-5 §7.
 
-`choosing` proposes hubs, overlays and services, `planning` says which capability is needed and whence, `events` and
-`overlay` keep how far each connection has come, `binding` makes calls. Nothing here sends, and nothing here trusts.
+`selection` proposes hubs, overlays and services. `connect_plan` determines the capability a service needs and its
+source. `connect_events` and `connect_overlay` log and fold the phase of each connection. `binding` builds calls.
+Nothing here sends messages or makes trust decisions.
 """
 
 from veen.overlays.connect.binding import CallRoute, NotBound, binding, call, call_route

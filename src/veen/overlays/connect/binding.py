@@ -1,7 +1,7 @@
-"""Phase 4: from what was chosen to messages that can be sent. 001, spec-5 §7.4.
+"""Phase 4: bind a connection to the streams of its service and build calls. 001, spec-5 §7.4.
 
-Of the streams of a service that is called, the first is for requests and the others for replies; a service with one
-stream takes both there. Of any other service the client writes to all of them, as the overlay's documentation says.
+If a service has methods, its first stream is for requests and the others are for replies; a single stream serves both.
+A client of a service without methods writes to all of its streams, as the overlay's documentation defines.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from veen.overlays.rpc import CallRequest
 
 
 class NotBound(Exception):
-    """A call that a connection does not allow, and why."""
+    """The connection does not allow the call; the message says why."""
 
 
 def binding(name: str, service: ServiceChosen) -> ServiceBound:
@@ -24,7 +24,7 @@ def binding(name: str, service: ServiceChosen) -> ServiceBound:
 
 @dataclass(frozen=True, slots=True)
 class CallRoute:
-    """How a call is sent: to which hub, on which stream, under which capability, and where the reply will be."""
+    """Where a call is sent: hub, stream, capability, and the stream of the reply."""
 
     hub_id: bytes
     hub_pk: bytes
@@ -35,14 +35,14 @@ class CallRoute:
 
 
 def call_route(connection: ServiceConnection, now: int) -> CallRoute:
-    """The way of a call at a time. Raises `NotBound` where the client must not send."""
+    """The route of a call at a time. Raises `NotBound` if the client must not send."""
     hub, bound = connection.hub, connection.bound
     if hub is None or bound is None or connection.service is None:
-        raise NotBound(f"the connection is {connection.phase}, not bound")
+        raise NotBound(f"the connection is in phase {connection.phase}, not bound")
     if not connection.usable(now):
         raise NotBound("; ".join(connection.lapsed(now)))
     if not bound.reply_streams:
-        raise NotBound("the service is not one that is called")
+        raise NotBound("the service has no methods to call")
     auth_ref = connection.authorized.auth_ref if connection.authorized else None
     return CallRoute(
         hub.hub_id, hub.hub_pk, hub.endpoint.url, bound.request_streams[0], bound.reply_streams[0], auth_ref
@@ -58,9 +58,9 @@ def call(
     timeout_ms: int | None = None,
     idem: int | None = None,
 ) -> CallRequest:
-    """The request of a call, whose method is one of the service's. `args` is one CBOR value."""
-    at = call_route(connection, now)
+    """The request of a call. The service must have the method; `args` is one CBOR value."""
+    route = call_route(connection, now)
     if connection.service is None or method not in connection.service.methods:
         raise NotBound(f"the service has no method {method}")
-    reply_to = None if at.reply_stream == at.stream_id else at.reply_stream
+    reply_to = None if route.reply_stream == route.stream_id else route.reply_stream
     return CallRequest(method, args, timeout_ms, reply_to, idem)

@@ -1,7 +1,7 @@
-"""The steps of a connection, as events of a stream of the client's own. 001, spec-5 §7.
+"""The steps of a connection, as events on a stream of the client. 001, spec-5 §7.
 
-The specification says what each phase comes to and leaves open where that is kept. Here it is kept in a log, sealed for
-its owner: a connection is derived like all other state, is the same on each of a person's devices, and can be proved.
+The specification defines the result of each phase but not where it is stored. Here it is a log sealed for its owner, so
+a connection is derived like any other state, is the same on all devices of its owner, and can be proved.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ def _streams(name: str) -> ListOf:
 
 
 class ConnectEvent(Event):
-    """A step of one connection, which has a name."""
+    """A step of the connection `name`."""
 
     __slots__ = ()
     name: str
@@ -37,7 +37,7 @@ class ConnectEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class HubChosen(ConnectEvent):
-    """Phase 1. `trusted` is the client's own decision that this key is the hub's, never the directory's."""
+    """Phase 1. `trusted` is the client's own decision to trust the hub key; it never comes from the directory."""
 
     name: str
     hub_id: bytes
@@ -62,7 +62,7 @@ class HubChosen(ConnectEvent):
 
 @dataclass(frozen=True, slots=True)
 class ServiceChosen(ConnectEvent):
-    """Phase 2. `auth_mode` is that of the service's policy."""
+    """Phase 2. `auth_mode` is the mode of the service's auth policy."""
 
     name: str
     service_id: bytes
@@ -89,7 +89,7 @@ class ServiceChosen(ConnectEvent):
 
 @dataclass(frozen=True, slots=True)
 class Planned(ConnectEvent):
-    """Phase 3, first half: where leave comes from; `wait_until` is the last second in which a token is waited for."""
+    """Phase 3, first half: the source of the capability. `wait_until` is the last second to wait for a token."""
 
     name: str
     route: str
@@ -108,7 +108,7 @@ class Planned(ConnectEvent):
 
 @dataclass(frozen=True, slots=True)
 class Authorized(ConnectEvent):
-    """Phase 3, second half: the hub took a token. Said again, it renews."""
+    """Phase 3, second half: the hub accepted a token. A repeated event renews it."""
 
     name: str
     auth_ref: bytes
@@ -120,7 +120,7 @@ class Authorized(ConnectEvent):
 
 @dataclass(frozen=True, slots=True)
 class ServiceBound(ConnectEvent):
-    """Phase 4: which streams are for requests, or for what else the overlay writes, and which for replies."""
+    """Phase 4: the streams to write requests or other events to, and the streams of replies."""
 
     name: str
     request_streams: tuple[bytes, ...]
@@ -132,7 +132,7 @@ class ServiceBound(ConnectEvent):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEnded(ConnectEvent):
-    """The connection is given up."""
+    """The client ends the connection."""
 
     name: str
     reason: str | None = None

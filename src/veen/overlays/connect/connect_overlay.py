@@ -1,11 +1,11 @@
-"""Connections: how far each has come, and what is in the way of its next step. 001, spec-5 §7, §8.1.
+"""Connections: the phase of each connection, and the reasons that block its next step. 001, spec-5 §7, §8.1.
 
     absent --hub--> hub --service--> service --plan--> planned --authorize--> authorized --bind--> bound
-                                                          |  where no token is needed                ^
+                                                          |  if no token is needed                   ^
                                                           +------------------------------------------+
 
-Choosing again at any phase forgets the phases after it; authorising again renews. Each step asks that what it stands on
-still holds at its own `hub_ts`. No step that lets the client send goes by without a trusted key of the hub.
+A repeated choice resets all later phases; a repeated authorization renews the token. Each step requires that the
+preceding phases are still valid at its own `hub_ts`. Every step that lets the client send requires a trusted hub key.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,8 +33,6 @@ from veen.overlays.overlay import FoldStep, WalkOverlay
 
 
 class Phase(StrEnum):
-    """How far a connection has come."""
-
     ABSENT = "absent"
     HUB = "hub"
     SERVICE = "service"
@@ -46,7 +44,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServiceConnection(Wire):
-    """What each phase came to."""
+    """The results of the phases."""
 
     hub: HubChosen | None = None
     service: ServiceChosen | None = None
@@ -82,24 +80,24 @@ class ServiceConnection(Wire):
         return self.plan is not None and self.plan.route in WITH_TOKEN
 
     def lapsed(self, now: int) -> Iterator[str]:
-        """What no longer holds at a time, in seconds as `hub_ts` counts them."""
+        """What has expired at `now`, in seconds of hub time."""
         if self.hub is not None and now > self.hub.expires_at:
             yield "the hub's advertisement has expired"
         if self.service is not None and now > self.service.expires_at:
             yield "the service's advertisement has expired"
-        waited = self.plan.wait_until if self.plan is not None and self.authorized is None else None
-        if waited is not None and now > waited:
-            yield "the time to wait for a token is over"
+        wait_until = self.plan.wait_until if self.plan is not None and self.authorized is None else None
+        if wait_until is not None and now > wait_until:
+            yield "the wait for a token has timed out"
         if self.authorized is not None and now > self.authorized.expires_at:
             yield "the capability has expired"
 
     def usable(self, now: int) -> bool:
-        """Whether the client may send: bound, and its capability, where one is needed, holds.
+        """Whether the client may send: the connection is bound and any required capability is valid.
 
-        An advertisement that expired since says that one should look again, not that the service is gone.
+        An expired advertisement does not prevent sending: it means that the client should query again.
         """
-        lasting = not self.needs_token or (self.authorized is not None and now <= self.authorized.expires_at)
-        return self.phase is Phase.BOUND and lasting
+        has_token = not self.needs_token or (self.authorized is not None and now <= self.authorized.expires_at)
+        return self.phase is Phase.BOUND and has_token
 
 
 NO_CONNECTION = ServiceConnection()
@@ -129,7 +127,7 @@ class Connect(WalkOverlay[ServiceConnection]):
         if isinstance(event, HubChosen):
             return "the hub's advertisement has expired" if now > event.expires_at else None
         if state.phase in (Phase.ABSENT, Phase.ENDED):
-            return "there is no such connection: choose a hub first"
+            return "no such connection: choose a hub first"
         match event:
             case ServiceChosen():
                 return _service_refusal(state, event, now)
@@ -184,7 +182,7 @@ def _service_refusal(state: ServiceConnection, event: ServiceChosen, now: int) -
         return "the hub's advertisement has expired"
     if now > event.expires_at:
         return "the service's advertisement has expired"
-    return None if event.stream_ids else "the service names no stream"
+    return None if event.stream_ids else "the service lists no stream"
 
 
 def _plan_refusal(state: ServiceConnection, event: Planned, now: int) -> str | None:
@@ -196,38 +194,38 @@ def _plan_refusal(state: ServiceConnection, event: Planned, now: int) -> str | N
         state.service.auth_mode, (CapabilityRoute.OUTSIDE,)
     )
     if event.route not in routes:
-        return f"a service with {state.service.auth_mode} is not reached by the route {event.route}"
-    named = event.issuer_service is not None
-    if named != (event.route == CapabilityRoute.SERVICE):
-        return "the issuing service is named where a service issues, and only there"
+        return f"route {event.route} does not fit auth mode {state.service.auth_mode}"
+    has_issuer = event.issuer_service is not None
+    if has_issuer != (event.route == CapabilityRoute.SERVICE):
+        return "issuer_service is required with route service and not allowed with another route"
     return None
 
 
 def _authorize_refusal(state: ServiceConnection, event: Authorized, now: int) -> str | None:
     if state.plan is None:
-        return "no capability is planned"
+        return "there is no authorization plan yet"
     if not state.needs_token:
-        return "no capability is needed"
+        return "the service needs no capability"
     if state.hub is None or not state.hub.trusted:
         return "the hub's key is not trusted yet"
-    waited = state.plan.wait_until
-    if state.authorized is None and waited is not None and now > waited:
-        return "the time to wait for a token is over"
+    wait_until = state.plan.wait_until
+    if state.authorized is None and wait_until is not None and now > wait_until:
+        return "the wait for a token has timed out"
     return "the capability has expired" if now > event.expires_at else None
 
 
 def _bind_refusal(state: ServiceConnection, event: ServiceBound, now: int) -> str | None:
     if state.plan is None or state.service is None:
-        return "no capability is planned"
+        return "there is no authorization plan yet"
     if state.hub is None or not state.hub.trusted:
         return "the hub's key is not trusted yet"
     if now > state.service.expires_at:
         return "the service's advertisement has expired"
     if state.needs_token and state.authorized is None:
-        return "the hub has not taken a capability yet"
+        return "the hub has not accepted a capability yet"
     if state.authorized is not None and now > state.authorized.expires_at:
         return "the capability has expired"
     if not event.request_streams:
-        return "no stream is named to write to"
+        return "request_streams is empty"
     named = {*event.request_streams, *event.reply_streams}
-    return None if named <= set(state.service.stream_ids) else "a stream is not one of the service's"
+    return None if named <= set(state.service.stream_ids) else "a stream does not belong to the service"

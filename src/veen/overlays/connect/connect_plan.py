@@ -1,8 +1,8 @@
-"""Phase 3: which capability a service asks for, where it comes from, and whether a token is the one. 001, spec-5 §7.3.
+"""Phase 3: the capability that a service requires, its source, and the check of a token. 001, spec-5 §7.3.
 
-A descriptor grants nothing (§8.3): the token does, once the hub has taken it. Where a `cap_token` comes from is the
-service's own affair. `details` of its policy may name `issuer_service`, a service of the directory with the method
-`cap.issue.v1`; without it, the operator is to be asked.
+A descriptor grants nothing (§8.3); a token does, once the hub has accepted it. The `details` of a service's auth policy
+may name `issuer_service`, a service of the directory with the method `cap.issue.v1`. Otherwise the token comes from the
+operator.
 
     cap.issue.v1   args {"caps": [text], "stream_ids": [bstr(32)], "subject_pk": bstr(32), "ttl": uint?}
                    result: the cap_token as a byte string
@@ -21,12 +21,12 @@ ISSUER_KEY = "issuer_service"
 
 
 class CapabilityRoute(StrEnum):
-    """Where leave to use a service comes from."""
+    """The source of the permission to use a service."""
 
-    NONE = "none"  # none is needed
-    SERVICE = "service"  # an issuance call to an admin service
+    NONE = "none"  # no permission needed
+    SERVICE = "service"  # a token from an issuance call to an admin service
     OPERATOR = "operator"  # a token from the operator, out of band
-    OUTSIDE = "outside"  # not a matter of capabilities: mutual TLS and the like
+    OUTSIDE = "outside"  # not a capability: mutual TLS and the like
 
 
 WITH_TOKEN = (CapabilityRoute.SERVICE, CapabilityRoute.OPERATOR)
@@ -34,29 +34,29 @@ WITH_TOKEN = (CapabilityRoute.SERVICE, CapabilityRoute.OPERATOR)
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationPlan:
-    """What has to be had before a service can be used."""
+    """The requirements of a service before it can be used."""
 
     route: CapabilityRoute
     required_caps: tuple[str, ...]
-    stream_ids: tuple[bytes, ...]  # which the token must allow
+    stream_ids: tuple[bytes, ...]  # that the token must allow
     issuer: ServiceAdvertise | None = None
     operator: Operator | None = None
 
 
 def written_streams(service: ServiceAdvertise) -> tuple[bytes, ...]:
-    """The streams a client of the service writes to: of one that is called, that of the requests; else all of them."""
+    """The streams that a client writes to: the request stream if the service has methods, else all of them."""
     return service.stream_ids[:1] if service.methods else service.stream_ids
 
 
 def auth_mode(service: ServiceAdvertise) -> str:
-    """How a service lets people in. Without a policy, a service that requires capabilities takes tokens."""
+    """The auth mode of a service. Without a policy it is `cap_token` if the service requires capabilities."""
     if service.auth_policy is not None:
         return service.auth_policy.mode
     return "cap_token" if service.required_caps else "none"
 
 
 def plan(service: ServiceAdvertise, services: Iterable[ServiceAdvertise] = ()) -> AuthorizationPlan:
-    """What a service asks for, given the services that are to be found now."""
+    """The requirements of a service, given the services that are live in the directory."""
     wanted = (service.required_caps, written_streams(service))
     match auth_mode(service):
         case "none":
@@ -73,7 +73,7 @@ def plan(service: ServiceAdvertise, services: Iterable[ServiceAdvertise] = ()) -
 def issuance(
     wanted: AuthorizationPlan, subject_pk: bytes, *, ttl: int | None = None, timeout_ms: int | None = None
 ) -> CallRequest:
-    """The call that asks an admin service for a token."""
+    """The call that requests a token from an admin service."""
     args: dict[str, cbor.Value] = {
         "caps": wanted.required_caps,
         "stream_ids": tuple(sorted(set(wanted.stream_ids))),
@@ -83,25 +83,25 @@ def issuance(
 
 
 def issued(answered: Reply, wanted: AuthorizationPlan, subject_pk: bytes) -> CapToken:
-    """The token of an issuance call. Raises where there is none, or it is not what was asked for."""
+    """The token of an issuance reply. Raises if there is none or it does not meet the plan."""
     if answered.error is not None:
-        raise Unverified("issuance", f"it was refused: {answered.error.code}")
+        raise Unverified("issuance", f"the issuing service refused: {answered.error.code}")
     found = cbor.decode(answered.result or b"", "issuance")
     if not isinstance(found, bytes):
-        raise Unverified("issuance", "the result is no token")
+        raise Unverified("issuance", "the result is not a capability token")
     token = CapToken.decode(found)
     check_token(token, wanted, subject_pk)
     return token
 
 
 def check_token(token: CapToken, wanted: AuthorizationPlan, subject_pk: bytes) -> None:
-    """Raise unless a token is for this client and allows what the plan needs. Its signatures must hold too."""
+    """Raise unless a token is validly signed, is for this client and allows the streams of the plan."""
     token.verify()
     if token.subject_pk != subject_pk:
-        raise Unverified("cap_token", "it is for another client")
+        raise Unverified("cap_token", "the token is for another client")
     missing = set(wanted.stream_ids) - set(token.allow.stream_ids)
     if missing:
-        raise Unverified("cap_token", f"it does not allow stream {min(missing).hex()}")
+        raise Unverified("cap_token", f"the token does not allow stream {min(missing).hex()}")
 
 
 def _issuer_named(service: ServiceAdvertise) -> bytes | None:

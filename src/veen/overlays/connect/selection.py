@@ -1,7 +1,7 @@
-"""Phases 1 and 2: which hub, which overlay, which service. 001, spec-5 §7.1, §7.2, §8.3.
+"""Phases 1 and 2: select a hub, an overlay and a service. 001, spec-5 §7.1, §7.2, §8.3.
 
-Pure choices among what a directory says. Each gives the candidates, the best first, and what was left out with the
-reason: what is found is a hint, and whoever chooses should see what was not proposed.
+Pure functions over directory entries. Each returns the candidates, best first, and the excluded descriptors with the
+reason, so that the user sees what was not proposed. Directory entries are hints, not trusted facts.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -22,32 +22,32 @@ from veen.overlays.discovery import (
 
 D = TypeVar("D", HubAdvertise, OverlayAdvertise, ServiceAdvertise)
 
-# What is so tagged is proposed only to those who ask for the tag.
+# A descriptor with one of these tags is proposed only if the client requests the tag.
 GUARDED_TAGS = frozenset({"beta", "experimental", "internal", "private", "test"})
 
 
 @dataclass(frozen=True, slots=True)
 class FoundService(Generic[D]):
-    """A descriptor, and the last second in which it holds."""
+    """A descriptor, and the last second in which it is valid."""
 
     descriptor: D
     expires_at: int
 
 
 def found_in(directory: Iterable[Advertised], kind: type[D]) -> tuple[FoundService[D], ...]:
-    """What a directory that was folded here says."""
+    """The descriptors of a locally folded directory."""
     listed = ((known.descriptor, known.expires_at) for known in directory)
     return tuple(FoundService(one, expires_at) for one, expires_at in listed if isinstance(one, kind))
 
 
 def found_by(results: Iterable[Descriptor], kind: type[D], answered_at: int) -> tuple[FoundService[D], ...]:
-    """What a discovery hub answered: how old it is, it does not say, so it holds for its ttl at the longest."""
+    """The descriptors of a discovery hub's answer. Their age is unknown, so each is valid for at most its ttl."""
     return tuple(FoundService(one, answered_at + one.ttl_sec) for one in results if isinstance(one, kind))
 
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """What is not proposed, and why."""
+    """A descriptor that is not proposed, and the reason."""
 
     id: bytes
     reason: str
@@ -55,7 +55,7 @@ class Excluded:
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[D]):
-    """The candidates, the best first, and the rest."""
+    """The candidates, best first, and the excluded descriptors."""
 
     candidates: tuple[FoundService[D], ...]
     left_out: tuple[Excluded, ...]
@@ -63,7 +63,7 @@ class Choice(Generic[D]):
 
 @dataclass(frozen=True, slots=True)
 class HubCriteria:
-    """What a client wants of a hub. `overlays` and `region` are preferred; all else must hold."""
+    """A client's criteria for a hub. `overlays` and `region` are preferences, all others are requirements."""
 
     profiles: frozenset[bytes]
     region: str | None = None
@@ -81,19 +81,19 @@ def hub_query(wish: HubCriteria) -> DirectoryQuery:
 def choose_hubs(
     found: Iterable[FoundService[HubAdvertise]], wish: HubCriteria, latency_ms: Mapping[bytes, int] | None = None
 ) -> Choice[HubAdvertise]:
-    """Steps 2 to 4 of §7.1: by region, then by the overlays it has, then by what a round trip took, where known."""
+    """Steps 2 to 4 of §7.1: order by region, then by supported overlays, then by measured round trip."""
     measured = latency_ms or {}
 
     def against(hub: HubAdvertise) -> str | None:
         if hub.profile_id not in wish.profiles:
             return "this client does not support its profile"
         if wish.hub_pk is not None and hub.hub_pk != wish.hub_pk:
-            return "its key is not the one that is pinned"
+            return "its key is not the pinned key"
         if not hub.endpoints:
-            return "it names no endpoint"
+            return "it lists no endpoint"
         took, most = measured.get(hub.hub_id), wish.max_latency_ms
         if most is not None and (took is None or took > most):
-            return f"a round trip takes above {most} ms" if took is not None else "it did not answer"
+            return f"its round trip takes more than {most} ms" if took is not None else "it did not answer"
         return _tags_against(hub.tags, wish.tags_any)
 
     def rank(hub: HubAdvertise) -> tuple[bool, int, bool, int]:
@@ -115,14 +115,14 @@ def choose_overlays(
     name: str | None = None,
     tags_any: tuple[str, ...] = (),
 ) -> Choice[OverlayAdvertise]:
-    """Step 2 of §7.2: overlays whose schemas are exactly those that this client's overlay of the name reads.
+    """Step 2 of §7.2: overlays with exactly the schemas that this client's overlay of the same name reads.
 
-    One schema more may be an event that changes what all others mean, so it is as wrong as one too few.
+    An additional schema may be an event that changes the meaning of all others, so it is as wrong as a missing one.
     """
 
     def against(one: OverlayAdvertise) -> str | None:
         if name is not None and one.name != name:
-            return f"it is {one.name}, not {name}"
+            return f"its name is {one.name}, not {name}"
         expected = implemented.get(one.name)
         if expected is None:
             return f"this client has no overlay {one.name}"
@@ -137,7 +137,7 @@ def choose_overlays(
 
 @dataclass(frozen=True, slots=True)
 class ServiceCriteria:
-    """What a client wants of a service. `region` is preferred; all else must hold."""
+    """A client's criteria for a service. `region` is a preference, all others are requirements."""
 
     overlay_ids: frozenset[bytes]
     method: str | None = None
@@ -153,17 +153,17 @@ def service_query(wish: ServiceCriteria) -> DirectoryQuery:
 
 
 def choose_services(found: Iterable[FoundService[ServiceAdvertise]], wish: ServiceCriteria) -> Choice[ServiceAdvertise]:
-    """Step 4 of §7.2: by region, then by name."""
+    """Step 4 of §7.2: order by region, then by name."""
 
     def against(one: ServiceAdvertise) -> str | None:
         if one.overlay_id not in wish.overlay_ids:
-            return "its overlay is not one that was verified"
+            return "its overlay was not verified"
         if wish.method is not None and wish.method not in one.methods:
             return f"it has no method {wish.method}"
         if not one.name.startswith(wish.name_prefix or ""):
             return f"its name does not start with {wish.name_prefix}"
         if not one.stream_ids:
-            return "it names no stream"
+            return "it lists no stream"
         return _tags_against(one.tags, wish.tags_any)
 
     return _choose(found, against, lambda one: (wish.region is not None and wish.region not in one.regions, one.name))
@@ -173,7 +173,7 @@ def _tags_against(tags: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:
     if wanted and set(wanted).isdisjoint(tags):
         return f"it has none of the tags {', '.join(wanted)}"
     guarded = sorted(GUARDED_TAGS.intersection(tags).difference(wanted))
-    return f"it is tagged {guarded[0]}, which was not asked for" if guarded else None
+    return f"it is tagged {guarded[0]}, which was not requested" if guarded else None
 
 
 def _choose(

@@ -1,4 +1,4 @@
-"""CRDT0: registers, sets and counters that come out the same for everybody. 001, spec-1 §25."""
+"""CRDT0: registers, sets and counters. 001, spec-1 §25."""
 
 from veen.overlays.crdt.gcounter import G_COUNTER, GCounter, Increment, total
 from veen.overlays.crdt.lww import LWW, Lww, Register, Write

@@ -1,4 +1,4 @@
-"""Grow-only counters. CRDT0.3: the sum of the deltas of each shard; the counter is the sum of its shards."""
+"""Grow-only counters, CRDT0.3: a shard is the sum of its deltas, the counter is the sum of its shards."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Increment(Event):
 
 
 class GCounter(MergeOverlay[int]):
-    """One part per shard: its sum, which may outgrow 64 bits."""
+    """One part per shard: its sum, which may exceed 64 bits."""
 
     CLASS = "crdt.gcnt"
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Increment,)
@@ -55,5 +55,5 @@ G_COUNTER = GCounter()
 
 
 def total(states: Mapping[bytes, int]) -> int:
-    """The counter: all its shards together."""
+    """The value of the counter: the sum of all shards."""
     return sum(states[part] for part in states)

@@ -1,4 +1,4 @@
-"""Last-writer-wins registers. CRDT0.1: the write with the greatest (ts, place) is the value."""
+"""Last-writer-wins registers, CRDT0.1: the write with the greatest (ts, place) wins."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from veen.overlays.overlay import FoldStep, MergeOverlay
 
 @dataclass(frozen=True, slots=True)
 class Write(Event):
-    """`crdt.lww.v1`. Clocks are optional: with one `ts` for all, the later place wins."""
+    """`crdt.lww.v1`. Clocks are optional: with equal `ts` the later place wins."""
 
     key: bytes
     ts: int
@@ -28,7 +28,7 @@ class Write(Event):
 
 @dataclass(frozen=True, slots=True)
 class Register(Wire):
-    """The winning write so far; without a `value` where that was a deletion. Nothing was written at entry 0."""
+    """The winning write so far. `value` is None after a deletion; stream_seq is 0 before the first write."""
 
     ts: int
     epoch: int

@@ -1,7 +1,7 @@
-"""Observed-remove sets. CRDT0.2: an element is in the set while one of its add ids is in no tomb.
+"""Observed-remove sets, CRDT0.2: an element is in the set while one of its add ids is not removed.
 
-A part is an element (`e` and its bytes: the ids it was added under) or an id (`i` and its bytes: whether it is in a
-tomb). So an element can be looked up without reading the set.
+A part is an element (`e` and its bytes, with its add ids) or an add id (`i` and its bytes, with the removed mark). So
+an element can be looked up without reading the whole set.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ _SCHEMA = naming.schema_id("crdt.orset.v1")
 _ELEMENT, _ID = b"e", b"i"
 
 Ids = frozenset[bytes]
-DEAD: Ids = frozenset({b""})  # the state of an id part that is in a tomb
+DEAD: Ids = frozenset({b""})  # the state of a removed id
 NONE: Ids = frozenset()
 
 
@@ -37,7 +37,7 @@ class Add(Event):
 
 @dataclass(frozen=True, slots=True)
 class Remove(Event):
-    """`crdt.orset.v1`, the remove form: the add ids it has seen."""
+    """`crdt.orset.v1`, the remove form: lists the add ids that the remover has seen."""
 
     tomb: tuple[bytes, ...]
 
@@ -46,7 +46,7 @@ class Remove(Event):
 
 
 class OrSet(MergeOverlay[Ids]):
-    """A set of ids per element, and a mark per id."""
+    """The add ids per element, and the removed mark per id."""
 
     CLASS = "crdt.orset"
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Add, Remove)
@@ -59,7 +59,7 @@ class OrSet(MergeOverlay[Ids]):
         return tuple(_ID + one for one in event.tomb)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """None: the same add or remove twice is the same set."""
+        """No keys: adds and removes are idempotent."""
         return ()
 
     def lift(self, step: FoldStep) -> Ids:
@@ -88,12 +88,11 @@ OR_SET = OrSet()
 
 
 def live_ids(states: Mapping[bytes, Ids], elem: bytes) -> tuple[bytes, ...]:
-    """The ids that keep an element in the set: what a `Remove` of it lists."""
+    """The ids that keep an element in the set. A `Remove` of the element lists them."""
     return tuple(one for one in sorted(states.get(_ELEMENT + elem, NONE)) if _ID + one not in states)
 
 
 def has(states: Mapping[bytes, Ids], elem: bytes) -> bool:
-    """Whether an element is in the set."""
     return bool(live_ids(states, elem))
 
 

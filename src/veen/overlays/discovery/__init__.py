@@ -1,7 +1,7 @@
-"""Discovery: which hubs, overlays and services there are, and how to find them. 001, spec-5 §1 to §6.
+"""Discovery: a directory of hubs, overlays and services. 001, spec-5 §1 to §6.
 
-`descriptors` has what is advertised and retired, `directory` folds it, `query` filters it, `asking` carries queries
-over RPC0. What is found is a hint: whom to trust, a client decides by itself.
+`descriptors` defines advertisements and retirements, `directory` folds them, `directory_query` filters them and carries
+queries over RPC0. Results are hints: each client decides itself which keys it trusts.
 """
 
 from veen.overlays.discovery.descriptors import (

@@ -1,4 +1,4 @@
-"""What can be advertised: hubs, overlays and services; and how an advertisement is taken back. 001, spec-5 §4, §5.1."""
+"""Advertisements of hubs, overlays and services, and their retirement. 001, spec-5 §4, §5.1."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ from veen.core.hashing import ht
 from veen.overlays.event import Event
 from veen.overlays.fields import ValueItem, body
 
-# A reader of the directory must know what it may be made to keep; a page of results must fit into one message.
+# Bounds what a directory reader must store, and lets a page of results fit into one message.
 MAX_DESCRIPTOR_BYTES = 16_384
 MAX_NAMES = 256
 
@@ -20,8 +20,6 @@ SERVICES_STREAM = naming.stream_id("disc.services.v1")
 
 
 class DescriptorKind(StrEnum):
-    """What a descriptor describes."""
-
     HUB = "hub"
     OVERLAY = "overlay"
     SERVICE = "service"
@@ -40,18 +38,18 @@ def _ids(name: str) -> ListOf:
 
 
 def overlay_id(name: str, version: str) -> bytes:
-    """A stable identifier for an overlay, where its authors have not chosen one."""
+    """The default id of an overlay whose authors have not chosen one."""
     return ht("disc/overlay-id", name.encode() + b"\0" + version.encode())
 
 
 def service_id(name: str) -> bytes:
-    """A stable identifier for a service, where its operators have not chosen one."""
+    """The default id of a service whose operators have not chosen one."""
     return ht("disc/service-id", name.encode())
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceEndpoint(Wire):
-    """A way to a hub: `kind` is http, https, quic, nats or another."""
+    """An address of a hub. `kind` is http, https, quic, nats or another."""
 
     kind: str
     url: str
@@ -60,21 +58,21 @@ class ServiceEndpoint(Wire):
 
 
 class DirectoryEvent(Event):
-    """Something said of one hub, overlay or service."""
+    """An event about one hub, overlay or service."""
 
     __slots__ = ()
     KIND: ClassVar[DescriptorKind]
 
     @property
     def id(self) -> bytes:
-        """Of what: the first field."""
+        """The id of the hub, overlay or service: the first field."""
         found: bytes = getattr(self, self.LAYOUT.kinds[0].name)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class HubAdvertise(DirectoryEvent):
-    """§4.1: a hub as a possible point of attachment."""
+    """§4.1: a hub that clients may connect to."""
 
     hub_id: bytes
     hub_pk: bytes
@@ -104,7 +102,7 @@ class HubAdvertise(DirectoryEvent):
 
 @dataclass(frozen=True, slots=True)
 class OverlayAdvertise(DirectoryEvent):
-    """§4.2: an overlay that can be used on the fabric."""
+    """§4.2: an overlay that clients may use."""
 
     overlay_id: bytes
     name: str
@@ -130,7 +128,7 @@ class OverlayAdvertise(DirectoryEvent):
 
 @dataclass(frozen=True, slots=True)
 class AuthPolicy(Wire):
-    """How a service lets people in: `mode` is cap_token, mtls, none or other; `details` are the overlay's own."""
+    """How a service authorizes clients. `mode` is cap_token, mtls, none or other; `details` depend on the overlay."""
 
     mode: str
     details: bytes | None = None
@@ -140,7 +138,7 @@ class AuthPolicy(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Operator(Wire):
-    """Who runs a service."""
+    """The operator of a service."""
 
     org: str | None = None
     contact: str | None = None

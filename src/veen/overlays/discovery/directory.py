@@ -1,8 +1,8 @@
-"""The directory: what is advertised, retired and expired, as a fold of discovery streams. 001, spec-5 §5.2, §8.2.
+"""The directory: advertisements and retirements, as a fold of discovery streams. 001, spec-5 §5.2, §8.2.
 
-The last advertisement of an id replaces the one before it, and what was retired with it. A retirement marks what is
-there; only another advertisement takes the mark away. Expiry is not a change of state: an advertisement says until when
-it holds, and whoever asks says what time it is.
+An advertisement replaces the previous one with the same id, including its retirement. A retired record stays retired
+until it is advertised again. Expiry does not change the state: each advertisement has an expiry time, and queries pass
+the current time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,12 +32,12 @@ from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _PREFIX = {DescriptorKind.HUB: b"h", DescriptorKind.OVERLAY: b"o", DescriptorKind.SERVICE: b"s"}
 _FIRST_KEYS = {kind: cbor.encode(wire.LAYOUT.kinds[0].name) for kind, wire in ADVERTISE.items()}
-UNPINNED = "its publisher is not one of those that are pinned"
-RETIRED = "it is already retired"
+UNPINNED = "the publisher is not pinned"
+RETIRED = "the record is already retired"
 
 
 class AnyDescriptor(FieldType):
-    """A descriptor of any of the three kinds. Its first key says which."""
+    """A descriptor of any of the three kinds. Its first key identifies the kind."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ class AnyDescriptor(FieldType):
         for kind, key in _FIRST_KEYS.items():
             if data.startswith(key, start):
                 return ADVERTISE[kind].read(data, pos, late)
-        raise Malformed("cbor", f"{self.name} at byte {pos} is no descriptor")
+        raise Malformed("cbor", f"{self.name} at byte {pos} is not a descriptor")
 
     def write(self, field: Descriptor) -> bytes:
         return field.encode()
@@ -54,13 +54,13 @@ class AnyDescriptor(FieldType):
 
 @dataclass(frozen=True, slots=True)
 class Advertised(Wire):
-    """A descriptor in its place. A mirrored one was signed by the bridge: `publisher` is the bridge's then."""
+    """A logged descriptor. If it is mirrored, `publisher` is the bridge's key."""
 
     epoch: int
     stream_seq: int
     publisher: bytes
     mirrored: bool
-    expires_at: int  # the last second in which it holds
+    expires_at: int  # the last second in which it is valid
     descriptor: Descriptor
 
     LAYOUT: ClassVar = body(
@@ -76,7 +76,7 @@ class Advertised(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Retired(Wire):
-    """A retirement in its place."""
+    """A logged retirement."""
 
     epoch: int
     stream_seq: int
@@ -94,7 +94,7 @@ class Retired(Wire):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryRecord(Wire):
-    """What is known under one id: the latest advertisement, and its retirement where there is one."""
+    """The latest advertisement of one id, and its retirement if there is one."""
 
     advertised: Advertised | None = None
     retired: Retired | None = None
@@ -104,7 +104,7 @@ class DirectoryRecord(Wire):
     )
 
     def live(self, now: int) -> bool:
-        """Whether it is to be found at a time, in seconds as `hub_ts` counts them."""
+        """Whether queries find the record at `now`, in seconds of hub time."""
         return self.advertised is not None and self.retired is None and now <= self.advertised.expires_at
 
 
@@ -113,7 +113,7 @@ States: TypeAlias = Mapping[bytes, DirectoryRecord]
 
 
 class Discovery(MergeOverlay[DirectoryRecord]):
-    """One part per hub, overlay and service. With `publishers`, only what these clients wrote counts."""
+    """One part per hub, overlay and service. With `publishers`, only events of these clients are applied."""
 
     CLASS = "discovery"
     EVENTS: ClassVar[tuple[type[Event], ...]] = (
@@ -134,25 +134,25 @@ class Discovery(MergeOverlay[DirectoryRecord]):
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         size = len(entry.body or b"")
-        return None if size <= MAX_DESCRIPTOR_BYTES else f"it has {size} bytes, above {MAX_DESCRIPTOR_BYTES}"
+        return None if size <= MAX_DESCRIPTOR_BYTES else f"the body has {size} bytes, more than {MAX_DESCRIPTOR_BYTES}"
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, DirectoryEvent)
         return (part_of(event.KIND, event.id),)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """What an unpinned publisher wrote must not pass for the first of several copies."""
-        return () if self._foreign(step) else super().keys(step)
+        """No keys for events of unpinned publishers: they must not make a genuine event look like a copy."""
+        return () if self._is_unpinned(step) else super().keys(step)
 
     def refusal(self, state: DirectoryRecord, step: FoldStep) -> str | None:
-        if self._foreign(step):
+        if self._is_unpinned(step):
             return UNPINNED
         again = state.retired is not None and isinstance(step.event, HubRetire | OverlayRetire | ServiceRetire)
         return RETIRED if again else None
 
     def lift(self, step: FoldStep) -> DirectoryRecord:
         event, entry = step.event, step.entry
-        if self._foreign(step):
+        if self._is_unpinned(step):
             return NOTHING
         if isinstance(event, HubRetire | OverlayRetire | ServiceRetire):
             return DirectoryRecord(retired=Retired(*step.at, entry.client_id, event.reason))
@@ -178,7 +178,7 @@ class Discovery(MergeOverlay[DirectoryRecord]):
         if record.advertised is not None:
             found = record.advertised.descriptor
             if part_of(found.KIND, found.id) != part:
-                raise Malformed("record", "its descriptor is of another part")
+                raise Malformed("record", "the descriptor belongs to another part")
         return record
 
     def plain(self, part: bytes, state: DirectoryRecord) -> Mapping[str, cbor.Value]:
@@ -192,7 +192,7 @@ class Discovery(MergeOverlay[DirectoryRecord]):
             shown |= {"retired_by": state.retired.publisher, "reason": state.retired.reason}
         return shown
 
-    def _foreign(self, step: FoldStep) -> bool:
+    def _is_unpinned(self, step: FoldStep) -> bool:
         return self._publishers is not None and step.entry.client_id not in self._publishers
 
 
@@ -200,20 +200,18 @@ DISCOVERY = Discovery()
 
 
 def part_of(kind: DescriptorKind, id_: bytes) -> bytes:
-    """The part of a hub, an overlay or a service."""
     return _PREFIX[kind] + id_
 
 
 def kind_and_id(part: bytes) -> tuple[DescriptorKind, bytes]:
-    """What a part is of."""
     for kind, prefix in _PREFIX.items():
         if part.startswith(prefix):
             return kind, part[1:]
-    raise Malformed("part", "it is of no hub, overlay or service")
+    raise Malformed("part", "not a hub, overlay or service part")
 
 
 def live_advertisements(states: States, kind: DescriptorKind, now: int) -> Iterator[Advertised]:
-    """What is advertised, neither retired nor expired, ascending by id: the map of one kind in §5.2."""
+    """The advertisements of a kind that are neither retired nor expired, ascending by id. §5.2."""
     prefix = _PREFIX[kind]
     for part in sorted(part for part in states if part.startswith(prefix)):
         record = states[part]
@@ -222,13 +220,13 @@ def live_advertisements(states: States, kind: DescriptorKind, now: int) -> Itera
 
 
 def find(states: States, kind: DescriptorKind, id_: bytes, now: int) -> Advertised | None:
-    """One descriptor, None where it is not there, retired or expired."""
+    """One advertisement, or None if it is absent, retired or expired."""
     record = states.get(part_of(kind, id_), NOTHING)
     return record.advertised if record.live(now) else None
 
 
 def join(directories: Iterable[States], now: int) -> dict[bytes, DirectoryRecord]:
-    """Several directories as one: of one id, the first that has it live counts, so name the nearest first."""
+    """Join directories. For each id the first directory with a live record wins, so pass the preferred one first."""
     joined: dict[bytes, DirectoryRecord] = {}
     for states in directories:
         for part, record in states.items():
@@ -238,7 +236,7 @@ def join(directories: Iterable[States], now: int) -> dict[bytes, DirectoryRecord
 
 
 def plain_wire(wire: Wire) -> dict[str, cbor.Value]:
-    """An event or a descriptor for people and for JSON; what is absent is left out."""
+    """An event or descriptor as plain values, without absent fields."""
     shown: dict[str, cbor.Value] = {}
     for kind in wire.LAYOUT.kinds:
         found = getattr(wire, kind.name)
@@ -259,7 +257,7 @@ def _plain(found: object) -> cbor.Value:
 
 
 def _expires_at(entry: FoldEntry, ttl_sec: int) -> int:
-    """The hub's time and the ttl decide; the end in the header can only make it earlier."""
-    ends = min(entry.hub_ts + ttl_sec, U64_MAX)
-    header_end = entry.header.expires_at if entry.header else None
-    return ends if header_end is None else min(ends, header_end)
+    """The expiry is hub time plus ttl. The header's expiry can only make it earlier."""
+    expires_at = min(entry.hub_ts + ttl_sec, U64_MAX)
+    header_expiry = entry.header.expires_at if entry.header else None
+    return expires_at if header_expiry is None else min(expires_at, header_expiry)

@@ -1,10 +1,10 @@
-"""disc.query: which descriptors of the directory fit a filter. 001, spec-5 §6.
+"""disc.query: find the descriptors of the directory that match a filter. 001, spec-5 §6.
 
     disc.query.v1      {kind, filter, limit?, offset?}
     disc.query.res.v1  {ok, results, more, error?}
 
-The same directory at the same time gives the same answer: results ascend by id, a page starts at `offset` and ends at
-`limit`, at `MAX_RESULTS` or where the next descriptor would not fit into one message.
+Answers are deterministic: results ascend by id. A page starts at `offset` and ends at `limit`, at `MAX_RESULTS`, or
+before the first descriptor that would not fit into one message.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,12 +27,11 @@ from veen.overlays.discovery.descriptors import (
 from veen.overlays.discovery.directory import AnyDescriptor, States, live_advertisements
 from veen.overlays.event import Event
 from veen.overlays.fields import body
-from veen.overlays.rpc import CallRequest, PendingReply, Reply, RpcError
+from veen.overlays.rpc import CallRequest, PendingReply, Reply, RpcError, pending_replies
 from veen.overlays.rpc import States as Calls
-from veen.overlays.rpc import pending_replies as calls_owed
 
 MAX_RESULTS = 100  # Lmax of §6.2
-MAX_RESULT_BYTES = MAX_BODY_BYTES // 2  # of the descriptors in one answer: it leaves room for all that is around them
+MAX_RESULT_BYTES = MAX_BODY_BYTES // 2  # of the descriptors in one answer, leaving room for the envelope
 UNKNOWN_KIND = "DISC.UNKNOWN_KIND"
 BAD_QUERY = "DISC.BAD_QUERY"
 
@@ -126,7 +125,7 @@ FILTERS: dict[DescriptorKind, type[HubFilter] | type[ServiceFilter] | type[Overl
 
 
 class AnyFilter(FieldType):
-    """A filter of any kind, kept as the bytes it came in: what it means, its `kind` says."""
+    """A filter of any kind, stored as the received bytes. `kind` determines how it is decoded."""
 
     __slots__ = ()
 
@@ -137,7 +136,7 @@ class AnyFilter(FieldType):
             except Malformed:
                 continue
             return data[pos:end], end
-        raise Malformed("cbor", f"{self.name} at byte {pos} is no filter")
+        raise Malformed("cbor", f"{self.name} at byte {pos} is not a filter")
 
     def write(self, field: bytes) -> bytes:
         try:
@@ -151,7 +150,7 @@ class AnyFilter(FieldType):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryQuery(Event):
-    """`disc.query.v1`. Made with `Query.of`; `wanted` is its filter, read by its kind."""
+    """`disc.query.v1`. Build with `DirectoryQuery.of`; `wanted` decodes the filter."""
 
     kind: str
     filter: bytes
@@ -173,9 +172,9 @@ class DirectoryQuery(Event):
         return cls(str(kind), wanted.encode(), limit, offset)
 
     def wanted(self) -> Filter:
-        """Raises `Malformed` for a kind that there is not, or a filter of another kind."""
+        """Decode the filter. Raises `Malformed` for an unknown kind or a filter of another kind."""
         if self.kind not in FILTERS:
-            raise Malformed("disc.query.v1", f"there is no kind {self.kind!r}")
+            raise Malformed("disc.query.v1", f"unknown kind {self.kind!r}")
         return FILTERS[DescriptorKind(self.kind)].decode(self.filter)
 
 
@@ -198,22 +197,22 @@ class QueryResult(Event):
     )
 
     def flaw(self) -> str | None:
-        return "a success has no error" if self.ok and self.error is not None else None
+        return "a successful result must not have an error" if self.ok and self.error is not None else None
 
 
 def failure(code: str, detail: str | None = None) -> QueryResult:
-    """The answer to a query that cannot be answered: no results."""
+    """The answer to an invalid query: an error and no results."""
     return QueryResult(False, (), False, RpcError(code, detail))
 
 
 def matches(states: States, wanted: Filter, now: int) -> Iterator[Descriptor]:
-    """All that a filter finds at a time, ascending by id."""
+    """The descriptors that match a filter at a time, ascending by id."""
     kind = next(kind for kind, form in FILTERS.items() if isinstance(wanted, form))
     return (known.descriptor for known in live_advertisements(states, kind, now) if wanted.fits(known.descriptor))
 
 
 def evaluate(states: States, query: DirectoryQuery, now: int, most: int = MAX_RESULTS) -> QueryResult:
-    """The answer to a query at a time, in seconds as `hub_ts` counts them. Total: a bad query is answered too."""
+    """The answer to a query at `now`, in seconds of hub time. An invalid query gets an error answer."""
     if query.kind not in FILTERS:
         return failure(UNKNOWN_KIND, query.kind)
     try:
@@ -221,7 +220,7 @@ def evaluate(states: States, query: DirectoryQuery, now: int, most: int = MAX_RE
     except Malformed as error:
         return failure(BAD_QUERY, str(error))
     limit = most if query.limit is None else min(query.limit, most)
-    skipped = min(query.offset or 0, len(states))  # no iterator counts to 2^64
+    skipped = min(query.offset or 0, len(states))  # islice() rejects values up to 2^64
     return _page(islice(matches(states, wanted, now), skipped, None), limit)
 
 
@@ -243,24 +242,24 @@ NO_ANSWER = "DISC.NO_ANSWER"
 def request(
     query: DirectoryQuery, *, timeout_ms: int | None = None, reply_to: bytes | None = None, idem: int | None = None
 ) -> CallRequest:
-    """The call that asks a query."""
+    """The RPC0 call that carries a query."""
     return CallRequest(METHOD, cbor.encode(query.encode()), timeout_ms, reply_to, idem)
 
 
 def pending_queries(calls: Calls, now: int, parts: Iterable[bytes] | None = None) -> Iterator[PendingReply]:
-    """The queries that are still to be answered, in the order they were asked: of all calls, or of these parts."""
-    looked_at = calls if parts is None else parts
-    mine = (one for one in calls_owed(calls, looked_at, 1000 * now) if one.asked.request.method == METHOD)
-    yield from sorted(mine, key=lambda one: (one.asked.epoch, one.asked.stream_seq))
+    """The unanswered queries in log order, of all calls or of these parts."""
+    pending = pending_replies(calls, calls if parts is None else parts, 1000 * now)
+    queries = (one for one in pending if one.asked.request.method == METHOD)
+    yield from sorted(queries, key=lambda one: (one.asked.epoch, one.asked.stream_seq))
 
 
-def respond(owing: PendingReply, states: States, now: int) -> tuple[PayloadHdr, bytes]:
-    """The message that answers a query from the directory as it is: the known answer again where there is one."""
-    return (owing.known or reply(owing.asked.request, states, now)).payload(owing.call_id)
+def respond(pending: PendingReply, states: States, now: int) -> tuple[PayloadHdr, bytes]:
+    """The reply message to a query: the known answer, or one from the directory as it is now."""
+    return (pending.known or reply(pending.asked.request, states, now)).payload(pending.call_id)
 
 
 def reply(asked: CallRequest, states: States, now: int) -> Reply:
-    """The answer to a call of our method. Total."""
+    """The answer to a `disc.query.v1` call. Never raises on invalid arguments."""
     try:
         found = evaluate(states, DirectoryQuery.decode(_body_of(asked.args)), now)
     except Malformed as error:
@@ -269,7 +268,7 @@ def reply(asked: CallRequest, states: States, now: int) -> Reply:
 
 
 def result_of(answered: Reply) -> QueryResult:
-    """What a reply says. A call that failed as such is an answer without results."""
+    """Decode a reply. A failed call becomes an answer without results."""
     if answered.error is not None:
         return QueryResult(False, (), False, answered.error)
     try:
@@ -281,5 +280,5 @@ def result_of(answered: Reply) -> QueryResult:
 def _body_of(item: bytes) -> bytes:
     found = cbor.decode(item, METHOD)
     if not isinstance(found, bytes):
-        raise Malformed(METHOD, "it is not a byte string")
+        raise Malformed(METHOD, "not a byte string")
     return found

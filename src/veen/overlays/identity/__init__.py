@@ -1,8 +1,8 @@
 """ID: principals, devices, accounts per realm, organizations, handles and external ids as folds. 001, id-spec.
 
-`ids` derives names and streams, `events` has the bodies, `scope` says what belongs on which stream, `state` and `parts`
-are what is folded, `overlay` joins them, `views` answers questions, `auth` and `challenge` say who someone is, `mirror`
-joins hubs, `gateway` lets an outside provider in, `levels` says what may be claimed.
+`identity_ids` derives ids and streams, `identity_events` defines the events, `scope` defines which events belong on
+which stream, `identity_state` is the state, and `identity_overlay` folds it. `views` answers queries on the state,
+`auth` authenticates keys, `gateway` accepts logins of external providers.
 """
 
 from veen.overlays.identity.auth import (
@@ -40,7 +40,7 @@ from veen.overlays.identity.identity_ids import (
     realm_id,
     scoped_org_id,
 )
-from veen.overlays.identity.identity_overlay import IDENTITY, LEVELS, IdentityOverlay, mirrored, union
+from veen.overlays.identity.identity_overlay import IDENTITY, IdentityOverlay, mirrored, union
 from veen.overlays.identity.scope import CtxStream, HandleStream, OrgStream, PrincipalStream, Scope
 
 __all__ = [
@@ -60,7 +60,6 @@ __all__ = [
     "IdentityOverlay",
     "IdentityPrincipal",
     "IdentityRevocation",
-    "LEVELS",
     "OrgProfile",
     "OrgStream",
     "PrincipalStream",

@@ -1,7 +1,7 @@
-"""Who a key is: from a message or an answer, by a capability, to an account. id-spec §9.
+"""Authentication: from a message or a challenge answer, by a capability, to an account. id-spec §9.
 
-Nothing here keeps passwords or sessions: who holds a device's key and a capability that a principal made for it is that
-principal's account in the realm. A check that fails raises `Unverified`, which says which one.
+No passwords or sessions are stored. The holder of a device key, with a capability that a principal issued for that key,
+is authenticated as the principal's account in the realm. A failed check raises `Unverified` with the reason.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,7 +22,7 @@ from veen.overlays.identity.views import States
 
 @dataclass(frozen=True, slots=True)
 class IdentityGrant:
-    """A capability, and when its time began: the `hub_ts` at which a hub took it into its log."""
+    """A capability, and the `hub_ts` at which a hub logged it."""
 
     token: CapToken
     issued_at: int
@@ -30,29 +30,29 @@ class IdentityGrant:
 
 @dataclass(frozen=True, slots=True)
 class AuthPolicy:
-    """What an application asks of whoever comes."""
+    """The requirements of an application for a login."""
 
     realm_id: bytes
-    stream_ids: frozenset[bytes]  # what the capability must cover
-    org_id: bytes | None = None  # whose groups and roles are meant: the scoped id where one is used
-    roles: frozenset[str] = frozenset()  # all of them
-    groups: frozenset[bytes] = frozenset()  # all of them
-    check_device: bool = True  # whether a principal's device must have a record; never false where records are kept
+    stream_ids: frozenset[bytes]  # all must be covered by the capability
+    org_id: bytes | None = None  # of the groups and roles; the scoped id if one is used
+    roles: frozenset[str] = frozenset()  # all are required
+    groups: frozenset[bytes] = frozenset()  # all are required
+    check_device: bool = True  # require a device record; set to False only if no device records are kept
 
     def __post_init__(self) -> None:
         if (self.roles or self.groups) and self.org_id is None:
-            raise ValueError("roles and groups are of an organization: say which")
+            raise ValueError("roles and groups require org_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Whom an application talks to. `ctx_id` is None for one that an organization sent, not a principal."""
+    """The authenticated peer of an application. `ctx_id` is None if an organization issued the capability."""
 
     realm_id: bytes
     subject_pk: bytes
     issuer_pk: bytes
     auth_ref: bytes
-    expires_at: int  # the last second in which the capability holds
+    expires_at: int  # the last second in which the capability is valid
     ctx_id: bytes | None
     org_id: bytes | None
     roles: frozenset[str]
@@ -67,7 +67,7 @@ def delegate(
     ttl: int,
     rate: Rate | None = None,
 ) -> CapToken:
-    """Leave for a device to act for its principal: on its stream, its accounts', and some of an application. §9.1."""
+    """Issue a device's capability for the streams of its principal, its accounts and an application. §9.1."""
     of_accounts = (CtxStream.of(principal.public_key, realm_id).stream_id for realm_id in realm_ids)
     streams = (identity_ids.principal_stream(principal.public_key), *of_accounts, *stream_ids)
     return cap_token.mint(principal, device_pk, streams, ttl, rate)
@@ -83,17 +83,17 @@ def authenticate(
     labels: Collection[bytes],
     accepted: Iterable[int] = (),
 ) -> Session:
-    """The path of §9.2 for one message, at the time its receipt says.
+    """Authenticate one message at the hub time of its receipt. §9.2.
 
-    `labels` are those that the policy's streams have at the hub in the message's epoch; `accepted` are the times of the
-    messages before it under the same capability, where the application keeps its rate itself.
+    `labels` are the labels of the policy's streams at the hub in the message's epoch. `accepted` are the times of
+    earlier messages under the same capability, if the application enforces the rate itself.
     """
     message.check_ct_hash()
     message.verify_signature()
     if message.auth_ref != grant.token.auth_ref():
         raise Unverified("auth", "the message was not sent under this capability")
     if message.label not in labels:
-        raise Unverified("auth", "the message is on none of the streams asked for")
+        raise Unverified("auth", "the message is on none of the required streams")
     return admit(message.client_id, grant, policy, states, now=hub_ts, accepted=accepted)
 
 
@@ -106,28 +106,29 @@ def admit(
     now: int,
     accepted: Iterable[int] = (),
 ) -> Session:
-    """Steps 2 to 4 of §9.2, for a key whose possession has been shown."""
+    """Steps 2 to 4 of §9.2, for a key whose possession is proven."""
     token = grant.token
     token.verify()
     if token.subject_pk != subject_pk:
         raise Unverified("auth", "the capability is for another key")
     if not policy.stream_ids <= set(token.allow.stream_ids):
-        raise Unverified("auth", "the capability does not cover the streams asked for")
+        raise Unverified("auth", "the capability does not cover the required streams")
     if now < grant.issued_at or token.expired(grant.issued_at, now):
-        raise Unverified("auth", f"the capability holds from {grant.issued_at} to {token.expires_at(grant.issued_at)}")
+        valid = f"from {grant.issued_at} to {token.expires_at(grant.issued_at)}"
+        raise Unverified("auth", f"the capability is valid {valid}, not at {now}")
     _check_rate(token, accepted, now)
     auth_ref = token.auth_ref()
     revoked = views.auth_ref_revocation(states, auth_ref)
     if revoked is not None:
         raise Unverified("auth", f"the capability was revoked at {revoked.ts}")
     org_id = identity_ids.org_id(token.issuer_pk)
-    ends = token.expires_at(grant.issued_at)
-    fixed = (policy.realm_id, subject_pk, token.issuer_pk, auth_ref, ends)
+    expires_at = token.expires_at(grant.issued_at)
+    common = (policy.realm_id, subject_pk, token.issuer_pk, auth_ref, expires_at)
     if views.org_profile(states, org_id) is not None:
         _check_org(org_id, policy, states)
-        return Session(*fixed, None, org_id, frozenset())
+        return Session(*common, None, org_id, frozenset())
     ctx_id = identity_ids.ctx_id(token.issuer_pk, policy.realm_id)
-    return Session(*fixed, ctx_id, None, _checked_roles(ctx_id, subject_pk, token.issuer_pk, policy, states, now))
+    return Session(*common, ctx_id, None, _checked_roles(ctx_id, subject_pk, token.issuer_pk, policy, states, now))
 
 
 def _check_rate(token: CapToken, accepted: Iterable[int], now: int) -> None:
@@ -139,20 +140,20 @@ def _check_rate(token: CapToken, accepted: Iterable[int], now: int) -> None:
     except ValueError as error:
         raise Unverified("auth", str(error)) from None
     if (bucket or Bucket.full(allowed, now)).take(allowed, now) is None:
-        raise Unverified("auth", f"more than {allowed.per_sec} a second, {allowed.burst} at once")
+        raise Unverified("auth", f"rate limit exceeded: {allowed.per_sec} per second, burst {allowed.burst}")
 
 
 def _check_org(org_id: bytes, policy: AuthPolicy, states: States) -> None:
     if views.org_revocation(states, org_id, policy.realm_id) is not None:
         raise Unverified("auth", "the organization is revoked")
     if policy.roles or policy.groups:
-        raise Unverified("auth", "who an organization sent has no account, and so no roles and no groups")
+        raise Unverified("auth", "a key of an organization has no account, so it has no roles or groups")
 
 
 def _checked_roles(
     ctx_id: bytes, device_pk: bytes, principal_pk: bytes, policy: AuthPolicy, states: States, now: int
 ) -> frozenset[str]:
-    """The roles of the account, once its device, the account and what the policy asks for stand."""
+    """Check the device, the account and the policy's requirements, and return the account's roles."""
     unregistered = views.device(states, principal_pk, identity_ids.device_id(device_pk)) is None
     why = views.inactive_reason(states, principal_pk, device_pk, now)
     if why is not None and (policy.check_device or not unregistered):
@@ -171,7 +172,7 @@ def _checked_roles(
     if missing:
         raise Unverified("auth", f"the account lacks the role {min(missing)!r}")
     if not policy.groups <= set(views.groups_of(states, policy.org_id, ctx_id)):
-        raise Unverified("auth", "the account is not in a group that is asked for")
+        raise Unverified("auth", "the account is not in a required group")
     return held
 
 
@@ -181,7 +182,7 @@ CLOCK_SKEW_SEC = 30
 
 @dataclass(frozen=True, slots=True)
 class Challenge(Wire):
-    """`audience` is the name under which people know who asks; `nonce` is fresh randomness."""
+    """`audience` is the name of the application as users know it; `nonce` is fresh randomness."""
 
     audience: str
     realm_id: bytes
@@ -200,18 +201,18 @@ class Challenge(Wire):
 
     def flaw(self) -> str | None:
         if not self.audience:
-            return "it does not say who asks"
-        lasts = self.expires_at - self.issued_at
-        return None if 0 <= lasts <= MAX_CHALLENGE_SEC else f"it does not last for 0 to {MAX_CHALLENGE_SEC} seconds"
+            return "audience is empty"
+        lifetime = self.expires_at - self.issued_at
+        return None if 0 <= lifetime <= MAX_CHALLENGE_SEC else f"its lifetime is not 0 to {MAX_CHALLENGE_SEC} seconds"
 
     def check_time(self, now: int) -> None:
         if not self.issued_at - CLOCK_SKEW_SEC <= now <= self.expires_at:
-            raise Unverified("challenge", f"it holds from {self.issued_at} to {self.expires_at}")
+            raise Unverified("challenge", f"it is valid from {self.issued_at} to {self.expires_at}, not at {now}")
 
 
 @dataclass(frozen=True, slots=True)
 class ChallengeAnswer(Wire):
-    """A device's signature over a challenge and the capability it shows."""
+    """A device's signature over a challenge and the capability it presents."""
 
     challenge_hash: bytes
     token: CapToken
@@ -223,9 +224,9 @@ class ChallengeAnswer(Wire):
 
 
 def answer(challenge: Challenge, device: SigningKey, token: CapToken, *, audience: str, now: int) -> ChallengeAnswer:
-    """The device's answer. Refuses to sign for another audience than the one its user means, and too late."""
+    """Sign a challenge. Raises if its audience is not the one the user expects, or if it has expired."""
     if challenge.audience != audience:
-        raise Unverified("challenge", f"it is asked by {challenge.audience!r}, not by {audience!r}")
+        raise Unverified("challenge", f"its audience is {challenge.audience!r}, not {audience!r}")
     challenge.check_time(now)
     token.verify()
     if token.subject_pk != device.public_key:
@@ -236,13 +237,14 @@ def answer(challenge: Challenge, device: SigningKey, token: CapToken, *, audienc
 def verify(
     challenge: Challenge, answered: ChallengeAnswer, policy: AuthPolicy, states: States, *, issued_at: int, now: int
 ) -> Session:
-    """Whom the answer is from. `challenge` is the application's own copy, which it takes no second answer to.
+    """Verify an answer and return the session.
 
-    `issued_at` is when a hub took the capability into its log.
+    `challenge` is the application's own copy; it must accept only one answer to it. `issued_at` is the `hub_ts` at
+    which a hub logged the capability.
     """
     challenge.check_time(now)
     if challenge.realm_id != policy.realm_id:
-        raise Unverified("challenge", "it is of another realm")
+        raise Unverified("challenge", "it belongs to another realm")
     if answered.challenge_hash != _hash(challenge):
         raise Unverified("answer", "it answers another challenge")
     token = answered.token

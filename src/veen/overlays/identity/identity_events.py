@@ -1,6 +1,6 @@
-"""The events of ID, key by key. id-spec §5 to §11. Times are in Unix seconds.
+"""The events of ID. id-spec §5 to §11. Times are in Unix seconds.
 
-Nine are the specification's; `RoleRevoke` is the separate schema by which §8.3 lets an implementation take roles back.
+Nine events are from the specification. `RoleRevoke` is the additional schema that §8.3 permits for role revocation.
 """
 
 import re
@@ -14,9 +14,9 @@ from veen.overlays.event import Event
 from veen.overlays.fields import body, optional_map
 from veen.overlays.identity.identity_ids import device_id
 
-MAX_LISTED = 1_024  # members or targets of one event: what one entry may touch is bounded
+MAX_LISTED = 1_024  # members or targets of one event; bounds the number of parts that one entry touches
 MAX_HANDLE_BYTES = 254
-CTX, ORG = "ctx", "org"  # what a handle can stand for
+CTX, ORG = "ctx", "org"  # target types of a handle
 _WORD = r"[a-z0-9](?:[a-z0-9._+-]*[a-z0-9])?"
 _HANDLE = re.compile(rf"@?{_WORD}(?:@{_WORD})?")
 
@@ -30,17 +30,20 @@ def _ids(name: str) -> ListOf:
 
 
 def handle_flaw(handle: str) -> str | None:
-    """Why a text is no handle: `@user`, `user`, `user@example.com`; one spelling each, so lower-case ASCII. §10.1."""
+    """Why a text is not a handle (`@user`, `user` or `user@example.com`), or None.
+
+    Handles are lower-case ASCII so that each has one spelling. §10.1.
+    """
     if len(handle) > MAX_HANDLE_BYTES:
         return f"a handle has at most {MAX_HANDLE_BYTES} characters"
     if _HANDLE.fullmatch(handle) is None:
-        return "a handle is of a-z, 0-9, '.', '_', '+' and '-', as @user, user or user@domain"
+        return "a handle is @user, user or user@domain, with the characters a-z, 0-9, '.', '_', '+' and '-'"
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityPrincipal(Event):
-    """§6.1. A later record may bring other `info`; when the principal came to be stays as first said."""
+    """§6.1. A later record may change `info` but not `created_at`."""
 
     principal_pk: bytes
     created_at: int
@@ -52,7 +55,7 @@ class IdentityPrincipal(Event):
 
 @dataclass(frozen=True, slots=True)
 class Flags(Wire):
-    """The switches of a device."""
+    """Flags of a device."""
 
     disabled: bool | None = None
 
@@ -61,7 +64,7 @@ class Flags(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Device(Event):
-    """§6.2. The last record of a device holds."""
+    """§6.2. The last record of a device counts."""
 
     principal_pk: bytes
     device_id: bytes
@@ -86,10 +89,10 @@ class Device(Event):
     )
 
     def flaw(self) -> str | None:
-        return None if self.device_id == device_id(self.device_pk) else "device_id is not the one of device_pk"
+        return None if self.device_id == device_id(self.device_pk) else "device_id does not match device_pk"
 
     def active(self, now: int) -> bool:
-        """Whether the record itself lets the device authenticate at a time. Revocations come on top of it."""
+        """Whether the record is enabled and not expired at a time. Revocations are checked separately."""
         disabled = self.flags is not None and self.flags.disabled is True
         return not disabled and (self.expires_at is None or now <= self.expires_at)
 
@@ -140,7 +143,7 @@ class OrgProfile(Event):
 
 @dataclass(frozen=True, slots=True)
 class IdentityGroup(Event):
-    """§8.2. Who is listed in both lists is added: a remove undoes earlier adds only."""
+    """§8.2. A member in both lists is added, because a remove affects only earlier adds."""
 
     org_id: bytes
     realm_id: bytes | None
@@ -164,7 +167,7 @@ class IdentityGroup(Event):
 
 
 class IdentityBinding(Event):
-    """What a role event says: a role of an organization, for some accounts and groups."""
+    """Base of role events: a role of an organization for some accounts and groups."""
 
     __slots__ = ()
     org_id: bytes
@@ -189,7 +192,7 @@ def _binding(schema: str) -> Map:
 
 @dataclass(frozen=True, slots=True)
 class RoleBinding(IdentityBinding):
-    """§8.3. Without `realm_id` it holds in every realm."""
+    """§8.3. Without `realm_id` the role applies in every realm."""
 
     org_id: bytes
     realm_id: bytes | None
@@ -204,7 +207,7 @@ class RoleBinding(IdentityBinding):
 
 @dataclass(frozen=True, slots=True)
 class RoleRevoke(IdentityBinding):
-    """`id.role.revoke.v1`: takes back what earlier bindings gave to the same targets in the same realm."""
+    """`id.role.revoke.v1`: revokes earlier bindings of the role for the same targets in the same realm."""
 
     org_id: bytes
     realm_id: bytes | None
@@ -263,12 +266,12 @@ class ExternalLink(Event):
     )
 
     def flaw(self) -> str | None:
-        return "it links neither ctx_id nor org_id" if self.ctx_id is None and self.org_id is None else None
+        return "neither ctx_id nor org_id is given" if self.ctx_id is None and self.org_id is None else None
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityRevocation(Event):
-    """§11.1. `org_id` is what is revoked only where it stands alone; beside others it says whose word this is."""
+    """§11.1. `org_id` is the revoked target only if no other target is named; otherwise it is the revoking org."""
 
     principal_pk: bytes | None = None
     org_id: bytes | None = None
@@ -294,11 +297,7 @@ class IdentityRevocation(Event):
 
     def flaw(self) -> str | None:
         named = (self.device_id, self.revoked_auth_ref, self.ctx_id, self.org_id)
-        return None if any(one is not None for one in named) else "it names nothing that is revoked"
-
-    @property
-    def revokes_org(self) -> bool:
-        return self.device_id is None and self.revoked_auth_ref is None and self.ctx_id is None
+        return None if any(one is not None for one in named) else "it names nothing to revoke"
 
 
 EVENTS: tuple[type[Event], ...] = (

@@ -1,7 +1,7 @@
-"""The names that ID derives, and the streams its events are sent on. id-spec §3, §4.
+"""Derived ids and streams. id-spec §3, §4.
 
-Names of realms and groups are any text: what the specification writes as `ascii(name)` is the name's UTF-8 bytes. As
-with streams, 64 hex digits for a realm are the id itself.
+Realm and group names may be any text: where the specification writes `ascii(name)`, the UTF-8 bytes are used. As with
+streams, a realm given as 64 hex digits is the id itself.
 """
 
 from veen.core.hashing import ht
@@ -23,12 +23,12 @@ __all__ = [
 
 
 def principal_id(principal_pk: bytes) -> bytes:
-    """A stable reference to a principal; no rule depends on it. §3.2."""
+    """A stable reference to a principal. No rule depends on it. §3.2."""
     return ht("id/principal", principal_pk)
 
 
 def ctx_id(principal_pk: bytes, realm: bytes) -> bytes:
-    """The account of a principal in one realm: nobody can tell from two of them that they are one's. §3.3."""
+    """The account of a principal in one realm. Accounts of one principal in two realms cannot be linked. §3.3."""
     return ht("id/ctx", principal_pk + realm)
 
 
@@ -43,30 +43,33 @@ def org_id(org_pk: bytes) -> bytes:
 
 
 def scoped_org_id(org: bytes, realm: bytes) -> bytes:
-    """An organization within one realm: where it is used, groups and roles of that realm name it. §3.5."""
+    """The id of an organization within one realm. If it is used, groups and roles of that realm name it. §3.5."""
     return ht("id/org/realm", org + realm)
 
 
 def group_id(org: bytes, group_local_name: str) -> bytes:
-    """A group of an organization, scoped or not. Its local name never changes; what it is called may. §3.6."""
+    """A group of a scoped or unscoped organization. The local name is fixed; the display name may change. §3.6."""
     return ht("id/group", org + group_local_name.encode())
 
 
 def principal_stream(principal_pk: bytes) -> bytes:
-    """Where a principal, its devices and its revocations are. §4.1."""
+    """The stream of a principal, its devices and its revocations. §4.1."""
     return ht("id/stream/principal", principal_pk)
 
 
 def ctx_stream(ctx: bytes, realm: bytes) -> bytes:
-    """Where an account's profile and its external links are."""
+    """The stream of an account's profile and external links."""
     return ht("id/stream/ctx", ctx + realm)
 
 
 def org_stream(org: bytes) -> bytes:
-    """Where an organization, its groups, roles, links and revocations are; of a scoped one, under its scoped id."""
+    """The stream of an organization's profile, groups, roles, links and revocations.
+
+    Pass a scoped id if one is used.
+    """
     return ht("id/stream/org", org)
 
 
 def handle_stream(realm: bytes) -> bytes:
-    """Where the handles of a realm are."""
+    """The stream of a realm's handles."""
     return ht("id/stream/handle", realm)

@@ -1,4 +1,4 @@
-"""The ID overlay: principals, accounts, organizations, handles, links and revocations, each a part of its own."""
+"""The ID overlay: principals, accounts, organizations, handles, links and revocations, each in its own part."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -40,7 +40,7 @@ from veen.overlays.overlay import FoldStep, MergeOverlay
 
 
 class IdentityOverlay(MergeOverlay[State]):
-    """All that ID says on one stream. With `scope`, only what belongs on that stream. §1, §4."""
+    """The state of ID events on one stream. With `scope`, events that belong on other streams are malformed. §1, §4."""
 
     CLASS = "id"
     EVENTS = EVENTS
@@ -87,7 +87,10 @@ class IdentityOverlay(MergeOverlay[State]):
         raise AssertionError(event)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """The original message and its body: whoever names it above another body does not stand in its way. §12.1."""
+        """The key is the original message and the body, so a forged copy with another body cannot suppress it.
+
+        §12.1.
+        """
         entry = step.entry
         assert entry.header is not None
         assert entry.body is not None
@@ -132,7 +135,7 @@ class IdentityOverlay(MergeOverlay[State]):
             return None
         kind = identity_state.KINDS.get(part[:1])
         if kind is None:
-            raise Malformed("state", f"there is no part of kind {part[:1].hex()}")
+            raise Malformed("state", f"unknown part kind {part[:1].hex()}")
         return kind.decode(data)
 
     def plain(self, part: bytes, state: State) -> Mapping[str, cbor.Value]:
@@ -143,7 +146,7 @@ IDENTITY = IdentityOverlay()
 
 
 def _revoked_parts(event: IdentityRevocation) -> tuple[bytes, ...]:
-    """All that a revocation names. An organization that stands beside them is the one that speaks."""
+    """The parts that a revocation targets. An org_id beside other targets is the revoking organization."""
     found = []
     if event.device_id is not None:
         found.append(identity_state.revoked_device(event.device_id, event.principal_pk))
@@ -192,31 +195,22 @@ def _value(encoded: bytes | None) -> cbor.Value:
     return None if encoded is None else cbor.decode(encoded)
 
 
-# The schemas of each level; each builds on the first.
-LEVELS: Mapping[str, tuple[type[Event], ...]] = {
-    "ID v0.0.1 Core": (CtxProfile, Device),  # with `ids`, `auth` and `challenge`
-    "ID v0.0.1 Orgs": (OrgProfile, IdentityGroup, RoleBinding),
-    "ID v0.0.1 Handles": (HandleMap,),  # with `views.handle`
-    "ID v0.0.1 External": (ExternalLink,),  # with `gateway`
-    "ID v0.0.1 Bridge": (),  # with `mirror`
-}
-
-
 def mirrored(entry: FoldEntry) -> tuple[PayloadHdr, bytes]:
-    """The header and body with which a bridge publishes an event on another hub: schema and body as they were.
+    """The header and body with which a bridge publishes an event on another hub, with unchanged schema and body.
 
-    A copy of a copy names the first message too. What a capability allowed on one hub says nothing on another.
+    A copy of a copy names the original message too. The capability reference is dropped: it is valid only on its own
+    hub.
     """
     if entry.header is None or entry.body is None:
-        raise ValueError("what cannot be opened cannot be mirrored")
+        raise ValueError("a sealed entry cannot be mirrored")
     return PayloadHdr(entry.header.schema, entry.origin, expires_at=entry.header.expires_at), entry.body
 
 
 def union(*logs: Iterable[FoldEntry]) -> list[FoldEntry]:
-    """The events of all trusted hubs as one log, numbered anew: the same however the logs are listed.
+    """Merge the events of all trusted hubs into one renumbered log. The order of the arguments does not matter.
 
-    Each log is one stream of one hub, in order. They are laid beside each other by `hub_ts`, and no log is reordered
-    by a clock that went back. Of an event and its copies one is kept: the original, wherever it is, or else the first.
+    Each log is one stream of one hub, in order. The logs are interleaved by `hub_ts`; a clock that went back does not
+    reorder a log. Of an event and its copies one is kept: the original if present, otherwise the first copy.
     """
     placed = sorted((item for log in logs for item in _placed(log)), key=lambda item: item[0])
     counted: dict[tuple[bytes, bytes | None], FoldEntry] = {}

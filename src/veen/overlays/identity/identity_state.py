@@ -1,4 +1,7 @@
-"""The parts of ID's state: one letter for the kind, and the ids that name it. The letter says how a state decodes."""
+"""The state of ID and the keys of its parts.
+
+A part key is one letter for the kind, then the ids of the part. The letter determines how the state is decoded.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ NOWHERE = At(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class PrincipalState(Wire):
-    """A principal. The `info_` place is 0, 0 where no record had any."""
+    """A principal. `info_epoch` and `info_seq` are 0 if no record had `info`."""
 
     created_at: int
     epoch: int
@@ -62,7 +65,7 @@ class Latest(Wire, Generic[E]):
         return At(self.epoch, self.stream_seq)
 
     def join(self, other: Self) -> Self:
-        # Equal (ts, place) come of two streams only; their bytes decide, so that everybody takes the same one.
+        # Equal (ts, place) occur only across two streams. Compare the bytes, so that every reader picks the same one.
         return max(self, other, key=lambda one: (one.ts, one.at, one.record.encode()))
 
 
@@ -97,7 +100,7 @@ class LatestLink(Latest[ExternalLink]):
 
 @dataclass(frozen=True, slots=True)
 class GroupName(Wire):
-    """What a group is called, by the greatest (ts, place)."""
+    """The name of a group. The greatest (ts, place) wins."""
 
     ts: int
     epoch: int
@@ -122,7 +125,7 @@ class GroupName(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Mark(Wire):
-    """One name, and where it was last switched on and off; entry 0 where it never was."""
+    """One name with the places where it was last added and removed; entry 0 means never."""
 
     name: bytes
     on_epoch: int
@@ -153,7 +156,7 @@ class Mark(Wire):
 
     @property
     def holds(self) -> bool:
-        """An add counts until a later remove: one that comes in the same entry is not later."""
+        """An add is effective until a later remove. A remove in the same entry is not later."""
         return self.on != NOWHERE and self.on >= self.off
 
     def join(self, other: Self) -> Self:
@@ -169,10 +172,10 @@ class Marks(Wire):
     LAYOUT: ClassVar = body("marks", ListOf("marks", Nested("mark", Mark), most=U32_MAX, least=1))
 
     def flaw(self) -> str | None:
-        return None if ascending(mark.name for mark in self.marks) else "its names are not in order"
+        return None if ascending(mark.name for mark in self.marks) else "names are not in ascending order"
 
     def names(self) -> Iterator[bytes]:
-        """The names that are switched on."""
+        """The names that are currently added."""
         return (mark.name for mark in self.marks if mark.holds)
 
     def join(self, other: Self) -> Self:
@@ -184,7 +187,7 @@ class Marks(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Revoked(Wire):
-    """That something is revoked: since when by the revoker's word, in which entry, why, and by which organization."""
+    """A revocation: the revoker's ts, the entry, the reason and the revoking organization. The earliest counts."""
 
     ts: int
     epoch: int
@@ -216,7 +219,7 @@ State: TypeAlias = PartValue | None
 
 
 def join(a: State, b: State) -> State:
-    """What two states of one part come to."""
+    """Join two states of one part."""
     if a is None or b is None:
         return b if a is None else a
     assert type(a) is type(b), "a part is of one kind"
@@ -250,7 +253,7 @@ def principal(principal_pk: bytes) -> bytes:
 
 
 def device(principal_pk: bytes, device_id: bytes) -> bytes:
-    """Under its principal: another's record of the same key changes nothing here."""
+    """Keyed by principal, so a record of the same device by another principal has no effect."""
     return DEVICE + principal_pk + device_id
 
 
@@ -263,12 +266,12 @@ def org(org_id: bytes) -> bytes:
 
 
 def group(org_id: bytes, group_id: bytes) -> bytes:
-    """What a group is called."""
+    """The name of a group."""
     return GROUP + org_id + group_id
 
 
 def groups_of(org_id: bytes, ctx_id: bytes) -> bytes:
-    """The groups of an organization that an account is in, or was."""
+    """The memberships of an account in an organization's groups, current and past."""
     return GROUPS_OF + org_id + ctx_id
 
 
@@ -285,7 +288,7 @@ def handle(realm_id: bytes, name: str) -> bytes:
 
 
 def link(realm_id: bytes, provider: str, external_sub: str) -> bytes:
-    """An outside subject in one realm: in another realm the same person has another account."""
+    """An external subject in one realm. It has a different account in each realm."""
     named = provider.encode()
     return LINK + realm_id + u32be(len(named)) + named + external_sub.encode()
 
@@ -307,7 +310,7 @@ def revoked_org(org_id: bytes, realm_id: bytes | None) -> bytes:
 
 
 def names(part: bytes) -> dict[str, bytes | str]:
-    """What a part is of, by name."""
+    """The ids in a part key, by name."""
     layout = _NAMES.get(part[:2]) or _NAMES[part[:1]]
     rest = part[2 if part[:2] in _NAMES else 1 :]
     found: dict[str, bytes | str] = {}

@@ -1,7 +1,7 @@
-"""Which stream is folded: what may be said on it, and about whom. id-spec §4.1, §6 to §11.
+"""Scopes: the events that are allowed on each kind of stream. id-spec §4.1, §6 to §11.
 
-An entry does not say which stream it is of, so whoever folds one does. Without a scope every event is taken: for one
-stream that several logical ones were merged into.
+An entry does not contain its stream, so the caller of the fold passes the scope. Without a scope every event is
+applied, for a single stream that several logical streams were merged into.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from veen.overlays.identity.identity_events import (
     OrgProfile,
 )
 
-ELSEWHERE = "this belongs on another stream"
+WRONG_STREAM = "this event belongs on another stream"
 
 
 @dataclass(frozen=True, slots=True)
 class PrincipalStream:
-    """The stream of one principal: itself, its devices, its revocations."""
+    """The stream of one principal: its record, devices and revocations."""
 
     principal_pk: bytes
 
@@ -37,10 +37,10 @@ class PrincipalStream:
 
     def flaw(self, event: Event) -> str | None:
         if not isinstance(event, IdentityPrincipal | Device | IdentityRevocation):
-            return ELSEWHERE
-        unsaid = isinstance(event, IdentityRevocation) and event.principal_pk is None
-        if event.principal_pk != self.principal_pk and not unsaid:
-            return "principal_pk is not the one of this stream"
+            return WRONG_STREAM
+        omitted = isinstance(event, IdentityRevocation) and event.principal_pk is None
+        if event.principal_pk != self.principal_pk and not omitted:
+            return "principal_pk does not match this stream"
         return None
 
 
@@ -61,17 +61,18 @@ class CtxStream:
 
     def flaw(self, event: Event) -> str | None:
         if not isinstance(event, CtxProfile | ExternalLink):
-            return ELSEWHERE
+            return WRONG_STREAM
         if event.realm_id != self.realm_id:
-            return "realm_id is not the one of this stream"
-        return None if event.ctx_id == self.ctx_id else "ctx_id is not the one of this stream"
+            return "realm_id does not match this stream"
+        return None if event.ctx_id == self.ctx_id else "ctx_id does not match this stream"
 
 
 @dataclass(frozen=True, slots=True)
 class OrgStream:
-    """The stream of an organization, or of its scoped twin in one realm, whose groups and roles name the scoped id.
+    """The stream of an organization, or of the organization scoped to one realm.
 
-    On the organization's own stream a group or a role of a realm may name the twin too.
+    On a scoped stream, groups and roles name the scoped id. On the unscoped stream, a group or role of a realm may name
+    either id.
     """
 
     org_id: bytes
@@ -86,20 +87,20 @@ class OrgStream:
         return identity_ids.org_stream(self.own_id)
 
     def _ids(self, realm_id: bytes | None) -> tuple[bytes, ...]:
-        """The ids an event of a realm may go by."""
+        """The organization ids that an event of a realm may name."""
         if self.realm_id is not None or realm_id is None:
             return (self.own_id,)
         return self.own_id, identity_ids.scoped_org_id(self.org_id, realm_id)
 
     def flaw(self, event: Event) -> str | None:
         if not isinstance(event, OrgProfile | IdentityGroup | IdentityBinding | ExternalLink | IdentityRevocation):
-            return ELSEWHERE
-        unsaid = isinstance(event, IdentityRevocation) and event.org_id is None
+            return WRONG_STREAM
+        omitted = isinstance(event, IdentityRevocation) and event.org_id is None
         named = None if isinstance(event, OrgProfile) else event.realm_id
-        if event.org_id not in self._ids(named) and not unsaid:
-            return "org_id is not the one of this stream"
+        if event.org_id not in self._ids(named) and not omitted:
+            return "org_id does not match this stream"
         if self.realm_id is not None and named not in (None, self.realm_id):
-            return "realm_id is not the one of this stream"
+            return "realm_id does not match this stream"
         return None
 
 
@@ -115,13 +116,13 @@ class HandleStream:
 
     def flaw(self, event: Event) -> str | None:
         if not isinstance(event, HandleMap):
-            return ELSEWHERE
-        return None if event.realm_id == self.realm_id else "realm_id is not the one of this stream"
+            return WRONG_STREAM
+        return None if event.realm_id == self.realm_id else "realm_id does not match this stream"
 
 
 Scope: TypeAlias = PrincipalStream | CtxStream | OrgStream | HandleStream
 
 
 def encode_scope(scope: Scope) -> bytes:
-    """One spelling of each, since a cache is of one scope: a stream's id stands for all it was derived from."""
+    """The settings of a scope. The stream id is enough, because all fields of the scope determine it."""
     return cbor.encode(scope.stream_id)

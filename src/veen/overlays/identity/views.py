@@ -1,6 +1,6 @@
-"""What applications ask: joins over the parts of one or several streams. id-spec §6 to §11.
+"""Queries on the identity state of one or several streams. id-spec §6 to §11.
 
-A view takes states as a fold or a cache gives them. `together` joins those of the streams an application trusts.
+A view takes states from a fold or a cache. `merge_states` joins the states of the streams that an application trusts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ States: TypeAlias = Mapping[bytes, State]
 
 
 def merge_states(*streams: States) -> dict[bytes, State]:
-    """The states of several streams as one. The order in which they are given does not matter."""
+    """Join the states of several streams. The order does not matter."""
     whole: dict[bytes, State] = {}
     for states in streams:
         for part in states:
@@ -56,11 +56,11 @@ def devices(states: States, principal_pk: bytes) -> Iterator[Device]:
 
 
 def inactive_reason(states: States, principal_pk: bytes, device_pk: bytes, now: int) -> str | None:
-    """Why a key is no ACTIVE device of a principal at a time, or None where it is one. §6.2, §11.1."""
+    """Why a key is not an ACTIVE device of a principal at a time, or None if it is. §6.2, §11.1."""
     device_id = identity_ids.device_id(device_pk)
     record = device(states, principal_pk, device_id)
     if record is None:
-        return "it is no device of this principal"
+        return "it is not a device of this principal"
     revoked = device_revocation(states, principal_pk, device_id)
     if revoked is not None:
         return f"it was revoked at {revoked.ts}"
@@ -71,7 +71,7 @@ def inactive_reason(states: States, principal_pk: bytes, device_pk: bytes, now: 
 
 
 def device_revocation(states: States, principal_pk: bytes, device_id: bytes) -> Revoked | None:
-    """By the principal, or by someone who named no principal."""
+    """The revocation by the principal, or by a revocation that names no principal."""
     return _earliest(states, *(identity_state.revoked_device(device_id, one) for one in (principal_pk, None)))
 
 
@@ -80,12 +80,12 @@ def auth_ref_revocation(states: States, auth_ref: bytes) -> Revoked | None:
 
 
 def ctx_revocation(states: States, ctx_id: bytes, realm_id: bytes) -> Revoked | None:
-    """In this realm, or wherever the account is of."""
+    """The revocation in this realm, or one that names no realm."""
     return _earliest(states, *(identity_state.revoked_ctx(ctx_id, one) for one in (realm_id, None)))
 
 
 def org_revocation(states: States, org_id: bytes, realm_id: bytes | None = None) -> Revoked | None:
-    """In this realm, or everywhere."""
+    """The revocation in this realm, or one that names no realm."""
     return _earliest(states, *{identity_state.revoked_org(org_id, one) for one in (realm_id, None)})
 
 
@@ -101,8 +101,6 @@ def org_profile(states: States, org_id: bytes) -> OrgProfile | None:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group as it is now."""
-
     group_id: bytes
     name: str
     realm_id: bytes | None
@@ -128,7 +126,7 @@ def group(states: States, org_id: bytes, group_id: bytes) -> GroupView | None:
 
 
 def is_member(states: States, org_id: bytes, group_id: bytes, ctx_id: bytes) -> bool:
-    """Whether an account is in a group: one look-up, however large the group is."""
+    """Whether an account is in a group. One lookup, regardless of the group's size."""
     return group_id in _names(states, identity_state.groups_of(org_id, ctx_id))
 
 
@@ -138,7 +136,7 @@ def groups_of(states: States, org_id: bytes, ctx_id: bytes) -> tuple[bytes, ...]
 
 
 def roles(states: States, org_id: bytes, ctx_id: bytes, realm_id: bytes | None = None) -> frozenset[str]:
-    """The roles of an account, its own and its groups': those of a realm and those that hold in all. §8.3."""
+    """The roles of an account and of its groups, in a realm and in all realms. §8.3."""
     found: set[bytes] = set()
     for realm in {realm_id, None}:
         found.update(_names(states, identity_state.roles_of_ctx(org_id, ctx_id, realm)))
@@ -148,7 +146,7 @@ def roles(states: States, org_id: bytes, ctx_id: bytes, realm_id: bytes | None =
 
 
 def handle(states: States, realm_id: bytes, name: str) -> HandleMap | None:
-    """What a handle stands for in a realm."""
+    """The target of a handle in a realm, or None."""
     found = states.get(identity_state.handle(realm_id, name))
     return found.record if isinstance(found, LatestHandle) else None
 
@@ -163,13 +161,13 @@ def handles_of(states: States, realm_id: bytes, target_id: bytes) -> Iterator[st
 
 
 def link(states: States, realm_id: bytes, provider: str, external_sub: str) -> ExternalLink | None:
-    """Which account or organization of a realm an outside subject is."""
+    """The link of an external subject in a realm, or None."""
     found = states.get(identity_state.link(realm_id, provider, external_sub))
     return found.record if isinstance(found, LatestLink) else None
 
 
 def links(states: States) -> Iterator[ExternalLink]:
-    """Every linkage that holds, by part."""
+    """All links, by part."""
     for part in sorted(part for part in states if part[:1] == identity_state.LINK):
         found = states[part]
         if isinstance(found, LatestLink):
@@ -177,7 +175,7 @@ def links(states: States) -> Iterator[ExternalLink]:
 
 
 def conflicting_links(*streams: States) -> tuple[tuple[str, str], ...]:
-    """The (provider, external_sub) that are linked to more than one account or organization of one realm. §10.2."""
+    """The (provider, external_sub) pairs with more than one target in one realm. §10.2."""
     targets: dict[tuple[bytes, str, str], set[tuple[bytes | None, bytes | None]]] = {}
     for states in streams:
         for found in links(states):

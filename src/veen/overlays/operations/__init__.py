@@ -1,8 +1,8 @@
 """The nine operation profiles, their rules and their validators. 001, spec-3.
 
-`events` has the bodies, `index` every operation by its id; `paid`, `access`, `delegation`, `agreement`, `publication`,
-`snapshot`, `recovery`, `audit` and `mirror` fold one profile each and judge its rules; `checks` judges all of them, by
-the log and by what else is known (`facts`, `evidence`).
+`operation_events` defines the bodies, `operation_index` lists every operation by its id. `payment`, `access`,
+`delegation`, `agreement`, `publication`, `state_statement`, `recovery`, `query_audit` and `mirror` each fold one
+profile and check its rules. `rule_checks` runs all checks on a log, with facts from outside the log (`external_facts`).
 """
 
 from veen.overlays.operations.access import ACCESS, Access, admits, token_of

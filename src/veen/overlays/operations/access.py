@@ -1,4 +1,4 @@
-"""Access grants and revocations: who may write where, as the log says. 001, spec-3 §3."""
+"""Access grants and revocations: the write permissions of each subject. 001, spec-3 §3."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,18 +19,18 @@ from veen.overlays.operations.operation_index import LoggedOperation, own_id, pl
 from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
-NOT_A_GRANTER = "who sent it may not change permissions"
-NOT_ALL = "this domain revokes one capability at a time"
+NOT_A_GRANTER = "the sender may not change permissions"
+NOT_ALL = "this domain requires target_capability_reference in a revocation"
 
 
 @dataclass(frozen=True, slots=True)
 class Permission(Wire):
-    """A grant that nobody has taken back; whether it has run out depends on when one asks."""
+    """A grant that is not revoked. Whether it has expired depends on the time of the query."""
 
     operation_id: bytes
     epoch: int
     stream_seq: int
-    client_id: bytes  # who granted it
+    client_id: bytes  # the granting client
     grant: AccessGrant
 
     LAYOUT: ClassVar = body(
@@ -52,11 +52,11 @@ class Permission(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Permissions(Wire):
-    """What a subject has: its grants in stream order, and the capabilities it has lost."""
+    """The permissions of a subject: its grants in stream order, and its revoked capabilities."""
 
     grants: tuple[Permission, ...] = ()
     revoked: tuple[bytes, ...] = ()  # auth_refs, ascending
-    all_revoked: bool = False  # once; later grants stand
+    all_revoked: bool = False  # grants made afterwards are valid
 
     LAYOUT: ClassVar = body(
         "permissions",
@@ -68,10 +68,10 @@ class Permissions(Wire):
     def flaw(self) -> str | None:
         places = [one.at for one in self.grants]
         ordered = places == sorted(set(places)) and ascending(self.revoked)
-        return None if ordered else "its grants or revocations are not in order"
+        return None if ordered else "grants or revocations are not in ascending order"
 
     def valid_grants(self, stream_id: bytes, hub_ts: int) -> tuple[Permission, ...]:
-        """The grants that let the subject write to a stream at a time."""
+        """The grants that allow the subject to write to a stream at a time."""
         return tuple(one for one in self.grants if one.covers(stream_id, hub_ts))
 
 
@@ -80,10 +80,10 @@ States: TypeAlias = Mapping[bytes, Permissions]
 
 
 class Access(WalkOverlay[Permissions]):
-    """A part per subject.
+    """One part per subject.
 
-    `granters` are the clients and capabilities that may change permissions, anyone where none are named. A revocation
-    that names no capability takes all of a subject's, unless `revokes_all` is off: then it is refused.
+    `granters` are the clients and capabilities that may change permissions; None allows everyone. A revocation without
+    a capability revokes all of a subject's capabilities, or is refused if `revokes_all` is false.
     """
 
     CLASS = "access.grant"
@@ -120,7 +120,7 @@ class Access(WalkOverlay[Permissions]):
         target = event.target_capability_reference
         if target is None:
             return replace(state, grants=(), all_revoked=True)
-        # A grant that became no capability has no auth_ref: its operation id stands for it.
+        # A grant without a capability has no auth_ref, so a revocation names its operation id.
         left = tuple(one for one in state.grants if one.operation_id != target)
         return replace(state, grants=left, revoked=tuple(sorted({*state.revoked, target})))
 
@@ -147,14 +147,14 @@ ACCESS = Access()
 
 
 def may_grant(granters: frozenset[bytes], entry: FoldEntry) -> bool:
-    """Whether an entry's writer, or the capability it was admitted under, may change permissions."""
+    """Whether an entry's writer or its capability may change permissions."""
     return entry.client_id in granters or entry.auth_ref in granters
 
 
 def admits(
     state: Permissions, stream_id: bytes, hub_ts: int, auth_ref: bytes | None, bootstrapped: frozenset[bytes]
 ) -> bool:
-    """Whether a subject may write: from grants, revocations and bootstrapped capabilities, and nothing else. A2."""
+    """Whether a subject may write, from grants, revocations and bootstrapped capabilities alone. A2."""
     if auth_ref in state.revoked:
         return False
     if auth_ref in bootstrapped and not state.all_revoked:
@@ -163,7 +163,7 @@ def admits(
 
 
 def debit_limit(state: Permissions, stream_id: bytes, hub_ts: int, unit: str | None) -> int | None:
-    """The most that a subject may pay in a currency, all told: the largest bound that stands, None for no bound."""
+    """The total that a subject may pay in a currency: the largest limit of its valid grants, or None for no limit."""
     bounds = [
         one.grant.maximum_amount
         for one in state.valid_grants(stream_id, hub_ts)
@@ -173,21 +173,21 @@ def debit_limit(state: Permissions, stream_id: bytes, hub_ts: int, unit: str | N
 
 
 def token_of(grant: AccessGrant, issuer: SigningKey, issued_at: int, client_id: bytes | None = None) -> CapToken:
-    """The capability that a grant stands for, if the hub logs it at `issued_at`: it admits as long as the grant does.
+    """The capability for a grant, if the hub logs it at `issued_at`. It expires together with the grant.
 
-    It is for the subject's own key, or for a `client_id` that the caller knows to be the subject's. Its `auth_ref` is
-    what a revocation names. Where only one of rate and burst is given, it stands for both.
+    It is for the subject's own key, or for a `client_id` that the caller knows to belong to the subject. A revocation
+    names its `auth_ref`. If only one of rate and burst is given, it is used for both.
     """
     if grant.expiry_time <= issued_at:
-        raise ValueError("the grant has run out")
+        raise ValueError("the grant has expired")
     bounds = [one for one in (grant.maximum_rate_per_second, grant.maximum_burst) if one is not None]
     rate = Rate(bounds[0], bounds[-1]) if bounds else None
-    ttl = grant.expiry_time - 1 - issued_at  # a token admits in its last second, a grant does not
+    ttl = grant.expiry_time - 1 - issued_at  # a token is valid in its last second, a grant is not
     return mint(issuer, client_id or grant.subject_identity, grant.allowed_stream_ids, ttl, rate)
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """A1 for every grant and revocation, A2 for every operation: each was admitted to the log."""
+    """Check A1 for every grant and revocation, and A2 for every operation."""
     granters, bootstrapped, stream_id = facts.granters, facts.bootstrapped, facts.stream_id
     folded = Fold(Access(granters))
     for one in known:
@@ -202,7 +202,7 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
             )
         if isinstance(one.event, AccessGrant | Revoke):
             if granters is None:
-                yield open_finding(Rule.ACCESS_A1, one, "who may change permissions is not known")
+                yield open_finding(Rule.ACCESS_A1, one, "the clients that may change permissions are not known")
             else:
                 yield rule_finding(Rule.ACCESS_A1, one, None if may_grant(granters, one.entry) else NOT_A_GRANTER)
         folded.add(one.entry)

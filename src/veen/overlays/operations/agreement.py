@@ -1,4 +1,4 @@
-"""Agreements of several parties: versions of terms, and what each party decided of each. 001, spec-3 §5."""
+"""Agreements of several parties: versions of terms, and each party's decision on each version. 001, spec-3 §5."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Quorum(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartyDecision(Wire):
-    """The latest decision of a party, and where it is."""
+    """The latest decision of a party, and its place."""
 
     party_identity: bytes
     decision: str
@@ -49,7 +49,7 @@ class PartyDecision(Wire):
 
 @dataclass(frozen=True, slots=True)
 class TermsVersion(Wire):
-    """One version of the terms, and the decisions on it, by party."""
+    """One version of the terms with the decisions on it, by party."""
 
     operation_id: bytes
     epoch: int
@@ -67,32 +67,36 @@ class TermsVersion(Wire):
     )
 
     def flaw(self) -> str | None:
-        return None if ascending(one.party_identity for one in self.decided) else "its decisions are not in order"
+        return (
+            None
+            if ascending(one.party_identity for one in self.decided)
+            else "decisions are not in ascending order of parties"
+        )
 
     @property
     def at(self) -> At:
         return At(self.epoch, self.stream_seq)
 
     def decision(self, party: bytes) -> str | None:
-        """What a party last decided; None where it has not spoken. M1."""
+        """The latest decision of a party, or None. M1."""
         return next((one.decision for one in self.decided if one.party_identity == party), None)
 
     def accepted(self, quorum: Quorum = Quorum.ALL) -> bool:
-        """Whether enough parties accept. An agreement of nobody is never accepted."""
+        """Whether enough parties accept. An agreement without parties is never accepted."""
         parties = self.definition.parties
         accepting = sum(self.decision(party) == ACCEPT for party in parties)
         enough = len(parties) if quorum is Quorum.ALL else len(parties) // 2 + 1
         return bool(parties) and accepting >= enough
 
     def in_time(self, time: int) -> bool:
-        """Whether its terms apply at a time: from `effective_time` until just before `expiry_time`."""
-        begins, ends = self.definition.effective_time, self.definition.expiry_time
-        return (begins is None or begins <= time) and (ends is None or time < ends)
+        """Whether the terms apply at a time: from `effective_time` until `expiry_time` (exclusive)."""
+        start, end = self.definition.effective_time, self.definition.expiry_time
+        return (start is None or start <= time) and (end is None or time < end)
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement(Wire):
-    """An agreement: its versions, ascending."""
+    """The versions of an agreement, ascending."""
 
     versions: tuple[TermsVersion, ...] = ()
 
@@ -100,13 +104,13 @@ class Agreement(Wire):
 
     def flaw(self) -> str | None:
         numbers = [one.definition.version for one in self.versions]
-        return None if numbers == sorted(set(numbers)) else "its versions are not in order"
+        return None if numbers == sorted(set(numbers)) else "versions are not in ascending order"
 
     def version(self, number: int) -> TermsVersion | None:
         return next((one for one in self.versions if one.definition.version == number), None)
 
     def active(self, time: int | None = None, quorum: Quorum = Quorum.ALL) -> TermsVersion | None:
-        """The version in force: the highest that enough parties accept and, if a time is given, that applies then."""
+        """The version in force: the highest that enough parties accept and that applies at `time`, if given."""
         for one in reversed(self.versions):
             if one.accepted(quorum) and (time is None or one.in_time(time)):
                 return one
@@ -117,7 +121,7 @@ States: TypeAlias = Mapping[bytes, Agreement]
 
 
 class Agreements(WalkOverlay[Agreement]):
-    """A part per agreement. With `speakers`, a confirmation counts only from a client that speaks for its party."""
+    """One part per agreement. With `speakers`, a confirmation is applied only from a client that acts for its party."""
 
     CLASS = "agreement"
     EVENTS = (Definition, Confirmation)
@@ -146,8 +150,12 @@ class Agreements(WalkOverlay[Agreement]):
         if version is None:
             return f"version {event.version} is not defined"
         if event.party_identity not in version.definition.parties:
-            return f"it is not of a party to version {event.version}"
-        return None if speaks(self._speakers, event.party_identity, step.entry.client_id) else "not by its party"
+            return f"party_identity is not a party to version {event.version}"
+        return (
+            None
+            if speaks(self._speakers, event.party_identity, step.entry.client_id)
+            else "the sender does not act for this party"
+        )
 
     def apply(self, state: Agreement, step: FoldStep) -> Agreement:
         event = step.event
@@ -186,16 +194,16 @@ Confirmed: TypeAlias = tuple[bytes, int, bytes]  # agreement, version, party
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """M1 for every confirmation, M2 for every definition."""
+    """Check M1 for every confirmation and M2 for every definition."""
     listed = list(known)
     confirmations, definitions = of_kind(listed, Confirmation), of_kind(listed, Definition)
-    latest = {_of(event): one for one, event in confirmations}
-    taken = _taken(facts.decisions or ())
+    latest = {_key(event): one for one, event in confirmations}
+    used = _used_decisions(facts.decisions or ())
     for one, event in confirmations:
-        # Which decision counts is asked once, of the latest; those before it are superseded.
-        believed = taken.get(_of(event), ()) if latest[_of(event)] is one else ()
-        wrong = [decision for decision in believed if decision != event.decision]
-        yield rule_finding(Rule.AGREEMENT_M1, one, f"a consumer takes {wrong[0]!r} for it" if wrong else None)
+        # Consumers must use the latest decision; earlier ones are superseded and not compared.
+        compared = used.get(_key(event), ()) if latest[_key(event)] is one else ()
+        wrong = [decision for decision in compared if decision != event.decision]
+        yield rule_finding(Rule.AGREEMENT_M1, one, f"a consumer uses the decision {wrong[0]!r}" if wrong else None)
     for one, definition in definitions:
         agreement = definition.agreement_id
         earlier = [
@@ -205,31 +213,31 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
         yield _definition(one, definition, earlier, confirmed)
 
 
-def _of(event: Confirmation) -> Confirmed:
+def _key(event: Confirmation) -> Confirmed:
     return event.agreement_id, event.version, event.party_identity
 
 
-def _taken(decisions: Iterable[Decision]) -> dict[Confirmed, tuple[str, ...]]:
-    taken: dict[Confirmed, tuple[str, ...]] = {}
+def _used_decisions(decisions: Iterable[Decision]) -> dict[Confirmed, tuple[str, ...]]:
+    used: dict[Confirmed, tuple[str, ...]] = {}
     for one in decisions:
         key = (one.agreement_id, one.version, one.party_identity)
-        taken[key] = (*taken.get(key, ()), one.decision)
-    return taken
+        used[key] = (*used.get(key, ()), one.decision)
+    return used
 
 
 def _definition(
     one: LoggedOperation, event: Definition, earlier: list[tuple[LoggedOperation, Definition]], confirmed: int
 ) -> RuleFinding:
-    """Stable: its version is above all before it. Rare: an agreement is not redefined more often than confirmed."""
+    """M2: the version is above all earlier ones, and the agreement is not redefined more often than confirmed."""
     for other, before in earlier:
         if before.version >= event.version:
             return rule_finding(Rule.AGREEMENT_M2, one, _not_above(event, other), other.at)
-    busy = f"definition {len(earlier) + 1} of this agreement, after {confirmed} confirmations"
-    return rule_finding(Rule.AGREEMENT_M2, one, None if confirmed >= len(earlier) else busy)
+    too_many = f"definition {len(earlier) + 1} of this agreement, after {confirmed} confirmations"
+    return rule_finding(Rule.AGREEMENT_M2, one, None if confirmed >= len(earlier) else too_many)
 
 
 def _not_above(event: Definition, earlier: TermsVersion | LoggedOperation) -> str:
-    return f"version {event.version} is not above one that entry {earlier.at.stream_seq} defines"
+    return f"version {event.version} is not above the version that entry {earlier.at.stream_seq} defines"
 
 
 def _decide(version: TermsVersion, made: PartyDecision) -> TermsVersion:

@@ -1,7 +1,7 @@
-"""Delegated execution: what agents did for principals, and the capabilities that let them. 001, spec-3 §4.
+"""Delegated execution: operations of agents for principals, with their chains of capabilities. 001, spec-3 §4.
 
-A capability lets its subject issue a further one, for no more streams and no higher rate. A chain leads from a
-capability of the principal, each issued by the subject of the one before, to one of the agent.
+The subject of a capability may issue another one for a subset of its streams and at most its rate. A chain starts with
+a capability of the principal and ends with one of the agent; each is issued by the subject of the previous one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,13 +20,13 @@ from veen.overlays.operations.operation_index import LoggedOperation, logged, ow
 from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
-EMPTY_CHAIN = "its delegation chain is empty"
+EMPTY_CHAIN = "the delegation chain is empty"
 Known: TypeAlias = Mapping[bytes, CapabilityFact]  # by auth_ref
 
 
 @dataclass(frozen=True, slots=True)
 class DelegatedExecution(Wire):
-    """A delegated execution in its place, with its whole chain; without `said` where there is none."""
+    """A logged delegated execution; `event` is None in the empty state."""
 
     epoch: int = 0
     stream_seq: int = 0
@@ -48,7 +48,7 @@ NONE = DelegatedExecution()
 
 
 class Delegations(MergeOverlay[DelegatedExecution]):
-    """A part per operation id: every execution that names a chain. Which chains hold depends on the capabilities."""
+    """One part per operation id. Whether a chain is valid depends on the capabilities and is not part of the state."""
 
     CLASS = "delegated.execution"
     EVENTS = (Delegated,)
@@ -83,7 +83,7 @@ DELEGATIONS = Delegations()
 
 
 def invalid(entry: FoldEntry, event: Delegated, known: Known) -> str | None:
-    """What is wrong with a capability of the chain, taken by itself. D2."""
+    """Why a single capability of the chain is invalid, or None. Unknown capabilities are skipped. D2."""
     for number, ref in enumerate(event.delegation_chain, 1):
         held = known.get(ref)
         if held is None:
@@ -93,16 +93,16 @@ def invalid(entry: FoldEntry, event: Delegated, known: Known) -> str | None:
         except Unverified:
             return f"capability {number} of the chain is not signed by its issuer"
         if held.token.auth_ref() != ref:
-            return f"capability {number} of the chain is another than its reference says"
+            return f"capability {number} of the chain does not match its reference"
         if held.issued_at is not None and held.token.expired(held.issued_at, entry.hub_ts):
-            return f"capability {number} of the chain had run out"
+            return f"capability {number} of the chain had expired"
         if held.revoked_at is not None and entry.hub_ts >= held.revoked_at:
             return f"capability {number} of the chain was revoked"
     return None
 
 
 def gap(entry: FoldEntry, event: Delegated, known: Known) -> str | None:
-    """Where the chain does not lead on from the principal to the agent. D3, and the processing model of §4.3."""
+    """Why the chain does not connect the principal to the agent, or None. D3 and §4.3."""
     tokens = [known[ref].token for ref in event.delegation_chain if ref in known]
     if not event.delegation_chain or len(tokens) < len(event.delegation_chain):
         return None
@@ -110,16 +110,16 @@ def gap(entry: FoldEntry, event: Delegated, known: Known) -> str | None:
         return "the first capability is not the principal's"
     for number, (one, following) in enumerate(pairwise(tokens), 1):
         if not _allows(one, following):
-            return f"capability {number} of the chain does not lead to the one after it"
+            return f"capability {number} of the chain does not permit the next one"
     if tokens[-1].subject_pk not in (event.agent_identity, entry.client_id):
         return "the last capability is not the agent's"
     return None
 
 
 def direct(entry: FoldEntry, known: Known) -> FoldEntry | None:
-    """The entry that the embedded operation would be, had the principal sent it; None where it must not be applied.
+    """The embedded operation as an entry of the principal at the same place, or None if it must not be applied.
 
-    It is in the same place, so any overlay folds it there. An unknown capability is not a valid one.
+    An unknown capability makes the chain invalid.
     """
     one = logged(entry)
     if one is None or not isinstance(one.event, Delegated):
@@ -134,12 +134,12 @@ def direct(entry: FoldEntry, known: Known) -> FoldEntry | None:
 
 
 def applied(entries: Iterable[FoldEntry], known: Known) -> Iterator[FoldEntry]:
-    """A log as its effective authorities wrote it: each delegated execution that holds is the operation it embeds."""
+    """Replace each valid delegated execution of a log by the operation it embeds."""
     return (direct(entry, known) or entry for entry in entries)
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """D1 to D3 for every delegated execution. What the log itself revokes before an execution is no longer valid."""
+    """Check D1 to D3 for every delegated execution. A capability that the log revokes earlier is invalid."""
     held = dict(facts.capabilities)
     for one in known:
         event = one.event
@@ -166,7 +166,7 @@ def _judge(one: LoggedOperation, event: Delegated, held: Known) -> Iterator[Rule
 
 
 def _allows(one: CapToken, following: CapToken) -> bool:
-    """Whether a capability lets its subject issue another: by its own hand, and for no more than it has."""
+    """Whether the subject of `one` issued `following` for no more streams and no higher rate."""
     rate, further = one.allow.rate, following.allow.rate
     slower = rate is None or (further is not None and further.per_sec <= rate.per_sec and further.burst <= rate.burst)
     narrower = set(following.allow.stream_ids) <= set(one.allow.stream_ids)

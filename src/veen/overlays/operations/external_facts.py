@@ -1,6 +1,6 @@
-"""What is known beside the log: a domain's policy, and what services say they did. Plain values, all optional.
+"""Facts from outside the log that rule checks use: a domain's policy and reports of services. All are optional.
 
-A rule whose answer depends on something that is not known is open, never guessed.
+If a rule depends on a missing fact, its verdict is `open`.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,15 +16,15 @@ from veen.overlays.operations.operation import text
 
 
 class Survivorship(StrEnum):
-    """Which of several versions a consumer takes. §6.4."""
+    """Which of several versions a consumer uses. §6.4."""
 
     LATEST = "latest"  # in stream order
-    HIGHEST = "highest"  # by its name, numbers compared as numbers
+    HIGHEST = "highest"  # by version name, with numbers compared as numbers
 
 
 @dataclass(frozen=True, slots=True)
 class LogPlace(Wire):
-    """An entry of a log, by its label."""
+    """The place of an entry: label and stream_seq."""
 
     label: bytes
     stream_seq: int
@@ -34,7 +34,7 @@ class LogPlace(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Effect(Wire):
-    """A side effect that a service performed; `key` is what it would know it by if it met it again. §2.5."""
+    """A side effect that a service performed. `key` is the service's deduplication key. §2.5."""
 
     operation_id: bytes
     idempotent: bool
@@ -45,7 +45,7 @@ class Effect(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Wire):
-    """What a consumer takes for the decision of a party. §5.4."""
+    """The decision of a party as a consumer uses it. §5.4."""
 
     agreement_id: bytes
     version: int
@@ -67,7 +67,7 @@ class UsedVersion(Wire):
 
 @dataclass(frozen=True, slots=True)
 class AccessFact(Wire):
-    """A read that a data access service has served. §9.3."""
+    """A read that a data access service served. §9.3."""
 
     requester_identity: bytes
     resource_identifier: str
@@ -93,16 +93,16 @@ class FactSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CapabilityFact:
-    """A capability, and since when its hub knows it: without that, nobody can tell when it ends."""
+    """A capability and the time when its hub logged it. Without `issued_at` its expiry is unknown."""
 
     token: CapToken
     issued_at: int | None = None
-    revoked_at: int | None = None  # from that second on it holds no more
+    revoked_at: int | None = None  # invalid from that second on
 
 
 @dataclass(frozen=True, slots=True)
 class Guardians:
-    """Who approves a recovery, and how many of them it takes; anyone where none are named. §8.3."""
+    """The approvers of a recovery and the number required. Without `identities` anyone may approve. §8.3."""
 
     identities: frozenset[bytes] | None = None
     threshold: int = 1
@@ -110,38 +110,38 @@ class Guardians:
 
 RootAt: TypeAlias = Callable[[LogPlace], bytes | None]
 StateAt: TypeAlias = Callable[[str, bytes, LogPlace], bytes | None]  # class, state_id, place -> state_hash
-Speakers: TypeAlias = Mapping[bytes, frozenset[bytes]]  # the clients that speak for an identity
+Speakers: TypeAlias = Mapping[bytes, frozenset[bytes]]  # the clients that act for an identity
 
 
 def speaks(speakers: Speakers | None, identity: bytes, client_id: bytes) -> bool:
-    """Whether a client speaks for an identity: its own, or one the domain says; unchecked where it says nothing."""
+    """Whether a client acts for an identity: its own, or one listed in `speakers`. None means unchecked."""
     return speakers is None or client_id == identity or client_id in speakers.get(identity, frozenset())
 
 
 def identities_of(speakers: Speakers | None, client_id: bytes) -> tuple[bytes, ...]:
-    """The identities that a client speaks for, itself first."""
+    """The identities that a client acts for, its own first."""
     return (client_id, *(identity for identity, clients in (speakers or {}).items() if client_id in clients))
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalFacts:
-    """Everything a validator may be told. None stands for what is not known."""
+    """The facts that validators use. None means unknown."""
 
-    stream_id: bytes | None = None  # of the log that is checked
+    stream_id: bytes | None = None  # of the checked log
     speakers: Speakers | None = None
-    processed: tuple[LogPlace, ...] | None = None  # places for which a wallet service moved money
+    processed: tuple[LogPlace, ...] | None = None  # places that a wallet service has processed
     effects: tuple[Effect, ...] | None = None
     granters: frozenset[bytes] | None = None  # clients and capabilities that may change permissions
-    bootstrapped: frozenset[bytes] | None = None  # capabilities that stand without a grant
+    bootstrapped: frozenset[bytes] | None = None  # capabilities that are valid without a grant
     capabilities: Mapping[bytes, CapabilityFact] = field(default_factory=dict)  # by auth_ref
     decisions: tuple[Decision, ...] | None = None
     survivorship: Survivorship = Survivorship.LATEST
     taken: tuple[UsedVersion, ...] | None = None
     root_at: RootAt | None = None
     state_at: StateAt | None = None
-    executors: frozenset[bytes] | None = None  # clients that may execute a recovery; anyone where not set
+    executors: frozenset[bytes] | None = None  # clients that may execute a recovery; None means anyone
     accesses: tuple[AccessFact, ...] | None = None
-    regulated: frozenset[str] | None = None  # classes of resource; all where not set
+    regulated: frozenset[str] | None = None  # resource classes; None means all
     sources: Mapping[FactSource, Receipt] = field(default_factory=dict)  # verified receipts of other hubs
 
 
@@ -151,7 +151,7 @@ def _rows(name: str, item: FieldType) -> ListOf:
 
 @dataclass(frozen=True, slots=True)
 class KnownCapability(Wire):
-    """A capability in CBOR, when its hub logged it, and from when on it was revoked."""
+    """A capability in CBOR, and the times when its hub logged it and when it was revoked."""
 
     token: bytes
     issued_at: int | None = None
@@ -167,7 +167,7 @@ class KnownCapability(Wire):
 
 @dataclass(frozen=True, slots=True)
 class KnownReceipt(Wire):
-    """A receipt of another hub in CBOR, and the key that signed it."""
+    """A receipt of another hub in CBOR, with the key that signed it."""
 
     hub_identifier: str
     hub_pk: bytes
@@ -178,7 +178,7 @@ class KnownReceipt(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Speaker(Wire):
-    """A client that speaks for an identity."""
+    """A client that acts for an identity."""
 
     identity: bytes
     client_id: bytes
@@ -188,7 +188,7 @@ class Speaker(Wire):
 
 @dataclass(frozen=True, slots=True)
 class FactsFile(Wire):
-    """The file."""
+    """The JSON file of external facts, as `veen op check` reads it."""
 
     speakers: tuple[Speaker, ...] | None = None
     processed: tuple[LogPlace, ...] | None = None
@@ -223,15 +223,15 @@ class FactsFile(Wire):
 
     def flaw(self) -> str | None:
         known = self.survivorship is None or self.survivorship in Survivorship.__members__.values()
-        return None if known else f"survivorship is {' or '.join(Survivorship)}"
+        return None if known else f"survivorship must be {' or '.join(Survivorship)}"
 
 
 def read(data: bytes, stream_id: bytes | None = None) -> ExternalFacts:
-    """The facts that a file tells of. Raises `Malformed`, and `Unverified` where a receipt is not its hub's."""
+    """Decode a file of facts. Raises `Malformed`, or `Unverified` if a receipt's signature is invalid."""
     found = wire_json.decode(FactsFile, data)
-    as_they_are = ("processed", "effects", "decisions", "taken", "accesses")
+    unchanged = ("processed", "effects", "decisions", "taken", "accesses")
     sets = ("granters", "bootstrapped", "executors", "regulated")
-    given: dict[str, Any] = {name: getattr(found, name) for name in as_they_are}
+    given: dict[str, Any] = {name: getattr(found, name) for name in unchanged}
     given |= {name: None if (one := getattr(found, name)) is None else frozenset(one) for name in sets}
     if found.survivorship is not None:
         given["survivorship"] = Survivorship(found.survivorship)
@@ -256,5 +256,7 @@ def _sources(listed: tuple[KnownReceipt, ...]) -> Mapping[FactSource, Receipt]:
         receipt.verify_signature(one.hub_pk)
         source = FactSource(one.hub_identifier, receipt.label, receipt.stream_seq)
         if sources.setdefault(source, receipt) != receipt:
-            raise Malformed("evidence", f"two receipts for message {receipt.stream_seq} of {one.hub_identifier}")
+            raise Malformed(
+                "evidence", f"two different receipts for message {receipt.stream_seq} of {one.hub_identifier}"
+            )
     return sources

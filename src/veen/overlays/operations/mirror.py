@@ -1,8 +1,8 @@
-"""Federation mirrors: which messages of which hubs are mirrored here, and what a mirror must check. 001, spec-3 §10.
+"""Federation mirrors: the messages of other hubs that are mirrored here, and the checks of a mirror. 001, spec-3 §10.
 
-A mirror record says what the source's receipt says. It is made from a `Validated` source message only, so that nobody
-mirrors what they have not checked (F1). `missing` lists what is still to be mirrored, so that nothing is mirrored twice
-(F2).
+A mirror record repeats the fields of the source's receipt. It can be made only from a `Validated` source message, so
+that unchecked messages are not mirrored (F1). `missing` lists the messages that are not mirrored yet, so that none is
+mirrored twice (F2).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,13 +18,13 @@ from veen.overlays.operations.operation_index import LoggedOperation, copy_keys,
 from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
-Ranges: TypeAlias = tuple[tuple[int, int], ...]  # first and last, ascending, none touching the next
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # (first, last), ascending and not adjacent
 
-NOT_ITS_PARENT = "its parent_id is not the message it mirrors"
+WRONG_PARENT = "parent_id is not the mirrored message"
 
 
 class Mirrors(MergeOverlay[Ranges]):
-    """A part per source hub, source label and target label: the numbers of the messages that are mirrored."""
+    """One part per source hub, source label and target label: the sequence numbers of the mirrored messages."""
 
     CLASS = "federation.mirror"
     EVENTS = (Mirror,)
@@ -32,7 +32,7 @@ class Mirrors(MergeOverlay[Ranges]):
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         assert isinstance(event, Mirror)
-        return _unnamed(entry, event)
+        return _flaw(entry, event)
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, Mirror)
@@ -51,7 +51,7 @@ class Mirrors(MergeOverlay[Ranges]):
         return ((step.event.source_stream_seq, step.event.source_stream_seq),)
 
     def merge(self, a: Ranges, b: Ranges) -> Ranges:
-        """What is mirrored twice is mirrored once: a record that is refused would change nothing."""
+        """Duplicates have no effect, so the merge equals a fold that refuses them."""
         return _joined((*a, *b))
 
     def encode_state(self, state: Ranges) -> bytes:
@@ -84,16 +84,15 @@ def source_of(part: bytes) -> tuple[str, bytes, bytes]:
     match cbor.decode(part):
         case (str() as hub, bytes() as source_label, bytes() as target_label):
             return hub, source_label, target_label
-    raise ValueError("no part of federation.mirror")
+    raise ValueError("not a part of federation.mirror")
 
 
 def covers(ranges: Ranges, seq: int) -> bool:
-    """Whether a message is mirrored."""
     return any(first <= seq <= last for first, last in ranges)
 
 
 def missing(ranges: Ranges, upto_seq: int) -> Ranges:
-    """What is still to be mirrored of a source label that has `upto_seq` messages, in order."""
+    """The ranges of a source label with `upto_seq` messages that are not mirrored yet, ascending."""
     gaps, after = [], 0
     for first, last in (*ranges, (upto_seq + 1, upto_seq + 1)):
         if after + 1 <= min(first - 1, upto_seq):
@@ -105,7 +104,7 @@ def missing(ranges: Ranges, upto_seq: int) -> Ranges:
 def plan(
     states: States, hub_identifier: str, upto_seqs: Mapping[bytes, int], target_label: bytes
 ) -> dict[bytes, Ranges]:
-    """What is to be mirrored of a hub's labels, each with the number of its last message; no label that is whole."""
+    """The missing ranges of a hub's labels, given the last sequence number of each. Complete labels are left out."""
     gaps = {
         label: missing(states.get(mirror_part(hub_identifier, label, target_label), ()), upto_seq)
         for label, upto_seq in upto_seqs.items()
@@ -114,22 +113,22 @@ def plan(
 
 
 def source(event: Mirror) -> FactSource:
-    """The message that a record is of."""
+    """The source message of a record."""
     return FactSource(event.source_hub_identifier, event.source_label, event.source_stream_seq)
 
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """A message of a source hub that was fully checked: by `validate`, or by whoever verified evidence of it."""
+    """A fully checked message of a source hub, made by `validate` or from verified evidence."""
 
     hub_identifier: str
     receipt: Receipt
 
 
 def validate(hub_identifier: str, message: Msg, receipt: Receipt, inclusion: MmrProof, hub_pk: bytes) -> Validated:
-    """Check all that a mirror must: the hub's signature, that receipt and message belong together, the proof. §10.3.
+    """Verify the hub's signature, the client's signature, the match of receipt and message, and the proof. §10.3.
 
-    `hub_pk` is the source's key at the receipt's `hub_ts`. Raises `Unverified`.
+    `hub_pk` is the source hub's key at the receipt's `hub_ts`. Raises `Unverified`.
     """
     receipt.verify_signature(hub_pk)
     message.verify_signature()
@@ -141,10 +140,10 @@ def validate(hub_identifier: str, message: Msg, receipt: Receipt, inclusion: Mmr
 def record(
     checked: Validated, target_label: bytes, mirror_time: int | None = None, metadata: bytes | None = None
 ) -> Mirror:
-    """The mirror record of a source message that was validated."""
+    """The mirror record of a validated source message."""
     receipt = checked.receipt
-    said_by_source = (receipt.label, receipt.stream_seq, receipt.leaf_hash, receipt.mmr_root)
-    return Mirror(checked.hub_identifier, *said_by_source, target_label, mirror_time, metadata)
+    source_fields = (receipt.label, receipt.stream_seq, receipt.leaf_hash, receipt.mmr_root)
+    return Mirror(checked.hub_identifier, *source_fields, target_label, mirror_time, metadata)
 
 
 def mirror_payload(mirrored: Mirror) -> tuple[PayloadHdr, bytes]:
@@ -153,33 +152,33 @@ def mirror_payload(mirrored: Mirror) -> tuple[PayloadHdr, bytes]:
 
 
 def mismatch(event: Mirror, receipt: Receipt) -> str | None:
-    """What a mirror record says otherwise than the source's receipt, which the caller has verified. §10.4."""
+    """How a mirror record differs from the verified receipt of the source, or None. §10.4."""
     pairs = (
         ("source_label", event.source_label, receipt.label),
         ("source_stream_seq", event.source_stream_seq, receipt.stream_seq),
         ("source_leaf_hash", event.source_leaf_hash, receipt.leaf_hash),
         ("source_receipt_root", event.source_receipt_root, receipt.mmr_root),
     )
-    return next((f"its {name} is not that of the receipt" for name, found, wanted in pairs if found != wanted), None)
+    return next((f"{name} differs from the receipt" for name, found, wanted in pairs if found != wanted), None)
 
 
 def check_sync(event: Mirror, receipt: Receipt) -> None:
-    """Raise unless a mirror record is what the source's receipt says."""
+    """Raise `Unverified` unless a mirror record matches the source's receipt."""
     fault = mismatch(event, receipt)
     if fault is not None:
         raise Unverified("mirror", fault)
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """F1 and F2 for every mirror record."""
+    """Check F1 and F2 for every mirror record."""
     firsts: dict[tuple[FactSource, bytes], LoggedOperation] = {}
     for one, event in of_kind(known, Mirror):
         origin = source(event)
-        receipt, unnamed = facts.sources.get(origin), _unnamed(one.entry, event)
-        if receipt is None and unnamed is None:
+        receipt, flaw = facts.sources.get(origin), _flaw(one.entry, event)
+        if receipt is None and flaw is None:
             yield open_finding(Rule.MIRROR_F1, one, "the source's receipt is not known")
         else:
-            yield rule_finding(Rule.MIRROR_F1, one, unnamed or (mismatch(event, receipt) if receipt else None))
+            yield rule_finding(Rule.MIRROR_F1, one, flaw or (mismatch(event, receipt) if receipt else None))
         first = firsts.setdefault((origin, event.target_label), one)
         if first is one:
             yield rule_finding(Rule.MIRROR_F2, one, None)
@@ -187,19 +186,19 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
             yield rule_finding(Rule.MIRROR_F2, one, _already(event.source_stream_seq), first.at)
 
 
-def _unnamed(entry: FoldEntry, event: Mirror) -> str | None:
+def _flaw(entry: FoldEntry, event: Mirror) -> str | None:
     if event.source_stream_seq == 0:
-        return "its source_stream_seq is 0: the first message of a label has 1"
-    named = entry.header is not None and entry.header.parent_id == event.source_leaf_hash
-    return None if named else NOT_ITS_PARENT
+        return "source_stream_seq is 0, but the first message of a label has 1"
+    matches = entry.header is not None and entry.header.parent_id == event.source_leaf_hash
+    return None if matches else WRONG_PARENT
 
 
 def _already(seq: int) -> str:
-    return f"message {seq} of the source is mirrored already"
+    return f"message {seq} of the source is already mirrored"
 
 
 def _joined(ranges: Ranges) -> Ranges:
-    """The same numbers in the fewest ranges, ascending."""
+    """Merge overlapping and adjacent ranges, ascending."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(ranges):
         if joined and first <= joined[-1][1] + 1:
@@ -218,5 +217,5 @@ def _ranges_of(found: cbor.Value) -> Ranges:
             case _:
                 raise Malformed("ranges", "not a list of ranges")
     if _joined(tuple(ranges)) != tuple(ranges):
-        raise Malformed("ranges", "they are out of order or touch each other")
+        raise Malformed("ranges", "out of order, overlapping or adjacent")
     return tuple(ranges)

@@ -1,4 +1,4 @@
-"""What the operation profiles share: ids, schemas, links from one operation to another. 001, spec-3 §1."""
+"""Common parts of the operation profiles: ids, schemas, and links between operations. 001, spec-3 §1."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from veen.overlays.fields import ValueItem
 
 
 class Embedded(ValueItem):
-    """One CBOR value in deterministic encoding, but for the order of keys; kept as the bytes it came in."""
+    """One CBOR value in deterministic encoding except for key order, stored as the received bytes."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class Embedded(ValueItem):
 
 
 def decode(data: bytes, what: str = "body") -> cbor.Value:
-    """The value of such a body."""
+    """Decode an embedded body."""
     value, end = _read(data, 0, MAX_VALUE_DEPTH)
     if end != len(data):
         raise Malformed(what, f"{len(data) - end} bytes after the end")
@@ -61,12 +61,12 @@ def _read(data: bytes, pos: int, depth: int) -> tuple[cbor.Value, int]:
 
 
 def operation_id(msg_id: bytes) -> bytes:
-    """The name by which operations refer to each other. §1.1."""
+    """The id by which operations refer to each other. §1.1."""
     return ht("veen/operation-id", msg_id)
 
 
 def profile_schema(name: str) -> bytes:
-    """The schema id of a profile's body: its name is hashed under a prefix, other than elsewhere. §1.4."""
+    """The schema id of a profile's body. Unlike other schemas, the name is hashed with a prefix. §1.4."""
     return naming.schema_id(f"veen/schema:{name}")
 
 
@@ -87,7 +87,7 @@ METADATA = anything("metadata", optional=True)
 
 
 class Operation(Event):
-    """A body of one of the profiles."""
+    """Base of the bodies of all profiles."""
 
     __slots__ = ()
     NAME: ClassVar[str]  # of its schema
@@ -95,10 +95,10 @@ class Operation(Event):
 
     @property
     def parent(self) -> bytes | None:
-        """The operation that this one depends on or answers, where it names one."""
+        """The operation that this one depends on or answers, or None."""
         found = getattr(self, "parent_operation_id", None)
         return found if isinstance(found, bytes) else None
 
 
 def repeated(listed: tuple[bytes, ...], what: str) -> str | None:
-    return None if len(set(listed)) == len(listed) else f"one of its {what} is named twice"
+    return None if len(set(listed)) == len(listed) else f"duplicate in {what}"

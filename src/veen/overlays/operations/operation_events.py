@@ -1,7 +1,7 @@
-"""The bodies of the nine operation profiles, key by key. 001, spec-3 §2 to §10.
+"""The bodies of the nine operation profiles. 001, spec-3 §2 to §10.
 
-Times are Unix seconds, amounts in the smallest unit. What the specification calls `any` is one CBOR value, kept as the
-bytes it came in.
+Times are Unix seconds, amounts are in the smallest unit. A field of type `any` is one CBOR value, stored as the
+received bytes.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from veen.overlays.operations.operation import (
 
 @dataclass(frozen=True, slots=True)
 class Paid(Operation):
-    """§2. An operation and its payment, committed as one. Without `currency_code` it is in the default unit."""
+    """§2. An operation together with its payment. Without `currency_code` the amount is in the default unit."""
 
     operation_type: str
     operation_args: bytes
@@ -57,7 +57,7 @@ class Paid(Operation):
 
 @dataclass(frozen=True, slots=True)
 class AccessGrant(Operation):
-    """§3. Leave for a subject to write to some streams, until just before `expiry_time`."""
+    """§3. Allows a subject to write to some streams, until `expiry_time` (exclusive)."""
 
     subject_identity: bytes
     subject_label: str | None
@@ -92,7 +92,7 @@ class AccessGrant(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Revoke(Operation):
-    """§3. Takes back one capability of a subject, or all of them."""
+    """§3. Revokes one capability of a subject, or all of them."""
 
     subject_identity: bytes
     target_capability_reference: bytes | None = None
@@ -112,7 +112,7 @@ class Revoke(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Delegated(Operation):
-    """§4. An operation that an agent carries out for a principal, and the capabilities that let it."""
+    """§4. An operation that an agent executes for a principal, with the chain of capabilities that allows it."""
 
     principal_identity: bytes
     agent_identity: bytes
@@ -138,7 +138,7 @@ class Delegated(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Definition(Operation):
-    """§5. The terms of one version of an agreement, and who is to confirm them."""
+    """§5. The terms of one version of an agreement, and the parties that must confirm them."""
 
     agreement_id: bytes
     version: int
@@ -169,7 +169,7 @@ class Definition(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Confirmation(Operation):
-    """§5. What one party decides about one version."""
+    """§5. The decision of one party on one version."""
 
     agreement_id: bytes
     version: int
@@ -195,7 +195,7 @@ class Confirmation(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Publication(Operation):
-    """§6. A content item, bound to a place in the log."""
+    """§6. A version of content, published at a place in the log."""
 
     publication_id: bytes
     publisher_identity: bytes
@@ -223,7 +223,7 @@ class Publication(Operation):
 
 @dataclass(frozen=True, slots=True)
 class StateCheckpoint(Operation):
-    """§7. What a state comes to at a place of the log, and the root of the log there."""
+    """§7. The hash of a state at a place of the log, and the root of the log there."""
 
     state_id: bytes
     upto_stream_seq: int
@@ -247,7 +247,7 @@ class StateCheckpoint(Operation):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRequest(Operation):
-    """§8. Someone asks that an identity be replaced by another."""
+    """§8. A request to replace an identity by another."""
 
     target_identity: bytes
     requested_new_identity: bytes
@@ -269,7 +269,7 @@ class RecoveryRequest(Operation):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryApproval(Operation):
-    """§8. What one approver decides about a request."""
+    """§8. The decision of one approver on a request."""
 
     target_identity: bytes
     requested_new_identity: bytes
@@ -297,7 +297,7 @@ class RecoveryApproval(Operation):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryExecution(Operation):
-    """§8. The identity is replaced, on the strength of the approvals it names by their operation ids."""
+    """§8. Replaces the identity. `approval_references` are the operation ids of the approvals."""
 
     target_identity: bytes
     new_identity: bytes
@@ -322,7 +322,7 @@ class RecoveryExecution(Operation):
 
 @dataclass(frozen=True, slots=True)
 class QueryAudit(Operation):
-    """§9. A read of something sensitive: who, what and what for."""
+    """§9. A read of a sensitive resource: requester, resource and purpose."""
 
     requester_identity: bytes
     resource_identifier: str
@@ -350,7 +350,7 @@ class QueryAudit(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Mirror(Operation):
-    """§10. A message of another hub, named by what its receipt says; the header's `parent_id` is that message."""
+    """§10. A message of another hub, identified by the fields of its receipt. The header's `parent_id` names it."""
 
     source_hub_identifier: str
     source_label: bytes

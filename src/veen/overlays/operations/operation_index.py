@@ -1,4 +1,4 @@
-"""Every operation of a stream under its operation id, and how they depend on each other. 001, spec-3 §1.1."""
+"""All operations of a stream by operation id, and their dependencies. 001, spec-3 §1.1."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -33,19 +33,17 @@ BY_NAME: Mapping[str, type[Operation]] = {event.NAME.removesuffix(".v1"): event 
 
 
 def own_id(entry: FoldEntry, event: Event) -> bytes:
-    """The operation id of an entry. A mirrored copy is the operation it copies; a mirror record is its own."""
+    """The operation id of an entry. A mirrored copy has the id of its original; a mirror record has its own."""
     return operation_id(entry.msg_id if isinstance(event, operation_events.Mirror) else entry.origin)
 
 
 def copy_keys(step: FoldStep) -> tuple[bytes, ...]:
-    """What an operation is known by: the message it is, wherever it was written first."""
+    """The deduplication key of an operation: the id of the original message."""
     return (step.entry.msg_id if isinstance(step.event, operation_events.Mirror) else step.entry.origin,)
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedOperation:
-    """An operation in its place."""
-
     operation_id: bytes
     entry: FoldEntry
     event: Operation
@@ -61,7 +59,7 @@ class LoggedOperation:
 
 
 class Operations(MergeOverlay[FoldEntry | None]):
-    """A part per operation: the entry that says it. The first counts, its copies do not."""
+    """One part per operation: its entry. Only the first entry counts."""
 
     CLASS = "operation.index"
     EVENTS = OPERATION_EVENTS
@@ -96,7 +94,7 @@ Following: TypeAlias = Callable[[bytes], Iterable[bytes]]
 
 
 def logged(entry: FoldEntry) -> LoggedOperation | None:
-    """The operation that an entry is; None where it is none, or does not decode."""
+    """The operation in an entry, or None if there is none or it does not decode."""
     found = OPERATIONS.read(entry)
     for step in () if isinstance(found, EventFault) else found:
         assert isinstance(step.event, Operation)
@@ -105,7 +103,7 @@ def logged(entry: FoldEntry) -> LoggedOperation | None:
 
 
 def operations(entries: Iterable[FoldEntry | None]) -> tuple[LoggedOperation, ...]:
-    """The operations among entries, in stream order, each once: of a whole log, or of the index's states."""
+    """The operations among entries in stream order, each once. Pass a whole log or the states of the index."""
     found: dict[bytes, LoggedOperation] = {}
     for entry in sorted((one for one in entries if one is not None), key=lambda one: one.at):
         one = logged(entry)
@@ -115,12 +113,12 @@ def operations(entries: Iterable[FoldEntry | None]) -> tuple[LoggedOperation, ..
 
 
 def of_kind(known: Iterable[LoggedOperation], kind: type[E]) -> list[tuple[LoggedOperation, E]]:
-    """The operations of one kind, each with its body."""
+    """The operations with a body of one class, with that body."""
     return [(one, one.event) for one in known if isinstance(one.event, kind)]
 
 
 def plain(one: LoggedOperation) -> dict[str, cbor.Value]:
-    """An operation for people and for JSON."""
+    """An operation as plain values, for display and JSON."""
     entry = one.entry
     return {
         "operation_id": one.operation_id,
@@ -134,7 +132,7 @@ def plain(one: LoggedOperation) -> dict[str, cbor.Value]:
 
 
 def plain_body(event: Operation) -> dict[str, cbor.Value]:
-    """The fields that are there; what may be anything is shown as the value it is."""
+    """The present fields of a body; fields of type `any` are decoded."""
     shown: dict[str, cbor.Value] = {}
     for kind in event.LAYOUT.kinds:
         field = getattr(event, kind.name)
@@ -144,16 +142,16 @@ def plain_body(event: Operation) -> dict[str, cbor.Value]:
 
 
 def references(event: Operation) -> tuple[bytes, ...]:
-    """The operations that one names: its parent, and the approvals of an execution."""
+    """The operations that a body names: its parent, and the approvals of an execution."""
     named = event.approval_references if isinstance(event, operation_events.RecoveryExecution) else ()
     return (*(() if event.parent is None else (event.parent,)), *named)
 
 
 @dataclass(frozen=True, slots=True)
 class OperationLink:
-    """One line of a trace: how far before (negative) or after the operation asked for, and what is there.
+    """One line of a trace. `distance` counts links before (negative) or after the traced operation.
 
-    `found` is None where the stream does not hold the operation that is named.
+    `found` is None if the stream does not contain the operation.
     """
 
     distance: int
@@ -162,7 +160,7 @@ class OperationLink:
 
 
 def trace(known: Iterable[LoggedOperation], start: bytes) -> tuple[OperationLink, ...]:
-    """What an operation came from and what came of it, causes first. Each operation is shown once, at its nearest."""
+    """The causes and effects of an operation, causes first. Each operation appears once, at its shortest distance."""
     by_id = {one.operation_id: one for one in known}
     effects: dict[bytes, list[bytes]] = {}
     for one in by_id.values():
@@ -182,7 +180,7 @@ def trace(known: Iterable[LoggedOperation], start: bytes) -> tuple[OperationLink
 
 
 def _reach(start: bytes, following: Following) -> Iterator[tuple[int, bytes]]:
-    """Breadth first, so that each is met at its nearest; nothing twice, whatever a log claims of itself."""
+    """Breadth first, so that each operation has its shortest distance. Cycles in a malicious log are safe."""
     distance, edge, seen = 0, [start], {start}
     while edge:
         ahead: list[bytes] = []

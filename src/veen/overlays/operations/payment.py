@@ -1,7 +1,7 @@
-"""Paid operations: the balances that their payments come to, in stream order. 001, spec-3 §2.
+"""Paid operations: the balances that result from their payments, in stream order. 001, spec-3 §2.
 
-Balances may be negative, and then each account is a part of its own. In a domain that forbids it, a payment is taken by
-payer and payee or by neither, so all accounts of a currency are one part.
+By default balances may be negative and each account is its own part. If a domain forbids negative balances, a payment
+must apply to payer and payee or to neither, so all accounts of a currency are one part.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,18 +19,18 @@ from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule
 from veen.overlays.overlay import FoldStep, Overlay
 
 Balances: TypeAlias = tuple[tuple[bytes, int], ...]  # by account, ascending
-Flow: TypeAlias = tuple[int, int]  # what a run of payments adds, and the least that it adds on the way
+Flow: TypeAlias = tuple[int, int]  # total change of a run of payments, and the lowest intermediate change
 Flows: TypeAlias = tuple[tuple[bytes, Flow], ...]
 
-LATE = "it was ordered after its time"
+LATE = "it was ordered after it expired"
 OVERDRAWN = "the payer's balance would be negative"
 
 
 class Payments(Overlay[Balances, Flows]):
-    """What every account has, by currency.
+    """The balances of accounts, by currency.
 
-    `default_unit` is the currency of a payment that names none. With `debtors` only these accounts may be below zero;
-    without, every account may.
+    `default_unit` is the currency of a payment that names none. With `debtors`, only these accounts may have a negative
+    balance; with None, every account may.
     """
 
     CLASS = "paid.operation"
@@ -110,7 +110,7 @@ class Payments(Overlay[Balances, Flows]):
         return self._default_unit if event.currency_code is None else event.currency_code
 
     def _changes(self, step: FoldStep) -> tuple[tuple[bytes, int], ...]:
-        """What a payment adds to each account of the part it meets."""
+        """The change of each account of the step's part."""
         event = step.event
         assert isinstance(event, Paid)
         changes = {event.payer_account: -event.amount}
@@ -126,29 +126,29 @@ States: TypeAlias = Mapping[bytes, Balances]
 
 
 def late(entry: FoldEntry) -> bool:
-    """Whether an operation was ordered after the end its header gives it: its creation and its `ttl_seconds`."""
-    ends = entry.header.expires_at if entry.header else None
-    return ends is not None and entry.hub_ts > ends
+    """Whether an operation was ordered after its header's `expires_at`, which is its creation plus `ttl_seconds`."""
+    expires_at = entry.header.expires_at if entry.header else None
+    return expires_at is not None and entry.hub_ts > expires_at
 
 
 def balance(states: States, account: bytes, unit: str = "") -> int:
-    """What an account has, however its domain folds."""
+    """The balance of an account, with or without `debtors`."""
     named = unit.encode()
     return dict(states.get(account + named) or states.get(named) or ()).get(account, 0)
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """P1 and P2 for every paid operation."""
+    """Check P1 and P2 for every paid operation."""
     for one, _ in of_kind(known, Paid):
         yield rule_finding(Rule.PAID_P1, one, _processed(one, facts))
         if facts.effects is None:
-            yield open_finding(Rule.PAID_P2, one, "no service has said what it did")
+            yield open_finding(Rule.PAID_P2, one, "the side effects of services are not known")
         else:
             yield rule_finding(Rule.PAID_P2, one, _repeatable(one, facts))
 
 
 def _processed(one: LoggedOperation, facts: ExternalFacts) -> str | None:
-    """Our own fold takes each place once; what a service says it took is counted."""
+    """Count how often services report the place as processed. The fold itself applies each place once."""
     times = (facts.processed or ()).count(LogPlace(one.entry.label, one.entry.stream_seq))
     return None if times <= 1 else f"a service processed it {times} times"
 
@@ -165,8 +165,8 @@ def _rows(data: bytes, width: int) -> Iterator[tuple[bytes, tuple[cbor.Value, ..
     accounts = []
     for row in found if isinstance(found, tuple) else (None,):
         if not isinstance(row, tuple) or len(row) != 1 + width or not isinstance(row[0], bytes):
-            raise Malformed("balances", "not a list of accounts with their numbers")
+            raise Malformed("balances", "not a list of accounts with numbers")
         accounts.append(row[0])
         yield row[0], row[1:]
     if not ascending(accounts):
-        raise Malformed("balances", "its accounts are not in order")
+        raise Malformed("balances", "accounts are not in ascending order")

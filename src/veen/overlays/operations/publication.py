@@ -1,4 +1,4 @@
-"""Data publication: content bound to places in the log, one message for each version. 001, spec-3 §6."""
+"""Data publication: versions of content, one message per version. 001, spec-3 §6."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ _VERSION, _PUBLICATION = b"v", b"p"
 
 @dataclass(frozen=True, slots=True)
 class Release(Wire):
-    """One version, where it was published."""
+    """One published version, with its place."""
 
     operation_id: bytes
     epoch: int
@@ -49,7 +49,7 @@ class Release(Wire):
 
 @dataclass(frozen=True, slots=True)
 class PublishedData(Wire):
-    """Of one version: its release. Of a publication: how many versions it has, the latest and the highest."""
+    """The state of a version (`release`) or of a publication (`versions`, `latest`, `highest`)."""
 
     versions: int = 0
     release: Release | None = None
@@ -65,7 +65,7 @@ class PublishedData(Wire):
     )
 
     def survivor(self, rule: Survivorship) -> Release | None:
-        """The version a consumer takes. P2."""
+        """The version that a consumer uses under a rule. P2."""
         return self.latest if rule is Survivorship.LATEST else self.highest
 
 
@@ -74,7 +74,7 @@ States: TypeAlias = Mapping[bytes, PublishedData]
 
 
 class Publications(MergeOverlay[PublishedData]):
-    """A part per version, which takes one message, and one per publication."""
+    """One part per version, which applies one message, and one per publication."""
 
     CLASS = "data.publication"
     EVENTS = (Publication,)
@@ -85,14 +85,16 @@ class Publications(MergeOverlay[PublishedData]):
         return version_part(event.publication_id, event.version), publication_part(event.publication_id)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """For the publication as a whole, a version is known by its name: a second one is no further version."""
+        """In the publication's part the key is the version name, so that a repeated version is not counted again."""
         event = step.event
         assert isinstance(event, Publication)
         return (step.entry.origin,) if step.part[:1] == _VERSION else (event.version.encode(),)
 
     def refusal(self, state: PublishedData, step: FoldStep) -> str | None:
-        taken = state.release
-        return None if taken is None else f"{Rule.PUBLICATION_P1}: entry {taken.stream_seq} published this version"
+        first = state.release
+        return (
+            None if first is None else f"{Rule.PUBLICATION_P1}: entry {first.stream_seq} already published this version"
+        )
 
     def lift(self, step: FoldStep) -> PublishedData:
         event, entry = step.event, step.entry
@@ -136,37 +138,37 @@ def publication_part(publication_id: bytes) -> bytes:
 
 
 def released(states: States, publication_id: bytes, version: str) -> Release | None:
-    """One version of a publication, None where it was not published."""
+    """One version of a publication, or None."""
     return states.get(version_part(publication_id, version), NOTHING).release
 
 
 def survivor(states: States, publication_id: bytes, rule: Survivorship = Survivorship.LATEST) -> Release | None:
-    """The version of a publication that a rule gives."""
+    """The version of a publication that a rule selects, or None."""
     return states.get(publication_part(publication_id), NOTHING).survivor(rule)
 
 
 def content_root(hashes: Iterable[bytes]) -> bytes:
-    """The root of content, from the hashes of its items in order: the tree of §6.2."""
+    """The root of the tree over the hashes of content items, in order. §6.2."""
     listed = list(hashes)
     if any(len(one) != HASH_BYTES for one in listed):
-        raise ValueError(f"a hash of content has {HASH_BYTES} bytes")
+        raise ValueError(f"a content hash must have {HASH_BYTES} bytes")
     return mmr.root(listed, CONTENT)
 
 
 def matches(release: Release, hashes: Iterable[bytes]) -> bool:
-    """Whether content, by the hashes of its items, is what was published. §6.3."""
+    """Whether content with these item hashes is what was published. §6.3."""
     return content_root(hashes) == release.event.content_root
 
 
 def height(version: str) -> tuple[tuple[int, int, str], ...]:
-    """What versions are compared by: their numbers as numbers, the rest as text, so v1.10 is above v1.9."""
+    """The sort key of a version name: digits compare as numbers, other characters as text, so v1.10 is above v1.9."""
     found = re.findall(r"([0-9]+)|([^0-9]+)", version)
     digits = [(number.lstrip("0"), text) for number, text in found]
     return tuple((0, 0, text) if text else (1, len(number), number) for number, text in digits)
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """P1 and P2 for every publication."""
+    """Check P1 and P2 for every publication."""
     firsts: dict[tuple[bytes, str], LoggedOperation] = {}
     lines: dict[bytes, list[tuple[LoggedOperation, Publication]]] = {}
     for one, event in (listed := of_kind(known, Publication)):
@@ -175,12 +177,12 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
     for one, event in listed:
         first = firsts[event.publication_id, event.version]
         if first is not one:
-            fault = f"entry {first.at.stream_seq} published this version"
+            fault = f"entry {first.at.stream_seq} already published this version"
             yield rule_finding(Rule.PUBLICATION_P1, one, fault, first.at)
             continue
         yield rule_finding(Rule.PUBLICATION_P1, one, None)
         if facts.taken is None:
-            yield open_finding(Rule.PUBLICATION_P2, one, "no consumer has said which version it uses")
+            yield open_finding(Rule.PUBLICATION_P2, one, "the versions that consumers use are not known")
         else:
             yield rule_finding(Rule.PUBLICATION_P2, one, _outlived(one, event, lines[event.publication_id], facts))
 
@@ -188,13 +190,12 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
 def _outlived(
     one: LoggedOperation, event: Publication, line: list[tuple[LoggedOperation, Publication]], facts: ExternalFacts
 ) -> str | None:
-    """Why a consumer that uses this version uses the wrong one."""
+    """Why a consumer of this version should use another one, or None."""
     if UsedVersion(event.publication_id, event.version) not in (facts.taken or ()):
         return None
     latest = facts.survivorship is Survivorship.LATEST
     best, _ = line[-1] if latest else max(line, key=lambda other: (height(other[1].version), other[0].at))
-    where = f"entry {best.at.stream_seq}"
-    return None if best is one else f"a consumer uses it, and the {facts.survivorship} is in {where}"
+    return None if best is one else f"a consumer uses it, but the {facts.survivorship} is in entry {best.at.stream_seq}"
 
 
 def _higher(a: Release | None, b: Release | None) -> Release | None:

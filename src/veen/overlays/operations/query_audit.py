@@ -1,4 +1,4 @@
-"""Query audit: who read what, how often and when, as the log says. 001, spec-3 §9."""
+"""Query audit: the logged reads of each requester and resource. 001, spec-3 §9."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from veen.overlays.overlay import FoldStep, MergeOverlay
 
 @dataclass(frozen=True, slots=True)
 class QueryReads(Wire):
-    """The reads of one resource by one requester: how many, and when the hub logged the first and the last."""
+    """The reads of one resource by one requester: their number and the hub times of the first and last."""
 
     count: int = 0
     first_ts: int = 0
@@ -41,8 +41,6 @@ States: TypeAlias = Mapping[bytes, QueryReads]
 
 
 class QueryAudits(MergeOverlay[QueryReads]):
-    """A part per requester and resource."""
-
     CLASS = "query.audit"
     EVENTS = (QueryAudit,)
     EMPTY = NONE
@@ -91,42 +89,42 @@ def resource_of(part: bytes) -> tuple[bytes, str, str]:
     match cbor.decode(part[HASH_BYTES:]):
         case (str() as resource_class, str() as resource):
             return part[:HASH_BYTES], resource_class, resource
-    raise ValueError("no part of query.audit")
+    raise ValueError("not a part of query.audit")
 
 
 def result_digest(result: bytes) -> bytes:
-    """How we derive `result_digest` from the bytes that were returned; §9.2 asks for one way, written down."""
+    """The `result_digest` of returned bytes. §9.2 requires a documented derivation."""
     return ht("veen/query-result", result)
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """Q1 for every audit message, and for every access to a regulated resource that has none.
+    """Check Q1: every access to a regulated resource needs an audit message.
 
-    One message answers for one access: two equal reads take two messages.
+    One message covers one access: two equal reads need two messages.
     """
     listed = of_kind(known, QueryAudit)
     if facts.accesses is None:
         for one, _ in listed:
-            yield open_finding(Rule.QUERY_Q1, one, "no service has said what was read")
+            yield open_finding(Rule.QUERY_Q1, one, "the accesses that services served are not known")
         return
     unmatched = [event for _, event in listed]
-    # Those whose result is known choose first, and each what fits it best: then nobody is left without need.
+    # Accesses with a digest are matched first, and each prefers an equal digest. This finds the largest matching.
     for access in sorted(facts.accesses, key=lambda access: access.result_digest is None):
         if facts.regulated is not None and access.resource_class not in facts.regulated:
             continue
-        fitting = [event for event in unmatched if _tells_of(event, access)]
+        fitting = [event for event in unmatched if _covers(event, access)]
         if fitting:
             unmatched.remove(min(fitting, key=lambda event: event.result_digest != access.result_digest))
         else:
             what = f"{access.resource_class} {access.resource_identifier}"
-            reason = f"{access.requester_identity.hex()} read {what}, and no message says so"
+            reason = f"{access.requester_identity.hex()} read {what} without an audit message"
             yield RuleFinding(Rule.QUERY_Q1, RuleVerdict.VIOLATED, None, (), reason)
     for one, _ in listed:
         yield rule_finding(Rule.QUERY_Q1, one, None)
 
 
-def _tells_of(event: QueryAudit, access: AccessFact) -> bool:
-    who_and_what = ("requester_identity", "resource_identifier", "resource_class")
-    same = all(getattr(event, name) == getattr(access, name) for name in who_and_what)
+def _covers(event: QueryAudit, access: AccessFact) -> bool:
+    compared = ("requester_identity", "resource_identifier", "resource_class")
+    same = all(getattr(event, name) == getattr(access, name) for name in compared)
     digests = (event.result_digest, access.result_digest)
     return same and (None in digests or digests[0] == digests[1])

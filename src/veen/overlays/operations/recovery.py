@@ -1,4 +1,4 @@
-"""Recovery: an identity is replaced once enough approvers agree, each step of it in the log. 001, spec-3 §8."""
+"""Recovery: requests, approvals and executions that replace an identity. 001, spec-3 §8."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,13 +17,11 @@ from veen.overlays.operations.rules import Rule, RuleFinding, rule_finding
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 APPROVE = "approve"
-NOT_AN_EXECUTOR = "who sent it may not execute recoveries"
+NOT_AN_EXECUTOR = "the sender may not execute recoveries"
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRequested(Wire):
-    """An open request."""
-
     operation_id: bytes
     epoch: int
     stream_seq: int
@@ -34,7 +32,7 @@ class RecoveryRequested(Wire):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryAnswer(Wire):
-    """What an approver decided of an open request."""
+    """The decision of an approver on an open request."""
 
     operation_id: bytes
     epoch: int
@@ -58,12 +56,12 @@ class RecoveryAnswer(Wire):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryState(Wire):
-    """An identity: what is asked and answered since it was last replaced, and by which it was."""
+    """The open requests and decisions for an identity, and its last replacement."""
 
     asked: tuple[RecoveryRequested, ...] = ()
     answers: tuple[RecoveryAnswer, ...] = ()
     new_identity: bytes | None = None
-    epoch: int | None = None  # where it was replaced
+    epoch: int | None = None  # place of the replacement
     stream_seq: int | None = None
 
     LAYOUT: ClassVar = body(
@@ -79,22 +77,22 @@ class RecoveryState(Wire):
         return any(one.new_identity == new_identity for one in self.asked)
 
     def approvers(self, new_identity: bytes, references: Iterable[bytes]) -> set[bytes]:
-        """The approvers behind some answers, as far as their latest word for this change still is to approve."""
+        """The approvers of the referenced decisions whose latest decision on this change is to approve."""
         latest = {one.approver_identity: one for one in self.answers if one.new_identity == new_identity}
         named = set(references)
-        behind = {one.approver_identity for one in self.answers if one.operation_id in named}
-        return {one for one in behind if one in latest and latest[one].decision == APPROVE}
+        referenced = {one.approver_identity for one in self.answers if one.operation_id in named}
+        return {one for one in referenced if one in latest and latest[one].decision == APPROVE}
 
 
 States: TypeAlias = Mapping[bytes, RecoveryState]
 
 
 class Recoveries(WalkOverlay[RecoveryState]):
-    """A part per identity that is to be replaced.
+    """One part per identity to be replaced.
 
-    `guardians` says who approves for an identity, `otherwise` who does for those not named there. `executors` are the
-    clients and capabilities that may execute, anyone where none are named. With `speakers`, an approval counts only
-    from a client that speaks for its approver.
+    `guardians` are the approvers of an identity, `otherwise` those of all other identities. `executors` are the clients
+    and capabilities that may execute; None allows everyone. With `speakers`, an approval is applied only from a client
+    that acts for its approver.
     """
 
     CLASS = "recovery"
@@ -114,14 +112,14 @@ class Recoveries(WalkOverlay[RecoveryState]):
         self._speakers = speakers
 
     def settings(self) -> bytes:
-        plain = (not self._guardians, self._otherwise == Guardians(), self._executors is None, self._speakers is None)
-        if all(plain):
+        default = (not self._guardians, self._otherwise == Guardians(), self._executors is None, self._speakers is None)
+        if all(default):
             return b""
         named = [(one, _guardians_value(self._guardians[one])) for one in sorted(self._guardians)]
         speakers = self._speakers
-        said_for = None if speakers is None else [(one, sorted(speakers[one])) for one in sorted(speakers)]
+        listed = None if speakers is None else [(one, sorted(speakers[one])) for one in sorted(speakers)]
         executors = None if self._executors is None else sorted(self._executors)
-        return cbor.encode([named, _guardians_value(self._otherwise), executors, said_for])
+        return cbor.encode([named, _guardians_value(self._otherwise), executors, listed])
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, RecoveryRequest | RecoveryApproval | RecoveryExecution)
@@ -130,9 +128,9 @@ class Recoveries(WalkOverlay[RecoveryState]):
     def refusal(self, state: RecoveryState, step: FoldStep) -> str | None:
         event = step.event
         if isinstance(event, RecoveryRequest):
-            return "the same request is open" if state.is_asked(event.requested_new_identity) else None
+            return "the same request is already open" if state.is_asked(event.requested_new_identity) else None
         if isinstance(event, RecoveryApproval):
-            return self._unfit(state, event, step.entry)
+            return self._approval_refusal(state, event, step.entry)
         assert isinstance(event, RecoveryExecution)
         if self._executors is not None and not may_execute(self._executors, step.entry):
             return f"{Rule.RECOVERY_R3}: {NOT_AN_EXECUTOR}"
@@ -140,12 +138,12 @@ class Recoveries(WalkOverlay[RecoveryState]):
         for number, reference in enumerate(event.approval_references, 1):
             answer = open_answers.get(reference)
             if answer is None:
-                return f"{Rule.RECOVERY_R1}: reference {number} is no open approval for this identity before it"
+                return f"{Rule.RECOVERY_R1}: reference {number} is not an open approval for this identity"
             if answer.decision != APPROVE or answer.new_identity != event.new_identity:
                 return f"{Rule.RECOVERY_R2}: reference {number} does not approve this change"
         threshold = self._of(event.target_identity).threshold
         approving = len(state.approvers(event.new_identity, event.approval_references))
-        return None if approving >= threshold else f"{approving} of {threshold} approvers"
+        return None if approving >= threshold else f"{approving} of {threshold} required approvals"
 
     def apply(self, state: RecoveryState, step: FoldStep) -> RecoveryState:
         event, where = step.event, (own_id(step.entry, step.event), *step.at)
@@ -188,26 +186,30 @@ class Recoveries(WalkOverlay[RecoveryState]):
     def _of(self, target: bytes) -> Guardians:
         return self._guardians.get(target, self._otherwise)
 
-    def _unfit(self, state: RecoveryState, event: RecoveryApproval, entry: FoldEntry) -> str | None:
-        """Why an approval is none: it must answer a request that is open, and be a guardian's own word. §8.3."""
+    def _approval_refusal(self, state: RecoveryState, event: RecoveryApproval, entry: FoldEntry) -> str | None:
+        """An approval must answer an open request and come from a guardian. §8.3."""
         if not state.is_asked(event.requested_new_identity):
             return "there is no open request for this change"
         guardians = self._of(event.target_identity).identities
         if guardians is not None and event.approver_identity not in guardians:
-            return "its approver is no guardian of this identity"
-        return None if speaks(self._speakers, event.approver_identity, entry.client_id) else "not by its approver"
+            return "the approver is not a guardian of this identity"
+        return (
+            None
+            if speaks(self._speakers, event.approver_identity, entry.client_id)
+            else "the sender does not act for this approver"
+        )
 
 
 RECOVERIES = Recoveries()
 
 
 def may_execute(executors: frozenset[bytes], entry: FoldEntry) -> bool:
-    """Whether an entry's writer, or the capability it was admitted under, may execute a recovery."""
+    """Whether an entry's writer or its capability may execute a recovery."""
     return entry.client_id in executors or entry.auth_ref in executors
 
 
 def current(states: States, identity: bytes) -> bytes:
-    """The identity that stands for one now: itself, or what it was replaced by, in turn."""
+    """Follow the replacements of an identity to the current one."""
     seen = {identity}
     while (found := states.get(identity)) is not None and found.new_identity is not None:
         if found.new_identity in seen:
@@ -218,22 +220,22 @@ def current(states: States, identity: bytes) -> bytes:
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """R1 to R3 for every execution."""
+    """Check R1 to R3 for every execution."""
     listed = list(known)
     approvals = {one.operation_id: (one, event) for one, event in of_kind(listed, RecoveryApproval)}
     for one, event in of_kind(listed, RecoveryExecution):
-        before = [approvals[ref] for ref in event.approval_references if _stands(approvals.get(ref), one.at)]
+        before = [approvals[ref] for ref in event.approval_references if _precedes(approvals.get(ref), one.at)]
         absent = len(event.approval_references) - len(before)
-        fault = f"{absent} of the approvals it names do not stand before it" if absent else None
+        fault = f"{absent} of the approvals it names do not precede it" if absent else None
         yield rule_finding(Rule.RECOVERY_R1, one, fault, *(approval.at for approval, _ in before))
-        wrong = [(approval, why) for approval, answer in before if (why := _differs(answer, event)) is not None]
+        wrong = [(approval, reason) for approval, answer in before if (reason := _differs(answer, event)) is not None]
         places = [approval.at for approval, _ in wrong]
         yield rule_finding(Rule.RECOVERY_R2, one, wrong[0][1] if wrong else None, *places)
         allowed = facts.executors is None or may_execute(facts.executors, one.entry)
         yield rule_finding(Rule.RECOVERY_R3, one, None if allowed else NOT_AN_EXECUTOR)
 
 
-def _stands(approval: tuple[LoggedOperation, RecoveryApproval] | None, at: At) -> bool:
+def _precedes(approval: tuple[LoggedOperation, RecoveryApproval] | None, at: At) -> bool:
     return approval is not None and approval[0].at < at
 
 

@@ -1,4 +1,4 @@
-"""All the validators at once: what can be said of every rule for every operation of a log."""
+"""Run all validators: a finding for each rule and operation of a log."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -37,24 +37,23 @@ VALIDATORS: dict[str, Validator] = {
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts | None = None) -> tuple[RuleFinding, ...]:
-    """What every validator finds, by place and rule; what no operation is behind comes last."""
-    listed, told = tuple(known), facts or ExternalFacts()
-    found = [finding for validator in VALIDATORS.values() for finding in validator(listed, told)]
+    """The findings of all validators, by place and rule. Findings without an operation come last."""
+    listed, given = tuple(known), facts or ExternalFacts()
+    found = [finding for validator in VALIDATORS.values() for finding in validator(listed, given)]
     return tuple(sorted(found, key=_order))
 
 
 def check_log(
     entries: Iterable[FoldEntry], overlays: Registry, facts: ExternalFacts | None = None
 ) -> tuple[RuleFinding, ...]:
-    """The same for the whole log of one label, from its first entry: its roots and states are then known too."""
+    """Check the whole log of one label from its first entry. Roots and states are then computed from the log."""
     listed = tuple(entries)
     states = state_statement.LogStates(listed, overlays)
-    told = replace(facts or ExternalFacts(), root_at=states.root_at, state_at=states.state_at)
-    return check(operations(listed), told)
+    given = replace(facts or ExternalFacts(), root_at=states.root_at, state_at=states.state_at)
+    return check(operations(listed), given)
 
 
 def violations(findings: Iterable[RuleFinding]) -> tuple[RuleFinding, ...]:
-    """Those that say a rule is violated."""
     return tuple(one for one in findings if one.verdict is RuleVerdict.VIOLATED)
 
 

@@ -1,4 +1,4 @@
-"""The rules of the nine profiles, and what a validator says of them. 001, spec-3, the invariants of §2 to §10."""
+"""The rules of the nine profiles, and the findings of validators. 001, spec-3, the invariants of §2 to §10."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,15 +8,13 @@ from veen.overlays.operations.operation_index import LoggedOperation
 
 
 class RuleVerdict(StrEnum):
-    """What can be said of one rule for one operation."""
-
     HOLDS = "holds"
     VIOLATED = "violated"
-    OPEN = "open"  # what is known does not decide it
+    OPEN = "open"  # a fact that decides it is not known
 
 
 class Rule(StrEnum):
-    """The profile and the name its invariant has there."""
+    """The profile and the name of its invariant in the specification."""
 
     PAID_P1 = "paid.P1"
     PAID_P2 = "paid.P2"
@@ -42,31 +40,31 @@ class Rule(StrEnum):
 MEANING: dict[Rule, str] = {
     Rule.PAID_P1: "a paid operation is processed once per place",
     Rule.PAID_P2: "its side effects are idempotent or keyed by its operation id",
-    Rule.ACCESS_A1: "who grants or revokes may do so",
-    Rule.ACCESS_A2: "who was admitted had a grant that stands, or a bootstrapped capability",
+    Rule.ACCESS_A1: "the sender of a grant or revocation may change permissions",
+    Rule.ACCESS_A2: "the sender had a valid grant or a bootstrapped capability",
     Rule.DELEGATED_D1: "the delegation chain is not empty",
     Rule.DELEGATED_D2: "each capability of the chain is valid",
-    Rule.DELEGATED_D3: "the chain leads from the principal to the agent without a gap",
+    Rule.DELEGATED_D3: "the chain connects the principal to the agent without a gap",
     Rule.AGREEMENT_M1: "the latest decision of a party counts",
-    Rule.AGREEMENT_M2: "definitions are stable, and rarer than confirmations",
-    Rule.PUBLICATION_P1: "one publication for each id and version",
-    Rule.PUBLICATION_P2: "consumers take the version that their rule gives",
-    Rule.SNAPSHOT_S1: "one checkpoint for each state and place",
-    Rule.SNAPSHOT_S2: "its root and its state hash are those of the log",
-    Rule.RECOVERY_R1: "the approvals it names stand before it",
-    Rule.RECOVERY_R2: "each of them approves this very change",
-    Rule.RECOVERY_R3: "who sends it may do so",
+    Rule.AGREEMENT_M2: "versions ascend, and definitions are not more frequent than confirmations",
+    Rule.PUBLICATION_P1: "each id and version is published once",
+    Rule.PUBLICATION_P2: "consumers use the version that their rule selects",
+    Rule.SNAPSHOT_S1: "each state and place has one checkpoint",
+    Rule.SNAPSHOT_S2: "its root and its state hash match the log",
+    Rule.RECOVERY_R1: "the approvals it names precede it",
+    Rule.RECOVERY_R2: "each of them approves this change",
+    Rule.RECOVERY_R3: "the sender may execute recoveries",
     Rule.QUERY_Q1: "every access to a regulated resource has an audit message",
-    Rule.MIRROR_F1: "the mirrored message is as its hub's receipt says",
+    Rule.MIRROR_F1: "the mirrored message matches its hub's receipt",
     Rule.MIRROR_F2: "a source message is mirrored once per target",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RuleFinding:
-    """One rule for one operation; without one where something that should be logged is not.
+    """The verdict on one rule for one operation. `operation_id` is None if a required entry is missing.
 
-    `places` are the entries that decide it, the operation's own last.
+    `places` are the entries that decide the rule, the operation's own entry last.
     """
 
     rule: Rule
@@ -77,11 +75,11 @@ class RuleFinding:
 
 
 def rule_finding(rule: Rule, one: LoggedOperation, fault: str | None, *before: At) -> RuleFinding:
-    """The rule holds unless there is a fault."""
+    """A finding that the rule holds, or is violated if there is a fault."""
     verdict = RuleVerdict.HOLDS if fault is None else RuleVerdict.VIOLATED
     return RuleFinding(rule, verdict, one.operation_id, (*before, one.at), fault or MEANING[rule])
 
 
-def open_finding(rule: Rule, one: LoggedOperation, lacking: str) -> RuleFinding:
-    """It cannot be told, because something is not known."""
-    return RuleFinding(rule, RuleVerdict.OPEN, one.operation_id, (one.at,), lacking)
+def open_finding(rule: Rule, one: LoggedOperation, reason: str) -> RuleFinding:
+    """A finding that the rule cannot be decided, because a fact is not known."""
+    return RuleFinding(rule, RuleVerdict.OPEN, one.operation_id, (one.at,), reason)

@@ -1,8 +1,8 @@
-"""State snapshots: what a state came to at a place of the log, said in the log, and checked against it. 001, spec-3 §7.
+"""State checkpoints: logged hashes of a state at a place of the log, and their verification. 001, spec-3 §7.
 
     state_hash  Ht("veen/state-" || state_class, [ [part, state], … ])
 
-A snapshot is of one part of an overlay's state, where `state_id` is that part, or else of the whole state.
+A checkpoint covers one part of an overlay's state if `state_id` is that part, otherwise the whole state.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,7 +26,7 @@ from veen.overlays.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class LatestCheckpoint(Wire):
-    """The checkpoint that counts for one state at one place: the latest in the log, and how many there are."""
+    """The latest checkpoint of one state at one place, and the number of checkpoints."""
 
     checkpoints: int = 0
     operation_id: bytes | None = None
@@ -49,7 +49,7 @@ States: TypeAlias = Mapping[bytes, LatestCheckpoint]
 
 
 class Snapshots(MergeOverlay[LatestCheckpoint]):
-    """A part per state and place. Of several checkpoints the latest counts. S1."""
+    """One part per state and place. The latest checkpoint counts. S1."""
 
     CLASS = "state.checkpoint"
     EVENTS = (StateCheckpoint,)
@@ -85,15 +85,15 @@ def snapshot_part(state_id: bytes, upto_stream_seq: int) -> bytes:
 
 
 def newest(states: States, state_id: bytes) -> LatestCheckpoint | None:
-    """The checkpoint of a state that reaches furthest."""
+    """The checkpoint of a state with the highest `upto_stream_seq`, or None."""
     own = sorted(part for part in states if part[:-8] == state_id)
     return states[own[-1]] if own else None
 
 
 class LogStates:
-    """What a log comes to at its places, worked out from its entries: all of them, from the first of each label.
+    """Roots and states of a log at any place, computed from all of its entries.
 
-    Places are best asked for in order: then each entry is folded once.
+    Ask for places in ascending order, so that each entry is folded once.
     """
 
     def __init__(self, entries: Iterable[FoldEntry], overlays: Registry) -> None:
@@ -103,11 +103,11 @@ class LogStates:
         self._folds: dict[tuple[bytes, str], Fold[Any, Any]] = {}
         for entry in entries:
             line = self._labels.setdefault(entry.label, [])
-            if entry.stream_seq == len(line) + 1:  # a gap ends what can be told
+            if entry.stream_seq == len(line) + 1:  # entries after a gap cannot be used
                 line.append(entry)
 
     def root_at(self, place: LogPlace) -> bytes | None:
-        """The root of the log after a place; None where the log does not reach it."""
+        """The root of the log after a place, or None if the log is shorter."""
         if not self._reaches(place):
             return None
         tree = self._trees.get(place.label)
@@ -118,7 +118,10 @@ class LogStates:
         return tree.root()
 
     def state_at(self, state_class: str, state_id: bytes, place: LogPlace) -> bytes | None:
-        """The state hash there; None where no overlay is of the class. The messages it folds are its filter. §7.4."""
+        """The state hash after a place, or None if no overlay has the class.
+
+        The overlay's schemas are the filter. §7.4.
+        """
         overlay = self._overlays.of_class(state_class)
         if overlay is None or not self._reaches(place):
             return None
@@ -136,28 +139,30 @@ class LogStates:
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
-    """S1 and S2 for every checkpoint."""
+    """Check S1 and S2 for every checkpoint."""
     firsts: dict[bytes, LoggedOperation] = {}
     for one, event in of_kind(known, StateCheckpoint):
         first = firsts.setdefault(snapshot_part(event.state_id, event.upto_stream_seq), one)
         if first is one:
             yield rule_finding(Rule.SNAPSHOT_S1, one, None)
         else:
-            yield rule_finding(Rule.SNAPSHOT_S1, one, f"entry {first.at.stream_seq} has one for this place", first.at)
+            yield rule_finding(
+                Rule.SNAPSHOT_S1, one, f"entry {first.at.stream_seq} has a checkpoint for this place", first.at
+            )
         yield _checked(one, event, facts)
 
 
 def _checked(one: LoggedOperation, event: StateCheckpoint, facts: ExternalFacts) -> RuleFinding:
     place = LogPlace(one.entry.label, event.upto_stream_seq)
     if event.upto_stream_seq >= one.entry.stream_seq:
-        return rule_finding(Rule.SNAPSHOT_S2, one, "it is of a place that does not come before its own")
+        return rule_finding(Rule.SNAPSHOT_S2, one, "upto_stream_seq is not before its own entry")
     root = None if facts.root_at is None else facts.root_at(place)
     state = None if facts.state_at is None else facts.state_at(event.state_class, event.state_id, place)
     if root is not None and root != event.mmr_root:
-        return rule_finding(Rule.SNAPSHOT_S2, one, "its mmr_root is not that of the log")
+        return rule_finding(Rule.SNAPSHOT_S2, one, "mmr_root differs from the log")
     if state is not None and state != event.state_hash:
-        return rule_finding(Rule.SNAPSHOT_S2, one, f"its state_hash is not that of {event.state_class}")
+        return rule_finding(Rule.SNAPSHOT_S2, one, f"state_hash differs from the state of {event.state_class}")
     if root is None or state is None:
-        lacking = "the log" if root is None else f"an overlay of class {event.state_class}"
-        return open_finding(Rule.SNAPSHOT_S2, one, f"{lacking} is not at hand")
+        missing = "the log" if root is None else f"an overlay of class {event.state_class}"
+        return open_finding(Rule.SNAPSHOT_S2, one, f"{missing} is not available")
     return rule_finding(Rule.SNAPSHOT_S2, one, None)

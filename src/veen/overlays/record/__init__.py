@@ -1,6 +1,6 @@
-"""The recorder's events and what they come to. 001, products-spec-1 §3.
+"""The recorder's events and their overlays. 001, products-spec-1 §3.
 
-`RECORD_TALLIES` counts the events of a stream, `RECORDER_CHANGES` folds what the administrator says.
+`RECORD_TALLIES` counts the events of a stream, `RECORDER_CHANGES` folds the administrator's settings.
 """
 
 from veen.overlays.record.changes import (

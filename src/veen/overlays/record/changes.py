@@ -1,6 +1,6 @@
-"""What a recorder's administrator said: which event type goes to which stream, who produces, how it is set up. §3.2.
+"""The settings of a recorder's administrator: streams of event types, producers, and the profile. §3.2.
 
-Each event type has exactly one stream. A second mapping is refused; a migration moves a type, and stays in the log.
+Each event type has exactly one stream. A second mapping is refused; only a migration moves a type to another stream.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ _TYPE, _KEY, _PRODUCER, _PROFILE = b"t", b"k", b"p", b"s"
 
 @dataclass(frozen=True, slots=True)
 class RecorderSetting(Wire):
-    """What stands of one part: the stream of a type, the owner of a key, a producer, or the set-up."""
+    """The state of one part: the stream of a type, the owner of a key, a producer, or the profile."""
 
-    since: int = 0  # the entry that said so
+    since: int = 0  # the entry that set it
     stream: str | None = None
     owner: str | None = None
     producer: Producer | None = None
@@ -44,7 +44,7 @@ States: TypeAlias = Mapping[bytes, RecorderSetting]
 
 
 class RecorderChanges(WalkOverlay[RecorderSetting]):
-    """A part per event type, per producer, per client key of a producer, and one for the set-up."""
+    """One part per event type, per producer, per client key of a producer, and one for the profile."""
 
     CLASS = "record.changes"
     EVENTS = (MapType, Migration, Producer, RecorderProfile)
@@ -52,7 +52,7 @@ class RecorderChanges(WalkOverlay[RecorderSetting]):
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         if isinstance(event, Producer) and entry.client_id in event.client_ids:
-            return "the administrator who says so is no producer"
+            return "the administrator's own key cannot be a producer key"
         return None
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
@@ -70,13 +70,14 @@ class RecorderChanges(WalkOverlay[RecorderSetting]):
         event = step.event
         match event:
             case MapType() if state.stream is not None:
-                told = "already" if state.stream == event.stream else f"to {state.stream}: a migration moves it"
-                return f"{event.event_type} is mapped {told}"
+                if state.stream == event.stream:
+                    return f"{event.event_type} is already mapped to {state.stream}"
+                return f"{event.event_type} is mapped to {state.stream}; use a migration to move it"
             case Migration() if state.stream != event.from_stream:
                 type_ = step.part[1:].decode()
-                return f"{type_} is not of {event.from_stream}, but of {state.stream or 'no stream'}"
+                return f"{type_} is mapped to {state.stream or 'no stream'}, not to {event.from_stream}"
             case Producer() if step.part[:1] == _KEY and state.owner not in (None, event.name):
-                return f"client key {step.part[1:].hex()[:16]}… is of producer {state.owner}"
+                return f"client key {step.part[1:].hex()[:16]}… belongs to producer {state.owner}"
         return None
 
     def apply(self, state: RecorderSetting, step: FoldStep) -> RecorderSetting:
@@ -117,18 +118,18 @@ RECORDER_CHANGES = RecorderChanges()
 
 
 def stream_of(states: States, event_type: str) -> str | None:
-    """The one stream that events of a type are written to; None where nobody has mapped it."""
+    """The stream of an event type, or None if it is not mapped."""
     return states.get(_TYPE + event_type.encode(), NOTHING).stream
 
 
 def types_of(states: States, stream: str | None = None) -> tuple[str, ...]:
-    """The event types that are written to a stream, ascending; of all streams where none is named."""
-    found = (part for part, standing in states.items() if part[:1] == _TYPE and standing.stream is not None)
+    """The event types of a stream, or of all streams, ascending."""
+    found = (part for part, setting in states.items() if part[:1] == _TYPE and setting.stream is not None)
     return tuple(sorted(part[1:].decode() for part in found if stream in (None, states[part].stream)))
 
 
 def producer_of(states: States, client_id: bytes) -> Producer | None:
-    """Whose client key it is; None where it is no producer's."""
+    """The producer that a client key belongs to, or None."""
     owner = states.get(_KEY + client_id, NOTHING).owner
     if owner is None:
         return None
@@ -138,10 +139,10 @@ def producer_of(states: States, client_id: bytes) -> Producer | None:
 
 def producers(states: States) -> tuple[Producer, ...]:
     """Every producer, by name."""
-    found = (standing.producer for part, standing in states.items() if part[:1] == _PRODUCER)
+    found = (setting.producer for part, setting in states.items() if part[:1] == _PRODUCER)
     return tuple(sorted((one for one in found if one is not None), key=lambda one: one.name))
 
 
 def profile_of(states: States) -> RecorderProfile | None:
-    """How the recorder is set up; None where nobody has said."""
+    """The recorder's profile, or None if it is not set."""
     return states.get(_PROFILE, NOTHING).profile

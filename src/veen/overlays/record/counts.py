@@ -1,6 +1,6 @@
-"""The events of a recorder stream, counted: by subject, by type, by origin, by source and by principal. §3.1.
+"""Counts of a recorder stream's events by subject, type, origin, source and principal. §3.1.
 
-Each event counts once. What says it came from the same place of the same source as one before is a copy of that.
+Each event counts once. An event with the same source and position as an earlier one is a copy.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _NAMES = {SUBJECT: "subject_id", TYPE: "event_type", ORIGIN: "origin", SOURCE: "
 
 @dataclass(frozen=True, slots=True)
 class EventTally(Wire):
-    """How many, and when: event_time in milliseconds, hub_ts in seconds. All zero where there are none."""
+    """The number of events and their first and last times: event_time in milliseconds, hub_ts in seconds."""
 
     events: int = 0
     first_event_time: int = 0
@@ -44,7 +44,7 @@ NONE = EventTally()
 
 
 class RecordTallies(MergeOverlay[EventTally]):
-    """A part per subject, type, origin, source and principal; the first byte of its key says which."""
+    """One part per subject, type, origin, source and principal. The first byte of the key is the kind."""
 
     CLASS = "record.events"
     EVENTS = (RecordEvent,)
@@ -105,12 +105,12 @@ RECORD_TALLIES = RecordTallies()
 
 
 def place_key(event: RecordEvent) -> bytes | None:
-    """What an event is known by, wherever it was written first: its source and its place there."""
+    """The deduplication key of an event, from its source and position; None if it has none."""
     if event.source is None or event.position is None:
         return None
     return ht("veen/record-place", cbor.encode((event.source, event.position)))
 
 
 def tally_of(states: Mapping[bytes, EventTally], kind: bytes, name: str | bytes) -> EventTally:
-    """How many events of a subject (`SUBJECT`), type, origin, source or principal there are."""
+    """The tally of a subject (`SUBJECT`), type, origin, source or principal."""
     return states.get(kind + (name if isinstance(name, bytes) else name.encode()), NONE)

@@ -1,7 +1,7 @@
-"""What a recorder writes: events, and what its administrator says of streams and producers. 001, products-spec-1 §3.
+"""The recorder's events, and its administrator's settings for streams and producers. 001, products-spec-1 §3.
 
-An event has five fields of its own. Three more that the specification names are the entry's: `principal_id` is its
-client_id, `hub_commit_seq` its stream_seq, `hub_commit_time` its hub_ts.
+Three fields of the specification are taken from the entry: `principal_id` is its client_id, `hub_commit_seq` its
+stream_seq, and `hub_commit_time` its hub_ts.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ from veen.overlays.fields import body
 
 NAMESPACE = "record/"
 CHANGES = "record/infrastructure/changes"
-"""Where renames, splits, the map of event types, producers and the profile are said."""
+"""The stream of the administrator's settings: type mappings, migrations, producers and the profile."""
 
 MAX_POSITION_BYTES = 64
 MAX_LISTED = 1_024
-_SEGMENTS = 2  # record/app, and a name in it
+_MIN_SEGMENTS = 2  # after NAMESPACE: a group and a name
 
 Position = int | bytes
 
 
 class PositionKind(FieldType):
-    """A number, or bytes where places have no numbers."""
+    """An unsigned integer, or bytes for sources without numbered positions."""
 
     __slots__ = ()
 
@@ -48,26 +48,26 @@ class PositionKind(FieldType):
 
 
 def position_flaw(position: Position) -> str | None:
-    """Why something is no position."""
+    """Why a value is not a valid position, or None."""
     if isinstance(position, bytes):
         fits = 1 <= len(position) <= MAX_POSITION_BYTES
         return None if fits else f"position has {len(position)} bytes, not 1 to {MAX_POSITION_BYTES}"
     fits = not isinstance(position, bool) and 0 <= position <= U64_MAX
-    return None if fits else f"position is {position}, not an integer of 64 bits"
+    return None if fits else f"position is {position}, not an unsigned 64-bit integer"
 
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent(Event):
     """`record.event.v1`. `event_time` is in milliseconds since 1970; `payload` is canonical JSON.
 
-    `source` and `position` say where it came from: a second event with both the same is a copy.
+    `source` and `position` identify its origin: a second event with the same values is a copy.
     """
 
     subject_id: str
     event_type: str
     event_time: int
     origin: str
-    content: str  # the field `payload`: that name is taken by what makes a message of an event
+    content: str  # the wire field `payload`; `Event.payload()` uses that name
     source: str | None = None
     position: Position | None = None
 
@@ -91,7 +91,7 @@ class RecordEvent(Event):
             if not getattr(self, name):
                 return f"{name} is empty"
         if (self.source is None) != (self.position is None):
-            return "source and position come together"
+            return "source and position must be given together"
         try:
             canonical_json.decode(self.content.encode(), "payload")
         except Malformed as error:
@@ -114,20 +114,20 @@ class _Names(ListOf):
 
 def _unordered(name: str, listed: tuple[str, ...] | tuple[bytes, ...]) -> str | None:
     ordered = all(a < b for a, b in pairwise(listed))  # type: ignore[operator]
-    return None if ordered and all(listed) else f"{name} are not in ascending order, each once and none empty"
+    return None if ordered and all(listed) else f"{name} must be ascending, unique and not empty"
 
 
 def stream_flaw(stream: str) -> str | None:
-    """Why a name is not one of a recorder stream."""
+    """Why a name is not a recorder stream, or None."""
     segments = stream.removeprefix(NAMESPACE).split("/")
-    if not stream.startswith(NAMESPACE) or len(segments) < _SEGMENTS or not all(segments):
-        return f"{stream!r} is not a recorder stream: those are named {NAMESPACE}GROUP/NAME"
+    if not stream.startswith(NAMESPACE) or len(segments) < _MIN_SEGMENTS or not all(segments):
+        return f"{stream!r} is not a recorder stream: use the form {NAMESPACE}GROUP/NAME"
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class MapType(Event):
-    """`record.map.v1`: events of a type are written to one stream, this one."""
+    """`record.map.v1`: assigns an event type to its stream."""
 
     event_type: str
     stream: str
@@ -144,7 +144,7 @@ class MapType(Event):
 
 @dataclass(frozen=True, slots=True)
 class Migration(Event):
-    """`record.migration.v1`: from here on these event types are written to another stream than before. §3.2.2.
+    """`record.migration.v1`: moves event types to another stream from here on. §3.2.2.
 
     A rename moves every type of a stream, a split some of them.
     """
@@ -171,7 +171,7 @@ class Migration(Event):
         if self.kind not in self.KINDS:
             return f"kind is {self.kind!r}, not {' or '.join(self.KINDS)}"
         if self.from_stream == self.to_stream:
-            return "nothing moves: both streams are the same"
+            return "from_stream and to_stream are the same"
         return (
             stream_flaw(self.from_stream) or stream_flaw(self.to_stream) or _unordered("event_types", self.event_types)
         )
@@ -179,9 +179,9 @@ class Migration(Event):
 
 @dataclass(frozen=True, slots=True)
 class Producer(Event):
-    """`record.producer.v1`: the client keys of one emitting service, the origins they speak for, and where. §2.3.
+    """`record.producer.v1`: the client keys of one emitting service, its origins and its streams. §2.3.
 
-    One identity per service: what an auditor holds `origin` and `principal_id` of the events against.
+    One identity per service. Auditors compare `origin` and `principal_id` of events with it.
     """
 
     name: str
@@ -203,7 +203,7 @@ class Producer(Event):
         if not self.name:
             return "name is empty"
         if CHANGES in self.streams:
-            return f"a producer does not write to {CHANGES}: that is the administrator's"
+            return f"a producer may not write to {CHANGES}, which is reserved for the administrator"
         flaws = [stream_flaw(stream) for stream in self.streams]
         flaws += [_unordered("client_ids", self.client_ids), _unordered("origins", self.origins)]
         flaws.append(_unordered("streams", self.streams))
@@ -212,9 +212,9 @@ class Producer(Event):
 
 @dataclass(frozen=True, slots=True)
 class RecorderProfile(Event):
-    """`record.profile.v1`: how a recorder is set up. Its hash is the profile id that checkpoints name. §3.2.4.
+    """`record.profile.v1`: the configuration of a recorder. Its hash is the profile id in checkpoints. §3.2.4.
 
-    Cadences are in seconds and in events; at least one of them is there.
+    Checkpoints are made every `every_sec` seconds, every `every_events` events, or both.
     """
 
     hub_id: bytes
@@ -240,13 +240,11 @@ class RecorderProfile(Event):
 
     def flaw(self) -> str | None:
         if self.every_sec is None and self.every_events is None:
-            return "a recorder makes checkpoints by time or by volume, and neither is given"
+            return "every_sec or every_events is required"
         if CHANGES not in self.streams:
-            return f"{CHANGES} is one of its streams"
+            return f"streams must include {CHANGES}"
         flaws = [stream_flaw(stream) for stream in self.streams] + [_unordered("streams", self.streams)]
         return next((flaw for flaw in flaws if flaw is not None), None)
 
     def profile_id(self) -> bytes:
-        """What stands for this set-up."""
-
         return ht("veen/recorder-profile", self.encode())

@@ -1,8 +1,8 @@
 """WAL: account-based wallets as folds of their streams, with limits, freezes and bridging. 001, wallet-spec.
 
-`ids` derives names, `events` has the nine events, `ledger` is the state and the rules of one wallet, `function` sums up
-a run of events as a function from state to state, `overlay` joins them. `authority` says who may do what, `approvals`
-has transfers signed by several, `conformance` lists the levels.
+`wallet_events` defines ids and events, `ledger` the state and rules of one wallet. `transition` summarises a run of
+events as a function from state to state, and `wallet_overlay` folds wallets. `wallet_authority` checks capabilities and
+approvals. All events and WALBR0 are implemented: conformance level WAL v0.0.1 Bridge (§14).
 """
 
 from veen.overlays.wallet.ledger import Wallet, WalletCode
@@ -30,7 +30,7 @@ from veen.overlays.wallet.wallet_events import (
     wallet_id,
     wallet_stream,
 )
-from veen.overlays.wallet.wallet_overlay import WALLETS, Level, Wallets, events_of, failure, violations
+from veen.overlays.wallet.wallet_overlay import WALLETS, Wallets, failure, violations
 
 __all__ = [
     "Adjust",
@@ -38,7 +38,6 @@ __all__ = [
     "Close",
     "Deposit",
     "Freeze",
-    "Level",
     "Limit",
     "Open",
     "PRIVILEGED",
@@ -55,7 +54,6 @@ __all__ = [
     "approve",
     "approved",
     "approvers",
-    "events_of",
     "failure",
     "transfer_id",
     "violations",

@@ -1,6 +1,6 @@
-"""One wallet: its state, what it refuses, and what each event does to it. wallet-spec §4 to §6, §13.
+"""One wallet: its state, its refusals, and the effect of each event. wallet-spec §4 to §6, §13.
 
-An event is first reduced to what it does to this wallet, its `Effect`: a transfer is a debit here and a credit there.
+An event is first reduced to its `Effect` on one wallet: a transfer is a debit of one wallet and a credit of another.
 """
 
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ class WalletCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wallet(Wire):
-    """The state of §4, in its order."""
+    """The state of §4, in the order given there."""
 
     exists: bool = False
     closed: bool = False
@@ -57,14 +57,14 @@ class Wallet(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """More in this wallet: a deposit, or a transfer from another."""
+    """An increase: a deposit or an incoming transfer."""
 
     amount: int
 
 
 @dataclass(frozen=True, slots=True)
 class Debit:
-    """Less in this wallet, and counted against its limit: a withdrawal, or a transfer to another."""
+    """A decrease that counts against the daily limit: a withdrawal or an outgoing transfer."""
 
     amount: int
     ts: int
@@ -74,7 +74,7 @@ Effect: TypeAlias = Open | Close | Limit | Freeze | Unfreeze | Credit | Debit | 
 
 
 def effect(wallet_id: bytes, event: Event) -> Effect:
-    """What an event does to one wallet that it names."""
+    """The effect of an event on one of the wallets it names."""
     match event:
         case Deposit():
             return Credit(event.amount)
@@ -88,17 +88,17 @@ def effect(wallet_id: bytes, event: Event) -> Effect:
 
 
 def day(ts: int) -> int:
-    """The day a limit counts by: `needs_reset` is that the days differ. §5.7."""
+    """The day of a timestamp. The daily limit resets when the day changes (`needs_reset`, §5.7)."""
     return ts // DAY_SEC
 
 
 def spent_before(state: Wallet, ts: int) -> int:
-    """What counts against the limit before a debit at `ts`: nothing, on another day than that of the last reset."""
+    """The amount spent on the day of `ts`; 0 if the last reset was on another day."""
     return state.pending_daily_spent if day(ts) == day(state.last_limit_reset_ts) else 0
 
 
 def refusal(state: Wallet, done: Effect) -> WalletCode | None:
-    """Why a wallet does not take an effect, or None where it does."""
+    """Why a wallet refuses an effect, or None if it applies."""
     if isinstance(done, Limit):
         return None
     if isinstance(done, Open):
@@ -119,7 +119,7 @@ def refusal(state: Wallet, done: Effect) -> WalletCode | None:
 
 
 def apply(state: Wallet, done: Effect) -> Wallet:
-    """The state after an effect that is not refused. §6."""
+    """The state after an effect that `refusal` allows. §6."""
     match done:
         case Open():
             return Wallet(exists=True, last_limit_reset_ts=done.created_at)

@@ -1,14 +1,15 @@
-"""What a run of events does to a wallet, as a function of the wallet it meets. A monoid: functions compose.
+"""A run of events as a partial function on wallets. The functions form a monoid under composition.
 
-A wallet meets a run in one of five controls: absent, open, frozen, closed, both. Which events a control lets through
-is settled there and then, so for each control a `Path` says how the run ends and what it moves: the balance by `delta`,
-with `low` the smallest prefix of it. The run overdraws a wallet exactly if `balance + low` is below zero.
+A wallet is in one of five controls: absent, open, frozen, closed, or closed and frozen. The control alone determines
+which events apply, so for each initial control a `Path` gives the final control and the change of the balance: `delta`
+is the total and `low` the smallest prefix sum. The run overdraws a wallet exactly if `balance + low` is negative.
 
-What counts against the daily limit depends on more: whether there is a limit (`limited`), whether the last reset is
-unset, and whether it was on the day of the first debit that counts. `Spend` has a branch for either answer to the last;
-each branch keeps the conditions under which no debit in it passes the limit.
+The daily limit depends on more: whether there is a limit (`limited`), whether the last reset is unset, and whether it
+was on the day of the first counted debit. `Spend` has one branch for each answer to the last question. A branch holds
+the conditions under which none of its debits exceeds the limit.
 
-A path that some debit cannot take is None: the function is not defined there, and the events are walked instead.
+A branch is None if some debit would always be refused. The function is undefined there, and the events are applied one
+by one instead.
 """
 
 from enum import IntEnum
@@ -19,7 +20,7 @@ from veen.overlays.wallet.wallet_events import Adjust, Close, Freeze, Limit, Ope
 
 
 class Control(IntEnum):
-    """What decides which events a wallet takes."""
+    """The part of a wallet's state that determines which events apply."""
 
     ABSENT = 0
     OPEN = 1
@@ -46,13 +47,13 @@ class Control(IntEnum):
 
 
 class Branch(NamedTuple):
-    """How the limit's fields come out, and what must hold of them on the way in.
+    """The final values of the limit fields, and the conditions on their initial values.
 
-    pending_daily_spent      `add`, and what was there before if it is `carried`
-    last_limit_reset_ts      `reset_ts`, or as it was
-    daily_limit              at least `least_limit`
-    daily_limit − pending    at least `least_room`
-    pending_daily_spent      at most `most_spent`
+    pending_daily_spent      becomes `add`, plus the initial value if `carried`
+    last_limit_reset_ts      becomes `reset_ts`, or is unchanged if that is None
+    daily_limit              must be at least `least_limit`
+    daily_limit − pending    must be at least `least_room`
+    pending_daily_spent      must be at most `most_spent`
     """
 
     reset_ts: int | None = None
@@ -64,7 +65,10 @@ class Branch(NamedTuple):
 
 
 class Spend(NamedTuple):
-    """With `first_day`, `same` is for a last reset on that day, `other` for any other; without, `same` is for all."""
+    """With `first_day`, `same` applies if the last reset was on that day, else `other`.
+
+    Without, `same` always applies.
+    """
 
     first_day: int | None
     same: Branch | None
@@ -79,18 +83,18 @@ STAYS: Spends = (STAY, STAY, STAY, STAY)
 
 
 def spend_index(limited: bool, unset: bool) -> int:
-    """Which of a path's spends is for a wallet with a limit, and with no reset yet."""
+    """The index into `Path.spends` for a wallet with or without a limit and with or without a reset."""
     return 2 * limited + unset
 
 
 class Path(NamedTuple):
-    """What a run does to a wallet that meets it in one control."""
+    """The effect of a run on a wallet in one initial control."""
 
     ends: Control
     delta: int = 0
     low: int = 0
     keeps_limit: bool = True
-    limit: int | None = None  # the limit at the end, where it is not kept
+    limit: int | None = None  # the final limit if `keeps_limit` is false
     spends: Spends = STAYS
 
 
@@ -107,7 +111,7 @@ IDENTITY: Function = (
 def lift(done: Effect) -> Function:
     """One effect as a function."""
     absent, _, frozen, closed, both = IDENTITY
-    match done:  # the usual ones, and what is met everywhere but in the controls that take them
+    match done:  # fast path: these change only the controls that accept them
         case Credit():
             return absent, _path(Control.OPEN, done), _path(Control.FROZEN, done), closed, both
         case Debit():
@@ -153,7 +157,7 @@ def _debit_spends(done: Debit) -> Spends:
 
 
 def compose(first: Function, then: Function) -> Function:
-    """The function of a run followed by another."""
+    """The function of `first` followed by `then`."""
     if first is IDENTITY:
         return then
     a, b, c, d, e = first
@@ -185,12 +189,12 @@ def _spends(path: Path, later: Spends) -> Spends:
     w, y = _spend(path, 0, later), _spend(path, 2, later)
     spends = path.spends
     if spends[0] is spends[1] and spends[2] is spends[3] and later[0] is later[1] and later[2] is later[3]:
-        return w, w, y, y  # no limit was set on the way, so whether there was a reset makes no difference
+        return w, w, y, y  # no limit was set in between, so an earlier reset makes no difference
     return w, _spend(path, 1, later), y, _spend(path, 3, later)
 
 
 def _spend(path: Path, index: int, later: Spends) -> Spend:
-    """One of the spends of a path, followed by that of the next which the wallet then meets."""
+    """One spend of a path, followed by the spend of the next path that then applies."""
     spend = path.spends[index]
     limited = bool(index & 2) if path.keeps_limit else path.limit is not None
     unset = bool(index & 1)
@@ -211,7 +215,7 @@ def _spend(path: Path, index: int, later: Spends) -> Spend:
 def _follow(
     path: Path, branch: Branch | None, limited: bool, unset: bool, known_day: int | None, later: Spends
 ) -> Branch | None:
-    """A branch whose last reset is on a known day, followed by the branch of the next that is for this day."""
+    """A branch whose last reset is on a known day, followed by the next path's branch for that day."""
     if branch is None:
         return None
     if branch.reset_ts is not None:
@@ -221,7 +225,7 @@ def _follow(
 
 
 def _join(path: Path, a: Branch, b: Branch | None) -> Branch | None:
-    """The conditions of `b` in terms of what `a` meets; None where they cannot hold."""
+    """Branch `a` followed by `b`, with the conditions of `b` on the input of `a`; None if they cannot hold."""
     if b is None:
         return None
     least_limit, least_room, most_spent = a.least_limit, a.least_room, a.most_spent
@@ -256,7 +260,7 @@ def _most(a: int | None, b: int) -> int:
 
 
 def run(state: Wallet, function: Function) -> Wallet | None:
-    """The wallet after the run; None where the run would overdraw it or pass its limit somewhere on the way."""
+    """The wallet after the run, or None if the run would overdraw it or exceed its limit at some point."""
     path = function[Control.of(state)]
     limit, spent, reset_ts = state.daily_limit, state.pending_daily_spent, state.last_limit_reset_ts
     spend = path.spends[spend_index(limit is not None, reset_ts == 0)]

@@ -1,4 +1,4 @@
-"""The names that WAL derives. wallet-spec §2.3, §3.1, §5.5, §9."""
+"""Derived ids and the nine events of WAL. wallet-spec §2.3, §3.1, §5, §9."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,25 +12,25 @@ from veen.overlays.fields import Int, body, optional_map
 
 
 def wallet_id(realm_id: bytes, ctx_id: bytes, currency: str) -> bytes:
-    """The wallet of an owner in a realm, for one currency. The code is ASCII."""
+    """The wallet id of an owner in a realm for one currency, which must be ASCII."""
     return ht("wallet/id", realm_id + ctx_id + currency.encode("ascii"))
 
 
 def wallet_stream(of_wallet: bytes) -> bytes:
-    """The stream on which everything that changes a wallet is sent."""
+    """The stream of a wallet's events."""
     return ht("wallet/stream", of_wallet)
 
 
 def transfer_id(msg_id: bytes) -> bytes:
-    """A transfer's id from a message that came before it, such as the request for it.
+    """Derive a transfer's id from an earlier message, such as the request for it.
 
-    The transfer's own message cannot be the one: its `msg_id` depends on the body that holds the `transfer_id`.
+    The transfer's own message cannot be used: its `msg_id` depends on the body that contains the `transfer_id`.
     """
     return ht("wallet/xfer", msg_id)
 
 
 def approval_hash(of_wallet: bytes, to_wallet: bytes, amount: int, ts: int, transfer: bytes) -> bytes:
-    """What approvers of a transfer sign, before one of them sends it."""
+    """The hash that approvers of a transfer sign."""
     return ht("wallet/approval", of_wallet + to_wallet + u64be(amount) + u64be(ts) + transfer)
 
 
@@ -73,7 +73,7 @@ class Open(WalletEvent):
         if not self.currency.isascii():
             return "the currency is not ASCII"
         if self.wallet_id != wallet_id(self.realm_id, self.ctx_id, self.currency):
-            return "wallet_id is not the one of its realm, owner and currency"
+            return "wallet_id does not match its realm, owner and currency"
         return None
 
 
@@ -90,7 +90,7 @@ class Close(WalletEvent):
 
 @dataclass(frozen=True, slots=True)
 class Deposit(WalletEvent):
-    """§5.3. `ref` is the outside world's, and is not looked at."""
+    """§5.3. `ref` is an external reference and is not interpreted."""
 
     wallet_id: bytes
     amount: int
@@ -103,7 +103,7 @@ class Deposit(WalletEvent):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(WalletEvent):
-    """§5.4. A second one with the same `ref` is the same withdrawal again (§7)."""
+    """§5.4. A second event with the same `ref` is a copy of the first (§7)."""
 
     wallet_id: bytes
     amount: int
@@ -116,7 +116,7 @@ class Withdraw(WalletEvent):
 
 @dataclass(frozen=True, slots=True)
 class Transfer(WalletEvent):
-    """§5.5. A debit of one wallet and a credit of the other, each wherever that wallet is folded."""
+    """§5.5. A debit of one wallet and a credit of the other, applied in the fold of each."""
 
     wallet_id: bytes
     to_wallet_id: bytes
@@ -139,7 +139,7 @@ class Transfer(WalletEvent):
 
 @dataclass(frozen=True, slots=True)
 class Adjust(WalletEvent):
-    """§5.6. A correction, up or down."""
+    """§5.6. A positive or negative correction."""
 
     wallet_id: bytes
     delta: int
@@ -153,7 +153,7 @@ class Adjust(WalletEvent):
 
 @dataclass(frozen=True, slots=True)
 class Limit(WalletEvent):
-    """§5.7. Without `daily_limit` the limit is cleared."""
+    """§5.7. Without `daily_limit` the limit is removed."""
 
     wallet_id: bytes
     daily_limit: int | None

@@ -1,7 +1,6 @@
-"""The conformance levels of WAL: which events each folds. wallet-spec §14. This implementation is at `BRIDGE`."""
+"""The wallet overlay: folds wallet events, and encodes the summaries of runs of events."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import IntEnum
 from typing import TypeAlias
 
 from veen.core import Malformed, cbor
@@ -17,56 +16,22 @@ from veen.overlays.wallet.transition import IDENTITY, STAY, STAYS, Branch, Contr
 from veen.overlays.wallet.wallet_authority import WalletAuthority
 from veen.overlays.wallet.wallet_events import (
     WALLET_EVENTS,
-    Adjust,
-    Close,
-    Deposit,
-    Freeze,
-    Limit,
     Open,
     Transfer,
-    Unfreeze,
     WalletEvent,
     Withdraw,
 )
 
-
-class Level(IntEnum):
-    """Each level has all that the one before it has."""
-
-    CORE = 1  # wallet_id, open, deposit, withdraw, transfer; balances of one hub
-    LIMITS = 2  # and daily limits
-    CONTROL = 3  # and freezes and corrections
-    BRIDGE = 4  # and WALBR0: a mirrored event counts once
-
-
-SINCE: dict[type[Event], Level] = {
-    Open: Level.CORE,
-    Close: Level.CORE,  # no level names it, and without it no wallet ends
-    Deposit: Level.CORE,
-    Withdraw: Level.CORE,
-    Transfer: Level.CORE,
-    Limit: Level.LIMITS,
-    Freeze: Level.CONTROL,
-    Unfreeze: Level.CONTROL,
-    Adjust: Level.CONTROL,
-}
-
-
-def events_of(level: Level) -> tuple[type[Event], ...]:
-    """The events that an implementation at a level folds."""
-    return tuple(event for event in WALLET_EVENTS if SINCE[event] <= level)
-
-
-_KEEPS = False
+_KEEPS = False  # encodes `Path.keeps_limit` in the place of the limit
 Value: TypeAlias = cbor.Value
 
 
 class Wallets(Overlay[Wallet, Function]):
-    """One part per wallet. A transfer is a step of both its wallets, each of which judges it by itself.
+    """One part per wallet. A transfer is a step of both wallets, and each applies or refuses it independently.
 
-    `only` folds one wallet: on its own stream, where the other side of a transfer is not kept. `currencies` are the
-    codes a deployment allows, all of them where none are named. `authority` has the capabilities that events must come
-    in under; without it, whatever the hub admitted counts.
+    `only` folds one wallet, for its own stream, and ignores the other side of transfers. `currencies` are the allowed
+    codes; None allows all. `authority` has the capabilities that events require; None accepts every event that the hub
+    admitted.
     """
 
     CLASS = "wallet.ledger"
@@ -85,10 +50,10 @@ class Wallets(Overlay[Wallet, Function]):
         self._authority = authority
 
     def settings(self) -> bytes:
-        told = [self._only, None if self._currencies is None else sorted(self._currencies)]
+        given = [self._only, None if self._currencies is None else sorted(self._currencies)]
         if self._authority is not None:
-            return cbor.encode([*told, self._authority.value()])
-        return b"" if told == [None, None] else cbor.encode(told)
+            return cbor.encode([*given, self._authority.value()])
+        return b"" if given == [None, None] else cbor.encode(given)
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, WalletEvent)
@@ -96,11 +61,11 @@ class Wallets(Overlay[Wallet, Function]):
         return named if self._only is None else tuple(one for one in named if one == self._only)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
-        """A mirrored event is known by its origin, a transfer by its id and direction, a withdrawal by its `ref`.
+        """The origin, and for a transfer its id and direction, for a withdrawal its `ref`.
 
-        What was not authorised is known by nothing: otherwise a stranger could use up the id of a transfer to come.
+        An unauthorized event has no keys: otherwise an attacker could use up the id of a future transfer.
         """
-        if self._foreign(step) is WalletCode.UNAUTHORIZED_OPERATION:
+        if self._static_refusal(step) is WalletCode.UNAUTHORIZED_OPERATION:
             return ()
         event, origin = step.event, b"origin" + step.entry.origin
         if isinstance(event, Transfer):
@@ -111,13 +76,13 @@ class Wallets(Overlay[Wallet, Function]):
         return (origin,)
 
     def refusal(self, state: Wallet, step: FoldStep) -> str | None:
-        return self._foreign(step) or ledger.refusal(state, effect(step.part, step.event))
+        return self._static_refusal(step) or ledger.refusal(state, effect(step.part, step.event))
 
     def apply(self, state: Wallet, step: FoldStep) -> Wallet:
         return ledger.apply(state, effect(step.part, step.event))
 
     def lift(self, step: FoldStep) -> Function:
-        return IDENTITY if self._foreign(step) else transition.lift(effect(step.part, step.event))
+        return IDENTITY if self._static_refusal(step) else transition.lift(effect(step.part, step.event))
 
     def merge(self, a: Function, b: Function) -> Function:
         return transition.compose(a, b)
@@ -165,8 +130,8 @@ class Wallets(Overlay[Wallet, Function]):
             "last_limit_reset_ts": state.last_limit_reset_ts,
         }
 
-    def _foreign(self, step: FoldStep) -> WalletCode | None:
-        """What is refused whatever the state."""
+    def _static_refusal(self, step: FoldStep) -> WalletCode | None:
+        """Why an event is refused regardless of the wallet's state, or None."""
         event = step.event
         if self._authority is not None and not self._authority.allows(step.entry, event):
             return WalletCode.UNAUTHORIZED_OPERATION
@@ -179,12 +144,12 @@ POLICY = (WalletCode.INSUFFICIENT_FUNDS, WalletCode.DAILY_LIMIT_EXCEEDED)
 
 
 def violations(faults: Iterable[EventFault]) -> Iterator[EventFault]:
-    """The debits beyond balance or limit: what no producer may send, and an auditor asks about. §5.4, §5.6."""
+    """The debits that exceeded balance or limit. Producers must not send them. §5.4, §5.6."""
     return (fault for fault in faults if fault.kind == FaultKind.REFUSED and fault.reason in POLICY)
 
 
 def failure(refused: EventFault) -> Reply:
-    """A refusal as the answer to a call: the code a program acts on. §13."""
+    """A refusal as the RPC reply with its error code. §13."""
     return Reply(False, error=RpcError(refused.reason))
 
 
@@ -206,18 +171,23 @@ def _branch_value(branch: Branch | None) -> Value:
     return (branch.reset_ts, branch.carried, number_value(branch.add), *shown)
 
 
-# A run leaves a wallet as it is in most controls.
+# Most paths of a function are the identity; these are their encodings.
 _HEAD = cbor.encode([None] * len(IDENTITY))[:1]
 _STAYING = tuple(cbor.encode(_path_value(path)) for path in IDENTITY)
 
 
 def _path_of(stays: Path, found: Value) -> Path:
-    """A path that is not the one of the identity: that has one spelling."""
+    """Decode a path that is not the identity, which has its own encoding."""
     match found:
         case (int() as ends, delta, low, limit, (s0, s1, s2, s3)) if 0 <= ends < len(Control):
             kept = limit is _KEEPS
             w, x, y, z = _spend_of(s0), _spend_of(s1), _spend_of(s2), _spend_of(s3)
-            spends = (w, w if x == w else x, y, y if z == y else z)  # what is equal is one object: composing looks
+            spends = (
+                w,
+                w if x == w else x,
+                y,
+                y if z == y else z,
+            )  # equal spends must be one object, because compose() compares with `is`
             spends = STAYS if spends == STAYS else spends
             path = Path(Control(ends), number_of(delta), number_of(low), kept, None if kept else _number(limit), spends)
             if path != stays:

@@ -119,12 +119,12 @@ def test_a_capability_is_valid_up_to_and_in_its_last_second(now: int, worth: Val
     assert (found.issued_at, found.expires_at) == (9, 69)
 
 
-def test_a_capability_that_the_hub_was_never_shown_is_unknown() -> None:
+def test_a_capability_that_the_hub_never_logged_is_unknown() -> None:
     assert capability_status(shown(minted(1)), {}, minted(2).auth_ref(), START) == CapabilityStatus(Validity.UNKNOWN)
     assert capability_status({}, {}, bytes(32), START).expires_at is None
 
 
-def test_showing_a_capability_again_does_not_renew_it() -> None:
+def test_presenting_a_capability_again_does_not_renew_it() -> None:
     folded = fold(AUTHORIZATIONS, log(minted(60), Said(minted(60), after=50)))
     assert capability_status(folded.states, {}, minted(60).auth_ref(), START + 62).validity is Validity.EXPIRED
     assert [(fault.kind, fault.reason) for fault in folded.faults] == [
@@ -132,14 +132,14 @@ def test_showing_a_capability_again_does_not_renew_it() -> None:
     ]
 
 
-def test_a_capability_that_was_signed_again_is_another_with_its_own_time() -> None:
+def test_a_reissued_capability_has_its_own_expiry() -> None:
     states = shown(TOKENS[0], Said(RESIGNED, after=50))
     assert capability_status(states, {}, TOKENS[0].auth_ref(), START + 51).validity is Validity.EXPIRED
     assert capability_status(states, {}, RESIGNED.auth_ref(), START + 51).validity is Validity.VALID
 
 
 @pytest.mark.parametrize("kind", list(RevocationKind))
-def test_a_capability_is_revoked_by_any_of_its_names_while_the_interval_lasts(kind: RevocationKind) -> None:
+def test_a_capability_is_revoked_by_hash_auth_ref_or_subject_during_the_period(kind: RevocationKind) -> None:
     token = minted(60)
     states = shown(token)
     revoked = fold(REVOCATIONS, log(RevocationEvent(kind, _target(kind, token), "lost", START + 10, 5))).states
@@ -159,7 +159,7 @@ def test_a_revoked_capability_stays_revoked_once_it_has_expired_too() -> None:
     assert capability_status(shown(token), revoked, token.auth_ref(), START + 1000).validity is Validity.REVOKED
 
 
-def test_a_token_can_be_revoked_before_any_hub_was_shown_it() -> None:
+def test_a_token_can_be_revoked_before_a_hub_has_logged_it() -> None:
     token = minted(60)
     revoked = fold(REVOCATIONS, log(RevocationEvent("cap-token", h(token.encode()), None, 0))).states
     assert (
@@ -184,7 +184,7 @@ def test_the_capabilities_of_a_client_are_found_by_its_key() -> None:
     assert dict(of_client(states, {}, bytes(32), START)) == {}
 
 
-def test_a_token_whose_signatures_do_not_hold_is_listed_and_worth_nothing() -> None:
+def test_a_token_with_an_invalid_signature_is_a_fault_and_not_valid() -> None:
     folded = fold(AUTHORIZATIONS, log(forged()))
     assert folded.states == {}
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
@@ -192,7 +192,7 @@ def test_a_token_whose_signatures_do_not_hold_is_listed_and_worth_nothing() -> N
 
 
 @pytest.mark.parametrize("spoil", [b"\0", b"", b"\xa0"])
-def test_a_body_that_is_no_token_is_listed(spoil: bytes) -> None:
+def test_a_body_that_is_not_a_token_is_a_fault(spoil: bytes) -> None:
     (entry,) = log(minted())
     assert entry.body is not None
     body = entry.body + spoil if spoil == b"\0" else spoil
@@ -201,14 +201,14 @@ def test_a_body_that_is_no_token_is_listed(spoil: bytes) -> None:
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
 
 
-def test_streams_that_the_hub_was_told_of_are_passed_by() -> None:
+def test_other_control_events_are_ignored() -> None:
     (entry,) = log(Write(b"k", 0, b"v"))
     assert entry.header is not None
     told = replace(entry, header=replace(entry.header, schema=control_stream.STREAM_SCHEMA), body=bytes(32))
     assert fold(AUTHORIZATIONS, [told]).faults == []
 
 
-def test_a_capability_is_shown_with_all_that_it_grants() -> None:
+def test_the_plain_form_of_a_capability_has_all_its_grants() -> None:
     token = minted(60, rate=Rate(5, 10))
     states = shown(token)
     plain = AUTHORIZATIONS.plain(token.auth_ref(), states[token.auth_ref()])
@@ -219,7 +219,7 @@ def test_a_capability_is_shown_with_all_that_it_grants() -> None:
     assert (plain["stream_ids"], plain["rate"]) == (tuple(sorted(STREAMS)), (5, 10))
 
 
-def test_a_ttl_beyond_the_end_of_time_lasts_to_the_end_of_time() -> None:
+def test_a_ttl_beyond_the_maximum_time_is_capped() -> None:
     token = minted(U64_MAX)
     found = capability_status(shown(token), {}, token.auth_ref(), U64_MAX)
     assert (found.validity, found.expires_at) == (Validity.VALID, U64_MAX)

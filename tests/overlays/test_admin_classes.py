@@ -47,7 +47,7 @@ def test_a_registry_of_schemas_keeps_the_laws(entries: list[FoldEntry]) -> None:
 
 
 @given(logs(classified))
-def test_the_class_of_a_label_is_the_last_one_that_was_read(entries: list[FoldEntry]) -> None:
+def test_the_last_classification_of_a_label_counts(entries: list[FoldEntry]) -> None:
     folded = fold(LABEL_CLASSES, entries)
     wrong = {fault.stream_seq for fault in folded.faults}
     last: dict[bytes, LabelClass] = {}
@@ -88,11 +88,11 @@ def test_bodies_have_the_keys_of_the_specification() -> None:
     assert h(b"veen.meta.schema.v1") == SchemaDescriptor.SCHEMA
 
 
-def test_a_label_that_nobody_classified_has_no_class() -> None:
+def test_an_unclassified_label_has_no_class() -> None:
     assert class_of(fold(LABEL_CLASSES, log(LabelClass(A, "user"))).states, B) is None
 
 
-def test_a_mirrored_copy_does_not_bring_an_old_class_back() -> None:
+def test_a_mirrored_copy_does_not_restore_an_old_class() -> None:
     folded = fold(
         LABEL_CLASSES, log(LabelClass(A, "log"), LabelClass(A, "user"), Said(LabelClass(A, "log"), msg_id(1)))
     )
@@ -148,7 +148,7 @@ def test_a_schema_is_registered_under_the_hash_of_its_name() -> None:
     assert said.fits()
 
 
-def test_an_id_that_does_not_follow_from_its_name_is_taken_and_shown() -> None:
+def test_an_id_not_derived_from_its_name_is_accepted_and_reported() -> None:
     states = fold(SCHEMAS, log(SchemaDescriptor(A, "b", "v1", ts=1))).states
     assert descriptor(states, A) is not None
     assert SCHEMAS.plain(A, states[A])["name_fits"] is False
@@ -168,7 +168,7 @@ def test_a_registration_with_an_earlier_time_is_refused_with_the_place_of_the_la
     assert [(fault.kind, fault.reason) for fault in folded.faults] == [(FaultKind.REFUSED, "entry 1 has a later ts")]
 
 
-def test_what_is_registered_next_counts_whatever_the_clock_says() -> None:
+def test_the_next_registration_counts_even_if_the_clock_is_behind() -> None:
     folded = fold(SCHEMAS, log(SchemaDescriptor(naming.schema_id("a"), "a", "v1", ts=1 << 60)))
     again = describe(folded.states, "a", "v2", ts=5)
     assert again.ts == 1 << 60
@@ -212,7 +212,7 @@ def test_the_schemas_a_stream_uses_are_counted_with_their_first_and_last_place()
     assert all(uses(entries[place:], uses(entries[:place])) == uses(entries) for place in range(6))
 
 
-def test_what_is_of_other_schemas_is_passed_by() -> None:
+def test_entries_of_other_schemas_are_ignored() -> None:
     overlays: tuple[AnyOverlay, ...] = (LABEL_CLASSES, SCHEMAS)
     for overlay in overlays:
         folded = fold(overlay, log(Write(b"k", 0, b"v")))

@@ -41,14 +41,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_a_contradiction_is_classified_by_who_signed_and_who_was_to(
+def test_a_contradiction_is_classified_by_signer_and_authority(
     first: tuple[bytes, LabelAuthority], second: tuple[bytes, LabelAuthority], expected: EquivocationFinding
 ) -> None:
     assert classify(ConflictStatement(ONE, *first), ConflictStatement(TWO, *second)) == expected
     assert classify(ConflictStatement(TWO, *second), ConflictStatement(ONE, *first)) == expected
 
 
-def test_whatever_happens_under_a_single_primary_is_of_high_severity() -> None:
+def test_every_contradiction_under_a_single_primary_is_of_high_severity() -> None:
     for one, two, mine, theirs in product((A, B), (A, B), (single(A), single(B)), (single(A), single(B), NONE, MULTI)):
         found = classify(ConflictStatement(ONE, one, mine), ConflictStatement(TWO, two, theirs))
         assert found is not None
@@ -63,7 +63,7 @@ def test_a_hub_that_signs_two_histories_is_of_high_severity_under_every_policy()
         assert found.suspects == (A,)
 
 
-def test_two_hubs_that_may_both_write_have_not_lied() -> None:
+def test_two_hubs_that_may_both_write_give_a_notice() -> None:
     found = classify(ConflictStatement(ONE, A, MULTI), ConflictStatement(TWO, B, MULTI))
     assert found is not None
     assert found.severity is FaultSeverity.NOTICE
@@ -84,11 +84,11 @@ def test_receipts_that_do_not_contradict_each_other_are_no_finding(other: Receip
 
 
 @pytest.mark.parametrize("other", [replace(ONE, leaf_hash=h(b"x")), replace(ONE, mmr_root=h(b"x"))])
-def test_another_leaf_or_another_root_is_enough(other: Receipt) -> None:
+def test_a_different_leaf_or_root_is_a_contradiction(other: Receipt) -> None:
     assert classify(ConflictStatement(ONE, A, single(A)), ConflictStatement(other, A, single(A))) is not None
 
 
-def test_the_public_names_are_there_and_are_these() -> None:
+def test_the_public_names_exist() -> None:
     assert [name for name in admin.__all__ if not hasattr(admin, name)] == []
     assert {overlay.CLASS for overlay in admin.ADMIN} == {
         "authorization", "fed.authority", "label.class", "meta.schema", "revocation",

@@ -163,7 +163,7 @@ def test_an_event_decodes_from_its_own_bytes_only(event: type[Event]) -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: f"{event.__module__}.{event.__name__}")
-def test_another_reader_finds_the_names_of_the_fields_as_text_keys_in_order(event: type[Event]) -> None:
+def test_field_names_are_text_keys_in_order(event: type[Event]) -> None:
     made = sample(event)
     present = [field.name for field in fields(made) if getattr(made, field.name) is not None]
     names = [RENAMED.get(name, name.rstrip("_")) for name in present]
@@ -181,7 +181,7 @@ def test_an_absent_optional_is_left_out(event: type[Event]) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS, ids=lambda overlay: overlay.CLASS)
-def test_a_spoiled_body_is_listed_with_its_place_and_changes_no_state(overlay: AnyOverlay) -> None:
+def test_a_malformed_body_is_a_fault_with_its_place_and_changes_no_state(overlay: AnyOverlay) -> None:
     for event in overlay.EVENTS:
         made = sample(event)
         (entry,) = log(made)

@@ -46,13 +46,13 @@ def test_the_audit_of_a_bridge_keeps_the_laws(overlay: AnyOverlay, entries: list
     check_laws(overlay, entries)
 
 
-def test_what_left_is_known_by_ranges() -> None:
+def test_exported_events_are_listed_as_ranges() -> None:
     later = replace(LEFT, bundle_id=B, export_seq_from=4, export_seq_to=9, event_count=6)
     found = exported_ranges(fold(EXPORTS, log(later, LEFT)).states)
     assert found == {(HUB, EXPORT, 0): ((1, 9),)}
 
 
-def test_a_bundle_is_imported_once_its_intake_is_whole() -> None:
+def test_a_bundle_can_be_imported_only_after_its_complete_intake() -> None:
     begun = fold(IMPORTS, log(intake(A, 1, 3, 1, 2))).states[A]
     assert (begun.is_partial, begun.announced, begun.imported) == (True, 2, 0)
     early = fold(IMPORTS, log(intake(A, 1, 3, 1, 2), DONE))
@@ -67,7 +67,7 @@ def test_a_second_success_changes_nothing() -> None:
     assert [fault.reason for fault in found.faults] == ["this bundle is already imported"]
 
 
-def test_a_failure_of_a_bundle_that_nobody_took_in_is_kept() -> None:
+def test_a_failure_without_an_intake_is_recorded() -> None:
     state = fold(IMPORTS, log(FAILED, FAILED)).states[B]
     assert (state.failures, state.error_code, state.source_hub_id) == (2, "proof", None)
     assert not state.is_partial
@@ -97,7 +97,7 @@ def test_an_event_is_traced_to_its_original_and_its_writer() -> None:
     ],
     ids=str,
 )
-def test_what_does_not_hold_together_is_no_event(event: BundleExported | BundleIntake | BundleImported) -> None:
+def test_an_inconsistent_event_does_not_decode(event: BundleExported | BundleIntake | BundleImported) -> None:
     encoded = event.LAYOUT.write(event.LAYOUT.fields_of(event))
     with pytest.raises(Malformed):
         type(event).decode(encoded)

@@ -41,7 +41,7 @@ def test_a_whole_block_covers_itself() -> None:
     assert list(cover(240, 257)) == [(1, 15), (0, 256)]
 
 
-def test_rows_on_disk_and_in_memory_answer_alike(tmp_path: Path) -> None:
+def test_rows_on_disk_and_in_memory_are_equal(tmp_path: Path) -> None:
     random = Random(3)
     kept = MemoryRows()
     with lmdb.open(str(tmp_path / "rows")) as env, env.begin(write=True) as txn:
@@ -59,7 +59,7 @@ def test_rows_on_disk_and_in_memory_answer_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_long_line_whose_order_matters_answers_as_a_walk_does(seed: int) -> None:
+def test_a_long_part_with_ordered_events_equals_a_fold(seed: int) -> None:
     random = Random(seed)
     entries = log(Open(MINE, REALM, OWNER, "JPY", 1), *(random_event(random) for _ in range(150)))
     rows = MemoryRows()
@@ -73,7 +73,7 @@ def test_a_long_line_whose_order_matters_answers_as_a_walk_does(seed: int) -> No
             assert ONLY_MINE.run(state, summed) == walked[min(last, len(entries))]
 
 
-def test_a_cache_takes_up_where_it_was_left(tmp_path: Path) -> None:
+def test_a_reopened_cache_continues_at_its_last_place(tmp_path: Path) -> None:
     entries = counted(100)
     for end in (1, 2, 40, 99, 100):
         with Cache(tmp_path / "c", G_COUNTER) as cache:
@@ -86,7 +86,7 @@ def test_a_cache_takes_up_where_it_was_left(tmp_path: Path) -> None:
         assert timeline.prefixes() == (LogPrefix(label_of(0), 0, 100, root(entries)),)
 
 
-def test_nothing_to_add_adds_nothing(tmp_path: Path) -> None:
+def test_extending_by_no_entries_changes_nothing(tmp_path: Path) -> None:
     with Cache(tmp_path / "c", G_COUNTER) as cache:
         assert cache.extend([], bytes(32)) is None
         with cache.reading() as timeline:
@@ -95,7 +95,7 @@ def test_nothing_to_add_adds_nothing(tmp_path: Path) -> None:
             assert timeline.fold(A, At(0, 1), At(0, 9)) == 0
 
 
-def test_entries_under_another_root_than_the_signed_one_leave_no_trace(tmp_path: Path) -> None:
+def test_entries_with_an_unsigned_root_are_not_stored(tmp_path: Path) -> None:
     entries = counted(20)
     with Cache(tmp_path / "c", G_COUNTER) as cache:
         cache.extend(entries[:10], root(entries[:10]))
@@ -108,7 +108,7 @@ def test_entries_under_another_root_than_the_signed_one_leave_no_trace(tmp_path:
         cache.extend(entries[10:], root(entries))
 
 
-def test_a_cache_of_a_log_that_has_another_root_now_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_cache_with_another_root_than_the_log_is_rejected_and_unchanged(tmp_path: Path) -> None:
     entries, other = counted(20), [replace(entry, msg_id=msg_id(entry.stream_seq, 9)) for entry in counted(20)]
     with Cache(tmp_path / "c", G_COUNTER) as cache:
         cache.extend(entries, root(entries))
@@ -167,7 +167,7 @@ def test_each_overlay_setting_and_stream_has_a_folder_of_its_own(tmp_path: Path)
     assert {folder.parent for folder in folders} == {tmp_path}
 
 
-def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_cache_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "c").mkdir()
     (tmp_path / "c" / "data.mdb").write_bytes(b"something else entirely" * 500)
     with pytest.raises(Malformed):
@@ -175,7 +175,7 @@ def test_a_file_that_is_no_cache_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0.1, 0.5, 0.75, 0.99])
-def test_a_cache_that_was_cut_short_is_refused_or_right_and_never_ends_the_process(tmp_path: Path, kept: float) -> None:
+def test_a_truncated_cache_is_rejected_or_correct_and_never_crashes(tmp_path: Path, kept: float) -> None:
     entries = counted(600)
     with Cache(tmp_path, G_COUNTER) as cache:
         cache.extend(entries, root(entries))
@@ -193,27 +193,27 @@ def test_a_cache_that_was_cut_short_is_refused_or_right_and_never_ends_the_proce
     assert refused or kept > 0.9
 
 
-def test_a_place_where_no_folder_can_be_is_unavailable(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"")
     with pytest.raises(Unavailable):
         Cache(tmp_path / "c", G_COUNTER)
 
 
 @pytest.mark.parametrize("start", [1, 10, 12])
-def test_entries_that_do_not_follow_on_are_a_mistake_of_the_caller(start: int) -> None:
+def test_entries_with_a_gap_raise_a_value_error(start: int) -> None:
     rows, entries = MemoryRows(), counted(20)
     extend(G_COUNTER, rows, entries[:10], root(entries[:10]))
     with pytest.raises(ValueError, match="does not follow entry 10"):
         extend(G_COUNTER, rows, entries[start - 1 :], root(entries))
 
 
-def test_an_entry_of_another_label_in_the_same_epoch_is_a_mistake_of_the_caller() -> None:
+def test_an_entry_of_another_label_in_the_same_epoch_raises_a_value_error() -> None:
     rows, entries = MemoryRows(), counted(2)
     with pytest.raises(ValueError, match="does not follow"):
         extend(G_COUNTER, rows, [entries[0], replace(entries[1], label=B)], root(entries))
 
 
-def test_a_stream_goes_on_under_the_label_of_the_next_epoch() -> None:
+def test_a_stream_continues_under_the_label_of_the_next_epoch() -> None:
     rows, old = MemoryRows(), log(*[Increment(A, 1)] * 20, epoch=4)
     new = log(*[Increment(A, 10)] * 20, Said(Increment(A, 1), msg_id(7, 4)), epoch=6)
     extend(G_COUNTER, rows, old[:15], root(old[:15]))
@@ -232,14 +232,14 @@ def test_a_stream_goes_on_under_the_label_of_the_next_epoch() -> None:
         timeline.check(lambda bound: bytes(32) if bound.epoch == 4 else root(new))
 
 
-def test_a_cache_that_took_an_epoch_to_be_complete_refuses_a_later_entry_of_it() -> None:
+def test_a_cache_rejects_an_entry_of_an_epoch_that_has_ended() -> None:
     rows, old, new = MemoryRows(), log(*[Increment(A, 1)] * 3), log(Increment(A, 1), epoch=1)
     extend(G_COUNTER, rows, [*old[:2], *new], root(new))
     with pytest.raises(Unverified, match="epoch 0 has a new entry"):
         extend(G_COUNTER, rows, old[2:], root(old))
 
 
-def test_a_long_line_answers_as_a_fold_does_for_every_range() -> None:
+def test_a_long_part_equals_a_fold_for_every_range() -> None:
     entries, rows = log(*(Increment(A, seq) for seq in range(1, 601))), MemoryRows()
     extend(G_COUNTER, rows, entries, root(entries))
     timeline = Timeline(G_COUNTER, rows)
@@ -270,7 +270,7 @@ class Counting(MemoryRows):
             yield row
 
 
-def test_a_read_takes_few_rows_however_long_the_log_is() -> None:
+def test_a_read_needs_few_rows_regardless_of_log_length() -> None:
     asked = {}
     for size in (500, 8000):
         entries, rows = log(*(Increment(A, 1) for _ in range(size))), Counting()
@@ -286,7 +286,7 @@ def test_a_read_takes_few_rows_however_long_the_log_is() -> None:
 
 
 @pytest.mark.parametrize("table", [STATE, NODE])
-def test_a_cache_that_lost_a_row_says_so(table: bytes) -> None:
+def test_a_missing_row_is_reported(table: bytes) -> None:
     entries, rows = log(*(Increment(A, 1) for _ in range(40))), MemoryRows()
     extend(G_COUNTER, rows, entries, root(entries))
     kept = MemoryRows()
@@ -298,7 +298,7 @@ def test_a_cache_that_lost_a_row_says_so(table: bytes) -> None:
         timeline.state(A, At(0, 17)) if table == STATE else timeline.fold(A, At(0, 1), At(0, 40))
 
 
-def test_a_tip_whose_peaks_are_not_those_of_its_size_does_not_decode() -> None:
+def test_a_tip_with_a_wrong_number_of_peaks_does_not_decode() -> None:
     tree = mmr.Mmr()
     for number in range(3):
         tree.append(msg_id(number))

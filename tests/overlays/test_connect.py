@@ -79,7 +79,7 @@ def test_connections_keep_the_laws(entries: list[FoldEntry]) -> None:
 
 
 @given(logs(events, most=40))
-def test_whatever_is_written_no_connection_is_bound_without_trust_and_what_it_needs(entries: list[FoldEntry]) -> None:
+def test_no_connection_is_bound_without_trust_and_its_requirements(entries: list[FoldEntry]) -> None:
     folded = Fold(CONNECT)
     for entry in entries:
         folded.add(entry)
@@ -101,7 +101,7 @@ def test_the_four_phases_lead_to_a_service_that_can_be_called() -> None:
     assert [state.usable(now) for now in (START, LATER, LATER + 1)] == [True, True, False]
 
 
-def test_without_a_capability_to_have_a_plan_is_enough() -> None:
+def test_a_service_without_capabilities_needs_only_a_plan() -> None:
     state = after(HUB, FREE, FREE_PLAN, BOUND)
     assert state.phase is Phase.BOUND
     assert state.usable(LATER + 1)
@@ -138,7 +138,7 @@ def test_without_a_capability_to_have_a_plan_is_enough() -> None:
         ((HUB, SERVICE, PLAN, AUTH, ServiceBound("w", (REQUESTS,), (bytes(32),))), "does not belong to the service"),
     ],
 )
-def test_a_step_out_of_its_turn_or_against_the_choice_is_refused(said: tuple[Event, ...], reason: str) -> None:
+def test_a_step_out_of_order_or_against_the_choice_is_refused(said: tuple[Event, ...], reason: str) -> None:
     assert reason in refused(*said)
 
 
@@ -149,7 +149,7 @@ def test_a_step_out_of_its_turn_or_against_the_choice_is_refused(said: tuple[Eve
         ((replace(HUB, trusted=False), FREE, FREE_PLAN, BOUND), "not trusted"),
     ],
 )
-def test_a_hub_whose_key_nobody_vouched_for_gets_no_token_and_no_messages(said: tuple[Event, ...], reason: str) -> None:
+def test_an_untrusted_hub_gets_no_token_and_no_messages(said: tuple[Event, ...], reason: str) -> None:
     assert reason in refused(*said)
 
 
@@ -161,7 +161,7 @@ def test_a_hub_whose_key_nobody_vouched_for_gets_no_token_and_no_messages(said: 
         ((HUB, SERVICE, PLAN), lambda ends: replace(AUTH, expires_at=ends), "capability has expired"),
     ],
 )
-def test_what_has_expired_by_the_hubs_clock_is_not_chosen(
+def test_an_expired_advertisement_cannot_be_chosen(
     before: tuple[Event, ...], last: Callable[[int], Event], reason: str
 ) -> None:
     now = START + len(before) + 1
@@ -179,13 +179,13 @@ def test_what_has_expired_by_the_hubs_clock_is_not_chosen(
         ((HUB, SERVICE, PLAN, replace(AUTH, expires_at=START + 50)), BOUND, "capability has expired"),
     ],
 )
-def test_a_step_asks_that_what_it_stands_on_still_holds(said: tuple[Event, ...], last: Event, reason: str) -> None:
+def test_a_step_requires_that_earlier_phases_are_still_valid(said: tuple[Event, ...], last: Event, reason: str) -> None:
     gone = 50 - len(said)
     assert fold(CONNECT, log(*said, Said(last, after=gone))).faults == []
     assert reason in refused(*said, Said(last, after=gone + 1))
 
 
-def test_choosing_again_forgets_what_came_after() -> None:
+def test_a_repeated_choice_resets_later_phases() -> None:
     assert after(*PHASES, HUB) == after(HUB)
     assert after(*PHASES, SERVICE) == after(HUB, SERVICE)
     assert after(*PHASES, PLAN) == after(HUB, SERVICE, PLAN)
@@ -208,7 +208,7 @@ def test_an_ended_connection_is_over_until_a_hub_is_chosen_again() -> None:
     assert after(*PHASES, ConnectionEnded("w"), HUB) == after(HUB)
 
 
-def test_a_connection_tells_what_has_lapsed() -> None:
+def test_a_connection_lists_what_has_expired() -> None:
     state = after(HUB, SERVICE, replace(PLAN, wait_until=START + 60))
     assert list(state.lapsed(START + 60)) == []
     assert list(state.lapsed(START + 61)) == ["the wait for a token has timed out"]
@@ -216,7 +216,7 @@ def test_a_connection_tells_what_has_lapsed() -> None:
     assert list(NO_CONNECTION.lapsed(LATER)) == []
 
 
-def test_connections_have_names_and_do_not_meet() -> None:
+def test_connections_with_different_names_are_independent() -> None:
     other = replace(HUB, name="v", hub_id=id_of("h2"))
     states = fold(CONNECT, log(HUB, other, replace(SERVICE, name="v"))).states
     assert [states[name].phase for name in (b"w", b"v")] == [Phase.HUB, Phase.SERVICE]
@@ -228,7 +228,7 @@ def test_a_mirrored_step_counts_once() -> None:
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY]
 
 
-def test_a_service_that_is_called_has_its_requests_on_the_first_stream_and_its_replies_on_the_others() -> None:
+def test_a_service_with_methods_has_requests_on_the_first_stream_and_replies_on_the_others() -> None:
     third = id_of("third")
     assert binding("w", SERVICE) == BOUND
     assert binding("w", replace(SERVICE, stream_ids=(REQUESTS,))) == ServiceBound("w", (REQUESTS,), (REQUESTS,))
@@ -264,14 +264,14 @@ def test_a_call_goes_to_the_chosen_hub_under_the_capability() -> None:
         ),
     ],
 )
-def test_a_call_that_the_connection_does_not_allow_is_not_made(
+def test_a_call_that_the_connection_does_not_allow_raises(
     state: ServiceConnection, method: str, now: int, reason: str
 ) -> None:
     with pytest.raises(NotBound, match=reason):
         call(state, method, b"\xf6", now)
 
 
-def test_a_connection_shows_how_far_it_has_come() -> None:
+def test_the_plain_form_of_a_connection_has_its_phase() -> None:
     shown = CONNECT.plain(b"w", after(*PHASES))
     assert (shown["name"], shown["phase"]) == ("w", "bound")
     assert shown["bound"] == {"request_streams": (REQUESTS,), "reply_streams": (REPLIES,)}

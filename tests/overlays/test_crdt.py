@@ -60,19 +60,19 @@ def test_counters_keep_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(G_COUNTER, entries)
 
 
-def test_the_write_with_the_greatest_time_wins_wherever_it_stands() -> None:
+def test_the_write_with_the_greatest_time_wins_at_any_place() -> None:
     for order in ([1, 2, 3], [3, 2, 1], [2, 3, 1]):
         entries = log(*(Write(b"k", ts, b"%d" % ts) for ts in order))
         assert fold(LWW, entries).states[b"k"].value == b"3"
 
 
-def test_of_equal_times_the_later_place_wins() -> None:
+def test_with_equal_times_the_later_place_wins() -> None:
     entries = log(Write(b"k", 5, b"first"), Write(b"k", 5, b"second"), Write(b"k", 4, b"third"))
     state = fold(LWW, entries).states[b"k"]
     assert (state.value, state.ts, state.stream_seq) == (b"second", 5, 2)
 
 
-def test_a_mirrored_copy_of_a_write_does_not_win_over_what_came_between() -> None:
+def test_a_mirrored_copy_of_a_write_does_not_override_later_writes() -> None:
     entries = log(Write(b"k", 5, b"first"), Write(b"k", 5, b"second"), Said(Write(b"k", 5, b"first"), msg_id(1)))
     folded = fold(LWW, entries)
     assert folded.states[b"k"].value == b"second"
@@ -90,7 +90,7 @@ def test_an_empty_value_is_a_value() -> None:
     assert fold(LWW, log(Write(b"", 0, b""))).states[b""].value == b""
 
 
-def test_an_element_is_in_the_set_while_one_of_its_ids_is_in_no_tomb() -> None:
+def test_an_element_is_in_the_set_while_one_of_its_ids_is_not_removed() -> None:
     entries = log(Add(A, b"x"), Add(B, b"x"), Add(C, b"y"), Remove((A, C)))
     states = fold(OR_SET, entries).states
     assert list(elements(states)) == [b"x"]
@@ -99,7 +99,7 @@ def test_an_element_is_in_the_set_while_one_of_its_ids_is_in_no_tomb() -> None:
     assert not has(states, b"z")
 
 
-def test_an_id_in_a_tomb_is_dead_also_where_the_tomb_came_first() -> None:
+def test_a_removed_id_stays_removed_if_the_remove_came_first() -> None:
     assert not has(fold(OR_SET, log(Remove((A,)), Add(A, b"x"))).states, b"x")
 
 
@@ -108,14 +108,14 @@ def test_a_removed_element_can_be_added_again_under_another_id() -> None:
 
 
 @given(logs(set_events))
-def test_the_set_is_the_one_of_the_definition(entries: list[FoldEntry]) -> None:
+def test_the_set_equals_the_definition(entries: list[FoldEntry]) -> None:
     events = [step.event for entry in entries for step in _steps(entry)]
     tombs = {one for event in events if isinstance(event, Remove) for one in event.tomb}
     present = {event.elem for event in events if isinstance(event, Add) and event.id not in tombs}
     assert set(elements(fold(OR_SET, entries).states)) == present
 
 
-def test_a_remove_of_nothing_is_no_fault() -> None:
+def test_an_empty_remove_is_not_a_fault() -> None:
     folded = fold(OR_SET, log(Remove(())))
     assert (folded.states, folded.faults) == ({}, [])
 
@@ -132,7 +132,7 @@ def test_a_mirrored_increment_counts_once() -> None:
 
 
 @given(logs(increments))
-def test_a_counter_never_falls_and_needs_no_order_of_shards(entries: list[FoldEntry]) -> None:
+def test_a_counter_never_decreases_and_ignores_shard_order(entries: list[FoldEntry]) -> None:
     totals = [total(fold(G_COUNTER, head).states) for head, _ in cuts(entries)]
     assert totals == sorted(totals)
 

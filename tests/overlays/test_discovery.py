@@ -53,7 +53,7 @@ def test_a_directory_of_pinned_publishers_keeps_the_laws(entries: list[FoldEntry
 
 
 @given(logs(directory_events, most=40), st.integers(-5, 90_000))
-def test_it_folds_as_the_specification_folds(entries: list[FoldEntry], later: int) -> None:
+def test_the_fold_equals_the_algorithm_of_the_specification(entries: list[FoldEntry], later: int) -> None:
     folded, expected = Fold(DISCOVERY), Maps()
     for entry in entries:
         outcomes = folded.add(entry)
@@ -125,7 +125,7 @@ def test_an_advertisement_is_found_until_its_ttl_is_over_and_not_a_second_longer
     assert known(states, START + 1 + 11) == []
 
 
-def test_an_end_in_the_header_can_only_make_it_earlier() -> None:
+def test_a_header_expiry_can_only_shorten_the_ttl() -> None:
     (entry,) = log(hub(ttl_sec=10))
     for ends, expected in [(5, 5), (10, 10), (99, 10)]:
         header = PayloadHdr(entry.header.schema, expires_at=entry.hub_ts + ends) if entry.header else None
@@ -134,7 +134,7 @@ def test_an_end_in_the_header_can_only_make_it_earlier() -> None:
         assert record.advertised.expires_at == entry.hub_ts + expected
 
 
-def test_a_ttl_beyond_the_end_of_time_ends_there() -> None:
+def test_a_ttl_beyond_the_maximum_time_is_capped() -> None:
     (record,) = fold(DISCOVERY, log(hub(ttl_sec=U64_MAX))).states.values()
     assert record.advertised is not None
     assert record.advertised.expires_at == U64_MAX
@@ -145,7 +145,7 @@ def test_advertising_again_makes_it_last_longer() -> None:
     assert known(states, START + 1 + 100 + 10) == [id_of("h1")]
 
 
-def test_what_is_retired_is_not_found_and_still_known() -> None:
+def test_a_retired_record_is_not_found_but_stays_in_the_state() -> None:
     folded = fold(DISCOVERY, log(hub(), HubRetire(id_of("h1"), "moved")))
     assert known(folded.states, START) == []
     record = folded.states[HUB]
@@ -169,27 +169,27 @@ def test_an_advertisement_after_a_retirement_counts_again() -> None:
     assert folded.states[HUB].retired is None
 
 
-def test_a_retirement_of_what_nobody_advertised_is_kept_and_nothing_is_found() -> None:
+def test_a_retirement_without_an_advertisement_is_recorded() -> None:
     folded = fold(DISCOVERY, log(HubRetire(id_of("h1"))))
     assert folded.faults == []
     assert known(folded.states, 0) == []
     assert find(folded.states, DescriptorKind.HUB, id_of("h1"), 0) is None
 
 
-def test_one_id_means_one_thing_for_each_kind() -> None:
+def test_one_id_may_be_used_once_per_kind() -> None:
     same = bytes(32)
     entries = log(hub(hub_id=same), service(service_id=same), overlay(overlay_id=same), ServiceRetire(same))
     states = fold(DISCOVERY, entries).states
     assert [known(states, START + 4, kind) for kind in DescriptorKind] == [[same], [same], []]
 
 
-def test_what_is_found_ascends_by_id() -> None:
+def test_results_ascend_by_id() -> None:
     names = [f"h{number}" for number in range(20)]
     states = fold(DISCOVERY, log(*(hub(name) for name in names))).states
     assert known(states, START) == sorted(id_of(name) for name in names)
 
 
-def test_a_mirrored_copy_counts_once_and_says_that_it_is_one() -> None:
+def test_a_mirrored_copy_counts_once_and_is_marked() -> None:
     first = Said(hub(ttl_sec=10), msg_id(70), client=2)
     folded = fold(DISCOVERY, log(first, replace(first, after=100)))
     record = folded.states[HUB]
@@ -199,7 +199,7 @@ def test_a_mirrored_copy_counts_once_and_says_that_it_is_one() -> None:
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY]
 
 
-def test_of_a_pinned_directory_nobody_else_changes_anything() -> None:
+def test_only_pinned_publishers_change_a_pinned_directory() -> None:
     theirs = Said(hub(region="elsewhere"), client=1)
     folded = fold(PINNED, log(hub(), theirs, Said(HubRetire(id_of("h1")), client=1)))
     found = find(folded.states, DescriptorKind.HUB, id_of("h1"), START)
@@ -209,7 +209,7 @@ def test_of_a_pinned_directory_nobody_else_changes_anything() -> None:
     assert find(fold(DISCOVERY, log(hub(), theirs)).states, DescriptorKind.HUB, id_of("h1"), START) != found
 
 
-def test_a_stranger_cannot_pass_for_the_first_of_two_copies() -> None:
+def test_an_unpinned_publisher_cannot_suppress_a_genuine_event() -> None:
     bridged = Said(hub(), msg_id(70), client=0)
     folded = fold(PINNED, log(Said(hub(region="z"), msg_id(70), client=1), bridged))
     found = find(folded.states, DescriptorKind.HUB, id_of("h1"), START)
@@ -253,13 +253,13 @@ def test_a_state_of_another_part_does_not_decode() -> None:
         DirectoryRecord.decode(data.replace(b"\x66hub_id", b"\x66hub_ix"))
 
 
-def test_a_part_that_is_of_nothing_is_noticed() -> None:
+def test_an_unknown_part_kind_is_malformed() -> None:
     assert kind_and_id(HUB) == (DescriptorKind.HUB, id_of("h1"))
     with pytest.raises(Malformed):
         kind_and_id(b"x" + bytes(32))
 
 
-def test_of_several_directories_the_nearest_that_has_it_live_counts() -> None:
+def test_the_first_directory_with_a_live_record_wins() -> None:
     near = fold(DISCOVERY, log(hub(region="near", ttl_sec=10), service())).states
     far = fold(DISCOVERY, log(hub(region="far"), overlay())).states
     both = join([near, far], START)
@@ -291,7 +291,7 @@ def test_an_overlay_without_an_id_of_its_own_gets_one_for_its_name_and_version()
     assert overlay_id("rpc", "1") == sha256(b"disc/overlay-id\0rpc\x001").digest()
 
 
-def test_bad_entries_are_listed_and_change_nothing() -> None:
+def test_bad_entries_are_faults_and_change_nothing() -> None:
     said: list[Event | Said] = [hub(), Said(hub(region="z"), spoil=b"\0"), Said(hub(region="z"), sealed=True)]
     folded = fold(DISCOVERY, log(*said))
     assert [(fault.stream_seq, fault.kind) for fault in folded.faults] == [

@@ -155,7 +155,7 @@ IN_ORDER = sorted(id_of(f"h{number}") for number in range(MAX_RESULTS + 30))
         (0, 500, 0, 0, False),
     ],
 )
-def test_a_page_is_in_order_bounded_and_tells_of_more(
+def test_a_page_is_ordered_bounded_and_flags_more_results(
     limit: int | None, offset: int | None, first: int, count: int, more: bool
 ) -> None:
     answer = evaluate(MANY, DirectoryQuery.of(HubFilter(), limit, offset), NOW)
@@ -163,7 +163,7 @@ def test_a_page_is_in_order_bounded_and_tells_of_more(
     assert answer.more is more
 
 
-def test_pages_put_together_are_all_there_is() -> None:
+def test_all_pages_together_are_the_complete_result() -> None:
     listed: list[bytes] = []
     while True:
         answer = evaluate(MANY, DirectoryQuery.of(HubFilter(), 7, len(listed)), NOW)
@@ -232,7 +232,7 @@ def test_bodies_have_the_listed_keys_in_the_listed_order() -> None:
         b"\xa2\x64kind\x63hub\x66filter\xa2\x68tags_any\x81\x61t\x66region\x61r",
     ],
 )
-def test_a_query_in_another_spelling_does_not_decode(body: bytes) -> None:
+def test_a_query_in_another_encoding_does_not_decode(body: bytes) -> None:
     with pytest.raises(Malformed):
         DirectoryQuery.decode(body)
 
@@ -245,7 +245,7 @@ def test_a_success_has_no_error() -> None:
 
 
 @pytest.mark.parametrize("filter_", [b"", b"\xa0\x00", b"\x80", b"\xa1\x61x\x01"])
-def test_a_filter_that_is_none_cannot_be_sent(filter_: bytes) -> None:
+def test_an_invalid_filter_cannot_be_sent(filter_: bytes) -> None:
     with pytest.raises(ValueError, match=r"filter|byte"):
         DirectoryQuery("hub", filter_).encode()
 
@@ -305,14 +305,14 @@ def test_a_server_of_queries_leaves_other_methods_and_answered_calls_alone() -> 
     assert ask(replace(query, timeout_ms=0), Said(query, after=5000)) != []
 
 
-def test_queries_are_answered_in_the_order_they_were_asked_and_not_after_their_time() -> None:
+def test_queries_are_answered_in_log_order_and_not_after_their_deadline() -> None:
     early, late = request(DirectoryQuery.of(HubFilter()), timeout_ms=1000), request(DirectoryQuery.of(OverlayFilter()))
     calls = fold(RPC, log(late, early, late)).states
     assert [one.call_id for one in pending_queries(calls, START)] == [msg_id(1), msg_id(2), msg_id(3)]
     assert [one.call_id for one in pending_queries(calls, START + 60)] == [msg_id(1), msg_id(3)]
 
 
-def test_a_query_asked_again_under_its_key_gets_the_answer_it_got() -> None:
+def test_a_repeated_query_with_the_same_key_gets_the_same_answer() -> None:
     query = request(DirectoryQuery.of(HubFilter()), idem=3)
     (first,) = ask(query)
     (again,) = ask(query, Said(first, msg_id(1), client=2), query, states=MANY)
@@ -323,7 +323,7 @@ def test_a_query_asked_again_under_its_key_gets_the_answer_it_got() -> None:
     "answered",
     [success(1), success(None), success(b""), success(b"\xa0"), Reply(False, error=RpcError("RPC.UNKNOWN_METHOD"))],
 )
-def test_a_reply_that_is_no_answer_has_no_results(answered: Reply) -> None:
+def test_an_undecodable_reply_has_no_results(answered: Reply) -> None:
     result = result_of(answered)
     assert (result.ok, result.results) == (False, ())
     assert result.error is not None

@@ -21,19 +21,19 @@ def test_an_integer_of_64_bits_comes_back(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [*BEYOND, True, "1", None])
-def test_what_is_no_integer_of_64_bits_is_not_written_as_one(number: object) -> None:
+def test_a_value_outside_the_range_cannot_be_written_as_an_integer(number: object) -> None:
     with pytest.raises(ValueError, match="n is"):
         Int("n").write(number)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("data", [b"\xf5", b"\x41a", b"\x61a", b"\x80", b"\xf6", b"\x18\x01", b"\x38\x01", b""])
-def test_what_is_no_integer_is_not_read_as_one(data: bytes) -> None:
+def test_a_value_of_another_type_is_not_read_as_an_integer(data: bytes) -> None:
     with pytest.raises(Malformed):
         Int("n").read(data, 0, DeferredFaults())
 
 
 @given(st.one_of(st.integers(), st.sampled_from(EDGES + BEYOND)))
-def test_a_number_of_any_size_has_one_spelling(number: int) -> None:
+def test_a_number_of_any_size_has_one_encoding(number: int) -> None:
     data = Number("n").write(number)
     assert Number("n").read(data, 0, DeferredFaults()) == (number, len(data))
     assert number_of(cbor.decode(data)) == number
@@ -57,12 +57,12 @@ def test_a_number_of_any_size_has_one_spelling(number: int) -> None:
         (False, b"\xff" * 9, 0),
     ],
 )
-def test_another_spelling_of_a_number_is_refused(value: cbor.Value) -> None:
+def test_another_encoding_of_a_number_is_rejected(value: cbor.Value) -> None:
     with pytest.raises(Malformed):
         number_of(value)
 
 
-def test_a_number_takes_a_head_while_it_can() -> None:
+def test_a_number_is_a_plain_integer_if_it_fits() -> None:
     assert number_value(-1 - U64_MAX) == -1 - U64_MAX
     assert number_value(U64_MAX + 1) == (False, b"\x01" + bytes(8))
     assert number_value(-2 - U64_MAX) == (True, b"\x01" + bytes(7) + b"\x01")
@@ -84,7 +84,7 @@ def test_an_open_value_that_is_not_deterministic_is_refused(data: bytes) -> None
         ValueItem("x").write(data)
 
 
-def test_an_open_value_can_be_held_to_one_type() -> None:
+def test_an_open_value_can_be_restricted_to_one_type() -> None:
     assert optional_map("m").optional
     assert optional_map("m").read(b"\xa0", 0, DeferredFaults()) == (b"\xa0", 1)
     with pytest.raises(Malformed, match="not a map"):

@@ -33,7 +33,7 @@ def kinds(entries: list[FoldEntry]) -> list[tuple[int, str]]:
     return [(fault.stream_seq, fault.kind) for fault in fold(G_COUNTER, entries).faults]
 
 
-def test_an_entry_of_another_schema_is_passed_over() -> None:
+def test_an_entry_of_another_schema_is_ignored() -> None:
     folded = fold(G_COUNTER, log(Write(b"k", 0, b"v"), Increment(A, 1)))
     assert (folded.states, folded.faults) == ({A: 1}, [])
 
@@ -68,7 +68,7 @@ def test_a_body_that_its_schema_does_not_allow_is_listed_as_malformed_and_change
     assert fold(G_COUNTER, spoiled).faults == folded.faults
 
 
-def test_a_body_that_fits_no_form_says_why_for_each() -> None:
+def test_a_body_that_fits_no_form_has_the_reason_of_each() -> None:
     entry = replace(log(Increment(A, 1))[0], header=PayloadHdr(OR_SET.EVENTS[0].SCHEMA))
     fault = fold(OR_SET, [entry]).faults[0]
     assert "crdt.orset.v1 add: " in fault.reason
@@ -99,7 +99,7 @@ def test_a_copy_in_a_later_epoch_names_the_epoch_of_the_first() -> None:
     assert [(fault.epoch, fault.reason) for fault in folded.faults] == [(3, "a copy of entry 1 of epoch 0")]
 
 
-def test_an_entry_says_what_became_of_it() -> None:
+def test_adding_an_entry_returns_its_outcomes() -> None:
     running = Fold(G_COUNTER)
     first, second = log(Increment(A, 3), Said(Increment(A, 1), spoil=b"\x00"))
     (applied,) = running.add(first)
@@ -111,7 +111,7 @@ def test_an_entry_says_what_became_of_it() -> None:
 
 
 @pytest.mark.parametrize("again", [1, 2])
-def test_entries_that_do_not_come_in_order_are_a_mistake_of_the_caller(again: int) -> None:
+def test_entries_out_of_order_raise_a_value_error(again: int) -> None:
     entries = log(*[Increment(A, 1)] * 2)
     running = fold(G_COUNTER, entries)
     with pytest.raises(ValueError, match="does not come after"):
@@ -133,7 +133,7 @@ def test_an_entry_has_one_encoding_with_or_without_its_payload() -> None:
     assert log(Increment(A, 1))[0].client_id == CLIENTS[0]
 
 
-def test_an_entry_with_a_header_and_no_body_is_none() -> None:
+def test_an_entry_with_a_header_and_no_body_does_not_decode() -> None:
     with pytest.raises(ValueError, match="both be present"):
         replace(log(Increment(A, 1))[0], body=None).encode()
 
@@ -153,7 +153,7 @@ def test_what_a_client_sealed_and_a_hub_ordered_folds_once_it_is_opened() -> Non
     assert [fault.kind for fault in fold(G_COUNTER, [FoldEntry.of(message, receipt, None, None)]).faults] == ["sealed"]
 
 
-def test_a_producer_learns_before_sending_what_would_become_of_an_event() -> None:
+def test_preview_returns_the_outcome_of_an_event_before_sending() -> None:
     entries = log(Put(b"x"), TaskClaim(msg_id(1), 60))
     asked = fold(QUEUE, entries)
     for event, later, refused in [
@@ -169,7 +169,7 @@ def test_a_producer_learns_before_sending_what_would_become_of_an_event() -> Non
     assert asked.states == fold(QUEUE, entries).states
 
 
-def test_a_producer_learns_before_sending_that_an_event_is_a_copy_and_asking_makes_none() -> None:
+def test_preview_detects_a_copy_and_stores_nothing() -> None:
     asked = fold(G_COUNTER, log(Said(Increment(A, 1), msg_id(50))))
     for parent, kind in [(msg_id(50), "copy"), (msg_id(51), None), (msg_id(51), None)]:
         next_ = draft(Increment(A, 1), client_id=A, hub_ts=START, after=asked.upto, parent_id=parent)
@@ -183,7 +183,7 @@ def test_a_draft_comes_next() -> None:
     assert draft(Increment(A, 1), client_id=B, hub_ts=5).at == At(0, 1)
 
 
-def test_a_fold_goes_on_from_what_is_kept_without_reading_it_again() -> None:
+def test_a_fold_continues_from_a_cache_without_reading_it_again() -> None:
     entries = log(Increment(A, 1), Increment(B, 2), Said(Increment(A, 4), msg_id(1)), Increment(A, 8))
     rows = MemoryRows()
     extend(G_COUNTER, rows, entries[:2], root(entries[:2]))
@@ -197,7 +197,7 @@ def test_a_fold_goes_on_from_what_is_kept_without_reading_it_again() -> None:
     assert (going_on.state(B), going_on.state(CAP)) == (2, 0)
 
 
-def test_a_step_that_names_one_key_twice_is_no_copy_of_itself() -> None:
+def test_a_step_with_one_key_twice_is_not_a_copy_of_itself() -> None:
     class Stuttering(GCounter):
         def keys(self, step: FoldStep) -> tuple[bytes, ...]:
             return super().keys(step) * 2

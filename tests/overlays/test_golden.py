@@ -50,7 +50,7 @@ def entries_of(found: dict[str, Any]) -> list[FoldEntry]:
     return entries
 
 
-def test_every_file_is_generated_and_the_readme_tells_of_it() -> None:
+def test_every_file_is_generated_and_listed_in_the_readme() -> None:
     readme = (FOLDER / "README.md").read_text("utf-8")
     assert {path.name for path in FOLDER.glob("*.json")} == set(GENERATED)
     assert [name for name in NAMES if f"`{name}`" not in readme] == []
@@ -68,7 +68,7 @@ def test_generating_a_file_again_gives_the_bytes_on_disk(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_our_fold_comes_to_each_state_and_lists_each_fault(name: str) -> None:
+def test_our_fold_produces_each_state_and_each_fault(name: str) -> None:
     found = load(name)
     overlay, entries = overlay_of(found), entries_of(found)
     assert [state["upto_seq"] for state in found["states"]] == list(range(len(entries) + 1))
@@ -86,7 +86,7 @@ def test_our_fold_comes_to_each_state_and_lists_each_fault(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_second_implementation_comes_to_each_state(name: str) -> None:
+def test_a_second_implementation_produces_each_state(name: str) -> None:
     found = load(name)
     oracle = Oracle(found["class"])
     faulty = {fault["stream_seq"] for fault in found["faults"]}

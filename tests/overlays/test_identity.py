@@ -76,7 +76,7 @@ def test_names_are_the_tagged_hashes_of_the_specification() -> None:
     assert identity_ids.handle_stream(REALM) == tagged("id/stream/handle", REALM)
 
 
-def test_one_principal_has_another_account_in_every_realm_and_the_same_one_each_time() -> None:
+def test_one_principal_has_one_stable_account_per_realm() -> None:
     assert len({ctx_id(ME, realm_id(name)) for name in ("a", "b", "a")}) == 2
     assert ctx_id(ME, REALM) != ctx_id(OTHER, REALM)
 
@@ -112,7 +112,7 @@ def test_a_schema_is_the_hash_of_its_name(event: type[Event], name: str) -> None
         HandleMap(REALM, "@Ann", "ctx", MINE, 0),
     ],
 )
-def test_a_body_whose_fields_do_not_stand_together_is_no_event(event: Event) -> None:
+def test_a_body_with_inconsistent_fields_does_not_decode(event: Event) -> None:
     with pytest.raises(ValueError, match=event.LAYOUT.name):
         event.encode()
     spelled = type(event).LAYOUT.write(type(event).LAYOUT.fields_of(event))
@@ -135,18 +135,18 @@ def test_these_are_handles(handle: str) -> None:
     ["", "@", "@@a", "A", "@Ann", "a b", " a", "a\n", "-a", "a-", ".a", "a@", "@a@", "a@b@c", "é", "\u0430", "a\u200b",
      "a" * (MAX_HANDLE_BYTES + 1), "a/b", "@a@.b"],
 )  # fmt: skip
-def test_these_are_no_handles(handle: str) -> None:
+def test_these_are_not_handles(handle: str) -> None:
     assert handle_flaw(handle) is not None
 
 
-def test_an_event_lists_so_many_members_and_no_more() -> None:
+def test_the_number_of_members_in_one_event_is_bounded() -> None:
     members = tuple(number.to_bytes(32, "big") for number in range(MAX_LISTED + 1))
     assert len(states(group(members[:-1]))) == 1 + MAX_LISTED
     with pytest.raises(ValueError, match="members_add"):
         group(members).encode()
 
 
-def test_a_later_principal_record_brings_other_info_and_nothing_else() -> None:
+def test_a_later_principal_record_changes_only_info() -> None:
     first, second = cbor.encode({"n": 1}), cbor.encode({"n": 2})
     for events, info in [
         ((IdentityPrincipal(ME, 7), IdentityPrincipal(ME, 9, first)), first),
@@ -177,7 +177,7 @@ def test_a_device_is_active_unless_disabled_or_expired(changed: dict[str, object
     assert (views.inactive_reason(states(device(**changed)), ME, KEY, now) is None) is active
 
 
-def test_the_last_record_of_a_device_holds_whatever_times_it_names() -> None:
+def test_the_last_record_of_a_device_counts_regardless_of_its_times() -> None:
     found = states(device(created_at=9), device(created_at=1, flags=Flags(True)))
     assert views.inactive_reason(found, ME, KEY, 0) == "it is disabled"
     found = states(device(flags=Flags(True)), device(expires_at=5))
@@ -185,7 +185,7 @@ def test_the_last_record_of_a_device_holds_whatever_times_it_names() -> None:
     assert [one.expires_at for one in views.devices(found, ME)] == [5]
 
 
-def test_a_record_of_someone_elses_device_is_theirs_alone() -> None:
+def test_a_device_record_of_another_principal_has_no_effect() -> None:
     found = states(device(), device(principal_pk=OTHER, flags=Flags(True)))
     assert views.inactive_reason(found, ME, KEY, 0) is None
     assert views.inactive_reason(found, OTHER, KEY, 0) is not None
@@ -195,7 +195,7 @@ def test_a_record_of_someone_elses_device_is_theirs_alone() -> None:
 @pytest.mark.parametrize(
     "revoked", [IdentityRevocation(ME, None, DEVICE, ts=3), IdentityRevocation(device_id=DEVICE, ts=3)]
 )
-def test_a_revoked_device_stays_inactive_whatever_its_records_say(revoked: IdentityRevocation) -> None:
+def test_a_revoked_device_stays_inactive_regardless_of_its_records(revoked: IdentityRevocation) -> None:
     for events in [(device(), revoked), (revoked, device()), (device(), revoked, device(flags=Flags(False)))]:
         assert views.inactive_reason(states(*events), ME, KEY, 0) == "it was revoked at 3"
 
@@ -232,13 +232,13 @@ def profile(name: str, updated_at: int) -> CtxProfile:
         ([profile("a", 2), CtxProfile(CTXS[1], REALM, "b", None, None, 9)], "a"),
     ],
 )
-def test_of_profiles_the_greatest_time_then_the_later_entry_wins(events: list[Event], name: str) -> None:
+def test_the_profile_with_the_greatest_time_then_place_wins(events: list[Event], name: str) -> None:
     found = views.ctx_profile(states(*events), MINE, REALM)
     assert found is not None
     assert found.display_name == name
 
 
-def test_of_organization_profiles_the_greatest_time_then_the_later_entry_wins() -> None:
+def test_the_organization_profile_with_the_greatest_time_then_place_wins() -> None:
     for times, name in [((1, 2), "b"), ((2, 1), "a"), ((2, 2), "b")]:
         a, b = (OrgProfile(ORG, shown, None, 0, ts) for shown, ts in zip("ab", times, strict=True))
         found = views.org_profile(states(a, b), ORG)
@@ -276,14 +276,14 @@ def test_a_remove_of_one_leaves_the_others() -> None:
     assert found.members == (CTXS[1],)
 
 
-def test_a_mirrored_add_that_arrives_after_the_remove_does_not_bring_a_member_back() -> None:
+def test_a_mirrored_add_after_the_remove_does_not_restore_a_member() -> None:
     entries = log(group((MINE,)), group(None, (MINE,)), Said(group((MINE,)), msg_id(1)))
     folded = fold(IDENTITY, entries)
     assert not views.is_member(folded.states, ORG, STAFF, MINE)
     assert {fault.kind for fault in folded.faults} == {FaultKind.COPY}
 
 
-def test_a_false_copy_does_not_keep_the_true_event_out() -> None:
+def test_a_forged_copy_does_not_suppress_the_genuine_event() -> None:
     true, false = group((MINE,)), group((CTXS[1],))
     found = states(Said(false, sha256(b"original").digest()), Said(true, sha256(b"original").digest()))
     assert views.is_member(found, ORG, STAFF, MINE)
@@ -308,7 +308,7 @@ def test_a_role_of_a_realm_holds_in_that_realm_only() -> None:
     assert views.roles(found, ORG, MINE, ELSEWHERE) == views.roles(found, ORG, MINE) == {"editor"}
 
 
-def test_a_role_is_taken_back_and_given_again() -> None:
+def test_a_role_can_be_revoked_and_granted_again() -> None:
     back = RoleRevoke(ORG, None, "admin", (MINE,), None, 0)
     assert views.roles(states(role("admin"), back), ORG, MINE) == frozenset()
     assert views.roles(states(back, role("admin")), ORG, MINE) == {"admin"}
@@ -316,7 +316,7 @@ def test_a_role_is_taken_back_and_given_again() -> None:
     assert views.roles(states(role("admin", REALM), back), ORG, MINE, REALM) == {"admin"}
 
 
-def test_a_handle_stands_for_what_was_said_last_in_its_realm() -> None:
+def test_the_last_mapping_of_a_handle_in_its_realm_counts() -> None:
     a, b = HandleMap(REALM, "@ann", "ctx", MINE, 5), HandleMap(REALM, "@ann", "org", ORG, 5)
     assert views.handle(states(a, b), REALM, "@ann") == b
     assert views.handle(states(a, replace(b, ts=4)), REALM, "@ann") == a
@@ -353,7 +353,7 @@ def test_a_revoked_account_is_disabled_in_the_realm_named_or_in_all() -> None:
     assert views.ctx_revocation(states(IdentityRevocation(ctx_id=MINE, ts=1)), MINE, REALM) is not None
 
 
-def test_an_organization_is_revoked_only_where_it_is_all_that_is_named() -> None:
+def test_an_organization_is_revoked_only_if_it_is_the_only_target() -> None:
     assert views.org_revocation(states(IdentityRevocation(org_id=ORG, ts=1)), ORG) is not None
     in_realm = states(IdentityRevocation(org_id=ORG, realm_id=REALM, ts=1))
     assert views.org_revocation(in_realm, ORG, REALM) is not None
@@ -362,7 +362,7 @@ def test_an_organization_is_revoked_only_where_it_is_all_that_is_named() -> None
         assert views.org_revocation(states(IdentityRevocation(org_id=ORG, ts=1, **beside)), ORG) is None  # type: ignore[arg-type]
 
 
-def test_of_several_revocations_the_earliest_time_is_told_and_all_are_for_good() -> None:
+def test_the_earliest_of_several_revocations_is_reported_and_all_are_permanent() -> None:
     for times in [(3, 5), (5, 3), (3, 3)]:
         found = views.device_revocation(
             states(*(IdentityRevocation(ME, None, DEVICE, ts=ts) for ts in times)), ME, DEVICE
@@ -425,16 +425,14 @@ ON_STREAM: list[tuple[AnyOverlay, Event, bool]] = [
 
 
 @pytest.mark.parametrize(("overlay", "event", "belongs"), ON_STREAM)
-def test_a_stream_takes_what_is_about_its_own_and_nothing_else(
-    overlay: AnyOverlay, event: Event, belongs: bool
-) -> None:
+def test_a_scoped_stream_accepts_only_its_own_events(overlay: AnyOverlay, event: Event, belongs: bool) -> None:
     folded = fold(overlay, log(event))
     assert bool(folded.states) is belongs
     assert [fault.kind for fault in folded.faults] == ([] if belongs else [FaultKind.MALFORMED])
     assert fold(IDENTITY, log(event)).faults == []
 
 
-def test_a_cache_of_one_stream_is_not_taken_for_that_of_another() -> None:
+def test_caches_of_different_streams_are_distinguished() -> None:
     scopes = [
         None,
         PrincipalStream(ME),
@@ -447,7 +445,7 @@ def test_a_cache_of_one_stream_is_not_taken_for_that_of_another() -> None:
     assert len({IdentityOverlay(scope).settings() for scope in scopes}) == len(scopes)
 
 
-def test_every_part_says_what_it_is_of() -> None:
+def test_every_part_key_can_be_decoded_to_names() -> None:
     found = states(
         IdentityPrincipal(ME, 0, cbor.encode({"a": 1})),
         device(label="phone"),

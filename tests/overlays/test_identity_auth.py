@@ -74,7 +74,7 @@ def session(
     return authenticate(sent or message(), grant, policy, known, hub_ts=now, labels={naming.label(ROUTING, APP, 0)})
 
 
-def test_who_holds_a_device_and_a_capability_of_its_principal_is_the_principals_account() -> None:
+def test_a_device_key_with_its_principals_capability_authenticates_as_the_account() -> None:
     found = session()
     assert (found.ctx_id, found.realm_id, found.subject_pk) == (MINE, REALM, PHONE.public_key)
     assert (found.issuer_pk, found.expires_at, found.org_id) == (ANN.public_key, START + TTL, None)
@@ -129,11 +129,11 @@ def test_each_broken_link_of_the_chain_is_refused(changed: dict[str, object], re
 
 
 @pytest.mark.parametrize("now", [START, START + TTL])
-def test_a_capability_holds_from_its_first_second_to_its_last(now: int) -> None:
+def test_a_capability_is_valid_from_its_first_to_its_last_second(now: int) -> None:
     assert session(now=now).ctx_id == MINE
 
 
-def test_a_device_without_a_record_passes_only_where_the_application_keeps_no_records() -> None:
+def test_a_device_without_a_record_passes_only_if_check_device_is_off() -> None:
     lax = replace(POLICY, check_device=False)
     assert session(policy=lax, known={}).ctx_id == MINE
     for known in (
@@ -150,7 +150,7 @@ def test_a_revocation_by_someone_else_of_their_own_account_changes_nothing() -> 
     assert session(known=states(DEVICE, theirs, foreign)).ctx_id == MINE
 
 
-def test_roles_and_groups_that_are_asked_for_must_be_held() -> None:
+def test_required_roles_and_groups_must_be_held() -> None:
     asked = AuthPolicy(REALM, frozenset({APP}), ORG, frozenset({"admin"}), frozenset({STAFF}))
     joined = IdentityGroup(ORG, None, STAFF, "Staff", (MINE,), None, 1)
     admin = RoleBinding(ORG, None, "admin", None, (STAFF,), 1)
@@ -166,12 +166,12 @@ def test_roles_and_groups_that_are_asked_for_must_be_held() -> None:
             session(policy=asked, known=known)
 
 
-def test_roles_without_an_organization_are_the_applications_own_mistake() -> None:
+def test_roles_without_an_organization_raise_a_value_error() -> None:
     with pytest.raises(ValueError, match="require org_id"):
         AuthPolicy(REALM, frozenset(), roles=frozenset({"admin"}))
 
 
-def test_an_organization_sends_a_service_that_has_no_account() -> None:
+def test_a_service_of_an_organization_has_no_account() -> None:
     token = cap_token.mint(COMPANY, PHONE.public_key, [APP], TTL)
     sent, grant, known = (
         message(auth_ref=token.auth_ref()),
@@ -239,7 +239,7 @@ def test_a_device_that_signs_a_challenge_is_its_principals_account() -> None:
         ({"token": forged()}, "does not verify"),
     ],
 )
-def test_a_device_signs_only_for_whom_it_means_and_in_time(changed: dict[str, object], reason: str) -> None:
+def test_a_device_signs_only_for_the_expected_audience_and_in_time(changed: dict[str, object], reason: str) -> None:
     with pytest.raises(Unverified, match=reason):
         answered(**changed)
 
@@ -283,6 +283,6 @@ def test_an_answer_that_is_not_to_this_challenge_by_this_device_is_refused(
         Challenge("a", REALM, bytes(32), NOW, NOW + MAX_CHALLENGE_SEC + 1),
     ],
 )
-def test_a_challenge_says_who_asks_and_is_short_lived(bad: Challenge) -> None:
+def test_a_challenge_has_an_audience_and_is_short_lived(bad: Challenge) -> None:
     with pytest.raises(Malformed):
         Challenge.decode(Challenge.LAYOUT.write(Challenge.LAYOUT.fields_of(bad)))

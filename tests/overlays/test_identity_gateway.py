@@ -83,7 +83,7 @@ def test_a_token_that_is_not_for_us_now_is_refused(id_token: str, reason: str) -
         packed(b'{"alg":"EdDSA","kid":"\\ud800"}') + ".e30.AA",
     ],
 )
-def test_what_is_no_token_is_malformed(id_token: str) -> None:
+def test_a_text_that_is_not_a_token_is_malformed(id_token: str) -> None:
     asks_nonce = id_token == token(nonce=None)
     with pytest.raises(Malformed):
         validate(PROVIDER, id_token, now=NOW, nonce="n" if asks_nonce else None)
@@ -97,7 +97,7 @@ def test_every_change_of_a_byte_of_a_token_is_noticed() -> None:
             validate(PROVIDER, other, now=NOW)
 
 
-def test_a_first_login_makes_an_account_and_links_it() -> None:
+def test_a_first_login_creates_and_links_an_account() -> None:
     made = login(SUBJECT, REALM, {}, new_principal_pk=NEW, now=NOW)
     attributes = cbor.encode({"email": "a@b.c"})
     link = ExternalLink(REALM, MINE, None, "oidc:corp", "4711", attributes, NOW)

@@ -45,7 +45,7 @@ def test_a_mirrored_event_keeps_schema_and_body_and_names_the_original() -> None
         mirrored(replace(entry, header=None, body=None))
 
 
-def test_of_two_hubs_that_mirror_each_other_every_event_counts_once() -> None:
+def test_events_of_two_hubs_that_mirror_each_other_count_once() -> None:
     a = at_hub("a", *log(ADD))
     b = at_hub("b", copied(a[0], hub_ts=START + 5), *log(REMOVE, hub_ts=START + 6))
     whole = union(a, b)
@@ -56,19 +56,19 @@ def test_of_two_hubs_that_mirror_each_other_every_event_counts_once() -> None:
     assert union(a, b, late) == whole
 
 
-def test_the_originals_place_counts_and_not_that_of_a_copy_at_a_hub_whose_clock_is_behind() -> None:
+def test_the_place_of_the_original_counts_even_if_the_clock_of_a_copy_is_behind() -> None:
     a = at_hub("a", *log(REMOVE, ADD))
     b = at_hub("b", copied(a[1], hub_ts=1))
     assert views.is_member(fold(IDENTITY, union(a, b)).states, ORG, STAFF, MINE)
 
 
-def test_of_copies_without_their_original_the_first_counts() -> None:
+def test_without_the_original_the_first_copy_counts() -> None:
     (gone,) = log(ADD)
     whole = union(at_hub("b", copied(gone, hub_ts=9)), at_hub("c", copied(gone, hub_ts=5)))
     assert [entry.hub_ts for entry in whole] == [5]
 
 
-def test_a_false_copy_counts_as_what_it_says_and_hides_nothing() -> None:
+def test_a_forged_copy_counts_as_its_own_event_and_hides_nothing() -> None:
     a = at_hub("a", *log(ADD))
     false = replace(copied(a[0], hub_ts=1), body=REMOVE.encode())
     whole = union(a, at_hub("b", false))
@@ -84,7 +84,7 @@ def test_no_log_is_reordered_by_a_clock_that_went_back() -> None:
     assert order.index(100) < order.index(50)
 
 
-def test_a_union_is_the_same_in_whatever_order_the_hubs_are_listed_and_folds_by_the_rules() -> None:
+def test_a_union_does_not_depend_on_the_order_of_hubs_and_folds_by_the_rules() -> None:
     for seed in range(150):
         random = Random(seed)
         a = at_hub("a", *random_history(random, 6))

@@ -34,7 +34,7 @@ def test_a_key_has_the_value_last_put_and_none_once_deleted() -> None:
         assert get(fold_.states, b"k") == expected
 
 
-def test_a_key_that_nobody_wrote_has_no_value() -> None:
+def test_an_unwritten_key_has_no_value() -> None:
     assert get(fold(KV, []).states, b"k") is None
     assert get(fold(KV, log(Delete(b"k", 0))).states, b"k") is None
 
@@ -46,7 +46,7 @@ def test_without_clocks_a_put_after_a_write_from_the_future_still_wins() -> None
     assert get(folded.states, b"k") == b"now"
 
 
-def test_a_write_with_an_older_time_changes_nothing_and_is_no_fault() -> None:
+def test_a_write_with_an_older_time_changes_nothing_and_is_not_a_fault() -> None:
     folded = fold(KV, log(Write(b"k", 9, b"kept"), Write(b"k", 8, b"older"), Delete(b"k", 7)))
     assert get(folded.states, b"k") == b"kept"
     assert folded.faults == []
@@ -65,7 +65,7 @@ def test_keys_are_listed_by_prefix_without_the_deleted_ones() -> None:
     assert list(keys(states, b"a")) == [b"a", b"ab"]
 
 
-def test_a_watcher_is_told_of_each_change_and_of_nothing_else() -> None:
+def test_a_watcher_receives_each_change_and_nothing_else() -> None:
     watched = Fold(KV)
     told = []
     for entry in log(

@@ -67,7 +67,7 @@ class LiftsOther(GCounter):
 
 
 @pytest.mark.parametrize("overlay", [G_COUNTER, QUEUE])
-def test_what_keeps_the_laws_passes(overlay: AnyOverlay) -> None:
+def test_a_correct_overlay_passes_the_laws(overlay: AnyOverlay) -> None:
     check_laws(overlay, COUNTED)
     check_laws(overlay, TASKS)
     check_laws(overlay, [])
@@ -87,6 +87,6 @@ def test_what_keeps_the_laws_passes(overlay: AnyOverlay) -> None:
     ],
     ids=lambda given: type(given).__name__ if not isinstance(given, str) else "",
 )
-def test_what_breaks_a_law_is_told_which(overlay: AnyOverlay, law: str) -> None:
+def test_a_violated_law_is_named(overlay: AnyOverlay, law: str) -> None:
     with pytest.raises(LawBroken, match=law):
         check_laws(overlay, TASKS if isinstance(overlay, Queue) else COUNTED)

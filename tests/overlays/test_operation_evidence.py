@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.overlays.deeds import HUB, KEYS, STREAM, A, B, C, D
 from tests.overlays.logs import START
+from tests.overlays.operation_logs import HUB, KEYS, STREAM, A, B, C, D
 from veen.core import Malformed, Unverified, VeenError
 from veen.core.cap_token import mint
 from veen.core.receipt import sign
@@ -46,7 +46,7 @@ def told(**given: Any) -> ExternalFacts:
     return read(json.dumps(given).encode(), STREAM)
 
 
-def test_an_empty_file_tells_nothing() -> None:
+def test_an_empty_file_has_no_facts() -> None:
     assert told() == ExternalFacts(STREAM)
 
 
@@ -88,7 +88,7 @@ def test_every_name_is_read() -> None:
     ],
     ids=str,
 )
-def test_a_file_that_is_not_as_it_should_be_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_malformed_facts_file_is_rejected(wrong: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
         told(**wrong)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.overlays.deeds import NULL, RIGHT, WRONG, A, B, C, Deeds, paid
 from tests.overlays.logs import CLIENTS, logs, msg_id
+from tests.overlays.operation_logs import NULL, RIGHT, WRONG, A, B, C, Deeds, paid
 from veen.overlays import AnyOverlay, EventFault, FoldEntry, check_laws, fold, preview
 from veen.overlays.operations import (
     OPERATION_OVERLAYS,
@@ -91,9 +91,7 @@ def test_a_profile_keeps_the_laws_over_whole_histories(overlay: AnyOverlay, step
 
 @pytest.mark.parametrize("overlay", OPERATION_OVERLAYS, ids=lambda one: one.CLASS)
 @given(data=st.data())
-def test_what_is_refused_before_sending_is_what_is_refused_when_folding(
-    overlay: AnyOverlay, data: st.DataObject
-) -> None:
+def test_preview_and_fold_refuse_the_same_events(overlay: AnyOverlay, data: st.DataObject) -> None:
     entries: list[FoldEntry] = data.draw(logs(EVENTS[overlay.CLASS], most=12))
     folded = fold(overlay, ())
     for entry in entries:
@@ -103,7 +101,7 @@ def test_what_is_refused_before_sending_is_what_is_refused_when_folding(
         ]
 
 
-def test_settings_are_one_spelling_each_and_the_usual_ones_are_empty() -> None:
+def test_settings_have_one_encoding_and_the_default_is_empty() -> None:
     spellings = [overlay.settings() for overlay in SET_OTHERWISE]
     assert len(set(spellings)) == len(spellings)
     assert {overlay.settings() for overlay in OPERATION_OVERLAYS} == {b""}

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.deeds import HUB, KEYS, A, B, C, D
 from tests.overlays.logs import LABEL, START, Said, log
+from tests.overlays.operation_logs import HUB, KEYS, A, B, C, D
 from veen.core import Malformed, Mmr, MmrProof, Msg, Receipt, Unverified, cbor, msg, proof, receipt
 from veen.overlays import FaultKind, fold
 from veen.overlays.operations import MIRRORS, Mirror, check_sync, mirror_payload, missing, plan, record, validate
@@ -61,7 +61,7 @@ def resigned(**changes: object) -> Receipt:
         (SENT, SIGNED, replace(PROVED, peaks_after=(D,)), HUB.public_key),
     ],
 )
-def test_what_is_not_fully_validated_cannot_be_mirrored(
+def test_a_message_that_fails_a_check_cannot_be_mirrored(
     sent: Msg, signed: Receipt, proved: MmrProof, key: bytes
 ) -> None:
     with pytest.raises(Unverified):
@@ -73,7 +73,7 @@ def test_what_is_not_fully_validated_cannot_be_mirrored(
     [{"source_label": D}, {"source_stream_seq": 4}, {"source_leaf_hash": D}, {"source_receipt_root": D}],
     ids=lambda changed: next(iter(changed)),
 )
-def test_a_record_that_is_not_what_the_receipt_says_is_told_apart(changed: dict[str, object]) -> None:
+def test_a_record_that_differs_from_the_receipt_is_detected(changed: dict[str, object]) -> None:
     made = replace(record(validate("hub.example", SENT, SIGNED, PROVED, HUB.public_key), LABEL), **changed)  # type: ignore[arg-type]
     assert mismatch(made, SIGNED) == f"{next(iter(changed))} differs from the receipt"
     with pytest.raises(Unverified):
@@ -98,14 +98,14 @@ def test_a_second_record_of_one_source_for_one_target_changes_nothing() -> None:
 @pytest.mark.parametrize(
     "wrong", [Said(mirrored(1).event), Said(mirrored(1).event, A), Said(Mirror("h", C, 0, D, B, LABEL), D)]
 )
-def test_a_record_that_does_not_name_its_source_as_parent_is_none(wrong: Said) -> None:
+def test_a_record_without_its_source_as_parent_is_malformed(wrong: Said) -> None:
     folded = fold(MIRRORS, log(wrong))
     assert folded.states == {}
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
 
 
 @given(st.lists(st.integers(1, 20)), st.integers(0, 22))
-def test_what_is_missing_is_what_nobody_mirrored(seqs: list[int], upto: int) -> None:
+def test_missing_returns_the_messages_that_are_not_mirrored(seqs: list[int], upto: int) -> None:
     ranges = fold(MIRRORS, log(*map(mirrored, seqs))).state(PART)
     left = {seq for first, last in missing(ranges, upto) for seq in range(first, last + 1)}
     assert left == set(range(1, upto + 1)) - set(seqs)
@@ -113,7 +113,7 @@ def test_what_is_missing_is_what_nobody_mirrored(seqs: list[int], upto: int) -> 
     assert [*missing(ranges, upto)] == sorted(missing(ranges, upto))
 
 
-def test_a_plan_lists_what_is_left_of_each_label_and_no_label_that_is_whole() -> None:
+def test_a_plan_lists_the_missing_ranges_of_incomplete_labels() -> None:
     states = fold(MIRRORS, log(mirrored(1), mirrored(2), mirrored(5))).states
     assert plan(states, "hub.example", {C: 6, D: 2}, LABEL) == {C: ((3, 4), (6, 6)), D: ((1, 2),)}
     assert plan(states, "hub.example", {C: 2}, LABEL) == {}
@@ -127,7 +127,7 @@ def test_a_part_names_its_source_and_target() -> None:
 
 
 @pytest.mark.parametrize("state", [None, [[2, 1]], [[0, 1]], [[1, 2], [3, 4]], [[5, 6], [1, 2]], [[1, 2, 3]], [1]])
-def test_ranges_have_one_spelling(state: cbor.Value) -> None:
+def test_ranges_have_one_encoding(state: cbor.Value) -> None:
     data = cbor.encode(state)
     with pytest.raises(Malformed):
         MIRRORS.decode_state(PART, data)

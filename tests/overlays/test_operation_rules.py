@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.overlays.deeds import (
+from tests.overlays.logs import CLIENTS, msg_id
+from tests.overlays.operation_logs import (
     KEYS,
     NULL,
     RIGHT,
@@ -23,7 +24,6 @@ from tests.overlays.deeds import (
     pay,
     query,
 )
-from tests.overlays.logs import CLIENTS, msg_id
 from veen.overlays import fold, registry
 from veen.overlays.operations import (
     MEANING,
@@ -68,7 +68,7 @@ def test_a_history_that_keeps_the_rules_holds_all_of_them(steps: list) -> None: 
     assert {one.verdict for one in findings} <= {RuleVerdict.HOLDS}
 
 
-def test_every_rule_is_judged_somewhere() -> None:
+def test_every_rule_is_checked_in_some_history() -> None:
     findings = judge(deeds_of([*RIGHT, *RIGHT]))
     assert {one.rule for one in findings} == set(Rule) == set(MEANING) == set(WRONG)
     assert {rule.split(".")[0] for rule in Rule} == set(VALIDATORS)
@@ -171,7 +171,7 @@ def test_another_way_to_break_a_rule_is_reported_as_that_rule_alone(
 
 
 @pytest.mark.parametrize("known", [(None, D), (D, None)])
-def test_an_access_is_not_missed_because_another_took_the_message_it_needs(known: tuple[bytes | None, ...]) -> None:
+def test_audit_messages_are_matched_so_that_no_access_is_missed(known: tuple[bytes | None, ...]) -> None:
     deeds = Deeds()
     for digest in (None, C):
         deeds.add(QueryAudit(A, "patient:7", "patient", None, None, digest))
@@ -182,7 +182,7 @@ def test_an_access_is_not_missed_because_another_took_the_message_it_needs(known
 
 
 @given(histories)
-def test_what_is_not_known_is_open_and_never_violated(steps: list) -> None:  # type: ignore[type-arg]
+def test_a_rule_with_an_unknown_fact_is_open_and_never_violated(steps: list) -> None:  # type: ignore[type-arg]
     deeds = deeds_of(steps)
     findings = check(operations(deeds.log), ExternalFacts())
     assert violations(findings) == ()
@@ -196,7 +196,7 @@ def test_what_is_not_known_is_open_and_never_violated(steps: list) -> None:  # t
 
 
 @given(histories, st.sampled_from(list(Rule)))
-def test_the_index_is_judged_as_the_log_it_is_of(steps: list, rule: Rule) -> None:  # type: ignore[type-arg]
+def test_the_index_gives_the_same_findings_as_its_log(steps: list, rule: Rule) -> None:  # type: ignore[type-arg]
     deeds = deeds_of(steps)
     WRONG[rule](deeds)
     states = fold(OPERATIONS, deeds.log).states

@@ -6,8 +6,8 @@ from hashlib import sha256
 import cbor2
 import pytest
 
-from tests.overlays.deeds import KEYS, ROOT, STREAM, A, B, C, D, Deeds, paid
 from tests.overlays.logs import CLIENTS, LABEL, START, Said, log, msg_id
+from tests.overlays.operation_logs import KEYS, ROOT, STREAM, A, B, C, D, Deeds, paid
 from veen.core import Malformed, PayloadHdr, cbor, mmr
 from veen.core.cap_token import mint, resign
 from veen.core.hashing import ht
@@ -105,7 +105,7 @@ def test_a_mirrored_copy_is_the_operation_it_copies_and_counts_once() -> None:
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY]
 
 
-def test_a_capability_in_the_header_that_is_not_the_admitted_one_makes_no_operation() -> None:
+def test_a_header_with_another_capability_is_not_an_operation() -> None:
     folded = fold(OPERATIONS, log(Said(paid(), cap_ref=A, auth_ref=B), Said(paid(), cap_ref=A, auth_ref=A)))
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
     assert [*folded.states] == [op(2)]
@@ -122,7 +122,7 @@ def test_a_trace_shows_causes_before_and_effects_after() -> None:
     assert [one.distance for one in trace(known, op(6))] == [0]
 
 
-def test_a_trace_names_a_parent_that_is_not_in_the_stream_and_ends_where_a_log_goes_in_circles() -> None:
+def test_a_trace_lists_missing_parents_and_ends_on_cycles() -> None:
     absent = trace(operations(log(paid(parent_operation_id=D))), op(1))
     assert [(one.operation_id, one.found is None) for one in absent] == [(D, True), (op(1), False)]
     round_and_round = operations(log(paid(parent_operation_id=op(2)), paid(parent_operation_id=op(1))))
@@ -144,14 +144,14 @@ def test_without_a_currency_the_default_unit_of_the_deployment_counts() -> None:
     assert balance(fold(Payments("JPY"), log(plain, paid(2))).states, B, "JPY") == 7
 
 
-def test_where_negative_balances_are_forbidden_a_payment_is_taken_by_both_or_by_neither() -> None:
+def test_without_negative_balances_a_payment_applies_to_both_accounts_or_neither() -> None:
     strict = Payments("JPY", debtors=[D])
     folded = fold(strict, log(paid(10, D, A), paid(11, A, B), paid(10, A, B), paid(1, A, B), paid(0, C, B)))
     assert [balance(folded.states, one, "JPY") for one in (A, B, C, D)] == [0, 10, 0, -10]
     assert [seq for seq, _ in reasons(folded)] == [2, 4]
 
 
-def test_payments_that_were_all_taken_sum_up_and_run_without_being_walked() -> None:
+def test_payments_without_refusals_run_as_a_summary() -> None:
     strict, entries = Payments("", [D]), log(paid(5, D, A), paid(5, A, B), paid(4, B, A), paid(3, A, C))
     check_laws(strict, entries)
     for place in range(len(entries)):
@@ -161,7 +161,7 @@ def test_payments_that_were_all_taken_sum_up_and_run_without_being_walked() -> N
     assert run(strict, {}, summarise(strict, overdrawn, first_places(strict, overdrawn)))[1] == (b"JPY",)
 
 
-def test_an_operation_that_is_ordered_after_its_time_moves_nothing() -> None:
+def test_an_operation_ordered_after_its_expiry_moves_nothing() -> None:
     (entry,) = log(paid())
     for expires_at, taken in ((entry.hub_ts - 1, False), (entry.hub_ts, True)):
         folded = fold(PAYMENTS, [replace(entry, header=PayloadHdr(entry.header.schema, expires_at=expires_at))])  # type: ignore[union-attr]
@@ -224,7 +224,7 @@ def test_only_a_granter_changes_permissions_by_its_key_or_its_capability(granter
     assert [(seq, reason.partition(":")[0]) for seq, reason in reasons(folded)] == [(2, "access.A1")]
 
 
-def test_a_grant_becomes_a_capability_that_admits_as_long_as_it_does() -> None:
+def test_the_capability_of_a_grant_expires_with_the_grant() -> None:
     grant = AccessGrant(A, None, (D, STREAM), START + 50, 5, 9)
     token = token_of(grant, KEYS[0], START)
     token.verify()
@@ -239,7 +239,7 @@ def test_a_grant_becomes_a_capability_that_admits_as_long_as_it_does() -> None:
         token_of(grant, KEYS[0], START + 50)
 
 
-def test_a_client_may_write_by_the_grant_of_an_identity_it_speaks_for() -> None:
+def test_a_client_may_use_the_grant_of_an_identity_it_acts_for() -> None:
     entries = log(AccessGrant(A, None, (STREAM,), START + 50), Said(paid(), client=1))
     given = {"stream_id": STREAM, "bootstrapped": frozenset({ROOT})}
     for speakers, taken in (({A: frozenset({CLIENTS[1]})}, True), ({B: frozenset({CLIENTS[1]})}, False), (None, False)):
@@ -249,12 +249,12 @@ def test_a_client_may_write_by_the_grant_of_an_identity_it_speaks_for() -> None:
 
 
 @pytest.mark.parametrize(("rate", "burst", "both"), [(5, None, 5), (None, 7, 7), (None, None, None)])
-def test_one_bound_of_a_rate_stands_for_both(rate: int | None, burst: int | None, both: int | None) -> None:
+def test_a_single_rate_limit_is_used_for_rate_and_burst(rate: int | None, burst: int | None, both: int | None) -> None:
     found = token_of(AccessGrant(A, None, (D,), START + 50, rate, burst), KEYS[0], START).allow.rate
     assert (found and (found.per_sec, found.burst)) == (both and (both, both))
 
 
-def test_the_largest_bound_on_payments_that_stands_counts() -> None:
+def test_the_largest_payment_limit_of_valid_grants_counts() -> None:
     bounded = [
         AccessGrant(A, None, (STREAM,), START + ends, None, None, most, "JPY") for ends, most in ((50, 9), (90, 4))
     ]
@@ -270,7 +270,7 @@ def test_the_largest_bound_on_payments_that_stands_counts() -> None:
 @pytest.mark.parametrize(
     "event", [AccessGrant(A, None, (C, D), 0), Definition(A, 1, B, None, (C, D)), RecoveryExecution(A, B, None, (C, D))]
 )
-def test_a_set_that_names_one_twice_does_not_decode(event: Operation) -> None:
+def test_a_list_with_a_duplicate_does_not_decode(event: Operation) -> None:
     body = event.encode().replace(D, C)
     with pytest.raises(Malformed, match="duplicate in"):
         type(event).decode(body)
@@ -285,7 +285,7 @@ KNOWN = {one.auth_ref(): CapabilityFact(one, START) for one in (FIRST, SECOND)}
 EMBEDDED = Delegated(PRINCIPAL, AGENT, CHAIN, type(paid()).SCHEMA, paid(7).encode())
 
 
-def test_an_execution_whose_chain_holds_is_the_operation_of_its_principal() -> None:
+def test_an_execution_with_a_valid_chain_is_applied_as_the_principals_operation() -> None:
     (entry,) = log(EMBEDDED)
     made = direct(entry, KNOWN)
     assert made is not None
@@ -312,13 +312,13 @@ FORGED = replace(SECOND, sig_chain=FIRST.sig_chain)
         (FIRST, replace(SECOND, allow=FIRST.allow)),
     ],
 )
-def test_a_chain_that_does_not_lead_from_principal_to_agent_applies_nothing(chain: tuple) -> None:  # type: ignore[type-arg]
+def test_a_chain_that_does_not_connect_principal_and_agent_applies_nothing(chain: tuple) -> None:  # type: ignore[type-arg]
     refs = tuple(one.auth_ref() for one in chain)
     (entry,) = log(replace(EMBEDDED, delegation_chain=refs))
     assert direct(entry, {one.auth_ref(): CapabilityFact(one, START) for one in chain}) is None
 
 
-def test_a_capability_that_ran_out_or_is_not_known_applies_nothing() -> None:
+def test_an_expired_or_unknown_capability_applies_nothing() -> None:
     (entry,) = log(EMBEDDED)
     old = {**KNOWN, CHAIN[1]: CapabilityFact(SECOND, entry.hub_ts - 3601)}
     just = {**KNOWN, CHAIN[1]: CapabilityFact(SECOND, entry.hub_ts - 3600)}
@@ -336,7 +336,7 @@ def test_a_capability_that_was_revoked_applies_nothing_from_then_on() -> None:
 
 
 @pytest.mark.parametrize("client", [0, 1])
-def test_a_revocation_in_the_log_makes_a_chain_invalid_if_who_sent_it_may_revoke(client: int) -> None:
+def test_a_logged_revocation_invalidates_a_chain_if_its_sender_may_revoke(client: int) -> None:
     entries = log(EMBEDDED, Said(Revoke(PRINCIPAL, CHAIN[0]), client=client), EMBEDDED)
     world = ExternalFacts(capabilities=KNOWN, granters=frozenset({CLIENTS[0]}))
     found = [one for one in check(operations(entries), world) if one.rule is Rule.DELEGATED_D2]
@@ -352,7 +352,7 @@ def test_the_last_capability_may_be_of_the_client_instead_of_the_agent() -> None
     assert direct(entry, known) is not None
 
 
-def test_an_empty_chain_is_listed_and_a_whole_one_is_kept() -> None:
+def test_an_empty_chain_is_a_fault() -> None:
     folded = fold(DELEGATIONS, log(EMBEDDED, replace(EMBEDDED, delegation_chain=())))
     assert folded.state(op(1)).event == EMBEDDED
     assert [(seq, reason.partition(":")[0]) for seq, reason in reasons(folded)] == [(2, "delegated.D1")]
@@ -418,7 +418,7 @@ def test_a_majority_is_more_than_half() -> None:
     assert agreed(TERMS, decide(C)).state(A).active(quorum=Quorum.MAJORITY) is None
 
 
-def test_an_agreement_of_nobody_is_never_active() -> None:
+def test_an_agreement_without_parties_is_never_active() -> None:
     assert agreed(replace(TERMS, parties=())).state(A).active() is None
 
 
@@ -446,11 +446,11 @@ def test_an_agreement_that_is_defined_more_often_than_confirmed_is_not_stable(co
 
 
 @pytest.mark.parametrize("wrong", [decide(B), decide(C, version=2), Confirmation(B, 1, C, "accept")])
-def test_a_decision_of_a_stranger_or_on_nothing_changes_nothing(wrong: Confirmation) -> None:
+def test_a_decision_of_a_non_party_or_on_an_undefined_version_is_refused(wrong: Confirmation) -> None:
     assert [seq for seq, _ in reasons(agreed(TERMS, wrong))] == [2]
 
 
-def test_where_speakers_are_known_a_party_speaks_for_itself() -> None:
+def test_with_speakers_only_clients_of_a_party_may_confirm() -> None:
     overlay = Agreements({C: frozenset({CLIENTS[1]})})
     folded = fold(overlay, log(TERMS, Said(decide(C), client=1), Said(decide(D), client=1), Said(decide(C), client=0)))
     assert [seq for seq, _ in reasons(folded)] == [3, 4]
@@ -508,7 +508,7 @@ def test_content_matches_what_was_published_by_the_recommended_tree() -> None:
 # 7: snapshots
 
 
-def test_of_two_checkpoints_for_one_place_the_latest_counts() -> None:
+def test_the_latest_of_two_checkpoints_for_one_place_counts() -> None:
     one, other = StateCheckpoint(A, 5, B, C, "kv"), StateCheckpoint(A, 5, B, D, "kv")
     states = fold(SNAPSHOTS, log(one, other, replace(one, upto_stream_seq=4))).states
     kept = states[snapshot_part(A, 5)]
@@ -532,7 +532,7 @@ def test_a_log_knows_its_roots_and_the_state_hashes_of_every_class_at_every_plac
         assert states.state_at("kv", A, place) is None
 
 
-def test_a_log_with_a_gap_says_nothing_past_it() -> None:
+def test_a_log_with_a_gap_has_no_states_after_it() -> None:
     entries = log(Write(b"k", 0, b"1"), Write(b"j", 0, b"2"), Write(b"k", 0, b"3"))
     states = LogStates([entries[0], entries[2]], registry())
     assert states.root_at(LogPlace(LABEL, 1)) is not None
@@ -559,7 +559,7 @@ def test_an_execution_with_a_valid_approval_replaces_the_identity() -> None:
     assert folded.faults == []
 
 
-def test_identities_are_followed_and_a_circle_ends() -> None:
+def test_replacements_are_followed_and_cycles_end() -> None:
     there = [RecoveryRequest(B, C), RecoveryApproval(B, C, D, None, "approve"), RecoveryExecution(B, C, None, (op(5),))]
     back = [RecoveryRequest(C, A), RecoveryApproval(C, A, D, None, "approve"), RecoveryExecution(C, A, None, (op(8),))]
     folded = fold(RECOVERIES, log(ASKED, approve(), execute(2), *there))
@@ -601,7 +601,7 @@ def test_a_threshold_counts_guardians_and_each_once() -> None:
     assert [seq for seq, _ in reasons(stranger)] == [3, 4]
 
 
-def test_a_domain_may_name_executors_and_who_speaks_for_whom() -> None:
+def test_a_domain_may_restrict_executors_and_approving_clients() -> None:
     overlay = Recoveries(executors=[CLIENTS[1]], speakers={C: frozenset({CLIENTS[2]})})
     events: list[Operation | Said] = [
         ASKED,
@@ -644,7 +644,7 @@ def test_a_result_digest_is_of_the_bytes_returned() -> None:
 
 
 @pytest.mark.parametrize("event", OPERATION_EVENTS)
-def test_every_operation_is_shown_with_its_kind_and_the_fields_that_are_there(event: type[Operation]) -> None:
+def test_the_plain_form_of_an_operation_has_its_kind_and_present_fields(event: type[Operation]) -> None:
     deeds = Deeds()
     samples: dict[type[Operation], Operation] = {
         type(one): one
@@ -664,6 +664,6 @@ def test_every_operation_is_shown_with_its_kind_and_the_fields_that_are_there(ev
     assert [*body] == [*cbor2.loads(samples[event].encode())]
 
 
-def test_what_may_be_anything_is_shown_as_the_value_it_is() -> None:
+def test_fields_of_any_type_are_decoded_in_the_plain_form() -> None:
     (one,) = operations(log(paid(metadata=cbor.encode({"a": [1]}))))
     assert OPERATIONS.plain(one.operation_id, one.entry)["body"]["metadata"] == {"a": (1,)}  # type: ignore[index,call-overload]

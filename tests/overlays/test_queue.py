@@ -55,7 +55,7 @@ def test_the_first_claim_in_the_log_wins_and_all_consumers_see_it() -> None:
     assert [(fault.stream_seq, fault.reason) for fault in folded.faults] == [(3, "the task is claimed")]
 
 
-def test_a_claim_that_ran_out_frees_the_task_for_the_next() -> None:
+def test_an_expired_claim_frees_the_task() -> None:
     claim = Said(TaskClaim(TASK, 60), client=1)
     assert status(Put(b"x"), claim, later=59) is TaskStatus.CLAIMED
     assert status(Put(b"x"), claim, later=60) is TaskStatus.READY
@@ -65,14 +65,14 @@ def test_a_claim_that_ran_out_frees_the_task_for_the_next() -> None:
     assert folded.state(TASK).tries == 2
 
 
-def test_work_that_took_too_long_still_counts_unless_another_has_claimed_the_task() -> None:
+def test_a_late_ack_counts_unless_another_consumer_has_claimed_the_task() -> None:
     late = Said(Ack(TASK, msg_id(2)), after=1000)
     assert status(Put(b"x"), TaskClaim(TASK, 5), late) is TaskStatus.DONE
     taken_over = Said(TaskClaim(TASK, 5), after=100)
     assert refused(Put(b"x"), TaskClaim(TASK, 5), taken_over, late) == [(4, "the task is not held by this claim")]
 
 
-def test_a_task_that_is_given_back_can_be_claimed_at_once() -> None:
+def test_a_returned_task_can_be_claimed_at_once() -> None:
     assert status(Put(b"x"), TaskClaim(TASK, 60), Nack(TASK, msg_id(2), "no paper")) is TaskStatus.READY
     folded = after(Put(b"x"), TaskClaim(TASK, 60), Nack(TASK, msg_id(2), "no paper"), TaskClaim(TASK, 60))
     assert folded.faults == []
@@ -91,14 +91,14 @@ def test_after_its_last_try_a_task_is_a_dead_letter_until_it_is_retried() -> Non
     assert after(*given_back, TaskRetry(TASK), TaskClaim(TASK, 60)).faults == []
 
 
-def test_a_task_without_a_bound_is_never_a_dead_letter() -> None:
+def test_a_task_without_max_tries_is_never_a_dead_letter() -> None:
     said: list[Event | Said] = [Put(b"x")]
     for _ in range(30):
         said += [Said(TaskClaim(TASK, 1), after=5)]
     assert status(*said, later=5) is TaskStatus.READY
 
 
-def test_a_task_past_its_end_is_not_handed_out_any_more() -> None:
+def test_an_expired_task_cannot_be_claimed() -> None:
     put, claim = log(Put(b"x"), Said(TaskClaim(TASK, 60), after=100))
     for expires_at, expected in [(claim.hub_ts, None), (claim.hub_ts - 1, "the task is expired")]:
         expiring = replace(put, header=PayloadHdr(Put.SCHEMA, expires_at=expires_at))
@@ -121,7 +121,7 @@ def test_a_task_past_its_end_is_not_handed_out_any_more() -> None:
         ([Put(b"x"), TaskClaim(TASK, 60), Ack(TASK, msg_id(2)), Nack(TASK, msg_id(2))], "the task is done"),
     ],
 )
-def test_what_does_not_fit_the_state_of_a_task_is_refused_and_changes_nothing(said: list[Event], reason: str) -> None:
+def test_an_event_that_does_not_fit_the_task_state_is_refused(said: list[Event], reason: str) -> None:
     assert refused(*said)[-1] == (len(said), reason)
     assert after(*said).states == after(*said[:-1]).states
 
@@ -132,7 +132,7 @@ def test_a_mirrored_put_is_the_same_task() -> None:
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY, FaultKind.COPY]
 
 
-def test_a_lease_beyond_64_bits_ends_there() -> None:
+def test_a_lease_beyond_64_bits_is_capped() -> None:
     assert after(Put(b"x"), TaskClaim(TASK, U64_MAX)).state(TASK).until == U64_MAX
 
 
@@ -143,7 +143,7 @@ def test_tasks_are_ready_in_the_order_of_their_puts() -> None:
     ]
 
 
-def test_a_cache_lists_the_open_tasks_without_passing_by_the_done_ones(tmp_path: Path) -> None:
+def test_a_cache_lists_open_tasks_without_scanning_done_ones(tmp_path: Path) -> None:
     said: list[Event | Said] = [Put(b"%d" % number) for number in range(100)]
     for number in range(1, 98):
         said += [TaskClaim(msg_id(number), 60), Ack(msg_id(number), msg_id(len(said) + 1))]

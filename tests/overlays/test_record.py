@@ -131,7 +131,7 @@ def test_an_event_counts_once_for_each_of_its_names() -> None:
     "again",
     [EVENT, replace(EVENT, content='{"ok":false}'), replace(EVENT, event_time=9)],
 )
-def test_a_second_event_of_the_same_place_is_a_copy(again: RecordEvent) -> None:
+def test_a_second_event_of_the_same_source_and_position_is_a_copy(again: RecordEvent) -> None:
     folded = fold(RECORD_TALLIES, log(EVENT, Said(again, client=0)))
     assert tally_of(folded.states, SOURCE, "file").events == 1
     assert {fault.kind for fault in folded.faults} == {FaultKind.COPY}
@@ -146,7 +146,7 @@ def test_a_second_event_of_the_same_place_is_a_copy(again: RecordEvent) -> None:
         replace(EVENT, source=None, position=None),
     ],
 )
-def test_an_event_of_another_place_is_another(other: RecordEvent) -> None:
+def test_an_event_of_another_position_is_not_a_copy(other: RecordEvent) -> None:
     folded = fold(RECORD_TALLIES, log(EVENT, other))
     assert tally_of(folded.states, SUBJECT, "alice").events == 2
     assert place_key(EVENT) != place_key(other)
@@ -181,13 +181,13 @@ def test_a_mirrored_event_counts_once() -> None:
         ),
     ],
 )
-def test_what_is_no_event_is_neither_written_nor_read(wrong: RecordEvent) -> None:
+def test_an_invalid_event_is_neither_written_nor_read(wrong: RecordEvent) -> None:
     with pytest.raises(ValueError, match=r"record\.event\.v1|position|event_time|subject_id"):
         wrong.encode()
 
 
 @pytest.mark.parametrize("text", ['{"ok": true}', '{"ok":1.0}', '{"ok":tru}', "\t"])
-def test_a_payload_in_another_spelling_is_malformed(text: str) -> None:
+def test_a_payload_that_is_not_canonical_json_is_malformed(text: str) -> None:
     body = EVENT.encode()
     spoiled = body.replace(b"\x6b" + b'{"ok":true}', bytes([0x60 + len(text)]) + text.encode())
     assert spoiled != body
@@ -199,12 +199,12 @@ def test_a_payload_in_another_spelling_is_malformed(text: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "record", "record/", "record/app", "app/web/x", "record//web", "record/app/", "Record/app/web"]
 )
-def test_a_stream_outside_the_namespace_is_none(name: str) -> None:
+def test_a_stream_outside_the_namespace_is_rejected(name: str) -> None:
     assert stream_flaw(name) is not None
 
 
 @pytest.mark.parametrize("name", ["record/app/web", "record/infrastructure/changes", "record/app/web/eu"])
-def test_a_stream_of_the_namespace_is_one(name: str) -> None:
+def test_a_stream_of_the_namespace_is_accepted(name: str) -> None:
     assert stream_flaw(name) is None
 
 
@@ -221,13 +221,13 @@ def test_a_stream_of_the_namespace_is_one(name: str) -> None:
         ([SHOP, replace(SHOP, name="bank")], f"client key {KEYS[0].hex()[:16]}… belongs to producer shop"),
     ],
 )
-def test_what_the_state_does_not_allow_is_refused(events: list[MapType], reason: str) -> None:
+def test_an_event_that_the_state_does_not_allow_is_refused(events: list[MapType], reason: str) -> None:
     folded = fold(RECORDER_CHANGES, log(*events))
     assert [fault.reason for fault in folded.faults] == [reason]
     assert [fault.kind for fault in folded.faults] == [FaultKind.REFUSED]
 
 
-def test_an_administrator_is_no_producer() -> None:
+def test_an_administrator_key_cannot_be_a_producer_key() -> None:
     folded = fold(RECORDER_CHANGES, log(replace(SHOP, client_ids=(CLIENTS[0],))))
     assert folded.states == {}
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
@@ -256,12 +256,12 @@ def test_an_administrator_is_no_producer() -> None:
         replace(PROFILE, every_events=0),
     ],
 )
-def test_what_breaks_its_rules_is_not_written(wrong: MapType) -> None:
+def test_an_event_that_breaks_its_rules_cannot_be_encoded(wrong: MapType) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         wrong.encode()
 
 
-def test_the_views_tell_what_stands() -> None:
+def test_the_views_return_the_current_settings() -> None:
     moved = Migration("rename", WEB, SLOW, ("a", "b"))
     states = fold(RECORDER_CHANGES, log(MapType("a", WEB), MapType("b", WEB), moved, SHOP, PROFILE)).states
     assert types_of(states) == types_of(states, SLOW) == ("a", "b")

@@ -41,7 +41,7 @@ def points(info: Path, *lines: str) -> None:
     (info / "entry_points.txt").write_text("\n".join([f"[{ENTRY_POINT_GROUP}]", *lines, ""]))
 
 
-def test_ours_are_all_there_and_each_has_its_class() -> None:
+def test_all_builtin_overlays_are_registered_by_class() -> None:
     assert {overlay.CLASS for overlay in registry()} >= {overlay.CLASS for overlay in BUILTIN}
     for overlay in BUILTIN:
         assert registry().of_class(overlay.CLASS) is overlay
@@ -53,12 +53,12 @@ def test_two_overlays_may_read_one_schema() -> None:
     assert set(registry().of_schema(Write.SCHEMA)) == {LWW, KV}
 
 
-def test_what_nobody_reads_has_no_overlay() -> None:
+def test_an_unknown_schema_has_no_overlay() -> None:
     assert registry().of_class("none") is None
     assert registry().of_schema(bytes(32)) == ()
 
 
-def test_another_distribution_brings_an_overlay_that_applies_to_old_logs(distribution: Path) -> None:
+def test_an_overlay_of_another_distribution_applies_to_old_logs(distribution: Path) -> None:
     points(distribution, "copy = brought_overlay:COPY")
     brought = registry().of_class("example.copy")
     assert brought is not None
@@ -75,7 +75,7 @@ def test_another_distribution_brings_an_overlay_that_applies_to_old_logs(distrib
         ("a = brought_overlay:SAME", "two installed overlays have the class kv"),
     ],
 )
-def test_an_entry_point_that_brings_no_new_overlay_is_named(distribution: Path, point: str, reason: str) -> None:
+def test_a_broken_entry_point_is_named_in_the_error(distribution: Path, point: str, reason: str) -> None:
     points(distribution, point)
     with pytest.raises(Unavailable, match=reason):
         registry()

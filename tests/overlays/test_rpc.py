@@ -121,13 +121,13 @@ def test_a_reply_that_names_no_request_is_malformed() -> None:
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
 
 
-def test_a_reply_may_stand_in_another_stream_than_its_request() -> None:
+def test_a_reply_may_be_on_another_stream_than_its_request() -> None:
     folded = fold(RPC, log(reply_to(50)))
     assert answer(folded.states, msg_id(50)) is not None
     assert due(folded) == []
 
 
-def test_a_server_owes_a_reply_to_each_open_call_in_order() -> None:
+def test_each_open_call_has_a_pending_reply_in_order() -> None:
     folded = fold(RPC, log(request(), request(), reply_to(1), request()))
     assert [one.call_id for one in due(folded)] == [msg_id(2), msg_id(4)]
 
@@ -164,7 +164,7 @@ def test_mirrored_requests_of_two_clients_do_not_share_a_key_because_one_bridge_
 
 
 @pytest.mark.parametrize(("timeout_ms", "open_for"), [(0, 0), (999, 0), (1000, 1), (60_000, 60)])
-def test_a_call_past_its_timeout_is_owed_nothing(timeout_ms: int, open_for: int) -> None:
+def test_a_timed_out_call_has_no_pending_reply(timeout_ms: int, open_for: int) -> None:
     folded = fold(RPC, log(request(None, timeout_ms)))
     assert due(folded, 1 + open_for)
     assert not due(folded, 2 + open_for)
@@ -176,7 +176,7 @@ def test_an_answer_that_came_late_is_still_the_answer() -> None:
     assert not folded.states[call_part(msg_id(1))].timed_out(START * 2000)
 
 
-def test_the_end_in_the_header_ends_a_call_too() -> None:
+def test_the_header_expiry_limits_a_call_too() -> None:
     (entry,) = log(request(None, 60_000))
     ending = replace(entry, header=PayloadHdr(CallRequest.SCHEMA, expires_at=entry.hub_ts + 5))
     folded = fold(RPC, [ending])
@@ -184,7 +184,7 @@ def test_the_end_in_the_header_ends_a_call_too() -> None:
     assert not due(folded, 7)
 
 
-def test_a_method_is_carried_out_and_its_result_or_failure_sent_to_the_caller() -> None:
+def test_a_method_is_executed_and_its_result_or_failure_sent_to_the_caller() -> None:
     calls = [request(), CallRequest("fail", NULL), CallRequest("nobody", NULL)]
     replies = []
     for one in due(fold(RPC, log(*calls))):
@@ -198,7 +198,7 @@ def test_a_method_is_carried_out_and_its_result_or_failure_sent_to_the_caller() 
     ]
 
 
-def test_a_repeated_request_gets_the_same_answer_without_being_carried_out_again() -> None:
+def test_a_repeated_request_gets_the_same_answer_without_a_second_execution() -> None:
     folded = fold(RPC, log(request(7), reply_to(1, 3), request(7)))
     (one,) = due(folded)
     _, body = respond(one, {})
@@ -212,7 +212,7 @@ def test_a_call_shows_its_method_and_answer() -> None:
     assert shown == {"call": msg_id(1), "method": "add", "args": (1, 2), "ok": True, "result": 3}
 
 
-def test_a_call_past_its_timeout_is_owed_again_once_its_caller_asks_again_with_the_same_key() -> None:
+def test_a_timed_out_call_is_pending_again_once_it_is_repeated_with_the_same_key() -> None:
     folded = fold(RPC, log(request(7, 1000), request(7, 60_000), request(7, 60_000)))
     assert [(one.call_id, one.known) for one in due(folded, 30)] == [(msg_id(1), None)]
     folded.add(log(reply_to(1, 3), start=4)[0])
@@ -220,6 +220,6 @@ def test_a_call_past_its_timeout_is_owed_again_once_its_caller_asks_again_with_t
     assert not due(folded, 100)
 
 
-def test_nothing_is_owed_where_nobody_asks_any_more_with_that_key() -> None:
+def test_a_timed_out_call_without_a_repeat_has_no_pending_reply() -> None:
     folded = fold(RPC, log(request(7, 1000), request(7, 1000), request(8, 60_000)))
     assert [one.call_id for one in due(folded, 30)] == [msg_id(3)]

@@ -34,7 +34,7 @@ def shipped(entries: list[FoldEntry]) -> ShippedSummary:
     return ship(G_COUNTER, summarise(G_COUNTER, entries, first_places(G_COUNTER, entries)), entries, root(entries))
 
 
-def test_a_summary_says_what_it_is_of() -> None:
+def test_a_shipped_summary_has_its_overlay_range_and_root() -> None:
     entries = log(Increment(B, 1), Increment(A, 2), start=5)
     sent = shipped(entries)
     assert (sent.class_name, sent.version, sent.first_seq, sent.upto_seq) == ("crdt.gcnt", 1, 5, 6)
@@ -71,14 +71,14 @@ def test_a_part_that_does_not_decode_is_refused() -> None:
         {"faults": (EventFault(0, 2, "whim", ""),)},
     ],
 )
-def test_a_summary_has_one_spelling(change: dict[str, object]) -> None:
+def test_a_shipped_summary_has_one_encoding(change: dict[str, object]) -> None:
     sent = replace(shipped(log(Increment(A, 1), Increment(B, 1))), **change)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"summary|fault"):
         sent.encode()
 
 
 @pytest.mark.parametrize("entries", [log(Increment(A, 1))[:1] + log(Increment(A, 1), start=3)])
-def test_entries_with_a_gap_are_no_run(entries: list[FoldEntry]) -> None:
+def test_entries_with_a_gap_cannot_be_shipped(entries: list[FoldEntry]) -> None:
     with pytest.raises(ValueError, match="not consecutive"):
         shipped(entries)
 

@@ -165,7 +165,7 @@ def test_opening_again_changes_nothing() -> None:
         Unfreeze(MINE, 1),
     ],
 )
-def test_before_it_is_opened_a_wallet_takes_nothing_but_a_limit(event: Event) -> None:
+def test_an_unopened_wallet_accepts_only_a_limit(event: Event) -> None:
     assert codes(event) == [(1, WalletCode.NO_WALLET)]
     assert after(event).states == {}
     assert mine(Limit(MINE, 5, 7)) == Wallet(daily_limit=5, last_limit_reset_ts=7)
@@ -193,7 +193,7 @@ def test_a_closed_wallet_can_still_be_frozen_and_limited_and_never_opens_again()
     assert (state.closed, state.frozen, state.daily_limit) == (True, True, 3)
 
 
-def test_a_frozen_wallet_takes_money_and_gives_none() -> None:
+def test_a_frozen_wallet_accepts_credits_but_no_debits() -> None:
     frozen = (OPENED, Deposit(MINE, 10, 1), Freeze(MINE, 2))
     assert codes(*frozen, Withdraw(MINE, 1, 3)) == [(4, WalletCode.FROZEN)]
     assert codes(*frozen, Transfer(MINE, THEIRS, 1, 3, X1)) == [(4, WalletCode.FROZEN)]
@@ -228,7 +228,7 @@ def test_a_daily_limit_counts_what_goes_out_until_the_day_changes() -> None:
     assert codes(*start, Withdraw(MINE, 11, TODAY)) == [(4, WalletCode.DAILY_LIMIT_EXCEEDED)]
 
 
-def test_what_passes_the_limit_resets_nothing() -> None:
+def test_a_debit_above_the_limit_resets_nothing() -> None:
     spent = (OPENED, Deposit(MINE, 100, TODAY), Limit(MINE, 10, TODAY), Withdraw(MINE, 4, TODAY))
     assert mine(*spent, Withdraw(MINE, 11, TODAY + DAY)) == mine(*spent)
 
@@ -239,7 +239,7 @@ def test_without_a_limit_nothing_is_counted() -> None:
     assert codes(*free, Limit(MINE, 10, TODAY), Withdraw(MINE, 10, TODAY)) == []
 
 
-def test_clearing_the_limit_keeps_the_count_and_lets_all_through() -> None:
+def test_removing_the_limit_keeps_the_count_and_allows_all_debits() -> None:
     cleared = (
         OPENED,
         Deposit(MINE, 100, TODAY),
@@ -252,7 +252,7 @@ def test_clearing_the_limit_keeps_the_count_and_lets_all_through() -> None:
     assert (state.balance, state.daily_limit, state.pending_daily_spent) == (30, None, 10)
 
 
-def test_money_that_comes_in_or_is_corrected_does_not_count_against_the_limit() -> None:
+def test_credits_and_corrections_do_not_count_against_the_limit() -> None:
     state = mine(OPENED, Limit(MINE, 5, TODAY), Transfer(THEIRS, MINE, 50, TODAY, X1), Adjust(MINE, -20, TODAY, ""))
     assert (state.balance, state.pending_daily_spent, state.last_limit_reset_ts) == (30, 0, 3 * DAY)
 
@@ -304,7 +304,7 @@ def test_both_wallets_of_one_stream_take_their_side_of_a_transfer() -> None:
     assert folded.faults == []
 
 
-def test_on_its_own_stream_a_wallet_ignores_the_other_side() -> None:
+def test_a_fold_of_one_wallet_ignores_the_other_side_of_transfers() -> None:
     incoming = Said(Transfer(THEIRS, MINE, 4, 1, X1), parent_id=msg_id(70))
     assert after(OPENED, incoming).faults == []
     assert [fault.reason for fault in fold(WALLETS, log(OPENED, incoming)).faults] == [WalletCode.NO_WALLET]
@@ -328,7 +328,7 @@ def test_a_currency_that_the_deployment_does_not_allow_opens_no_wallet() -> None
     assert len({wallets.settings() for wallets in (yen, dollars, WALLETS, ONLY_MINE)}) == 4
 
 
-def test_a_balance_may_outgrow_64_bits() -> None:
+def test_a_balance_may_exceed_64_bits() -> None:
     state = mine(OPENED, *[Deposit(MINE, U64_MAX, 1)] * 3, Adjust(MINE, -1, 1, ""))
     assert state.balance == 3 * U64_MAX - 1
     assert Wallet.decode(state.encode()) == state
@@ -349,7 +349,7 @@ def test_a_bridged_copy_of_a_wallet_has_the_same_state_however_often_it_is_bridg
     assert {fault.kind for fault in there.faults} == {FaultKind.COPY}
 
 
-def test_a_copy_that_comes_back_to_where_it_was_written_counts_for_nothing() -> None:
+def test_a_copy_mirrored_back_to_its_origin_is_ignored() -> None:
     here = log(OPENED, Deposit(MINE, 100, TODAY))
     back = log(*bridged(log(*bridged(here), epoch=9)), start=3)
     folded = fold(ONLY_MINE, [*here, *back])
@@ -357,7 +357,7 @@ def test_a_copy_that_comes_back_to_where_it_was_written_counts_for_nothing() -> 
     assert [fault.reason for fault in folded.faults] == ["a copy of entry 1", "a copy of entry 2"]
 
 
-def test_of_two_events_under_one_parent_the_first_counts_whatever_the_second_says() -> None:
+def test_of_two_events_with_one_parent_the_first_counts() -> None:
     first = Said(Transfer(THEIRS, MINE, 4, 1, X1), msg_id(70))
     assert mine(OPENED, first, Said(Transfer(THEIRS, MINE, 9, 1, X2), msg_id(70))).balance == 4
     assert mine(OPENED, first, Said(Deposit(MINE, 9, 1), msg_id(70))).balance == 4
@@ -382,7 +382,7 @@ def test_the_balance_at_any_place_is_read_without_replay(tmp_path: Path) -> None
             )
 
 
-def test_the_rule_a_producer_asks_is_the_one_the_fold_applies() -> None:
+def test_preview_and_fold_apply_the_same_wallet_rules() -> None:
     (draft,) = log(Withdraw(MINE, 5, TODAY), start=3)
     step = FoldStep(MINE, draft, Withdraw(MINE, 5, TODAY))
     poor, rich = (after(OPENED, Deposit(MINE, amount, TODAY)) for amount in (4, 5))

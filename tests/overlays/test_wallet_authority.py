@@ -83,7 +83,7 @@ def test_a_capability_of_an_institution_is_for_its_services_and_all_others_for_d
 
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_money_made_limits_and_freezes_are_for_services_only(event: Event) -> None:
+def test_deposits_corrections_limits_and_freezes_are_for_services_only(event: Event) -> None:
     start = () if isinstance(event, Open) else FUNDED
     assert fold(GUARDED, log(*start, by_service(event))).faults == []
     reasons = [fault.reason for fault in fold(GUARDED, log(*start, by_device(event))).faults]
@@ -96,29 +96,29 @@ def test_money_made_limits_and_freezes_are_for_services_only(event: Event) -> No
     [{"auth_ref": None}, {"auth_ref": bytes(32)}, {"auth_ref": DEVICE_CAP.auth_ref()}, {"client": 0}],
     ids=["no capability", "an unknown one", "another's", "in another's hand"],
 )
-def test_what_is_not_under_its_writers_own_capability_changes_nothing(event: Event, spoilt: dict[str, object]) -> None:
+def test_an_event_without_its_writers_capability_changes_nothing(event: Event, spoilt: dict[str, object]) -> None:
     folded = fold(GUARDED, log(*FUNDED, by_service(event, **spoilt)))
     assert [fault.reason for fault in folded.faults] == [WalletCode.UNAUTHORIZED_OPERATION]
     assert folded.states == fold(GUARDED, log(*FUNDED)).states
 
 
-def test_what_is_for_services_only_is_what_the_specification_lists() -> None:
+def test_the_events_for_services_only_are_those_of_the_specification() -> None:
     listed = [Deposit, Adjust, Freeze, Unfreeze, Limit]
     assert sorted(PRIVILEGED, key=str) == sorted(listed, key=str)
 
 
-def test_without_an_authority_whatever_the_hub_admitted_counts() -> None:
+def test_without_an_authority_every_admitted_event_counts() -> None:
     assert fold(Wallets(only=MINE), log(OPENED, Deposit(MINE, 100, TODAY))).faults == []
 
 
-def test_a_stranger_cannot_use_up_the_id_of_a_transfer_to_come() -> None:
+def test_an_unauthorized_client_cannot_use_up_a_transfer_id() -> None:
     stranger = Said(Transfer(MINE, THEIRS, 1, TODAY, X1), client=2)
     folded = fold(GUARDED, log(*FUNDED, stranger, by_device(Transfer(MINE, THEIRS, 30, TODAY, X1))))
     assert folded.state(MINE).balance == 70
     assert [fault.reason for fault in folded.faults] == [WalletCode.UNAUTHORIZED_OPERATION]
 
 
-def test_a_bridge_among_the_services_carries_everything_once() -> None:
+def test_a_bridge_with_a_service_capability_mirrors_every_event_once() -> None:
     bridged = [
         Said(one.event, msg_id(70 + at), client=2, auth_ref=BRIDGE_CAP.auth_ref()) for at, one in enumerate(FUNDED)
     ]
@@ -127,7 +127,7 @@ def test_a_bridge_among_the_services_carries_everything_once() -> None:
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY, FaultKind.COPY]
 
 
-def test_the_rule_is_asked_before_sending_too() -> None:
+def test_preview_checks_the_authority() -> None:
     folded = fold(GUARDED, log(*FUNDED))
     entry = replace(draft(Deposit(MINE, 5, TODAY), client_id=DEVICE, hub_ts=TODAY), auth_ref=DEVICE_CAP.auth_ref())
     (outcome,) = preview(GUARDED, entry, folded)
@@ -155,7 +155,7 @@ def test_wallets_under_an_authority_keep_the_laws() -> None:
     assert WalletCode.UNAUTHORIZED_OPERATION in met
 
 
-def test_caches_under_other_authorities_are_other_caches() -> None:
+def test_caches_of_different_authorities_are_different() -> None:
     told = [
         Wallets(authority=one).settings()
         for one in (
@@ -171,14 +171,14 @@ def test_caches_under_other_authorities_are_other_caches() -> None:
     assert told[0] == WALLETS.settings() == b""
 
 
-def test_a_capability_named_twice_is_noticed() -> None:
+def test_a_duplicate_capability_raises_a_value_error() -> None:
     grant = WalletGrant(bytes(32), DEVICE, CapabilityHolder.DEVICE)
     with pytest.raises(ValueError, match="same auth_ref"):
         WalletAuthority((grant, replace(grant, holder=CapabilityHolder.SERVICE)))
     assert WalletAuthority.of([DEVICE_CAP, DEVICE_CAP], []).grants == WalletAuthority.of([DEVICE_CAP], []).grants
 
 
-def test_an_unauthorised_event_is_no_violation_of_a_balance() -> None:
+def test_an_unauthorized_event_is_not_a_balance_violation() -> None:
     folded = fold(GUARDED, log(*FUNDED, by_device(Adjust(MINE, -500, TODAY, "x"))))
     assert list(violations(folded.faults)) == []
     assert len(folded.faults) == 1
@@ -203,7 +203,7 @@ def test_approvers_sign_the_core_of_a_transfer() -> None:
     assert digest(TRANSFER) == approval_hash(MINE, THEIRS, 500, TODAY, X1) == digest(with_approvals(b""))
 
 
-def test_m_of_n_counts_each_key_once_and_only_those_that_count() -> None:
+def test_m_of_n_counts_each_listed_key_once() -> None:
     one, two, outsider = (approve(TRANSFER, KEYS[at]) for at in (0, 1, 3))
     assert approvers(with_approvals(one, two), AMONG) == frozenset(AMONG[:2])
     assert approved(with_approvals(one, two), AMONG, 2)
@@ -229,13 +229,13 @@ def test_an_approval_is_of_one_transfer_only(other: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("found", [7, {"a": 1}, "x", (1,), (b"", 7), None])
-def test_approvals_that_are_no_signatures_are_malformed(found: cbor.Value) -> None:
+def test_approvals_that_are_not_byte_strings_are_malformed(found: cbor.Value) -> None:
     with pytest.raises(Malformed):
         signatures(replace(TRANSFER, metadata=cbor.encode({"approvals": found})))
 
 
 @pytest.mark.parametrize("short", [b"", bytes(63), bytes(65), bytes(64)])
-def test_what_is_no_signature_approves_nothing(short: bytes) -> None:
+def test_an_invalid_signature_approves_nothing(short: bytes) -> None:
     assert approvers(with_approvals(short), AMONG) == frozenset()
 
 

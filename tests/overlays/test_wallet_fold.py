@@ -30,7 +30,7 @@ HISTORIES = 10_000
 CUT_HISTORIES = 150
 
 
-def test_what_obedient_producers_write_folds_as_the_specification_folds_it() -> None:
+def test_histories_of_correct_producers_fold_as_in_the_specification() -> None:
     lengths = 0
     for seed in range(HISTORIES):
         history = obedient_history(Random(seed))
@@ -44,7 +44,7 @@ def test_what_obedient_producers_write_folds_as_the_specification_folds_it() -> 
     assert lengths > 5 * HISTORIES
 
 
-def test_of_what_anyone_writes_the_fold_takes_all_but_copies_and_violations() -> None:
+def test_the_fold_applies_everything_but_copies_and_violations() -> None:
     met = set()
     for seed in range(HISTORIES):
         history = random_history(Random(seed))
@@ -99,7 +99,7 @@ def walked(state: Wallet, run: list[Effect]) -> Wallet | None:
     return state
 
 
-def test_a_summary_is_the_walk_as_a_function_of_any_state_and_finds_every_violation() -> None:
+def test_a_summary_equals_the_fold_from_any_state_and_finds_every_violation() -> None:
     defined = 0
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -136,7 +136,7 @@ def test_an_overdraft_deep_in_a_long_run_shows_in_the_smallest_prefix() -> None:
     assert rescued.balance == 500
 
 
-def test_a_summary_stays_small_however_many_events_it_sums() -> None:
+def test_a_summary_stays_small_regardless_of_the_number_of_events() -> None:
     for count in (10, 3000):
         random = Random(count)
         lifted = [transition.lift(ledger.effect(MINE, random_event(random))) for _ in range(count)]
@@ -162,7 +162,7 @@ def test_a_summary_stays_small_however_many_events_it_sums() -> None:
         lambda paths: [[*paths[0][:3], True, paths[0][4]], *paths[1:]],
     ],
 )
-def test_a_summary_has_one_spelling_and_no_other_decodes(spoil) -> None:  # type: ignore[no-untyped-def]
+def test_a_summary_has_one_encoding_and_no_other_decodes(spoil) -> None:  # type: ignore[no-untyped-def]
     paths = cbor.decode(WALLETS.encode_summary(IDENTITY))
     assert isinstance(paths, tuple)
     with pytest.raises(Malformed):

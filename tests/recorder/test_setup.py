@@ -90,7 +90,7 @@ def test_a_rename_and_a_split_are_logged_and_applied(recorder: RecorderSetup) ->
     assert (recorder.numbers(WEB), recorder.numbers(LOGIN)) == ([1, 2], [3, 4])
     with pytest.raises(Refused, match="nothing to move"):
         recorder.does("admin", lambda client: move(client, WEB, LOGIN, [], None))
-    with pytest.raises(EventRefused, match="is not of"):
+    with pytest.raises(EventRefused, match="is mapped to no stream"):
         recorder.does("admin", lambda client: move(client, LOGIN, WEB, ["unheard"], None))
 
 

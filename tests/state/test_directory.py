@@ -50,7 +50,7 @@ def told(data_dir: Path, folder: ClientDir, at: At | None = None, *, cached: boo
 
 @pytest.mark.parametrize("limits", [SMALL, Limits(), Limits(max_checkpoint_interval=4, chunk_zstd_level=3)])
 @pytest.mark.parametrize("index", [True, False])
-def test_a_directory_tells_the_state_with_and_without_its_index(place: Path, limits: Limits, index: bool) -> None:
+def test_a_directory_gives_the_state_with_and_without_its_index(place: Path, limits: Limits, index: bool) -> None:
     data_dir = made(place, limits)
     if not index:
         shutil.rmtree(data_dir / "index")
@@ -61,7 +61,7 @@ def test_a_directory_tells_the_state_with_and_without_its_index(place: Path, lim
         assert told(data_dir, folder, At(0, 1), cached=False) == (At(0, SIZE), None)
 
 
-def test_a_directory_is_read_beside_its_hub(place: Path) -> None:
+def test_a_directory_can_be_read_while_its_hub_runs(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer:
             for number in range(1, 12):
@@ -74,7 +74,7 @@ def test_a_directory_is_read_beside_its_hub(place: Path) -> None:
     at_a_hub(place, work, limits=SMALL)
 
 
-def test_what_was_kept_from_a_hub_serves_the_directory_and_the_other_way_round(place: Path) -> None:
+def test_hub_and_directory_share_a_cache(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k1", 0, b"a"))
@@ -92,7 +92,7 @@ def test_what_was_kept_from_a_hub_serves_the_directory_and_the_other_way_round(p
     at_a_hub(place, work)
 
 
-def test_an_older_copy_is_folded_by_itself_and_leaves_the_cache_alone(place: Path) -> None:
+def test_an_older_copy_is_folded_in_memory_and_leaves_the_cache_unchanged(place: Path) -> None:
     data_dir = make_dir(place, None, SMALL, START)
     with pair(place, now=START) as people:
         _written(data_dir, people, b"1", b"2", read=False)
@@ -104,7 +104,7 @@ def test_an_older_copy_is_folded_by_itself_and_leaves_the_cache_alone(place: Pat
         assert told(data_dir, folder) == (At(0, 3), b"3")
 
 
-def test_entries_that_only_the_journal_has_count(place: Path) -> None:
+def test_entries_that_are_only_in_the_journal_count(place: Path) -> None:
     """A receipt that left the hub is on disk: what a killed hub had no time to move to its log is in the journal."""
     copy = place / "copy"
 
@@ -176,7 +176,7 @@ def _swap(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_damage_is_named_and_nothing_is_told(place: Path, what: str) -> None:
+def test_damage_is_reported_and_no_state_is_returned(place: Path, what: str) -> None:
     damage, kind, said = DAMAGE[what]
     data_dir = made(place)
     _forget_journal(data_dir)
@@ -185,7 +185,7 @@ def test_damage_is_named_and_nothing_is_told(place: Path, what: str) -> None:
         told(data_dir, folder)
 
 
-def test_damage_before_what_is_kept_does_not_stop_a_warm_reader_and_stops_a_cold_one(place: Path) -> None:
+def test_damage_before_the_cached_place_stops_only_readers_without_a_cache(place: Path) -> None:
     data_dir = made(place)
     with ClientDir.open(place / "reader") as folder:
         told(data_dir, folder)
@@ -196,7 +196,7 @@ def test_damage_before_what_is_kept_does_not_stop_a_warm_reader_and_stops_a_cold
             told(data_dir, folder, cached=False)
 
 
-def test_a_forged_entry_is_refused_though_every_hash_in_the_files_is_right(place: Path) -> None:
+def test_a_forged_entry_with_correct_hashes_is_rejected(place: Path) -> None:
     data_dir = made(place)
     _forget_journal(data_dir)
     chunk = _first_chunk(data_dir)
@@ -213,7 +213,7 @@ def test_a_forged_entry_is_refused_though_every_hash_in_the_files_is_right(place
         told(data_dir, folder)
 
 
-def test_another_hubs_directory_is_refused_where_one_is_pinned(place: Path) -> None:
+def test_the_directory_of_another_hub_than_the_pinned_one_is_rejected(place: Path) -> None:
     data_dir = made(place)
     with ClientDir.open(place / "reader") as folder:
         with pytest.raises(Unverified):
@@ -222,7 +222,7 @@ def test_another_hubs_directory_is_refused_where_one_is_pinned(place: Path) -> N
         assert DirectorySource(data_dir, folder, own).known.identity.hub_id == own
 
 
-def test_a_directory_that_tells_another_story_than_the_hub_is_refused(place: Path) -> None:
+def test_a_directory_that_contradicts_the_hub_is_rejected(place: Path) -> None:
     """The hub goes back to an old copy and takes other entries: who has seen the first ones sees it."""
     data_dir = make_dir(place, None, SMALL, START)
     (place / "others").mkdir()
@@ -255,7 +255,7 @@ def _written(data_dir: Path, people: Pair, *values: bytes, read: bool) -> None:
 
 
 @pytest.mark.parametrize("nodes", [True, False])
-def test_evidence_from_a_directory_holds_with_and_without_its_node_files(place: Path, nodes: bool) -> None:
+def test_evidence_from_a_directory_is_valid_with_and_without_its_node_files(place: Path, nodes: bool) -> None:
     data_dir = made(place)
     if not nodes:
         shutil.rmtree(data_dir / "index")

@@ -8,7 +8,7 @@ import pytest
 from tests.client.pair import STREAM, Pair
 from tests.hub.client import START, Clock, Hub
 from tests.state.hubs import at_a_hub, say
-from tests.state.test_channel import few
+from tests.state.test_event_sender import few
 from veen.client.evidence_verify import verify
 from veen.core import Limits, Profile, naming
 from veen.overlays import Applied, At
@@ -25,7 +25,7 @@ def kept(view: StateView[object, object]) -> At | None:
         return timeline.upto()
 
 
-def test_a_late_entry_takes_its_place_before_the_next_epoch(place: Path) -> None:
+def test_a_late_entry_is_folded_before_the_next_epoch(place: Path) -> None:
     clock = Clock()
 
     async def work(hub: Hub, people: Pair) -> None:
@@ -58,7 +58,7 @@ def test_a_late_entry_takes_its_place_before_the_next_epoch(place: Path) -> None
     at_a_hub(place, work, profile=PROFILE, clock=clock)
 
 
-def test_hub_and_directory_come_to_one_state_over_all_epochs(place: Path) -> None:
+def test_hub_and_directory_give_the_same_state_over_all_epochs(place: Path) -> None:
     clock, told = Clock(), []
 
     async def work(hub: Hub, people: Pair) -> None:
@@ -92,7 +92,7 @@ def test_hub_and_directory_come_to_one_state_over_all_epochs(place: Path) -> Non
 
 
 @pytest.mark.parametrize("skew", [0, MINUTE])
-def test_a_watch_goes_on_into_the_next_epoch(place: Path, skew: int) -> None:
+def test_a_watch_continues_into_the_next_epoch(place: Path, skew: int) -> None:
     clock = Clock()
 
     async def work(hub: Hub, people: Pair) -> None:
@@ -113,7 +113,7 @@ def test_a_watch_goes_on_into_the_next_epoch(place: Path, skew: int) -> None:
     at_a_hub(place, work, profile=PROFILE, clock=clock, limits=Limits(max_epoch_skew_sec=skew))
 
 
-def test_a_watch_from_the_end_tells_nothing_that_was_there_before(place: Path) -> None:
+def test_a_watch_from_the_end_yields_no_earlier_entries(place: Path) -> None:
     clock = Clock()
 
     async def work(hub: Hub, people: Pair) -> None:
@@ -136,7 +136,7 @@ def test_a_watch_from_the_end_tells_nothing_that_was_there_before(place: Path) -
     at_a_hub(place, work, profile=PROFILE, clock=clock)
 
 
-def test_a_late_entry_is_told_for_its_own_place_and_changes_what_later_ones_meet(place: Path) -> None:
+def test_a_late_entry_has_the_outcome_of_its_own_place_and_affects_later_ones(place: Path) -> None:
     clock = Clock()
 
     async def work(hub: Hub, people: Pair) -> None:

@@ -9,7 +9,7 @@ from veen.state.fold_cache import LayeredRows
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_layered_rows_answer_as_one_map_does(seed: int) -> None:
+def test_layered_rows_behave_like_one_map(seed: int) -> None:
     random = Random(seed)
     below, whole = MemoryRows(), MemoryRows()
     for _ in range(40):

@@ -24,7 +24,7 @@ async def filled(people: Pair) -> None:
 
 
 @pytest.mark.parametrize("at", [None, At(0, 5), At(0, 1)])
-def test_a_snapshot_is_the_state_of_its_log_and_of_no_other_place(place: Path, at: At | None) -> None:
+def test_a_snapshot_matches_only_its_own_log_and_place(place: Path, at: At | None) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         await filled(people)
         async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
@@ -41,7 +41,7 @@ def test_a_snapshot_is_the_state_of_its_log_and_of_no_other_place(place: Path, a
     at_a_liar(place, work)
 
 
-def test_of_an_empty_log_there_is_no_snapshot(place: Path) -> None:
+def test_an_empty_log_has_no_snapshot(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
             with pytest.raises(Unavailable, match="has no entry up to this place"):
@@ -70,7 +70,7 @@ CHANGES: dict[str, tuple[Callable[[StateSnapshot], StateSnapshot], type[VeenErro
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_changed_snapshot_is_refused(place: Path, what: str) -> None:
+def test_a_changed_snapshot_is_rejected(place: Path, what: str) -> None:
     change, kind, said = CHANGES[what]
 
     async def work(hub: HostileHub, people: Pair) -> None:
@@ -88,7 +88,7 @@ def test_a_changed_snapshot_is_refused(place: Path, what: str) -> None:
     at_a_liar(place, work)
 
 
-def test_a_state_that_is_not_the_one_of_its_hash_does_not_decode(place: Path) -> None:
+def test_a_state_that_does_not_match_its_hash_does_not_decode(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         await filled(people)
         async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:
@@ -108,7 +108,7 @@ def test_a_state_that_is_not_the_one_of_its_hash_does_not_decode(place: Path) ->
     at_a_liar(place, work)
 
 
-def test_a_root_that_another_signed_is_refused(place: Path) -> None:
+def test_a_root_signed_by_another_hub_is_rejected(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         await filled(people)
         async with people.reader() as reader, StateView.of(reader, STREAM, KV) as view, view.reading() as reading:

@@ -18,7 +18,7 @@ from veen.state.entry_source import folded
 ROUNDS, LOOKS = 12, 10
 
 
-def test_two_processes_extend_one_cache_and_both_see_what_the_log_comes_to(place: Path) -> None:
+def test_two_processes_extend_one_cache_and_see_the_state_of_the_log(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [

@@ -30,7 +30,7 @@ def writes(number: int, keys: int = 7) -> list[Write | Delete]:
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_view_tells_at_every_place_what_a_fold_of_the_log_comes_to(place: Path, cached: bool) -> None:
+def test_a_view_equals_a_fold_of_the_log_at_every_place(place: Path, cached: bool) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *writes(40))
@@ -50,7 +50,7 @@ def test_a_view_tells_at_every_place_what_a_fold_of_the_log_comes_to(place: Path
     at_a_liar(place, work)
 
 
-def test_one_key_at_any_entry_is_told_without_reading_the_stream_again(place: Path) -> None:
+def test_one_key_at_any_entry_is_read_without_reading_the_stream_again(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *writes(250, keys=3))
@@ -68,7 +68,7 @@ def test_one_key_at_any_entry_is_told_without_reading_the_stream_again(place: Pa
     at_a_liar(place, work)
 
 
-def test_only_what_came_since_is_read(place: Path) -> None:
+def test_only_new_entries_are_read(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         seen: list[int] = []
 
@@ -87,7 +87,7 @@ def test_only_what_came_since_is_read(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_a_place_beyond_the_log_is_not_there_yet(place: Path) -> None:
+def test_a_place_beyond_the_log_is_unavailable(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, Write(b"k", 0, b"v"))
@@ -109,7 +109,7 @@ def test_an_empty_stream_has_an_empty_state(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_without_a_reader_key_no_state_is_told_and_nothing_is_kept(place: Path) -> None:
+def test_without_a_reader_key_there_is_no_state_and_no_cache(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader:
             with pytest.raises(Unavailable, match="no reader key"):
@@ -122,7 +122,7 @@ def test_without_a_reader_key_no_state_is_told_and_nothing_is_kept(place: Path) 
 # What is kept.
 
 
-def test_two_views_of_one_stream_share_what_is_kept(place: Path) -> None:
+def test_two_views_of_one_stream_share_the_cache(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with (
             people.writer() as writer,
@@ -153,7 +153,7 @@ def test_a_view_that_is_closed_leaves_the_other_open(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_what_another_look_has_kept_meanwhile_is_checked_before_it_is_used(place: Path) -> None:
+def test_entries_cached_by_another_reader_are_checked_before_use(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"1"))
@@ -171,7 +171,7 @@ def _cache(people: Pair, hub: HostileHub) -> Path:
     return cache_folder(people.reader_dir, hub.identity.hub_id, KV, naming.stream_id(STREAM))
 
 
-def test_a_cache_of_another_log_is_refused_until_it_is_forgotten(place: Path) -> None:
+def test_a_cache_of_another_log_is_rejected_until_it_is_dropped(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"1"), Write(b"k", 0, b"2"))
@@ -193,7 +193,7 @@ def test_a_cache_of_another_log_is_refused_until_it_is_forgotten(place: Path) ->
     at_a_liar(place, work)
 
 
-def test_a_cache_that_is_being_looked_into_is_not_forgotten(place: Path) -> None:
+def test_a_cache_in_use_cannot_be_dropped(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.reader() as reader, StateView.of(reader, STREAM, KV):
             with pytest.raises(ValueError, match="in use"):
@@ -205,7 +205,7 @@ def test_a_cache_that_is_being_looked_into_is_not_forgotten(place: Path) -> None
 # A hub that lies.
 
 
-def test_a_hub_that_forks_behind_the_cache_is_caught(place: Path) -> None:
+def test_a_hub_that_forks_before_the_cached_place_is_detected(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"1"), Write(b"k", 0, b"2"))
@@ -219,7 +219,7 @@ def test_a_hub_that_forks_behind_the_cache_is_caught(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_a_hub_that_lost_what_was_kept_is_caught(place: Path) -> None:
+def test_a_hub_that_lost_cached_entries_is_detected(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, Write(b"k", 0, b"1"), Write(b"k", 0, b"2"))
@@ -235,7 +235,7 @@ def test_a_hub_that_lost_what_was_kept_is_caught(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_a_swapped_entry_is_caught_before_it_is_folded(place: Path) -> None:
+def test_a_swapped_entry_is_detected_before_it_is_folded(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader:
             await say(writer, *(Write(b"k", 0, b"%d" % number) for number in range(4)))

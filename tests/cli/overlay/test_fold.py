@@ -209,7 +209,7 @@ def test_a_snapshot_of_another_stream_hub_or_bytes_is_refused(filled: StateFixtu
     (tmp_path / "t").write_bytes(data)
     ran = filled.town.veen("snapshot", "show", tmp_path / "t")
     assert ran.status == 3
-    assert "not the one of its hash" in ran.error
+    assert "does not match state_hash" in ran.error
 
 
 def test_a_snapshot_needs_a_new_file(filled: StateFixture, tmp_path: Path) -> None:

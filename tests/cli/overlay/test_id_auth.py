@@ -209,7 +209,7 @@ def test_a_challenge_needs_an_audience(id_hub: IdentityFixture) -> None:
     out = id_hub.town.root / "asked"
     ran = id_hub.town.veen("id", "auth", "challenge", "--realm", "shop", "--audience", "", "--out", out)
     assert ran.status == 2
-    assert "who asks" in ran.error
+    assert "audience is empty" in ran.error
     assert not out.exists()
 
 

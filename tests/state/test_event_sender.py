@@ -32,7 +32,7 @@ async def few(coming: AsyncGenerator[T, None], number: int) -> list[T]:
     raise AssertionError("it ended")
 
 
-def test_an_event_that_the_state_refuses_never_leaves(place: Path) -> None:
+def test_an_event_that_the_state_refuses_is_not_sent(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, StateView.of(writer, STREAM, QUEUE) as view:
             channel = EventSender(view)
@@ -49,7 +49,7 @@ def test_an_event_that_the_state_refuses_never_leaves(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_an_event_that_was_overtaken_is_in_the_log_and_said_to_have_changed_nothing(place: Path) -> None:
+def test_an_overtaken_event_is_logged_and_reported_as_not_applied(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as other, StateView.of(writer, STREAM, QUEUE) as view:
             task = (await EventSender(view).send(Put(b"x"))).msg_id
@@ -63,7 +63,7 @@ def test_an_event_that_was_overtaken_is_in_the_log_and_said_to_have_changed_noth
     at_a_liar(place, work)
 
 
-def test_nothing_is_said_to_a_directory(place: Path) -> None:
+def test_an_event_cannot_be_sent_to_a_directory(place: Path) -> None:
     with ClientDir.create(place / "client", None, START) as folder:
         folder.stream_keys.create(STREAM)
         view = StateView(DirectorySource(make_dir(place), folder), STREAM, KV)
@@ -72,7 +72,7 @@ def test_nothing_is_said_to_a_directory(place: Path) -> None:
         view.close()
 
 
-def test_a_watch_tells_what_became_of_each_entry(place: Path) -> None:
+def test_a_watch_yields_the_outcome_of_each_entry(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             await say(writer, Write(b"old", 0, b"1"))
@@ -92,7 +92,7 @@ def test_a_watch_tells_what_became_of_each_entry(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_a_long_watch_keeps_what_it_saw_and_goes_on_from_there(place: Path) -> None:
+def test_a_long_watch_moves_entries_to_the_cache_and_continues(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader, StateView.of(reader, STREAM, KV) as view:
             coming = asyncio.create_task(few(watch(view, after=At(0, 0)), 700))
@@ -114,7 +114,7 @@ def test_a_long_watch_keeps_what_it_saw_and_goes_on_from_there(place: Path) -> N
     at_a_liar(place, work)
 
 
-def test_a_directory_is_not_followed(place: Path) -> None:
+def test_a_directory_cannot_be_watched(place: Path) -> None:
     with ClientDir.create(place / "client", None, START) as folder:
         folder.stream_keys.create(STREAM)
         view = StateView(DirectorySource(make_dir(place), folder), STREAM, KV)
@@ -142,7 +142,7 @@ def test_a_store_is_a_map_with_a_history(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_a_write_comes_after_one_with_a_later_time(place: Path) -> None:
+def test_a_write_wins_over_an_earlier_one_with_a_later_time(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as other, KvStore.of(writer, STREAM) as store:
             await say(other, Write(b"k", 1 << 40, b"from the future"))
@@ -154,7 +154,7 @@ def test_a_write_comes_after_one_with_a_later_time(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_a_watcher_of_keys_is_told_of_changes_alone(place: Path) -> None:
+def test_a_watcher_of_keys_receives_only_changes(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer, people.reader() as reader, KvStore.of(reader, STREAM) as store:
             await say(writer, Write(b"a/k", 5, b"1"))

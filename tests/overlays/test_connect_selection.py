@@ -98,7 +98,7 @@ def test_a_hub_in_the_region_comes_first_then_one_with_the_overlays_then_the_nea
         (hub(), replace(WISH, max_latency_ms=50), "did not answer"),
     ],
 )
-def test_a_hub_that_does_not_do_is_left_out_with_the_reason(one: HubAdvertise, wish: HubCriteria, reason: str) -> None:
+def test_an_unsuitable_hub_is_excluded_with_the_reason(one: HubAdvertise, wish: HubCriteria, reason: str) -> None:
     choice = choose_hubs(of([one]), wish)
     assert choice.candidates == ()
     (left,) = choice.left_out
@@ -107,13 +107,13 @@ def test_a_hub_that_does_not_do_is_left_out_with_the_reason(one: HubAdvertise, w
 
 
 @pytest.mark.parametrize(("took", "fits"), [(49, True), (50, True), (51, False)])
-def test_a_hub_farther_than_allowed_is_left_out(took: int, fits: bool) -> None:
+def test_a_hub_above_the_latency_limit_is_excluded(took: int, fits: bool) -> None:
     choice = choose_hubs(of([hub()]), replace(WISH, max_latency_ms=50), {id_of("h1"): took})
     assert bool(choice.candidates) is fits
 
 
 @pytest.mark.parametrize("tag", sorted(GUARDED_TAGS))
-def test_what_is_not_for_everyone_is_proposed_to_those_who_ask_for_it(tag: str) -> None:
+def test_a_guarded_tag_is_proposed_only_on_request(tag: str) -> None:
     asked = replace(WISH, tags_any=(tag,))
     assert names(choose_hubs(of([hub(tags=(tag,))]), asked)) == ["h1"]
     assert choose_services(of([service(tags=(tag,))]), SERVICE_WISH).candidates == ()
@@ -136,7 +136,7 @@ def test_a_pinned_key_finds_its_hub() -> None:
         (overlay(tags=("experimental",)), "tagged experimental"),
     ],
 )
-def test_an_overlay_whose_schemas_this_client_does_not_read_exactly_is_left_out(one: Any, reason: str) -> None:
+def test_an_overlay_with_other_schemas_is_excluded(one: Any, reason: str) -> None:
     choice = choose_overlays(of([one]), IMPLEMENTED)
     assert choice.candidates == ()
     assert reason in choice.left_out[0].reason
@@ -160,7 +160,7 @@ def test_an_overlay_whose_schemas_match_in_any_order_is_a_candidate() -> None:
         (service(tags=("internal",)), SERVICE_WISH, "tagged internal"),
     ],
 )
-def test_a_service_that_does_not_do_is_left_out_with_the_reason(one: Any, wish: ServiceCriteria, reason: str) -> None:
+def test_an_unsuitable_service_is_excluded_with_the_reason(one: Any, wish: ServiceCriteria, reason: str) -> None:
     choice = choose_services(of([one]), wish)
     assert choice.candidates == ()
     assert reason in choice.left_out[0].reason
@@ -182,7 +182,7 @@ def test_each_phase_asks_the_directory_for_what_can_be_filtered_there() -> None:
     assert service_query(several).wanted() == ServiceFilter()
 
 
-def test_a_fold_and_an_answer_propose_the_same() -> None:
+def test_a_fold_and_a_query_answer_give_the_same_candidates() -> None:
     states = fold(DISCOVERY, log(hub("a", region="x"), hub("b"), service(), hub("c", tags=("test",)))).states
     now = START + 20
     folded = choose_hubs(found_in(live_advertisements(states, DescriptorKind.HUB, now), HubAdvertise), WISH)
@@ -206,13 +206,13 @@ def test_a_service_that_takes_tokens_names_the_service_that_issues_them() -> Non
     "services",
     [[], [service("other")], [service("desk")], [service("desk", methods=(ISSUE_METHOD,), stream_ids=())]],
 )
-def test_where_the_issuer_is_not_to_be_found_the_operator_is_asked(services: list[Any]) -> None:
+def test_without_a_live_issuer_the_token_comes_from_the_operator(services: list[Any]) -> None:
     found = plan(service(), services)
     assert (found.route, found.issuer, found.operator) == (CapabilityRoute.OPERATOR, None, service().operator)
 
 
 @pytest.mark.parametrize("details", [None, cbor.encode(7), cbor.encode({}), cbor.encode({"issuer_service": "desk"})])
-def test_details_that_name_nobody_lead_to_the_operator(details: bytes | None) -> None:
+def test_details_without_an_issuer_lead_to_the_operator(details: bytes | None) -> None:
     assert plan(service(auth_policy=AuthPolicy("cap_token", details)), [DESK]).route is CapabilityRoute.OPERATOR
 
 
@@ -227,12 +227,14 @@ def test_details_that_name_nobody_lead_to_the_operator(details: bytes | None) ->
         ({"auth_policy": None, "required_caps": ()}, "none", CapabilityRoute.NONE),
     ],
 )
-def test_the_policy_of_a_service_says_what_is_needed(given: dict[str, Any], mode: str, route: CapabilityRoute) -> None:
+def test_the_auth_policy_of_a_service_determines_the_route(
+    given: dict[str, Any], mode: str, route: CapabilityRoute
+) -> None:
     assert auth_mode(service(**given)) == mode
     assert plan(service(**given), [DESK]).route is route
 
 
-def test_a_caller_writes_requests_and_anyone_else_all_streams() -> None:
+def test_a_caller_writes_only_to_the_request_stream() -> None:
     assert written_streams(service()) == (id_of("requests"),)
     assert written_streams(service(methods=())) == (id_of("requests"), id_of("replies"))
 
@@ -242,7 +244,7 @@ PLAN = plan(service(), [DESK])
 TOKEN = cap_token.mint(ISSUER, CLIENT.public_key, [id_of("requests")], 3600)
 
 
-def test_an_issuance_call_says_who_wants_what_for_how_long() -> None:
+def test_an_issuance_call_has_subject_streams_and_ttl() -> None:
     call = issuance(PLAN, CLIENT.public_key, ttl=60, timeout_ms=5)
     assert (call.method, call.timeout_ms) == (ISSUE_METHOD, 5)
     assert cbor.decode(call.args) == {
@@ -254,7 +256,7 @@ def test_an_issuance_call_says_who_wants_what_for_how_long() -> None:
     assert b"ttl" not in issuance(PLAN, CLIENT.public_key).args
 
 
-def test_the_token_of_an_issuance_is_checked_before_it_is_shown_to_a_hub() -> None:
+def test_the_token_of_an_issuance_is_checked_before_use() -> None:
     assert issued(success(TOKEN.encode()), PLAN, CLIENT.public_key) == TOKEN
     wider = cap_token.mint(ISSUER, CLIENT.public_key, [id_of("requests"), bytes(32)], 3600)
     check_token(wider, PLAN, CLIENT.public_key)
@@ -270,7 +272,7 @@ def test_the_token_of_an_issuance_is_checked_before_it_is_shown_to_a_hub() -> No
     ],
     ids=["of another client", "for other streams", "not signed", "of another issuer"],
 )
-def test_a_token_that_is_not_the_one_is_refused(token: cap_token.CapToken) -> None:
+def test_a_token_that_does_not_meet_the_plan_is_rejected(token: cap_token.CapToken) -> None:
     with pytest.raises(Unverified):
         issued(success(token.encode()), PLAN, CLIENT.public_key)
 

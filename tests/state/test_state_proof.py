@@ -31,7 +31,7 @@ def evidence(place: Path, key: bytes, at: At | None = None) -> tuple[bytes, byte
 
 
 @pytest.mark.parametrize(("at", "value"), [(None, b"5"), (At(0, 4), b"3"), (At(0, 2), b"1")])
-def test_what_evidence_comes_to_is_the_answer(place: Path, at: At | None, value: bytes) -> None:
+def test_evidence_produces_the_same_state_as_the_hub(place: Path, at: At | None, value: bytes) -> None:
     file, hub_id, hashed = evidence(place, b"k1", at)
     found = verify_state(file, KV, STREAM, b"k1", pin=hub_id)
     assert found.states[b"k1"].value == value
@@ -42,12 +42,12 @@ def test_what_evidence_comes_to_is_the_answer(place: Path, at: At | None, value:
     assert evidence_verify.verify(file, hub_id).contradictions == ()
 
 
-def test_of_a_register_the_write_that_won_says_it_all(place: Path) -> None:
+def test_evidence_of_a_register_has_only_the_winning_write(place: Path) -> None:
     file, hub_id, _ = evidence(place, b"k1")
     assert [entry.receipt.stream_seq for entry in evidence_verify.verify(file, hub_id).entries] == [6]
 
 
-def test_of_a_counter_every_increment_is_shown(place: Path) -> None:
+def test_evidence_of_a_counter_has_every_increment(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *(Increment(bytes(32), n) for n in (1, 2, 3)))
@@ -67,7 +67,7 @@ def test_of_a_counter_every_increment_is_shown(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_that_nothing_is_there_no_evidence_shows(place: Path) -> None:
+def test_an_untouched_part_has_no_evidence(place: Path) -> None:
     with pytest.raises(Unavailable, match="only the whole log proves that"):
         evidence(place, b"never written")
 
@@ -98,7 +98,7 @@ def test_evidence_of_another_stream_is_refused(place: Path) -> None:
         verify_state(file, KV, "another", b"k1", pin=hub_id)
 
 
-def test_every_changed_byte_is_noticed_or_changes_nothing_that_is_shown(place: Path) -> None:
+def test_every_changed_byte_is_detected_or_irrelevant(place: Path) -> None:
     file, hub_id, hashed = evidence(place, b"k1")
     noticed = 0
     for at in range(0, len(file), 3):
@@ -113,7 +113,7 @@ def test_every_changed_byte_is_noticed_or_changes_nothing_that_is_shown(place: P
     assert noticed > len(file) // 3 * 0.8
 
 
-def test_a_hub_that_shows_a_wrong_proof_makes_no_evidence(place: Path) -> None:
+def test_no_evidence_is_made_from_a_wrong_proof_of_the_hub(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as writer:
             await say(writer, *(Write(b"k", 0, b"%d" % number) for number in range(3)))

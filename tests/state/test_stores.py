@@ -10,7 +10,7 @@ from tests.client.hostile import HostileHub
 from tests.client.pair import QUICK, STREAM, Pair, pair
 from tests.hub.client import Clock, Hub
 from tests.state.hubs import at_a_hub, at_a_liar
-from tests.state.test_channel import few
+from tests.state.test_event_sender import few
 from veen.client.blocking_client import BlockingClient
 from veen.client.trust import Pin
 from veen.core import cbor
@@ -37,7 +37,7 @@ REALM, OWNER, OTHER = (bytes([number]) * 32 for number in (1, 2, 3))
 # Queue.
 
 
-def test_a_task_is_taken_by_one_consumer_and_done_once_where_nobody_fails(place: Path) -> None:
+def test_a_task_is_taken_by_one_consumer_and_done_once_without_failures(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         done: list[bytes] = []
 
@@ -61,7 +61,7 @@ def test_a_task_is_taken_by_one_consumer_and_done_once_where_nobody_fails(place:
     at_a_liar(place, work)
 
 
-def test_a_task_whose_consumer_died_is_another_consumers_when_its_time_is_up(place: Path) -> None:
+def test_a_task_of_a_dead_consumer_is_claimed_by_another_after_the_lease(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as one, TaskQueue.of(one, STREAM) as queue:
             await queue.add(b"x")
@@ -99,7 +99,7 @@ def test_a_task_that_fails_often_enough_is_a_dead_letter_until_it_is_retried(pla
     at_a_liar(place, work)
 
 
-def test_jobs_wait_for_tasks_that_come(place: Path) -> None:
+def test_jobs_waits_for_new_tasks(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with (
             people.writer() as one,
@@ -158,7 +158,7 @@ def test_a_call_is_answered_with_a_result_or_with_the_servers_error(place: Path)
     at_a_liar(place, work)
 
 
-def test_a_call_that_nobody_answers_ends_in_time(place: Path) -> None:
+def test_an_unanswered_call_times_out(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as asking, Caller.of(asking, STREAM) as caller:
             with pytest.raises(NoReply, match=r"within 0\.05 s"):
@@ -196,7 +196,7 @@ def test_calls_with_one_idempotency_key_are_one_call(place: Path) -> None:
     at_a_liar(place, work)
 
 
-def test_a_call_whose_time_ended_unanswered_is_answered_when_it_is_asked_again_with_its_key(place: Path) -> None:
+def test_a_timed_out_call_is_answered_when_it_is_repeated_with_its_key(place: Path) -> None:
     carried_out: list[cbor.Value] = []
     clock = Clock()
 
@@ -220,7 +220,7 @@ def test_a_call_whose_time_ended_unanswered_is_answered_when_it_is_asked_again_w
     at_a_hub(place, work, clock=clock)
 
 
-def test_a_request_for_a_reply_elsewhere_is_answered_with_an_error(place: Path) -> None:
+def test_a_request_with_another_reply_stream_gets_an_error(place: Path) -> None:
     async def work(hub: HostileHub, people: Pair) -> None:
         async with people.writer() as asking, Server.of(asking, STREAM, METHODS) as server:
             said = await EventSender(server.view).send_unchecked(CallRequest("echo", b"\xf6", reply_to=bytes(32)))
@@ -273,7 +273,7 @@ def test_a_wallet_book_sends_what_the_rules_allow_and_nothing_else(place: Path) 
 # Without a loop.
 
 
-def test_the_same_works_without_a_loop(place: Path) -> None:
+def test_the_blocking_variants_work_without_a_loop(place: Path) -> None:
     with liar() as hub, pair(place) as people:
         pin = Pin(key=hub.identity.hub_id)
         with BlockingClient(hub.url, people.writer_dir, pin=pin, retry_policy=QUICK) as client:

@@ -84,7 +84,7 @@ def test_authority_records_keep_the_laws(entries: list[FoldEntry]) -> None:
 
 
 @given(logs(revocations))
-def test_a_target_is_revoked_while_any_interval_of_the_specification_holds(entries: list[FoldEntry]) -> None:
+def test_a_target_is_revoked_in_exactly_the_intervals_of_the_specification(entries: list[FoldEntry]) -> None:
     folded, said = fold(REVOCATIONS, entries), said_in(REVOCATIONS, entries)
     for now in TIMES:
         expected = set()
@@ -101,7 +101,7 @@ def test_a_target_is_revoked_while_any_interval_of_the_specification_holds(entri
 
 
 @given(logs(authorities))
-def test_the_record_that_counts_is_the_first_of_the_active_ones_by_time_and_primary(entries: list[FoldEntry]) -> None:
+def test_the_effective_record_is_the_first_active_one_by_time_and_primary(entries: list[FoldEntry]) -> None:
     folded, said = fold(AUTHORITIES, entries), said_in(AUTHORITIES, entries)
     for now in TIMES:
         for realm in (REALM, OTHER_REALM):
@@ -118,15 +118,13 @@ def test_the_record_that_counts_is_the_first_of_the_active_ones_by_time_and_prim
 
 
 @given(st.lists(authorities, max_size=5), st.integers(0, 15))
-def test_who_is_primary_does_not_depend_on_the_order_in_which_records_came(
-    said: list[AuthorityEvent], now: int
-) -> None:
+def test_the_primary_does_not_depend_on_the_order_of_records(said: list[AuthorityEvent], now: int) -> None:
     found = {active(fold(AUTHORITIES, log(*order)).states, REALM, STREAM, now) for order in permutations(said[:4])}
     assert len(found) == 1
 
 
 @given(logs(st.one_of(revocations, authorities)))
-def test_slots_follow_each_other_and_cover_what_the_records_do(entries: list[FoldEntry]) -> None:
+def test_slots_do_not_overlap_and_cover_the_periods_of_the_records(entries: list[FoldEntry]) -> None:
     overlays: tuple[AnyOverlay, ...] = (REVOCATIONS, AUTHORITIES)
     for overlay in overlays:
         for state in fold(overlay, entries).states.values():
@@ -141,7 +139,7 @@ def test_slots_follow_each_other_and_cover_what_the_records_do(entries: list[Fol
 
 
 @given(logs(st.one_of(revocations, authorities)), st.integers(0, 15))
-def test_a_hub_of_the_realm_goes_by_the_same_state(entries: list[FoldEntry], now: int) -> None:
+def test_a_hub_of_the_realm_computes_the_same_state(entries: list[FoldEntry], now: int) -> None:
     hub = Realm()
     for said in (*said_in(REVOCATIONS, entries), *said_in(Authorities(REALM), entries)):
         changed, key, value = hub.folded(said, 0)
@@ -157,7 +155,7 @@ def test_a_hub_of_the_realm_goes_by_the_same_state(entries: list[FoldEntry], now
 HISTORIES = 10_000
 
 
-def test_ten_thousand_histories_come_to_what_the_intervals_of_the_specification_say() -> None:
+def test_ten_thousand_histories_agree_with_the_intervals_of_the_specification() -> None:
     met = 0
     for seed in range(HISTORIES):
         random = Random(seed)
@@ -189,7 +187,7 @@ def test_ten_thousand_histories_come_to_what_the_intervals_of_the_specification_
     [(None, 99, False), (None, 100, True), (None, U64_MAX, True), (10, 99, False), (10, 100, True), (10, 109, True),
      (10, 110, False), (10, U64_MAX, False), (0, 100, False), (U64_MAX, U64_MAX, True)],
 )  # fmt: skip
-def test_a_revocation_holds_from_its_time_on_and_no_longer_at_its_end(
+def test_a_revocation_is_valid_from_its_start_until_its_end_exclusive(
     ttl: int | None, now: int, expected: bool
 ) -> None:
     states = fold(REVOCATIONS, log(revocation(100, ttl))).states
@@ -216,14 +214,14 @@ def test_a_shorter_revocation_does_not_end_a_longer_one_and_is_refused() -> None
     ] * 2
 
 
-def test_a_longer_revocation_takes_the_place_of_a_shorter_one() -> None:
+def test_a_longer_revocation_replaces_a_shorter_one() -> None:
     folded = fold(REVOCATIONS, log(revocation(5, 10, reason="a while"), revocation(5, None, reason="for good")))
     (state,) = folded.states.values()
     assert [record.event.reason for record in state] == ["for good"]
     assert folded.faults == []
 
 
-def test_of_two_that_overlap_the_earlier_one_is_shown_while_it_holds() -> None:
+def test_of_two_overlapping_revocations_the_earlier_one_is_reported() -> None:
     states = fold(REVOCATIONS, log(revocation(5, 10, reason="one"), revocation(10, 10, reason="two"))).states
     shown = [
         (now, found.event.reason)
@@ -233,14 +231,14 @@ def test_of_two_that_overlap_the_earlier_one_is_shown_while_it_holds() -> None:
     assert shown == [(5, "one"), (14, "one"), (15, "two"), (19, "two")]
 
 
-def test_a_revocation_without_any_time_is_refused() -> None:
+def test_a_revocation_with_an_empty_period_is_refused() -> None:
     folded = fold(REVOCATIONS, log(revocation(5, 0)))
     assert folded.states == {}
     assert [fault.reason for fault in folded.faults] == ["its validity period is empty"]
 
 
 @pytest.mark.parametrize("kind", ["", "client", "Client-Id", "issuer", "client-id\0"])
-def test_a_revocation_of_something_else_is_none(kind: str) -> None:
+def test_a_revocation_of_an_unknown_kind_is_malformed(kind: str) -> None:
     good = revocation(5).encode()
     spoiled = good.replace(b"\x69client-id", cbor.encode(kind))
     (entry,) = log(Said(revocation(5)))
@@ -255,7 +253,7 @@ def test_a_mirrored_revocation_is_kept_once() -> None:
     assert [fault.kind for fault in folded.faults] == [FaultKind.REFUSED]
 
 
-def test_nobody_keeps_a_revocation_out_by_naming_it_as_an_original() -> None:
+def test_a_forged_parent_id_does_not_suppress_a_revocation() -> None:
     states = fold(REVOCATIONS, log(Said(revocation(5, 1), msg_id(2)), revocation(5))).states
     assert revoked(states, "client-id", TARGETS[0], 1000) is not None
 
@@ -296,7 +294,7 @@ def test_revocations_are_shown_with_their_intervals() -> None:
 
 
 @pytest.mark.parametrize(("now", "expected"), [(99, None), (100, 0), (109, 0), (110, None)])
-def test_a_record_is_active_from_its_time_on_and_no_longer_at_its_end(now: int, expected: int | None) -> None:
+def test_a_record_is_active_from_its_start_until_its_end_exclusive(now: int, expected: int | None) -> None:
     found = active(fold(AUTHORITIES, log(authority(0, 100, 10))).states, REALM, STREAM, now)
     assert (found and found.primary_hub) == (None if expected is None else HUBS[expected])
 
@@ -309,7 +307,7 @@ def test_a_later_record_waits_until_the_active_one_ends() -> None:
     assert [len(contested(state, now)) for now in (104, 105, 109, 110)] == [0, 1, 1, 0]
 
 
-def test_of_two_of_one_time_the_lower_primary_counts_whichever_came_first() -> None:
+def test_of_two_records_of_one_time_the_lower_primary_counts() -> None:
     for order in ((0, 1), (1, 0)):
         states = fold(AUTHORITIES, log(*(authority(hub, 100, 10) for hub in order))).states
         found = active(states, REALM, STREAM, 100)
@@ -317,7 +315,7 @@ def test_of_two_of_one_time_the_lower_primary_counts_whichever_came_first() -> N
         assert found.primary_hub == HUBS[0]
 
 
-def test_a_record_that_could_never_count_is_refused_before_and_after_it_is_sent() -> None:
+def test_a_record_that_can_never_take_effect_is_refused_before_and_after_sending() -> None:
     folded = fold(AUTHORITIES, log(authority(0, 100, 50)))
     late = authority(1, 120, 30)
     (foreseen,) = preview(AUTHORITIES, draft(late, client_id=HUBS[0], hub_ts=START + 9, after=folded.upto), folded)
@@ -337,7 +335,7 @@ def test_a_record_of_another_realm_is_malformed_on_the_stream_of_a_realm() -> No
 
 
 @pytest.mark.parametrize("policy", ["", "unspecified", "primary", "Single-Primary"])
-def test_a_record_with_another_policy_is_none(policy: str) -> None:
+def test_a_record_with_an_unknown_policy_is_malformed(policy: str) -> None:
     (entry,) = log(authority(0, 5, 10))
     assert entry.body is not None
     body = entry.body.replace(cbor.encode("single-primary"), cbor.encode(policy))
@@ -364,7 +362,7 @@ def test_the_authority_of_a_label_is_that_of_its_stream_and_realm() -> None:
     assert label_authority(states, mine, 100, labels.__getitem__) == LabelAuthority(STREAM)
 
 
-def test_records_are_shown_with_the_time_in_which_they_count() -> None:
+def test_the_plain_form_of_records_has_their_effective_periods() -> None:
     folded = fold(AUTHORITIES, log(authority(0, 100, 10), authority(1, 105, 10)))
     plain = AUTHORITIES.plain(part_of(REALM, STREAM), folded.states[part_of(REALM, STREAM)])
     shown = plain["records"]
@@ -401,7 +399,7 @@ def spoil_records(overlay: AnyOverlay, *events: Event) -> list[Any]:
         lambda records: [{**records[0], "said": {**records[0]["said"], "kind": "issuer"}}],
     ],
 )
-def test_a_state_has_one_spelling_and_no_other_decodes(spoil: Any) -> None:
+def test_a_state_has_one_encoding_and_no_other_decodes(spoil: Any) -> None:
     records = spoil_records(REVOCATIONS, revocation(5, 10), revocation(9))
     part = revocation_part("client-id", TARGETS[0])
     assert len(REVOCATIONS.decode_state(part, cbor2.dumps(records))) == 2

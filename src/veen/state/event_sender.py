@@ -27,7 +27,7 @@ class EventRefused(Refused):
 
     def __init__(self, overlay_class: str, faults: Sequence[EventFault]) -> None:
         reasons = "; ".join(dict.fromkeys(fault.reason for fault in faults))
-        super().__init__(CODE, f"the {overlay_class} state refuses the event, so it was not sent: {reasons}")
+        super().__init__(CODE, f"the {overlay_class} state refuses the event: {reasons}")
         self.faults = tuple(faults)
 
 

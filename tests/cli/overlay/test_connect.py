@@ -100,7 +100,7 @@ def test_a_phase_out_of_order_is_not_sent(directory_hub: StateFixture) -> None:
     fails(directory_hub, 6, "has no service", "connect", "bind", "work")
     fails(directory_hub, 5, "choose a hub first", "connect", "service", "other")
     does(directory_hub, "connect", "service", "work")
-    fails(directory_hub, 5, "no capability is planned", "connect", "bind", "work")
+    fails(directory_hub, 5, "there is no authorization plan yet", "connect", "bind", "work")
     fails(directory_hub, 5, "service, not bound", "connect", "call", "work", "charge")
     assert status(directory_hub)["phase"] == "service"
 
@@ -191,7 +191,7 @@ def test_hubs_are_proposed_by_region_and_restricted_tags_are_excluded(
     other = advertise_another(directory_hub, tmp_path)
     found = does(directory_hub, "connect", "hubs", "--region", "x", "--json").json()
     assert [one["descriptor"]["hub_id"] for one in found["candidates"]] == [other]
-    assert [one["reason"] for one in found["left_out"]] == ["it is tagged test, which was not asked for"]
+    assert [one["reason"] for one in found["left_out"]] == ["it is tagged test, which was not requested"]
     both = does(directory_hub, "connect", "hubs", "--tag", "test", "--json").json()
     assert [one["descriptor"]["hub_id"] for one in both["candidates"]] == [directory_hub.town.hub_id]
     fails(
@@ -222,7 +222,7 @@ def test_a_service_whose_overlay_has_other_schemas_is_not_proposed(directory_hub
     does(directory_hub, "discover", "publish", "overlay", "rpc", "--schema", "rpc.v1")
     found = does(directory_hub, "connect", "services", "--json").json()
     assert found["candidates"] == []
-    assert [one["reason"] for one in found["left_out"]] == ["its overlay is not one that was verified"]
+    assert [one["reason"] for one in found["left_out"]] == ["its overlay was not verified"]
     does(directory_hub, "connect", "hub", "work")
     fails(directory_hub, 6, "no service in the directory meets the criteria", "connect", "service", "work")
     does(directory_hub, "discover", "publish", "overlay", "rpc")
@@ -254,7 +254,7 @@ def test_a_capability_is_planned_presented_and_renewed(directory_hub: StateFixtu
         "ops@example.org",
     )
     assert planned["stream_ids"] == [naming.stream_id(ASKED).hex()]
-    fails(directory_hub, 5, "has not taken a capability", "connect", "bind", "work")
+    fails(directory_hub, 5, "has not accepted a capability", "connect", "bind", "work")
     fails(
         directory_hub,
         4,
@@ -384,7 +384,7 @@ def test_a_phase_that_was_not_applied_is_listed_with_its_reason(directory_hub: S
     (tmp_path / "bound").write_bytes(ServiceBound("work", (bytes(32),), ()).encode())
     directory_hub.run("send", "--schema", "connect.bind.v1", "--body", f"@{tmp_path / 'bound'}", stream="connect")
     (fault,) = directory_hub.run("connect", "faults", "--json", stream=None).json()["faults"]
-    assert (fault["stream_seq"], fault["kind"], fault["reason"]) == (2, "refused", "no capability is planned")
+    assert (fault["stream_seq"], fault["kind"], fault["reason"]) == (2, "refused", "there is no authorization plan yet")
     assert directory_hub.run("discover", "faults", "--json", stream=HUBS).json()["faults"] == []
 
 

@@ -64,7 +64,7 @@ def test_a_device_answers_only_the_expected_audience_and_only_with_a_capability(
     asked = asks(id_hub)
     ran = answers(id_hub, asked, audience="shop.evil")
     assert ran.status == 4
-    assert "asked by 'shop.example'" in ran.error
+    assert "audience is 'shop.example'" in ran.error
     ran = answers(id_hub, asked, person="tablet")
     assert ran.status == 4
     assert "no capability in the file is for the long-term key" in ran.error
@@ -91,7 +91,7 @@ def test_a_revoked_device_cannot_authenticate(id_hub: IdentityFixture) -> None:
 def test_an_expired_or_revoked_capability_cannot_authenticate(id_hub: IdentityFixture) -> None:
     asked = asks(id_hub)
     assert answers(id_hub, asked).status == 0
-    assert "capability holds from" in verifies(id_hub, asked, None, "--issued-at", 5).error
+    assert "capability is valid from" in verifies(id_hub, asked, None, "--issued-at", 5).error
     shown = id_hub.town.veen.done("cap", "show", id_hub.town.root / "phone.cap", "--json").json()
     id_hub.run("ann", "revoke", "--auth-ref", shown[0]["auth_ref"])
     assert "capability was revoked" in verifies(id_hub, asked).error

@@ -183,7 +183,7 @@ def test_a_copy_of_another_hub_fails_the_pin(filled: StateFixture) -> None:
 
 
 def test_a_path_that_is_not_a_data_directory_is_an_error(kv_hub: StateFixture, tmp_path: Path) -> None:
-    assert "there is no data directory" in kv_hub.run_offline(tmp_path / "nowhere", "kv", "list").error
+    assert "no data directory at" in kv_hub.run_offline(tmp_path / "nowhere", "kv", "list").error
     (tmp_path / "empty").mkdir()
     for name in ("nowhere", "empty"):
         ran = kv_hub.run_offline(tmp_path / name, "kv", "list")

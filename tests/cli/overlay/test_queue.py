@@ -64,7 +64,7 @@ def test_an_event_that_the_queue_rejects_is_not_sent(queue_hub: StateFixture) ->
     # Sent with --blind, the event is in the log without effect, and is listed as a fault.
     queue_hub.run("queue", "retry", task, "--blind")
     (line,) = queue_hub.run("queue", "faults").out.splitlines()
-    assert line.split("\t") == ["2", "refused", task, "the task is no dead letter"]
+    assert line.split("\t") == ["2", "refused", task, "the task is not a dead letter"]
 
 
 MISTAKES = [

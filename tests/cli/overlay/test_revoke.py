@@ -158,7 +158,7 @@ def test_a_second_identical_revocation_is_not_sent(realm_hub: RealmFixture) -> N
     realm_hub.run_as_admin("revoke", "client-id", SOMEBODY)
     again = realm_hub.attempt("admin", "revoke", "client-id", SOMEBODY, "--ttl", 60)
     assert again.status == 5
-    assert "entry 1 holds for all of its time" in again.error
+    assert "entry 1 covers its whole period" in again.error
     assert realm_hub.run_offline("revoke", "list", "--json").json()["at"]["stream_seq"] == 1
 
 
@@ -167,7 +167,7 @@ def test_targets_that_are_already_revoked_are_skipped(realm_hub: RealmFixture) -
     realm_hub.run_as_admin("revoke", "auth-ref", tokens[3].auth_ref().hex())
     ran = realm_hub.run_as_admin("revoke", "auth-ref", realm_hub.root / "writer.cap", "--json")
     assert len(ran.json()) == len(tokens) - 1
-    assert f"skipped {tokens[3].auth_ref().hex()[:12]}…: entry 1 holds for all of its time" in ran.err
+    assert f"skipped {tokens[3].auth_ref().hex()[:12]}…: entry 1 covers its whole period" in ran.err
 
 
 def test_revoking_needs_a_capability_and_the_error_names_it(realm_hub: RealmFixture) -> None:

@@ -172,7 +172,7 @@ def frame(kind: int, payload: bytes = b"", stream_id: int = 0, flags: int = 0) -
 IDLE_FRAMES = {
     "WINDOW_UPDATE": frame(8, struct.pack(">I", 1)),
     "PRIORITY": frame(2, struct.pack(">IB", 0, 16), stream_id=1),
-    "of a kind nobody knows": frame(0x5B),
+    "of an unknown type": frame(0x5B),
     "SETTINGS, acknowledged": frame(4, flags=1),
 }
 

@@ -54,7 +54,7 @@ def test_binary_messages_go_both_ways() -> None:
             assert await peer.event() == BytesMessage(bytearray(b"from the hub"))
             await peer.client.close()
             await recorder.closed.wait()
-            assert not recorder.send(b"nobody hears this")
+            assert not recorder.send(b"not delivered")
 
     run(test)
 

@@ -118,7 +118,7 @@ def test_a_log_that_cannot_catch_up_is_logged_once_however_often_it_is_tried(
     assert (entered["errno"], left["refused"]) == ("ENOSPC", 0)
 
 
-@pytest.mark.parametrize("by_itself", [True, False], ids=["nobody uploads", "the next upload"])
+@pytest.mark.parametrize("by_itself", [True, False], ids=["without uploads", "the next upload"])
 def test_attachments_that_cannot_be_written_are_a_state_that_leaves_the_hub_ready(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by_itself: bool
 ) -> None:

@@ -298,7 +298,7 @@ def test_a_failing_callback_does_not_affect_the_rest_of_its_group(hub: Hub) -> N
     heard: list[Outcome] = []
 
     def fail(outcome: Outcome) -> None:
-        raise OSError("nobody listens")
+        raise OSError("the callback failed")
 
     async def put() -> None:
         for done in (heard.append, fail, heard.append):

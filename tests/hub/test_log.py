@@ -159,7 +159,7 @@ def test_a_flood_of_rejections_is_bounded_and_counted(written: Written) -> None:
 def test_left_out_lines_are_reported_at_the_stop_at_the_latest(written: Written) -> None:
     for _ in range(BURST_LINES + 7):
         written.log.failed("here", ValueError("x"))
-    written.log.fatal(OSError("the end is told whatever came before"))
+    written.log.fatal(OSError("a fatal error is logged in any case"))
     written.log.stopped()
     rows = written.rows()
     assert [row["event"] for row in rows[-3:]] == ["broken", "left_out", "stopped"]
@@ -173,7 +173,7 @@ def test_kinds_of_lines_do_not_take_each_others_room(monkeypatch: pytest.MonkeyP
     assert len(written.rows()) == 2
 
 
-@pytest.fixture(params=["full", "closed", "nobody"])
+@pytest.fixture(params=["full", "closed", "none"])
 def unwritable(request: pytest.FixtureRequest) -> Iterator[LineWriter]:
     fd = os.open("/dev/full", os.O_WRONLY)
     if request.param == "closed":
@@ -181,7 +181,7 @@ def unwritable(request: pytest.FixtureRequest) -> Iterator[LineWriter]:
         os.close(heard)
         os.dup2(said, fd)
         os.close(said)
-    yield LineWriter(None if request.param == "nobody" else fd)
+    yield LineWriter(None if request.param == "none" else fd)
     os.close(fd)
 
 
@@ -240,9 +240,9 @@ def test_a_log_that_is_not_read_delays_nothing(tmp_path: Path, monkeypatch: pyte
     assert pipe.end()[0]["event"] == "started"
 
 
-@pytest.mark.parametrize("nobody", [None, io.StringIO()], ids=["closed", "no file"])
-def test_a_hub_without_standard_error_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nobody: object) -> None:
-    monkeypatch.setattr(sys, "stderr", nobody)
+@pytest.mark.parametrize("stderr", [None, io.StringIO()], ids=["closed", "no file"])
+def test_a_hub_without_standard_error_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr)
     with running(make_dir(tmp_path), log_submits=True) as hub:
         assert hub.writer().send().stream_seq == 1
 

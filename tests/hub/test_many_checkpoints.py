@@ -18,6 +18,6 @@ def test_a_page_of_checkpoints_is_found_without_reading_the_list_of_all(tmp_path
     path = data_dir / "log" / f"checkpoint-index-{writer.label.hex()}.cbor"
     assert [row.upto_seq for row in CheckpointIndex.decode(path.read_bytes()).checkpoints] == [4, 8, 12]
     with running(data_dir) as hub:
-        path.write_bytes(b"nobody reads this")
+        path.write_bytes(b"this is not read")
         page = hub.get(f"/tooling/checkpoints?label={writer.label.hex()}&from=5").read(CheckpointList)
         assert [one.upto_seq for one in page.checkpoints] == [8, 12]

@@ -124,7 +124,7 @@ def test_a_new_epoch_costs_a_message_nothing(hub: Hub) -> None:
     before = book_of(hub).derived
     hub.clock.now += HOUR
     assert refusal(hub, label_of(hub.rules, named(250), EPOCHAL.epoch(hub.clock.now))) is None
-    assert refusal(hub, label_of(hub.rules, "nobody's", EPOCHAL.epoch(hub.clock.now))) == "EPOCH"
+    assert refusal(hub, label_of(hub.rules, "unregistered", EPOCHAL.epoch(hub.clock.now))) == "EPOCH"
     assert refusal(hub, label_of(hub.rules, named(250), EPOCHAL.epoch(NOW))) == "EPOCH"
     assert book_of(hub).derived == before
     prepare(hub)
@@ -141,7 +141,7 @@ def test_a_message_that_comes_before_its_label_is_derived_is_judged_all_the_same
     assert refusal(hub, label_of(hub.rules, first, epoch)) is None
     assert book_of(hub).derived <= 1 + 16
     assert refusal(hub, label_of(hub.rules, last, epoch)) is None
-    assert refusal(hub, label_of(hub.rules, "nobody's", epoch)) == "EPOCH"
+    assert refusal(hub, label_of(hub.rules, "unregistered", epoch)) == "EPOCH"
     assert book_of(hub).derived == MANY + 1
 
 
@@ -182,7 +182,7 @@ def test_what_was_refused_is_taken_once_its_stream_is_registered_or_its_epoch_co
 def test_the_memory_for_unknown_labels_is_bounded(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(label_map, "MAX_UNKNOWN_LABELS", 4)
     for number in range(20):
-        assert refusal(hub, label_of(hub.rules, f"nobody's {number}", 0)) == "EPOCH"
+        assert refusal(hub, label_of(hub.rules, f"unregistered {number}", 0)) == "EPOCH"
         assert len(book_of(hub)._labels.unknown_labels) <= 4
 
 

@@ -81,7 +81,7 @@ def spoiled(hub: Hub, body: bytes) -> dict[str, PowCookie | str]:
     )
     return {
         "of less work than it says": little,
-        "of less work than is asked": replace(little, difficulty=BITS - 1),
+        "of too little work": replace(little, difficulty=BITS - 1),
         "that says less than it has": replace(good, difficulty=BITS - 1),
         "that says more than it has": replace(good, difficulty=good.work() + 1),
         "for another message": worked(hub, body + b"\0"),
@@ -98,7 +98,7 @@ def spoiled(hub: Hub, body: bytes) -> dict[str, PowCookie | str]:
 
 SPOILED = (
     "of less work than it says",
-    "of less work than is asked",
+    "of too little work",
     "that says less than it has",
     "that says more than it has",
     "for another message",

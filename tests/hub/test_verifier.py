@@ -94,14 +94,14 @@ class Checks:
             ended.set()
 
         def answer(number: int) -> Answer:
-            def hear(held: bool) -> None:
+            def record_result(held: bool) -> None:
                 self.heard.append((number, held))
                 if len(self.heard) == len(items):
                     ended.set()
                 if number in failing:
-                    raise OSError("nobody listens")
+                    raise OSError("the callback failed")
 
-            return hear
+            return record_result
 
         checks = self._make(loop, broke, lambda _, error: self.reported.append(error))
         try:
@@ -171,7 +171,7 @@ def test_a_failing_callback_does_not_affect_other_checks(make: Any) -> None:
     failing = frozenset({0, 1, 17, 39})
     checks = Checks(make).run(*(item(SigningKey.generate(), valid=held) for held in wanted), failing=failing)
     assert sorted(checks.heard) == list(enumerate(wanted))
-    assert [str(error) for error in checks.reported] == ["nobody listens"] * len(failing)
+    assert [str(error) for error in checks.reported] == ["the callback failed"] * len(failing)
     assert not checks.broke
 
 

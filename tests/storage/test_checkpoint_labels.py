@@ -76,7 +76,7 @@ def test_the_label_of_the_epoch_before_and_that_of_this_one_are_both_sound(folde
         (STREAM, 1, 0),  # the label of the next epoch
         (STREAM, -2, 0),  # two epochs earlier
         ("windows", -1, 0),  # of another stream
-        ("nobody's", -1, 0),  # of an unregistered stream
+        ("unregistered", -1, 0),  # of an unregistered stream
         (STREAM, -1, 1),
         (STREAM, -1, -1),
         (STREAM, -1, 100_000),

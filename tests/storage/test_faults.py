@@ -61,9 +61,9 @@ from veen.storage.store import Store
 from veen.storage.paths import Folders
 from veen.storage.metadata import read_metadata
 folders = Folders(Path(sys.argv[1]))
-def nobody(*place):
+def no_signer(*place):
     raise AssertionError
-store = Store(QuickDisk(), folders, read_metadata(folders).limits, nobody, probe="probe" in sys.argv)
+store = Store(QuickDisk(), folders, read_metadata(folders).limits, no_signer, probe="probe" in sys.argv)
 with store.index.read() as rows:
     sys.stdout.write(str(sum(head.size for _, head in rows.labels())))
 """

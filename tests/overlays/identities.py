@@ -5,7 +5,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from tests.overlays.logs import CLIENTS, Said, log, msg_id
+from tests.overlays.logs import CLIENTS, LogLine, log, msg_id
 from veen.core import cbor
 from veen.overlays import Event, FoldEntry
 from veen.overlays.identity import (
@@ -127,16 +127,16 @@ def random_event(random: Random) -> Event:
 
 def random_history(random: Random, most: int = 20) -> list[FoldEntry]:
     """Anything anyone may have written, mirrored copies and bodies that do not decode among it."""
-    said: list[Said] = []
+    said: list[LogLine] = []
     for number in range(random.randrange(most + 1)):
         if said and random.random() < 0.15:
             of = random.randrange(len(said))
             original = said[of].parent_id or msg_id(of + 1)
-            said.append(Said(said[of].event, original, spoil=said[of].spoil))
+            said.append(LogLine(said[of].event, original, spoil=said[of].spoil))
         else:
             spoil = b"\x00" if random.random() < 0.05 else b""
             said.append(
-                Said(random_event(random), msg_id(100 + number) if random.random() < 0.1 else None, spoil=spoil)
+                LogLine(random_event(random), msg_id(100 + number) if random.random() < 0.1 else None, spoil=spoil)
             )
     return log(*said)
 

@@ -1,4 +1,4 @@
-"""Logs for overlay tests: entries as a reader has them once they are verified and opened."""
+"""Builds logs of verified and opened entries for overlay tests."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ def label_of(epoch: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What one entry of a test log says. `spoil` is put after the body; `sealed` keeps the body from the reader."""
+class LogLine:
+    """One entry of a test log. `spoil` is appended to the body; `sealed` hides the body from the reader."""
 
     event: Event
     parent_id: bytes | None = None
@@ -36,11 +36,11 @@ class Said:
     auth_ref: bytes | None = None
 
 
-def said(event: Event | Said) -> Said:
-    return event if isinstance(event, Said) else Said(event)
+def said(event: Event | LogLine) -> LogLine:
+    return event if isinstance(event, LogLine) else LogLine(event)
 
 
-def log(*events: Event | Said, start: int = 1, epoch: int = 0, hub_ts: int = START) -> list[FoldEntry]:
+def log(*events: Event | LogLine, start: int = 1, epoch: int = 0, hub_ts: int = START) -> list[FoldEntry]:
     """The entries of one label, numbered from `start`."""
     entries = []
     for stream_seq, one in enumerate(map(said, events), start):
@@ -58,9 +58,9 @@ def root(entries: Iterable[FoldEntry]) -> bytes:
 
 
 def logs(events: st.SearchStrategy[Event], most: int = 24) -> st.SearchStrategy[list[FoldEntry]]:
-    """Logs of such events, with all that goes wrong in life: copies, and bodies that do not open or do not decode."""
+    """Logs of these events, with copies, sealed entries and bodies that do not decode."""
     entry = st.builds(
-        Said,
+        LogLine,
         events,
         parent_id=st.one_of(st.none(), st.none(), st.sampled_from([msg_id(number) for number in range(1, 9)])),
         client=st.integers(0, len(CLIENTS) - 1),

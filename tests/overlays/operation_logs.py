@@ -1,4 +1,4 @@
-"""Histories of operations: a log that keeps every rule, what is known beside it, and the ways to break one rule."""
+"""Histories of operations: a log that keeps every rule with its external facts, and ways to break each rule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -48,8 +48,8 @@ HUB = SigningKey(name("another hub"))
 
 
 @dataclass
-class Deeds:
-    """A log in the making, and what its domain knows."""
+class OperationHistory:
+    """A log under construction and the external facts of its domain."""
 
     log: list[FoldEntry] = field(default_factory=list)
     processed: list[LogPlace] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Deeds:
         auth_ref: bytes | None = ROOT,
         parent_id: bytes | None = None,
     ) -> bytes:
-        """Log an operation; its id."""
+        """Log an operation and return its id."""
         seq = len(self.log) + 1
         header = PayloadHdr(event.SCHEMA, parent_id)
         placed = (LABEL, 0, seq, START + seq, CLIENTS[client], auth_ref, msg_id(seq))
@@ -102,7 +102,7 @@ class Deeds:
         return token.auth_ref()
 
     def snapshot(self, state_id: bytes = A) -> StateCheckpoint:
-        """What the log comes to by now."""
+        """Log a checkpoint of the current state."""
         root, states = mmr.root(one.msg_id for one in self.log), fold(PAYMENTS, self.log).states
         return StateCheckpoint(state_id, len(self.log), root, state_hash(PAYMENTS, states), "paid.operation")
 
@@ -111,29 +111,29 @@ def paid(amount: int = 5, payer: bytes = A, payee: bytes = B, **more: object) ->
     return replace(Paid("store", NULL, payer, payee, amount, "JPY"), **more)  # type: ignore[arg-type]
 
 
-def pay(deeds: Deeds) -> None:
+def pay(deeds: OperationHistory) -> None:
     made = deeds.add(paid())
     deeds.processed.append(LogPlace(LABEL, len(deeds.log)))
     deeds.effects += [Effect(made, False, made), Effect(made, True)]
 
 
-def grant(deeds: Deeds) -> None:
+def grant(deeds: OperationHistory) -> None:
     deeds.add(AccessGrant(CLIENTS[1], "two", (STREAM,), START + 10_000))
     deeds.add(paid(), client=1, auth_ref=None)
     deeds.processed.append(LogPlace(LABEL, len(deeds.log)))
 
 
-def revoke(deeds: Deeds) -> None:
+def revoke(deeds: OperationHistory) -> None:
     deeds.add(Revoke(name("gone"), ROOT if len(deeds.log) % 2 else None))
 
 
-def delegate(deeds: Deeds) -> None:
+def delegate(deeds: OperationHistory) -> None:
     principal, agent = KEYS[1].public_key, KEYS[2].public_key
     chain = (deeds.capability(0, principal), deeds.capability(1, agent))
     deeds.add(Delegated(principal, agent, chain, Paid.SCHEMA, paid().encode()))
 
 
-def agree(deeds: Deeds) -> None:
+def agree(deeds: OperationHistory) -> None:
     if deeds.confirmations >= deeds.definitions:
         deeds.definitions += 1
         deeds.add(Definition(A, deeds.definitions, B, None, (C, D)))
@@ -143,19 +143,19 @@ def agree(deeds: Deeds) -> None:
         deeds.decisions[A, deeds.definitions, party] = decision
 
 
-def publish(deeds: Deeds) -> None:
+def publish(deeds: OperationHistory) -> None:
     deeds.releases += 1
     version = f"v1.{deeds.releases}"
     deeds.add(Publication(A, B, C, "model", version))
     deeds.taken = (UsedVersion(A, version),)
 
 
-def snap(deeds: Deeds) -> None:
+def snap(deeds: OperationHistory) -> None:
     if deeds.log:
         deeds.add(deeds.snapshot(name(f"state {len(deeds.log)}")))
 
 
-def recover(deeds: Deeds) -> None:
+def recover(deeds: OperationHistory) -> None:
     deeds.recovered += 1
     target, new = name(f"target {deeds.recovered}"), name(f"new {deeds.recovered}")
     request = deeds.add(RecoveryRequest(target, new))
@@ -163,12 +163,12 @@ def recover(deeds: Deeds) -> None:
     deeds.add(RecoveryExecution(target, new, None, tuple(refs)))
 
 
-def query(deeds: Deeds) -> None:
+def query(deeds: OperationHistory) -> None:
     deeds.add(QueryAudit(A, "patient:7", "patient", None, "treatment", B))
     deeds.accesses.append(AccessFact(A, "patient:7", "patient", B))
 
 
-def mirrored(deeds: Deeds) -> Mirror:
+def mirrored(deeds: OperationHistory) -> Mirror:
     deeds.mirrored += 1
     seq = deeds.mirrored
     receipt = sign(HUB, label=C, stream_seq=seq, leaf_hash=name(f"leaf {seq}"), mmr_root=D, hub_ts=START)
@@ -176,115 +176,115 @@ def mirrored(deeds: Deeds) -> Mirror:
     return Mirror("hub.example", C, seq, receipt.leaf_hash, receipt.mmr_root, LABEL)
 
 
-def mirror(deeds: Deeds) -> None:
+def mirror(deeds: OperationHistory) -> None:
     event = mirrored(deeds)
     deeds.add(event, parent_id=event.source_leaf_hash)
 
 
-RIGHT: tuple[Callable[[Deeds], None], ...] = (
+RIGHT: tuple[Callable[[OperationHistory], None], ...] = (
     pay, grant, revoke, delegate, agree, publish, snap, recover, query, mirror,
 )  # fmt: skip
 
 
-def _pay_twice(deeds: Deeds) -> None:
+def _pay_twice(deeds: OperationHistory) -> None:
     pay(deeds)
     deeds.processed.append(deeds.processed[-1])
 
 
-def _effect_without_key(deeds: Deeds) -> None:
+def _effect_without_key(deeds: OperationHistory) -> None:
     made = deeds.add(paid())
     deeds.effects.append(Effect(made, False, A))
 
 
-def _grant_by_anyone(deeds: Deeds) -> None:
+def _grant_by_anyone(deeds: OperationHistory) -> None:
     deeds.add(AccessGrant(A, None, (STREAM,), START + 10_000), client=2)
 
 
-def _write_without_leave(deeds: Deeds) -> None:
+def _write_without_leave(deeds: OperationHistory) -> None:
     deeds.add(QueryAudit(A, "x", "x"), client=2, auth_ref=None)
 
 
-def _empty_chain(deeds: Deeds) -> None:
+def _empty_chain(deeds: OperationHistory) -> None:
     deeds.add(Delegated(A, B, (), Paid.SCHEMA, NULL))
 
 
-def _chain_that_ran_out(deeds: Deeds) -> None:
+def _chain_that_ran_out(deeds: OperationHistory) -> None:
     principal, agent = KEYS[1].public_key, KEYS[3].public_key
     first, last = deeds.capability(0, principal), deeds.capability(1, agent)
     deeds.capabilities[last] = replace(deeds.capabilities[last], issued_at=START - 4000)
     deeds.add(Delegated(principal, agent, (first, last), Paid.SCHEMA, NULL))
 
 
-def _chain_with_a_gap(deeds: Deeds) -> None:
+def _chain_with_a_gap(deeds: OperationHistory) -> None:
     principal, agent = KEYS[1].public_key, KEYS[3].public_key
     chain = (deeds.capability(0, principal), deeds.capability(2, agent))
     deeds.add(Delegated(principal, agent, chain, Paid.SCHEMA, NULL))
 
 
-def _decision_taken_wrong(deeds: Deeds) -> None:
+def _decision_taken_wrong(deeds: OperationHistory) -> None:
     agree(deeds)
     deeds.decisions[A, deeds.definitions, C] = "accept"  # an earlier one
 
 
-def _version_again(deeds: Deeds) -> None:
+def _version_again(deeds: OperationHistory) -> None:
     agree(deeds)
     deeds.add(Definition(A, deeds.definitions, C, None, (C, D)))
 
 
-def _publish_again(deeds: Deeds) -> None:
+def _publish_again(deeds: OperationHistory) -> None:
     publish(deeds)
     deeds.add(Publication(A, B, D, "model", f"v1.{deeds.releases}"))
 
 
-def _old_version_used(deeds: Deeds) -> None:
+def _old_version_used(deeds: OperationHistory) -> None:
     publish(deeds)
     old = deeds.taken
     publish(deeds)
     deeds.taken = old
 
 
-def _snapshot_twice(deeds: Deeds) -> None:
+def _snapshot_twice(deeds: OperationHistory) -> None:
     pay(deeds)
     made = deeds.snapshot()
     deeds.add(made)
     deeds.add(made)
 
 
-def _snapshot_of_another_state(deeds: Deeds) -> None:
+def _snapshot_of_another_state(deeds: OperationHistory) -> None:
     pay(deeds)
     deeds.add(replace(deeds.snapshot(), state_hash=D))
 
 
-def _approval_that_is_none(deeds: Deeds) -> None:
+def _approval_that_is_none(deeds: OperationHistory) -> None:
     deeds.add(RecoveryExecution(A, B, None, (D,)))
 
 
-def _approval_that_rejects(deeds: Deeds) -> None:
+def _approval_that_rejects(deeds: OperationHistory) -> None:
     ref = deeds.add(RecoveryApproval(A, B, C, None, "reject"))
     deeds.add(RecoveryExecution(A, B, None, (ref,)))
 
 
-def _execution_by_anyone(deeds: Deeds) -> None:
+def _execution_by_anyone(deeds: OperationHistory) -> None:
     ref = deeds.add(RecoveryApproval(A, B, C, None, "approve"))
     deeds.add(RecoveryExecution(A, B, None, (ref,)), client=2)
 
 
-def _unlogged_read(deeds: Deeds) -> None:
+def _unlogged_read(deeds: OperationHistory) -> None:
     deeds.accesses.append(AccessFact(B, "patient:8", "patient", None))
 
 
-def _mirror_of_something_else(deeds: Deeds) -> None:
+def _mirror_of_something_else(deeds: OperationHistory) -> None:
     event = replace(mirrored(deeds), source_receipt_root=A)
     deeds.add(event, parent_id=event.source_leaf_hash)
 
 
-def _mirror_twice(deeds: Deeds) -> None:
+def _mirror_twice(deeds: OperationHistory) -> None:
     event = mirrored(deeds)
     deeds.add(event, parent_id=event.source_leaf_hash)
     deeds.add(event, parent_id=event.source_leaf_hash)
 
 
-WRONG: dict[Rule, Callable[[Deeds], None]] = {
+WRONG: dict[Rule, Callable[[OperationHistory], None]] = {
     Rule.PAID_P1: _pay_twice,
     Rule.PAID_P2: _effect_without_key,
     Rule.ACCESS_A1: _grant_by_anyone,

@@ -1,4 +1,4 @@
-"""The folds once more, by themselves: plain dictionaries and cbor2, with nothing of ours, for the golden states."""
+"""A second implementation of the folds for the golden states, with plain dictionaries and cbor2 only."""
 
 from collections.abc import Callable
 from hashlib import sha256
@@ -62,7 +62,7 @@ class Oracle(IdentityRules, AdminRules, BridgingRules, DirectoryRules, Operation
         self._take: Callable[[str, Doc, Doc], bool | None] = getattr(self, "_" + class_name.split(".")[-1])
 
     def add(self, entry: Doc) -> bool:
-        """Whether the entry changed or could have changed anything."""
+        """Apply an entry and return whether it was applied."""
         header = entry["payload_hdr"]
         if header is None:
             return False

@@ -53,7 +53,7 @@ class AdminRules:
         return self._lasting(event["kind"].encode() + b"\0" + event["target"], event, entry)
 
     def _lasting(self, part: bytes, event: Doc, entry: Doc) -> bool | None:
-        """Pair by pair, where the folds go by once: a record is out if one before it covers all of its time."""
+        """Compares all pairs: a record is dropped if an earlier one covers its whole period."""
         new = _record(event, entry)
         everyone = [*self.states.get(part, []), new]
         kept = [

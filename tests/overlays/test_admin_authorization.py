@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.overlays.logs import START, Said, log, logs
+from tests.overlays.logs import START, LogLine, log, logs
 from veen.core import CapToken, cap_token, control_stream, naming
 from veen.core.cap_token import Rate
 from veen.core.hashing import U64_MAX, h
@@ -98,7 +98,7 @@ def _steps(overlay: AnyOverlay, entries: list[FoldEntry]) -> list[FoldStep]:
     return [step for steps in found if isinstance(steps, tuple) for step in steps]
 
 
-def shown(*tokens: ShownCapability | Said) -> States[ShownCapability]:
+def shown(*tokens: ShownCapability | LogLine) -> States[ShownCapability]:
     return fold(AUTHORIZATIONS, log(*tokens)).states
 
 
@@ -113,7 +113,7 @@ def shown(*tokens: ShownCapability | Said) -> States[ShownCapability]:
     ],
 )
 def test_a_capability_is_valid_up_to_and_in_its_last_second(now: int, worth: Validity) -> None:
-    states = shown(Said(minted(60), after=9 - START))
+    states = shown(LogLine(minted(60), after=9 - START))
     found = capability_status(states, {}, minted(60).auth_ref(), now)
     assert found.validity is worth
     assert (found.issued_at, found.expires_at) == (9, 69)
@@ -125,7 +125,7 @@ def test_a_capability_that_the_hub_never_logged_is_unknown() -> None:
 
 
 def test_presenting_a_capability_again_does_not_renew_it() -> None:
-    folded = fold(AUTHORIZATIONS, log(minted(60), Said(minted(60), after=50)))
+    folded = fold(AUTHORIZATIONS, log(minted(60), LogLine(minted(60), after=50)))
     assert capability_status(folded.states, {}, minted(60).auth_ref(), START + 62).validity is Validity.EXPIRED
     assert [(fault.kind, fault.reason) for fault in folded.faults] == [
         (FaultKind.REFUSED, "entry 1 already authorized this capability")
@@ -133,7 +133,7 @@ def test_presenting_a_capability_again_does_not_renew_it() -> None:
 
 
 def test_a_reissued_capability_has_its_own_expiry() -> None:
-    states = shown(TOKENS[0], Said(RESIGNED, after=50))
+    states = shown(TOKENS[0], LogLine(RESIGNED, after=50))
     assert capability_status(states, {}, TOKENS[0].auth_ref(), START + 51).validity is Validity.EXPIRED
     assert capability_status(states, {}, RESIGNED.auth_ref(), START + 51).validity is Validity.VALID
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.logs import CLIENTS, START, Said, log, logs, msg_id
+from tests.overlays.logs import CLIENTS, START, LogLine, log, logs, msg_id
 from veen.core import naming
 from veen.core.hashing import U64_MAX, h
 from veen.overlays import AnyOverlay, At, FaultKind, FoldEntry, check_laws, fold
@@ -94,14 +94,14 @@ def test_an_unclassified_label_has_no_class() -> None:
 
 def test_a_mirrored_copy_does_not_restore_an_old_class() -> None:
     folded = fold(
-        LABEL_CLASSES, log(LabelClass(A, "log"), LabelClass(A, "user"), Said(LabelClass(A, "log"), msg_id(1)))
+        LABEL_CLASSES, log(LabelClass(A, "log"), LabelClass(A, "user"), LogLine(LabelClass(A, "log"), msg_id(1)))
     )
     assert class_of(folded.states, A) == LabelClass(A, "user")
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY]
 
 
 def test_a_class_is_shown_with_its_place_and_writer() -> None:
-    states = fold(LABEL_CLASSES, log(Said(LabelClass(A, "bulk", None, 60), client=1))).states
+    states = fold(LABEL_CLASSES, log(LogLine(LabelClass(A, "bulk", None, 60), client=1))).states
     assert LABEL_CLASSES.plain(A, states[A]) == {
         "label": A,
         "class": "bulk",
@@ -198,9 +198,9 @@ def test_a_registry_may_be_empty() -> None:
 def test_the_schemas_a_stream_uses_are_counted_with_their_first_and_last_place() -> None:
     entries = log(
         Write(b"k", 0, b"v"),
-        Said(Write(b"k", 0, b"v"), sealed=True),
+        LogLine(Write(b"k", 0, b"v"), sealed=True),
         Delete(b"k", 0),
-        Said(Write(b"k", 0, b"v"), spoil=b"\0"),
+        LogLine(Write(b"k", 0, b"v"), spoil=b"\0"),
         Write(b"k", 0, b"w"),
     )
     assert uses(entries) == {

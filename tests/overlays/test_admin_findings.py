@@ -1,4 +1,4 @@
-"""AUTH1: what a contradiction comes to; and what may be claimed of all this."""
+"""AUTH1: classification of contradicting receipts."""
 
 from dataclasses import replace
 from itertools import product

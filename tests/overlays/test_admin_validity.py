@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.logs import START, Said, log, logs, msg_id
+from tests.overlays.logs import START, LogLine, log, logs, msg_id
 from veen.core import Malformed, admin, cap_token, cbor, naming
 from veen.core.hashing import U64_MAX, h
 from veen.core.signing import SigningKey
@@ -241,20 +241,20 @@ def test_a_revocation_with_an_empty_period_is_refused() -> None:
 def test_a_revocation_of_an_unknown_kind_is_malformed(kind: str) -> None:
     good = revocation(5).encode()
     spoiled = good.replace(b"\x69client-id", cbor.encode(kind))
-    (entry,) = log(Said(revocation(5)))
+    (entry,) = log(LogLine(revocation(5)))
     folded = fold(REVOCATIONS, [FoldEntry(*_fixed(entry), entry.header, spoiled)])
     assert folded.states == {}
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
 
 
 def test_a_mirrored_revocation_is_kept_once() -> None:
-    folded = fold(REVOCATIONS, log(revocation(5, 10), Said(revocation(5, 10), msg_id(1))))
+    folded = fold(REVOCATIONS, log(revocation(5, 10), LogLine(revocation(5, 10), msg_id(1))))
     assert [record.stream_seq for state in folded.states.values() for record in state] == [1]
     assert [fault.kind for fault in folded.faults] == [FaultKind.REFUSED]
 
 
 def test_a_forged_parent_id_does_not_suppress_a_revocation() -> None:
-    states = fold(REVOCATIONS, log(Said(revocation(5, 1), msg_id(2)), revocation(5))).states
+    states = fold(REVOCATIONS, log(LogLine(revocation(5, 1), msg_id(2)), revocation(5))).states
     assert revoked(states, "client-id", TARGETS[0], 1000) is not None
 
 

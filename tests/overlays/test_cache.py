@@ -9,7 +9,7 @@ from random import Random
 import lmdb
 import pytest
 
-from tests.overlays.logs import Said, label_of, log, msg_id, root
+from tests.overlays.logs import LogLine, label_of, log, msg_id, root
 from tests.overlays.wallets import MINE, ONLY_MINE, OWNER, REALM, random_event
 from veen.core import Malformed, Unavailable, Unverified, mmr
 from veen.overlays import AnyOverlay, At, FoldEntry, fold
@@ -215,7 +215,7 @@ def test_an_entry_of_another_label_in_the_same_epoch_raises_a_value_error() -> N
 
 def test_a_stream_continues_under_the_label_of_the_next_epoch() -> None:
     rows, old = MemoryRows(), log(*[Increment(A, 1)] * 20, epoch=4)
-    new = log(*[Increment(A, 10)] * 20, Said(Increment(A, 1), msg_id(7, 4)), epoch=6)
+    new = log(*[Increment(A, 10)] * 20, LogLine(Increment(A, 1), msg_id(7, 4)), epoch=6)
     extend(G_COUNTER, rows, old[:15], root(old[:15]))
     extend(G_COUNTER, rows, [*old[15:], *new[:5]], root(new[:5]))
     extend(G_COUNTER, rows, new[5:], root(new))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.overlays.directories import PROFILE, RPC_OVERLAY, id_of
-from tests.overlays.logs import START, Said, log, logs, msg_id
+from tests.overlays.logs import START, LogLine, log, logs, msg_id
 from veen.core import cbor
 from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
 from veen.overlays.connect import (
@@ -43,13 +43,13 @@ FREE = replace(SERVICE, auth_mode="none")
 FREE_PLAN = Planned("w", CapabilityRoute.NONE)
 
 
-def after(*said: Event | Said) -> ServiceConnection:
+def after(*said: Event | LogLine) -> ServiceConnection:
     state = fold(CONNECT, log(*said)).state(b"w")
     assert isinstance(state, ServiceConnection)
     return state
 
 
-def refused(*said: Event | Said) -> str:
+def refused(*said: Event | LogLine) -> str:
     """Why the last of these changes nothing."""
     folded = fold(CONNECT, log(*said))
     (fault,) = folded.faults
@@ -181,8 +181,8 @@ def test_an_expired_advertisement_cannot_be_chosen(
 )
 def test_a_step_requires_that_earlier_phases_are_still_valid(said: tuple[Event, ...], last: Event, reason: str) -> None:
     gone = 50 - len(said)
-    assert fold(CONNECT, log(*said, Said(last, after=gone))).faults == []
-    assert reason in refused(*said, Said(last, after=gone + 1))
+    assert fold(CONNECT, log(*said, LogLine(last, after=gone))).faults == []
+    assert reason in refused(*said, LogLine(last, after=gone + 1))
 
 
 def test_a_repeated_choice_resets_later_phases() -> None:
@@ -194,7 +194,7 @@ def test_a_repeated_choice_resets_later_phases() -> None:
 def test_authorising_again_renews_and_keeps_the_binding() -> None:
     short = replace(AUTH, expires_at=START + 50)
     bound = (HUB, SERVICE, replace(PLAN, wait_until=START + 60), short, BOUND)
-    renewed = after(*bound, Said(AUTH, after=5000))
+    renewed = after(*bound, LogLine(AUTH, after=5000))
     assert (renewed.phase, renewed.authorized) == (Phase.BOUND, AUTH)
     assert list(after(*bound).lapsed(START + 51)) == ["the capability has expired"]
     assert not after(*bound).usable(START + 51)
@@ -223,7 +223,7 @@ def test_connections_with_different_names_are_independent() -> None:
 
 
 def test_a_mirrored_step_counts_once() -> None:
-    folded = fold(CONNECT, log(HUB, SERVICE, Said(HUB, msg_id(1), client=2)))
+    folded = fold(CONNECT, log(HUB, SERVICE, LogLine(HUB, msg_id(1), client=2)))
     assert folded.state(b"w").phase is Phase.SERVICE
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY]
 

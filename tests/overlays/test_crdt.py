@@ -5,7 +5,7 @@ from hashlib import sha256
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.logs import Said, cuts, log, logs, msg_id
+from tests.overlays.logs import LogLine, cuts, log, logs, msg_id
 from veen.core.hashing import U64_MAX
 from veen.overlays import FaultKind, FoldEntry, FoldStep, check_laws, fold
 from veen.overlays.crdt import (
@@ -73,7 +73,7 @@ def test_with_equal_times_the_later_place_wins() -> None:
 
 
 def test_a_mirrored_copy_of_a_write_does_not_override_later_writes() -> None:
-    entries = log(Write(b"k", 5, b"first"), Write(b"k", 5, b"second"), Said(Write(b"k", 5, b"first"), msg_id(1)))
+    entries = log(Write(b"k", 5, b"first"), Write(b"k", 5, b"second"), LogLine(Write(b"k", 5, b"first"), msg_id(1)))
     folded = fold(LWW, entries)
     assert folded.states[b"k"].value == b"second"
     assert [(fault.stream_seq, fault.kind, fault.reason) for fault in folded.faults] == [
@@ -127,7 +127,7 @@ def test_a_counter_is_the_sum_of_its_shards_beyond_64_bits() -> None:
 
 
 def test_a_mirrored_increment_counts_once() -> None:
-    entries = log(Increment(A, 5), Said(Increment(A, 5), msg_id(1)), Said(Increment(A, 5), msg_id(77)))
+    entries = log(Increment(A, 5), LogLine(Increment(A, 5), msg_id(1)), LogLine(Increment(A, 5), msg_id(77)))
     assert total(fold(G_COUNTER, entries).states) == 10
 
 

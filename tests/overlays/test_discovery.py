@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.overlays.directories import Maps, directory_events, hub, id_of, overlay, service
-from tests.overlays.logs import CLIENTS, START, Said, log, logs, msg_id
+from tests.overlays.logs import CLIENTS, START, LogLine, log, logs, msg_id
 from veen.core import Malformed, PayloadHdr, cbor
 from veen.core.hashing import U64_MAX
 from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
@@ -141,7 +141,7 @@ def test_a_ttl_beyond_the_maximum_time_is_capped() -> None:
 
 
 def test_advertising_again_makes_it_last_longer() -> None:
-    states = fold(DISCOVERY, log(hub(ttl_sec=10), Said(hub(ttl_sec=10), after=100))).states
+    states = fold(DISCOVERY, log(hub(ttl_sec=10), LogLine(hub(ttl_sec=10), after=100))).states
     assert known(states, START + 1 + 100 + 10) == [id_of("h1")]
 
 
@@ -190,7 +190,7 @@ def test_results_ascend_by_id() -> None:
 
 
 def test_a_mirrored_copy_counts_once_and_is_marked() -> None:
-    first = Said(hub(ttl_sec=10), msg_id(70), client=2)
+    first = LogLine(hub(ttl_sec=10), msg_id(70), client=2)
     folded = fold(DISCOVERY, log(first, replace(first, after=100)))
     record = folded.states[HUB]
     assert record.advertised is not None
@@ -200,8 +200,8 @@ def test_a_mirrored_copy_counts_once_and_is_marked() -> None:
 
 
 def test_only_pinned_publishers_change_a_pinned_directory() -> None:
-    theirs = Said(hub(region="elsewhere"), client=1)
-    folded = fold(PINNED, log(hub(), theirs, Said(HubRetire(id_of("h1")), client=1)))
+    theirs = LogLine(hub(region="elsewhere"), client=1)
+    folded = fold(PINNED, log(hub(), theirs, LogLine(HubRetire(id_of("h1")), client=1)))
     found = find(folded.states, DescriptorKind.HUB, id_of("h1"), START)
     assert found is not None
     assert found.descriptor == hub()
@@ -210,8 +210,8 @@ def test_only_pinned_publishers_change_a_pinned_directory() -> None:
 
 
 def test_an_unpinned_publisher_cannot_suppress_a_genuine_event() -> None:
-    bridged = Said(hub(), msg_id(70), client=0)
-    folded = fold(PINNED, log(Said(hub(region="z"), msg_id(70), client=1), bridged))
+    bridged = LogLine(hub(), msg_id(70), client=0)
+    folded = fold(PINNED, log(LogLine(hub(region="z"), msg_id(70), client=1), bridged))
     found = find(folded.states, DescriptorKind.HUB, id_of("h1"), START)
     assert found is not None
     assert found.descriptor == hub()
@@ -292,7 +292,7 @@ def test_an_overlay_without_an_id_of_its_own_gets_one_for_its_name_and_version()
 
 
 def test_bad_entries_are_faults_and_change_nothing() -> None:
-    said: list[Event | Said] = [hub(), Said(hub(region="z"), spoil=b"\0"), Said(hub(region="z"), sealed=True)]
+    said: list[Event | LogLine] = [hub(), LogLine(hub(region="z"), spoil=b"\0"), LogLine(hub(region="z"), sealed=True)]
     folded = fold(DISCOVERY, log(*said))
     assert [(fault.stream_seq, fault.kind) for fault in folded.faults] == [
         (2, FaultKind.MALFORMED),

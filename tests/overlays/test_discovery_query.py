@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.overlays.directories import KV_OVERLAY, RPC_OVERLAY, hub, id_of, overlay, service
-from tests.overlays.logs import START, Said, log, msg_id
+from tests.overlays.logs import START, LogLine, log, msg_id
 from veen.core import Malformed, cbor
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays import Event, fold
@@ -265,7 +265,7 @@ def test_a_query_of_an_unknown_kind_or_with_the_filter_of_another_is_answered_wi
     assert evaluate(HUBS, short, NOW).ok is False
 
 
-def ask(*said: Event | Said, states: dict[bytes, DirectoryRecord] = HUBS) -> list[Reply]:
+def ask(*said: Event | LogLine, states: dict[bytes, DirectoryRecord] = HUBS) -> list[Reply]:
     """What a server sends for the calls of a stream."""
     return [Reply.decode(respond(one, states, NOW)[1]) for one in pending_queries(fold(RPC, log(*said)).states, START)]
 
@@ -301,8 +301,8 @@ def test_a_call_whose_arguments_are_no_query_is_answered_with_an_error(args: byt
 def test_a_server_of_queries_leaves_other_methods_and_answered_calls_alone() -> None:
     query = request(DirectoryQuery.of(HubFilter()))
     assert len(ask(CallRequest("add", b"\x80"), query)) == 1
-    assert ask(query, Said(success(1), msg_id(1))) == []
-    assert ask(replace(query, timeout_ms=0), Said(query, after=5000)) != []
+    assert ask(query, LogLine(success(1), msg_id(1))) == []
+    assert ask(replace(query, timeout_ms=0), LogLine(query, after=5000)) != []
 
 
 def test_queries_are_answered_in_log_order_and_not_after_their_deadline() -> None:
@@ -315,7 +315,7 @@ def test_queries_are_answered_in_log_order_and_not_after_their_deadline() -> Non
 def test_a_repeated_query_with_the_same_key_gets_the_same_answer() -> None:
     query = request(DirectoryQuery.of(HubFilter()), idem=3)
     (first,) = ask(query)
-    (again,) = ask(query, Said(first, msg_id(1), client=2), query, states=MANY)
+    (again,) = ask(query, LogLine(first, msg_id(1), client=2), query, states=MANY)
     assert again == first
 
 

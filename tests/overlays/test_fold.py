@@ -5,7 +5,7 @@ from hashlib import sha256
 
 import pytest
 
-from tests.overlays.logs import CLIENTS, START, Said, log, msg_id, root
+from tests.overlays.logs import CLIENTS, START, LogLine, log, msg_id, root
 from veen.core import DhKey, Limits, PayloadHdr, Place, Profile, Receipt, SigningKey, ciphertext, msg
 from veen.overlays import (
     Applied,
@@ -39,7 +39,7 @@ def test_an_entry_of_another_schema_is_ignored() -> None:
 
 
 def test_an_entry_that_does_not_open_is_listed_as_sealed() -> None:
-    assert kinds(log(Said(Increment(A, 1), sealed=True))) == [(1, FaultKind.SEALED)]
+    assert kinds(log(LogLine(Increment(A, 1), sealed=True))) == [(1, FaultKind.SEALED)]
 
 
 @pytest.mark.parametrize(
@@ -76,14 +76,14 @@ def test_a_body_that_fits_no_form_has_the_reason_of_each() -> None:
 
 
 def test_a_header_that_names_another_capability_than_the_message_is_malformed() -> None:
-    claimed = Said(Increment(A, 1), cap_ref=CAP)
+    claimed = LogLine(Increment(A, 1), cap_ref=CAP)
     assert kinds(log(claimed)) == [(1, FaultKind.MALFORMED)]
     assert kinds(log(replace(claimed, auth_ref=A))) == [(1, FaultKind.MALFORMED)]
     assert kinds(log(replace(claimed, auth_ref=CAP))) == []
 
 
 def test_copies_of_one_message_count_once_whichever_came_first() -> None:
-    mirrored = Said(Increment(A, 5), msg_id(9))
+    mirrored = LogLine(Increment(A, 5), msg_id(9))
     folded = fold(G_COUNTER, log(mirrored, mirrored, Increment(A, 1), mirrored))
     assert folded.states == {A: 6}
     assert [(fault.stream_seq, fault.reason) for fault in folded.faults] == [
@@ -93,7 +93,7 @@ def test_copies_of_one_message_count_once_whichever_came_first() -> None:
 
 
 def test_a_copy_in_a_later_epoch_names_the_epoch_of_the_first() -> None:
-    entries = [*log(Increment(A, 1)), *log(Said(Increment(A, 1), msg_id(1)), epoch=3)]
+    entries = [*log(Increment(A, 1)), *log(LogLine(Increment(A, 1), msg_id(1)), epoch=3)]
     folded = fold(G_COUNTER, entries)
     assert folded.states == {A: 1}
     assert [(fault.epoch, fault.reason) for fault in folded.faults] == [(3, "a copy of entry 1 of epoch 0")]
@@ -101,7 +101,7 @@ def test_a_copy_in_a_later_epoch_names_the_epoch_of_the_first() -> None:
 
 def test_adding_an_entry_returns_its_outcomes() -> None:
     running = Fold(G_COUNTER)
-    first, second = log(Increment(A, 3), Said(Increment(A, 1), spoil=b"\x00"))
+    first, second = log(Increment(A, 3), LogLine(Increment(A, 1), spoil=b"\x00"))
     (applied,) = running.add(first)
     (fault,) = running.add(second)
     assert isinstance(applied, Applied)
@@ -128,7 +128,7 @@ def test_the_hash_of_a_state_is_that_of_its_sorted_parts_under_its_class() -> No
 
 
 def test_an_entry_has_one_encoding_with_or_without_its_payload() -> None:
-    for entry in (log(Increment(A, 1))[0], log(Said(Increment(A, 1), sealed=True, auth_ref=CAP))[0]):
+    for entry in (log(Increment(A, 1))[0], log(LogLine(Increment(A, 1), sealed=True, auth_ref=CAP))[0]):
         assert FoldEntry.decode(entry.encode()) == entry
     assert log(Increment(A, 1))[0].client_id == CLIENTS[0]
 
@@ -170,7 +170,7 @@ def test_preview_returns_the_outcome_of_an_event_before_sending() -> None:
 
 
 def test_preview_detects_a_copy_and_stores_nothing() -> None:
-    asked = fold(G_COUNTER, log(Said(Increment(A, 1), msg_id(50))))
+    asked = fold(G_COUNTER, log(LogLine(Increment(A, 1), msg_id(50))))
     for parent, kind in [(msg_id(50), "copy"), (msg_id(51), None), (msg_id(51), None)]:
         next_ = draft(Increment(A, 1), client_id=A, hub_ts=START, after=asked.upto, parent_id=parent)
         (outcome,) = preview(G_COUNTER, next_, asked)
@@ -184,7 +184,7 @@ def test_a_draft_comes_next() -> None:
 
 
 def test_a_fold_continues_from_a_cache_without_reading_it_again() -> None:
-    entries = log(Increment(A, 1), Increment(B, 2), Said(Increment(A, 4), msg_id(1)), Increment(A, 8))
+    entries = log(Increment(A, 1), Increment(B, 2), LogLine(Increment(A, 4), msg_id(1)), Increment(A, 8))
     rows = MemoryRows()
     extend(G_COUNTER, rows, entries[:2], root(entries[:2]))
     timeline = Timeline(G_COUNTER, rows)
@@ -202,6 +202,6 @@ def test_a_step_with_one_key_twice_is_not_a_copy_of_itself() -> None:
         def keys(self, step: FoldStep) -> tuple[bytes, ...]:
             return super().keys(step) * 2
 
-    folded = fold(Stuttering(), log(Increment(A, 1), Said(Increment(A, 1), msg_id(1))))
+    folded = fold(Stuttering(), log(Increment(A, 1), LogLine(Increment(A, 1), msg_id(1))))
     assert folded.states == {A: 1}
     assert [fault.stream_seq for fault in folded.faults] == [2]

@@ -1,4 +1,4 @@
-"""docs/overlays.md: its Python runs, its table tells of every overlay, and what it says of entry points is so."""
+"""docs/overlays.md: its Python runs and its table lists every overlay."""
 
 import re
 from pathlib import Path

@@ -6,7 +6,7 @@ from hashlib import sha256
 import pytest
 
 from tests.overlays.identities import CTXS, DEVICE_IDS, DEVICE_KEYS, GROUPS, ORGS, PRINCIPALS, REALMS, tagged
-from tests.overlays.logs import Said, log, msg_id
+from tests.overlays.logs import LogLine, log, msg_id
 from veen.core import Malformed, cbor
 from veen.overlays import AnyOverlay, Event, FaultKind, fold, state_hash
 from veen.overlays.identity import (
@@ -55,7 +55,7 @@ def group(add: tuple[bytes, ...] | None = None, remove: tuple[bytes, ...] | None
     return IdentityGroup(ORG, None, STAFF, "Staff", add, remove, ts)
 
 
-def states(*events: Event | Said) -> views.States:
+def states(*events: Event | LogLine) -> views.States:
     folded = fold(IDENTITY, log(*events))
     assert folded.faults == []
     return folded.states
@@ -277,7 +277,7 @@ def test_a_remove_of_one_leaves_the_others() -> None:
 
 
 def test_a_mirrored_add_after_the_remove_does_not_restore_a_member() -> None:
-    entries = log(group((MINE,)), group(None, (MINE,)), Said(group((MINE,)), msg_id(1)))
+    entries = log(group((MINE,)), group(None, (MINE,)), LogLine(group((MINE,)), msg_id(1)))
     folded = fold(IDENTITY, entries)
     assert not views.is_member(folded.states, ORG, STAFF, MINE)
     assert {fault.kind for fault in folded.faults} == {FaultKind.COPY}
@@ -285,7 +285,7 @@ def test_a_mirrored_add_after_the_remove_does_not_restore_a_member() -> None:
 
 def test_a_forged_copy_does_not_suppress_the_genuine_event() -> None:
     true, false = group((MINE,)), group((CTXS[1],))
-    found = states(Said(false, sha256(b"original").digest()), Said(true, sha256(b"original").digest()))
+    found = states(LogLine(false, sha256(b"original").digest()), LogLine(true, sha256(b"original").digest()))
     assert views.is_member(found, ORG, STAFF, MINE)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.logs import Said, log, logs, root
+from tests.overlays.logs import LogLine, log, logs, root
 from veen.overlays import At, EventFault, Fold, FoldEntry, check_laws, fold
 from veen.overlays.crdt import LWW, Write
 from veen.overlays.kept_fold_lmdb import Cache
@@ -71,7 +71,7 @@ def test_a_watcher_receives_each_change_and_nothing_else() -> None:
     for entry in log(
         Write(b"k", 5, b"1"),
         Write(b"k", 4, b"older"),
-        Said(Write(b"k", 6, b"x"), spoil=b"\x00"),
+        LogLine(Write(b"k", 6, b"x"), spoil=b"\x00"),
         Write(b"other", 0, b"y"),
         Delete(b"k", 5),
     ):

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.overlays.logs import Said, log, msg_id
+from tests.overlays.logs import LogLine, log, msg_id
 from veen.core import cbor
 from veen.overlays import AnyOverlay, FoldStep, LawBroken, check_laws
 from veen.overlays.crdt import G_COUNTER, GCounter, Increment
 from veen.overlays.queue import QUEUE, Put, Queue, Task, TaskClaim
 
 A, B = bytes(32), b"\xff" * 32
-COUNTED = log(Increment(A, 1), Increment(A, 2), Said(Increment(A, 2), msg_id(2)), Increment(B, 4), Increment(A, 300))
+COUNTED = log(Increment(A, 1), Increment(A, 2), LogLine(Increment(A, 2), msg_id(2)), Increment(B, 4), Increment(A, 300))
 TASKS = log(Put(b"x"), TaskClaim(msg_id(1), 5), TaskClaim(msg_id(1), 5), Put(b"y"))
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.overlays.logs import CLIENTS, logs, msg_id
-from tests.overlays.operation_logs import NULL, RIGHT, WRONG, A, B, C, Deeds, paid
+from tests.overlays.operation_logs import NULL, RIGHT, WRONG, A, B, C, OperationHistory, paid
 from veen.overlays import AnyOverlay, EventFault, FoldEntry, check_laws, fold, preview
 from veen.overlays.operations import (
     OPERATION_OVERLAYS,
@@ -83,7 +83,7 @@ def test_a_profile_keeps_the_laws(overlay: AnyOverlay, data: st.DataObject) -> N
 @settings(max_examples=10)
 @given(steps=st.lists(st.sampled_from([*RIGHT, *WRONG.values()]), max_size=6))
 def test_a_profile_keeps_the_laws_over_whole_histories(overlay: AnyOverlay, steps: list) -> None:  # type: ignore[type-arg]
-    deeds = Deeds()
+    deeds = OperationHistory()
     for step in steps:
         step(deeds)
     check_laws(overlay, deeds.log[:16])

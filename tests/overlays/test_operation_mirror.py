@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.logs import LABEL, START, Said, log
+from tests.overlays.logs import LABEL, START, LogLine, log
 from tests.overlays.operation_logs import HUB, KEYS, A, B, C, D
 from veen.core import Malformed, Mmr, MmrProof, Msg, Receipt, Unverified, cbor, msg, proof, receipt
 from veen.overlays import FaultKind, fold
@@ -80,8 +80,8 @@ def test_a_record_that_differs_from_the_receipt_is_detected(changed: dict[str, o
         check_sync(made, SIGNED)
 
 
-def mirrored(seq: int, target: bytes = LABEL) -> Said:
-    return Said(Mirror("hub.example", C, seq, D, B, target), D)
+def mirrored(seq: int, target: bytes = LABEL) -> LogLine:
+    return LogLine(Mirror("hub.example", C, seq, D, B, target), D)
 
 
 PART = mirror_part("hub.example", C, LABEL)
@@ -96,9 +96,9 @@ def test_a_second_record_of_one_source_for_one_target_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [Said(mirrored(1).event), Said(mirrored(1).event, A), Said(Mirror("h", C, 0, D, B, LABEL), D)]
+    "wrong", [LogLine(mirrored(1).event), LogLine(mirrored(1).event, A), LogLine(Mirror("h", C, 0, D, B, LABEL), D)]
 )
-def test_a_record_without_its_source_as_parent_is_malformed(wrong: Said) -> None:
+def test_a_record_without_its_source_as_parent_is_malformed(wrong: LogLine) -> None:
     folded = fold(MIRRORS, log(wrong))
     assert folded.states == {}
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]

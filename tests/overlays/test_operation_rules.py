@@ -17,7 +17,7 @@ from tests.overlays.operation_logs import (
     B,
     C,
     D,
-    Deeds,
+    OperationHistory,
     delegate,
     grant,
     mirrored,
@@ -51,14 +51,14 @@ OVERLAYS = registry()
 histories = st.lists(st.sampled_from(RIGHT), max_size=10)
 
 
-def deeds_of(steps: list) -> Deeds:  # type: ignore[type-arg]
-    deeds = Deeds()
+def deeds_of(steps: list) -> OperationHistory:  # type: ignore[type-arg]
+    deeds = OperationHistory()
     for step in steps:
         step(deeds)
     return deeds
 
 
-def judge(deeds: Deeds) -> tuple[RuleFinding, ...]:
+def judge(deeds: OperationHistory) -> tuple[RuleFinding, ...]:
     return check_log(deeds.log, OVERLAYS, deeds.world())
 
 
@@ -95,39 +95,39 @@ def test_a_rule_that_is_broken_is_the_only_one_reported(rule: Rule, before: list
     assert broken[0].reason != MEANING[rule]
 
 
-def _root(deeds: Deeds) -> None:
+def _root(deeds: OperationHistory) -> None:
     pay(deeds)
     deeds.add(replace(deeds.snapshot(), mmr_root=D))
 
 
-def _of_itself(deeds: Deeds) -> None:
+def _of_itself(deeds: OperationHistory) -> None:
     pay(deeds)
     deeds.add(replace(deeds.snapshot(), upto_stream_seq=len(deeds.log) + 1))
 
 
-def _later_approval(deeds: Deeds) -> None:
+def _later_approval(deeds: OperationHistory) -> None:
     deeds.add(RecoveryExecution(A, B, None, (operation_id(msg_id(len(deeds.log) + 2)),)))
     deeds.add(RecoveryApproval(A, B, C, None, "approve"))
 
 
-def _no_approval(deeds: Deeds) -> None:
+def _no_approval(deeds: OperationHistory) -> None:
     request = deeds.add(RecoveryRequest(A, B))
     deeds.add(RecoveryExecution(A, B, None, (request,)))
 
 
-def _approval_for(target: bytes, new: bytes) -> Callable[[Deeds], None]:
-    def broken(deeds: Deeds) -> None:
+def _approval_for(target: bytes, new: bytes) -> Callable[[OperationHistory], None]:
+    def broken(deeds: OperationHistory) -> None:
         deeds.add(RecoveryExecution(A, B, None, (deeds.add(RecoveryApproval(target, new, C, None, "approve")),)))
 
     return broken
 
 
-def _read_twice(deeds: Deeds) -> None:
+def _read_twice(deeds: OperationHistory) -> None:
     query(deeds)
     deeds.accesses.append(deeds.accesses[-1])
 
 
-def _forged(deeds: Deeds) -> None:
+def _forged(deeds: OperationHistory) -> None:
     delegate(deeds)
     refs = list(deeds.capabilities)
     held = deeds.capabilities[refs[-1]]
@@ -137,17 +137,17 @@ def _forged(deeds: Deeds) -> None:
     deeds.add(Delegated(principal, agent, (refs[-2], wrong.auth_ref()), D, NULL))
 
 
-def _without_parent(deeds: Deeds) -> None:
+def _without_parent(deeds: OperationHistory) -> None:
     deeds.add(mirrored(deeds), parent_id=A)
 
 
-def _revoked_grant(deeds: Deeds) -> None:
+def _revoked_grant(deeds: OperationHistory) -> None:
     grant(deeds)
     deeds.add(Revoke(CLIENTS[1]))
     deeds.add(QueryAudit(A, "x", "x"), client=1, auth_ref=None)
 
 
-OTHER_WAYS: list[tuple[Rule, Callable[[Deeds], None]]] = [
+OTHER_WAYS: list[tuple[Rule, Callable[[OperationHistory], None]]] = [
     (Rule.SNAPSHOT_S2, _root),
     (Rule.SNAPSHOT_S2, _of_itself),
     (Rule.RECOVERY_R1, _later_approval),
@@ -163,7 +163,7 @@ OTHER_WAYS: list[tuple[Rule, Callable[[Deeds], None]]] = [
 
 @pytest.mark.parametrize(("rule", "broken"), OTHER_WAYS, ids=lambda one: str(getattr(one, "__name__", one)))
 def test_another_way_to_break_a_rule_is_reported_as_that_rule_alone(
-    rule: Rule, broken: Callable[[Deeds], None]
+    rule: Rule, broken: Callable[[OperationHistory], None]
 ) -> None:
     deeds = deeds_of([*RIGHT])
     broken(deeds)
@@ -172,7 +172,7 @@ def test_another_way_to_break_a_rule_is_reported_as_that_rule_alone(
 
 @pytest.mark.parametrize("known", [(None, D), (D, None)])
 def test_audit_messages_are_matched_so_that_no_access_is_missed(known: tuple[bytes | None, ...]) -> None:
-    deeds = Deeds()
+    deeds = OperationHistory()
     for digest in (None, C):
         deeds.add(QueryAudit(A, "patient:7", "patient", None, None, digest))
     deeds.accesses += [AccessFact(A, "patient:7", "patient", digest) for digest in known]

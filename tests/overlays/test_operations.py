@@ -6,8 +6,8 @@ from hashlib import sha256
 import cbor2
 import pytest
 
-from tests.overlays.logs import CLIENTS, LABEL, START, Said, log, msg_id
-from tests.overlays.operation_logs import KEYS, ROOT, STREAM, A, B, C, D, Deeds, paid
+from tests.overlays.logs import CLIENTS, LABEL, START, LogLine, log, msg_id
+from tests.overlays.operation_logs import KEYS, ROOT, STREAM, A, B, C, D, OperationHistory, paid
 from veen.core import Malformed, PayloadHdr, cbor, mmr
 from veen.core.cap_token import mint, resign
 from veen.core.hashing import ht
@@ -100,13 +100,13 @@ def test_an_operation_id_is_the_tagged_hash_of_the_message_id() -> None:
 
 
 def test_a_mirrored_copy_is_the_operation_it_copies_and_counts_once() -> None:
-    folded = fold(OPERATIONS, log(paid(), Said(paid(), msg_id(1), client=1)))
+    folded = fold(OPERATIONS, log(paid(), LogLine(paid(), msg_id(1), client=1)))
     assert [*folded.states] == [op(1)]
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY]
 
 
 def test_a_header_with_another_capability_is_not_an_operation() -> None:
-    folded = fold(OPERATIONS, log(Said(paid(), cap_ref=A, auth_ref=B), Said(paid(), cap_ref=A, auth_ref=A)))
+    folded = fold(OPERATIONS, log(LogLine(paid(), cap_ref=A, auth_ref=B), LogLine(paid(), cap_ref=A, auth_ref=A)))
     assert [fault.kind for fault in folded.faults] == [FaultKind.MALFORMED]
     assert [*folded.states] == [op(2)]
 
@@ -169,14 +169,14 @@ def test_an_operation_ordered_after_its_expiry_moves_nothing() -> None:
 
 
 def test_a_mirrored_payment_is_paid_once() -> None:
-    folded = fold(PAYMENTS, log(paid(5), Said(paid(5), msg_id(1), client=2)))
+    folded = fold(PAYMENTS, log(paid(5), LogLine(paid(5), msg_id(1), client=2)))
     assert balance(folded.states, B, "JPY") == 5
 
 
 # 3: access
 
 
-def granted(*events: Operation | Said, **settings: object) -> Fold:  # type: ignore[type-arg]
+def granted(*events: Operation | LogLine, **settings: object) -> Fold:  # type: ignore[type-arg]
     return fold(Access(**settings), log(*events))  # type: ignore[arg-type]
 
 
@@ -219,7 +219,9 @@ def test_a_domain_may_refuse_revocations_of_everything() -> None:
 @pytest.mark.parametrize("granter", [CLIENTS[1], ROOT])
 def test_only_a_granter_changes_permissions_by_its_key_or_its_capability(granter: bytes) -> None:
     grant = AccessGrant(A, None, (STREAM,), START + 50)
-    folded = granted(Said(grant, client=1, auth_ref=ROOT), Said(Revoke(A), client=2, auth_ref=D), granters=[granter])
+    folded = granted(
+        LogLine(grant, client=1, auth_ref=ROOT), LogLine(Revoke(A), client=2, auth_ref=D), granters=[granter]
+    )
     assert len(folded.state(A).grants) == 1
     assert [(seq, reason.partition(":")[0]) for seq, reason in reasons(folded)] == [(2, "access.A1")]
 
@@ -240,7 +242,7 @@ def test_the_capability_of_a_grant_expires_with_the_grant() -> None:
 
 
 def test_a_client_may_use_the_grant_of_an_identity_it_acts_for() -> None:
-    entries = log(AccessGrant(A, None, (STREAM,), START + 50), Said(paid(), client=1))
+    entries = log(AccessGrant(A, None, (STREAM,), START + 50), LogLine(paid(), client=1))
     given = {"stream_id": STREAM, "bootstrapped": frozenset({ROOT})}
     for speakers, taken in (({A: frozenset({CLIENTS[1]})}, True), ({B: frozenset({CLIENTS[1]})}, False), (None, False)):
         found = check(operations(entries), ExternalFacts(**given, speakers=speakers))  # type: ignore[arg-type]
@@ -337,7 +339,7 @@ def test_a_capability_that_was_revoked_applies_nothing_from_then_on() -> None:
 
 @pytest.mark.parametrize("client", [0, 1])
 def test_a_logged_revocation_invalidates_a_chain_if_its_sender_may_revoke(client: int) -> None:
-    entries = log(EMBEDDED, Said(Revoke(PRINCIPAL, CHAIN[0]), client=client), EMBEDDED)
+    entries = log(EMBEDDED, LogLine(Revoke(PRINCIPAL, CHAIN[0]), client=client), EMBEDDED)
     world = ExternalFacts(capabilities=KNOWN, granters=frozenset({CLIENTS[0]}))
     found = [one for one in check(operations(entries), world) if one.rule is Rule.DELEGATED_D2]
     assert [one.verdict for one in found] == [RuleVerdict.HOLDS, RuleVerdict.HOLDS if client else RuleVerdict.VIOLATED]
@@ -377,7 +379,7 @@ def test_an_embedded_body_is_one_strict_value(spoilt: bytes) -> None:
 TERMS = Definition(A, 1, B, None, (C, D))
 
 
-def agreed(*events: Operation | Said) -> Fold:  # type: ignore[type-arg]
+def agreed(*events: Operation | LogLine) -> Fold:  # type: ignore[type-arg]
     return fold(AGREEMENTS, log(*events))
 
 
@@ -452,7 +454,9 @@ def test_a_decision_of_a_non_party_or_on_an_undefined_version_is_refused(wrong: 
 
 def test_with_speakers_only_clients_of_a_party_may_confirm() -> None:
     overlay = Agreements({C: frozenset({CLIENTS[1]})})
-    folded = fold(overlay, log(TERMS, Said(decide(C), client=1), Said(decide(D), client=1), Said(decide(C), client=0)))
+    folded = fold(
+        overlay, log(TERMS, LogLine(decide(C), client=1), LogLine(decide(D), client=1), LogLine(decide(C), client=0))
+    )
     assert [seq for seq, _ in reasons(folded)] == [3, 4]
 
 
@@ -603,12 +607,12 @@ def test_a_threshold_counts_guardians_and_each_once() -> None:
 
 def test_a_domain_may_restrict_executors_and_approving_clients() -> None:
     overlay = Recoveries(executors=[CLIENTS[1]], speakers={C: frozenset({CLIENTS[2]})})
-    events: list[Operation | Said] = [
+    events: list[Operation | LogLine] = [
         ASKED,
         approve(),
-        Said(approve(), client=2),
+        LogLine(approve(), client=2),
         execute(3),
-        Said(execute(3), client=1),
+        LogLine(execute(3), client=1),
     ]
     folded = fold(overlay, log(*events))
     assert [(seq, reason.partition(":")[0]) for seq, reason in reasons(folded)] == [
@@ -645,7 +649,7 @@ def test_a_result_digest_is_of_the_bytes_returned() -> None:
 
 @pytest.mark.parametrize("event", OPERATION_EVENTS)
 def test_the_plain_form_of_an_operation_has_its_kind_and_present_fields(event: type[Operation]) -> None:
-    deeds = Deeds()
+    deeds = OperationHistory()
     samples: dict[type[Operation], Operation] = {
         type(one): one
         for one in (

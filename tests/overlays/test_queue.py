@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.logs import START, Said, log, logs, msg_id, root
+from tests.overlays.logs import START, LogLine, log, logs, msg_id, root
 from veen.core import PayloadHdr
 from veen.core.hashing import U64_MAX
 from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
@@ -29,16 +29,16 @@ def test_a_queue_keeps_the_laws(entries: list[FoldEntry]) -> None:
     check_laws(QUEUE, entries)
 
 
-def after(*said: Event | Said) -> Fold:  # type: ignore[type-arg]
+def after(*said: Event | LogLine) -> Fold:  # type: ignore[type-arg]
     return fold(QUEUE, log(*said))
 
 
-def status(*said: Event | Said, later: int = 0) -> TaskStatus:
+def status(*said: Event | LogLine, later: int = 0) -> TaskStatus:
     entries = log(*said)
     return fold(QUEUE, entries).state(TASK).status(entries[-1].hub_ts + later)
 
 
-def refused(*said: Event | Said) -> list[tuple[int, str]]:
+def refused(*said: Event | LogLine) -> list[tuple[int, str]]:
     return [(fault.stream_seq, fault.reason) for fault in after(*said).faults if fault.kind == FaultKind.REFUSED]
 
 
@@ -49,26 +49,26 @@ def test_a_task_goes_from_put_to_claim_to_done() -> None:
 
 
 def test_the_first_claim_in_the_log_wins_and_all_consumers_see_it() -> None:
-    folded = after(Put(b"x"), Said(TaskClaim(TASK, 60), client=1), Said(TaskClaim(TASK, 60), client=2))
+    folded = after(Put(b"x"), LogLine(TaskClaim(TASK, 60), client=1), LogLine(TaskClaim(TASK, 60), client=2))
     assert holds(folded.state(TASK), msg_id(2), START + 3)
     assert not holds(folded.state(TASK), msg_id(3), START + 3)
     assert [(fault.stream_seq, fault.reason) for fault in folded.faults] == [(3, "the task is claimed")]
 
 
 def test_an_expired_claim_frees_the_task() -> None:
-    claim = Said(TaskClaim(TASK, 60), client=1)
+    claim = LogLine(TaskClaim(TASK, 60), client=1)
     assert status(Put(b"x"), claim, later=59) is TaskStatus.CLAIMED
     assert status(Put(b"x"), claim, later=60) is TaskStatus.READY
-    assert refused(Put(b"x"), claim, Said(TaskClaim(TASK, 60), after=59)) == [(3, "the task is claimed")]
-    folded = after(Put(b"x"), claim, Said(TaskClaim(TASK, 60), after=60))
+    assert refused(Put(b"x"), claim, LogLine(TaskClaim(TASK, 60), after=59)) == [(3, "the task is claimed")]
+    folded = after(Put(b"x"), claim, LogLine(TaskClaim(TASK, 60), after=60))
     assert folded.faults == []
     assert folded.state(TASK).tries == 2
 
 
 def test_a_late_ack_counts_unless_another_consumer_has_claimed_the_task() -> None:
-    late = Said(Ack(TASK, msg_id(2)), after=1000)
+    late = LogLine(Ack(TASK, msg_id(2)), after=1000)
     assert status(Put(b"x"), TaskClaim(TASK, 5), late) is TaskStatus.DONE
-    taken_over = Said(TaskClaim(TASK, 5), after=100)
+    taken_over = LogLine(TaskClaim(TASK, 5), after=100)
     assert refused(Put(b"x"), TaskClaim(TASK, 5), taken_over, late) == [(4, "the task is not held by this claim")]
 
 
@@ -92,14 +92,14 @@ def test_after_its_last_try_a_task_is_a_dead_letter_until_it_is_retried() -> Non
 
 
 def test_a_task_without_max_tries_is_never_a_dead_letter() -> None:
-    said: list[Event | Said] = [Put(b"x")]
+    said: list[Event | LogLine] = [Put(b"x")]
     for _ in range(30):
-        said += [Said(TaskClaim(TASK, 1), after=5)]
+        said += [LogLine(TaskClaim(TASK, 1), after=5)]
     assert status(*said, later=5) is TaskStatus.READY
 
 
 def test_an_expired_task_cannot_be_claimed() -> None:
-    put, claim = log(Put(b"x"), Said(TaskClaim(TASK, 60), after=100))
+    put, claim = log(Put(b"x"), LogLine(TaskClaim(TASK, 60), after=100))
     for expires_at, expected in [(claim.hub_ts, None), (claim.hub_ts - 1, "the task is expired")]:
         expiring = replace(put, header=PayloadHdr(Put.SCHEMA, expires_at=expires_at))
         folded = fold(QUEUE, [expiring, claim])
@@ -127,7 +127,9 @@ def test_an_event_that_does_not_fit_the_task_state_is_refused(said: list[Event],
 
 
 def test_a_mirrored_put_is_the_same_task() -> None:
-    folded = after(Put(b"x"), Said(Put(b"x"), msg_id(1)), Said(Put(b"y"), msg_id(77)), Said(Put(b"y"), msg_id(77)))
+    folded = after(
+        Put(b"x"), LogLine(Put(b"x"), msg_id(1)), LogLine(Put(b"y"), msg_id(77)), LogLine(Put(b"y"), msg_id(77))
+    )
     assert list(folded.states) == [TASK, msg_id(77)]
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY, FaultKind.COPY]
 
@@ -144,7 +146,7 @@ def test_tasks_are_ready_in_the_order_of_their_puts() -> None:
 
 
 def test_a_cache_lists_open_tasks_without_scanning_done_ones(tmp_path: Path) -> None:
-    said: list[Event | Said] = [Put(b"%d" % number) for number in range(100)]
+    said: list[Event | LogLine] = [Put(b"%d" % number) for number in range(100)]
     for number in range(1, 98):
         said += [TaskClaim(msg_id(number), 60), Ack(msg_id(number), msg_id(len(said) + 1))]
     entries = log(*said)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.logs import CLIENTS, Said, log, logs, msg_id
+from tests.overlays.logs import CLIENTS, LogLine, log, logs, msg_id
 from veen.core import Malformed, canonical_json
 from veen.core.hashing import U64_MAX, h
 from veen.overlays import FaultKind, FoldEntry, check_laws, fold
@@ -132,7 +132,7 @@ def test_an_event_counts_once_for_each_of_its_names() -> None:
     [EVENT, replace(EVENT, content='{"ok":false}'), replace(EVENT, event_time=9)],
 )
 def test_a_second_event_of_the_same_source_and_position_is_a_copy(again: RecordEvent) -> None:
-    folded = fold(RECORD_TALLIES, log(EVENT, Said(again, client=0)))
+    folded = fold(RECORD_TALLIES, log(EVENT, LogLine(again, client=0)))
     assert tally_of(folded.states, SOURCE, "file").events == 1
     assert {fault.kind for fault in folded.faults} == {FaultKind.COPY}
 
@@ -154,7 +154,7 @@ def test_an_event_of_another_position_is_not_a_copy(other: RecordEvent) -> None:
 
 def test_a_mirrored_event_counts_once() -> None:
     plain = replace(EVENT, source=None, position=None)
-    folded = fold(RECORD_TALLIES, log(plain, Said(plain, parent_id=msg_id(1), client=1)))
+    folded = fold(RECORD_TALLIES, log(plain, LogLine(plain, parent_id=msg_id(1), client=1)))
     assert tally_of(folded.states, TYPE, "login").events == 1
 
 

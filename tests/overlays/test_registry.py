@@ -1,4 +1,4 @@
-"""Which overlays there are: ours, and those that other distributions bring."""
+"""The registry: built-in overlays and those of other distributions."""
 
 import sys
 from pathlib import Path

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.overlays.logs import CLIENTS, START, Said, log, logs, msg_id
+from tests.overlays.logs import CLIENTS, START, LogLine, log, logs, msg_id
 from veen.core import Malformed, PayloadHdr, cbor
 from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
 from veen.overlays.rpc import (
@@ -54,8 +54,8 @@ def request(idem: int | None = None, timeout_ms: int | None = None, args: cbor.V
     return CallRequest("add", cbor.encode(args), timeout_ms, None, idem)
 
 
-def reply_to(number: int, result: cbor.Value = 3) -> Said:
-    return Said(success(result), msg_id(number), client=2)
+def reply_to(number: int, result: cbor.Value = 3) -> LogLine:
+    return LogLine(success(result), msg_id(number), client=2)
 
 
 def due(folded: Fold, now: int = 0) -> list[PendingReply]:  # type: ignore[type-arg]
@@ -146,19 +146,21 @@ def test_requests_with_one_idempotency_key_are_one_request() -> None:
     "other",
     [
         request(8),
-        Said(request(7), client=1),
+        LogLine(request(7), client=1),
         CallRequest("other", NULL, None, None, 7),
         request(None),
-        Said(request(7), msg_id(70)),
+        LogLine(request(7), msg_id(70)),
     ],
 )
-def test_another_method_client_or_number_is_another_request(other: Event | Said) -> None:
+def test_another_method_client_or_number_is_another_request(other: Event | LogLine) -> None:
     folded = fold(RPC, log(request(7), other))
     assert len(due(folded)) == 2
 
 
 def test_mirrored_requests_of_two_clients_do_not_share_a_key_because_one_bridge_signed_both() -> None:
-    folded = fold(RPC, log(Said(request(7), msg_id(70)), Said(request(7), msg_id(71)), Said(request(7), msg_id(71))))
+    folded = fold(
+        RPC, log(LogLine(request(7), msg_id(70)), LogLine(request(7), msg_id(71)), LogLine(request(7), msg_id(71)))
+    )
     assert [one.call_id for one in due(folded)] == [msg_id(70), msg_id(71)]
     assert [fault.kind for fault in folded.faults] == [FaultKind.COPY]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.overlays.logs import Said, log, msg_id, root
+from tests.overlays.logs import LogLine, log, msg_id, root
 from tests.overlays.wallets import MINE, ONLY_MINE, OWNER, REALM, THEIRS
 from veen.core import Malformed, Unverified
 from veen.overlays import (
@@ -84,7 +84,9 @@ def test_entries_with_a_gap_cannot_be_shipped(entries: list[FoldEntry]) -> None:
 
 
 def test_copies_in_different_pieces_count_once() -> None:
-    entries = log(Increment(A, 5), Increment(B, 1), Said(Increment(A, 5), msg_id(1)), Said(Increment(A, 5), msg_id(1)))
+    entries = log(
+        Increment(A, 5), Increment(B, 1), LogLine(Increment(A, 5), msg_id(1)), LogLine(Increment(A, 5), msg_id(1))
+    )
     pieces = [entries[:2], entries[2:3], entries[3:]]
     found = [first_places(G_COUNTER, piece) for piece in pieces]
     known = merge_first_places(found[2], merge_first_places(found[1], found[0]))
@@ -109,7 +111,7 @@ def test_a_piece_that_overdraws_a_wallet_is_named_and_the_others_run() -> None:
 
 def test_a_transfer_mirrored_in_a_later_piece_is_debited_once() -> None:
     opened, paid = Open(MINE, REALM, OWNER, "JPY", 0), Transfer(MINE, THEIRS, 4, 0, A)
-    entries = log(opened, Deposit(MINE, 10, 0), paid, paid, Said(paid, msg_id(3)))
+    entries = log(opened, Deposit(MINE, 10, 0), paid, paid, LogLine(paid, msg_id(3)))
     known = first_places(ONLY_MINE, entries)
     pieces = [summarise(ONLY_MINE, entries[at : at + 1], known) for at in range(5)]
     whole = pieces[0]

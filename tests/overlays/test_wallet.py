@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.overlays.logs import Said, log, msg_id, root
+from tests.overlays.logs import LogLine, log, msg_id, root
 from tests.overlays.wallets import DAY, MINE, ONLY_MINE, OTHER, OWNER, REALM, THEIRS
 from veen.core import Malformed, cbor
 from veen.core.hashing import U64_MAX
@@ -51,17 +51,17 @@ TODAY = 5 * DAY
 X1, X2 = b"\x11" * 32, b"\x12" * 32
 
 
-def after(*said: Event | Said) -> Fold:  # type: ignore[type-arg]
+def after(*said: Event | LogLine) -> Fold:  # type: ignore[type-arg]
     return fold(ONLY_MINE, log(*said))
 
 
-def mine(*said: Event | Said) -> Wallet:
+def mine(*said: Event | LogLine) -> Wallet:
     state = after(*said).state(MINE)
     assert isinstance(state, Wallet)
     return state
 
 
-def codes(*said: Event | Said) -> list[tuple[int, str]]:
+def codes(*said: Event | LogLine) -> list[tuple[int, str]]:
     return [(fault.stream_seq, fault.reason) for fault in after(*said).faults]
 
 
@@ -305,7 +305,7 @@ def test_both_wallets_of_one_stream_take_their_side_of_a_transfer() -> None:
 
 
 def test_a_fold_of_one_wallet_ignores_the_other_side_of_transfers() -> None:
-    incoming = Said(Transfer(THEIRS, MINE, 4, 1, X1), parent_id=msg_id(70))
+    incoming = LogLine(Transfer(THEIRS, MINE, 4, 1, X1), parent_id=msg_id(70))
     assert after(OPENED, incoming).faults == []
     assert [fault.reason for fault in fold(WALLETS, log(OPENED, incoming)).faults] == [WalletCode.NO_WALLET]
 
@@ -334,10 +334,12 @@ def test_a_balance_may_exceed_64_bits() -> None:
     assert Wallet.decode(state.encode()) == state
 
 
-def bridged(entries: list[FoldEntry]) -> list[Said]:
+def bridged(entries: list[FoldEntry]) -> list[LogLine]:
     """What a bridge writes on the other hub: each event byte for byte, with the original as its parent."""
     steps = [ONLY_MINE.read(entry) for entry in entries]
-    return [Said(step[0].event, step[0].entry.origin, client=2) for step in steps if isinstance(step, tuple) and step]
+    return [
+        LogLine(step[0].event, step[0].entry.origin, client=2) for step in steps if isinstance(step, tuple) and step
+    ]
 
 
 def test_a_bridged_copy_of_a_wallet_has_the_same_state_however_often_it_is_bridged() -> None:
@@ -358,10 +360,10 @@ def test_a_copy_mirrored_back_to_its_origin_is_ignored() -> None:
 
 
 def test_of_two_events_with_one_parent_the_first_counts() -> None:
-    first = Said(Transfer(THEIRS, MINE, 4, 1, X1), msg_id(70))
-    assert mine(OPENED, first, Said(Transfer(THEIRS, MINE, 9, 1, X2), msg_id(70))).balance == 4
-    assert mine(OPENED, first, Said(Deposit(MINE, 9, 1), msg_id(70))).balance == 4
-    assert mine(OPENED, first, Said(Deposit(MINE, 9, 1), msg_id(71))).balance == 13
+    first = LogLine(Transfer(THEIRS, MINE, 4, 1, X1), msg_id(70))
+    assert mine(OPENED, first, LogLine(Transfer(THEIRS, MINE, 9, 1, X2), msg_id(70))).balance == 4
+    assert mine(OPENED, first, LogLine(Deposit(MINE, 9, 1), msg_id(70))).balance == 4
+    assert mine(OPENED, first, LogLine(Deposit(MINE, 9, 1), msg_id(71))).balance == 13
 
 
 def test_events_of_both_hubs_make_one_state() -> None:

@@ -1,11 +1,11 @@
-"""Who may say what of a wallet, what several approve, and the levels of conformance. wallet-spec §8, §9, §14."""
+"""Authority over wallet events and approvals of transfers. wallet-spec §8, §9."""
 
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from tests.overlays.logs import CLIENTS, Said, log, msg_id
+from tests.overlays.logs import CLIENTS, LogLine, log, msg_id
 from tests.overlays.wallets import DAY, MINE, OTHER, OWNER, REALM, THEIRS, random_history
 from veen.core import Malformed, SigningKey, cap_token, cbor
 from veen.overlays import Event, FaultKind, FoldEntry, check_laws, draft, fold, preview
@@ -50,12 +50,12 @@ X1 = b"\x11" * 32
 OPENED = Open(MINE, REALM, OWNER, "JPY", TODAY)
 
 
-def by_device(event: Event, **given: object) -> Said:
-    return replace(Said(event, client=0, auth_ref=DEVICE_CAP.auth_ref()), **given)  # type: ignore[arg-type]
+def by_device(event: Event, **given: object) -> LogLine:
+    return replace(LogLine(event, client=0, auth_ref=DEVICE_CAP.auth_ref()), **given)  # type: ignore[arg-type]
 
 
-def by_service(event: Event, **given: object) -> Said:
-    return replace(Said(event, client=1, auth_ref=SERVICE_CAP.auth_ref()), **given)  # type: ignore[arg-type]
+def by_service(event: Event, **given: object) -> LogLine:
+    return replace(LogLine(event, client=1, auth_ref=SERVICE_CAP.auth_ref()), **given)  # type: ignore[arg-type]
 
 
 FUNDED = (by_device(OPENED), by_service(Deposit(MINE, 100, TODAY)))
@@ -112,7 +112,7 @@ def test_without_an_authority_every_admitted_event_counts() -> None:
 
 
 def test_an_unauthorized_client_cannot_use_up_a_transfer_id() -> None:
-    stranger = Said(Transfer(MINE, THEIRS, 1, TODAY, X1), client=2)
+    stranger = LogLine(Transfer(MINE, THEIRS, 1, TODAY, X1), client=2)
     folded = fold(GUARDED, log(*FUNDED, stranger, by_device(Transfer(MINE, THEIRS, 30, TODAY, X1))))
     assert folded.state(MINE).balance == 70
     assert [fault.reason for fault in folded.faults] == [WalletCode.UNAUTHORIZED_OPERATION]
@@ -120,7 +120,7 @@ def test_an_unauthorized_client_cannot_use_up_a_transfer_id() -> None:
 
 def test_a_bridge_with_a_service_capability_mirrors_every_event_once() -> None:
     bridged = [
-        Said(one.event, msg_id(70 + at), client=2, auth_ref=BRIDGE_CAP.auth_ref()) for at, one in enumerate(FUNDED)
+        LogLine(one.event, msg_id(70 + at), client=2, auth_ref=BRIDGE_CAP.auth_ref()) for at, one in enumerate(FUNDED)
     ]
     folded = fold(GUARDED, log(*bridged, *bridged))
     assert folded.state(MINE).balance == 100

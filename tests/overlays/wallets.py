@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from random import Random
 
-from tests.overlays.logs import Said, log, msg_id
+from tests.overlays.logs import LogLine, log, msg_id
 from veen.overlays import Event, Fold, FoldEntry, FoldStep
 from veen.overlays.wallet import (
     Adjust,
@@ -144,8 +144,8 @@ def random_history(random: Random, most: int = 14) -> list[FoldEntry]:
     said = []
     for _ in range(random.randrange(most + 1)):
         parent = msg_id(random.randrange(1, 10)) if random.random() < 0.15 else None
-        said.append(Said(random_event(random), parent, spoil=b"\x00" if random.random() < 0.05 else b""))
-    opened = Said(Open(MINE, REALM, OWNER, "JPY", random.choice(TIMES)))
+        said.append(LogLine(random_event(random), parent, spoil=b"\x00" if random.random() < 0.05 else b""))
+    opened = LogLine(Open(MINE, REALM, OWNER, "JPY", random.choice(TIMES)))
     return log(*([opened] if random.random() < 0.8 else []), *said)
 
 

@@ -18,7 +18,7 @@ SMALL = Limits(max_checkpoint_interval=4)
 
 
 def at_a_liar(place: Path, work: Callable[[HostileHub, Pair], Awaitable[None]]) -> None:
-    """A hub in memory that lies once it is told to, and notes what it was asked."""
+    """A hub in memory that can be switched to lie, and records its requests."""
 
     async def run() -> None:
         async with HostileHub() as hub:

@@ -1,4 +1,4 @@
-"""State from a data directory: nothing in it is believed, and what is damaged is said to be."""
+"""State from a data directory: everything is verified, and damage is reported."""
 
 import asyncio
 import shutil

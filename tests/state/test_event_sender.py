@@ -1,4 +1,4 @@
-"""What the state refuses is not sent; what was overtaken is told; what is watched is told in order."""
+"""Sending events after a check of the state, and watching a stream."""
 
 import asyncio
 from collections.abc import AsyncGenerator

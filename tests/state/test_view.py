@@ -1,4 +1,4 @@
-"""What a view of a live hub tells is what the log comes to, at every place, read once, and refused over any lie."""
+"""Views of a live hub equal a fold of the log at every place, read entries once, and detect lies of the hub."""
 
 import asyncio
 from dataclasses import replace

@@ -13,7 +13,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 
 from bench.entry_tables import Filler
 from tests.overlays import identities, wallets
-from tests.overlays.logs import LABEL, Said, label_of, log, msg_id
+from tests.overlays.logs import LABEL, LogLine, label_of, log, msg_id
 from tests.pipeline.damage import flip
 from tests.pipeline.tables.logs import DOORS, filled, writes
 from veen.core import Unavailable, Unverified
@@ -51,7 +51,9 @@ def expected(overlay: Any, entries: Iterable[FoldEntry]) -> bytes:
 
 def payments(random: Random, count: int) -> list[FoldEntry]:
     """Wallets with payments, refusals, copies and unreadable entries."""
-    steps: list[Said] = [Said(Open(one, bytes(32), owner, "JPY", 1)) for one, owner in zip(WALLET, OWNERS, strict=True)]
+    steps: list[LogLine] = [
+        LogLine(Open(one, bytes(32), owner, "JPY", 1)) for one, owner in zip(WALLET, OWNERS, strict=True)
+    ]
     for number in range(count):
         wallet, other = random.sample(WALLET, 2)
         event = random.choice(
@@ -62,7 +64,9 @@ def payments(random: Random, count: int) -> list[FoldEntry]:
             ]
         )
         parent = msg_id(random.randrange(1, count)) if random.random() < 0.2 else None
-        steps.append(Said(event, parent, sealed=random.random() < 0.05, spoil=b"\0" if random.random() < 0.05 else b""))
+        steps.append(
+            LogLine(event, parent, sealed=random.random() < 0.05, spoil=b"\0" if random.random() < 0.05 else b"")
+        )
     return log(*steps)
 
 
@@ -207,7 +211,7 @@ def test_only_new_runs_are_read(place: Path) -> None:
 
 @pytest.mark.usefixtures("pieces")
 def test_a_fold_that_crashed_before_correcting_copies_is_repeated(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = log(*(Said(Deposit(WALLET[0], 1, 1), msg_id(99)) for _ in range(9)))
+    entries = log(*(LogLine(Deposit(WALLET[0], 1, 1), msg_id(99)) for _ in range(9)))
     opened = log(Open(WALLET[0], bytes(32), OWNERS[0], "JPY", 1))
     whole = opened + [replace(entry, stream_seq=entry.stream_seq + 1) for entry in entries]
     filler = Filler(Tables(place), "pay")

@@ -29,10 +29,10 @@ def label_of(realm_hub: RealmFixture) -> str:
 
 
 def test_a_stream_is_classified_by_its_label_and_hints_follow(realm_hub: RealmFixture) -> None:
-    said = realm_hub.run_as_admin(
+    sent = realm_hub.run_as_admin(
         "label-class", "set", STREAM, "--class", "wallet", "--sensitivity", "high", "--retention", 60
     )
-    assert said.facts()["label"] == label_of(realm_hub)
+    assert sent.facts()["label"] == label_of(realm_hub)
     shown = realm_hub.run("reader", "label-class", "show", STREAM).facts()
     assert (shown["class"], shown["sensitivity"], shown["retention_hint"]) == ("wallet", "high", "60")
     assert (shown["pad_block"], shown["rate"], shown["retention_sec"]) == ("1024", "default", "60")
@@ -42,11 +42,11 @@ def test_a_stream_is_classified_by_its_label_and_hints_follow(realm_hub: RealmFi
 def test_with_epochs_a_class_applies_to_one_label(veen: Veen, tmp_path: Path) -> None:
     with realm(veen, tmp_path, epoch_sec=86_400) as realm_hub:
         realm_hub.run_as_admin("label-class", "set", STREAM, "--class", "log")
-        (said,) = realm_hub.run_offline("label-class", "list", "--json").json()["labels"]
-        then = realm_hub.run_offline("label-class", "show", STREAM, "--when", said["hub_ts"], "--json").json()
-        assert (then["label"], then["class"]) == (said["label"], "log")
-        later = realm_hub.run_offline("label-class", "show", STREAM, "--when", said["hub_ts"] + 86_400, "--json").json()
-        assert (later["label"] == said["label"], later["class"]) == (False, None)
+        (sent,) = realm_hub.run_offline("label-class", "list", "--json").json()["labels"]
+        then = realm_hub.run_offline("label-class", "show", STREAM, "--when", sent["hub_ts"], "--json").json()
+        assert (then["label"], then["class"]) == (sent["label"], "log")
+        later = realm_hub.run_offline("label-class", "show", STREAM, "--when", sent["hub_ts"] + 86_400, "--json").json()
+        assert (later["label"] == sent["label"], later["class"]) == (False, None)
 
 
 def test_a_label_without_a_class_has_default_hints(realm_hub: RealmFixture) -> None:
@@ -93,11 +93,11 @@ def test_a_classification_names_one_label_and_one_class(realm_hub: RealmFixture,
 
 
 def test_a_schema_is_registered_and_found_by_name_and_id(realm_hub: RealmFixture) -> None:
-    said = realm_hub.run_as_admin(
+    sent = realm_hub.run_as_admin(
         "schema", "register", NAME, "--version", "v1", "--doc", "https://example.org/d", "--owner", LABEL
     )
-    assert said.facts()["schema_id"] == naming.schema_id(NAME).hex()
-    assert said.err == ""
+    assert sent.facts()["schema_id"] == naming.schema_id(NAME).hex()
+    assert sent.err == ""
     by_name = realm_hub.run("reader", "schema", "show", NAME, "--json").json()
     assert (by_name["version"], by_name["doc_url"], by_name["owner"], by_name["name_fits"]) == (
         "v1", "https://example.org/d", LABEL, True,

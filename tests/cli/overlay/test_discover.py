@@ -40,8 +40,8 @@ def listed(directory_hub: StateFixture, kind: str, *more: object, stream: str | 
 
 def test_a_hub_is_advertised_with_its_own_identity(directory_hub: StateFixture) -> None:
     given = ("--region", "x", "--tag", "public", "--tag", "fast", "--overlay", RPC_ID, "--ttl", 60)
-    said = directory_hub.run("discover", "publish", "hub", *given, "--json", stream=None).json()
-    assert (said["hub_id"], said["taken"]) == (directory_hub.town.hub_id, True)
+    sent = directory_hub.run("discover", "publish", "hub", *given, "--json", stream=None).json()
+    assert (sent["hub_id"], sent["taken"]) == (directory_hub.town.hub_id, True)
     (found,) = listed(directory_hub, "hub")
     hub_metadata = directory_hub.town.hub.service.hub_metadata
     assert found["descriptor"] == {
@@ -55,7 +55,7 @@ def test_a_hub_is_advertised_with_its_own_identity(directory_hub: StateFixture) 
         "ttl_sec": 60,
         "version": "0.0.1",
     }
-    assert (found["state"], found["expires_at"]) == ("live", said["hub_ts"] + 60)
+    assert (found["state"], found["expires_at"]) == ("live", sent["hub_ts"] + 60)
 
 
 def test_an_overlay_is_advertised_with_its_built_in_schemas(directory_hub: StateFixture) -> None:
@@ -114,8 +114,8 @@ def test_a_second_retirement_and_one_without_advertisement_are_not_sent(director
 
 
 def test_an_expired_advertisement_is_not_listed(directory_hub: StateFixture) -> None:
-    said = directory_hub.run("discover", "publish", "hub", "--ttl", 10, "--json", stream=None).json()
-    ends = said["hub_ts"] + 10
+    sent = directory_hub.run("discover", "publish", "hub", "--ttl", 10, "--json", stream=None).json()
+    ends = sent["hub_ts"] + 10
     assert [one["state"] for one in listed(directory_hub, "hub", "--when", ends)] == ["live"]
     assert listed(directory_hub, "hub", "--when", ends + 1) == []
     assert [one["state"] for one in listed(directory_hub, "hub", "--all", "--when", ends + 1)] == ["expired"]

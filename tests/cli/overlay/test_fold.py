@@ -57,16 +57,16 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateFixture]:
 
 
 def test_a_fold_shows_states_faults_and_the_state_hash(filled: StateFixture) -> None:
-    told = filled.run("fold", "--overlay", "kv", "--json").json()
-    assert [part["state"]["value"] for part in told["parts"]] == [b"shut".hex()]
-    assert [(fault["stream_seq"], fault["kind"]) for fault in told["faults"]] == [(3, "malformed")]
+    answer = filled.run("fold", "--overlay", "kv", "--json").json()
+    assert [part["state"]["value"] for part in answer["parts"]] == [b"shut".hex()]
+    assert [(fault["stream_seq"], fault["kind"]) for fault in answer["faults"]] == [(3, "malformed")]
     lines = filled.run("fold", "--overlay", "kv").out.splitlines()
-    assert lines[1].split("\t") == ["state_hash", told["state_hash"]]
+    assert lines[1].split("\t") == ["state_hash", answer["state_hash"]]
     assert lines[-1].startswith("entry 3\tmalformed: ")
     offline = filled.run_offline(filled.data_dir, "fold", "--overlay", "kv", "--json").json()
-    assert offline["state_hash"] == told["state_hash"]
+    assert offline["state_hash"] == answer["state_hash"]
     earlier = filled.run("fold", "--overlay", "kv", "--at", 1, "--json").json()
-    assert earlier["state_hash"] != told["state_hash"]
+    assert earlier["state_hash"] != answer["state_hash"]
     assert earlier["faults"] == []
 
 
@@ -79,8 +79,8 @@ def test_an_overlay_of_another_distribution_folds_an_existing_log(
     (brought / "METADATA").write_text("Metadata-Version: 2.1\nName: example-longest\nVersion: 1\n")
     (brought / "entry_points.txt").write_text("[veen.overlays]\nlongest = example_longest:LONGEST\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    told = filled.run("fold", "--overlay", "example.longest", "--json").json()
-    assert [part["state"]["longest"] for part in told["parts"]] == [len("ajar, maybe")]
+    answer = filled.run("fold", "--overlay", "example.longest", "--json").json()
+    assert [part["state"]["longest"] for part in answer["parts"]] == [len("ajar, maybe")]
     earlier = filled.run("fold", "--overlay", "example.longest", "--part", "door", "--at", 1, "--json").json()
     assert earlier["parts"][0]["state"]["longest"] == 4
     sys.modules.pop("example_longest")
@@ -89,8 +89,8 @@ def test_an_overlay_of_another_distribution_folds_an_existing_log(
 @pytest.mark.parametrize("named", [("--overlay", "queue"), ("--overlay", "kv", "--part", "window")])
 def test_a_stream_without_entries_of_the_overlay_is_remarked(filled: StateFixture, named: tuple[str, ...]) -> None:
     ran = filled.run("fold", *named, "--json")
-    told = ran.json()
-    assert (told["parts"], told["faults"]) == ([], [])
+    answer = ran.json()
+    assert (answer["parts"], answer["faults"]) == ([], [])
     assert "no entry up to 4 belongs to" in ran.err
     assert "belongs to" not in filled.run("fold", "--overlay", "kv").err
 

@@ -70,8 +70,8 @@ def test_devices_are_added_disabled_rotated_and_revoked(id_hub: IdentityFixture)
     assert status() == {phone: False}
     id_hub.run("ann", "device", "add", id_hub.card("phone"), "--expires-in", 1000)
     assert status() == {phone: True}
-    said = id_hub.run("ann", "device", "rotate", id_hub.card("phone"), id_hub.card("tablet"), "--reason", "new").facts()
-    assert said["revoked"] == device_id(id_hub.key("phone")).hex()
+    sent = id_hub.run("ann", "device", "rotate", id_hub.card("phone"), id_hub.card("tablet"), "--reason", "new").facts()
+    assert sent["revoked"] == device_id(id_hub.key("phone")).hex()
     assert status() == {phone: False, tablet: True}
     id_hub.run("ann", "device", "add", id_hub.card("phone"))
     assert status() == {phone: False, tablet: True}
@@ -181,8 +181,8 @@ def test_links_are_on_the_accounts_stream_and_logins_create_accounts(id_hub: Ide
     now = int(time.time())
     jwt, described = tmp_path / "token.jwt", tmp_path / "corp.json"
     jwt.write_text(token(iat=now, exp=now + 600))
-    said = {"name": "oidc:corp", "issuer": "https://id.corp.example", "audience": "veen-app"}
-    described.write_text(json.dumps({**said, "keys": {"k1": KEY.public_key.hex()}, "mirrored": ["email"]}))
+    sent = {"name": "oidc:corp", "issuer": "https://id.corp.example", "audience": "veen-app"}
+    described.write_text(json.dumps({**sent, "keys": {"k1": KEY.public_key.hex()}, "mirrored": ["email"]}))
     id_hub.create_key("shop", "logins")
     arguments = ("link", "login", jwt, "--provider", described, "--realm", "shop", "--stream", "logins", "--json")
     first, second = id_hub.run("shop", *arguments).json(), id_hub.run("shop", *arguments).json()
@@ -236,8 +236,8 @@ def test_invalid_arguments_are_misuse_and_nothing_is_sent(
 def test_revocations_of_accounts_and_capabilities_are_on_the_principals_stream(id_hub: IdentityFixture) -> None:
     id_hub.run("ann", "create")
     mine, auth_ref = ctx_id(id_hub.key("ann"), REALM).hex(), ht("veen/cap", b"some").hex()
-    said = id_hub.run("ann", "revoke", "--account", mine, "--realm", "shop", "--auth-ref", auth_ref, "--json").json()
-    assert (said["ctx_id"], said["revoked_auth_ref"], said["taken"]) == (mine, auth_ref, True)
+    sent = id_hub.run("ann", "revoke", "--account", mine, "--realm", "shop", "--auth-ref", auth_ref, "--json").json()
+    assert (sent["ctx_id"], sent["revoked_auth_ref"], sent["taken"]) == (mine, auth_ref, True)
 
 
 def test_streams_are_derived_from_ids(id_hub: IdentityFixture) -> None:

@@ -63,13 +63,13 @@ def test_keys_and_histories_are_listed(filled: StateFixture, offline: bool) -> N
 @BOTH
 def test_json_names_the_log_of_an_answer(filled: StateFixture, offline: bool) -> None:
     (line,) = ask(filled, offline, "kv", "get", "door", "--at", 3, "--json")
-    told = json.loads(line)
-    assert (told["key_text"], told["text"], told["value"]) == ("door", "open", b"open".hex())
-    assert told["at"] == {"epoch": 0, "stream_seq": 3}
-    assert told["written"] == {"epoch": 0, "stream_seq": 1}
-    assert told["hub_id"] == filled.town.hub_id
+    answer = json.loads(line)
+    assert (answer["key_text"], answer["text"], answer["value"]) == ("door", "open", b"open".hex())
+    assert answer["at"] == {"epoch": 0, "stream_seq": 3}
+    assert answer["written"] == {"epoch": 0, "stream_seq": 1}
+    assert answer["hub_id"] == filled.town.hub_id
     receipt = filled.run("receipt", 3, "--json").json()
-    assert told["mmr_root"] == receipt["mmr_root"]
+    assert answer["mmr_root"] == receipt["mmr_root"]
 
 
 @BOTH
@@ -85,9 +85,9 @@ def test_a_proof_can_be_checked_by_anyone_who_knows_the_hub(
     filled: StateFixture, tmp_path: Path, offline: bool
 ) -> None:
     file = tmp_path / "door.evidence"
-    told = ask(filled, offline, "kv", "get", "door", "--prove", "--out", file)
-    assert told[0] == "shut"
-    facts = dict(line.split("\t", 1) for line in told[1:5])
+    answer = ask(filled, offline, "kv", "get", "door", "--prove", "--out", file)
+    assert answer[0] == "shut"
+    facts = dict(line.split("\t", 1) for line in answer[1:5])
     verified = filled.town.veen.done("evidence", "verify", file, "--pin", filled.town.hub_id, "--json").json()
     assert [entry["stream_seq"] for entry in verified["entries"]] == [4]
     folded = filled.town.veen.done(
@@ -98,9 +98,9 @@ def test_a_proof_can_be_checked_by_anyone_who_knows_the_hub(
 
 
 def test_a_proof_of_a_history_shows_all_of_it(filled: StateFixture, tmp_path: Path) -> None:
-    told = filled.run("kv", "history", "door", "--prove", "--json").json()
-    assert [entry["stream_seq"] for entry in told["evidence"]["entries"]] == [1, 4]
-    bytes.fromhex(told["evidence"]["bytes"])
+    answer = filled.run("kv", "history", "door", "--prove", "--json").json()
+    assert [entry["stream_seq"] for entry in answer["evidence"]["entries"]] == [1, 4]
+    bytes.fromhex(answer["evidence"]["bytes"])
 
 
 def test_a_tampered_proof_is_refused(filled: StateFixture, tmp_path: Path) -> None:
@@ -127,13 +127,13 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "status", "said"), MISTAKES)
+@pytest.mark.parametrize(("arguments", "status", "message"), MISTAKES)
 def test_impossible_requests_are_errors(
-    filled: StateFixture, arguments: tuple[str, ...], status: int, said: str
+    filled: StateFixture, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     ran = filled.attempt(*arguments)
     assert ran.status == status
-    assert said in ran.error
+    assert message in ran.error
 
 
 def test_evidence_never_replaces_a_file(filled: StateFixture, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_a_writer_without_the_reader_key_must_send_blind(kv_hub: StateFixture) -
     assert ran.status == 6
     assert "no reader key" in ran.error
     assert "stream-key create" not in ran.err  # the stream has a key, so creating one would be wrong
-    told = kv_hub.town.veen.done("kv", "put", "door", "open", "--blind", *pinned).facts()
-    assert told["state"] == "not checked (--blind)"
+    answer = kv_hub.town.veen.done("kv", "put", "door", "open", "--blind", *pinned).facts()
+    assert answer["state"] == "not checked (--blind)"
     assert kv_hub.run("kv", "get", "door").out == "open\n"
 
 
@@ -239,9 +239,9 @@ def test_watch_prints_changes_as_they_arrive(kv_hub: StateFixture) -> None:
             number += 1
             kv_hub.run("kv", "put", "door", f"{number}")
             first = _line(watching.stdout.fileno())
-        told = json.loads(first)
-        assert told["key_text"] == "door"
-        assert bytes.fromhex(told["after"]).decode().isdigit()
+        answer = json.loads(first)
+        assert answer["key_text"] == "door"
+        assert bytes.fromhex(answer["after"]).decode().isdigit()
     finally:
         watching.terminate()
         watching.wait()

@@ -144,8 +144,8 @@ def test_a_trace_shows_references_in_both_directions_and_missing_operations(op_h
         op_hub, "recovery.execution",
         *fields(target_identity="name:ann", new_identity="name:bob", approval_references=approval),
     )["operation_id"]  # fmt: skip
-    told = op_hub.run("op", "trace", approval, "--json", stream=OPS).json()["trace"]
-    assert [(one["distance"], one["operation_id"]) for one in told] == [(-1, request), (0, approval), (1, done)]
+    answer = op_hub.run("op", "trace", approval, "--json", stream=OPS).json()["trace"]
+    assert [(one["distance"], one["operation_id"]) for one in answer] == [(-1, request), (0, approval), (1, done)]
     lost = send(op_hub, "access.revoke", *fields(subject_identity="name:x", parent_operation_id="name:nowhere"))
     lines = op_hub.run("op", "trace", lost["operation_id"], stream=OPS).out.splitlines()
     assert [line.split("\t")[3] for line in lines] == ["not in this stream", "access.revoke"]
@@ -304,7 +304,7 @@ TERMS = fields(agreement_id="name:a", version=1, terms_hash="name:t")
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (["nothing"], "there is no kind of operation 'nothing'"),
         (["access.revoke"], "access.revoke: subject_identity is missing"),
@@ -323,10 +323,10 @@ TERMS = fields(agreement_id="name:a", version=1, terms_hash="name:t")
         (["agreement.definition", *TERMS, *fields(parties="name:p"), *fields(parties="name:p")], "duplicate in"),
     ],
 )  # fmt: skip
-def test_an_invalid_body_is_misuse(veen: Veen, given: list[str], said: str) -> None:
+def test_an_invalid_body_is_misuse(veen: Veen, given: list[str], message: str) -> None:
     ran = veen("op", "send", *given, "--stream", OPS)
     assert ran.status == 2
-    assert said in ran.error
+    assert message in ran.error
 
 
 def test_unknown_ambiguous_and_invalid_ids_have_different_errors(op_hub: StateFixture) -> None:

@@ -51,14 +51,14 @@ def test_dead_letters_are_listed_and_can_be_retried(queue_hub: StateFixture) -> 
 
 def test_an_event_that_the_queue_rejects_is_not_sent(queue_hub: StateFixture) -> None:
     task = queue_hub.run("queue", "add", "x", "--json").json()["msg_id"]
-    for arguments, said in [
+    for arguments, message in [
         (("retry", task), "the task is not a dead letter"),
         (("ack", task, "--claim", "00" * 32), "the task is not held by this claim"),
         (("ack", "11" * 32, "--claim", "00" * 32), "no such task"),
     ]:
         ran = queue_hub.attempt("queue", *arguments)
         assert ran.status == 5
-        assert said in ran.error
+        assert message in ran.error
         assert "nothing was sent" in ran.err
     assert queue_hub.run("queue", "faults").out == ""
     # Sent with --blind, the event is in the log without effect, and is listed as a fault.
@@ -78,6 +78,6 @@ MISTAKES = [
 
 
 def test_impossible_requests_are_errors(queue_hub: StateFixture) -> None:
-    for arguments, status, said in MISTAKES:
+    for arguments, status, message in MISTAKES:
         ran = queue_hub.attempt(*arguments)
-        assert (ran.status, said in ran.error) == (status, True), ran.err
+        assert (ran.status, message in ran.error) == (status, True), ran.err

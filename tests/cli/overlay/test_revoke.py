@@ -52,8 +52,8 @@ def test_a_client_key_is_revoked_with_all_that_its_card_lists(realm_hub: RealmFi
 
 def test_a_revocation_that_has_ended_is_not_in_effect(realm_hub: RealmFixture) -> None:
     token = capabilities.read_tokens(realm_hub.root / "writer.cap")[0]
-    said = realm_hub.run_as_admin("revoke", "auth-ref", token.auth_ref().hex(), "--from", 1000, "--ttl", 60).facts()
-    assert (said["from"], said["until"], said["state"]) == ("1000", "1060", "applied")
+    sent = realm_hub.run_as_admin("revoke", "auth-ref", token.auth_ref().hex(), "--from", 1000, "--ttl", 60).facts()
+    assert (sent["from"], sent["until"], sent["state"]) == ("1000", "1060", "applied")
     assert realm_hub.send_as_writer().status == 0
     worth = {
         when: checked(
@@ -206,8 +206,8 @@ def test_a_file_without_capabilities_revokes_nothing(realm_hub: RealmFixture, tm
 def test_a_hub_without_a_realm_stores_revocations_that_readers_apply(veen: Veen, tmp_path: Path) -> None:
     with realm(veen, tmp_path, realm_id=None) as realm_hub:
         assert realm_hub.send_as_writer().status == 0
-        said = realm_hub.run_as_admin("revoke", "cap-token", realm_hub.root / "writer.cap", "--json").json()
-        assert {one["realm_id"] for one in said} == {admin.GLOBAL_REALM.hex()}
+        sent = realm_hub.run_as_admin("revoke", "cap-token", realm_hub.root / "writer.cap", "--json").json()
+        assert {one["realm_id"] for one in sent} == {admin.GLOBAL_REALM.hex()}
         assert realm_hub.send_as_writer().status == 0
         worth = set(
             checked(realm_hub.run("reader", "revoke", "check", realm_hub.root / "writer.cap", "--json").json()).values()

@@ -85,7 +85,7 @@ def test_waiting_calls_are_answered_by_commands_and_functions(rpc_hub: StateFixt
     ) as server:
         assert rpc_hub.run("rpc", "call", "add", "[1, 2]").out == "3\n"
         assert rpc_hub.run("rpc", "call", "double", "21", "--json").json() == {"method": "double", "result": 42}
-        for method, args, said in [
+        for method, args, message in [
             ("add", '["x"]', "RPC.FAILED: TypeError"),
             ("double", '"x"', "RPC.FAILED: AssertionError"),
             ("no", "null", "RPC.FAILED: status 1"),
@@ -93,7 +93,7 @@ def test_waiting_calls_are_answered_by_commands_and_functions(rpc_hub: StateFixt
         ]:
             ran = rpc_hub.attempt("rpc", "call", method, args)
             assert ran.status == 5
-            assert said in ran.error
+            assert message in ran.error
             assert "the server's answer" in ran.err
         assert server.stdout is not None
         told = [json.loads(server.stdout.readline()) for _ in range(6)]

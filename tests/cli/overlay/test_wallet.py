@@ -75,18 +75,18 @@ def test_a_transfer_between_two_streams_is_credited_once(wallet_hub: StateFixtur
     opened(wallet_hub, MINE, None)
     opened(wallet_hub, THEIRS, None)
     wallet_hub.run("wallet", "deposit", A, "100", stream=None)
-    told = wallet_hub.run("wallet", "transfer", A, B, "40", "--json", stream=None)
-    assert "also sent to the receiver's stream, as entry 2" in told.err
+    answer = wallet_hub.run("wallet", "transfer", A, B, "40", "--json", stream=None)
+    assert "also sent to the receiver's stream, as entry 2" in answer.err
     assert wallet_hub.run("wallet", "balance", A, "--json", stream=None).json()["balance"] == 60
     assert wallet_hub.run("wallet", "balance", B, "--json", stream=None).json()["balance"] == 40
-    again = wallet_hub.attempt("wallet", "transfer", A, B, "40", "--id", told.json()["transfer_id"], stream=None)
+    again = wallet_hub.attempt("wallet", "transfer", A, B, "40", "--id", answer.json()["transfer_id"], stream=None)
     assert again.status == 5
     assert "a copy of entry 3" in again.error
 
 
 def test_wallet_ids_are_computed_without_a_hub(veen: Veen) -> None:
-    told = veen.done("wallet", "id", "--realm", REALM, "--owner", MINE, "--currency", "JPY").facts()
-    assert (told["wallet_id"], told["stream"]) == (A, OWN[A])
+    answer = veen.done("wallet", "id", "--realm", REALM, "--owner", MINE, "--currency", "JPY").facts()
+    assert (answer["wallet_id"], answer["stream"]) == (A, OWN[A])
     assert "is not a currency code" in veen("wallet", "id", "--realm", REALM, "--owner", MINE, "--currency", "¥").error
     assert "is not a ctx_id" in veen("wallet", "id", "--realm", REALM, "--owner", "x", "--currency", "JPY").error
 
@@ -104,8 +104,8 @@ def test_a_balance_of_more_than_64_bits_is_shown_as_a_number(wallet_hub: StateFi
     for _ in range(2):
         wallet_hub.run("wallet", "deposit", A, most, **LEDGER)
     assert wallet_hub.run("wallet", "balance", A, **LEDGER).facts()["balance"] == str(2 * most)
-    told = wallet_hub.run("wallet", "balance", A, "--json", **LEDGER).json()
-    assert (told["balance"], told["pending_daily_spent"]) == (2 * most, 0)
+    answer = wallet_hub.run("wallet", "balance", A, "--json", **LEDGER).json()
+    assert (answer["balance"], answer["pending_daily_spent"]) == (2 * most, 0)
     assert wallet_hub.run("wallet", "list", "--json", **LEDGER).json()["wallets"][0]["balance"] == 2 * most
 
 

@@ -1,4 +1,4 @@
-"""docs/cli.md is what its generator writes from the commands, and the generator notices when it is not."""
+"""docs/cli.md is up to date, and its generator detects an outdated page."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from veen.core import Limits
 TEXT = cli_page.page()
 
 
-def test_the_page_on_disk_is_the_one_that_is_written() -> None:
+def test_the_page_on_disk_is_up_to_date() -> None:
     assert cli_page.PAGE.read_bytes().decode() == TEXT
     assert cli_page.main(["--check"]) == 0
 
@@ -35,14 +35,14 @@ def test_every_option_is_on_the_page() -> None:
             assert row.name == "--help" or f"| `{row.name.replace('|', chr(92) + '|')}` |" in section
 
 
-def test_every_exit_status_is_told_once() -> None:
+def test_every_exit_status_is_listed_once() -> None:
     statuses = [status for status, _ in cli_page.statuses()]
     assert statuses == sorted(set(statuses))
     assert {status for status, _ in exit_status.STATUS.values()} <= set(statuses)
     assert {0, 1, 2, 7, 8, 130, 141} <= set(statuses)
 
 
-def test_every_limit_is_told_with_its_bounds() -> None:
+def test_every_limit_is_listed_with_its_bounds() -> None:
     assert [kind.name for kind in cli_page.limit_kinds()] == [kind.name for kind in Limits.LAYOUT.kinds]
     for kind in cli_page.limit_kinds():
         assert f"| `{kind.name}` | {cli_page.default(kind)} | {kind.least} | {kind.most} |" in TEXT
@@ -54,7 +54,9 @@ def test_no_cell_breaks_its_table() -> None:
 
 
 @pytest.mark.parametrize("text", ["", TEXT + "\n", TEXT.replace("\n", "\r\n")])
-def test_another_page_is_noticed_and_left_alone(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_an_outdated_page_and_does_not_change_it(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "cli.md"
     path.write_bytes(text.encode())
     assert cli_page.main(["--check"], path) == 1
@@ -64,5 +66,5 @@ def test_another_page_is_noticed_and_left_alone(text: str, tmp_path: Path, capsy
     assert cli_page.main(["--check"], path) == 0
 
 
-def test_a_missing_page_is_noticed(tmp_path: Path) -> None:
+def test_check_reports_a_missing_page(tmp_path: Path) -> None:
     assert cli_page.main(["--check"], tmp_path / "cli.md") == 1

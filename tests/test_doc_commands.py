@@ -1,4 +1,4 @@
-"""Every command that README and docs show is run, page by page, and does what the page says."""
+"""Every command of README and docs is run, page by page, and its output is compared with the page."""
 
 import re
 import socket
@@ -28,7 +28,7 @@ BRIEF = {
     "limits",
     "state",
 }
-# A page that takes a minute is run by `make test-slow`.
+# The other pages take longer and are run by `make test-slow`.
 TASKS = BRIEF | {
     "administration",
     "anchoring",
@@ -41,7 +41,7 @@ TASKS = BRIEF | {
     "recorder",
 }
 
-# Commands that a session cannot hold, and where each is run instead.
+# Commands that cannot run in a session, and where each is run instead.
 RUN_ELSEWHERE = {
     "pip install .": "the Makefile, for every other command",
     "make demo": "tests/cli/test_demo.py, which runs what it runs",
@@ -49,11 +49,11 @@ RUN_ELSEWHERE = {
     "veil sim sweep --seed 1 --seeds 5 --objects 5 --svg docs/veil-delivery.svg \\": "tests/veil/sim, in small",
     "--losses 0,0.05,0.1,0.15,0.2,0.25,0.3,0.35,0.4,0.45,0.5,0.55,0.6": "the same",
 }
-# Its examples are checked, one by one, where the commands are: tests/cli/test_command_tree.py.
+# tests/cli/test_command_tree.py checks the examples of this page.
 WRITTEN_BY_TOOLS = {"docs/cli.md"}
 
 
-def test_readme_and_every_task_have_commands_to_run() -> None:
+def test_the_readme_and_every_task_page_have_commands() -> None:
     assert set(SESSIONS) >= {"README.md", *(f"docs/{task}.md" for task in TASKS)}
 
 
@@ -63,26 +63,26 @@ def _marked(page: str) -> Any:
 
 
 @pytest.mark.parametrize("page", [_marked(page) for page in sorted(SESSIONS)])
-def test_a_page_shows_what_its_commands_do(page: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:  # a short name, so that no line that shows it is broken
+def test_a_page_shows_the_output_of_its_commands(page: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # a short path, so no output line wraps
         outcomes = doc_commands.run(SESSIONS[page], Path(folder))
     faults = list(doc_commands.faults(page, SESSIONS[page], outcomes))
     assert not faults, "\n\n".join(faults)
 
 
 @pytest.mark.parametrize("page", sorted(TEXTS.keys() - WRITTEN_BY_TOOLS))
-def test_a_block_of_commands_is_run_here_or_elsewhere(page: str) -> None:
+def test_every_command_block_is_run_here_or_elsewhere(page: str) -> None:
     lines = [line for language, _, block in doc_commands.blocks(TEXTS[page]) if language == "sh" for line in block]
     assert {line.partition("#")[0].strip() for line in lines} - RUN_ELSEWHERE.keys() == set()
 
 
 @pytest.mark.parametrize("page", sorted(TEXTS.keys() - WRITTEN_BY_TOOLS))
-def test_a_block_without_a_language_holds_no_command(page: str) -> None:
+def test_a_block_without_a_language_has_no_command(page: str) -> None:
     lines = [line for language, _, block in doc_commands.blocks(TEXTS[page]) if not language for line in block]
     assert [line for line in lines if re.match(r"(\$ |veen |veil (?!->)|make |pip )", line.strip())] == []
 
 
-def test_a_page_is_read_command_by_command() -> None:
+def test_a_page_is_split_into_commands() -> None:
     page = "text\n```console\n$ a \\\n    b\nout 1\n\nout 2\n$ cat <<END\n> x\n> END\n```\n```sh\n$ no\n```\n"
     assert doc_commands.commands(page) == [
         Command(3, "a \\\n    b", ("out 1", "", "out 2")),
@@ -123,12 +123,12 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("shown", "printed"), SAME)
-def test_what_varies_may_differ(shown: str, printed: str) -> None:
+def test_ids_times_and_ellipses_may_differ(shown: str, printed: str) -> None:
     assert doc_commands.is_as_shown(tuple(shown.splitlines()), printed)
 
 
 @pytest.mark.parametrize(("shown", "printed"), DIFFERENT)
-def test_all_else_must_be_as_shown(shown: str, printed: str) -> None:
+def test_other_text_must_be_as_shown(shown: str, printed: str) -> None:
     assert not doc_commands.is_as_shown(tuple(shown.splitlines()), printed)
 
 
@@ -148,53 +148,53 @@ def test_output_goes_to_a_terminal(tmp_path: Path) -> None:
     assert faults == []
 
 
-def test_a_command_that_fails_is_named_and_ends_the_session(tmp_path: Path) -> None:
+def test_a_failed_command_is_named_and_ends_the_session(tmp_path: Path) -> None:
     outcomes, faults = session("$ echo a\n$ (echo no; exit 3)\n$ touch reached\n", tmp_path)
     assert faults == ["page.md:3: $ (echo no; exit 3)\nexited with 3; it printed:\nno\n"]
     assert len(outcomes) == 2
     assert not (tmp_path / "here" / "reached").exists()
 
 
-def test_a_command_that_prints_something_else_is_named(tmp_path: Path) -> None:
+def test_a_command_with_other_output_is_named(tmp_path: Path) -> None:
     _, faults = session("$ echo a\na\n$ echo b\nc\n", tmp_path)
     assert faults == ["page.md:4: $ echo b\nthe page shows:\nc\nit printed:\nb\n"]
 
 
 @pytest.mark.parametrize("broken", ["$ echo (\n", "$ exit 0\n"])
-def test_a_session_that_breaks_off_is_a_fault(broken: str, tmp_path: Path) -> None:
+def test_an_aborted_session_is_an_error(broken: str, tmp_path: Path) -> None:
     _, faults = session(f"$ true\n{broken}$ true\n", tmp_path)
     assert [fault.splitlines()[-1] for fault in faults] == ["was not reached"]
 
 
-def test_a_hub_that_a_page_leaves_running_is_ended(tmp_path: Path) -> None:
+def test_a_hub_that_a_page_leaves_running_is_stopped(tmp_path: Path) -> None:
     init = "$ veen hub init --data-dir hub\n$ veen hub start --data-dir hub --admission open > started\n"
     _, faults = session(f"{init}$ grep url started\nurl http://127.0.0.1:37411\n$ false\n", tmp_path)
     assert [fault.split("\n")[0] for fault in faults] == ["page.md:6: $ false"]
-    told = dict(line.split("\t") for line in (tmp_path / "here" / "started").read_text().splitlines())
-    host, _, port = told["url"].removeprefix("http://").partition(":")
+    started = dict(line.split("\t") for line in (tmp_path / "here" / "started").read_text().splitlines())
+    host, _, port = started["url"].removeprefix("http://").partition(":")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection((host, int(port)))
 
 
-def test_the_readme_names_what_is_installed() -> None:
+def test_the_readme_lists_the_dependencies() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     needed = {re.split(r"[<>=~]", dependency)[0] for dependency in settings["project"]["dependencies"]}
-    told = re.search(r"The core needs (\w+) and (\w+) alone;[^:]*:([^.]*)\.", TEXTS["README.md"])
-    assert told is not None
-    assert {told[1].lower(), told[2].lower(), *re.split(r",\s+|\s+and\s+", told[3].strip())} == needed
+    listed = re.search(r"The core needs only (\w+) and (\w+)\.[^:]*:([^.]*)\.", TEXTS["README.md"])
+    assert listed is not None
+    assert {listed[1].lower(), listed[2].lower(), *re.split(r",\s+|\s+and\s+", listed[3].strip())} == needed
 
 
-def test_the_core_needs_what_the_readme_says_and_no_more() -> None:
+def test_the_core_imports_only_the_dependencies_that_the_readme_names() -> None:
     listing = (
         "import importlib.metadata as m, sys, veen.core\n"
         "of = m.packages_distributions()\n"
         "print(*{name for top in {name.split('.')[0] for name in sys.modules} for name in of.get(top, [])})"
     )
     src = str(ROOT / "src")
-    told = subprocess.run(
+    ran = subprocess.run(
         [sys.executable, "-P", "-c", listing], env={"PYTHONPATH": src}, capture_output=True, text=True, check=True
     )
-    loaded = {name.lower() for name in told.stdout.split()}
+    loaded = {name.lower() for name in ran.stdout.split()}
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     needed = {re.split(r"[<>=~]", dependency)[0] for dependency in settings["project"]["dependencies"]}
     assert loaded & needed == {"pynacl", "cryptography"}

@@ -1,4 +1,4 @@
-"""The documents say what is there: commands, links, the map, the modules and the error codes."""
+"""The docs match the project: make targets, links, the import map, limits and error codes."""
 
 import re
 import tomllib
@@ -25,7 +25,7 @@ def code(page: str) -> Iterator[str]:
 
 
 def make_targets(page: str) -> set[str]:
-    """What a page tells the reader to `make`; variables, options and comments left out."""
+    """The make targets that a page names, without variables, options and comments."""
     commands = [line.partition("#")[0].split() for line in code(page)]
     words = [word for command in commands if command[:1] == ["make"] for word in command[1:]]
     return {word for word in words if "=" not in word and not word.startswith("-")}
@@ -41,7 +41,7 @@ def test_every_make_command_of_a_page_exists(page: Path) -> None:
     assert make_targets(page.read_text("utf-8")) - TARGETS == set()
 
 
-def test_the_readme_gives_the_two_commands_a_newcomer_needs() -> None:
+def test_the_readme_names_make_demo_and_make_test() -> None:
     assert {"demo", "test"} <= make_targets((ROOT / "README.md").read_text("utf-8"))
 
 
@@ -56,13 +56,13 @@ def test_every_make_target_is_listed_by_help() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
+def test_every_link_to_a_file_has_a_target(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8"))
     missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
     assert missing == []
 
 
-def test_the_architecture_page_shows_the_map_that_is_enforced() -> None:
+def test_the_architecture_page_shows_the_enforced_import_map() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     arrows = settings["tool"]["importlinter"]["contracts"][0]["arrows"]
     roots = tuple(settings["tool"]["importlinter"]["root_packages"])
@@ -85,6 +85,6 @@ def test_the_python_in_the_readme_runs() -> None:
         exec(compile(block, "README.md", "exec"), {})
 
 
-def test_the_limits_page_says_how_many_signatures_are_checked_at_once() -> None:
+def test_the_limits_page_has_the_limit_of_signatures_in_verification() -> None:
     page = (ROOT / "docs" / "limits.md").read_text("utf-8")
-    assert f"| signatures that are checked at once | {submit.MAX_CHECKS};" in page
+    assert f"| signatures in verification | {submit.MAX_CHECKS};" in page

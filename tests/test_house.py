@@ -1,4 +1,4 @@
-"""House style is a test: each claim holds for every module, and each rule has been seen to fail."""
+"""House rules: every module follows them, and every rule is tested with code that breaks it."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ from tools import house
 
 ROOT = Path(__file__).parents[1]
 MODULES = house.modules(ROOT / "src")
-# Our own files, wherever they are; what tools leave behind is in folders that start with a dot.
+# Folders with our own files; caches of tools are in folders that start with a dot.
 OUR_FOLDERS = ("src", "tests", "tools", "bench", "fuzz", "examples", "vectors", "docs", ".ci")
 MACHINE_PATH = re.compile(r"(?<![\w./])/(root|home|work|Users)(?![\w.])")
 
@@ -66,11 +66,11 @@ def offences(rule: Rule) -> list[str]:
     return [offence for module in MODULES for offence in rule(module)]
 
 
-def test_a_module_is_named_for_what_it_holds() -> None:
+def test_no_module_has_a_vague_name() -> None:
     assert offences(house.vague_name) == []
 
 
-def test_a_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert offences(house.no_docstring) == []
 
 
@@ -82,11 +82,11 @@ def test_only_the_command_line_prints() -> None:
     assert offences(house.print_outside_cli) == []
 
 
-def test_no_handler_swallows_everything() -> None:
+def test_no_handler_swallows_every_exception() -> None:
     assert offences(house.swallowed_exception) == []
 
 
-def test_a_silenced_check_is_named() -> None:
+def test_every_silenced_check_is_named() -> None:
     assert offences(house.silencer_without_code) == []
 
 
@@ -102,7 +102,7 @@ def test_a_bound_of_the_core_comes_from_limits() -> None:
     assert offences(house.bound_outside_limits) == []
 
 
-def test_the_core_takes_only_randomness_from_os() -> None:
+def test_the_core_uses_only_urandom_of_os() -> None:
     assert offences(house.os_beyond_urandom) == []
 
 
@@ -111,7 +111,7 @@ def test_a_folder_with_modules_is_a_package() -> None:
     assert [folder for folder in sorted(folders) if not (ROOT / "src" / folder / "__init__.py").exists()] == []
 
 
-def test_no_file_names_a_place_on_one_machine() -> None:
+def test_no_file_contains_a_machine_path() -> None:
     files = [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".coverage")]
     files = [path for path in files if path.name != ".git"]  # a file in a linked work tree
     files += [path for folder in OUR_FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
@@ -121,20 +121,20 @@ def test_no_file_names_a_place_on_one_machine() -> None:
 
 @pytest.mark.parametrize("folder", ["root", "home", "work", "Users"])
 @pytest.mark.parametrize("text", ["/{}", "cd /{}/x", "'/{}/x'", "file:/{}/x"])
-def test_a_place_on_one_machine_is_noticed(folder: str, text: str) -> None:
+def test_machine_paths_are_detected(folder: str, text: str) -> None:
     assert MACHINE_PATH.search(text.format(folder))
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), BROKEN)
-def test_each_rule_sees_what_breaks_it(rule: Rule, path: str, text: str) -> None:
+def test_each_rule_detects_code_that_breaks_it(rule: Rule, path: str, text: str) -> None:
     assert len(list(rule(house.parse(path, text)))) == 1
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), KEPT)
-def test_each_rule_lets_the_rest_be(rule: Rule, path: str, text: str) -> None:
+def test_each_rule_accepts_code_that_follows_it(rule: Rule, path: str, text: str) -> None:
     assert list(rule(house.parse(path, text))) == []
 
 
-def test_every_rule_has_been_seen_to_fail() -> None:
+def test_every_rule_has_code_that_breaks_it() -> None:
     rules = {function for _, function in inspect.getmembers(house, inspect.isgeneratorfunction)}
     assert rules == {rule for rule, _, _ in BROKEN}

@@ -1,4 +1,4 @@
-"""docs/wire.md is what its generator writes, tells of every wire object, and its formulas are those of the core."""
+"""docs/wire.md is up to date, covers every wire object, and has the formulas of the core."""
 
 import importlib
 import pkgutil
@@ -32,15 +32,15 @@ def section(wire: type[Wire]) -> list[str]:
     return LINES[start:end]
 
 
-def test_the_page_on_disk_is_the_one_that_is_written() -> None:
+def test_the_page_on_disk_is_up_to_date() -> None:
     assert wire_page.PAGE.read_bytes().decode() == TEXT
     assert wire_page.main(["--check"]) == 0
 
 
-def test_every_wire_object_of_the_core_has_one_section_and_nothing_else_has() -> None:
-    told = [line for line in LINES if re.fullmatch(r"### .* \(`\w+`\)", line)]
+def test_every_wire_object_of_the_core_has_exactly_one_section() -> None:
+    headings = [line for line in LINES if re.fullmatch(r"### .* \(`\w+`\)", line)]
     assert len(WIRES) > 20
-    assert sorted(told) == sorted(f"### {wire_page.heading(wire)}" for wire in WIRES)
+    assert sorted(headings) == sorted(f"### {wire_page.heading(wire)}" for wire in WIRES)
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.__name__)
@@ -52,13 +52,13 @@ def test_every_field_of_an_object_is_one_row_in_order(wire: type[Wire]) -> None:
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.__name__)
-def test_an_object_says_what_kind_of_thing_it_is(wire: type[Wire]) -> None:
+def test_a_section_says_how_the_object_is_encoded(wire: type[Wire]) -> None:
     array, maps = "A CBOR array of ", ("A CBOR map with integer keys", "A canonical JSON object with text keys")
     expected = array if isinstance(wire.LAYOUT, Array) else maps
     assert len([line for line in section(wire) if line.startswith(expected)]) == 1
 
 
-def test_a_rule_is_told_for_each_object_that_has_one() -> None:
+def test_every_object_with_a_rule_has_it_on_the_page() -> None:
     assert set(wire_page.RULES) == {wire for wire in WIRES if wire.flaw is not Wire.flaw}
 
 
@@ -75,7 +75,7 @@ def test_the_page_names_every_tag_of_the_core_and_no_other() -> None:
     assert set(tag.findall(TEXT)) == set(tag.findall(source))
 
 
-def test_every_link_within_the_page_leads_to_a_heading() -> None:
+def test_every_link_within_the_page_has_a_heading() -> None:
     anchors = [wire_page.anchor(line.lstrip("# ")) for line in LINES if line.startswith("#")]
     links = set(re.findall(r"\]\((#[^)]+)\)", TEXT))
     assert len(links) > 5
@@ -106,7 +106,7 @@ def test_a_proof_has_the_shape_and_the_old_peaks_the_page_gives_it(size: int) ->
         assert mmr.root_of([running[zeros], *turned, *made.peaks_after[rank:]]) == roots[index]
 
 
-def test_a_kind_without_words_is_noticed() -> None:
+def test_a_field_type_without_a_description_is_an_error() -> None:
     class Novel(FieldType):
         __slots__ = ()
 
@@ -122,14 +122,16 @@ def test_a_kind_without_words_is_noticed() -> None:
     assert "Novel" in str(caught.value)
 
 
-def test_writing_then_checking_is_content(tmp_path: Path) -> None:
+def test_a_written_page_passes_the_check(tmp_path: Path) -> None:
     path = tmp_path / "wire.md"
     assert wire_page.main([], path) == 0
     assert wire_page.main(["--check"], path) == 0
 
 
 @pytest.mark.parametrize("text", ["", TEXT + "\n", TEXT.replace("\n", "\r\n")])
-def test_another_page_is_noticed_and_left_alone(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_reports_an_outdated_page_and_does_not_change_it(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "wire.md"
     path.write_bytes(text.encode())
     assert wire_page.main(["--check"], path) == 1
@@ -137,5 +139,5 @@ def test_another_page_is_noticed_and_left_alone(text: str, tmp_path: Path, capsy
     assert "out of date" in capsys.readouterr().err
 
 
-def test_a_missing_page_is_noticed(tmp_path: Path) -> None:
+def test_check_reports_a_missing_page(tmp_path: Path) -> None:
     assert wire_page.main(["--check"], tmp_path / "wire.md") == 1

@@ -148,7 +148,7 @@ def _section(one: Manual) -> Iterator[str]:
     yield f"```\n{one.usage}\n```\n"
     rows = [row for row in (*one.arguments, *one.options) if row.name != "--help"]
     if rows:
-        yield from table(("option", ""), [(f"`{_cell(row.name)}`", _cell(row.told)) for row in rows])
+        yield from table(("option", ""), [(f"`{_cell(row.name)}`", _cell(row.description)) for row in rows])
         yield ""
     if one.examples:
         yield "\n".join(["```sh", *one.examples, "```", ""])

@@ -1,4 +1,4 @@
-"""Fixtures of the command line's tests."""
+"""Fixtures for tests of the command line."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from tests.cli.runner import Veen
 
 @pytest.fixture
 def veen(tmp_path: Path) -> Veen:
-    """`veen` with a home that nobody else has."""
+    """`veen` with its own home folder."""
     return Veen(tmp_path / "home")
 
 
 @pytest.fixture
 def data_dir(veen: Veen, tmp_path: Path) -> Path:
-    """A data directory that no hub has served yet."""
+    """A new data directory."""
     veen.done("hub", "init", "--data-dir", tmp_path / "hub")
     return tmp_path / "hub"

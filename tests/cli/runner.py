@@ -1,4 +1,4 @@
-"""`veen` as tests run it."""
+"""Runs `veen` in tests."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ __all__ = ["Ran", "Veen"]
 
 
 class Veen(Program):
-    """With no hub, client or passphrase but those that a test names."""
+    """`veen` with its own home folder and without hub, client or passphrase from the environment."""
 
     def __init__(self, home: Path) -> None:
         folders = {

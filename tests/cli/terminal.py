@@ -1,4 +1,4 @@
-"""A person at a terminal: types when asked, and sees all that a terminal shows."""
+"""Runs commands on a pseudo-terminal and types answers."""
 
 import os
 import pty
@@ -8,8 +8,8 @@ from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
 
 
-def typing(veen: Veen, arguments: Sequence[object], *answers: tuple[bytes, bytes]) -> tuple[int, str]:
-    """Run a command on a terminal of its own; each answer is typed once its question is on the screen."""
+def run_on_terminal(veen: Veen, arguments: Sequence[object], *answers: tuple[bytes, bytes]) -> tuple[int, str]:
+    """Run a command on its own terminal. Each answer is typed once its question is on the screen."""
     child, screen = pty.fork()
     if child == 0:
         env = {**veen.shell_env(os.environ), "TERM": "xterm-256color"}
@@ -19,7 +19,7 @@ def typing(veen: Veen, arguments: Sequence[object], *answers: tuple[bytes, bytes
     for question, typed in answers:
         while question not in seen:
             more = _read(screen)
-            assert more, f"never asked {question!r}: {seen!r}"
+            assert more, f"the command ended without the question {question!r}: {seen!r}"
             seen += more
         os.write(screen, typed)
     while more := _read(screen):
@@ -32,5 +32,5 @@ def typing(veen: Veen, arguments: Sequence[object], *answers: tuple[bytes, bytes
 def _read(screen: int) -> bytes:
     try:
         return os.read(screen, 1 << 16)
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # Linux reports a closed terminal this way
         return b""

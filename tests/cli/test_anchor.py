@@ -1,4 +1,4 @@
-"""`veen anchor` with every backend there is."""
+"""`veen anchor` with every backend."""
 
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from veen.hub.admission_rules import Admission
 
 
 class Keeper:
-    """Someone who anchors the stream `news`."""
+    """A client that anchors the stream `news`."""
 
     def __init__(self, veen: Veen, at: Zones) -> None:
         self.veen = veen
@@ -22,7 +22,7 @@ class Keeper:
 
     def __call__(self, *arguments: object) -> Ran:
         url = f"http://127.0.0.1:{self.at.online.port}"
-        given = (
+        options = (
             "--client",
             self.at.root / "keeper",
             "--hub",
@@ -32,7 +32,7 @@ class Keeper:
             "--pin",
             self.at.online.data_dir,
         )
-        return self.veen(*arguments, *given)
+        return self.veen(*arguments, *options)
 
     def send(self) -> None:
         assert self("send", "--body", "x").status == 0
@@ -57,7 +57,7 @@ def keeper(veen: Veen, tmp_path: Path) -> Iterator[Keeper]:
         yield found
 
 
-def test_a_file(keeper: Keeper, tmp_path: Path) -> None:
+def test_an_anchor_in_a_file_verifies_until_the_file_changes(keeper: Keeper, tmp_path: Path) -> None:
     log = tmp_path / "log"
     path = keeper.publish(f"file:{log}")
     assert path.parent == tmp_path / "keeper" / "anchors"
@@ -70,7 +70,7 @@ def test_a_file(keeper: Keeper, tmp_path: Path) -> None:
     assert "line 1" in broken.error
 
 
-def test_a_repository(keeper: Keeper, tmp_path: Path) -> None:
+def test_an_anchor_in_git_verifies_only_on_its_branch(keeper: Keeper, tmp_path: Path) -> None:
     repo = tmp_path / "anchors.git"
     subprocess.run(["git", "init", "--quiet", "--bare", str(repo)], check=True)
     path = keeper.publish(f"git:{repo}#others")
@@ -78,7 +78,7 @@ def test_a_repository(keeper: Keeper, tmp_path: Path) -> None:
     assert keeper.verify(path, "--git", repo).status == 4
 
 
-def test_a_time_stamping_authority(keeper: Keeper, tmp_path: Path) -> None:
+def test_a_time_stamp_verifies_with_the_root_of_its_authority(keeper: Keeper, tmp_path: Path) -> None:
     (tmp_path / "tsa").mkdir()
     with authority(tmp_path / "tsa") as tsa:
         path = keeper.publish(f"tsa:{tsa.url}", "--tsa-root", tsa.roots)
@@ -88,14 +88,14 @@ def test_a_time_stamping_authority(keeper: Keeper, tmp_path: Path) -> None:
     assert "'tsa'" in unknown.error
 
 
-def test_another_hub(keeper: Keeper) -> None:
+def test_an_anchor_at_another_hub_verifies_with_the_pin_of_that_hub(keeper: Keeper) -> None:
     other = keeper.at.target_id.hex()
     path = keeper.publish(f"hub:http://127.0.0.1:{keeper.at.offline.port}", "--anchor-pin", other)
     assert keeper.verify(path, "--anchor-pin", other).status == 0
     assert keeper.verify(path, "--anchor-pin", keeper.at.source_id.hex()).status == 4
 
 
-def test_a_cadence(keeper: Keeper, tmp_path: Path) -> None:
+def test_run_once_anchors_only_when_enough_entries_are_new(keeper: Keeper, tmp_path: Path) -> None:
     run = ("anchor", "run", "--to", f"file:{tmp_path / 'log'}", "--every-entries", 2, "--once", "--json")
     assert keeper(*run).json() == []
     keeper.send()
@@ -105,7 +105,7 @@ def test_a_cadence(keeper: Keeper, tmp_path: Path) -> None:
     assert [(one["upto_seq"], one["kind"]) for one in listed] == [(2, "file")]
 
 
-def test_the_word_of_another_hub_than_the_pinned_does_not_count(keeper: Keeper, tmp_path: Path) -> None:
+def test_an_anchor_of_another_hub_than_the_pinned_one_fails(keeper: Keeper, tmp_path: Path) -> None:
     path = keeper.publish(f"file:{tmp_path / 'log'}")
     wrong = keeper.veen("anchor", "verify", path, "--pin", "ab" * 32, "--file", tmp_path / "log")
     assert wrong.status == 4
@@ -113,17 +113,17 @@ def test_the_word_of_another_hub_than_the_pinned_does_not_count(keeper: Keeper, 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
-        (("publish", "--to", "nowhere"), "no place"),
-        (("publish", "--to", "chain:x"), "no place"),
+        (("publish", "--to", "nowhere"), "not an anchor target"),
+        (("publish", "--to", "chain:x"), "not an anchor target"),
         (("publish", "--to", "tsa:http://x/"), "root"),
-        (("publish", "--to", "file:x", "--remote", "origin"), "of git"),
-        (("publish", "--to", "hub:not a url/x"), "address"),
-        (("run", "--to", "file:x"), "no cadence"),
+        (("publish", "--to", "file:x", "--remote", "origin"), "--remote needs a git target"),
+        (("publish", "--to", "hub:not a url/x"), "not a url"),
+        (("run", "--to", "file:x"), "missing --every-entries or --every-seconds"),
     ],
 )
-def test_what_cannot_be_is_refused(veen: Veen, options: tuple[str, ...], said: str) -> None:
+def test_contradictory_options_are_rejected(veen: Veen, options: tuple[str, ...], message: str) -> None:
     ran = veen("anchor", *options, "--stream", "news", "--hub", "http://127.0.0.1:1", "--client", "x")
     assert ran.status == 2
-    assert said in ran.error
+    assert message in ran.error

@@ -1,4 +1,4 @@
-"""`veen bench` runs a measurement from end to end and says whether its promises are kept."""
+"""`veen bench` runs a measurement and reports whether the targets are met."""
 
 from pathlib import Path
 
@@ -17,17 +17,17 @@ def test_a_hub_is_measured_and_nothing_is_left_behind(veen: Veen, tmp_path: Path
     folder.mkdir()
     small = ["--rounds", 1, "--connections", 2, "--per-connection", 2, "--alone", "--folder", folder]
     ran = veen("bench", "hub", *small, "--json")
-    told = ran.json()
-    assert ran.status == (0 if told["kept"] else MISSED_STATUS)
-    assert told["name"] == "hub"
-    assert any("of the one-core crypto limit" in row["what"] for row in told["rows"])
+    report = ran.json()
+    assert ran.status == (0 if report["kept"] else MISSED_STATUS)
+    assert report["name"] == "hub"
+    assert any("of the one-core crypto limit" in row["what"] for row in report["rows"])
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "arguments", [["hub", "--rounds", "0"], ["labels", "--labels", "1"], ["growth", "--large", "x"]]
 )
-def test_what_cannot_be_measured_is_misuse(arguments: list[str], veen: Veen) -> None:
+def test_invalid_sizes_are_usage_errors(arguments: list[str], veen: Veen) -> None:
     ran = veen("bench", *arguments)
     assert ran.status == 2
     assert ran.error.startswith("invalid value for ")
@@ -35,7 +35,7 @@ def test_what_cannot_be_measured_is_misuse(arguments: list[str], veen: Veen) -> 
 
 @pytest.mark.parametrize("as_json", [True, False])
 @pytest.mark.parametrize(("value", "kept"), [(2.0, True), (1.0, True), (0.5, False)])
-def test_a_missed_promise_is_an_exit_status(
+def test_a_missed_target_sets_the_exit_status(
     value: float, kept: bool, as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = BenchReport(
@@ -47,16 +47,16 @@ def test_a_missed_promise_is_an_exit_status(
         with pytest.raises(typer.Exit) as caught:
             bench._show(report, as_json)
         assert caught.value.exit_code == MISSED_STATUS
-    told = capsys.readouterr()
+    printed = capsys.readouterr()
     if as_json:
-        assert f'"kept": {str(kept).lower()}' in told.out
+        assert f'"kept": {str(kept).lower()}' in printed.out
     else:
-        first, second = told.out.splitlines()
+        first, second = printed.out.splitlines()
         assert first.split("\t")[4].endswith("kept" if kept else "MISSED")
         assert second == "other\t2\tms\t1 – 3\t"
-        assert told.err == "veen: a note\n"
+        assert printed.err == "veen: a note\n"
 
 
 @pytest.mark.parametrize(("value", "text"), [(12345.6, "12,346"), (99.5, "99.5"), (1.234, "1.23"), (0.0, "0")])
-def test_figures_have_three_digits_that_count(value: float, text: str) -> None:
+def test_figures_have_three_significant_digits(value: float, text: str) -> None:
     assert bench.number(value) == text

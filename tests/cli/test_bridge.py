@@ -1,4 +1,4 @@
-"""`veen bridge` as operators of two zones use it."""
+"""`veen bridge` between two zones."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from veen.hub.admission_rules import Admission
 
 
 class Operators:
-    """What each does, with the command line."""
+    """The operators of both zones at the command line."""
 
     def __init__(self, veen: Veen, at: Zones) -> None:
         self.veen = veen
@@ -89,7 +89,7 @@ def test_events_go_from_zone_to_zone_and_both_agree(operators: Operators) -> Non
     assert operators.veen.done("bridge", "reconcile", *copies, "--json").json()["clean"] is True
 
 
-def test_a_changed_bundle_is_refused_recorded_and_missed(operators: Operators) -> None:
+def test_a_changed_bundle_is_refused_recorded_and_reported_as_missing(operators: Operators) -> None:
     operators.produce("one")
     operators.export()
     (file,) = operators.bundles
@@ -111,7 +111,7 @@ def test_a_changed_bundle_is_refused_recorded_and_missed(operators: Operators) -
     assert "gaps" in shown.out
 
 
-def test_bundles_are_verified_one_after_the_other_up_to_the_first_that_does_not_hold(operators: Operators) -> None:
+def test_bundles_are_verified_in_order_until_the_first_failure(operators: Operators) -> None:
     operators.produce("one", "two")
     operators.export("--max-events", 1)
     first, second = operators.bundles
@@ -125,7 +125,7 @@ def test_bundles_are_verified_one_after_the_other_up_to_the_first_that_does_not_
         assert ran.out.startswith(f"file\t{first}\n")
 
 
-def test_a_bundle_that_came_in_before_is_known_and_no_failure(operators: Operators) -> None:
+def test_a_bundle_that_was_imported_before_is_known_and_not_a_failure(operators: Operators) -> None:
     operators.produce("one")
     operators.export()
     (file,) = operators.bundles
@@ -135,7 +135,7 @@ def test_a_bundle_that_came_in_before_is_known_and_no_failure(operators: Operato
     assert operators.take(file, "--json").json()[0]["ok"] is True
 
 
-def test_a_folder_is_watched_and_what_was_dealt_with_is_moved_aside(operators: Operators) -> None:
+def test_bundles_in_a_watched_folder_are_imported_and_moved(operators: Operators) -> None:
     operators.produce("one", "two", "three")
     operators.export("--max-events", 1)
     names = [path.name for path in operators.bundles]
@@ -156,7 +156,7 @@ def test_a_folder_is_watched_and_what_was_dealt_with_is_moved_aside(operators: O
     assert operators.veen.done(*watch, "--json").json() == []
 
 
-def test_a_bundle_crosses_on_paper(operators: Operators) -> None:
+def test_a_bundle_can_be_printed_and_scanned(operators: Operators) -> None:
     operators.produce("one")
     operators.export()
     (file,) = operators.bundles
@@ -168,14 +168,14 @@ def test_a_bundle_crosses_on_paper(operators: Operators) -> None:
     missing = operators.veen("bridge", "scan", *images[1:], "--out", again)
     assert missing.status == 3
     assert "missing: 1" in missing.error
-    assert "hint: scan what is named again" in missing.err
+    assert "hint: scan the named parts again" in missing.err
     assert not again.exists()
     operators.veen.done("bridge", "scan", *reversed(images), "--out", again)
     assert again.read_bytes() == file.read_bytes()
     assert operators.take(again).status == 0
 
 
-def test_a_lost_bundle_is_made_again_the_same(operators: Operators) -> None:
+def test_a_lost_bundle_can_be_exported_again_with_the_same_bytes(operators: Operators) -> None:
     operators.produce("one", "two")
     operators.export()
     (file,) = operators.bundles
@@ -187,7 +187,7 @@ def test_a_lost_bundle_is_made_again_the_same(operators: Operators) -> None:
     assert file.read_bytes() == data
 
 
-def test_whoever_holds_both_ends_is_refused(operators: Operators) -> None:
+def test_a_client_with_keys_of_both_zones_is_rejected(operators: Operators) -> None:
     operators.produce("one")
     both = operators.veen("bridge", "export", EXPORT, "--out", operators.at.drop, *operators.of("producer", "online"))
     assert both.status == 5
@@ -201,27 +201,27 @@ def test_whoever_holds_both_ends_is_refused(operators: Operators) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("export", EXPORT, "--out", "nowhere"), "no folder"),
-        (("export", EXPORT, "--out", ".", "--from", 1), "go together"),
+        (("export", EXPORT, "--out", ".", "--from", 1), "must be given together"),
         (("export", EXPORT, "--out", ".", "--max-events", 100_000), "bundle"),
-        (("reconcile",), "one place"),
+        (("reconcile",), "exactly one source"),
         (("reconcile", "--bundles", "."), "trusted"),
         (("import", "x.bundle", "--trust", "zz"), "zz"),
         (("import", "x.bundle", "--trust", "00" * 32, "--exclude", "all"), "all"),
         (("import", "x.bundle", "--trust", "00" * 32, "--map", "export"), "FROM=TO"),
     ],
 )
-def test_a_command_that_cannot_be_is_refused(veen: Veen, arguments: tuple[object, ...], said: str) -> None:
+def test_invalid_options_are_rejected(veen: Veen, arguments: tuple[object, ...], message: str) -> None:
     ran = veen("bridge", *arguments)
     assert ran.status in (2, 6)
-    assert said in ran.error or said in ran.err
+    assert message in ran.error or message in ran.err
 
 
-def test_a_bridge_is_tried_between_two_hubs_that_are_started_for_it(veen: Veen) -> None:
-    told = veen.done("selftest", "airgap", "--count", 3, "--seed", 7, "--json").json()
-    assert (told["ok"], told["counts"]) == (True, {"pass": 6, "fail": 0, "skip": 0})
+def test_selftest_airgap_starts_two_hubs_and_passes(veen: Veen) -> None:
+    report = veen.done("selftest", "airgap", "--count", 3, "--seed", 7, "--json").json()
+    assert (report["ok"], report["counts"]) == (True, {"pass": 6, "fail": 0, "skip": 0})
     assert veen("selftest", "airgap", "--hub", "http://127.0.0.1:1").status == 2
     assert veen("selftest", "core", "--hub2", "http://127.0.0.1:1").status == 2
 
@@ -248,10 +248,10 @@ def test_a_stream_is_mirrored_and_compared(veen: Veen, tmp_path: Path) -> None:
         assert "same hub" in itself.error
         unknown = veen("bridge", "mirror", "news", "--source-hub", "http://127.0.0.1:1", *here)
         assert unknown.status == 2
-        assert "nothing is known" in unknown.error
+        assert "is not known to this client yet" in unknown.error
 
 
-def test_the_container_s_command_is_the_same(
+def test_the_container_entry_point_runs_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", ["veen-bridge", "verify", "--help"])

@@ -1,4 +1,4 @@
-"""`veen bridge veil` as two people use it who were told different things, or the same."""
+"""`veen bridge veil` between two clients that were shown different histories, or the same one."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS
 
 
 class Person:
-    """One of them, at the command line."""
+    """A client at the command line."""
 
     def __init__(self, veen: Veen, side: Side) -> None:
         self.veen = veen
@@ -31,13 +31,13 @@ class Person:
         return await self.run("bridge", "veil", "receive", "--inbox", self.side.inbox, *options, *self.node, *self.hub)
 
 
-def test_two_who_were_told_different_histories_find_out_and_prove_it(veen: Veen, tmp_path: Path) -> None:
+def test_two_clients_with_different_histories_detect_and_prove_the_fork(veen: Veen, tmp_path: Path) -> None:
     async def work(one: Side, two: Side) -> None:
         await one.write(b"for alice")
         await two.write(b"for bob", b"and more")
         alice, bob = Person(veen, one), Person(veen, two)
-        said = await bob.publish(STREAM, "--json")
-        assert [(row["what"], row["of"], row["upto_seq"]) for row in said.json()] == [("checkpoint", STREAM, 5)]
+        published = await bob.publish(STREAM, "--json")
+        assert [(row["what"], row["of"], row["upto_seq"]) for row in published.json()] == [("checkpoint", STREAM, 5)]
         await one.wait_received(1)
         ran = await alice.receive("--json")
         assert ran.status == FAILED_STATUS
@@ -52,12 +52,12 @@ def test_two_who_were_told_different_histories_find_out_and_prove_it(veen: Veen,
         assert shown.status == CONTRADICTED_STATUS
         assert shown.json()["contradictions"] == [proof["reason"]]
         await one.wait_received(2)
-        ran = await alice.receive("--follow", "--json")  # ends by itself once it is proved
+        ran = await alice.receive("--follow", "--json")  # exits once the fork is proved
         assert ran.status == CONTRADICTED_STATUS
         assert "THE HUB SIGNED TWO HISTORIES" in ran.err
-        told = [json.loads(line) for line in ran.out.splitlines()][-1]
-        assert (told["what"], told["standing"]) == ("evidence", "forked")
-        shown = await alice.run("evidence", "verify", told["file"], "--pin", one.hub_id.hex())
+        last = [json.loads(line) for line in ran.out.splitlines()][-1]
+        assert (last["what"], last["standing"]) == ("evidence", "forked")
+        shown = await alice.run("evidence", "verify", last["file"], "--pin", one.hub_id.hex())
         assert shown.status == CONTRADICTED_STATUS
         again = await alice.receive("--json")
         assert (again.status, again.json()["received"]) == (CONTRADICTED_STATUS, [])
@@ -65,7 +65,7 @@ def test_two_who_were_told_different_histories_find_out_and_prove_it(veen: Veen,
     between(tmp_path, work, forked=True)
 
 
-def test_two_who_were_told_the_same_have_nothing_to_say(veen: Veen, tmp_path: Path) -> None:
+def test_two_clients_with_the_same_history_agree(veen: Veen, tmp_path: Path) -> None:
     async def work(one: Side, two: Side) -> None:
         await one.read()
         await two.read()
@@ -88,29 +88,29 @@ def test_two_who_were_told_the_same_have_nothing_to_say(veen: Veen, tmp_path: Pa
     between(tmp_path, work, forked=False)
 
 
-def test_what_cannot_be_done_is_said(veen: Veen, tmp_path: Path) -> None:
+def test_invalid_options_are_rejected(veen: Veen, tmp_path: Path) -> None:
     hub = ("--client", tmp_path / "none", "--hub", "http://127.0.0.1:1")
     publish, receive = ("bridge", "veil", "publish"), ("bridge", "veil", "receive", "--inbox", tmp_path / "in")
     assert "nothing to publish" in veen(*publish, "--node", tmp_path, *hub).error
-    assert "--every is for streams" in veen(*publish, "--evidence", "x", "--every", 1, "--node", tmp_path, *hub).error
+    assert "--every needs a stream" in veen(*publish, "--evidence", "x", "--every", 1, "--node", tmp_path, *hub).error
     veen.done("keygen", "--out", tmp_path / "none", "--no-passphrase")
     ran = veen(*receive, "--offline", "--node", tmp_path, *hub)
     assert "the client directory has no record of the hub" in ran.error
     assert not (tmp_path / "in").exists()
 
 
-def test_a_node_that_is_not_there_or_not_here_is_named(veen: Veen, tmp_path: Path) -> None:
+def test_a_node_that_is_unreachable_or_remote_is_an_error(veen: Veen, tmp_path: Path) -> None:
     async def work(one: Side, two: Side) -> None:
         await two.read()
         bob = Person(veen, two)
         receive = ("bridge", "veil", "receive", "--inbox", two.inbox, "--offline", *bob.hub)
-        for node, said in (
+        for node, message in (
             (("--node", tmp_path), "is not running"),
             (("--node", "http://192.0.2.1:80"), "not on this machine"),
-            (("--node", two.node.url), "who has its token"),
-            (("--node", tmp_path, "--token-file", tmp_path / "x"), "has its token"),
+            (("--node", two.node.url), "missing --token-file"),
+            (("--node", tmp_path, "--token-file", tmp_path / "x"), "--token-file needs a URL"),
         ):
-            assert said in (await bob.run(*receive, *node)).error
+            assert message in (await bob.run(*receive, *node)).error
         (tmp_path / "wrong").write_text("wrong")
         ran = await bob.run(*receive, "--node", two.node.url, "--token-file", tmp_path / "wrong")
         assert (ran.status, "rejected the request (401)" in ran.err) == (6, True)

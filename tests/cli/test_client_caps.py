@@ -1,4 +1,4 @@
-"""`veen cap`: leave to write is issued, shown, and authorised."""
+"""`veen cap`: capabilities are issued, shown, authorized and renewed."""
 
 import time
 from collections.abc import Iterator
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.hub_fixture import STREAM, HubFixture, hub_fixture
 from tests.cli.runner import Veen
-from tests.cli.town import STREAM, Town, town
 from veen.client import ClientDir, capabilities
 from veen.core import naming
 from veen.hub.admission_rules import Admission
@@ -16,27 +16,27 @@ TTL = ("--stream", STREAM, "--ttl", 3600)
 
 
 @pytest.fixture
-def strict(veen: Veen, tmp_path: Path) -> Iterator[Town]:
-    """A hub that takes nothing without leave."""
-    with town(veen, tmp_path, admission=Admission.CAPABILITY) as found:
+def strict(veen: Veen, tmp_path: Path) -> Iterator[HubFixture]:
+    """A hub with capability admission."""
+    with hub_fixture(veen, tmp_path, admission=Admission.CAPABILITY) as found:
         yield found
 
 
-def issue(place: Town, *arguments: object, issuer: str = "operator", subject: object = None) -> Path:
+def issue(place: HubFixture, *arguments: object, issuer: str = "operator", subject: object = None) -> Path:
     out = place.root / f"{issuer}.cap"
-    whose = place.root / "writer" if subject is None else subject
-    issued = ("cap", "issue", "--issuer", place.root / issuer, "--subject", whose, *TTL, "--out", out, *arguments)
-    place.veen.done(*issued)
+    writer = place.root / "writer" if subject is None else subject
+    command = ("cap", "issue", "--issuer", place.root / issuer, "--subject", writer, *TTL, "--out", out, *arguments)
+    place.veen.done(*command)
     return out
 
 
-def authorize(place: Town, file: Path, person: str, *arguments: object) -> list[dict[str, object]]:
+def authorize(place: HubFixture, file: Path, person: str, *arguments: object) -> list[dict[str, object]]:
     who = ("--client", place.root / person, "--hub", place.url, "--pin", place.hub_id)
     found: list[dict[str, object]] = place.veen.done("cap", "authorize", file, *who, *arguments, "--json").json()
     return found
 
 
-def test_a_card_gets_a_token_for_each_client_id_it_lists(strict: Town) -> None:
+def test_a_card_gets_a_token_for_each_client_id_it_lists(strict: HubFixture) -> None:
     tokens = capabilities.read_tokens(issue(strict, "--rate", "10,20"))
     with ClientDir.open(strict.root / "writer") as writer:
         assert tuple(token.subject_pk for token in tokens) == writer.card.client_ids
@@ -47,7 +47,7 @@ def test_a_card_gets_a_token_for_each_client_id_it_lists(strict: Town) -> None:
         assert (token.allow.rate.per_sec, token.allow.rate.burst) == (10, 20)
 
 
-def test_a_client_id_gets_one_and_without_a_file_it_is_printed(strict: Town) -> None:
+def test_a_client_id_gets_one_token_and_without_out_it_is_printed(strict: HubFixture) -> None:
     with ClientDir.open(strict.root / "writer") as writer:
         client_id = writer.card.client_ids[0]
     issued = strict.veen.done("cap", "issue", "--issuer", strict.root / "operator", "--subject", client_id.hex(), *TTL)
@@ -70,14 +70,14 @@ def test_a_client_id_gets_one_and_without_a_file_it_is_printed(strict: Town) -> 
         (["--subject", "ab" * 32, "--stream", STREAM, "--ttl", str(1 << 64)], 2),
     ],
 )
-def test_what_no_token_can_say_is_refused(arguments: list[str], status: int, strict: Town) -> None:
+def test_invalid_options_are_rejected(arguments: list[str], status: int, strict: HubFixture) -> None:
     ran = strict.veen("cap", "issue", "--issuer", strict.root / "operator", *arguments)
     assert ran.status == status
     assert ran.error
     assert ran.out == ""
 
 
-def test_what_a_file_allows_is_shown_and_an_altered_file_refused(strict: Town) -> None:
+def test_show_verifies_the_file_and_lists_its_tokens(strict: HubFixture) -> None:
     file = issue(strict)
     shown = strict.veen.done("cap", "show", file, "--json").json()
     assert len(shown) == 8
@@ -92,7 +92,7 @@ def test_what_a_file_allows_is_shown_and_an_altered_file_refused(strict: Town) -
     assert strict.veen("cap", "show", file).status == 3
 
 
-def test_its_client_shows_the_one_in_use_and_keeps_the_others(strict: Town) -> None:
+def test_the_client_authorizes_the_current_token_and_stores_the_others(strict: HubFixture) -> None:
     file = issue(strict)
     shown = authorize(strict, file, "writer")
     with ClientDir.open(strict.root / "writer") as writer:
@@ -101,7 +101,7 @@ def test_its_client_shows_the_one_in_use_and_keeps_the_others(strict: Town) -> N
     strict.does("writer", "send", "--body", "hello")
 
 
-def test_someone_else_shows_the_first_or_all(strict: Town) -> None:
+def test_another_client_authorizes_the_first_token_or_all(strict: HubFixture) -> None:
     file = issue(strict)
     with ClientDir.open(strict.root / "writer") as writer:
         client_ids = [one.hex() for one in writer.card.client_ids]
@@ -110,7 +110,7 @@ def test_someone_else_shows_the_first_or_all(strict: Town) -> None:
     assert [row["client_id"] for row in again] == client_ids
 
 
-def test_the_hub_takes_capabilities_of_issuers_it_trusts_only(strict: Town) -> None:
+def test_the_hub_accepts_capabilities_of_trusted_issuers_only(strict: HubFixture) -> None:
     own = issue(strict, issuer="writer")
     ran = strict.fails("writer", "send", "--body", "x", "--cap", own)
     assert ran.status == 5
@@ -118,14 +118,14 @@ def test_the_hub_takes_capabilities_of_issuers_it_trusts_only(strict: Town) -> N
     strict.does("writer", "send", "--body", "x", "--cap", issue(strict))
 
 
-def test_without_a_capability_it_is_said_how_to_get_one(strict: Town) -> None:
+def test_without_a_capability_the_hint_says_how_to_issue_one(strict: HubFixture) -> None:
     ran = strict.fails("writer", "send", "--body", "x")
     assert ran.status == 5
     assert "E.CAP/CAP_MISSING" in ran.error
     assert f"--subject {strict.root / 'writer' / 'card.cbor'} --stream {STREAM}" in ran.err
 
 
-def test_an_expired_capability_is_said_to_have_expired(strict: Town) -> None:
+def test_an_expired_capability_gets_a_hint_to_renew_it(strict: HubFixture) -> None:
     file, hub = issue(strict), strict.hub
     strict.does("writer", "send", "--body", "x", "--cap", file)
     hub.stop()
@@ -142,19 +142,21 @@ def test_an_expired_capability_is_said_to_have_expired(strict: Town) -> None:
     assert "has expired at this hub: its issuer can renew it" in warned.err
     file.unlink()
     again = issue(strict)
-    assert "has expired" in strict.veen.done("cap", "authorize", again, *who).err  # the same words, the same token
+    assert (
+        "has expired" in strict.veen.done("cap", "authorize", again, *who).err
+    )  # the same options give the same token
     renewed = renew(strict, again)
     assert "expired" not in strict.veen.done("cap", "authorize", renewed, *who).err
     strict.does("writer", "send", "--body", "z")
 
 
-def renew(place: Town, file: Path, issuer: str = "operator", name: str = "renewed.cap") -> Path:
+def renew(place: HubFixture, file: Path, issuer: str = "operator", name: str = "renewed.cap") -> Path:
     out = place.root / name
     place.veen.done("cap", "renew", file, "--issuer", place.root / issuer, "--out", out)
     return out
 
 
-def test_renewing_keeps_the_grant_and_changes_the_name(strict: Town) -> None:
+def test_renewing_keeps_the_permissions_and_changes_the_auth_ref(strict: HubFixture) -> None:
     file = issue(strict, "--rate", "10,20")
     before = capabilities.read_tokens(file)
     shown = strict.veen.done("cap", "renew", file, "--issuer", strict.root / "operator", "--json").json()
@@ -164,18 +166,18 @@ def test_renewing_keeps_the_grant_and_changes_the_name(strict: Town) -> None:
         (one.issuer_pk, one.subject_pk, one.allow) for one in before
     ]
     assert not {one.auth_ref() for one in after} & {one.auth_ref() for one in before}
-    assert capabilities.read_tokens(renew(strict, file)) == after  # nothing is remembered
+    assert capabilities.read_tokens(renew(strict, file)) == after  # renewing is deterministic
 
 
-def test_only_the_issuer_renews(strict: Town) -> None:
+def test_only_the_issuer_can_renew(strict: HubFixture) -> None:
     file = issue(strict)
     ran = strict.veen("cap", "renew", file, "--issuer", strict.root / "writer")
     assert ran.status == 2
-    assert "issued by someone else" in ran.error
+    assert "issued by another issuer" in ran.error
     assert strict.veen("cap", "renew", strict.root / "none", "--issuer", strict.root / "operator").status == 6
 
 
-def test_a_capability_is_for_its_streams_only(strict: Town) -> None:
+def test_a_capability_is_for_its_streams_only(strict: HubFixture) -> None:
     strict.veen.done("stream-key", "create", "other", "--client", strict.root / "writer")
     who = ("--client", strict.root / "writer", "--hub", strict.url, "--pin", strict.hub_id, "--stream", "other")
     ran = strict.veen("send", "--body", "x", *who, "--cap", issue(strict))
@@ -183,7 +185,7 @@ def test_a_capability_is_for_its_streams_only(strict: Town) -> None:
     assert "CAP_MISSING" in ran.error
 
 
-def test_authorize_needs_a_file_of_capabilities(strict: Town) -> None:
+def test_authorize_needs_a_file_of_capabilities(strict: HubFixture) -> None:
     who = ("--client", strict.root / "writer", "--hub", strict.url, "--pin", strict.hub_id)
     assert strict.veen("cap", "authorize", *who).status == 2
     assert strict.veen("cap", "authorize", strict.root / "writer" / "card.cbor", *who).status == 3
@@ -191,11 +193,11 @@ def test_authorize_needs_a_file_of_capabilities(strict: Town) -> None:
     strict.veen.done("cap", "authorize", "--client", strict.root / "writer", "--pin", strict.hub_id)
 
 
-def test_a_capability_that_was_taken_is_not_shown_again(strict: Town) -> None:
+def test_an_authorized_capability_is_not_authorized_again(strict: HubFixture) -> None:
     file, hub = issue(strict), strict.hub
     strict.does("writer", "send", "--body", "one", "--cap", file)
     hub.stop()
     hub.settings = {**hub.settings, "issuers": frozenset(), "port": hub.port}
-    hub.start()  # would not take it any more, and keeps what it took
+    hub.start()  # no longer trusts the issuer, but keeps authorized capabilities
     strict.does("writer", "send", "--body", "two", "--cap", file)
     assert hub.status()["entries"] == 3

@@ -1,4 +1,4 @@
-"""`veen keygen|card|export-identity|import-identity`: an identity is made, shown, and carried to another machine."""
+"""`veen keygen|card|export-identity|import-identity`."""
 
 import shutil
 import stat
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runner import Veen
-from tests.cli.terminal import typing
+from tests.cli.terminal import run_on_terminal
 from tests.cli.test_command_tree import TREE
 from veen.client import Card, ClientDir
 
@@ -20,18 +20,18 @@ def alice(veen: Veen, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A passphrase as an editor leaves it."""
+    """A passphrase file with a line end."""
     (tmp_path / "secret.txt").write_bytes(b"correct horse\n")
     return tmp_path / "secret.txt"
 
 
-def test_keygen_makes_a_folder_that_is_its_owners_alone_and_tells_the_public_keys(veen: Veen, tmp_path: Path) -> None:
-    told = veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase", "--json").json()
+def test_keygen_creates_a_private_folder_and_prints_the_public_keys(veen: Veen, tmp_path: Path) -> None:
+    made = veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase", "--json").json()
     card = Card.decode((tmp_path / "alice" / "card.cbor").read_bytes())
-    assert told["id_sign"] == card.id_sign.hex()
-    assert told["id_dh"] == card.id_dh.hex()
-    assert told["client_id"] == card.client_ids[0].hex()
-    assert told["encrypted"] is False
+    assert made["id_sign"] == card.id_sign.hex()
+    assert made["id_dh"] == card.id_dh.hex()
+    assert made["client_id"] == card.client_ids[0].hex()
+    assert made["encrypted"] is False
     assert stat.S_IMODE((tmp_path / "alice").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "alice" / "keystore.key").stat().st_mode) == 0o600
 
@@ -53,7 +53,7 @@ def test_a_passphrase_comes_from_a_file_or_the_environment(veen: Veen, tmp_path:
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"one\ntwo\n", b"one\n\n"])
-def test_a_file_that_is_not_one_line_is_no_passphrase(content: bytes, veen: Veen, tmp_path: Path) -> None:
+def test_a_passphrase_file_must_have_exactly_one_line(content: bytes, veen: Veen, tmp_path: Path) -> None:
     (tmp_path / "p").write_bytes(content)
     ran = veen("keygen", "--out", tmp_path / "a", "--passphrase-file", tmp_path / "p")
     assert ran.status == 2
@@ -67,7 +67,7 @@ def test_no_passphrase_and_a_file_of_one_contradict_each_other(veen: Veen, tmp_p
     assert not (tmp_path / "a").exists()
 
 
-def test_a_folder_that_has_something_in_it_is_left_alone(veen: Veen, alice: Path) -> None:
+def test_a_folder_that_is_not_empty_is_not_changed(veen: Veen, alice: Path) -> None:
     before = (alice / "card.cbor").read_bytes()
     ran = veen("keygen", "--out", alice, "--no-passphrase")
     assert ran.status == 6
@@ -75,23 +75,21 @@ def test_a_folder_that_has_something_in_it_is_left_alone(veen: Veen, alice: Path
     assert (alice / "card.cbor").read_bytes() == before
 
 
-def test_a_person_is_asked_twice_for_a_new_passphrase_and_once_for_an_old_one(veen: Veen, tmp_path: Path) -> None:
-    asked = (b"new passphrase for", b"opens it\n"), (b"repeat the passphrase: ", b"opens it\n")
-    status, seen = typing(veen, ["keygen", "--out", tmp_path / "a"], *asked)
+def test_the_prompt_asks_twice_for_a_new_passphrase_and_once_for_an_old_one(veen: Veen, tmp_path: Path) -> None:
+    answers = (b"new passphrase for", b"opens it\n"), (b"repeat the passphrase: ", b"opens it\n")
+    status, seen = run_on_terminal(veen, ["keygen", "--out", tmp_path / "a"], *answers)
     assert status == 0
     assert "opens it" not in seen
     show = ["stream-key", "create", "x", "--client", tmp_path / "a"]
-    assert typing(veen, show, (b"passphrase of", b"opens it\n"))[0] == 0
-    assert typing(veen, show, (b"passphrase of", b"does not\n"))[0] == 4
+    assert run_on_terminal(veen, show, (b"passphrase of", b"opens it\n"))[0] == 0
+    assert run_on_terminal(veen, show, (b"passphrase of", b"does not\n"))[0] == 4
 
 
 @pytest.mark.parametrize("answers", [(b"one\n", b"two\n"), (b"\n",)])
-def test_a_passphrase_that_was_mistyped_or_is_empty_makes_nothing(
-    answers: tuple[bytes, ...], veen: Veen, tmp_path: Path
-) -> None:
+def test_a_mistyped_or_empty_passphrase_creates_nothing(answers: tuple[bytes, ...], veen: Veen, tmp_path: Path) -> None:
     questions = (b"new passphrase for", b"repeat the passphrase: ")
-    asked = zip(questions, answers, strict=False)
-    assert typing(veen, ["keygen", "--out", tmp_path / "a"], *asked)[0] == 2
+    pairs = zip(questions, answers, strict=False)
+    assert run_on_terminal(veen, ["keygen", "--out", tmp_path / "a"], *pairs)[0] == 2
     assert not (tmp_path / "a").exists()
 
 
@@ -104,7 +102,7 @@ def test_a_card_is_shown_from_a_folder_or_a_file_without_a_passphrase(veen: Veen
     assert (tmp_path / "a.card").read_bytes() == (tmp_path / "a" / "card.cbor").read_bytes()
 
 
-def test_a_card_that_was_altered_is_refused(veen: Veen, alice: Path, tmp_path: Path) -> None:
+def test_an_altered_card_is_rejected(veen: Veen, alice: Path, tmp_path: Path) -> None:
     whole = (alice / "card.cbor").read_bytes()
     at = whole.index(Card.decode(whole).client_ids[2])
     (tmp_path / "bad").write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
@@ -117,13 +115,13 @@ def test_a_card_that_was_altered_is_refused(veen: Veen, alice: Path, tmp_path: P
     assert "not an identity card" in cut.error
 
 
-def test_a_card_is_renewed_by_its_owner_alone(veen: Veen, alice: Path, tmp_path: Path) -> None:
+def test_only_the_owner_can_renew_a_card(veen: Veen, alice: Path, tmp_path: Path) -> None:
     veen.done("card", "--renew", "--client", alice)
     assert veen("card", alice / "card.cbor", "--renew").status == 2
     assert veen("card", tmp_path / "nobody").status == 6
 
 
-def test_what_is_there_is_never_written_over(veen: Veen, alice: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_never_overwritten(veen: Veen, alice: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for taken in ("mine", "link"):
@@ -134,7 +132,7 @@ def test_what_is_there_is_never_written_over(veen: Veen, alice: Path, tmp_path: 
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_an_identity_is_carried_to_another_machine(veen: Veen, tmp_path: Path, secret: Path) -> None:
+def test_an_identity_is_exported_and_imported(veen: Veen, tmp_path: Path, secret: Path) -> None:
     key = ["--passphrase-file", secret]
     veen.done("keygen", "--out", tmp_path / "a", *key)
     veen.done("stream-key", "create", "doors", "--client", tmp_path / "a", *key)
@@ -150,7 +148,7 @@ def test_an_identity_is_carried_to_another_machine(veen: Veen, tmp_path: Path, s
     assert shown == veen.done("stream-key", "show", "--client", tmp_path / "a", *key).out
 
 
-def test_the_keys_of_an_export_can_be_put_under_another_passphrase(veen: Veen, alice: Path, secret: Path) -> None:
+def test_the_keys_of_an_export_can_get_another_passphrase(veen: Veen, alice: Path, secret: Path) -> None:
     out = alice.parent / "set"
     veen.done("export-identity", "--client", alice, "--out", out, "--new-passphrase-file", secret)
     into = ["import-identity", out, "--out", alice.parent / "b"]
@@ -160,13 +158,13 @@ def test_the_keys_of_an_export_can_be_put_under_another_passphrase(veen: Veen, a
     veen.done(*into, "--passphrase-file", secret)
 
 
-def test_an_export_without_a_passphrase_says_so(veen: Veen, alice: Path) -> None:
+def test_an_export_without_a_passphrase_gives_a_hint(veen: Veen, alice: Path) -> None:
     ran = veen.done("export-identity", "--client", alice, "--out", alice.parent / "set")
     assert "are not encrypted" in ran.err
 
 
 @pytest.mark.parametrize("name", ["card.cbor", "manifest.cbor", "keystore.key", "state.cborseq"])
-def test_an_export_that_was_altered_makes_nothing(name: str, veen: Veen, alice: Path) -> None:
+def test_an_altered_export_creates_nothing(name: str, veen: Veen, alice: Path) -> None:
     out, into = alice.parent / "set", alice.parent / "b"
     veen.done("export-identity", "--client", alice, "--out", out)
     data = (out / name).read_bytes()
@@ -177,7 +175,7 @@ def test_an_export_that_was_altered_makes_nothing(name: str, veen: Veen, alice: 
     assert not into.exists()
 
 
-def test_import_takes_an_export_and_a_folder_that_is_not_there(veen: Veen, alice: Path, tmp_path: Path) -> None:
+def test_import_needs_an_export_and_a_new_folder(veen: Veen, alice: Path, tmp_path: Path) -> None:
     veen.done("export-identity", "--client", alice, "--out", tmp_path / "set")
     assert veen("import-identity", tmp_path / "none", "--out", tmp_path / "b").status == 6
     assert veen("import-identity", alice, "--out", tmp_path / "b").status == 6
@@ -186,7 +184,7 @@ def test_import_takes_an_export_and_a_folder_that_is_not_there(veen: Veen, alice
         pass
 
 
-def test_a_folder_that_is_no_client_or_open_to_others_is_said_to_be_so(veen: Veen, alice: Path) -> None:
+def test_a_folder_that_is_not_a_private_client_directory_is_rejected(veen: Veen, alice: Path) -> None:
     assert "no client directory at" in veen("stream-key", "show", "--client", alice / "x").error
     assert "missing --client DIR" in veen("stream-key", "show").error
     alice.chmod(0o755)
@@ -197,9 +195,7 @@ def test_a_folder_that_is_no_client_or_open_to_others_is_said_to_be_so(veen: Vee
 
 
 @pytest.mark.parametrize("command", [["keygen", "--out"], ["stream-key", "create", "doors", "--client"]])
-def test_a_passphrase_file_that_is_not_there_is_no_reason_to_make_keys(
-    command: list[str], veen: Veen, tmp_path: Path
-) -> None:
+def test_a_missing_passphrase_file_is_an_error(command: list[str], veen: Veen, tmp_path: Path) -> None:
     if command[0] != "keygen":
         veen.done("keygen", "--out", tmp_path / "a", env={"VEEN_PASSPHRASE": "secret"})
     ran = veen(*command, tmp_path / "a", "--passphrase-file", tmp_path / "none")

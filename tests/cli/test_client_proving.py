@@ -1,4 +1,4 @@
-"""`veen receipt|proof|checkpoint|verify|evidence`: what a hub said is checked again, and shown to others."""
+"""`veen receipt|proof|checkpoint|verify|evidence`."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.hub_fixture import STREAM, HubFixture, hostile_hub, hub_fixture
 from tests.cli.runner import Ran, Veen
-from tests.cli.town import STREAM, Town, liar, town
 from tests.client.hostile import HostileHub
 from tests.hub.client import hub_key
 from veen.client.evidence import Evidence
@@ -16,12 +16,12 @@ from veen.core import Checkpoint, Receipt
 
 
 @pytest.fixture
-def place(veen: Veen, tmp_path: Path) -> Iterator[Town]:
-    with town(veen, tmp_path) as found:
+def place(veen: Veen, tmp_path: Path) -> Iterator[HubFixture]:
+    with hub_fixture(veen, tmp_path) as found:
         yield found
 
 
-def test_receipt_proof_and_checkpoint_are_saved_and_verified_without_the_hub(place: Town) -> None:
+def test_receipt_proof_and_checkpoint_are_saved_and_verified_without_the_hub(place: HubFixture) -> None:
     place.send(*"abcde")
     files = [place.root / name for name in ("2.receipt", "2.proof", "2-in-4.proof", "checkpoint")]
     receipt = place.does("reader", "receipt", 2, "--out", files[0], "--json").json()
@@ -49,7 +49,7 @@ def test_receipt_proof_and_checkpoint_are_saved_and_verified_without_the_hub(pla
     assert {row["held_by"] for row in found} == {"key 1 of the hub", "in the log of 2", "in the log of 4"}
 
 
-def test_a_saved_file_that_was_altered_is_refused(place: Town) -> None:
+def test_a_saved_file_with_any_bit_changed_fails(place: HubFixture) -> None:
     place.send(*"abc")
     file = place.root / "file"
     place.does("reader", "proof", 1, "--upto", 3, "--out", file)
@@ -68,16 +68,16 @@ def test_a_saved_file_that_was_altered_is_refused(place: Town) -> None:
         assert place.veen(*verify).status in (3, 4)
 
 
-def test_a_file_of_another_hub_or_an_unknown_one_is_refused(place: Town) -> None:
+def test_a_file_of_another_hub_or_an_unknown_hub_fails(place: HubFixture) -> None:
     place.send("a")
     file = place.root / "file"
     place.does("reader", "receipt", 1, "--out", file)
-    with liar() as other:
+    with hostile_hub() as other:
         known = ["--hub", other.url, "--trust-on-first-use", "--stream", STREAM, "--client", place.root / "writer"]
         place.veen.done("send", "--body", "x", *known)
         foreign = place.veen("verify", file, "--client", place.root / "writer", "--hub", other.url)
     assert foreign.status == 4
-    assert "another hub" in foreign.err
+    assert "check that it is from this --hub" in foreign.err
     unknown = place.veen("verify", file, "--client", place.root / "operator", "--hub", place.url)
     assert unknown.status == 6
     assert "the client directory has no record of the hub" in unknown.error
@@ -96,7 +96,7 @@ def test_a_file_of_another_hub_or_an_unknown_one_is_refused(place: Town) -> None
         (["evidence", "make", "--out", "x"], 2),
     ],
 )
-def test_what_is_not_there_is_not_proved(command: list[object], status: int, place: Town) -> None:
+def test_entries_that_do_not_exist_cannot_be_proved(command: list[object], status: int, place: HubFixture) -> None:
     place.send("a", "b")
     ran = place.fails("reader", *command)  # type: ignore[arg-type]
     assert ran.status == status
@@ -104,9 +104,9 @@ def test_what_is_not_there_is_not_proved(command: list[object], status: int, pla
 
 
 @pytest.mark.parametrize("command", [["receipt", 1], ["proof", 1], ["checkpoint"], ["evidence", "make", 1]])
-def test_a_file_that_is_there_is_noticed_before_anyone_is_asked(command: list[object], place: Town) -> None:
+def test_an_existing_output_file_is_an_error_before_any_request(command: list[object], place: HubFixture) -> None:
     (place.root / "taken").write_text("mine")
-    with liar() as hub:
+    with hostile_hub() as hub:
         who = ["--hub", hub.url, "--trust-on-first-use", "--stream", STREAM, "--client", place.root / "reader"]
         ran = place.veen(*command, "--out", place.root / "taken", *who)
         assert hub.asked == []
@@ -115,7 +115,7 @@ def test_a_file_that_is_there_is_noticed_before_anyone_is_asked(command: list[ob
     assert (place.root / "taken").read_text() == "mine"
 
 
-def test_a_whole_stream_is_verified(place: Town) -> None:
+def test_a_whole_stream_is_verified(place: HubFixture) -> None:
     place.send(*"abcde")
     found = place.does("reader", "verify", "--json").json()
     assert (found["entries"], found["opened"]) == (5, 5)
@@ -128,7 +128,7 @@ def test_a_whole_stream_is_verified(place: Town) -> None:
 # Evidence.
 
 
-def test_evidence_shows_an_entry_to_someone_who_has_nothing_but_the_hubs_id(place: Town, tmp_path: Path) -> None:
+def test_evidence_proves_an_entry_with_nothing_but_the_hub_id(place: HubFixture, tmp_path: Path) -> None:
     place.send("one", "two", "three")
     file = tmp_path / "two.evidence"
     place.does("reader", "evidence", "make", 2, "--disclose", "--claim", "it said two", "--out", file)
@@ -145,7 +145,7 @@ def test_evidence_shows_an_entry_to_someone_who_has_nothing_but_the_hubs_id(plac
     assert wrong.error
 
 
-def test_evidence_is_unverified_while_nobody_names_its_hub(place: Town, tmp_path: Path) -> None:
+def test_evidence_without_a_pin_is_unverified(place: HubFixture, tmp_path: Path) -> None:
     place.send("one")
     file = tmp_path / "one.evidence"
     place.does("reader", "evidence", "make", 1, "--disclose", "--out", file)
@@ -162,7 +162,9 @@ def test_evidence_is_unverified_while_nobody_names_its_hub(place: Town, tmp_path
     assert place.veen.done("evidence", "verify", file, "--pin", place.hub_id, "--json").json()["verdict"] == "it holds"
 
 
-def test_a_hub_id_from_the_file_is_trusted_only_when_asked_and_the_verdict_says_so(place: Town, tmp_path: Path) -> None:
+def test_the_hub_id_in_the_file_is_trusted_only_with_an_option_and_the_verdict_says_so(
+    place: HubFixture, tmp_path: Path
+) -> None:
     place.send("one")
     file = tmp_path / "one.evidence"
     place.does("reader", "evidence", "make", 1, "--out", file)
@@ -184,7 +186,7 @@ def test_a_hub_id_from_the_file_is_trusted_only_when_asked_and_the_verdict_says_
 
 
 def _unproved(file: Path) -> None:
-    """The file as it was made before there were proofs."""
+    """Rewrite the file in the older form without proofs of content."""
     made = Evidence.decode(file.read_bytes())
     (exhibit,) = made.exhibits
     assert exhibit.opening is not None
@@ -193,26 +195,26 @@ def _unproved(file: Path) -> None:
 
 
 def _facts(ran: Ran) -> dict[str, str]:
-    """The names and values that stand before the table."""
+    """The names and values before the table."""
     pairs = [line.split("\t") for line in ran.out.splitlines()]
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-def test_what_is_disclosed_is_held_against_the_readers_key(place: Town) -> None:
+def test_disclosed_content_is_verified_against_the_reader_key(place: HubFixture) -> None:
     place.send("one")
     file, secret, public = (place.root / name for name in ("e", "doors.reader-key", "doors.stream-key"))
     made = _facts(place.does("reader", "evidence", "make", 1, "--disclose", "--out", file))
     mine = ["doors", "--client", place.root / "reader"]
     key = place.veen.done("stream-key", "show", *mine).facts()["public_key"]
-    assert (made["content"], made["reader_pk"]) == ("proved to be what the reader's key that was named opens", key)
+    assert (made["content check"], made["reader_pk"]) == ("proved for the reader key that was named", key)
     place.veen.done("stream-key", "export", *mine, "--out", secret)
     place.veen.done("stream-key", "export", *mine, "--public", "--out", public)
     verify = ["evidence", "verify", file, "--pin", place.hub_id]
     for named in (key, key.upper(), secret, public):
-        assert _facts(place.veen.done(*verify, "--reader", named))["content"] == made["content"]
+        assert _facts(place.veen.done(*verify, "--reader", named))["content check"] == made["content check"]
         assert place.veen.done(*verify, "--reader", named, "--json").json()["reader_pinned"] is True
     unpinned = _facts(place.veen.done(*verify))
-    assert unpinned["content"] == "proved to be what reader_pk opens: --reader says whose key it must be"
+    assert unpinned["content check"] == "proved for reader_pk; name the expected key with --reader"
     assert unpinned["reader_pk"] == key
     shown = place.veen.done(*verify, "--json").json()
     assert shown["reader_pinned"] is False
@@ -223,7 +225,7 @@ def test_what_is_disclosed_is_held_against_the_readers_key(place: Town) -> None:
 
 
 @pytest.mark.parametrize(("reader", "status"), [("nowhere", 2), ("ab", 2), ("zz" * 32, 2), ("", 2), ("e", 3)])
-def test_what_is_no_readers_key_is_no_pin_for_content(reader: str, status: int, place: Town) -> None:
+def test_an_invalid_reader_pin_is_rejected(reader: str, status: int, place: HubFixture) -> None:
     place.send("one")
     place.does("reader", "evidence", "make", 1, "--disclose", "--out", place.root / "e")
     named = place.root / "e" if reader == "e" else reader
@@ -232,13 +234,13 @@ def test_what_is_no_readers_key_is_no_pin_for_content(reader: str, status: int, 
     assert ran.error
 
 
-def test_a_file_without_proofs_is_shown_as_its_makers_word(place: Town) -> None:
+def test_content_without_a_proof_is_shown_as_not_proved(place: HubFixture) -> None:
     place.send("one")
     file = place.root / "e"
     key = _facts(place.does("reader", "evidence", "make", 1, "--disclose", "--out", file))["reader_pk"]
     _unproved(file)
     verify = ["evidence", "verify", file, "--pin", place.hub_id]
-    assert _facts(place.veen.done(*verify))["content"].startswith("as the file's maker says")
+    assert _facts(place.veen.done(*verify))["content check"].startswith("not proved")
     (entry,) = place.veen.done(*verify, "--json").json()["entries"]
     assert (entry["text"], entry["proved"]) == ("one", False)
     pinned = place.veen(*verify, "--reader", key)
@@ -246,7 +248,7 @@ def test_a_file_without_proofs_is_shown_as_its_makers_word(place: Town) -> None:
     assert "entry 1 has no proof" in pinned.err
 
 
-def test_without_disclosure_what_it_says_stays_sealed(place: Town) -> None:
+def test_without_disclosure_the_content_stays_sealed(place: HubFixture) -> None:
     place.send("one")
     file = place.root / "sealed.evidence"
     place.does("reader", "evidence", "make", 1, "--out", file)
@@ -258,7 +260,7 @@ def test_without_disclosure_what_it_says_stays_sealed(place: Town) -> None:
     assert not (place.root / "other").exists()
 
 
-def test_evidence_with_one_bit_changed_proves_nothing(place: Town) -> None:
+def test_evidence_with_one_bit_changed_proves_nothing(place: HubFixture) -> None:
     place.send("one", "two")
     file = place.root / "e"
     place.does("reader", "evidence", "make", 1, "--disclose", "--out", file)
@@ -269,18 +271,18 @@ def test_evidence_with_one_bit_changed_proves_nothing(place: Town) -> None:
 
 
 @pytest.mark.parametrize("pin", ["nowhere", "ab", "cert:" + "ab" * 32])
-def test_what_is_no_hubs_id_is_no_pin_for_evidence(pin: str, place: Town) -> None:
+def test_an_invalid_hub_pin_for_evidence_is_rejected(pin: str, place: HubFixture) -> None:
     place.send("one")
     place.does("reader", "evidence", "make", 1, "--out", place.root / "e")
     assert place.veen("evidence", "verify", place.root / "e", "--pin", pin).status == 2
 
 
-def test_two_receipts_that_contradict_each_other_become_one_file(place: Town) -> None:
+def test_two_contradicting_receipts_become_evidence(place: HubFixture) -> None:
     place.send("one")
     mine, theirs, file = place.root / "mine", place.root / "theirs", place.root / "lie.evidence"
     place.does("reader", "receipt", 1, "--out", mine)
-    said = Receipt.decode(mine.read_bytes())
-    unsigned = replace(said, leaf_hash=bytes(32), mmr_root=bytes(32))
+    original = Receipt.decode(mine.read_bytes())
+    unsigned = replace(original, leaf_hash=bytes(32), mmr_root=bytes(32))
     signed = replace(unsigned, hub_sig=hub_key(place.hub).sign(unsigned.signing_digest()))
     theirs.write_bytes(signed.encode())
     who = ["--client", place.root / "reader", "--hub", place.url]
@@ -301,8 +303,8 @@ def test_two_receipts_that_contradict_each_other_become_one_file(place: Town) ->
 
 @pytest.fixture
 def met(veen: Veen, tmp_path: Path) -> Iterator[tuple[HostileHub, list[object]]]:
-    """A hub that lies when it is told to, and a client that sent one entry to it and saved the receipt."""
-    with liar() as hub:
+    """A hostile hub, and the options of a client that has sent one entry to it and saved the receipt."""
+    with hostile_hub() as hub:
         who: list[object] = ["--client", tmp_path / "alice", "--hub", hub.url, "--stream", STREAM]
         veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase")
         veen.done("stream-key", "create", STREAM, "--client", tmp_path / "alice")
@@ -311,8 +313,8 @@ def met(veen: Veen, tmp_path: Path) -> Iterator[tuple[HostileHub, list[object]]]
         yield hub, who
 
 
-def _kept(ran: Ran) -> str:
-    """The file that an error names, in each of its lines that name one."""
+def _evidence_file(ran: Ran) -> str:
+    """The only evidence file that an error names."""
     named = set(re.findall(r"\S+\.evidence", ran.err))
     assert len(named) == 1, ran.err
     return str(named.pop())
@@ -327,7 +329,7 @@ def _time_back(hub: HostileHub) -> None:
 
 
 @pytest.mark.parametrize(("arrange", "name"), [(_wrong_root, "root: "), (_time_back, "time: ")])
-def test_a_caught_hub_is_refused_by_every_later_command_until_start_over(
+def test_every_command_rejects_a_caught_hub_until_start_over(
     veen: Veen, met: tuple[HostileHub, list[object]], tmp_path: Path, arrange: Callable[[HostileHub], None], name: str
 ) -> None:
     hub, who = met
@@ -336,7 +338,7 @@ def test_a_caught_hub_is_refused_by_every_later_command_until_start_over(
     first = veen("send", "--body", "2", *who)
     assert first.status == 4
     assert first.error.startswith(name)
-    file = _kept(first)
+    file = _evidence_file(first)
     assert f"veen evidence verify {file} --pin {hub.identity.hub_id.hex()} proves it to others" in first.err
     assert veen("evidence", "verify", file, "--pin", hub.identity.hub_id.hex()).status == 11
     hub.lying = False
@@ -356,18 +358,18 @@ def test_a_caught_hub_is_refused_by_every_later_command_until_start_over(
         assert "this hub contradicted itself on 20" in ran.error
         assert name in ran.error
         assert "--start-over" in ran.err
-        assert _kept(ran) == file
+        assert _evidence_file(ran) == file
     assert len(hub.submitted) == count
     offline = veen.done("verify", tmp_path / "1.receipt", *stateful)
     assert "warning: this hub contradicted itself on 20" in offline.err
-    anew = veen.done("verify", *who, "--start-over")
-    assert "warning: this hub contradicted itself on 20" in anew.err
-    assert "relies on the hub again" in anew.err
+    released = veen.done("verify", *who, "--start-over")
+    assert "warning: this hub contradicted itself on 20" in released.err
+    assert "trusts the hub again" in released.err
     assert "contradicted" not in veen.done("send", "--body", "4", *who).err
     assert Path(file).exists()
 
 
-def test_only_a_file_that_was_kept_is_called_evidence(veen: Veen, met: tuple[HostileHub, list[object]]) -> None:
+def test_errors_mention_evidence_only_if_a_file_was_saved(veen: Veen, met: tuple[HostileHub, list[object]]) -> None:
     hub, who = met
     hub.lying = True
     hub.on_receipts = lambda messages, said: [replace(one, hub_sig=bytes(64)) for one in said]

@@ -1,4 +1,4 @@
-"""`veen send`: what it says is in the log is in the log, verified, and whose hub it is was never left to chance."""
+"""`veen send`: messages, receipts, pins, lines and the outbox."""
 
 import json
 import os
@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.hub_fixture import STREAM, HubFixture, hostile_hub, hub_fixture
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
-from tests.cli.town import STREAM, Town, liar, town
 from tests.client.pair import QUICK
 from tests.hub.client import running
 from tests.hub.disks import QuickDisk
 from tests.slow_server import STAGES, STARTS, dripping
 from veen.cli.kit import open_session
-from veen.cli.send import _account
+from veen.cli.send import line_report
 from veen.client import ClientDir
 from veen.client.draft import Sent
 from veen.client.submit_queue import Undecided
@@ -30,32 +30,32 @@ from veen.core.hashing import h
 
 
 @pytest.fixture
-def place(veen: Veen, tmp_path: Path) -> Iterator[Town]:
-    with town(veen, tmp_path, limits=Limits(max_body_bytes=2048)) as found:
+def place(veen: Veen, tmp_path: Path) -> Iterator[HubFixture]:
+    with hub_fixture(veen, tmp_path, limits=Limits(max_body_bytes=2048)) as found:
         yield found
 
 
-def read(place: Town, *arguments: object) -> list[dict[str, object]]:
+def read(place: HubFixture, *arguments: object) -> list[dict[str, object]]:
     ran = place.does("reader", "stream", *arguments, "--json")
     return [json.loads(line) for line in ran.out.splitlines()]
 
 
-def texts(place: Town) -> list[object]:
+def texts(place: HubFixture) -> list[object]:
     return [entry["text"] for entry in read(place)]
 
 
-def test_a_message_is_sent_and_its_receipt_is_shown(place: Town) -> None:
-    told = place.does("writer", "send", "--body", "hello", "--json").json()
-    receipt = Receipt.decode(bytes.fromhex(told["receipt"]))
+def test_a_message_is_sent_and_its_receipt_is_shown(place: HubFixture) -> None:
+    sent = place.does("writer", "send", "--body", "hello", "--json").json()
+    receipt = Receipt.decode(bytes.fromhex(sent["receipt"]))
     place.hub.service.hub_metadata.identity.verify_receipt(receipt)
-    assert told["stream_seq"] == receipt.stream_seq == 1
-    assert told["msg_id"] == receipt.leaf_hash.hex()
-    assert told["hub_ts"] == receipt.hub_ts
+    assert sent["stream_seq"] == receipt.stream_seq == 1
+    assert sent["msg_id"] == receipt.leaf_hash.hex()
+    assert sent["hub_ts"] == receipt.hub_ts
     assert texts(place) == ["hello"]
     assert place.does("writer", "send", "--body", "x").facts()["verified"] == "signature, place and root"
 
 
-def test_a_body_is_text_a_file_or_standard_input(place: Town) -> None:
+def test_a_body_is_text_a_file_or_standard_input(place: HubFixture) -> None:
     (place.root / "note").write_bytes(b"from a file\n")
     place.does("writer", "send", "--body", f"@{place.root / 'note'}")
     place.does("writer", "send", "--body", "")
@@ -65,7 +65,7 @@ def test_a_body_is_text_a_file_or_standard_input(place: Town) -> None:
     assert [entry["body"] for entry in read(place)] == [b"from a file\n".hex(), "", b"\xff\0 not text".hex()]
 
 
-def test_schema_and_attachments_go_along(place: Town) -> None:
+def test_schema_and_attachments_are_sent(place: HubFixture) -> None:
     (place.root / "photo.jpg").write_bytes(bytes(range(256)) * 500)
     place.does("writer", "send", "--attach", place.root / "photo.jpg", "--schema", "door.v1", "--body", "look")
     (entry,) = read(place)
@@ -88,27 +88,25 @@ def test_schema_and_attachments_go_along(place: Town) -> None:
         (["--body", "x", "--cap", "nowhere"], 6),
     ],
 )
-def test_what_cannot_be_sent_is_refused_and_nothing_is_in_the_log(
-    arguments: list[str], status: int, place: Town
-) -> None:
+def test_an_invalid_command_fails_and_nothing_is_logged(arguments: list[str], status: int, place: HubFixture) -> None:
     ran = place.fails("writer", "send", *arguments)
     assert ran.status == status
     assert ran.error
     assert place.hub.status()["entries"] == 0
 
 
-def test_a_stream_whose_key_is_not_known_is_not_written_to(place: Town) -> None:
+def test_a_client_without_the_key_of_the_stream_cannot_send(place: HubFixture) -> None:
     ran = place.fails("operator", "send", "--body", "x")
     assert ran.status == 6
-    assert "nobody could read what is sent" in ran.error
+    assert "this client has no key of stream" in ran.error
     assert "veen stream-key import FILE" in ran.err
 
 
-# Whose hub it is.
+# Pins.
 
 
-def test_first_contact_needs_a_pin_and_no_word_reaches_the_hub_before(place: Town) -> None:
-    with liar() as hub:
+def test_first_contact_needs_a_pin_and_sends_no_request_without_one(place: HubFixture) -> None:
+    with hostile_hub() as hub:
         ran = place.veen("send", "--body", "x", *place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM)
         assert hub.asked == []
     assert ran.status == 2
@@ -117,7 +115,7 @@ def test_first_contact_needs_a_pin_and_no_word_reaches_the_hub_before(place: Tow
     assert "--trust-on-first-use" in ran.err
 
 
-def test_a_pin_is_an_id_a_fingerprint_a_directory_or_an_identity_file(place: Town) -> None:
+def test_a_pin_is_an_id_a_fingerprint_a_directory_or_an_identity_file(place: HubFixture) -> None:
     identity = place.hub.service.hub_metadata.identity
     pins = [identity.hub_id.hex(), h(identity.newest.hub_pk).hex(), place.hub.data_dir]
     pins.append(place.hub.data_dir / "hub-identity.json")
@@ -126,14 +124,14 @@ def test_a_pin_is_an_id_a_fingerprint_a_directory_or_an_identity_file(place: Tow
     assert texts(place) == ["0", "1", "2", "3"]
 
 
-def test_a_hub_that_was_pinned_needs_no_pin_again(place: Town) -> None:
+def test_a_hub_that_was_pinned_needs_no_pin_again(place: HubFixture) -> None:
     place.does("writer", "send", "--body", "first")
     place.veen.done("send", "--body", "second", *place.of("writer"))
     assert texts(place) == ["first", "second"]
 
 
 @pytest.mark.parametrize("pin", ["ab" * 32, "nowhere", "ab" * 31, "cert:" + "ab" * 31])
-def test_a_wrong_pin_sends_nothing(pin: str, place: Town) -> None:
+def test_a_wrong_pin_sends_nothing(pin: str, place: HubFixture) -> None:
     ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", pin)
     assert ran.status == (4 if pin == "ab" * 32 else 2)
     assert ran.error
@@ -142,20 +140,20 @@ def test_a_wrong_pin_sends_nothing(pin: str, place: Town) -> None:
     assert place.hub.status()["entries"] == 0
 
 
-def test_a_certificate_pinned_over_http_is_a_mistake_of_the_command(place: Town) -> None:
+def test_a_certificate_pin_with_an_http_url_is_a_usage_error(place: HubFixture) -> None:
     ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", "cert:" + "ab" * 32)
     assert ran.status == 2
     assert "is not https" in ran.error
     assert place.hub.status()["entries"] == 0
 
 
-def test_a_directory_that_is_no_hubs_is_no_pin(place: Town) -> None:
+def test_a_folder_that_is_not_a_data_directory_is_no_pin(place: HubFixture) -> None:
     ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", place.root / "reader")
     assert ran.status == 6
     assert "veen hub key" in ran.err
 
 
-def test_trust_on_first_use_says_whom_it_trusts_and_trusts_nobody_else_later(place: Town, tmp_path: Path) -> None:
+def test_trust_on_first_use_names_the_hub_and_rejects_another_one_later(place: HubFixture, tmp_path: Path) -> None:
     first = place.veen.done("send", "--body", "x", *place.of("writer"), "--trust-on-first-use")
     assert f"accepted hub {place.hub_id} on first use" in first.err
     again = place.veen.done("send", "--body", "y", *place.of("writer"), "--trust-on-first-use")
@@ -175,40 +173,40 @@ def test_trust_on_first_use_says_whom_it_trusts_and_trusts_nobody_else_later(pla
         place.hub.start()
 
 
-def test_a_pin_and_trust_on_first_use_contradict_each_other(place: Town) -> None:
+def test_a_pin_and_trust_on_first_use_contradict_each_other(place: HubFixture) -> None:
     ran = place.veen("send", "--body", "x", *place.of("writer"), "--pin", place.hub_id, "--trust-on-first-use")
     assert ran.status == 2
 
 
-def test_a_hub_that_is_not_there_is_said_to_be_so(place: Town) -> None:
+def test_an_unreachable_hub_is_an_error_and_the_message_is_not_saved(place: HubFixture) -> None:
     here = ["--client", place.root / "writer", "--stream", STREAM, "--pin", "ab" * 32, "--body", "x"]
     ran = place.veen("send", *here, "--hub", "http://127.0.0.1:1")
     assert ran.status == 6
     assert "veen hub status --hub http://127.0.0.1:1" in ran.err
-    assert "the message was not kept" in ran.err
+    assert "the message was not sent and is not in the outbox" in ran.err
     with ClientDir.open(place.root / "writer") as writer:
         assert writer.outbox.places() == ()
     assert "no line was sent" in place.veen("send", *here[:-2], "--lines", "--hub", "http://127.0.0.1:1").err
-    assert "kept" not in place.veen("send", *here[:-2], "--outbox", "--hub", "http://127.0.0.1:1").err
+    assert "was not sent" not in place.veen("send", *here[:-2], "--outbox", "--hub", "http://127.0.0.1:1").err
     assert place.veen("send", *here, "--hub", "ftp://x").status == 2
 
 
-def test_a_hub_that_is_silent_is_named_meanwhile_and_given_up_after_the_timeout(
-    place: Town, monkeypatch: pytest.MonkeyPatch
+def test_a_silent_hub_is_named_while_waiting_and_fails_after_the_timeout(
+    place: HubFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(open_session, "ANNOUNCE_WAIT_AFTER_S", 0.01)
     here = ["--client", place.root / "writer", "--stream", STREAM, "--pin", "ab" * 32, "--body", "x"]
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never says a word
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts connections and never answers
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         ran = place.veen("send", *here, "--hub", url, "--timeout", "0.3")
     assert ran.status == 6
     first, *rest = ran.err.splitlines()
     assert first == f"veen: waiting for {url}"
-    assert any("the message was not kept" in line for line in rest)
+    assert any("the message was not sent and is not in the outbox" in line for line in rest)
     assert place.veen("send", *here, "--hub", url, "--timeout", "0").status == 2
 
 
-def test_daily_use_needs_no_options(place: Town) -> None:
+def test_with_a_context_no_options_are_needed(place: HubFixture) -> None:
     place.send("first")
     here = ["--hub", place.url, "--client", place.root / "writer", "--stream", STREAM]
     place.veen.done("context", "add", "daily", *here)
@@ -220,7 +218,7 @@ def test_daily_use_needs_no_options(place: Town) -> None:
 
 
 @pytest.mark.parametrize("missing", ["--hub", "--client", "--stream"])
-def test_what_neither_option_nor_context_names_is_asked_for(missing: str, place: Town) -> None:
+def test_a_value_that_neither_option_nor_context_gives_is_an_error(missing: str, place: HubFixture) -> None:
     given = dict(zip(place.of("writer")[::2], place.of("writer")[1::2], strict=True))
     del given[missing]
     ran = place.veen("send", "--body", "x", *[part for pair in given.items() for part in pair])
@@ -229,10 +227,10 @@ def test_what_neither_option_nor_context_names_is_asked_for(missing: str, place:
     assert "store it in a context" in ran.err
 
 
-# Line by line.
+# Lines.
 
 
-def test_lines_are_sent_in_order_in_batches(place: Town) -> None:
+def test_lines_are_sent_in_order_in_batches(place: HubFixture) -> None:
     lines = [f"line {number}" for number in range(300)]
     pinned = [*place.of("writer"), "--pin", place.hub_id, "--json"]
     ran = place.apart("send", "--lines", *pinned, given="\n".join(lines).encode())
@@ -242,7 +240,7 @@ def test_lines_are_sent_in_order_in_batches(place: Town) -> None:
     assert place.hub.status()["entries"] == 300
 
 
-def test_an_empty_line_is_an_empty_message_and_no_line_is_none(place: Town) -> None:
+def test_an_empty_line_is_an_empty_message_and_empty_input_sends_nothing(place: HubFixture) -> None:
     pinned = [*place.of("writer"), "--pin", place.hub_id]
     assert place.apart("send", "--lines", *pinned, given=b"").returncode == 0
     assert place.hub.status()["entries"] == 0
@@ -250,54 +248,52 @@ def test_an_empty_line_is_an_empty_message_and_no_line_is_none(place: Town) -> N
     assert texts(place) == ["a", "", "b"]
 
 
-def test_a_line_that_is_too_long_stops_it_and_those_before_it_are_in_the_log(place: Town) -> None:
+def test_a_line_that_is_too_long_stops_the_command_after_the_lines_before_it(place: HubFixture) -> None:
     pinned = [*place.of("writer"), "--pin", place.hub_id]
     ran = place.apart("send", "--lines", *pinned, given=b"one\ntwo\n" + b"x" * 2048 + b"\nfour\n")
     assert ran.returncode == 5
     assert b"hint: in the log: lines 1-2\n" in ran.stderr
-    assert b"hint: nothing from line 3 on is in the log or in the outbox: go on there\n" in ran.stderr
+    assert b"hint: resume at line 3: " in ran.stderr
     assert b"hint: in the outbox" not in ran.stderr
     assert texts(place) == ["one", "two"]
 
 
-def test_when_the_hub_dies_amid_lines_it_is_said_where_each_line_is_and_going_on_there_sends_none_twice(
-    place: Town,
-) -> None:
+def test_when_the_hub_dies_the_report_says_where_to_resume_and_no_line_is_sent_twice(place: HubFixture) -> None:
     lines = [f"line {number}" for number in range(1, 2001)]
-    with liar() as hub:
+    with hostile_hub() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         batches: list[str] = []
 
-        def dies_at_the_third(path: str) -> bool:
+        def mute_from_third_batch(path: str) -> bool:
             batches.extend([path] if path == "/tooling/submit-batch" else [])
             return len(batches) > 2
 
-        hub.mute = dies_at_the_third
-        asked = ["send", "--lines", *who, "--timeout", "60"]
-        cut = place.apart(*asked, "--trust-on-first-use", given="\n".join(lines).encode())
-        assert cut.returncode == 6
-        told = cut.stderr.decode()
-        found = [re.search(rf"hint: {where}: lines (\d+)-(\d+)", told) for where in ("in the log", "in the outbox")]
+        hub.mute = mute_from_third_batch
+        command = ["send", "--lines", *who, "--timeout", "60"]
+        failed = place.apart(*command, "--trust-on-first-use", given="\n".join(lines).encode())
+        assert failed.returncode == 6
+        report = failed.stderr.decode()
+        found = [re.search(rf"hint: {where}: lines (\d+)-(\d+)", report) for where in ("in the log", "in the outbox")]
         logged, kept = (range(int(one[1]), int(one[2]) + 1) for one in found if one)
-        resume = re.search(r"nothing from line (\d+) on is in the log or in the outbox: go on there", told)
+        resume = re.search(r"resume at line (\d+):", report)
         assert resume is not None
         assert (logged.start, logged.stop, kept.stop) == (1, kept.start, int(resume[1]))
         with ClientDir.open(place.root / "writer") as writer:
             assert [len(writer.outbox.pending(*at)) for at in writer.outbox.places()] == [len(kept)]
         hub.mute = lambda path: False
-        rest = place.apart(*asked, given="\n".join(lines[int(resume[1]) - 1 :]).encode())
+        rest = place.apart(*command, given="\n".join(lines[int(resume[1]) - 1 :]).encode())
         assert rest.returncode == 0, rest.stderr
         reading = ["--client", place.root / "reader", "--hub", hub.url, "--stream", STREAM, "--trust-on-first-use"]
         shown = place.veen.done("stream", *reading, "--json").out.splitlines()
         assert [json.loads(line)["text"] for line in shown] == lines
 
 
-def test_whoever_interrupts_lines_hears_the_same_account_and_nothing_else(place: Town) -> None:
+def test_ctrl_c_prints_the_same_report_and_nothing_else(place: HubFixture) -> None:
     lines = [f"line {number}" for number in range(1, 2001)]
-    asked = ["send", "--lines", *place.of("writer"), "--pin", place.hub_id]
+    command = ["send", "--lines", *place.of("writer"), "--pin", place.hub_id]
     env = place.veen.shell_env(os.environ)
     sending = subprocess.Popen(
-        [*COMMAND, *map(str, asked)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
+        [*COMMAND, *map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
     )
     assert sending.stdin is not None
     sending.stdin.write(("\n".join(lines) + "\n").encode())
@@ -305,55 +301,57 @@ def test_whoever_interrupts_lines_hears_the_same_account_and_nothing_else(place:
     while not place.hub.status()["entries"]:
         assert sending.poll() is None
         time.sleep(0.01)
-    sending.send_signal(signal.SIGINT)  # its input has not ended: it would go on for ever
+    sending.send_signal(signal.SIGINT)  # standard input stays open: without the signal it would not end
     _, err = sending.communicate()
-    told = err.decode()
+    report = err.decode()
     assert sending.returncode == 130
-    assert all(line.startswith("veen: ") for line in told.splitlines()), told
-    assert "veen: in the log: " in told
-    resume = re.search(r"nothing from line (\d+) on is in the log or in the outbox: go on there", told)
+    assert all(line.startswith("veen: ") for line in report.splitlines()), report
+    assert "veen: in the log: " in report
+    resume = re.search(r"resume at line (\d+):", report)
     assert resume is not None
-    assert "to be sent again" not in told
-    rest = place.apart(*asked, given="\n".join(lines[int(resume[1]) - 1 :]).encode())
+    assert "send again" not in report
+    rest = place.apart(*command, given="\n".join(lines[int(resume[1]) - 1 :]).encode())
     assert rest.returncode == 0, rest.stderr
     assert texts(place) == lines
 
 
-def test_lines_in_neither_place_between_others_are_named() -> None:
+def test_the_report_names_lines_that_are_in_neither_place() -> None:
     receipt = Receipt(bytes(32), 1, bytes(32), bytes(32), 0, bytes(64))
     lost, none = Undecided(bytes(32), Unavailable("x")), Unavailable("x")
-    account = _account(2, [none, none, Sent(0, receipt), lost, lost, none], 2)
-    assert account[0] == "in the log: lines 1-2, 5"
-    assert account[1].startswith("in the outbox: lines 6-7; do not send them again")
-    assert account[2] == "neither in the log nor in the outbox, and to be sent again: lines 3-4"
-    assert account[3] == "nothing from line 8 on is in the log or in the outbox: go on there"
+    report = line_report(2, [none, none, Sent(0, receipt), lost, lost, none], 2)
+    assert report[0] == "in the log: lines 1-2, 5"
+    assert report[1].startswith("in the outbox: lines 6-7; do not send them again")
+    assert report[2] == "neither in the log nor in the outbox, send again: lines 3-4"
+    assert report[3] == "resume at line 8: it and all later lines are neither in the log nor in the outbox"
 
 
-# What an earlier run left.
+# The outbox.
 
 
-def test_what_has_no_answer_stays_and_goes_out_first_next_time(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_without_a_receipt_stays_in_the_outbox_and_is_sent_next_time(
+    place: HubFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(open_session, "RETRY_POLICY", QUICK)
-    with liar() as hub:
+    with hostile_hub() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         hub.mute = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
         lost = place.veen("send", "--body", "once", *who, "--trust-on-first-use")
         assert lost.status == 6
         assert "stays in the outbox" in lost.err
-        assert "not kept" not in lost.err
+        assert "not in the outbox" not in lost.err
         assert "veen send --outbox" in lost.err
         hub.mute = lambda path: False
         ran = place.veen.done("send", "--outbox", *who)
         assert ran.out.endswith("\t1\taccepted\n")
         assert ran.err == "veen: 1 accepted, 0 refused\n"
-        assert place.veen.done("send", "--outbox", *who).err == "veen: nothing was waiting\n"
+        assert place.veen.done("send", "--outbox", *who).err == "veen: the outbox is empty\n"
         (log,) = hub.logs.values()
         assert log.tree.size == 1
 
 
-def test_a_submit_that_times_out_stays_in_the_outbox_and_is_not_sent_twice(place: Town) -> None:
-    """The hub accepts the message, and its receipt drips: the bytes that are sent again find the entry."""
-    with liar() as hub:
+def test_a_submit_that_times_out_stays_in_the_outbox_and_is_not_sent_twice(place: HubFixture) -> None:
+    """The hub accepts the message but sends its receipt too slowly. Sending the same bytes again finds the entry."""
+    with hostile_hub() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         place.veen.done("send", "--body", "zero", *who, "--trust-on-first-use")
         hub.drips = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
@@ -362,7 +360,7 @@ def test_a_submit_that_times_out_stays_in_the_outbox_and_is_not_sent_twice(place
         assert lost.error.startswith(f"{hub.url} did not answer POST /v1/submit in full within 3 s: ")
         assert "bytes of the body arrived" in lost.error
         assert "stays in the outbox" in lost.error
-        assert "not kept" not in lost.err
+        assert "not in the outbox" not in lost.err
         assert "veen send --outbox" in lost.err
         hub.drips = lambda path: False
         assert place.veen.done("send", "--outbox", *who).out.endswith("\t2\taccepted\n")
@@ -371,7 +369,7 @@ def test_a_submit_that_times_out_stays_in_the_outbox_and_is_not_sent_twice(place
 
 
 @pytest.mark.parametrize("kind", STARTS)
-def test_a_hub_that_drips_when_it_is_met_is_given_up(place: Town, kind: str) -> None:
+def test_a_hub_that_answers_too_slowly_at_first_contact_times_out(place: HubFixture, kind: str) -> None:
     with dripping(kind) as address:
         who = [*place.of("writer")[:2], "--hub", f"http://{address}", "--stream", STREAM]
         lost = place.veen("send", "--body", "once", *who, "--timeout", "0.5", "--trust-on-first-use")
@@ -379,33 +377,35 @@ def test_a_hub_that_drips_when_it_is_met_is_given_up(place: Town, kind: str) -> 
     assert lost.error.startswith(f"http://{address} did not answer GET /tooling/status in full within 0.5 s: ")
     assert STAGES[kind] in lost.error
     assert "--timeout" in lost.err
-    assert "the message was not kept" in lost.err
+    assert "the message was not sent and is not in the outbox" in lost.err
 
 
-def test_the_next_send_tells_what_became_of_the_one_before(place: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_send_reports_the_outcome_of_the_previous_one(
+    place: HubFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(open_session, "RETRY_POLICY", QUICK)
-    with liar() as hub:
+    with hostile_hub() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         hub.mute = lambda path: path.startswith(("/v1/submit", "/tooling/submit"))
         place.veen("send", "--body", "first", *who, "--trust-on-first-use")
         hub.mute = lambda path: False
         ran = place.veen.done("send", "--body", "second", *who)
-        assert "of an earlier run is entry 1 now" in ran.err
+        assert "of an earlier run is now entry 1" in ran.err
         assert ran.facts()["stream_seq"] == "2"
 
 
-def test_one_process_at_a_time_sends(place: Town) -> None:
+def test_one_process_at_a_time_sends(place: HubFixture) -> None:
     with ClientDir.open(place.root / "writer") as writer, writer.sending():
         ran = place.apart("send", "--body", "x", *place.of("writer"), "--pin", place.hub_id)
     assert ran.returncode == 6
     assert b"is in use by process" in ran.stderr
 
 
-# Caught.
+# Contradictions.
 
 
-def test_a_hub_that_lies_is_named_for_it_and_what_shows_it_is_kept(place: Town) -> None:
-    with liar() as hub:
+def test_a_hub_that_forks_its_history_is_caught_and_the_evidence_is_saved(place: HubFixture) -> None:
+    with hostile_hub() as hub:
         who = [*place.of("writer")[:2], "--hub", hub.url, "--stream", STREAM]
         place.veen.done("send", "--body", "one", *who, "--trust-on-first-use")
         place.veen.done("send", "--body", "two", *who)
@@ -423,7 +423,7 @@ def test_a_hub_that_lies_is_named_for_it_and_what_shows_it_is_kept(place: Town) 
         place.veen.done("send", "--body", "four", *who)
 
 
-def test_a_hub_is_held_to_what_is_known_of_it(place: Town) -> None:
+def test_the_record_of_a_known_hub_can_be_read_without_the_hub(place: HubFixture) -> None:
     place.does("writer", "send", "--body", "x")
     with ClientDir.open(place.root / "writer") as writer:
         known = open_session.known_hub(writer, place.url)

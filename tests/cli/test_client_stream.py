@@ -1,4 +1,4 @@
-"""`veen stream`: what is shown was verified first, and nothing that strangers wrote gets to command a terminal."""
+"""`veen stream`: entries are verified before they are shown, and their content cannot control a terminal."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.cli.hub_fixture import EPOCHS, STREAM, HubFixture, hub_fixture
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND, on_a_terminal
-from tests.cli.town import EPOCHS, STREAM, Town, town
 from veen.cli import stream
 from veen.cli.kit import sanitize
 from veen.client import ClientDir
@@ -23,17 +23,17 @@ from veen.core import Leaf, MmrProof, Receipt, naming, proof
 
 
 @pytest.fixture
-def place(veen: Veen, tmp_path: Path) -> Iterator[Town]:
-    with town(veen, tmp_path) as found:
+def place(veen: Veen, tmp_path: Path) -> Iterator[HubFixture]:
+    with hub_fixture(veen, tmp_path) as found:
         yield found
 
 
-def entries(place: Town, *arguments: object, person: str = "reader") -> list[dict[str, Any]]:
+def entries(place: HubFixture, *arguments: object, person: str = "reader") -> list[dict[str, Any]]:
     ran = place.does(person, "stream", *arguments, "--json")
     return [json.loads(line) for line in ran.out.splitlines()]
 
 
-def test_every_entry_is_a_line_in_a_pipe_and_an_object_in_json(place: Town) -> None:
+def test_every_entry_is_a_line_in_a_pipe_and_an_object_in_json(place: HubFixture) -> None:
     place.send("one", "two")
     lines = [line.split("\t") for line in place.does("reader", "stream").out.splitlines()]
     assert [(line[0], line[3]) for line in lines] == [("1", "one"), ("2", "two")]
@@ -42,13 +42,13 @@ def test_every_entry_is_a_line_in_a_pipe_and_an_object_in_json(place: Town) -> N
     assert lines[1][1:3] == [str(second["hub_ts"]), second["client_id"]]
 
 
-def test_a_part_can_be_asked_for(place: Town) -> None:
+def test_a_range_can_be_read(place: HubFixture) -> None:
     place.send(*"abcde")
     assert [entry["text"] for entry in entries(place, "--from", 2, "--to", 3)] == ["b", "c"]
     assert [entry["text"] for entry in entries(place, "--from", 4)] == ["d", "e"]
     end = place.does("reader", "stream", "--from", 6)
     assert end.out == ""
-    assert "nothing there" in end.err
+    assert "has no such entries" in end.err
     beyond = place.fails("reader", "stream", "--from", 9)
     assert beyond.status == 5
     assert "has no entry 9 yet" in beyond.error
@@ -57,17 +57,17 @@ def test_a_part_can_be_asked_for(place: Town) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--from", 0], ["--from", 3, "--to", 2], ["--follow", "--to", 3], ["--to", "x"], ["--epoch", -1]]
 )
-def test_a_part_that_cannot_be_is_misuse(arguments: list[object], place: Town) -> None:
+def test_an_invalid_range_is_a_usage_error(arguments: list[object], place: HubFixture) -> None:
     ran = place.fails("reader", "stream", *arguments)
     assert ran.status == 2
     assert ran.error
 
 
-def test_without_the_reader_key_entries_are_verified_and_stay_sealed(place: Town) -> None:
+def test_without_the_reader_key_entries_are_verified_and_stay_sealed(place: HubFixture) -> None:
     place.send("one")
     ran = place.does("operator", "stream")
     assert ran.out.split("\t")[3] == "(sealed)"
-    assert "there is no reader key" in ran.err
+    assert "this client has no reader key" in ran.err
     (entry,) = entries(place, person="operator")
     assert entry["body"] is None
     assert entry["fault"]
@@ -76,23 +76,23 @@ def test_without_the_reader_key_entries_are_verified_and_stay_sealed(place: Town
     assert not (place.root / "saved").exists()
 
 
-def test_one_that_cannot_be_opened_stops_nobody(place: Town, tmp_path: Path) -> None:
+def test_an_entry_that_cannot_be_opened_does_not_stop_the_reader(place: HubFixture, tmp_path: Path) -> None:
     place.send("one")
     with ClientDir.create(tmp_path / "odd", None, int(time.time())) as odd:
         odd.stream_keys.create(STREAM)  # another key than the reader's
-    place.does("odd", "send", "--body", "for nobody")
+    place.does("odd", "send", "--body", "sealed with another key")
     place.send("three")
     ran = place.does("reader", "stream")
     shown = [line.split("\t")[3] for line in ran.out.splitlines()]
     assert shown[0::2] == ["one", "three"]
     assert shown[1].startswith("(cannot be opened: ")
-    assert "1 of 3 entries hold and could not be opened" in ran.err
+    assert "1 of 3 entries are verified but could not be opened" in ran.err
 
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\nfake\t9\u202e\x9b31m"
 
 
-def test_what_strangers_wrote_reaches_no_terminal_as_a_command(place: Town) -> None:
+def test_content_reaches_a_terminal_without_control_characters(place: HubFixture) -> None:
     place.send(EVIL)
     piped = place.does("reader", "stream").out
     assert len(piped.splitlines()) == 1
@@ -112,7 +112,7 @@ def test_what_strangers_wrote_reaches_no_terminal_as_a_command(place: Town) -> N
         (b"x" * 3000, "x" * 3000, "x" * 2000 + "… (2.9 KiB)"),
     ],
 )
-def test_a_body_is_whole_in_a_pipe_and_a_glance_on_a_terminal(body: bytes, line: str, glance: str) -> None:
+def test_a_body_is_complete_in_a_pipe_and_shortened_on_a_terminal(body: bytes, line: str, glance: str) -> None:
     assert sanitize.line_of(body) == line
     assert sanitize.preview(body) == glance
 
@@ -128,11 +128,11 @@ def test_a_body_is_whole_in_a_pipe_and_a_glance_on_a_terminal(body: bytes, line:
         (3 << 40, "3072.0 GiB"),
     ],
 )
-def test_sizes_are_said_as_people_say_them(count: int, words: str) -> None:
+def test_sizes_are_shown_in_a_suitable_unit(count: int, words: str) -> None:
     assert sanitize.size(count) == words
 
 
-def test_a_proof_comes_along_that_holds(place: Town) -> None:
+def test_with_proof_every_entry_has_a_valid_inclusion_proof(place: HubFixture) -> None:
     place.send(*"abc")
     for entry in entries(place, "--with-proof"):
         receipt = Receipt.decode(bytes.fromhex(entry["receipt"]))
@@ -144,7 +144,7 @@ def test_a_proof_comes_along_that_holds(place: Town) -> None:
 # Attachments.
 
 
-def attach(place: Town, *names: str) -> None:
+def attach(place: HubFixture, *names: str) -> None:
     files = []
     for number, name in enumerate(names):
         path = place.root / name
@@ -153,16 +153,16 @@ def attach(place: Town, *names: str) -> None:
     place.does("writer", "send", "--body", "look", *files)
 
 
-def test_attachments_are_saved_under_their_place_and_name(place: Town) -> None:
+def test_attachments_are_saved_under_their_place_and_name(place: HubFixture) -> None:
     attach(place, "a.jpg", "b.jpg")
     saved = place.root / "saved"
     (entry,) = entries(place, "--save-attachments", saved)
     assert [one["saved"] for one in entry["attachments"]] == [str(saved / "1.1-a.jpg"), str(saved / "1.2-b.jpg")]
     assert (saved / "1.2-b.jpg").read_bytes() == b"\1" * 1000
-    assert len(entries(place, "--save-attachments", saved)) == 1  # again is no harm
+    assert len(entries(place, "--save-attachments", saved)) == 1  # saving again is fine
 
 
-def test_a_file_that_is_there_and_is_another_is_not_written_over(place: Town) -> None:
+def test_an_existing_file_with_other_content_is_not_overwritten(place: HubFixture) -> None:
     attach(place, "a.jpg")
     saved = place.root / "saved"
     saved.mkdir()
@@ -190,7 +190,7 @@ def test_a_file_that_is_there_and_is_another_is_not_written_over(place: Town) ->
         ("имя.txt", "7.1-txt"),
     ],
 )
-def test_a_name_cannot_be_used_against_anyone(name: str, kept: str) -> None:
+def test_saved_files_get_safe_names(name: str, kept: str) -> None:
     class Seven:
         epoch, stream_seq, attachments = 0, 7, (Attachment(bytes(32), 0, name),)
 
@@ -202,7 +202,7 @@ def test_a_name_cannot_be_used_against_anyone(name: str, kept: str) -> None:
 # Following.
 
 
-def test_who_follows_hears_that_the_hub_is_away_and_the_rest_when_it_is_back(place: Town) -> None:
+def test_a_follower_reports_that_the_hub_is_away_and_continues_when_it_is_back(place: HubFixture) -> None:
     place.send("before")
     command = [*COMMAND, "stream", "--follow", *map(str, place.of("reader")), "--pin", place.hub_id]
     env = place.veen.shell_env(os.environ)
@@ -214,16 +214,16 @@ def test_who_follows_hears_that_the_hub_is_away_and_the_rest_when_it_is_back(pla
         assert follower.stdout.readline().split("\t")[3] == "before"
         hub.stop()
         try:
-            assert follower.stderr.readline().endswith("; it is tried again\n")
+            assert follower.stderr.readline().endswith("; retrying\n")
         finally:
             hub.start()
         place.send("after")
         assert follower.stdout.readline().split("\t")[3] == "after"
         follower.send_signal(signal.SIGINT)
-        assert follower.stderr.read() == "veen: interrupted\n"  # once is enough
+        assert follower.stderr.read() == "veen: interrupted\n"  # the retry is reported only once
 
 
-def test_a_stream_is_followed_until_ctrl_c(place: Town) -> None:
+def test_a_stream_is_followed_until_ctrl_c(place: HubFixture) -> None:
     place.send("before")
     command = [*COMMAND, "stream", "--follow", *map(str, place.of("reader")), "--pin", place.hub_id]
     env = place.veen.shell_env(os.environ)
@@ -242,8 +242,8 @@ def test_a_stream_is_followed_until_ctrl_c(place: Town) -> None:
 # Epochs.
 
 
-def test_an_epoch_can_be_named(veen: Veen, tmp_path: Path) -> None:
-    with town(veen, tmp_path, profile=EPOCHS) as place:
+def test_an_epoch_can_be_selected(veen: Veen, tmp_path: Path) -> None:
+    with hub_fixture(veen, tmp_path, profile=EPOCHS) as place:
         place.hub.register(naming.stream_id(STREAM))
         place.send("now")
         epoch = int(place.hub.status()["epoch"])

@@ -1,4 +1,4 @@
-"""`veen stream-key`: who reads a stream, and who can write for its readers."""
+"""`veen stream-key`: create, show, export and import."""
 
 import stat
 from pathlib import Path
@@ -18,7 +18,7 @@ def pair(veen: Veen, tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "a", tmp_path / "b"
 
 
-def test_the_public_half_lets_one_write_and_the_secret_half_lets_one_read(veen: Veen, pair: tuple[Path, Path]) -> None:
+def test_the_public_half_permits_writing_and_the_secret_half_reading(veen: Veen, pair: tuple[Path, Path]) -> None:
     a, b = pair
     made = veen.done("stream-key", "create", "doors", "--client", a, "--json").json()
     public, secret = a.parent / "public", a.parent / "secret"
@@ -50,7 +50,7 @@ def test_a_stream_has_one_key(veen: Veen, pair: tuple[Path, Path]) -> None:
         assert "already has another key" in other.error
 
 
-def test_a_stream_that_is_not_known_is_said_with_what_to_do(veen: Veen, pair: tuple[Path, Path]) -> None:
+def test_an_unknown_stream_gets_a_hint_to_create_or_import_its_key(veen: Veen, pair: tuple[Path, Path]) -> None:
     a, _ = pair
     for arguments in (["show", "doors"], ["export", "doors", "--out", a.parent / "x"]):
         ran = veen("stream-key", *arguments, "--client", a)
@@ -65,7 +65,7 @@ def test_a_stream_that_is_not_known_is_said_with_what_to_do(veen: Veen, pair: tu
 @pytest.mark.parametrize(
     "content", [b"", b"doors", DhKey(b"\x07" * 32).secret, StreamKey("x", bytes(32)).encode()[:-1]]
 )
-def test_what_is_no_key_is_not_taken_in(content: bytes, veen: Veen, pair: tuple[Path, Path]) -> None:
+def test_a_file_that_is_not_a_key_is_not_imported(content: bytes, veen: Veen, pair: tuple[Path, Path]) -> None:
     a, _ = pair
     (a.parent / "bad").write_bytes(content)
     ran = veen("stream-key", "import", a.parent / "bad", "--client", a)
@@ -73,7 +73,7 @@ def test_what_is_no_key_is_not_taken_in(content: bytes, veen: Veen, pair: tuple[
     assert "not a stream key file" in ran.error
 
 
-def test_a_name_that_would_move_the_cursor_is_shown_written_out(veen: Veen, pair: tuple[Path, Path]) -> None:
+def test_control_characters_in_a_name_are_escaped(veen: Veen, pair: tuple[Path, Path]) -> None:
     a, _ = pair
     (a.parent / "key").write_bytes(StreamKey("\x1b[2Jdoors", DhKey.generate().public_key).encode())
     ran = veen.done("stream-key", "import", a.parent / "key", "--client", a)
@@ -82,7 +82,7 @@ def test_a_name_that_would_move_the_cursor_is_shown_written_out(veen: Veen, pair
 
 
 @pytest.mark.parametrize("name", ["", "n" * 5000])
-def test_a_name_that_cannot_be_kept_is_refused(name: str, veen: Veen, pair: tuple[Path, Path]) -> None:
+def test_an_empty_or_too_long_name_is_rejected(name: str, veen: Veen, pair: tuple[Path, Path]) -> None:
     ran = veen("stream-key", "create", name, "--client", pair[0])
     assert ran.status == 3
     assert "stream name" in ran.error

@@ -1,4 +1,4 @@
-"""Every command says what it is in one line, shows an example that would work, and answers in JSON."""
+"""Every command has a summary, a working example and JSON output."""
 
 import re
 
@@ -16,7 +16,7 @@ each = pytest.mark.parametrize("found", TREE, ids=lambda found: found.path)
 each_leaf = pytest.mark.parametrize("found", [one for one in TREE if one.is_leaf], ids=lambda found: found.path)
 
 
-def test_the_tree_has_what_was_promised() -> None:
+def test_the_documented_commands_exist() -> None:
     hub = {"init", "start", "stop", "status", "key", "health", "metrics", "checkpoint", "verify", "rotate-key", "fork"}
     context = {"add", "list", "use", "show", "remove"}
     wanted = {f"veen hub {name}" for name in hub} | {f"veen context {name}" for name in context}
@@ -29,7 +29,7 @@ def test_every_command_is_listed_once() -> None:
 
 
 @each
-def test_a_command_has_one_line(found: Found) -> None:
+def test_a_command_has_a_one_line_summary(found: Found) -> None:
     command_tree.check_line(found)
 
 
@@ -44,7 +44,7 @@ def test_an_example_names_commands_and_options_that_exist(found: Found) -> None:
 
 
 @each
-def test_every_option_says_what_it_takes_and_what_it_is_for(found: Found) -> None:
+def test_every_option_has_a_metavar_and_a_help_text(found: Found) -> None:
     command_tree.check_options(found)
 
 
@@ -53,11 +53,11 @@ def test_help_is_the_same_page_in_a_pipe(found: Found, veen: Veen) -> None:
     command_tree.check_help(found, veen)
 
 
-def test_the_list_of_commands_says_what_their_modules_say() -> None:
+def test_the_list_of_commands_has_the_summaries_of_their_modules() -> None:
     command_tree.check_entries(COMMANDS, TREE)
 
 
-def test_no_two_commands_have_the_same_line() -> None:
+def test_no_two_commands_have_the_same_summary() -> None:
     lines = [found.page.summary for found in TREE]
     assert len(set(lines)) == len(lines)
 

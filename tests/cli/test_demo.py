@@ -1,4 +1,4 @@
-"""`veen demo` shows what it says, leaves nothing behind, and fails where a claim does not hold."""
+"""`veen demo` shows its claims, leaves nothing behind, and fails if a claim does not hold."""
 
 import json
 import os
@@ -19,15 +19,15 @@ SCENES = 7
 
 
 def start(veen: Veen, tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """The demo in a process of its own, with a folder for what is temporary."""
+    """Start the demo in its own process, with its own temporary folder."""
     (tmp_path / "tmp").mkdir()
     env = {**veen.shell_env(os.environ), "TMPDIR": str(tmp_path / "tmp"), "VEEN_CLIENT": "/nowhere", "VEEN_HUB": "x:1"}
     command = [*COMMAND, "demo", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
-def test_everything_is_shown_and_nothing_is_left_behind(veen: Veen, tmp_path: Path) -> None:
-    # Contexts of whoever runs it are neither used nor changed.
+def test_every_claim_is_shown_and_nothing_is_left_behind(veen: Veen, tmp_path: Path) -> None:
+    # The contexts of the user are neither used nor changed.
     veen.done("context", "add", "mine", "--hub", "http://127.0.0.1:1", "--cap", "/nowhere")
     before = veen.done("context", "list").out
     with start(veen, tmp_path) as demo:
@@ -57,14 +57,14 @@ def test_everything_is_shown_and_nothing_is_left_behind(veen: Veen, tmp_path: Pa
     assert veen.done("context", "list").out == before
 
 
-def test_it_can_be_kept_and_told_in_json(veen: Veen, tmp_path: Path) -> None:
+def test_the_folder_can_be_kept_and_the_result_is_json(veen: Veen, tmp_path: Path) -> None:
     with start(veen, tmp_path, "--keep", "--json") as demo:
         out, err = demo.communicate()
     assert demo.returncode == 0, err
-    told = json.loads(out)
-    assert len(told["shown"]) == SCENES
-    assert told["shown"][0]["title"] == "keys"
-    folder = Path(told["folder"])
+    result = json.loads(out)
+    assert len(result["shown"]) == SCENES
+    assert result["shown"][0]["title"] == "keys"
+    folder = Path(result["folder"])
     assert folder.parent == tmp_path / "tmp"
     assert not hub_process.is_locked(folder / "hub")
     assert veen.done("fsck", folder / "hub").facts()["verdict"] == "clean"
@@ -72,7 +72,9 @@ def test_it_can_be_kept_and_told_in_json(veen: Veen, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_whoever_ends_it_ends_its_hub_too(number: signal.Signals, status: int, veen: Veen, tmp_path: Path) -> None:
+def test_a_signal_that_ends_the_demo_stops_its_hub_too(
+    number: signal.Signals, status: int, veen: Veen, tmp_path: Path
+) -> None:
     with start(veen, tmp_path) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
@@ -84,11 +86,11 @@ def test_whoever_ends_it_ends_its_hub_too(number: signal.Signals, status: int, v
         demo.communicate()
     assert demo.returncode == status
     assert list((tmp_path / "tmp").iterdir()) == []
-    assert not _lives(str(folder))
+    assert not _has_process(str(folder))
 
 
-def _lives(folder: str) -> bool:
-    """Whether any process works in the folder."""
+def _has_process(folder: str) -> bool:
+    """Whether the working directory of any process is in the folder."""
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdigit() and os.readlink(process / "cwd").startswith(folder):
@@ -98,7 +100,7 @@ def _lives(folder: str) -> bool:
     return False
 
 
-def test_a_claim_that_does_not_hold_fails_it(veen: Veen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_fails_if_a_claim_does_not_hold(veen: Veen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(story, "_flip_a_bit", lambda path, part=b"": None)
@@ -106,12 +108,12 @@ def test_a_claim_that_does_not_hold_fails_it(veen: Veen, tmp_path: Path, monkeyp
     ran = veen("demo")
     assert ran.status == 6
     assert "veen evidence verify door.evidence" in ran.error
-    assert "ended with 0, not 4" in ran.error
+    assert "exited with 0, not 4" in ran.error
     assert set(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(("text", "lines"), [("short", 1), ("words " * 30, 3)])
-def test_times_stand_at_the_right_edge(text: str, lines: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_times_are_aligned_at_the_right_edge(text: str, lines: int, capsys: pytest.CaptureFixture[str]) -> None:
     stage = DemoStage(as_json=False)
     with stage.scene("title", text.strip()):
         stage.typed("me", "veen send " + "--option value " * 12)

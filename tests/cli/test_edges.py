@@ -1,4 +1,4 @@
-"""What happens at the edges of the process: start-up, ctrl-c, a reader that leaves, a shell that completes."""
+"""Process behaviour: start-up, ctrl-c, broken pipes, closed files, shell completion and terminals."""
 
 import json
 import os
@@ -19,20 +19,20 @@ COMMAND = [sys.executable, "-m", "veen.cli"]
 
 
 def run(veen: Veen, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own."""
-    told = {**veen.shell_env(os.environ), **env}
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=told, stdin=subprocess.DEVNULL)
+    """Run `veen` in its own process."""
+    merged = {**veen.shell_env(os.environ), **env}
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=merged, stdin=subprocess.DEVNULL)
 
 
-def test_the_module_is_the_command(veen: Veen) -> None:
+def test_the_module_can_be_run_as_the_command(veen: Veen) -> None:
     ran = run(veen, "version", "--json")
     assert ran.returncode == 0
     assert json.loads(ran.stdout)["wire"] == 1
     assert ran.stderr == ""
 
 
-def test_a_command_without_standard_files_does_its_work(veen: Veen, tmp_path: Path) -> None:
-    """And says nothing, least of all into a file that got their numbers."""
+def test_a_command_works_with_closed_standard_files(veen: Veen, tmp_path: Path) -> None:
+    """In particular it writes no message into a file that was opened as descriptor 1 or 2."""
 
     def closed(*arguments: object) -> int:
         command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *COMMAND, *map(str, arguments)]
@@ -45,7 +45,7 @@ def test_a_command_without_standard_files_does_its_work(veen: Veen, tmp_path: Pa
     assert veen.done("fsck", tmp_path / "hub").facts()["verdict"] == "clean"
 
 
-def test_the_version_can_be_asked_for_either_way(veen: Veen) -> None:
+def test_the_version_is_shown_by_option_and_command(veen: Veen) -> None:
     from veen import __version__
 
     assert veen.done("--version").out == f"{__version__}\n"
@@ -55,7 +55,7 @@ def test_the_version_can_be_asked_for_either_way(veen: Veen) -> None:
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["hub", "--help"], ["hub", "start", "--help"], ["context", "--help"]]
 )
-def test_help_waits_for_no_library_it_does_not_use(arguments: list[str], veen: Veen) -> None:
+def test_help_does_not_import_heavy_libraries(arguments: list[str], veen: Veen) -> None:
     heavy = ("veen.core", "veen.hub", "veen.storage", "httpx", "rich", "uvloop", "lmdb", "prometheus_client")
     code = f"""
 import sys
@@ -73,8 +73,8 @@ except SystemExit as ended:
     assert ran.stderr == ""
 
 
-def test_ctrl_c_ends_with_one_line_and_130(veen: Veen, data_dir: Path) -> None:
-    # `--interval` keeps it waiting after its first look, which the open pipe shows us.
+def test_ctrl_c_prints_one_line_and_exits_with_130(veen: Veen, data_dir: Path) -> None:
+    # The first line shows that `veen top` has started; then it waits for the next interval.
     veen.apart("hub", "start", "--data-dir", data_dir, "--listen", "127.0.0.1:0", "--workers", "0")
     try:
         command = [*COMMAND, "top", "--data-dir", str(data_dir), "--json", "--interval", "0.05"]
@@ -91,7 +91,7 @@ def test_ctrl_c_ends_with_one_line_and_130(veen: Veen, data_dir: Path) -> None:
         veen.done("hub", "stop", "--data-dir", data_dir)
 
 
-def test_a_reader_that_leaves_is_no_error(veen: Veen) -> None:
+def test_a_closed_pipe_is_not_an_error(veen: Veen) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with open(writer, "wb") as gone:
@@ -103,7 +103,7 @@ def test_a_reader_that_leaves_is_no_error(veen: Veen) -> None:
             assert ran.stderr == b""
 
 
-def test_an_error_is_no_traceback(veen: Veen, tmp_path: Path) -> None:
+def test_an_error_prints_no_traceback(veen: Veen, tmp_path: Path) -> None:
     ran = run(veen, "fsck", str(tmp_path / "none"))
     assert ran.returncode == 6
     assert ran.stdout == ""
@@ -111,7 +111,7 @@ def test_an_error_is_no_traceback(veen: Veen, tmp_path: Path) -> None:
 
 
 def complete(veen: Veen, words: str) -> list[str]:
-    """What bash would offer after these words."""
+    """The completions that bash offers after these words."""
     at = str(len(words.split(" ")) - 1)
     ran = run(veen, _VEEN_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=at)
     return ran.stdout.split()
@@ -135,17 +135,18 @@ def test_there_is_a_completion_script_for_the_usual_shells(shell: str, veen: Vee
 
 
 def on_a_terminal(veen: Veen, *arguments: str, **env: str) -> str:
-    """What a person sees."""
+    """The output of a command on a terminal."""
     ours, theirs = pty.openpty()
-    told = {**veen.shell_env(os.environ), "TERM": "xterm-256color", **env}
-    told.pop("NO_COLOR", None) if "NO_COLOR" not in env else None
-    with subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=told) as process:
+    merged = {**veen.shell_env(os.environ), "TERM": "xterm-256color", **env}
+    if "NO_COLOR" not in env:
+        merged.pop("NO_COLOR", None)
+    with subprocess.Popen([*COMMAND, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=merged) as process:
         os.close(theirs)
         seen = b""
         try:
             while more := os.read(ours, 1 << 16):
                 seen += more
-        except OSError:  # how Linux says that the other end is closed
+        except OSError:  # Linux reports a closed terminal this way
             pass
         process.wait()
     os.close(ours)
@@ -161,25 +162,25 @@ def test_a_terminal_gets_tables_and_colour_and_a_pipe_neither(veen: Veen) -> Non
     assert piped.splitlines()[0].split("\t")[0] == "E.SIZE/SIZE_PREFILTER"
 
 
-def test_an_error_stands_out_on_a_terminal_only(veen: Veen) -> None:
+def test_errors_are_coloured_on_a_terminal_only(veen: Veen) -> None:
     assert on_a_terminal(veen, "hbu").startswith("veen: \x1b[1;31merror:\x1b[0m veen has no command 'hbu'\n")
     assert on_a_terminal(veen, "hbu", NO_COLOR="1").startswith("veen: error: veen has no command 'hbu'\n")
     assert run(veen, "hbu").stderr.startswith("veen: error: veen has no command 'hbu'\n")
 
 
-def test_no_color_is_heeded(veen: Veen) -> None:
+def test_no_color_switches_colour_off(veen: Veen) -> None:
     assert not re.search(r"\x1b\[\d*m", on_a_terminal(veen, "hub", "--help", NO_COLOR="1"))
     assert "\x1b[3" not in on_a_terminal(veen, "explain", NO_COLOR="1")
     assert "\x1b[3" in on_a_terminal(veen, "explain")
 
 
-def test_json_for_people_is_spread_over_lines(veen: Veen) -> None:
+def test_json_is_indented_on_a_terminal(veen: Veen) -> None:
     assert len(on_a_terminal(veen, "version", "--json").splitlines()) > 5
     assert len(run(veen, "version", "--json").stdout.splitlines()) == 1
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_without_our_dashes_is_no_reason_to_fail(encoding: str, veen: Veen) -> None:
+def test_a_terminal_without_unicode_does_not_cause_an_error(encoding: str, veen: Veen) -> None:
     for arguments in (["--help"], ["hub", "start", "--help"], ["explain"], ["hbu"]):
         ran = run(veen, *arguments, PYTHONIOENCODING=encoding, PYTHONUTF8="0")
         assert ran.returncode in (0, 2)

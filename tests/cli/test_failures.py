@@ -1,4 +1,4 @@
-"""What a failed command says, and its exit status, for every error there is."""
+"""Error messages, hints and exit statuses for every error class."""
 
 import errno
 import importlib
@@ -23,14 +23,14 @@ def descendants(kind: type[Exception]) -> set[type[Exception]]:
 
 
 def every_error() -> list[type[Exception]]:
-    """The whole tree, with every module of ours loaded so that none is missing."""
+    """The whole error tree. Every module is imported first, so no class is missing."""
     for module in pkgutil.walk_packages(package.__path__, "veen."):
         if module.name.endswith("__main__"):
             continue
         try:
             importlib.import_module(module.name)
         except ModuleNotFoundError as missing:
-            # What an extra brings may be absent; what is ours may not.
+            # A package of an optional extra may be missing, a module of ours may not.
             if str(missing.name).startswith("veen"):
                 raise
     return sorted((kind for kind in descendants(VeenError)), key=lambda kind: kind.__name__)
@@ -54,7 +54,7 @@ def test_each_class_has_a_status_of_its_own() -> None:
 
 
 class Worse(Unverified):
-    """A kind that a client might add."""
+    """A subclass that a client might add."""
 
 
 CASES: list[tuple[Exception, int, str, list[str]]] = [
@@ -85,13 +85,13 @@ CASES: list[tuple[Exception, int, str, list[str]]] = [
 
 
 @pytest.mark.parametrize(("error", "status", "message", "hints"), CASES, ids=lambda case: str(case)[:24])
-def test_an_error_is_told_in_one_voice(
+def test_every_error_is_printed_in_one_format(
     error: Exception, status: int, message: str, hints: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exit_status.report_error(error) == status
-    told = capsys.readouterr()
-    assert told.err == "".join([f"veen: error: {message}\n", *(f"veen: hint: {hint}\n" for hint in hints)])
-    assert told.out == ""
+    printed = capsys.readouterr()
+    assert printed.err == "".join([f"veen: error: {message}\n", *(f"veen: hint: {hint}\n" for hint in hints)])
+    assert printed.out == ""
 
 
 @pytest.mark.parametrize("row", ADMISSION, ids=lambda row: row.detail_enum)
@@ -110,7 +110,7 @@ def test_a_refusal_of_an_endpoint_has_advice_too(code: str, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("mistake", [ValueError("x"), AssertionError(), KeyError("y"), VeenError("bare")])
-def test_our_own_mistakes_are_not_dressed_up(mistake: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_not_reported_as_an_error_of_the_user(mistake: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status.report_error(mistake) is None
     assert capsys.readouterr().err == ""
 
@@ -130,13 +130,13 @@ USAGE = [
     (["hub", "start", "--data-dir", "x", "--issuer", "zz"], None),
     (["fsck"], "missing argument 'DIR'"),
     (["top", "--interval", "0"], None),
-    (["explain", "E.NONE"], "nothing answers with 'E.NONE'"),
+    (["explain", "E.NONE"], "there is no error code 'E.NONE'"),
     (["--nonsense"], "no such option: --nonsense"),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "message"), USAGE, ids=lambda case: " ".join(case) if case else "any")
-def test_misuse_is_told_in_the_same_voice(arguments: list[str], message: str | None, veen: Veen) -> None:
+def test_usage_errors_are_printed_in_the_same_format(arguments: list[str], message: str | None, veen: Veen) -> None:
     ran = veen(*arguments)
     assert ran.status == 2
     assert ran.out == ""
@@ -154,19 +154,19 @@ def test_misuse_is_told_in_the_same_voice(arguments: list[str], message: str | N
         (["stream-key", "list"], "veen stream-key show"),
     ],
 )
-def test_a_slip_is_answered_with_what_may_be_meant(arguments: list[str], meant: str, veen: Veen) -> None:
+def test_a_typo_gets_a_suggestion(arguments: list[str], meant: str, veen: Veen) -> None:
     assert f"veen: hint: did you mean {meant}\n" in veen(*arguments).err
 
 
 @pytest.mark.parametrize("arguments", [["evidence", "verify"], ["fsck"], ["card"]])
-def test_a_file_that_is_not_there_will_not_be_there_later(arguments: list[str], veen: Veen, tmp_path: Path) -> None:
+def test_a_missing_file_gets_no_hint_to_retry(arguments: list[str], veen: Veen, tmp_path: Path) -> None:
     ran = veen(*arguments, tmp_path / "nofile")
     assert ran.status == 6
     assert "may work later" not in ran.err
 
 
-def test_only_what_the_system_says_of_a_path_is_blamed_on_the_path() -> None:
-    def told(reason: OSError) -> list[str]:
+def test_only_path_errors_get_the_hint_about_paths() -> None:
+    def hints_for(reason: OSError) -> list[str]:
         try:
             try:
                 raise reason
@@ -175,15 +175,15 @@ def test_only_what_the_system_says_of_a_path_is_blamed_on_the_path() -> None:
         except Unavailable as error:
             return exit_status.hints(error, Unavailable)
 
-    assert told(FileNotFoundError()) == told(IsADirectoryError()) == [exit_status.HINTS[OSError]]
-    assert told(ConnectionRefusedError()) == told(TimeoutError()) == [exit_status.HINTS[Unavailable]]
+    assert hints_for(FileNotFoundError()) == hints_for(IsADirectoryError()) == [exit_status.HINTS[OSError]]
+    assert hints_for(ConnectionRefusedError()) == hints_for(TimeoutError()) == [exit_status.HINTS[Unavailable]]
 
 
 @pytest.mark.parametrize("kind", [Unavailable, lambda text: Refused("E.UNAVAILABLE", text)])
-def test_damage_at_the_hub_is_for_whoever_runs_it_to_look_at(kind: Callable[[str], VeenError]) -> None:
+def test_damage_at_the_hub_gets_a_hint_for_its_operator(kind: Callable[[str], VeenError]) -> None:
     error = kind("stored data of the hub is damaged: entry: no")
     row = exit_status.kind_of(error)
     assert row is not None
-    told = exit_status.hints(error, row)
-    assert "veen fsck" in told[0]
-    assert not any("again" in hint or "later" in hint for hint in told)
+    hints = exit_status.hints(error, row)
+    assert "veen fsck" in hints[0]
+    assert not any("again" in hint or "later" in hint for hint in hints)

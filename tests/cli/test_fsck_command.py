@@ -1,4 +1,4 @@
-"""`veen fsck`: what it finds, what it mends, and the exit status that says which."""
+"""`veen fsck`: findings, repairs and exit statuses."""
 
 import json
 import shutil
@@ -46,8 +46,8 @@ def test_a_sound_directory_is_clean_and_the_status_is_0(veen: Veen, used: Path) 
     ran = veen.done("fsck", used)
     assert ran.out == "verdict\tclean\nchecked\t7 entries under 2 labels\n"
     assert ran.err == ""
-    told = veen.done("fsck", used, "--json").json()
-    assert (told["verdict"], told["entries"], told["labels"], told["findings"]) == ("clean", 7, 2, [])
+    report = veen.done("fsck", used, "--json").json()
+    assert (report["verdict"], report["entries"], report["labels"], report["findings"]) == ("clean", 7, 2, [])
 
 
 def test_damage_to_the_log_is_named_and_the_status_is_8(veen: Veen, used: Path) -> None:
@@ -57,7 +57,7 @@ def test_damage_to_the_log_is_named_and_the_status_is_8(veen: Veen, used: Path) 
     first = ran.out.splitlines()[0].split("\t")
     assert first[:2] == ["damaged", f"log/{chunk.name}"]
     assert "verdict\tdamaged\n" in ran.out
-    assert ran.err == "veen: hint: restore it from a copy: --repair cannot bring back what only the log had\n"
+    assert ran.err == "veen: hint: restore it from a copy: --repair cannot restore entries of the log\n"
     found = json.loads(veen("fsck", used, "--json").out)["findings"][0]
     assert (found["severity"], found["artifact"]) == ("damaged", f"log/{chunk.name}")
     assert isinstance(found["stream_seq"], int)
@@ -68,16 +68,16 @@ def test_a_wrong_index_is_repairable_and_the_status_is_7(veen: Veen, used: Path)
     before = nodes.read_bytes()
     ran = veen("fsck", used)
     assert ran.status == REPAIRABLE_STATUS == 7
-    assert ran.err == f"veen: hint: veen fsck {used} --repair makes it again\n"
+    assert ran.err == f"veen: hint: veen fsck {used} --repair rebuilds it\n"
     assert nodes.read_bytes() == before
 
 
-def test_repair_makes_the_index_again_and_nothing_else(veen: Veen, used: Path) -> None:
+def test_repair_rebuilds_the_index_and_nothing_else(veen: Veen, used: Path) -> None:
     damage_index(used)
     log = {path: path.read_bytes() for path in (used / "log").iterdir()}
     ran = veen.done("fsck", used, "--repair")
     assert ran.facts()["verdict"] == "clean"
-    assert ran.facts()["repaired"] == "what was wrong was made again from the log"
+    assert ran.facts()["repaired"] == "rebuilt from the log"
     assert {path: path.read_bytes() for path in (used / "log").iterdir()} == log
     assert veen.done("fsck", used, "--repair", "--json").json()["repaired"] is False
 
@@ -92,7 +92,7 @@ def test_repair_does_not_touch_a_damaged_log(veen: Veen, used: Path) -> None:
     assert chunk.read_bytes() == before
 
 
-def test_what_an_interrupted_write_left_is_shown_and_is_no_fault(veen: Veen, used: Path) -> None:
+def test_files_of_an_interrupted_write_are_leftovers_and_not_damage(veen: Veen, used: Path) -> None:
     (used / "limits.json.draft").write_text("half")
     ran = veen.done("fsck", used)
     assert ran.out.splitlines()[0].split("\t") == ["leftover", "limits.json.draft", "", "an incomplete draft"]
@@ -108,7 +108,7 @@ def test_a_directory_in_use_is_not_checked(veen: Veen, used: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty", "file", "other"])
-def test_what_is_no_data_directory_is_told_apart_from_a_damaged_one(kind: str, veen: Veen, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_data_directory_is_not_reported_as_damaged(kind: str, veen: Veen, tmp_path: Path) -> None:
     place = tmp_path / "place"
     if kind == "file":
         place.write_text("x")
@@ -122,12 +122,12 @@ def test_what_is_no_data_directory_is_told_apart_from_a_damaged_one(kind: str, v
 
 
 @pytest.mark.parametrize("name", ["hub-identity.json", "hub-identity.sig", "limits.json", "profile.json"])
-def test_a_directory_that_lost_a_paper_is_damaged(name: str, veen: Veen, used: Path) -> None:
+def test_a_directory_without_a_metadata_file_is_damaged(name: str, veen: Veen, used: Path) -> None:
     (used / name).unlink()
     assert veen("fsck", used).status == DAMAGED_STATUS
 
 
-def test_a_directory_that_lost_its_log_is_damaged(veen: Veen, used: Path) -> None:
+def test_a_directory_without_its_log_is_damaged(veen: Veen, used: Path) -> None:
     shutil.rmtree(used / "log")
     assert veen("fsck", used).status == DAMAGED_STATUS
 
@@ -137,10 +137,10 @@ def test_more_findings_than_are_listed_are_counted(veen: Veen, used: Path) -> No
         (used / f"{number}.draft").touch()
     ran = veen.done("fsck", used)
     assert ran.out.count("leftover\t") == MAX_FINDINGS
-    assert ran.err == "veen: 3 further findings are not listed\n"
+    assert ran.err == "veen: 3 more findings are not listed\n"
 
 
-def test_a_terminal_shows_names_as_people_tell_them_apart() -> None:
+def test_a_terminal_shows_short_file_names() -> None:
     long = f"log/chunk-{'ab' * 32}-{7:020d}-{120:020d}.log"
     assert fsck.brief(long).display == "log/chunk-abababab…-7-120.log"
     assert fsck.brief(long).text == long
@@ -162,7 +162,7 @@ def test_a_copy_without_keys_is_keyless_and_the_status_is_12(veen: Veen, used: P
     assert json.loads(veen("fsck", used, "--json").out)["counts"]["keyless"] == 1
 
 
-def test_keys_that_others_can_read_are_to_be_closed_and_are_not_elsewhere(veen: Veen, used: Path) -> None:
+def test_keys_that_other_users_can_read_get_a_chmod_hint(veen: Veen, used: Path) -> None:
     keys = sorted((used / "keys").glob("*.seed"))
     for path in keys:
         path.chmod(0o644)
@@ -174,10 +174,10 @@ def test_keys_that_others_can_read_are_to_be_closed_and_are_not_elsewhere(veen: 
     assert veen("fsck", used).status == 0
     keys[0].chmod(0o644)
     keys[1].unlink()
-    assert "is only in a copy that was made with it" in veen("fsck", used).err
+    assert "restore keys/ from a copy that includes it" in veen("fsck", used).err
 
 
-def test_a_hub_runs_without_a_retired_key_and_fsck_says_what_it_cannot_do(veen: Veen, used: Path) -> None:
+def test_a_hub_runs_without_a_retired_key_but_cannot_sign_old_checkpoints(veen: Veen, used: Path) -> None:
     (old,) = (used / "keys").glob("hub-*.seed")
     valid_from = veen.done("hub", "rotate-key", "--data-dir", used, "--json").json()["valid_from"]
     old.unlink()
@@ -197,16 +197,15 @@ def test_a_hub_runs_without_a_retired_key_and_fsck_says_what_it_cannot_do(veen: 
     assert "no hub can run" in veen("fsck", used).err
 
 
-def test_what_an_operator_left_in_the_directory_is_told_of_and_is_no_fault(veen: Veen, used: Path) -> None:
+def test_an_unknown_file_in_the_directory_is_a_notice_and_not_damage(veen: Veen, used: Path) -> None:
     (used / "README").write_text("ask Ann before you touch this")
     ran = veen("fsck", used)
     assert ran.status == 0
-    told = ["notice", "README", "", "not a file of a hub"]
-    assert ran.out.splitlines()[0].split("\t") == told
+    assert ran.out.splitlines()[0].split("\t")[:3] == ["notice", "README", ""]
     assert json.loads(veen("fsck", used, "--json").out)["counts"]["notice"] == 1
 
 
-def test_repair_makes_the_index_of_a_keyless_copy_and_no_keys(veen: Veen, used: Path) -> None:
+def test_repair_of_a_keyless_copy_rebuilds_the_index_but_no_keys(veen: Veen, used: Path) -> None:
     shutil.rmtree(used / "keys")
     damage_index(used)
     assert veen("fsck", used).status == REPAIRABLE_STATUS
@@ -214,7 +213,7 @@ def test_repair_makes_the_index_of_a_keyless_copy_and_no_keys(veen: Veen, used: 
     assert not (used / "keys").exists()
 
 
-def test_damage_outweighs_missing_keys(veen: Veen, used: Path) -> None:
+def test_damage_takes_precedence_over_missing_keys(veen: Veen, used: Path) -> None:
     shutil.rmtree(used / "keys")
     damage_log(used)
     assert veen("fsck", used).status == DAMAGED_STATUS

@@ -1,4 +1,4 @@
-"""`veen hub status|health|metrics|key|rotate-key|checkpoint|verify|fork` against a real hub, and against strangers."""
+"""`veen hub status|health|metrics|key|rotate-key|checkpoint|verify|fork` with a real hub and with other servers."""
 
 import json
 import time
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.canned_server import Answers, canned_server
 from tests.cli.runner import Ran, Veen
-from tests.cli.stranger import Answers, answering
 from tests.hub.client import START, Hub, make_dir, own_port, running
 from veen.cli.kit.hub_api import HubApi
 from veen.core import Checkpoint, Malformed, Profile, SigningKey, checkpoint, naming, strict_json, wire_json
@@ -37,13 +37,13 @@ def url(hub: Hub) -> str:
     return f"http://127.0.0.1:{hub.port}"
 
 
-def test_status_is_what_the_hub_says(veen: Veen, hub: Hub) -> None:
+def test_status_shows_the_answer_of_the_hub(veen: Veen, hub: Hub) -> None:
     shown = veen.done("hub", "status", "--hub", url(hub)).facts()
     assert (shown["state"], shown["labels"], shown["entries"], shown["admission"]) == ("ready", "2", "7", "open")
     assert shown["hub_id"] == hub.service.hub_metadata.identity.hub_id.hex()
-    told = veen.done("hub", "status", "--hub", url(hub), "--json").json()
-    assert {name: told[name] for name in ("labels", "limits")} == {"labels": 2, "limits": hub.status()["limits"]}
-    assert told["state"] == "ready"
+    shown = veen.done("hub", "status", "--hub", url(hub), "--json").json()
+    assert {name: shown[name] for name in ("labels", "limits")} == {"labels": 2, "limits": hub.status()["limits"]}
+    assert shown["state"] == "ready"
 
 
 def test_the_status_of_a_stopped_hub_is_that_of_its_directory(veen: Veen, data_dir: Path) -> None:
@@ -56,13 +56,13 @@ def test_the_status_of_a_stopped_hub_is_that_of_its_directory(veen: Veen, data_d
     assert after["hub_id"] == before["hub_id"]
 
 
-def test_the_status_of_a_folder_that_is_no_hub_is_an_error(veen: Veen, tmp_path: Path) -> None:
+def test_the_status_of_a_folder_that_is_not_a_data_directory_is_an_error(veen: Veen, tmp_path: Path) -> None:
     ran = veen("hub", "status", "--data-dir", tmp_path)
     assert ran.status == 6
     assert ran.error == f"{tmp_path} is not a hub's data directory"
 
 
-def test_health_is_an_exit_status(veen: Veen, hub: Hub) -> None:
+def test_health_of_a_ready_hub_succeeds(veen: Veen, hub: Hub) -> None:
     expected = {"url": url(hub), "ready": True, "bad_states": []}
     assert veen.done("hub", "health", "--hub", url(hub), "--json").json() == expected
 
@@ -80,22 +80,22 @@ def test_health_and_status_show_a_bad_state_in_which_the_hub_accepts(veen: Veen,
 def test_a_hub_that_does_not_accept_says_why(veen: Veen, hub: Hub) -> None:
     answers = {path: (200, JSON, hub.get(path).body) for path in ("/healthz", "/tooling/status")}
     answers["/readyz"] = (503, JSON, b'{"ready":false,"reason":"the disk is full"}')
-    with answering(answers) as where:
+    with canned_server(answers) as where:
         ran = veen("hub", "health", "--hub", where)
         assert ran.status == 6
-        assert ran.error == f"{where} is alive and does not accept: the disk is full"
+        assert ran.error == f"{where} is alive but rejects messages: the disk is full"
         assert veen.done("hub", "status", "--hub", where).facts()["state"] == "the disk is full"
 
 
-def test_nobody_there_is_unavailable(veen: Veen) -> None:
-    with own_port() as port:  # at which nobody listens
+def test_an_unreachable_hub_is_unavailable(veen: Veen) -> None:
+    with own_port() as port:  # no process listens on it
         for command in ("status", "health", "metrics", "key"):
             ran = veen("hub", command, "--hub", f"http://127.0.0.1:{port}")
             assert ran.status == 6
             assert ran.error == f"no hub answers at http://127.0.0.1:{port}: connection refused"
 
 
-def test_metrics_are_printed_as_they_are(veen: Veen, hub: Hub) -> None:
+def test_metrics_are_printed_unchanged(veen: Veen, hub: Hub) -> None:
     text = veen.done("hub", "metrics", "--hub", url(hub)).out
     assert "veen_submit_ok_total 7.0" in text.splitlines()
     rows = veen.done("hub", "metrics", "--hub", url(hub), "--json").json()
@@ -105,7 +105,7 @@ def test_metrics_are_printed_as_they_are(veen: Veen, hub: Hub) -> None:
 OK_STATUS = strict_json.encode(
     {"hub_id": "00", "hub_pk": "00", "identity": {}, "labels": 0, "entries": 0, "epoch": 0, "profile": {}}
 )
-STRANGERS: list[tuple[str, Answers, str]] = [
+OTHER_SERVERS: list[tuple[str, Answers, str]] = [
     ("health", {}, "HTTP status 404"),
     (
         "health",
@@ -120,82 +120,82 @@ STRANGERS: list[tuple[str, Answers, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("command", "answers", "why"), STRANGERS)
-def test_a_server_that_is_no_hub_is_told_apart(command: str, answers: Answers, why: str, veen: Veen) -> None:
-    with answering(answers) as where:
+@pytest.mark.parametrize(("command", "answers", "why"), OTHER_SERVERS)
+def test_a_server_that_is_not_a_hub_is_an_error(command: str, answers: Answers, why: str, veen: Veen) -> None:
+    with canned_server(answers) as where:
         ran = veen("hub", command, "--hub", where)
     assert ran.status == 3
     assert ran.error == f"{where}: the response is not that of a hub: {why}"
 
 
-def test_a_hub_without_an_identity_that_holds_is_refused(veen: Veen) -> None:
-    with answering({"/tooling/status": (200, JSON, OK_STATUS)}) as where:
+def test_a_hub_without_a_valid_identity_is_rejected(veen: Veen) -> None:
+    with canned_server({"/tooling/status": (200, JSON, OK_STATUS)}) as where:
         assert veen("hub", "key", "--hub", where).status == 3
 
 
-def test_keys_whose_chain_does_not_hold_are_refused(veen: Veen, hub: Hub) -> None:
-    told = hub.status()
-    told["identity"]["hub_id"] = "00" * 32
-    with answering({"/tooling/status": (200, JSON, strict_json.encode(told))}) as where:
+def test_an_invalid_key_chain_is_rejected(veen: Veen, hub: Hub) -> None:
+    status = hub.status()
+    status["identity"]["hub_id"] = "00" * 32
+    with canned_server({"/tooling/status": (200, JSON, strict_json.encode(status))}) as where:
         ran = veen("hub", "key", "--hub", where)
     assert ran.status == 4
     assert ran.error == "hub identity: hub_id is not derived from the first key"
 
 
 @pytest.mark.parametrize("kind", [JSON, CBOR])
-def test_what_a_hub_refuses_is_told_as_it_said_it(kind: str, veen: Veen) -> None:
+def test_a_refusal_of_the_hub_is_shown_with_its_code_and_hint(kind: str, veen: Veen) -> None:
     envelope = ErrorEnvelope.of(BY_DETAIL["CAP_RATE"].refused("slow down", retry_after=1))
     body = wire_json.encode(envelope) if kind == JSON else envelope.encode()
-    with answering({"/metrics": (429, kind, body)}) as where:
+    with canned_server({"/metrics": (429, kind, body)}) as where:
         ran = veen("hub", "metrics", "--hub", where)
     assert ran.status == 5
     assert ran.error == "E.RATE/CAP_RATE: slow down"
     assert "veen: hint: wait retry_after seconds\n" in ran.err
 
 
-def test_the_keys_of_a_hub_come_with_what_clients_pin(veen: Veen, hub: Hub, data_dir: Path) -> None:
+def test_the_keys_of_a_hub_are_shown_with_their_fingerprints(veen: Veen, hub: Hub, data_dir: Path) -> None:
     hub_pk = hub.service.hub_metadata.identity.newest.hub_pk
     for place in (["--hub", url(hub)], ["--data-dir", data_dir]):
-        told = veen.done("hub", "key", *place, "--json").json()
-        assert [key["hub_pk"] for key in told["keys"]] == [hub_pk.hex()]
-        assert told["keys"][0]["fingerprint"] == h(hub_pk).hex()
-        assert told["keys"][0]["valid_until"] is None
+        shown = veen.done("hub", "key", *place, "--json").json()
+        assert [key["hub_pk"] for key in shown["keys"]] == [hub_pk.hex()]
+        assert shown["keys"][0]["fingerprint"] == h(hub_pk).hex()
+        assert shown["keys"][0]["valid_until"] is None
     assert veen.done("hub", "key", "--data-dir", data_dir).facts()["key 1"] == hub_pk.hex()
 
 
-def test_a_rotated_key_signs_from_after_the_last_entry(veen: Veen, data_dir: Path) -> None:
+def test_a_rotated_key_is_valid_after_the_last_entry(veen: Veen, data_dir: Path) -> None:
     with running(data_dir, time.time) as found:
         receipt = found.writer().send_many(2)[-1]
-    told = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()
+    shown = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()
     identity = read_metadata(Folders(data_dir)).identity
-    assert told["new_hub_pk"] == identity.newest.hub_pk.hex()
-    assert told["valid_from"] > receipt.hub_ts
+    assert shown["new_hub_pk"] == identity.newest.hub_pk.hex()
+    assert shown["valid_from"] > receipt.hub_ts
     identity.verify_receipt(receipt)
-    assert identity.hub_id.hex() == told["hub_id"]
+    assert identity.hub_id.hex() == shown["hub_id"]
     assert veen.done("fsck", data_dir).facts()["verdict"] == "clean"
-    with running(data_dir, lambda: float(told["valid_from"])) as found:
+    with running(data_dir, lambda: float(shown["valid_from"])) as found:
         later = found.writer("other").send()
-    assert identity.verify_receipt(later).hub_pk.hex() == told["new_hub_pk"]
+    assert identity.verify_receipt(later).hub_pk.hex() == shown["new_hub_pk"]
 
 
-def test_what_only_the_journal_has_counts_for_a_rotation_too(veen: Veen, data_dir: Path) -> None:
+def test_a_rotation_considers_entries_that_are_only_in_the_journal(veen: Veen, data_dir: Path) -> None:
     ahead = time.time() + 1000
     found = Hub(data_dir, lambda: ahead, None, {"admission": Admission.OPEN}).start()
     try:
         receipt = found.writer().send()
     finally:
         found.abandon()
-    told = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()
-    assert told["valid_from"] == receipt.hub_ts + 1
+    shown = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()
+    assert shown["valid_from"] == receipt.hub_ts + 1
     read_metadata(Folders(data_dir)).identity.verify_receipt(receipt)
 
 
-def test_the_old_key_may_count_for_a_while(veen: Veen, data_dir: Path) -> None:
-    told = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--overlap-sec", 60, "--json").json()
-    assert told["old_valid_until"] == told["valid_from"] + 60
+def test_the_old_key_stays_valid_during_the_overlap(veen: Veen, data_dir: Path) -> None:
+    shown = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--overlap-sec", 60, "--json").json()
+    assert shown["old_valid_until"] == shown["valid_from"] + 60
 
 
-def test_keys_rotated_within_a_second_follow_each_other(veen: Veen, data_dir: Path) -> None:
+def test_keys_rotated_within_a_second_have_increasing_start_times(veen: Veen, data_dir: Path) -> None:
     starts = [veen.done("hub", "rotate-key", "--data-dir", data_dir, "--json").json()["valid_from"] for _ in range(3)]
     assert starts == sorted(set(starts))
     assert len(read_metadata(Folders(data_dir)).identity.hub_keys) == 4
@@ -208,7 +208,7 @@ def test_the_key_of_a_running_hub_is_not_rotated(veen: Veen, hub: Hub, data_dir:
     assert len(read_metadata(Folders(data_dir)).identity.hub_keys) == 1
 
 
-def test_a_rotation_needs_to_know_the_last_entry(veen: Veen, data_dir: Path) -> None:
+def test_a_rotation_without_an_index_fails_with_a_hint(veen: Veen, data_dir: Path) -> None:
     with running(data_dir, time.time) as found:
         found.writer().send()
     for path in (data_dir / "index").glob("*.mdb"):
@@ -220,7 +220,7 @@ def test_a_rotation_needs_to_know_the_last_entry(veen: Veen, data_dir: Path) -> 
 
 
 @pytest.mark.parametrize("entries", [1, 2, 3, 4, 7, 8, 9])
-def test_the_size_of_a_label_is_found_by_asking(entries: int, data_dir: Path) -> None:
+def test_the_size_of_a_label_is_found_with_receipt_requests(entries: int, data_dir: Path) -> None:
     with running(data_dir, time.time) as found:
         found.writer("doors").send_many(entries)
         with HubApi(url(found)) as api:
@@ -228,20 +228,20 @@ def test_the_size_of_a_label_is_found_by_asking(entries: int, data_dir: Path) ->
             assert api.size(found.label("other")) == 0
 
 
-def test_a_checkpoint_is_verified_and_kept(veen: Veen, hub: Hub, tmp_path: Path) -> None:
+def test_a_checkpoint_is_verified_and_saved(veen: Veen, hub: Hub, tmp_path: Path) -> None:
     out = tmp_path / "doors.checkpoint"
-    told = veen.done("hub", "checkpoint", "--hub", url(hub), "--stream", "doors", "--out", out, "--json").json()
-    assert (told["upto_seq"], told["label"]) == (5, hub.label("doors").hex())
+    shown = veen.done("hub", "checkpoint", "--hub", url(hub), "--stream", "doors", "--out", out, "--json").json()
+    assert (shown["upto_seq"], shown["label"]) == (5, hub.label("doors").hex())
     kept = Checkpoint.decode(out.read_bytes())
     kept.verify_signature(hub.hub_pk)
-    assert told["checkpoint"] == kept.encode().hex()
-    assert told["checkpoint_hash"] == h(kept.encode()).hex()
+    assert shown["checkpoint"] == kept.encode().hex()
+    assert shown["checkpoint_hash"] == h(kept.encode()).hex()
 
 
 def test_a_checkpoint_of_a_prefix_by_its_label(veen: Veen, hub: Hub) -> None:
     label = hub.label("doors").hex()
-    told = veen.done("hub", "checkpoint", "--hub", url(hub), "--label", label, "--upto", 3).facts()
-    assert told["upto_seq"] == "3"
+    shown = veen.done("hub", "checkpoint", "--hub", url(hub), "--label", label, "--upto", 3).facts()
+    assert shown["upto_seq"] == "3"
 
 
 def test_a_checkpoint_takes_hub_and_stream_from_the_context(veen: Veen, hub: Hub) -> None:
@@ -249,9 +249,9 @@ def test_a_checkpoint_takes_hub_and_stream_from_the_context(veen: Veen, hub: Hub
     assert veen.done("hub", "checkpoint").facts()["upto_seq"] == "2"
 
 
-def test_a_checkpoint_of_nothing_is_refused(veen: Veen, hub: Hub) -> None:
+def test_a_checkpoint_of_missing_entries_is_an_error(veen: Veen, hub: Hub) -> None:
     nothing = veen("hub", "checkpoint", "--hub", url(hub), "--stream", "nowhere")
-    assert (nothing.status, nothing.error) == (2, "nothing is logged under that label")
+    assert (nothing.status, nothing.error) == (2, "the label has no entries")
     beyond = veen("hub", "checkpoint", "--hub", url(hub), "--stream", "doors", "--upto", 6)
     assert beyond.status == 5
     assert beyond.error.startswith("E.NOT_FOUND: ")
@@ -259,8 +259,10 @@ def test_a_checkpoint_of_nothing_is_refused(veen: Veen, hub: Hub) -> None:
     assert (unnamed.status, unnamed.error) == (2, "missing --stream NAME")
 
 
-def ask_a_liar(veen: Veen, hub: Hub, key: SigningKey, made: Checkpoint, *asked: object, receipt_at: int = 5) -> Ran:
-    """A checkpoint of five entries, asked of a server with the hub's status and receipts, and a word of its own."""
+def ask_hostile_server(
+    veen: Veen, hub: Hub, key: SigningKey, made: Checkpoint, *options: object, receipt_at: int = 5
+) -> Ran:
+    """Fetch a checkpoint of five entries from a server with the hub's status and receipts, but its own checkpoint."""
     signed = checkpoint.sign(
         key,
         label_prev=made.label_prev,
@@ -274,60 +276,60 @@ def ask_a_liar(veen: Veen, hub: Hub, key: SigningKey, made: Checkpoint, *asked: 
         "/v1/checkpoint": (200, CBOR, CheckpointResponse(signed).encode()),
         "/v1/receipt": (200, CBOR, hub.post("/v1/receipt", ReceiptRequest(hub.label("doors"), receipt_at)).body),
     }
-    with answering(answers) as where:
-        return veen("hub", "checkpoint", "--hub", where, "--upto", 5, *(asked or ("--stream", "doors")))
+    with canned_server(answers) as where:
+        return veen("hub", "checkpoint", "--hub", where, "--upto", 5, *(options or ("--stream", "doors")))
 
 
-def test_a_checkpoint_that_does_not_hold_is_refused(veen: Veen, hub: Hub) -> None:
+def test_a_checkpoint_that_fails_verification_is_rejected(veen: Veen, hub: Hub) -> None:
     label, other, key = hub.label("doors"), hub.label("windows"), hub.service.signer.at(int(time.time()))
     true = hub.post("/v1/checkpoint", CheckpointRequest(label, 5)).read(CheckpointResponse).checkpoint
-    forged = ask_a_liar(veen, hub, SigningKey.generate(), true)
+    forged = ask_hostile_server(veen, hub, SigningKey.generate(), true)
     assert (forged.status, forged.error) == (
         4,
         "checkpoint: no key of the hub that was active at that time signed it",
     )
     for place in ({"upto_seq": 4}, {"label_curr": other, "label_prev": other}):
-        swapped = ask_a_liar(veen, hub, key, replace(true, **place))
-        assert (swapped.status, swapped.error) == (4, "checkpoint: it is for another place than was asked for")
+        swapped = ask_hostile_server(veen, hub, key, replace(true, **place))
+        assert (swapped.status, swapped.error) == (4, "checkpoint: it is for another place than requested")
     for ran in (
-        ask_a_liar(veen, hub, key, replace(true, mmr_root=bytes(32))),
-        ask_a_liar(veen, hub, key, true, receipt_at=4),
+        ask_hostile_server(veen, hub, key, replace(true, mmr_root=bytes(32))),
+        ask_hostile_server(veen, hub, key, true, receipt_at=4),
     ):
-        assert (ran.status, ran.error) == (4, "checkpoint: its mmr_root is not that of the hub's receipt there")
-    assert ask_a_liar(veen, hub, key, true).status == 0
+        assert (ran.status, ran.error) == (4, "checkpoint: its mmr_root differs from the receipt at the same place")
+    assert ask_hostile_server(veen, hub, key, true).status == 0
 
 
-def test_a_checkpoint_of_another_epoch_or_another_label_before_it_is_refused(veen: Veen, hub: Hub) -> None:
+def test_a_checkpoint_with_a_wrong_epoch_or_previous_label_is_rejected(veen: Veen, hub: Hub) -> None:
     label, key = hub.label("doors"), hub.service.signer.at(int(time.time()))
     true = hub.post("/v1/checkpoint", CheckpointRequest(label, 5)).read(CheckpointResponse).checkpoint
     by_label = ("--label", label.hex())
     for wrong in ({"epoch": 1}, {"label_prev": hub.label("windows")}):
         for asked in (("--stream", "doors"), by_label):
-            ran = ask_a_liar(veen, hub, key, replace(true, **wrong), *asked)
+            ran = ask_hostile_server(veen, hub, key, replace(true, **wrong), *asked)
             assert (ran.status, ran.error.split(":")[0]) == (4, "checkpoint"), (wrong, asked)
-    other = ask_a_liar(veen, hub, key, true, *by_label, "--stream", "windows")
+    other = ask_hostile_server(veen, hub, key, true, *by_label, "--stream", "windows")
     assert (other.status, other.error) == (4, "checkpoint: label_curr is not the stream's label in that epoch")
-    assert ask_a_liar(veen, hub, key, true, *by_label).status == 0
+    assert ask_hostile_server(veen, hub, key, true, *by_label).status == 0
 
 
-def test_where_labels_change_those_of_a_checkpoint_are_checked_with_its_stream(veen: Veen, tmp_path: Path) -> None:
+def test_with_epochs_the_labels_of_a_checkpoint_are_checked_against_its_stream(veen: Veen, tmp_path: Path) -> None:
     with running(make_dir(tmp_path, Profile(epoch_sec=3600)), lambda: START) as hub:
         hub.register(naming.stream_id("doors"))
         hub.writer("doors").send_many(5)
         label, key = hub.label("doors"), hub.service.signer.at(START)
         by_label = ["hub", "checkpoint", "--hub", url(hub), "--label", label.hex()]
         unchecked = veen.done(*by_label)
-        assert "its labels were not checked" in unchecked.err
+        assert "the labels were not checked" in unchecked.err
         for asked in ([*by_label, "--stream", "doors"], ["hub", "checkpoint", "--hub", url(hub), "--stream", "doors"]):
             checked = veen.done(*asked)
             assert checked.err == ""
             assert checked.facts()["label_prev"] == hub.label("doors", START // 3600 - 1).hex()
         true = hub.post("/v1/checkpoint", CheckpointRequest(label, 5)).read(CheckpointResponse).checkpoint
-        ran = ask_a_liar(veen, hub, key, replace(true, label_prev=bytes(32)))
+        ran = ask_hostile_server(veen, hub, key, replace(true, label_prev=bytes(32)))
         assert ran.error == "checkpoint: label_prev is not the stream's label in the epoch before"
 
 
-def test_verify_is_a_check_that_changes_nothing(veen: Veen, data_dir: Path) -> None:
+def test_verify_changes_nothing(veen: Veen, data_dir: Path) -> None:
     with running(data_dir, time.time) as found:
         found.writer().send_many(3)
         ran = veen("hub", "verify", "--data-dir", data_dir)
@@ -337,7 +339,7 @@ def test_verify_is_a_check_that_changes_nothing(veen: Veen, data_dir: Path) -> N
     assert {path: path.read_bytes() for path in data_dir.rglob("*") if path.is_file()} == before
 
 
-def test_a_fork_keeps_a_prefix_under_another_name(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
+def test_a_fork_keeps_a_prefix_under_a_new_hub_id(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
     with running(data_dir, time.time) as found:
         found.writer("doors").send_many(5)
         found.writer("windows").send_many(2)
@@ -354,7 +356,7 @@ def test_a_fork_keeps_a_prefix_under_another_name(veen: Veen, data_dir: Path, tm
         assert veen.done("fsck", place).facts()["verdict"] == "clean"
 
 
-def test_a_fork_of_what_is_not_there_is_refused(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
+def test_a_fork_with_invalid_arguments_fails(veen: Veen, data_dir: Path, tmp_path: Path) -> None:
     with running(data_dir, time.time) as found:
         found.writer("doors").send()
         label = found.label("doors").hex()
@@ -362,12 +364,12 @@ def test_a_fork_of_what_is_not_there_is_refused(veen: Veen, data_dir: Path, tmp_
     into = ["hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "f"]
     assert veen(*into, "--upto", f"{label}:2").status == 6
     assert veen(*into, "--upto", f"{'00' * 32}:1").status == 6
-    assert veen(*into, "--upto", f"{label}:1", "--upto", f"{label}:1").error == "a label is named twice"
+    assert veen(*into, "--upto", f"{label}:1", "--upto", f"{label}:1").error == "--upto names a label twice"
     assert veen("hub", "fork", "--data-dir", tmp_path / "none", "--into", tmp_path / "f").status == 6
     assert veen("hub", "fork", "--data-dir", data_dir, "--into", data_dir).error == f"{data_dir} is not empty"
 
 
-def test_an_address_that_is_none_is_misuse(veen: Veen) -> None:
+def test_an_invalid_url_is_a_usage_error(veen: Veen) -> None:
     ran = veen("hub", "status", env={"VEEN_HUB": "ftp://x"})
     assert ran.status == 2
     assert "is not the address of a hub" in ran.error

@@ -1,4 +1,4 @@
-"""`veen pipeline`: tables from a hub or a data directory, and nothing that starts Spark without need."""
+"""`veen pipeline`: tables from a hub or a data directory. Spark starts only if there is work."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,41 +7,41 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[spark]'")
 
+from tests.cli.hub_fixture import EPOCHS, STREAM, HubFixture, hub_fixture
 from tests.cli.runner import Ran, Veen
-from tests.cli.terminal import typing
-from tests.cli.town import EPOCHS, STREAM, Town, town
+from tests.cli.terminal import run_on_terminal
 from veen.core import naming
 
-NO_SPARK = {"VEEN_SPARK_MASTER": "nonsense://nowhere"}  # what is started here fails
+NO_SPARK = {"VEEN_SPARK_MASTER": "nonsense://nowhere"}  # starting Spark fails
 
 
 @pytest.fixture
-def place(veen: Veen, tmp_path: Path) -> Iterator[Town]:
-    with town(veen, tmp_path) as found:
+def place(veen: Veen, tmp_path: Path) -> Iterator[HubFixture]:
+    with hub_fixture(veen, tmp_path) as found:
         fill(found)
         yield found
 
 
 @pytest.fixture
-def left(veen: Veen, tmp_path: Path) -> Town:
-    """The same once the hub has stopped: its directory has all of it."""
-    with town(veen, tmp_path) as found:
+def stopped(veen: Veen, tmp_path: Path) -> HubFixture:
+    """The same after the hub has stopped, so its directory is complete."""
+    with hub_fixture(veen, tmp_path) as found:
         fill(found)
     return found
 
 
-def fill(place: Town) -> None:
+def fill(place: HubFixture) -> None:
     for number in range(4):
         place.does("reader", "kv", "put", f"key {number % 2}", str(number))
     place.does("writer", "send", "--body", "no event")
 
 
-def run(place: Town, source: object, *more: object, who: str = "reader") -> Ran:
+def run(place: HubFixture, source: object, *more: object, who: str = "reader") -> Ran:
     arguments = ("pipeline", "run", source, "--out", place.root / "tables", "--client", place.root / who, *more)
     return place.veen(*arguments, env=NO_SPARK)
 
 
-def test_tables_come_from_a_hub_or_its_directory_and_say_what_they_stand_for(place: Town) -> None:
+def test_tables_from_a_hub_record_the_log_they_were_made_from(place: HubFixture) -> None:
     done = run(place, place.url, "--processes", 1, "--json")
     assert done.status == 0, done.err
     found = done.json()
@@ -52,37 +52,37 @@ def test_tables_come_from_a_hub_or_its_directory_and_say_what_they_stand_for(pla
     again = run(place, place.url, "--stream", STREAM, "--processes", 1, "--json").json()
     assert (again["entries"], again["stands_for"][0]["upto_seq"]) == (1, 6)
     shown = place.veen.done("pipeline", "status", place.root / "tables", "--json").json()
-    (told,) = shown["stands_for"]
-    assert (told["entries"], told["events"], told["quarantine"], told["mmr_root"]) == (
+    (log,) = shown["stands_for"]
+    assert (log["entries"], log["events"], log["quarantine"], log["mmr_root"]) == (
         6,
         5,
         1,
         again["stands_for"][0]["mmr_root"],
     )
-    assert shown["commits"] == 3  # the last merged two files
+    assert shown["commits"] == 3  # the last commit merged two files
 
 
-def test_a_data_directory_will_do(left: Town) -> None:
-    found = run(left, left.root / "hub", "--processes", 1, "--json").json()
+def test_tables_can_be_made_from_a_data_directory(stopped: HubFixture) -> None:
+    found = run(stopped, stopped.root / "hub", "--processes", 1, "--json").json()
     assert (found["entries"], found["events"], found["quarantined"]) == (5, 4, 1)
 
 
-def test_where_there_is_nothing_to_do_spark_is_not_started(place: Town) -> None:
+def test_without_work_spark_is_not_started(place: HubFixture) -> None:
     run(place, place.url, "--processes", 1)
     done = run(place, place.url)
     assert (done.status, done.facts()["entries"]) == (0, "0")
 
 
-def test_a_stream_is_folded_and_its_state_is_that_of_the_state_commands(place: Town) -> None:
+def test_a_stream_is_folded_and_its_state_is_that_of_the_state_commands(place: HubFixture) -> None:
     done = run(place, place.url, "--processes", 1, "--fold", "kv", "--json").json()
     (state,) = done["state"]
-    told = place.veen.done("pipeline", "status", place.root / "tables", "--json").json()["state"]
-    assert told == [{"stream": STREAM, "overlay": "kv", "upto_seq": 5, "parts": 2, "state_hash": state["state_hash"]}]
+    states = place.veen.done("pipeline", "status", place.root / "tables", "--json").json()["state"]
+    assert states == [{"stream": STREAM, "overlay": "kv", "upto_seq": 5, "parts": 2, "state_hash": state["state_hash"]}]
     shown = place.does("reader", "fold", "--overlay", "kv", "--json").json()
     assert shown["state_hash"] == state["state_hash"]
 
 
-def test_tables_are_verified_against_a_hub_and_damage_is_a_status(place: Town) -> None:
+def test_verify_compares_tables_with_a_hub_and_damage_sets_the_status(place: HubFixture) -> None:
     run(place, place.url, "--processes", 1)
     verify = ("pipeline", "verify", place.root / "tables", "--against")
     sound = place.veen(*verify, place.url, "--json")
@@ -95,14 +95,14 @@ def test_tables_are_verified_against_a_hub_and_damage_is_a_status(place: Town) -
     assert "its bytes differ from those committed" in damaged.out
 
 
-def test_tables_of_another_hub_are_not_matched(place: Town, veen: Veen, tmp_path: Path) -> None:
+def test_tables_of_another_hub_are_not_matched(place: HubFixture, veen: Veen, tmp_path: Path) -> None:
     run(place, place.url, "--processes", 1)
     veen.done("hub", "init", "--data-dir", tmp_path / "other")
     found = veen("pipeline", "verify", place.root / "tables", "--against", tmp_path / "other", "--json")
     assert (found.status, len(found.json()["unmatched"])) == (8, 1)
 
 
-def test_small_files_are_merged_when_it_is_worth_it_and_when_it_is_asked_for(place: Town) -> None:
+def test_small_files_are_merged_by_run_and_by_compact(place: HubFixture) -> None:
     tables = place.root / "tables"
     for number in range(2):
         place.does("reader", "kv", "put", "key", str(number))
@@ -116,20 +116,24 @@ def test_small_files_are_merged_when_it_is_worth_it_and_when_it_is_asked_for(pla
     assert place.veen("pipeline", "verify", place.root / "tables", "--against", place.url).status == 0
 
 
-def test_whose_log_it_must_be_can_be_said(left: Town) -> None:
-    place = left
+def test_a_pin_names_the_expected_hub(stopped: HubFixture) -> None:
+    place = stopped
     assert run(place, place.root / "hub", "--pin", place.hub_id, "--processes", 1).status == 0
     assert "pin" in run(place, place.root / "hub", "--pin", "00" * 32, "--processes", 1).error
 
 
-def test_what_cannot_be_done_is_said_with_a_hint(left: Town, tmp_path: Path) -> None:
-    place, veen = left, left.veen
+def test_invalid_options_are_rejected(stopped: HubFixture, tmp_path: Path) -> None:
+    place, veen = stopped, stopped.veen
     for command in (("status", tmp_path / "none"), ("compact", tmp_path / "none")):
         assert "there are no tables in" in veen("pipeline", *command).error
     assert not (tmp_path / "none").exists()
-    assert "contradict each other" in run(place, place.root / "hub", "--processes", 1, "--master", "local[1]").error
     assert (
-        "a stream runs on Spark" in veen("pipeline", "stream", "hub", "--out", tmp_path / "t", "--processes", 1).error
+        "cannot be used with Spark options"
+        in run(place, place.root / "hub", "--processes", 1, "--master", "local[1]").error
+    )
+    assert (
+        "pipeline stream needs Spark"
+        in veen("pipeline", "stream", "hub", "--out", tmp_path / "t", "--processes", 1).error
     )
     assert run(place, tmp_path / "nowhere", "--processes", 1).status == 6
     assert "no overlay of class nobody" in run(place, place.root / "hub", "--processes", 1, "--fold", "nobody").error
@@ -143,7 +147,7 @@ def test_what_cannot_be_done_is_said_with_a_hint(left: Town, tmp_path: Path) -> 
 
 
 def test_epochs_are_found_in_a_directory_and_at_a_hub(veen: Veen, tmp_path: Path) -> None:
-    with town(veen, tmp_path, profile=EPOCHS) as place:
+    with hub_fixture(veen, tmp_path, profile=EPOCHS) as place:
         place.hub.register(naming.stream_id(STREAM))
         fill(place)
         found = run(place, place.url, "--processes", 1, "--json").json()
@@ -165,30 +169,30 @@ def test_epochs_are_found_in_a_directory_and_at_a_hub(veen: Veen, tmp_path: Path
         assert [(one["stream"], one["epoch"]) for one in spans if one["stream"] == STREAM] == [(STREAM, 1)]
 
 
-def test_rows_that_no_key_given_opens_are_named_and_not_called_damaged(place: Town) -> None:
+def test_streams_without_a_key_are_named_and_not_reported_as_damaged(place: HubFixture) -> None:
     run(place, place.url, "--processes", 1)
     place.veen.done("keygen", "--out", place.root / "keyless", "--no-passphrase")
     verify = ("pipeline", "verify", place.root / "tables", "--against", place.url, "--client", place.root / "keyless")
-    told = place.veen(*verify)
-    assert (told.status, told.facts()["verdict"], told.facts()["opened_again"]) == (0, "sound", "no"), told.out
-    assert f"no key that was given opens {STREAM}" in told.err
+    ran = place.veen(*verify)
+    assert (ran.status, ran.facts()["verdict"], ran.facts()["opened_again"]) == (0, "sound", "no"), ran.out
+    assert f"no given key opens {STREAM}" in ran.err
     found = place.veen(*verify, "--json").json()
     assert [one["stream"] for one in found["unopened"]] == [STREAM]
 
 
-def test_status_fits_a_terminal_and_a_pipe_has_whole_hashes(left: Town) -> None:
-    run(left, left.root / "hub", "--processes", 1, "--fold", "kv")
-    found = left.veen.done("pipeline", "status", left.root / "tables", "--json").json()
+def test_status_fits_a_terminal_and_a_pipe_has_whole_hashes(stopped: HubFixture) -> None:
+    run(stopped, stopped.root / "hub", "--processes", 1, "--fold", "kv")
+    found = stopped.veen.done("pipeline", "status", stopped.root / "tables", "--json").json()
     hashes = found["stands_for"][0]["mmr_root"], found["state"][0]["state_hash"]
     assert all(len(one) == 64 for one in hashes)
-    assert all(one in left.veen.done("pipeline", "status", left.root / "tables").out for one in hashes)
-    _, screen = typing(left.veen, ("pipeline", "status", left.root / "tables"))
+    assert all(one in stopped.veen.done("pipeline", "status", stopped.root / "tables").out for one in hashes)
+    _, screen = run_on_terminal(stopped.veen, ("pipeline", "status", stopped.root / "tables"))
     assert all(f"{one[:12]}…" in screen for one in hashes)
     assert len(screen.splitlines()) == 4
 
 
-def test_help_says_what_is_quicker_for_a_small_log(veen: Veen) -> None:
-    assert "--processes is quicker for a small log" in " ".join(veen.done("pipeline", "run", "--help").out.split())
+def test_help_says_what_is_faster_for_a_small_log(veen: Veen) -> None:
+    assert "--processes is faster for a small log" in " ".join(veen.done("pipeline", "run", "--help").out.split())
 
 
 @pytest.mark.parametrize(
@@ -204,7 +208,7 @@ def test_help_says_what_is_quicker_for_a_small_log(veen: Veen) -> None:
         ("audit", "run", "hub", "--out", "s3://bucket/audited"),
     ],
 )
-def test_a_url_as_an_output_is_refused_before_anything_is_made(
+def test_a_url_as_output_is_rejected_before_anything_is_created(
     veen: Veen, tmp_path: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""`veen query`, against a real service and a real hub."""
+"""`veen query` with a real service and a real hub."""
 
 import csv
 import io
@@ -19,14 +19,14 @@ from veen.cli.query.render_result import TimeCounts, svg
 from veen.query import digest
 
 
-class Desk:
-    """Someone who asks, with a token in a file."""
+class Analyst:
+    """A principal of the query service, with a token file."""
 
-    def __init__(self, veen: Veen, at: QuerySetup, who: str, tmp: Path) -> None:
+    def __init__(self, veen: Veen, at: QuerySetup, name: str, tmp: Path) -> None:
         self.veen = veen
         self.office = at
-        self.token_file = tmp / f"{who}.token"
-        self.token_file.write_text(at.tokens[who] + "\n")
+        self.token_file = tmp / f"{name}.token"
+        self.token_file.write_text(at.tokens[name] + "\n")
 
     @property
     def reach(self) -> tuple[object, ...]:
@@ -53,16 +53,16 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QuerySetup]:
 
 
 @pytest.fixture
-def alice(veen: Veen, at: QuerySetup, tmp_path: Path) -> Desk:
-    return Desk(veen, at, "alice", tmp_path)
+def alice(veen: Veen, at: QuerySetup, tmp_path: Path) -> Analyst:
+    return Analyst(veen, at, "alice", tmp_path)
 
 
-def completed(desk: Desk, *arguments: object) -> dict[str, Any]:
+def completed(desk: Analyst, *arguments: object) -> dict[str, Any]:
     found: dict[str, Any] = desk.does("submit", *arguments, "--wait", 30, "--json").json()
     return found
 
 
-def test_a_query_from_options_is_answered(alice: Desk) -> None:
+def test_a_query_from_options_is_answered(alice: Analyst) -> None:
     found = completed(alice, "--scope", WEB, "--subject", "user:1", "--field", "payload.n", "--evidence", "full")
     assert found["rows"] == [{"payload.n": 1}, {"payload.n": 5}, {"payload.n": 9}]
     assert found["result_digest"]["evidence_policy"] == {"mode": "full"}
@@ -70,7 +70,7 @@ def test_a_query_from_options_is_answered(alice: Desk) -> None:
     assert [row["count"] for row in grouped["rows"]] == [COUNT, 5]
 
 
-def test_a_query_from_a_file_is_answered_and_options_come_first(alice: Desk, tmp_path: Path) -> None:
+def test_a_query_from_a_file_is_answered_and_options_come_first(alice: Analyst, tmp_path: Path) -> None:
     file = tmp_path / "query.json"
     file.write_text(json.dumps(asking(filter={"subject_id": "user:1"})))
     assert len(completed(alice, file)["rows"]) == 3
@@ -79,7 +79,7 @@ def test_a_query_from_a_file_is_answered_and_options_come_first(alice: Desk, tmp
     )
 
 
-def test_a_query_that_is_not_waited_for_can_be_asked_about(alice: Desk) -> None:
+def test_without_wait_the_status_can_be_polled(alice: Analyst) -> None:
     accepted = alice.does("submit", "--scope", WEB, "--json").json()
     assert accepted["status"] == "pending"
     while (found := alice.does("status", accepted["result_id"], "--json").json())["status"] != "completed":
@@ -87,7 +87,7 @@ def test_a_query_that_is_not_waited_for_can_be_asked_about(alice: Desk) -> None:
     assert len(alice.does("result", accepted["result_id"], "--json").json()["rows"]) == COUNT
 
 
-def test_a_result_is_a_table_in_a_pipe(alice: Desk) -> None:
+def test_a_result_is_a_table_in_a_pipe(alice: Analyst) -> None:
     result_id = completed(alice, "--scope", WEB, "--field", "subject_id", "--field", "payload.n")["result_digest"][
         "result_id"
     ]
@@ -96,7 +96,7 @@ def test_a_result_is_a_table_in_a_pipe(alice: Desk) -> None:
     assert f"{COUNT} rows" in ran.err
 
 
-def test_a_result_can_be_had_in_every_form(alice: Desk, tmp_path: Path) -> None:
+def test_a_result_can_be_written_in_every_format(alice: Analyst, tmp_path: Path) -> None:
     whole = completed(alice, "--scope", WEB)
     result_id, names = whole["result_digest"]["result_id"], list(whole["rows"][0])
     alice.does("result", result_id, "--out", tmp_path / "rows.json")
@@ -109,26 +109,26 @@ def test_a_result_can_be_had_in_every_form(alice: Desk, tmp_path: Path) -> None:
     assert json.loads(table.schema.metadata[b"veen.result_digest"]) == whole["result_digest"]
     alice.does("result", result_id, "--out", tmp_path / "counts.svg", "--over", "event_time")
     picture = ElementTree.parse(tmp_path / "counts.svg").getroot()
-    told = [one.text or "" for one in picture.iter("{http://www.w3.org/2000/svg}title")][1:]
-    assert sum(int(one.rpartition(": ")[2]) for one in told) == COUNT
+    titles = [one.text or "" for one in picture.iter("{http://www.w3.org/2000/svg}title")][1:]
+    assert sum(int(one.rpartition(": ")[2]) for one in titles) == COUNT
     bars = alice.does("result", result_id, "--format", "plot").out.splitlines()
     assert bars[0].split() == ["hub_commit_time", "count"]
 
 
 @pytest.mark.parametrize("name", ["counts.png", "rows", "rows.jsonl", "rows.parquet.gz"])
-def test_a_file_that_ends_like_no_format_is_refused_before_anything_is_asked(
+def test_an_output_file_without_a_known_ending_is_rejected_before_any_request(
     veen: Veen, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "token").write_text("t")
-    nobody = ("--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
+    unreachable = ("--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
     for command in (("result", "r-1"), ("submit", "--scope", WEB)):
-        told = veen("query", *command, *nobody, "--out", tmp_path / name)
-        assert (told.status, "ends like no format" in told.error) == (2, True), told.err
-        assert ".json, .csv, .parquet, .svg" in told.err
+        ran = veen("query", *command, *unreachable, "--out", tmp_path / name)
+        assert (ran.status, "has no known ending" in ran.error) == (2, True), ran.err
+        assert ".json, .csv, .parquet, .svg" in ran.err
     assert not (tmp_path / name).exists()
 
 
-def test_a_format_that_is_named_goes_into_any_file(alice: Desk, tmp_path: Path) -> None:
+def test_a_given_format_is_written_to_any_file_name(alice: Analyst, tmp_path: Path) -> None:
     result_id = completed(alice, "--scope", WEB, "--field", "subject_id")["result_digest"]["result_id"]
     alice.does("result", result_id, "--format", "csv", "--out", tmp_path / "rows.txt")
     assert (tmp_path / "rows.txt").read_text().startswith("subject_id\n")
@@ -137,40 +137,41 @@ def test_a_format_that_is_named_goes_into_any_file(alice: Desk, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [("", "has no token in it"), (" \n", "has no token in it"), ("principal\talice\n", "than a")]
+    ("content", "message"),
+    [("", "is empty"), (" \n", "is empty"), ("principal\talice\n", "contains more than a token")],
 )
-def test_a_file_without_a_token_is_named_before_anything_is_asked(
-    veen: Veen, tmp_path: Path, content: str, said: str
+def test_a_token_file_without_a_token_is_rejected_before_any_request(
+    veen: Veen, tmp_path: Path, content: str, message: str
 ) -> None:
     (tmp_path / "token").write_text(content)
-    asked = ("--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
-    told = veen("query", "status", "r-1", *asked)
-    assert (told.status, said in told.error) == (2, True), told.err
+    service = ("--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
+    ran = veen("query", "status", "r-1", *service)
+    assert (ran.status, message in ran.error) == (2, True), ran.err
 
 
-def test_a_service_that_is_down_is_told_in_words(veen: Veen, tmp_path: Path) -> None:
+def test_an_unreachable_service_is_named_with_a_hint(veen: Veen, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
-    told = veen("query", "status", "r-1", "--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
-    assert told.status == 6
-    assert told.error == "the query service at http://127.0.0.1:1 does not answer: connection refused"
-    assert "veen query serve" in told.err
+    ran = veen("query", "status", "r-1", "--service", "http://127.0.0.1:1", "--token-file", tmp_path / "token")
+    assert ran.status == 6
+    assert ran.error == "the query service at http://127.0.0.1:1 does not answer: connection refused"
+    assert "veen query serve" in ran.err
 
 
-def test_a_picture_of_one_bar_is_not_one_slab() -> None:
+def test_bars_of_a_picture_have_a_maximum_width() -> None:
     for bars in ((41,), (5, 0, 9), tuple(range(1, 49))):
         picture = ElementTree.fromstring(svg(TimeCounts("hub_commit_time", 60, 1_700_000_040, bars)))
         widths = {float(one.get("width", "0")) for one in picture.iter("{http://www.w3.org/2000/svg}rect")}
         assert 0 < max(widths) <= 40
 
 
-def test_what_cannot_be_shown_so_is_refused(alice: Desk) -> None:
+def test_a_result_that_cannot_be_shown_in_a_format_is_an_error(alice: Analyst) -> None:
     result_id = completed(alice, "--scope", WEB, "--field", "origin")["result_digest"]["result_id"]
-    assert "no times" in alice.fails("result", result_id, "--format", "plot").error
+    assert "no time field" in alice.fails("result", result_id, "--format", "plot").error
     assert "no format" in alice.fails("result", result_id, "--format", "xml").error
-    assert "into a file" in alice.fails("result", result_id, "--format", "parquet").error
+    assert "needs a file" in alice.fails("result", result_id, "--format", "parquet").error
 
 
-def test_what_the_service_refuses_is_said_with_a_hint(alice: Desk) -> None:
+def test_errors_of_the_service_are_shown_with_their_code(alice: Analyst) -> None:
     ran = alice.fails("submit", "--scope", "record/security/secret")
     assert (ran.status, ran.error.partition(":")[0]) == (5, "forbidden_scope")
     assert alice.fails("status", "r-none").error.startswith("query_not_found")
@@ -179,14 +180,14 @@ def test_what_the_service_refuses_is_said_with_a_hint(alice: Desk) -> None:
 
 
 class Refusing(BaseHTTPRequestHandler):
-    """A service whose tables are being filled, twice, and that then says something else."""
+    """A service that returns a list of prepared errors."""
 
     left: ClassVar[list[tuple[int, dict[str, str]]]] = []
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
-        status, told = self.left.pop(0)
-        body = json.dumps(told).encode()
+        status, error = self.left.pop(0)
+        body = json.dumps(error).encode()
         self.send_response(status)
         self.send_header("retry-after", "0")
         self.send_header("content-length", str(len(body)))
@@ -196,7 +197,7 @@ class Refusing(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None: ...
 
 
-def test_while_tables_are_being_filled_it_says_so_and_asks_again(veen: Veen, tmp_path: Path) -> None:
+def test_submit_retries_while_the_service_loads_its_tables(veen: Veen, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("token\n")
     filling = "the tables are being filled: {} of 40 parts".format
     refusals = [(503, {"error_code": "tables_not_ready", "message": filling(number)}) for number in (3, 9)]
@@ -215,7 +216,7 @@ def test_while_tables_are_being_filled_it_says_so_and_asks_again(veen: Veen, tmp
     assert "--max-open" in ran.err
 
 
-def test_without_a_token_or_a_service_nothing_is_asked(alice: Desk, veen: Veen, tmp_path: Path) -> None:
+def test_a_missing_token_or_service_is_an_error(alice: Analyst, veen: Veen, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{alice.office.port}"
     assert veen("query", "status", "r-1", "--service", url).status == 2
     assert veen("query", "status", "r-1", "--service", "nowhere", "--token-file", alice.token_file).status == 2
@@ -227,13 +228,13 @@ def test_without_a_token_or_a_service_nothing_is_asked(alice: Desk, veen: Veen, 
     assert (dead.status, "does not answer" in dead.error) == (6, True)
 
 
-def test_a_result_is_held_against_the_log(alice: Desk) -> None:
+def test_a_result_is_verified_against_the_log(alice: Analyst) -> None:
     result_id = completed(alice, "--scope", WEB, "--evidence", "full")["result_digest"]["result_id"]
     found = alice.does("verify", result_id, *alice.hub, "--json").json()
     assert (found["verified"], found["rows"], found["receipts"], found["receipts_elsewhere"]) == (True, COUNT, COUNT, 0)
 
 
-def test_a_query_is_asked_again(alice: Desk, veen: Veen) -> None:
+def test_a_recorded_query_can_be_replayed(alice: Analyst, veen: Veen) -> None:
     digest = completed(alice, "--scope", WEB, "--evidence", "spot:0.3", "--id", "q-again")["result_digest"]
     found = veen.done("query", "replay", "q-again", "--tables", alice.office.tables, *alice.hub, "--json").json()
     assert found["agrees"] is True
@@ -242,17 +243,17 @@ def test_a_query_is_asked_again(alice: Desk, veen: Veen) -> None:
     assert (missing.status, "no readable query" in missing.error) == (6, True)
 
 
-def test_a_service_that_lies_about_rows_is_caught(veen: Veen, place: Path, tmp_path: Path) -> None:
-    """Rows, digest and job are changed together: the service believes them, the log does not."""
+def test_a_service_that_changes_rows_is_caught(veen: Veen, place: Path, tmp_path: Path) -> None:
+    """Rows, digest and job are changed together: the service accepts them, but they differ from the log."""
     with query_setup(place) as at:
-        alice = Desk(veen, at, "alice", tmp_path)
+        alice = Analyst(veen, at, "alice", tmp_path)
         with at.serving():
             made = completed(alice, "--scope", WEB, "--field", "subject_id")["result_digest"]
         rows = at.folder / "rows" / f"{made['result_id']}.rows"
         rows.write_bytes(rows.read_bytes().replace(b"user:1", b"user:2", 1))
         job = at.folder / "jobs" / f"{made['result_id']}.json"
-        told = digest.rows_hash(rows.read_bytes().split(b"\n")[:-1])
-        job.write_text(job.read_text().replace(made["rows_hash"], told))
+        changed_hash = digest.rows_hash(rows.read_bytes().split(b"\n")[:-1])
+        job.write_text(job.read_text().replace(made["rows_hash"], changed_hash))
         with at.serving():
             assert alice.does("result", made["result_id"], "--json").json()["rows"][1]["subject_id"] == "user:2"
             ran = alice.fails("verify", made["result_id"], *alice.hub)
@@ -261,9 +262,9 @@ def test_a_service_that_lies_about_rows_is_caught(veen: Veen, place: Path, tmp_p
         assert found["agrees"] is True
 
 
-def test_tables_that_were_changed_do_not_agree(veen: Veen, place: Path, tmp_path: Path) -> None:
+def test_replay_on_changed_tables_does_not_agree(veen: Veen, place: Path, tmp_path: Path) -> None:
     with query_setup(place) as at:
-        alice = Desk(veen, at, "alice", tmp_path)
+        alice = Analyst(veen, at, "alice", tmp_path)
         with at.serving():
             query_id = completed(alice, "--scope", WEB)["result_digest"]["query_id"]
         (path,) = (at.tables / "events").glob("stream=record%2Fapp%2Fweb/*/*.parquet")
@@ -275,8 +276,8 @@ def test_tables_that_were_changed_do_not_agree(veen: Veen, place: Path, tmp_path
 
 def test_tokens_are_made_shown_once_listed_and_revoked(veen: Veen, tmp_path: Path) -> None:
     folder = tmp_path / "queries"
-    given = ("--client-id", "ab" * 32, "--scope", "record/app/*")
-    made = veen.done("query", "token", folder, "dora", *given, "--json").json()
+    options = ("--client-id", "ab" * 32, "--scope", "record/app/*")
+    made = veen.done("query", "token", folder, "dora", *options, "--json").json()
     assert made["token"].startswith("veenq_")
     assert made["token"] not in (folder / "principals.json").read_text()
     veen.done("query", "token", folder, "dora", "--name", "laptop", "--sees-all")
@@ -285,7 +286,7 @@ def test_tokens_are_made_shown_once_listed_and_revoked(veen: Veen, tmp_path: Pat
     veen.done("query", "token", folder, "dora", "--revoke", "laptop")
     assert veen.done("query", "token", folder, "--json").json()[0]["tokens"] == ["default"]
     assert "already" in veen("query", "token", folder, "dora").error
-    assert "not known yet" in veen("query", "token", folder, "eve").error
+    assert "there is no principal eve yet" in veen("query", "token", folder, "eve").error
     assert veen("query", "token", folder, "eve", "--client-id", "short").status == 2
     assert "no token" in veen("query", "token", folder, "dora", "--revoke", "none").error
 

@@ -1,4 +1,4 @@
-"""`veen top`: numbers of an interval from two looks at a hub's metrics, and how they are shown."""
+"""`veen top`: figures of an interval from two samples of a hub's metrics, and how they are shown."""
 
 import io
 import json
@@ -14,18 +14,18 @@ import prometheus_client as prometheus
 import pytest
 from rich.console import Console
 
+from tests.cli.canned_server import canned_server
 from tests.cli.runner import Veen
-from tests.cli.stranger import answering
 from tests.hub.client import running
 from veen.cli.top import frame
-from veen.cli.top.frame import Frame, Histogram, Sample, TopFrame
+from veen.cli.top.frame import Frame, Histogram, HubStatus, Sample
 from veen.core import Malformed
 
-TOLD = TopFrame("http://127.0.0.1:1", "ab" * 32, "open", "0.0.1", 2, 1234, True, "")
+STATUS = HubStatus("http://127.0.0.1:1", "ab" * 32, "open", "0.0.1", 2, 1234, True, "")
 
 
 class Metrics:
-    """What a hub counts, as far as the view looks at it."""
+    """The metrics of a hub that `veen top` reads."""
 
     def __init__(self) -> None:
         self.registry = prometheus.CollectorRegistry()
@@ -62,7 +62,7 @@ def busy() -> tuple[Sample, Sample]:
     return before, metrics.look(12.0)
 
 
-def test_numbers_are_of_the_interval_not_of_the_hub_s_life() -> None:
+def test_figures_are_for_the_interval_not_for_the_whole_run_of_the_hub() -> None:
     seen = frame.between(*busy())
     assert (seen.seconds, seen.accepted, seen.rate) == (2.0, 40.0, 20.0)
     assert seen.refused == {"E.RATE/CAP_RATE": 1.0}
@@ -71,7 +71,7 @@ def test_numbers_are_of_the_interval_not_of_the_hub_s_life() -> None:
     assert seen.histogram(frame.LATENCY).count == 10
 
 
-def test_every_number_that_is_shown_is_one_a_hub_has(veen: Veen, data_dir: Path) -> None:
+def test_a_real_hub_has_every_metric_that_is_shown(veen: Veen, data_dir: Path) -> None:
     with running(data_dir, time.time) as hub:
         hub.writer().send()
         hub.submit(hub.writer().message(client_seq=9))
@@ -84,13 +84,13 @@ def test_every_number_that_is_shown_is_one_a_hub_has(veen: Veen, data_dir: Path)
     assert "veen_journal_bytes " in text
 
 
-def test_the_first_look_counts_from_the_start_and_has_no_rate() -> None:
+def test_the_first_sample_counts_from_the_start_and_has_no_rate() -> None:
     _, after = busy()
     seen = frame.between(None, after)
     assert (seen.rate, seen.refusal_rate, seen.accepted) == (None, None, 45.0)
 
 
-def test_a_hub_that_started_anew_counts_from_its_start() -> None:
+def test_after_a_restart_counts_begin_at_the_start_of_the_hub() -> None:
     before, after = busy()
     assert frame.between(after, before).seconds is None
     fresh = Metrics()
@@ -102,42 +102,42 @@ def test_a_hub_that_started_anew_counts_from_its_start() -> None:
 @pytest.mark.parametrize(
     ("share", "expected"), [(0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (0.75, 1.5), (1.0, 2.0), (0.99, 1.98)]
 )
-def test_a_share_is_spread_evenly_within_its_bucket(share: float, expected: float) -> None:
+def test_a_quantile_is_interpolated_within_its_bucket(share: float, expected: float) -> None:
     assert Histogram((1.0, 2.0, float("inf")), (2.0, 4.0, 4.0), 4.0).quantile(share) == pytest.approx(expected)
 
 
-def test_beyond_the_last_bound_the_bound_is_all_that_is_known() -> None:
+def test_a_quantile_above_the_last_finite_bound_is_that_bound() -> None:
     assert Histogram((1.0, 2.0, float("inf")), (0.0, 0.0, 3.0), 99.0).quantile(0.5) == 2.0
 
 
-def test_nothing_observed_has_no_share_and_no_mean() -> None:
+def test_an_empty_histogram_has_no_quantile_and_no_mean() -> None:
     for nothing in (Histogram((), (), 0.0), Histogram((1.0, float("inf")), (0.0, 0.0), 0.0)):
         assert nothing.quantile(0.5) is None
         assert nothing.mean is None
 
 
-def test_empty_buckets_before_the_share_are_passed_over() -> None:
+def test_empty_buckets_below_the_quantile_are_skipped() -> None:
     assert Histogram((1.0, 2.0, 4.0, float("inf")), (0.0, 0.0, 2.0, 2.0), 6.0).quantile(0.5) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("text", ["", "nonsense {", "other_total 5\n", "<html></html>", "veen_submit_ok_total x\n"])
-def test_what_are_no_metrics_of_a_hub_is_malformed(text: str) -> None:
+def test_text_that_is_not_the_metrics_of_a_hub_is_malformed(text: str) -> None:
     with pytest.raises(Malformed):
         frame.read(text, 0.0)
 
 
 def test_the_data_of_a_frame_is_json() -> None:
     before, after = busy()
-    told = json.loads(json.dumps(Frame(TOLD, after, frame.between(before, after)).data()))
-    assert (told["submits_per_s"], told["queue_depth"], told["entries"]) == (20.0, 7.0, 1234)
-    assert set(told["latency_ms"]) == {"whole", "verify", "commit", "fsync", "proof"}
-    assert told["latency_ms"]["whole"]["p99"] <= 5.0
-    assert told["latency_ms"]["proof"] == {"p50": None, "p99": None, "count": 0.0}
+    data = json.loads(json.dumps(Frame(STATUS, after, frame.between(before, after)).data()))
+    assert (data["submits_per_s"], data["queue_depth"], data["entries"]) == (20.0, 7.0, 1234)
+    assert set(data["latency_ms"]) == {"whole", "verify", "commit", "fsync", "proof"}
+    assert data["latency_ms"]["whole"]["p99"] <= 5.0
+    assert data["latency_ms"]["proof"] == {"p50": None, "p99": None, "count": 0.0}
 
 
-def drawn(width: int, told: TopFrame = TOLD) -> str:
+def drawn(width: int, status: HubStatus = STATUS) -> str:
     before, after = busy()
-    shown = Frame(told, after, frame.between(before, after), (5.0, 20.0))
+    shown = Frame(status, after, frame.between(before, after), (5.0, 20.0))
     console = Console(file=io.StringIO(), width=width, color_system=None)
     console.print(frame.render(shown, width, "q leaves"))
     assert isinstance(console.file, io.StringIO)
@@ -145,7 +145,7 @@ def drawn(width: int, told: TopFrame = TOLD) -> str:
 
 
 @pytest.mark.parametrize("width", [70, 80, 100, 140])
-def test_a_frame_fits_its_terminal_and_shows_what_matters(width: int) -> None:
+def test_a_frame_fits_its_terminal_and_shows_the_main_figures(width: int) -> None:
     text = drawn(width)
     assert max(map(len, text.splitlines())) <= width
     assert len(text.splitlines()) <= 24
@@ -155,9 +155,9 @@ def test_a_frame_fits_its_terminal_and_shows_what_matters(width: int) -> None:
     assert ("arrival to durable" in text) == (width >= 100)
 
 
-def test_a_hub_in_trouble_says_so_in_the_frame() -> None:
+def test_the_frame_shows_why_a_hub_is_not_ready() -> None:
     assert "the journal is full" in drawn(
-        100, TopFrame("u", "ab" * 32, "open", "0", 1, 1, False, "the journal is full")
+        100, HubStatus("u", "ab" * 32, "open", "0", 1, 1, False, "the journal is full")
     )
 
 
@@ -171,14 +171,14 @@ def test_a_hub_in_trouble_says_so_in_the_frame() -> None:
         ((1.0, 2.0, 4.0, 8.0, 8.0), ["  ██", "▄███"]),
     ],
 )
-def test_rates_are_bars_under_their_peak(rates: tuple[float, ...], lines: list[str]) -> None:
+def test_rates_are_bars_scaled_to_their_peak(rates: tuple[float, ...], lines: list[str]) -> None:
     assert frame.bars(rates, 4, 2) == lines
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5120.0 GiB")]
 )
-def test_bytes_have_the_unit_that_suits_them(count: float, text: str) -> None:
+def test_bytes_are_shown_in_a_suitable_unit(count: float, text: str) -> None:
     assert frame.size(count) == text
 
 
@@ -186,20 +186,20 @@ def test_once_shows_one_interval_of_a_real_hub(veen: Veen, data_dir: Path) -> No
     with running(data_dir, time.time) as hub:
         hub.writer().send_many(3)
         where = f"http://127.0.0.1:{hub.port}"
-        told = veen.done("top", "--hub", where, "--once", "--interval", "0.05", "--json").json()
+        data = veen.done("top", "--hub", where, "--once", "--interval", "0.05", "--json").json()
         shown = veen.done("top", "--hub", where, "--once", "--interval", "0.05").facts()
-    assert (told["entries"], told["labels"], told["accepted"], told["submits_per_s"]) == (3, 1, 0.0, 0.0)
-    assert told["seconds"] >= 0.05
+    assert (data["entries"], data["labels"], data["accepted"], data["submits_per_s"]) == (3, 1, 0.0, 0.0)
+    assert data["seconds"] >= 0.05
     assert (shown["state"], shown["entries"], shown["submits/s"], shown["refusals"]) == ("ready", "3", "0.00", "none")
 
 
-def test_nobody_to_watch_is_unavailable_and_a_stranger_is_malformed(veen: Veen) -> None:
+def test_an_unreachable_hub_is_unavailable_and_another_server_is_malformed(veen: Veen) -> None:
     assert veen("top", "--hub", "http://127.0.0.1:1", "--once").status == 6
-    with answering({"/metrics": (200, "text/plain", b"other_total 1\n")}) as where:
+    with canned_server({"/metrics": (200, "text/plain", b"other_total 1\n")}) as where:
         assert veen("top", "--hub", where, "--once").status == 3
 
 
-def test_a_hub_that_goes_away_is_missed_for_a_while_and_then_reported(veen: Veen, data_dir: Path) -> None:
+def test_a_hub_that_stops_is_retried_and_then_reported(veen: Veen, data_dir: Path) -> None:
     with running(data_dir, time.time) as hub:
         command = [sys.executable, "-m", "veen.cli", "top", "--hub", f"http://127.0.0.1:{hub.port}", "--json"]
         top = subprocess.Popen(
@@ -211,12 +211,12 @@ def test_a_hub_that_goes_away_is_missed_for_a_while_and_then_reported(veen: Veen
         )
         assert top.stdout is not None
         top.stdout.readline()
-    _, said = top.communicate()
+    _, err = top.communicate()
     assert top.returncode == 6
-    assert said.startswith("veen: error: no hub answers at ")
+    assert err.startswith("veen: error: no hub answers at ")
 
 
-def test_q_leaves_the_live_view_and_the_terminal_as_it_was(veen: Veen, data_dir: Path) -> None:
+def test_q_quits_the_live_view_and_restores_the_terminal(veen: Veen, data_dir: Path) -> None:
     with running(data_dir, time.time) as hub:
         ours, theirs = pty.openpty()
         env = {**veen.shell_env(os.environ), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}

@@ -1,4 +1,4 @@
-"""Values as people write them: what is taken, and what is refused with what it must be."""
+"""Parsers of option values: accepted forms and rejected ones."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ def test_an_address_is_host_and_port(text: str, expected: Address) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x", ":1", "x:", "x:65536", "x:-1", "x:1a", "::1:80", "[::1:80", "x:\u0661"])
-def test_anything_else_is_no_address(text: str) -> None:
+def test_any_other_text_is_not_an_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         values.address(text)
 
@@ -37,7 +37,7 @@ def test_a_key_and_a_label_are_64_hex_digits() -> None:
     "text", ["", "zz" * 32, KEY[:-1], KEY[:-2], KEY + "00", KEY[:-2] + " a", " ".join([KEY[:32]] * 2)]
 )
 @pytest.mark.parametrize("read", [values.public_key, values.label])
-def test_anything_else_is_neither(text: str, read: Callable[[str], bytes]) -> None:
+def test_any_other_text_is_neither_key_nor_label(text: str, read: Callable[[str], bytes]) -> None:
     with pytest.raises(ValueError, match="64 hex digits"):
         read(text)
 
@@ -47,7 +47,7 @@ def test_a_place_is_a_label_and_an_entry() -> None:
 
 
 @pytest.mark.parametrize("text", ["", KEY, f"{KEY}:", f"{KEY}:0", f"{KEY}:-1", f"{KEY}:x", "ab:1", ":1"])
-def test_anything_else_is_no_place(text: str) -> None:
+def test_any_other_text_is_not_a_place(text: str) -> None:
     with pytest.raises(ValueError, match="is not"):
         values.label_place(text)
 
@@ -61,7 +61,7 @@ def test_anything_else_is_no_place(text: str) -> None:
         ("http://[::1]:1", "http://[::1]:1"),
     ],
 )
-def test_a_hub_is_an_address_without_a_path(text: str, expected: str) -> None:
+def test_the_url_of_a_hub_has_no_path(text: str, expected: str) -> None:
     assert values.url(text) == expected
 
 
@@ -75,7 +75,7 @@ def test_a_hub_is_an_address_without_a_path(text: str, expected: str) -> None:
         ("http", "fe80::1", "http://[fe80::1]:5"),
     ],
 )
-def test_a_hub_that_listens_everywhere_is_asked_on_loopback(scheme: str, host: str, expected: str) -> None:
+def test_the_url_of_a_hub_that_listens_everywhere_is_loopback(scheme: str, host: str, expected: str) -> None:
     assert values.origin(scheme, host, 5) == expected
 
 
@@ -84,6 +84,6 @@ def test_a_setting_is_a_name_and_a_number() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "max", "=5", "max=", "max=-1", "max=five", "max=5=6"])
-def test_anything_else_is_no_setting(text: str) -> None:
+def test_any_other_text_is_not_a_setting(text: str) -> None:
     with pytest.raises(ValueError, match="is not NAME=NUMBER"):
         values.setting(text)

@@ -189,8 +189,8 @@ def test_the_command_uses_several_processes(veen: Veen, place: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--sign",), "written into a folder"),
-        (("--master", "local[1]"), "are Spark's"),
+        (("--sign",), "--sign needs --out"),
+        (("--master", "local[1]"), "need --spark"),
         (("--workers", "0"), "workers"),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.town import liar
+from tests.cli.hub_fixture import hostile_hub
 from tests.client.hostile import HostileHub
 from tests.client.pair import QUICK, STREAM, Pair, pair
 from tests.hub.client import Clock, Hub
@@ -274,7 +274,7 @@ def test_a_wallet_book_sends_what_the_rules_allow_and_nothing_else(place: Path) 
 
 
 def test_the_blocking_variants_work_without_a_loop(place: Path) -> None:
-    with liar() as hub, pair(place) as people:
+    with hostile_hub() as hub, pair(place) as people:
         pin = Pin(key=hub.identity.hub_id)
         with BlockingClient(hub.url, people.writer_dir, pin=pin, retry_policy=QUICK) as client:
             with BlockingKvStore(client, STREAM) as store:

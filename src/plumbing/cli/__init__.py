@@ -1,1 +1,1 @@
-"""What the two commands of this project, `veen` and `veil`, have in common on a terminal. It knows neither of them."""
+"""The command-line kit shared by `veen` and `veil`. It imports neither of them."""

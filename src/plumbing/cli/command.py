@@ -1,4 +1,4 @@
-"""How commands are declared: one call for a group, one for a command, and every command has examples."""
+"""Declaration of commands and groups on top of typer. Every command has examples."""
 
 import difflib
 import os
@@ -18,11 +18,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 USAGE_STATUS = 2
-_GIVEN = "plumbing.given"
-_BELOW_ZERO = re.compile(r"-\d+(\.\d+)?", re.ASCII)
-_SHIELD = "\0"  # no argument of a process has one
-# What other programs call it.
-_ELSEWHERE = {
+_RAW_ARGUMENTS = "plumbing.raw_arguments"
+_NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?", re.ASCII)
+_SHIELD = "\0"  # cannot occur in an argument of a process
+# Command names of other programs, and what they are called here.
+_SYNONYMS = {
     "delete": ("remove",),
     "list": ("show",),
     "ls": ("list", "show"),
@@ -35,7 +35,7 @@ _ELSEWHERE = {
 
 
 class Misuse(typer.TyperException):
-    """The command cannot be carried out as it was given; says why, and what to give instead."""
+    """Wrong or contradictory arguments. The hint says what to give instead."""
 
     exit_code = USAGE_STATUS
 
@@ -45,7 +45,7 @@ class Misuse(typer.TyperException):
 
 
 def is_colourful(stream: Any) -> bool:
-    """Whether people look at it, and have not asked for plain text."""
+    """Whether the stream is a terminal that shows colour."""
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -57,26 +57,26 @@ def help_of(command: Any, ctx: Any) -> str:
 
 
 def raw_arguments(ctx: typer.Context) -> tuple[str, ...]:
-    """The arguments of the command under way, as they were written."""
-    found: tuple[str, ...] = ctx.meta[_GIVEN]
-    return found
+    """The arguments of the running command as they were typed."""
+    arguments: tuple[str, ...] = ctx.meta[_RAW_ARGUMENTS]
+    return arguments
 
 
 class Command(TyperCommand):
-    """A command whose help is its manual, and that knows how it was given."""
+    """A command with our help page; it records its raw arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ctx.meta[_GIVEN] = tuple(args)
+        ctx.meta[_RAW_ARGUMENTS] = tuple(args)
         return super().parse_args(ctx, args)
 
     def make_parser(self, ctx: Any) -> Any:
-        """One that takes -5 for the number that it is: no option is called so."""
+        """A parser that reads -5 as a number. No option has such a name."""
         parser: Any = super().make_parser(ctx)
         parse = parser.parse_args
 
         def parse_numbers(args: list[str]) -> tuple[Any, list[str], Any]:
-            given, rest, order = parse([_SHIELD + one if _BELOW_ZERO.fullmatch(one) else one for one in args])
-            return {name: _unshielded(value) for name, value in given.items()}, _unshielded(rest), order
+            options, rest, order = parse([_SHIELD + one if _NEGATIVE_NUMBER.fullmatch(one) else one for one in args])
+            return {name: _unshield(value) for name, value in options.items()}, _unshield(rest), order
 
         parser.parse_args = parse_numbers
         return parser
@@ -85,25 +85,23 @@ class Command(TyperCommand):
         return help_of(self, ctx).rstrip("\n")
 
 
-def _unshielded(value: Any) -> Any:
+def _unshield(value: Any) -> Any:
     if isinstance(value, str):
         return value.removeprefix(_SHIELD)
-    return type(value)(map(_unshielded, value)) if isinstance(value, list | tuple) else value
+    return type(value)(map(_unshield, value)) if isinstance(value, list | tuple) else value
 
 
 class Group(TyperGroup):
-    """Commands under one name."""
-
     def get_help(self, ctx: Any) -> str:
         return help_of(self, ctx).rstrip("\n")
 
     def listing(self, ctx: Any) -> Iterator[tuple[str, Sequence[Row]]]:
-        """The commands by heading, each with its one line."""
+        """The commands by heading, each with its summary."""
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         yield "commands", [Row(name, help_text.summary(one)) for name, one in found if one and not one.hidden]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Without a command there is nothing to do but to say which there are."""
+        """Without a command, print the help and exit with a usage error."""
         if not args and not ctx.resilient_parsing and not self.invoke_without_command:
             sys.stderr.write(self.get_help(ctx) + "\n")
             raise typer.Exit(USAGE_STATUS)
@@ -112,18 +110,18 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         names = self.list_commands(ctx)
         if args[0] not in names:
-            meant = _meant(ctx, args[0], names)
-            hint = f"did you mean {meant}" if meant else f"{ctx.command_path} --help lists them"
+            suggestion = _suggestion(ctx, args[0], names)
+            hint = f"did you mean {suggestion}" if suggestion else f"{ctx.command_path} --help lists the commands"
             raise Misuse(f"{ctx.command_path} has no command {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
 
 
-def _meant(ctx: Any, word: str, names: Sequence[str]) -> str | None:
-    """The command that a word may stand for. One written just so elsewhere is likelier than one that is near."""
+def _suggestion(ctx: Any, word: str, names: Sequence[str]) -> str | None:
+    """The command that the user probably meant: the same word at the top level, a synonym, or a similar name."""
     root = ctx.find_root()
     if word in root.command.list_commands(root):
         return f"{root.command_path} {word}"
-    for known in _ELSEWHERE.get(word, ()):
+    for known in _SYNONYMS.get(word, ()):
         if known in names:
             return f"{ctx.command_path} {known}"
     near = difflib.get_close_matches(word, names, 1)
@@ -131,15 +129,15 @@ def _meant(ctx: Any, word: str, names: Sequence[str]) -> str | None:
 
 
 def group(name: str, text: str) -> typer.Typer:
-    """A group to declare commands in."""
+    """A group of commands, such as `veen hub`."""
     return typer.Typer(name=name, help=text, cls=Group, rich_markup_mode=None, add_completion=False)
 
 
 def single(name: str) -> typer.Typer:
-    """What holds a command that is in no group."""
+    """A top-level command that is in no group."""
     return typer.Typer(name=name, rich_markup_mode=None, add_completion=False)
 
 
 def command(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declare a command; its docstring is its help, and the first sentence of that is its one line."""
+    """Declare a command. Its docstring is its help; the first sentence is its summary."""
     return app.command(name, cls=Command, epilog="\n".join(examples))

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: seconds, or a number with its unit."""
+"""Options that take a duration: seconds, or a number with a unit."""
 
 import re
 from fractions import Fraction
@@ -6,51 +6,51 @@ from typing import Any
 
 import typer
 
-_SHORT, _LONG = "SECONDS|5m", "SECONDS|7d"  # as help shows what is taken
+_METAVAR, _METAVAR_DAYS = "SECONDS|5m", "SECONDS|7d"
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
-_WRITTEN = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([smhd]?)", re.ASCII)
-_ACCEPTED = "give seconds, or a number with s, m, h or d, as in 90, 15m or 7d"
+_DURATION = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)([smhd]?)", re.ASCII)
+_EXPECTED = "give seconds, or a number with s, m, h or d, as in 90, 15m or 7d"
 
 
 def whole_option(name: str, *, help: str, least: int, most: int | None = None, show_default: bool | str = True) -> Any:
-    """An option that takes a length of time in whole seconds."""
+    """An option that takes a duration in whole seconds."""
 
-    def read(written: str | int) -> int:
-        return whole_seconds(written, least, most)
+    def parse(text: str | int) -> int:
+        return whole_seconds(text, least, most)
 
-    form = _LONG if most is None or most >= 7 * _SECONDS["d"] else _SHORT
-    return typer.Option(name, metavar=form, help=help, show_default=show_default, parser=read)
+    metavar = _METAVAR_DAYS if most is None or most >= 7 * _SECONDS["d"] else _METAVAR
+    return typer.Option(name, metavar=metavar, help=help, show_default=show_default, parser=parse)
 
 
 def option(name: str, *, help: str, least: float, most: float | None = None, show_default: bool | str = True) -> Any:
-    """An option that takes a length of time, down to parts of a second."""
+    """An option that takes a duration, down to fractions of a second."""
 
-    def read(written: str | float) -> float:
-        return float(_seconds(written, least, most))
+    def parse(text: str | float) -> float:
+        return float(_seconds(text, least, most))
 
-    return typer.Option(name, metavar=_SHORT, help=help, show_default=show_default, parser=read)
-
-
-def whole_seconds(written: str | int, least: int, most: int | None = None) -> int:
-    """The seconds of a length of time that has no parts of one."""
-    found = _seconds(written, least, most)
-    if found.denominator != 1:
-        raise ValueError(f"{written!r} is not a whole number of seconds")
-    return int(found)
+    return typer.Option(name, metavar=_METAVAR, help=help, show_default=show_default, parser=parse)
 
 
-def _seconds(written: str | float, least: float, most: float | None) -> Fraction:
-    """The seconds, exactly. A default comes as the number that it is."""
-    found = _WRITTEN.fullmatch(f"{written}")
-    if found is None:
-        raise ValueError(f"{written!r} is no length of time; {_ACCEPTED}")
-    span = Fraction(found[1]) * _SECONDS[found[2]]
-    if float(span) < least:
-        raise ValueError(f"{written!r} is less than {_told(least)}")
-    if most is not None and float(span) > most:
-        raise ValueError(f"{written!r} is more than {_told(most)}")
-    return span
+def whole_seconds(text: str | int, least: int, most: int | None = None) -> int:
+    """Parse a duration of whole seconds."""
+    seconds = _seconds(text, least, most)
+    if seconds.denominator != 1:
+        raise ValueError(f"{text!r} is not a whole number of seconds")
+    return int(seconds)
 
 
-def _told(bound: float) -> str:
+def _seconds(text: str | float, least: float, most: float | None) -> Fraction:
+    """The exact number of seconds. A default value arrives as a number, not as text."""
+    match = _DURATION.fullmatch(f"{text}")
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration; {_EXPECTED}")
+    seconds = Fraction(match[1]) * _SECONDS[match[2]]
+    if float(seconds) < least:
+        raise ValueError(f"{text!r} is less than {_with_unit(least)}")
+    if most is not None and float(seconds) > most:
+        raise ValueError(f"{text!r} is more than {_with_unit(most)}")
+    return seconds
+
+
+def _with_unit(bound: float) -> str:
     return "1 second" if bound == 1 else f"{bound} seconds"

@@ -1,4 +1,4 @@
-"""What a command says of itself: one line, usage, options, examples. `--help` and pages are written from this."""
+"""The help page of a command: summary, usage, options, examples. `--help` and docs/cli.md are made from it."""
 
 import inspect
 import textwrap
@@ -16,20 +16,18 @@ _BOLD, _NAME, _DIM, _PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A name and what it is."""
-
     name: str
     text: str
     notes: tuple[str, ...] = ()
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{self.text} ({', '.join(self.notes)})" if self.notes else self.text
 
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """All that `--help` shows."""
+    """The content of a help page."""
 
     path: str
     summary: str
@@ -41,9 +39,8 @@ class Manual:
     examples: tuple[str, ...]
 
 
-# The command and its context are the library's own kinds, which have no public name.
+# typer has no public types for a command and its context, hence Any.
 def manual_of(command: Any, ctx: Any) -> Manual:
-    """The manual of a command in its place."""
     shown = [param for param in command.get_params(ctx) if not getattr(param, "hidden", False)]
     return Manual(
         ctx.command_path,
@@ -62,13 +59,13 @@ def is_group(command: object) -> bool:
 
 
 def summary(command: Any) -> str:
-    """The first sentence of a command's help, as the command line speaks: lower case, no full stop."""
+    """The first paragraph of a command's help, in lower case and without the full stop."""
     first = " ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split())
     return lowered(first.removesuffix("."))
 
 
 def lowered(text: str) -> str:
-    """Without the capital of a sentence, which an abbreviation keeps."""
+    """The text with its first letter in lower case, unless it starts with an abbreviation."""
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
@@ -91,7 +88,7 @@ def _argument(param: TyperArgument) -> Row:
 
 def _option(param: TyperOption) -> Row:
     text = param.help or ""
-    # The library's own options come in its own voice.
+    # typer's own options have a capital and a full stop.
     return Row(_names(param), lowered(text.removesuffix(".")), tuple(_notes(param)))
 
 
@@ -114,13 +111,13 @@ def _notes(param: TyperOption | TyperArgument) -> Iterator[str]:
 
 
 def as_text(page: Manual, width: int, *, colour: bool, say: Callable[[str], str] = str) -> str:
-    """The page for people, at most `width` wide; `say` puts it in signs that they have."""
+    """The page as text, at most `width` wide. `say` replaces symbols that the terminal cannot show."""
     paint = _Paint(colour)
     blocks = [f"{paint.bold(page.path)}: {page.summary}", f"{paint.bold('usage:')} {say(page.usage)}"]
     blocks += [textwrap.fill(" ".join(part.split()), width) for part in say(page.text).split("\n\n") if part]
     listed = [*page.commands, ("arguments", page.arguments), ("options", page.options)]
-    sections = [(heading, [Row(say(row.name), say(row.told)) for row in rows]) for heading, rows in listed]
-    # One column for the whole page, so that its sections line up.
+    sections = [(heading, [Row(say(row.name), say(row.description)) for row in rows]) for heading, rows in listed]
+    # One column width for the whole page, so its sections line up.
     names = [len(row.name) for _, rows in sections for row in rows if len(row.name) <= _FIRST_COLUMN]
     first = max(names, default=0) + 2
     for heading, rows in sections:
@@ -135,14 +132,14 @@ def as_text(page: Manual, width: int, *, colour: bool, say: Callable[[str], str]
 
 def _row_lines(row: Row, first: int, width: int, paint: "_Paint") -> Iterator[str]:
     room = max(width - len(_INDENT) - first, 20)
-    told = textwrap.wrap(row.told, room) or [""]
+    description = textwrap.wrap(row.description, room) or [""]
     name = _INDENT + paint.name(row.name)
     gap = " " * (len(_INDENT) + first)
     if len(row.name) > first - 2:
         yield name
     else:
-        yield name + " " * (first - len(row.name)) + told.pop(0)
-    for line in told:
+        yield name + " " * (first - len(row.name)) + description.pop(0)
+    for line in description:
         yield gap + line
 
 

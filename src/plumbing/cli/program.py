@@ -1,4 +1,4 @@
-"""What is said of a command that failed: an error, hints after it, and the words of the library and of the system."""
+"""A command-line program: its commands, its start, and how it reports errors and exits."""
 
 import importlib
 import os
@@ -20,15 +20,14 @@ _VALUE_ERROR = "Value error, "
 
 
 def print_error(program: str, message: str, hints: Sequence[str]) -> None:
-    """On standard error, in the name of a program."""
+    """Write an error and its hints to standard error."""
     colour = is_colourful(sys.stderr)
     for word, paint, text in [("error", _RED, message), *(("hint", _CYAN, one) for one in hints)]:
-        told = f"{paint}{word}:{_PLAIN}" if colour else f"{word}:"
-        sys.stderr.write(f"{program}: {told} {text}\n")
+        prefix = f"{paint}{word}:{_PLAIN}" if colour else f"{word}:"
+        sys.stderr.write(f"{program}: {prefix} {text}\n")
 
 
 def message_of(error: Exception) -> str:
-    """What is wrong, as the command line says it."""
     if isinstance(error, typer.TyperException):
         return _usage_message(error)
     if isinstance(error, OSError):
@@ -38,7 +37,7 @@ def message_of(error: Exception) -> str:
 
 
 def usage_hint(program: str, error: typer.TyperException) -> str:
-    """What to do where a command was not given as it must be, and the error does not say it itself."""
+    """The hint for a usage error that has none of its own."""
     if near := _possibilities(error):
         return f"did you mean {' or '.join(near)}"
     ctx = getattr(error, "ctx", None)
@@ -46,26 +45,26 @@ def usage_hint(program: str, error: typer.TyperException) -> str:
 
 
 def _usage_message(error: typer.TyperException) -> str:
-    """What the library says in sentences."""
-    told = error.message if _possibilities(error) else error.format_message()
-    parts = " ".join(told.split()).removesuffix(".").split(": ", 1)
+    """The message of typer or of an option's parser, in our style."""
+    message = error.message if _possibilities(error) else error.format_message()
+    parts = " ".join(message.split()).removesuffix(".").split(": ", 1)
     return ": ".join(lowered(part.removeprefix(_VALUE_ERROR)) for part in parts)
 
 
 def _possibilities(error: typer.TyperException) -> list[str]:
-    """The options that may have been meant."""
+    """Options with a similar name."""
     return sorted(getattr(error, "possibilities", None) or ())
 
 
 MISSING_STATUS = 6
 INTERRUPTED_STATUS = 130
 BROKEN_PIPE_STATUS = 141
-_STANDARD_FILES = 3
+_STANDARD_FILES = 3  # file descriptors 0, 1 and 2
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command, the module and the attribute (default `app`) that hold it, and the first line of its help."""
+    """A command, where it is (`module` or `module:attribute`, default attribute `app`), and its summary."""
 
     name: str
     module: str
@@ -73,13 +72,13 @@ class CommandEntry:
 
 
 class ProgramGroup(Group):
-    """The program itself."""
+    """The top-level group. It imports a command's module when the command is used."""
 
     PROGRAM: ClassVar[str]
     COMMANDS: ClassVar[Mapping[str, Sequence[CommandEntry]]]
 
-    def tell(self, error: Exception) -> int | None:
-        """Say what went wrong; the exit status, or None where nobody foresaw it."""
+    def report(self, error: Exception) -> int | None:
+        """Print the error and return the exit status, or None for an error that is a bug."""
         return None
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -98,21 +97,21 @@ class ProgramGroup(Group):
             yield heading, [Row(entry.name, entry.summary) for entry in entries]
 
     def main(self, *args: Any, **given: Any) -> NoReturn:
-        """Run, and turn whatever comes of it into a line or two and an exit status."""
+        """Run the command, print errors, and exit with a status."""
         try:
             status = super().main(*args, **{**given, "standalone_mode": False})
             sys.stdout.flush()
         except BrokenPipeError:
-            _leave_the_pipe()
+            _exit_broken_pipe()
         except SystemExit as ended:
-            if isinstance(ended.__context__, BrokenPipeError):  # as the library ends then
-                _leave_the_pipe()
+            if isinstance(ended.__context__, BrokenPipeError):  # typer turns a broken pipe into an exit
+                _exit_broken_pipe()
             raise
         except Exception as error:
-            told = self.tell(error)
-            if told is None:
+            reported = self.report(error)
+            if reported is None:
                 raise
-            sys.exit(told)
+            sys.exit(reported)
         if status == INTERRUPTED_STATUS:
             sys.stderr.write(f"{self.PROGRAM}: interrupted\n")
         sys.exit(status)
@@ -123,19 +122,19 @@ def program(
     text: str,
     commands: Mapping[str, Sequence[CommandEntry]],
     *examples: str,
-    tell: Callable[[Exception], int | None],
+    report: Callable[[Exception], int | None],
     version: Callable[[], str],
 ) -> typer.Typer:
-    """A program of these commands, by heading. `tell` is what `Root.tell` does."""
+    """A program with these commands by heading. `report` implements `ProgramGroup.report`."""
 
-    class Own(ProgramGroup):
+    class NamedProgram(ProgramGroup):
         PROGRAM = name
         COMMANDS = commands
 
-        def tell(self, error: Exception) -> int | None:
-            return tell(error)
+        def report(self, error: Exception) -> int | None:
+            return report(error)
 
-    app = typer.Typer(name=name, cls=Own, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(name=name, cls=NamedProgram, rich_markup_mode=None, pretty_exceptions_enable=False)
 
     def show_version(wanted: bool) -> None:
         if wanted:
@@ -153,8 +152,8 @@ def program(
     return app
 
 
-def _open_what_was_closed() -> None:
-    """Standard files that were closed lead nowhere: no file of ours may get their numbers, and what is said to them."""
+def _open_closed_standard_files() -> None:
+    """Open closed standard files on /dev/null, so no file opened later gets descriptor 0, 1 or 2."""
     while (fd := os.open(os.devnull, os.O_RDWR)) < _STANDARD_FILES:
         os.set_inheritable(fd, True)
     os.close(fd)
@@ -164,15 +163,15 @@ def _open_what_was_closed() -> None:
 
 
 def run(app: typer.Typer, program: str, arguments: Sequence[str] | None) -> None:
-    """Run a program, whatever its terminal can show, and though it has none."""
-    _open_what_was_closed()
+    """Run a program with any terminal encoding, or with closed standard files."""
+    _open_closed_standard_files()
     for stream in (sys.stdout, sys.stderr):
         ascii_fallback.prepare(stream)
     get_command(app).main(arguments, program)
 
 
-def _leave_the_pipe() -> NoReturn:
-    """Whoever read this has enough. The interpreter flushes once more on its way out: let that go nowhere."""
+def _exit_broken_pipe() -> NoReturn:
+    """Exit after the reader of our output has closed it. The interpreter's last flush goes to /dev/null."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(BROKEN_PIPE_STATUS)
 

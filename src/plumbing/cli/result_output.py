@@ -1,6 +1,6 @@
-"""Results on standard output: tables and colour for people at a terminal, tab-separated lines in a pipe, or JSON.
+"""Results on standard output: tables and colour on a terminal, tab-separated lines in a pipe, or JSON.
 
-What is shown is data first; how it looks follows from where it goes. Progress and remarks go to standard error.
+Progress bars and remarks go to standard error.
 """
 
 import json
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 Value: TypeAlias = "str | int | float | bool | bytes | Marked | Formatted | None"
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | Value"
-Report: TypeAlias = Callable[[int, int], None]  # done, in all
+Report: TypeAlias = Callable[[int, int], None]  # done, total
 
 
 class Tone(StrEnum):
-    """What a value means to whoever looks: the colour it has on a terminal."""
+    """The meaning of a value; it sets the colour on a terminal."""
 
     GOOD = "green"
     WARN = "yellow"
@@ -46,7 +46,7 @@ class Marked:
 
 @dataclass(frozen=True, slots=True)
 class Formatted:
-    """A value, and the words a terminal shows it in."""
+    """A value for pipes and JSON, and its form on a terminal."""
 
     text: str
     display: str
@@ -56,18 +56,18 @@ class Formatted:
 
 
 def moment(seconds: float | None) -> Formatted | None:
-    """A time in seconds since 1970, which people read as a date."""
+    """A time in seconds since 1970; a terminal shows a date."""
     if seconds is None:
         return None
     try:
         shown = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (OverflowError, ValueError, OSError):  # beyond any calendar
+    except (OverflowError, ValueError, OSError):  # outside the range of datetime
         shown = str(seconds)
     return Formatted(str(seconds) if isinstance(seconds, int) else f"{seconds:.3f}".rstrip("0").rstrip("."), shown)
 
 
 def facts(rows: Mapping[str, Value], as_json: bool, data: object = None) -> None:
-    """Names and values. `data`, where it is given, is what JSON shows instead."""
+    """Print names and values. JSON output shows `data` instead, if given."""
     if as_json:
         document(rows if data is None else data)
     elif not sys.stdout.isatty():
@@ -78,7 +78,7 @@ def facts(rows: Mapping[str, Value], as_json: bool, data: object = None) -> None
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Value]], as_json: bool, data: object = None) -> None:
-    """Rows under column names; the names are for people and for JSON, a pipe gets the rows alone."""
+    """Print rows. A terminal and JSON show the column names, a pipe gets the rows only."""
     if as_json:
         document([dict(zip(columns, row, strict=True)) for row in rows] if data is None else data)
     elif not sys.stdout.isatty():
@@ -89,23 +89,22 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Value]], as_json: bool
 
 
 def document(data: object) -> None:
-    """JSON: bytes as lowercase hex, on one line in a pipe."""
+    """Print JSON: bytes as lowercase hex, on one line in a pipe."""
     indent = 2 if sys.stdout.isatty() else None
     sys.stdout.write(json.dumps(data, default=_json_value, indent=indent) + "\n")
 
 
 def line(data: object) -> None:
-    """JSON on one line, in letters wherever they come through."""
+    """Print JSON on one line. Characters are escaped only if the stream cannot encode them."""
     sys.stdout.write(json.dumps(data, ensure_ascii=not ascii_fallback.is_unicode(sys.stdout)) + "\n")
 
 
 def remark(program: str, text: str) -> None:
-    """A word of a program beside the result."""
+    """Print a note beside the result, on standard error."""
     sys.stderr.write(f"{program}: {text}\n")
 
 
 def console() -> "Console":
-    """Standard output as rich sees it."""
     from rich.console import Console
 
     return Console(highlight=False, no_color=not is_colourful(sys.stdout), soft_wrap=False)
@@ -113,7 +112,7 @@ def console() -> "Console":
 
 @contextmanager
 def progress(title: str) -> Iterator[Report]:
-    """What to tell how far the work is: a bar where people look, nothing elsewhere."""
+    """A progress bar in bytes on a terminal, nothing elsewhere. Yields the function that updates it."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -121,7 +120,7 @@ def progress(title: str) -> Iterator[Report]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    # What goes into a pipe stays out of the bar's way: only where both are seen is one kept clear of the other.
+    # Redirect standard output through the bar only if both are on the terminal; output into a pipe stays untouched.
     shared = sys.stdout.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shared) as bar:
         task = bar.add_task(title, total=None)
@@ -130,7 +129,10 @@ def progress(title: str) -> Iterator[Report]:
 
 @contextmanager
 def tally(title: str, unit: str = "", total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """What to tell how many there are by now; without a unit nothing is counted, and the bar says that work goes on."""
+    """A counting bar on a terminal, nothing elsewhere. Yields the function that updates it.
+
+    Without a unit the bar shows only that work goes on.
+    """
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -139,7 +141,6 @@ def tally(title: str, unit: str = "", total: int | None = None) -> Iterator[Call
 
     count = (TextColumn("{task.completed:,.0f} " + unit),) if unit else ()
     columns = (TextColumn("{task.description}"), BarColumn(), *count, TimeElapsedColumn())
-    # What goes into a pipe stays out of the bar's way: only where both are seen is one kept clear of the other.
     shared = sys.stdout.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shared) as bar:
         task = bar.add_task(title, total=total)
@@ -172,10 +173,10 @@ def _columns(columns: Sequence[str], rows: Sequence[Sequence[Value]]) -> "Render
 
 
 def text_of(value: Value) -> "Text":
-    """A value as rich shows it; its text is never taken for markup."""
+    """A value as rich text. Markup in it is not interpreted."""
     from rich.text import Text
 
-    # Before it is measured: what stands for a sign may be wider.
+    # Replace symbols before rich measures the text: replacements may be wider.
     if isinstance(value, Marked):
         return Text(ascii_fallback.for_stream(value.text), style=str(value.tone))
     if isinstance(value, Formatted):
@@ -188,7 +189,7 @@ def text_of(value: Value) -> "Text":
 
 
 def _plain(value: Value) -> str:
-    """One field of one line."""
+    """A value as one field of a tab-separated line."""
     match value:
         case None:
             return ""

@@ -1,4 +1,4 @@
-"""`veen anchor`: checkpoints bound to something that their hub cannot change."""
+"""`veen anchor`: bind checkpoints to something that the hub cannot change."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,26 +24,32 @@ if TYPE_CHECKING:
 
 
 KINDS = ("file", "git", "tsa", "hub")
-_HINT = "give --to file:PATH, git:REPO[#BRANCH], tsa:URL or hub:URL"
+_HINT = "give --to file:PATH, git:REPO[#DEFAULT_BRANCH], tsa:URL or hub:URL"
 
 Target: TypeAlias = Annotated[
     str,
-    typer.Option("--to", metavar="KIND:WHERE", help="file:PATH, git:REPO[#BRANCH], tsa:URL or hub:URL"),
+    typer.Option("--to", metavar="KIND:WHERE", help="file:PATH, git:REPO[#DEFAULT_BRANCH], tsa:URL or hub:URL"),
 ]
 AnchorPin: TypeAlias = Annotated[
     str | None,
-    typer.Option("--anchor-pin", metavar="HEX|PATH", help="of a hub that is anchored at: who it must be"),
+    typer.Option("--anchor-pin", metavar="HEX|PATH", help="for hub: the pin of that hub"),
+]
+TsaRoot: TypeAlias = Annotated[
+    Path | None, typer.Option("--tsa-root", metavar="PEM", help="for tsa: the root certificate of the authority")
+]
+Remote: TypeAlias = Annotated[
+    str | None, typer.Option("--remote", metavar="NAME", help="for git: the remote to push to")
 ]
 AnchorStream: TypeAlias = Annotated[
-    str, typer.Option("--anchor-stream", metavar="NAME", help="of such a hub: the stream there")
+    str, typer.Option("--anchor-stream", metavar="NAME", help="for hub: the stream on that hub")
 ]
 
 
 def target_of(text: str) -> tuple[str, str]:
-    """What --to names: a kind, and where."""
+    """Split the value of --to into kind and location."""
     kind, _, where = text.partition(":")
     if kind not in KINDS or not where:
-        raise Misuse(f"{text!r} names no place for anchors", _HINT)
+        raise Misuse(f"{text!r} is not an anchor target", _HINT)
     if kind != "hub":
         return kind, where
     try:
@@ -54,7 +60,7 @@ def target_of(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What the options say of a backend."""
+    """The options that select a backend."""
 
     to: str
     tsa_root: Path | None
@@ -63,15 +69,15 @@ class Targets:
     anchor_stream: str
 
     def check(self) -> None:
-        """Refuse before the work what cannot be."""
+        """Reject contradictory options before the hub is contacted."""
         kind, _ = target_of(self.to)
         if kind == "tsa" and self.tsa_root is None:
-            raise Misuse("a time stamp cannot be verified without its root", "give --tsa-root PEM")
+            raise Misuse("a time stamp cannot be verified without the root certificate", "give --tsa-root PEM")
         if self.remote is not None and kind != "git":
-            raise Misuse("--remote is of git", "leave it out, or give --to git:REPO")
+            raise Misuse("--remote needs a git target", "leave it out, or give --to git:REPO")
 
     def backend(self) -> "Backend":
-        """Of every kind but a hub, which must be met first."""
+        """The backend of any kind except hub, which needs a session."""
         kind, where = target_of(self.to)
         if kind == "file":
             return _file(Path(where))
@@ -84,7 +90,7 @@ class Targets:
     def verifying(
         kind: str, file: Path | None, git: str | None, tsa_root: Path | None, anchor_pin: str | None
     ) -> "Backend":
-        """What an anchor of some kind is held against."""
+        """The backend that verifies anchors of this kind."""
         from veen.bridge.anchors.backends import OtherHub
         from veen.cli.kit import pinning
 
@@ -98,7 +104,7 @@ class Targets:
         if kind == "hub" and pin is not None:
             return OtherHub(None, pin)
         wanted = {"file": "--file FILE", "git": "--git REPO", "tsa": "--tsa-root PEM", "hub": "--anchor-pin HEX|PATH"}
-        raise Misuse(f"it is not known what this anchor of kind {kind!r} is held against", f"give {wanted.get(kind)}")
+        raise Misuse(f"nothing to verify an anchor of kind {kind!r} with", f"give {wanted.get(kind)}")
 
 
 def _file(path: Path) -> "Backend":
@@ -124,16 +130,18 @@ T = TypeVar("T")
 
 app = group(
     "anchor",
-    """Bind checkpoints to something that their hub cannot change.
+    """Bind checkpoints to something that the hub cannot change.
 
-    Another hub, a time-stamping authority, an append-only file or a git repository. What each gives is kept beside the
-    checkpoint it is of, in one file that anyone can verify.
+    A checkpoint can be anchored at another hub, a time-stamping authority, an append-only file or a git repository. The
+    anchor and its checkpoint are stored in one file that anyone can verify.
     """,
 )
 
 Store: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--store", metavar="DIR", help="where anchors are kept", show_default="anchors/ of the client"),
+    typer.Option(
+        "--store", metavar="DIR", help="folder of the anchor files", show_default="anchors/ in the client directory"
+    ),
 ]
 _COLUMNS = ("stream_id", "upto_seq", "root", "kind", "place", "ts", "file")
 
@@ -152,29 +160,29 @@ def publish(
     to: Target,
     stream: Stream = None,
     upto: Annotated[
-        int | None, typer.Option("--upto", metavar="N", min=1, help="of the first N entries", show_default="all")
+        int | None, typer.Option("--upto", metavar="N", min=1, help="anchor the first N entries", show_default="all")
     ] = None,
-    tsa_root: Annotated[Path | None, typer.Option("--tsa-root", metavar="PEM", help="of a tsa: its root")] = None,
-    remote: Annotated[str | None, typer.Option("--remote", metavar="NAME", help="of git: where to push")] = None,
+    tsa_root: TsaRoot = None,
+    remote: Remote = None,
     anchor_pin: AnchorPin = None,
     anchor_stream: AnchorStream = "anchors",
     store: Store = None,
 ) -> None:
-    """Anchor the checkpoint of a stream, and keep what was given for it beside it.
+    """Anchor the checkpoint of a stream and store the anchor.
 
-    What was published is verified at once: what does not hold now will not hold later.
+    The anchor is verified at once.
     """
     from veen.cli.kit import context_file
 
     name = context_file.need_stream(stream)
-    given = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
+    target = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
     async def work(client: "Client", backend: "Backend", kept: "AnchorStore") -> "PublishedAnchor":
         from veen.bridge import anchors
 
         return await anchors.publish(client, name, backend, kept, upto_seq=upto)
 
-    _tell([_anchoring(asked, given, store, work)], asked.as_json, one=True)
+    _show([_run_at_hub(asked, target, store, work)], asked.as_json, one=True)
 
 
 @options_command(
@@ -189,42 +197,42 @@ def run(
     to: Target,
     stream: Stream = None,
     every_entries: Annotated[
-        int | None, typer.Option("--every-entries", metavar="N", min=1, help="after so many entries")
+        int | None, typer.Option("--every-entries", metavar="N", min=1, help="anchor after N new entries")
     ] = None,
     every_seconds: Annotated[
-        int | None, durations.whole_option("--every-seconds", least=1, help="after so long, where anything is new")
+        int | None,
+        durations.whole_option("--every-seconds", least=1, help="anchor after this time if there are new entries"),
     ] = None,
-    poll: Annotated[float, durations.option("--poll", least=0.1, help="how often to look")] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="look once: for a timer of yours")] = False,
-    tsa_root: Annotated[Path | None, typer.Option("--tsa-root", metavar="PEM", help="of a tsa: its root")] = None,
-    remote: Annotated[str | None, typer.Option("--remote", metavar="NAME", help="of git: where to push")] = None,
+    poll: Annotated[float, durations.option("--poll", least=0.1, help="how often to check for new entries")] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="check once and exit, for use with a timer")] = False,
+    tsa_root: TsaRoot = None,
+    remote: Remote = None,
     anchor_pin: AnchorPin = None,
     anchor_stream: AnchorStream = "anchors",
     store: Store = None,
 ) -> None:
-    """Anchor a stream by count and by time, for ever.
+    """Anchor a stream continuously, by count and by time.
 
-    What was anchored last is known from the store, so it can be stopped at any time.
+    The last anchor is read from the store, so the command can be stopped and restarted at any time.
     """
     from veen.bridge.anchors import Cadence, service
     from veen.cli.kit import context_file
 
     name = context_file.need_stream(stream)
     if every_entries is None and every_seconds is None:
-        raise Misuse("there is no cadence", "give --every-entries N, --every-seconds N, or both")
+        raise Misuse("missing --every-entries or --every-seconds", "give --every-entries N, --every-seconds N, or both")
     cadence = Cadence(every_entries, every_seconds)
-    given = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
+    target = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
     async def work(client: "Client", backend: "Backend", kept: "AnchorStore") -> "list[PublishedAnchor]":
         if once:
             found = await service.once(client, name, backend, kept, cadence)
             return [] if found is None else [found]
         async for one in service.run(client, name, backend, kept, cadence, poll):
-            _tell([one], asked.as_json)
+            _show([one], asked.as_json)
         return []
 
-    done = _anchoring(asked, given, store, work)
-    _tell(done, asked.as_json)
+    _show(_run_at_hub(asked, target, store, work), asked.as_json)
 
 
 @command(app, "list", "veen anchor list --client ann", "veen anchor list --store anchors --json")
@@ -233,13 +241,13 @@ def list_(
     client: ClientDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the anchors that are kept, by label and number."""
+    """List the stored anchors by label and number."""
     from veen.bridge.anchors import AnchorStore
     from veen.bridge.anchors.service import PublishedAnchor
     from veen.cli.kit import context_file
 
     folder = context_file.need_client(client) / "anchors" if store is None else store
-    _tell([PublishedAnchor(path, one) for path, one in AnchorStore(folder)], as_json)
+    _show([PublishedAnchor(path, one) for path, one in AnchorStore(folder)], as_json)
 
 
 @command(
@@ -249,17 +257,19 @@ def list_(
     "veen anchor verify doors.anchor --pin 5f1c8a… --tsa-root tsa.pem",
 )
 def verify(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="anchors, as publish keeps them")],
-    pin: Annotated[str, typer.Option("--pin", metavar="HEX|PATH", help="the hub whose checkpoints they must be")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="anchor files from veen anchor publish")],
+    pin: Annotated[
+        str, typer.Option("--pin", metavar="HEX|PATH", help="the hub that must have signed the checkpoints")
+    ],
     file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="the append-only file")] = None,
-    git: Annotated[str | None, typer.Option("--git", metavar="REPO[#BRANCH]", help="the repository")] = None,
-    tsa_root: Annotated[Path | None, typer.Option("--tsa-root", metavar="PEM", help="the authority's root")] = None,
+    git: Annotated[str | None, typer.Option("--git", metavar="REPO[#DEFAULT_BRANCH]", help="the repository")] = None,
+    tsa_root: TsaRoot = None,
     anchor_pin: AnchorPin = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify anchors: the hub's signature, and what each checkpoint was anchored to.
+    """Verify anchors: the signature of the hub, and the anchor of each checkpoint.
 
-    A time stamp and another hub's evidence need nobody's answer; a file and a repository are read.
+    Time stamps and another hub's evidence are verified offline; anchor files and repositories are read.
     """
     from veen.bridge import anchors
     from veen.bridge.anchors import service
@@ -277,38 +287,38 @@ def verify(
     output.table(("file", "upto_seq", "root", "kind", "anchored_at", "verdict"), rows, as_json)
 
 
-def _anchoring(
+def _run_at_hub(
     asked: HubOptions,
-    given: Targets,
+    target: Targets,
     store: Path | None,
     work: "Callable[[Client, Backend, AnchorStore], Awaitable[T]]",
 ) -> T:
     from veen.bridge.anchors import AnchorStore
 
-    given.check()
-    call = asked.call()
+    target.check()
 
-    async def met(client: "Client") -> T:
-        kept = AnchorStore(client.dir.path / "anchors" if store is None else store)
-        async with _backend(client, given, asked.first_use) as backend:
-            return await work(client, backend, kept)
+    async def run_work(client: "Client") -> T:
+        anchors = AnchorStore(client.dir.path / "anchors" if store is None else store)
+        async with _backend(client, target, asked.first_use) as backend:
+            return await work(client, backend, anchors)
 
-    return call.run(met)
+    return asked.call().run(run_work)
 
 
 @asynccontextmanager
-async def _backend(client: "Client", given: Targets, first_use: bool) -> "AsyncIterator[Backend]":
+async def _backend(client: "Client", target: Targets, first_use: bool) -> "AsyncIterator[Backend]":
     from veen.bridge.anchors.backends import OtherHub
     from veen.cli.bridge.bridge_options import source_client
 
-    if target_of(given.to)[0] != "hub":
-        yield given.backend()
+    kind, where = target_of(target.to)
+    if kind != "hub":
+        yield target.backend()
         return
-    async with source_client(client, target_of(given.to)[1], given.anchor_pin, first_use) as other:
-        yield OtherHub(other, other.hub_id, given.anchor_stream)
+    async with source_client(client, where, target.anchor_pin, first_use) as other:
+        yield OtherHub(other, other.hub_id, target.anchor_stream)
 
 
-def _tell(found: "list[PublishedAnchor]", as_json: bool, *, one: bool = False) -> None:
+def _show(found: "list[PublishedAnchor]", as_json: bool, *, one: bool = False) -> None:
     rows = [_row(done.path, done.anchored) for done in found]
     if one:
         output.facts(dict(zip(_COLUMNS, rows[0], strict=True)), as_json)

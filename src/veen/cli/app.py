@@ -1,40 +1,36 @@
-"""The `veen` command: which commands there are, and what happens at its edges.
+"""The `veen` program: its commands and its entry points.
 
-A command's module is imported when the command is named, and imports what it works with when it runs: `veen --help`
-must not wait for libraries it does not use.
+The module of a command is imported when the command is used, so `veen --help` loads no libraries that it does not need.
 """
 
 import sys
 from collections.abc import Sequence
 
-from plumbing.cli import program as roots
+from plumbing.cli import program
 from plumbing.cli.program import CommandEntry
 
-# By heading, in the order people meet them.
 COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
-    "see it work": (CommandEntry("demo", "veen.cli.demo", "see all of it work, in a few seconds"),),
+    "see it work": (CommandEntry("demo", "veen.cli.demo", "run hub, client and verification as a short demo"),),
     "run a hub": (
-        CommandEntry("hub", "veen.cli.hub", "run a hub, look after it, and ask it how it is"),
-        CommandEntry("fsck", "veen.cli.fsck", "check a data directory, trusting nothing in it"),
-        CommandEntry("audit", "veen.cli.audit", "verify whole data directories again, on every core or on Spark"),
-        CommandEntry("pipeline", "veen.cli.pipeline", "make verified tables of whole logs, on Spark, and check them"),
+        CommandEntry("hub", "veen.cli.hub", "run, maintain and query a hub"),
+        CommandEntry("fsck", "veen.cli.fsck", "verify a data directory from its files alone"),
+        CommandEntry("audit", "veen.cli.audit", "verify whole data directories on all cores or on Spark"),
+        CommandEntry("pipeline", "veen.cli.pipeline", "build verified tables from logs on Spark, and verify them"),
         CommandEntry("top", "veen.cli.top", "watch a hub: rate, latency, refusals, queue, disk"),
-        CommandEntry("selftest", "veen.cli.selftest", "try a hub, ours or not, against the specification"),
-        CommandEntry("bench", "veen.cli.bench", "measure a hub on this machine, and tell which promises it keeps"),
+        CommandEntry("selftest", "veen.cli.selftest", "test any hub against the specification"),
+        CommandEntry("bench", "veen.cli.bench", "measure a hub on this machine and compare it with the targets"),
     ),
-    "keys, and leave to write": (
-        CommandEntry("keygen", "veen.cli.own_identity:keygen_app", "make an identity: keys of your own, in a folder"),
-        CommandEntry("card", "veen.cli.own_identity:card_app", "show an identity card, after checking its signatures"),
-        CommandEntry("stream-key", "veen.cli.stream_key", "make, show, hand out and take in the keys of streams"),
-        CommandEntry("cap", "veen.cli.cap", "issue, show and authorise leave to write"),
-        CommandEntry("export-identity", "veen.cli.own_identity:export_app", "write all that a client is into a folder"),
-        CommandEntry(
-            "import-identity", "veen.cli.own_identity:import_app", "make a client directory from an exported one"
-        ),
+    "keys and capabilities": (
+        CommandEntry("keygen", "veen.cli.own_identity:keygen_app", "create an identity in a client directory"),
+        CommandEntry("card", "veen.cli.own_identity:card_app", "verify and show an identity card"),
+        CommandEntry("stream-key", "veen.cli.stream_key", "create, show, export and import the keys of streams"),
+        CommandEntry("cap", "veen.cli.cap", "issue, renew, show and authorize capabilities"),
+        CommandEntry("export-identity", "veen.cli.own_identity:export_app", "export a whole client into a folder"),
+        CommandEntry("import-identity", "veen.cli.own_identity:import_app", "create a client directory from an export"),
     ),
     "send and read": (
-        CommandEntry("send", "veen.cli.send", "send to a stream, and verify the hub's receipt"),
-        CommandEntry("stream", "veen.cli.stream", "read a stream, each entry verified before it is opened"),
+        CommandEntry("send", "veen.cli.send", "send messages to a stream and verify the hub's receipts"),
+        CommandEntry("stream", "veen.cli.stream", "read a stream and verify every entry"),
     ),
     "state of a stream": (
         CommandEntry(
@@ -95,35 +91,33 @@ COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
         ),
     ),
     "across hubs": (
-        CommandEntry("bridge", "veen.cli.bridge", "carry events from one hub to another, with all that proves them"),
-        CommandEntry("anchor", "veen.cli.anchor", "bind checkpoints to something that their hub cannot change"),
+        CommandEntry("bridge", "veen.cli.bridge", "copy events between hubs together with their proofs"),
+        CommandEntry("anchor", "veen.cli.anchor", "bind checkpoints to something that the hub cannot change"),
     ),
     "record events": (
         CommandEntry("recorder", "veen.cli.recorder", "record events with evidence, and replay them"),
-        CommandEntry("query", "veen.cli.query", "ask about recorded events, and prove the answers"),
+        CommandEntry("query", "veen.cli.query", "query recorded events, and prove the answers"),
     ),
     "prove": (
-        CommandEntry(
-            "receipt", "veen.cli.hub_statements:receipt_app", "fetch the hub's receipt for an entry, and verify it"
-        ),
-        CommandEntry("proof", "veen.cli.hub_statements:proof_app", "fetch the proof of an entry, and verify it"),
+        CommandEntry("receipt", "veen.cli.hub_statements:receipt_app", "fetch and verify the receipt of an entry"),
+        CommandEntry("proof", "veen.cli.hub_statements:proof_app", "fetch and verify the inclusion proof of an entry"),
         CommandEntry(
             "checkpoint",
             "veen.cli.hub_statements:checkpoint_app",
-            "fetch the hub's checkpoint of a stream, and verify it",
+            "fetch and verify the newest checkpoint of a stream",
         ),
-        CommandEntry("verify", "veen.cli.verify", "check saved files again, or a whole stream"),
-        CommandEntry("evidence", "veen.cli.evidence", "show what a hub said to someone who never met it"),
+        CommandEntry("verify", "veen.cli.verify", "verify saved files or a whole stream"),
+        CommandEntry("evidence", "veen.cli.evidence", "make and verify files that prove entries to others"),
     ),
-    "settings": (CommandEntry("context", "veen.cli.context", "keep the hub and keys of daily use under a name"),),
+    "settings": (CommandEntry("context", "veen.cli.context", "store hub, client and stream under a name"),),
     "help": (
-        CommandEntry("explain", "veen.cli.explain", "say what an error code means and what to do about it"),
-        CommandEntry("version", "veen.cli.version", "show the version of this program and of what it speaks"),
+        CommandEntry("explain", "veen.cli.explain", "explain an error code and what to do about it"),
+        CommandEntry("version", "veen.cli.version", "show the versions of this program and of its protocols"),
     ),
 }
 
 
-def _tell(error: Exception) -> int | None:
+def _report(error: Exception) -> int | None:
     from veen.cli.kit import exit_status
 
     return exit_status.report_error(error)
@@ -135,35 +129,34 @@ def _version() -> str:
     return __version__
 
 
-app = roots.program(
+app = program.program(
     "veen",
     "Ordered, end-to-end encrypted logs whose every entry can be proved.",
     COMMANDS,
     "veen hub init --data-dir hub",
     "veen hub start --data-dir hub --admission open",
     "veen top",
-    tell=_tell,
+    report=_report,
     version=_version,
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The `veen` command."""
-    roots.run(app, "veen", arguments)
+    program.run(app, "veen", arguments)
 
 
 def selftest_main() -> None:
-    """The `veen-selftest` command of a container: `veen selftest`."""
+    """`veen-selftest` in a container: same as `veen selftest`."""
     main(["selftest", *sys.argv[1:]])
 
 
 def bridge_main() -> None:
-    """The `veen-bridge` command of a container: `veen bridge`."""
+    """`veen-bridge` in a container: same as `veen bridge`."""
     main(["bridge", *sys.argv[1:]])
 
 
 def hub_main() -> None:
-    """The `veen-hub` command of a container: `veen hub`, and where only options are given, a hub in the foreground."""
-    given = sys.argv[1:]
-    starts = bool(given) and given[0].startswith("-") and given != ["--help"]
-    main(["hub", "start", "--foreground", *given] if starts else ["hub", *given])
+    """`veen-hub` in a container: same as `veen hub`. With options only, it starts a hub in the foreground."""
+    arguments = sys.argv[1:]
+    options_only = bool(arguments) and arguments[0].startswith("-") and arguments != ["--help"]
+    main(["hub", "start", "--foreground", *arguments] if options_only else ["hub", *arguments])

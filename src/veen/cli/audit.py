@@ -1,4 +1,4 @@
-"""`veen audit`: go through whole data directories again, and say so in a report that can be signed."""
+"""`veen audit`: verify whole data directories and write a report that can be signed."""
 
 import time
 from pathlib import Path
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from veen.pipeline.audit.audit_report import JsonObject
 
 REPORT, PAGE, STATEMENT = "report.json", "report.html", "statement.cbor"
-_MOST_BYTES = 1 << 26
-_PLAIN_FILE = 0o644
+_MAX_REPORT_BYTES = 1 << 26
+_FILE_MODE = 0o644
 _TONES = {"damaged": Tone.BAD, "repairable": Tone.WARN, "leftover": Tone.QUIET, "notice": Tone.WARN}
 
 
 class AuditGroup(Group):
-    """`veen audit DIR` is `veen audit run DIR`."""
+    """Reads `veen audit DIR` as `veen audit run DIR`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {*self.list_commands(ctx), "--help"}
@@ -37,10 +37,10 @@ class AuditGroup(Group):
 
 app = typer.Typer(
     name="audit",
-    help="""Verify whole data directories again, on every core or on Spark.
+    help="""Verify whole data directories on all cores or on Spark.
 
-    Every entry, hash, signature, root, summary, peak snapshot, checkpoint and identity file is gone through, chunk by
-    chunk. Copies of one hub are held against each other: two histories are proved by two receipts.
+    The audit verifies every entry, hash, signature, root, summary, peak snapshot, checkpoint and identity file. It
+    compares copies of one hub with each other: if they differ, two receipts prove the equivocation.
     """,
     cls=AuditGroup,
     rich_markup_mode=None,
@@ -57,64 +57,64 @@ app = typer.Typer(
 )
 def run(
     directory: Annotated[list[str], typer.Argument(metavar="DIR", help="data directories, by path or by URL")],
-    spark: Annotated[bool, typer.Option("--spark", help="on Spark; else in processes of this machine")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="run on Spark instead of processes on this machine")] = False,
     master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="of Spark; else every core of this machine")
+        str | None, typer.Option("--master", metavar="URL", help="the Spark master; else all cores of this machine")
     ] = None,
     remote: Annotated[
-        str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server, instead of --master")
+        str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server instead of --master")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--spark-config", metavar="FILE", help="settings of Spark itself, as TOML or JSON")
+        Path | None, typer.Option("--spark-config", metavar="FILE", help="Spark settings, as TOML or JSON")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, help="processes; without --spark")
+        int | None, typer.Option("--workers", metavar="N", min=1, help="number of processes, without --spark")
     ] = None,
     pin: HubPin = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="write report.json and report.html into this folder")
     ] = None,
     signed: Annotated[
-        bool, typer.Option("--sign", help="sign the report with an identity's key: statement.cbor beside it")
+        bool, typer.Option("--sign", help="sign the report with the identity of --client, into statement.cbor")
     ] = False,
     client: ClientDir = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify whole data directories again, and report.
+    """Verify whole data directories and report on them.
 
-    veen audit DIR is the same. A directory may be audited while its hub runs; what only the journal has is then left
-    to the hub. Secret keys are not looked at, and an index is not needed. The verdict says whether a directory is
-    consistent, not whose it is: --pin names the hub that it must be of.
+    `veen audit DIR` does the same. A directory can be audited while its hub runs; entries that are only in the journal
+    are then not verified. Secret keys are not read, and no index is needed. The verdict says whether a directory is
+    consistent, not which hub it belongs to: --pin names the expected hub.
 
-    The exit status is 0 where all of it is sound, 7 where only what follows from the log is wrong, 8 where the log is
-    damaged, and 11 where copies of one hub contradict each other.
+    The exit status is 0 if everything is sound, 7 if only data that can be rebuilt from the log is wrong, 8 if the log
+    is damaged, and 11 if copies of one hub contradict each other.
     """
     from veen.cli.kit import pinning
     from veen.pipeline.audit import page_of, report_of
     from veen.pipeline.audit.audit_report import encode
 
     if signed and out is None:
-        raise Misuse("a signed report is written into a folder", "give --out DIR")
+        raise Misuse("--sign needs --out", "give --out DIR for the signed report")
     if (master or remote or config) and not spark:
-        raise Misuse("--master, --remote and --spark-config are Spark's", "give --spark, too")
+        raise Misuse("--master, --remote and --spark-config need --spark", "give --spark too")
     if out is not None:
         for name in (REPORT, PAGE, STATEMENT):
-            check_new(out / name)  # a report is evidence: none takes its place
+            check_new(out / name)  # a report is evidence and is never overwritten
     key = _auditor(client, passphrase_file) if signed else None
     done, where = _audited(directory, pinning.pinned_key(pin), spark, (master, remote, config), workers)
     made = report_of(done, int(time.time()), where)
     if out is not None:
         _write(out, encode(made), page_of(made, None if key is None else key.public_key), key)
     _show(made, pin is not None, out, as_json)
-    _leave(str(made["verdict"]))
+    _exit_with(str(made["verdict"]))
 
 
 @command(
     app, "verify", "veen audit verify audited --auditor 5f1c…", "veen audit verify audited --trust-embedded --json"
 )
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a folder that veen audit --out --sign wrote")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a folder from veen audit run --out DIR --sign")],
     auditor: Annotated[
         str | None, typer.Option("--auditor", metavar="HEX", help="the key that must have signed it")
     ] = None,
@@ -122,12 +122,12 @@ def verify(
         bool,
         typer.Option(
             "--trust-embedded",
-            help="without --auditor: take the auditor's key from the file, although anyone could have made it",
+            help="without --auditor: accept the auditor's key in the file, although anyone could have made it",
         ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check an auditor's signature over a report.
+    """Verify the auditor's signature of a report.
 
     Without --auditor the verdict is `unverified: no auditor was named` and the exit status is 4, because anyone can
     make a key and sign a report with it. --trust-embedded accepts the key that is in the file, and the verdict says so.
@@ -141,14 +141,16 @@ def verify(
     try:
         wanted = None if auditor is None else bytes.fromhex(auditor)
     except ValueError:
-        raise Misuse("--auditor is not hex digits", "veen card DIR shows a key as id_sign") from None
+        raise Misuse(f"--auditor {auditor} is not hexadecimal", "veen card DIR shows the key as id_sign") from None
     if auditor is not None and trust_embedded:
         raise Misuse("--auditor and --trust-embedded contradict each other", "give one of them")
     signer = Signer(wanted, trust_embedded, "auditor", "the auditor's key", "--auditor HEX")
-    report = durable.read_file(folder / REPORT, _MOST_BYTES)
+    report = durable.read_file(folder / REPORT, _MAX_REPORT_BYTES)
     if not (folder / STATEMENT).exists():
-        raise hinted(Unavailable(f"the report in {folder} is not signed"), "veen audit --out DIR --sign signs one")
-    found = AuditStatement.decode(durable.read_file(folder / STATEMENT, _MOST_BYTES))
+        raise hinted(
+            Unavailable(f"the report in {folder} is not signed"), "veen audit run --out DIR --sign makes a signed one"
+        )
+    found = AuditStatement.decode(durable.read_file(folder / STATEMENT, _MAX_REPORT_BYTES))
     found.verify(report, wanted)
     rows: dict[str, output.Value] = {
         "verdict": signer.verdict(found.verdict, Tone.GOOD if found.verdict == "sound" else Tone.BAD),
@@ -173,14 +175,14 @@ def _audited(
     from veen.pipeline.audit import audit, in_processes, join_inline, join_on
     from veen.pipeline.audit import on_spark as runner_on
 
-    with output.tally("auditing", "entries") as tell:
+    with output.tally("auditing", "entries") as update:
 
         def progress(done: int, total: int) -> None:
-            tell(done)
+            update(done)
 
         if not on_spark:
             made = audit(paths, in_processes(workers, progress), join_inline, pin=pin)
-            return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "every core of one machine"
+            return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "all cores of one machine"
         spark = start(*where)
         try:
             return audit(paths, runner_on(spark, progress), join_on(spark), pin=pin), f"Spark {spark.version}"
@@ -201,10 +203,10 @@ def _write(out: Path, report: bytes, page: str, key: "SigningKey | None") -> Non
 
     disk = Disk()
     out.mkdir(parents=True, exist_ok=True)
-    disk.write_file(out / REPORT, report, _PLAIN_FILE)
-    disk.write_file(out / PAGE, page.encode(), _PLAIN_FILE)
+    disk.write_file(out / REPORT, report, _FILE_MODE)
+    disk.write_file(out / PAGE, page.encode(), _FILE_MODE)
     if key is not None:
-        disk.write_file(out / STATEMENT, sign(key, report).encode(), _PLAIN_FILE)
+        disk.write_file(out / STATEMENT, sign(key, report).encode(), _FILE_MODE)
 
 
 def _show(made: "JsonObject", pinned: bool, out: Path | None, as_json: bool) -> None:
@@ -223,15 +225,15 @@ def _show(made: "JsonObject", pinned: bool, out: Path | None, as_json: bool) -> 
         for one in report["directories"]
         for finding in one["findings"]
     ]
-    lies: list[tuple[output.Value, ...]] = [
+    equivocations: list[tuple[output.Value, ...]] = [
         (Marked("equivocation", Tone.BAD), " and ".join(one["sources"]), one["label"], one["stream_seq"], _TWO_ROOTS)
         for one in report["equivocations"]
     ]
-    output.table(("severity", "directory", "where", "entry", "what"), [*lies, *rows], as_json)
+    output.table(("severity", "directory", "where", "entry", "what"), [*equivocations, *rows], as_json)
     verdict = str(report["verdict"])
     facts: dict[str, output.Value] = {
         "verdict": Marked(verdict, Tone.GOOD if verdict == "sound" else Tone.BAD),
-        "whose": NAMED_HUB if pinned else _UNNAMED_HUB,
+        "signed by": NAMED_HUB if pinned else _UNNAMED_HUB,
         "checked": f"{report['entries']:,} entries of {_directories(len(report['directories']))}",
         "on": report["ran_on"],
     }
@@ -244,11 +246,11 @@ def _directories(count: int) -> str:
     return f"{count} data {'directory' if count == 1 else 'directories'}"
 
 
-_UNNAMED_HUB = Marked("as the directory says: --pin names the hub it must be of", Tone.WARN)
-_TWO_ROOTS = "the hub signed two roots for this place: the report has both receipts"
+_UNNAMED_HUB = Marked("the hub in the directory; name the expected hub with --pin", Tone.WARN)
+_TWO_ROOTS = "the hub signed two roots for this place; the report has both receipts"
 
 
-def _leave(verdict: str) -> None:
+def _exit_with(verdict: str) -> None:
     from veen.cli.kit.exit_status import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS
 
     statuses = {"equivocated": CONTRADICTED_STATUS, "damaged": DAMAGED_STATUS, "repairable": REPAIRABLE_STATUS}

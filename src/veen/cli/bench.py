@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 app = group(
     "bench",
-    """Measure a hub on this machine, and tell which promises it keeps.
+    """Measure a hub on this machine and compare it with the targets.
 
-    Hubs are started for it in a temporary folder and removed again. Figures are ratios within one run wherever they can
-    be: machines differ and drift. The exit status is 9 where a promise is missed.
+    The command starts hubs in a temporary folder and removes them afterwards. Where possible a figure is a ratio within
+    one run, because machines differ and drift. The exit status is 9 if a target is missed.
     """,
 )
 
 Rounds: TypeAlias = Annotated[
-    int | None, typer.Option("--rounds", metavar="N", min=1, help="how often each is measured in turn")
+    int | None, typer.Option("--rounds", metavar="N", min=1, help="how many times each figure is measured")
 ]
 Folder: TypeAlias = Annotated[
-    Path | None, typer.Option("--folder", metavar="DIR", help="on which disk: a folder to work in")
+    Path | None, typer.Option("--folder", metavar="DIR", help="working folder; it selects the disk")
 ]
 
 
@@ -37,18 +37,18 @@ Folder: TypeAlias = Annotated[
 def hub(
     rounds: Rounds = None,
     connections: Annotated[
-        int | None, typer.Option("--connections", metavar="N", min=1, help="how many clients at once")
+        int | None, typer.Option("--connections", metavar="N", min=1, help="number of concurrent clients")
     ] = None,
     per_connection: Annotated[
-        int | None, typer.Option("--per-connection", metavar="N", min=1, help="messages of each in a round")
+        int | None, typer.Option("--per-connection", metavar="N", min=1, help="messages per client and round")
     ] = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="leave out Redis and NATS, which are run where installed")
+        bool, typer.Option("--alone", help="do not measure Redis and NATS for comparison, even if they are installed")
     ] = False,
     folder: Folder = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure submits a second and latency, beside what the cryptography alone would take."""
+    """Measure submits per second and latency, compared with the cryptography alone."""
     from veen.bench import hub_throughput as measured
 
     with _progress() as progress:
@@ -65,12 +65,12 @@ def hub(
 
 @command(app, "labels", "veen bench labels", "veen bench labels --labels 1000")
 def labels(
-    count: Annotated[int | None, typer.Option("--labels", metavar="N", min=2, help="how many labels")] = None,
+    count: Annotated[int | None, typer.Option("--labels", metavar="N", min=2, help="number of labels")] = None,
     rounds: Rounds = None,
     folder: Folder = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure what writing to many labels in turn costs beside writing to one."""
+    """Measure the cost of writing to many labels in turn, compared with one label."""
     from veen.bench import many_labels as measured
 
     with _progress() as progress:
@@ -97,12 +97,12 @@ def growth(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """A line that the next one replaces, where people look."""
+    """A status line on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda words: None
+        yield lambda text: None
         return
     try:
-        yield lambda words: print(f"\r\x1b[K{words}", end="", file=sys.stderr, flush=True)
+        yield lambda text: print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -115,14 +115,14 @@ def _show(report: "BenchReport", as_json: bool) -> None:
     else:
         for note in report.notes:
             output.remark(note)
-        rows = [(row.what, number(row.value), row.unit, _spread(row), _promise(row)) for row in report.rows]
-        output.table(("what", "median", "unit", "least to greatest", "promise"), rows, as_json)
+        rows = [(row.what, number(row.value), row.unit, _spread(row), _target(row)) for row in report.rows]
+        output.table(("what", "median", "unit", "min to max", "target"), rows, as_json)
     if not report.kept:
         raise typer.Exit(MISSED_STATUS)
 
 
 def number(value: float) -> str:
-    """Three digits that count."""
+    """The value with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -130,5 +130,5 @@ def _spread(row: "BenchRow") -> str:
     return f"{number(row.low)} – {number(row.high)}" if row.low != row.high else ""
 
 
-def _promise(row: "BenchRow") -> Marked:
+def _target(row: "BenchRow") -> Marked:
     return Marked(row.promise, Tone.GOOD if row.kept else Tone.BAD)

@@ -1,4 +1,4 @@
-"""`veen cap`: leave to write."""
+"""`veen cap`: capabilities, the signed permissions to write to streams."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 app = group(
     "cap",
-    """Issue, show and authorise leave to write.
+    """Issue, renew, show and authorize capabilities.
 
-    A capability lets one client write to some streams. A hub takes those of the issuers it was started with: veen
-    hub start --issuer HEX, where HEX is the id_sign that veen keygen printed for the issuer.
+    A capability permits one client to write to some streams. A hub accepts capabilities of the issuers it was started
+    with: veen hub start --issuer HEX, where HEX is the id_sign that veen keygen printed for the issuer.
     """,
 )
 
@@ -35,33 +35,35 @@ app = group(
     "veen cap issue --issuer operator --subject alice --stream doors --ttl 3600 --rate 100,500",
 )
 def issue(
-    issuer: Annotated[Path, typer.Option("--issuer", metavar="DIR", help="whose word it is: a client directory")],
+    issuer: Annotated[Path, typer.Option("--issuer", metavar="DIR", help="the issuer's client directory")],
     subject: Annotated[
         str,
-        typer.Option("--subject", metavar="DIR|FILE|HEX", help="who may write: a client directory, card or client_id"),
+        typer.Option("--subject", metavar="DIR|FILE|HEX", help="the writer's client directory, card or client_id"),
     ],
-    stream: Annotated[list[str], typer.Option("--stream", metavar="NAME", help="a stream they may write to")],
+    stream: Annotated[
+        list[str], typer.Option("--stream", metavar="NAME", help="a stream that the subject may write to")
+    ],
     ttl: Annotated[
-        int, durations.whole_option("--ttl", least=1, help="for how long, from when a hub is first shown it")
+        int, durations.whole_option("--ttl", least=1, help="how long it is valid after it is first authorized at a hub")
     ],
     rate: Annotated[
         values.RateBound | None,
         typer.Option(
             "--rate",
             metavar="PER_SEC,BURST",
-            help="at most so many messages a second, and so many at once",
-            show_default="the hub's own bounds",
+            help="maximum messages per second, and maximum burst",
+            show_default="the hub's limits",
             parser=values.rate,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="the file to make")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="the file to create")] = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Issue capabilities: one for each client_id that the subject is going to write with.
+    """Issue one capability for each client_id that the subject will write with.
 
-    A client changes its client_id every day, so a card lists the next ones and gets a token for each, in one file as a
-    CBOR sequence. A client_id alone gets one. Without --out the tokens are printed in hex.
+    A client changes its client_id every day. A card lists the next client_ids and gets a token for each of them, in one
+    file as a CBOR sequence. A single client_id gets one token. Without --out the tokens are printed in hex.
     """
     from veen.cli.kit import open_session, output_files
     from veen.client import cbor_sequence
@@ -101,8 +103,8 @@ def _minted(
         if isinstance(subject, bytes):
             return (cap_token.mint(key, subject, streams, ttl, rate),)
         return capabilities.issue(key, subject, streams, ttl, rate)
-    except ValueError as error:  # more than a token can say
-        raise Misuse(str(error), "veen cap issue --help shows what one can say") from None
+    except ValueError as error:  # a value outside the bounds of a token
+        raise Misuse(str(error), "veen cap issue --help shows the options") from None
 
 
 @command(
@@ -111,17 +113,17 @@ def _minted(
     "veen cap renew alice.cap --issuer operator --out alice-2.cap",
 )
 def renew(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="what veen cap issue or renew made last")],
-    issuer: Annotated[Path, typer.Option("--issuer", metavar="DIR", help="who issued it: a client directory")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="the file to make")] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="the newest file from veen cap issue or renew")],
+    issuer: Annotated[Path, typer.Option("--issuer", metavar="DIR", help="the issuer's client directory")],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="the file to create")] = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Issue the same capabilities again, for when their time has ended.
+    """Issue expired capabilities again.
 
-    Issuing with the same words gives the same tokens, which a hub remembers and goes on refusing. Renewing signs them
-    once more: a hub takes them for new, and their time begins when it is first shown them. Renew what was made last,
-    not what was made first, each time.
+    Issuing with the same options gives the same tokens, which a hub keeps rejecting as expired. Renewed tokens have a
+    new signature: a hub accepts them as new, and their time starts when they are first authorized. Always renew the
+    newest file, not the first one.
     """
     from veen.cli.kit import open_session, output_files
     from veen.client import capabilities, cbor_sequence
@@ -132,7 +134,9 @@ def renew(
     with open_session.open_client_dir(issuer, passphrase_file) as folder:
         key = folder.identity.id_sign
         if any(token.issuer_pk != key.public_key for token in tokens):
-            raise Misuse(f"{file} was issued by someone else", "veen cap show says by whom; only they can renew it")
+            raise Misuse(
+                f"{file} was issued by another issuer", "veen cap show FILE shows the issuer, who can renew it"
+            )
         renewed = capabilities.renew(key, tokens)
     data = cbor_sequence.encode(renewed)
     rows: dict[str, output.Value] = {"issuer": key.public_key, "tokens": len(renewed), "ttl": renewed[0].allow.ttl}
@@ -146,10 +150,10 @@ def renew(
 
 @command(app, "show", "veen cap show alice.cap", "veen cap show alice.cap --json")
 def show(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="what veen cap issue made")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file from veen cap issue or renew")],
     as_json: JsonOption = False,
 ) -> None:
-    """Show what the capabilities in a file allow, after checking their signatures."""
+    """Verify the capabilities in a file and show what they permit."""
     from veen.cli.kit.sanitize import short, short_hex
 
     tokens = read(file)
@@ -188,10 +192,11 @@ def show(
 )
 def authorize(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="what veen cap issue made; else that of the context")
+        Path | None,
+        typer.Argument(metavar="FILE", help="a file from veen cap issue or renew; else the file of the context"),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="every one in the file, so that the time of all of them begins now")
+        bool, typer.Option("--all", help="authorize every token of the file, so the time of all starts now")
     ] = False,
     hub: HubUrl = None,
     client: ClientDir = None,
@@ -200,20 +205,21 @@ def authorize(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a hub a capability, so that it admits the client from now on.
+    """Authorize a capability at a hub, so the hub admits the client from now on.
 
-    The hub logs it, and its time begins. Of several, the one for the client_id in use is shown, or the first where none
-    is for this client; the client keeps the others and shows each when its turn comes. Sending does all this by itself.
+    The hub logs the capability, and its time starts. Without --all only the token for the current client_id is
+    authorized, or the first one if none is for this client. The client stores the others and authorizes each when it is
+    needed. `veen send` does all of this by itself.
     """
     from veen.cli.kit import context_file
     from veen.cli.kit.open_session import HubCall
 
     path = context_file.cap_of(file)
     if path is None:
-        raise Misuse("FILE is needed", "name what veen cap issue made, or keep it in a context")
+        raise Misuse("missing FILE", "give a file from veen cap issue, or store one in a context")
     tokens = read(path)
     call = HubCall(hub, client, passphrase_file, pin, first_use)
-    answers = call.run(lambda met: _authorize(met, tokens, every))
+    answers = call.run(lambda client: _authorize(client, tokens, every))
     rows = [(token.auth_ref(), token.subject_pk, output.moment(answer.expires_at)) for token, answer in answers]
     data = [
         {"auth_ref": token.auth_ref(), "client_id": token.subject_pk, "expires_at": answer.expires_at}
@@ -225,25 +231,28 @@ def authorize(
 async def _authorize(
     client: "Client", tokens: "tuple[CapToken, ...]", every: bool
 ) -> "list[tuple[CapToken, AuthorizeResponse]]":
-    """Show the hub what is for the client_id in use, or else the first; keep the rest if they are for this client."""
+    """Authorize all tokens, or the one for the current client_id, or else the first one.
+
+    All tokens are stored if one of them is for the current client_id.
+    """
     from veen.client import cbor_sequence
 
     own = client.dir.writers.current().client_id
-    due = [token for token in tokens if token.subject_pk == own]
-    chosen = tokens if every else due or tokens[:1]
+    current = [token for token in tokens if token.subject_pk == own]
+    chosen = tokens if every else current or tokens[:1]
     answers = [(token, await client.authorize(token)) for token in chosen]
     now = client.session.clock.now()
     for token, answer in answers:
         if answer.expires_at < now:
             name = f"capability {token.auth_ref().hex()[:12]}…"
             output.remark(f"{name} has expired at this hub: its issuer can renew it with veen cap renew")
-    if due:
+    if current:
         client.dir.caps.add_all(cbor_sequence.encode(tokens))
     return answers
 
 
 def read(file: Path) -> "tuple[CapToken, ...]":
-    """The capabilities of a file, each with signatures that hold."""
+    """Read and verify the capabilities of a file."""
     from veen.cli.kit.exit_status import hinted
     from veen.client import capabilities
     from veen.core import VeenError
@@ -251,7 +260,7 @@ def read(file: Path) -> "tuple[CapToken, ...]":
     try:
         return capabilities.read_tokens(file)
     except VeenError as error:
-        raise hinted(error, "veen cap issue --out makes such a file") from None
+        raise hinted(error, "veen cap issue --out creates such a file") from None
 
 
 def _subject(text: str) -> "bytes | Card":

@@ -1,11 +1,11 @@
-"""`veen context`: keep the hub and keys of daily use under a name."""
+"""`veen context`: named sets of hub, client, stream and capability."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbing.cli.command import command, group
+from plumbing.cli.command import Misuse, command, group
 from veen.cli.kit import output, values
 from veen.cli.kit.common_options import JsonOption
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 app = group(
     "context",
-    """Keep the hub and keys of daily use under a name.
+    """Store hub, client and stream under a name.
 
-    Commands take --hub, --client, --stream and --cap from the context in use. An option comes first, then VEEN_HUB and
-    VEEN_CLIENT, then the context that VEEN_CONTEXT names, then the one last chosen with `veen context use`.
+    Commands take --hub, --client, --stream and --cap from the current context. Options on the command line come first,
+    then VEEN_HUB and VEEN_CLIENT, then the context named by VEEN_CONTEXT, then the one last chosen with
+    `veen context use`.
     """,
 )
 
@@ -28,7 +29,7 @@ def _names(incomplete: str) -> list[str]:
     return [name for name in context_file.load().contexts if name.startswith(incomplete)]
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="the context's name", autocompletion=_names)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context", autocompletion=_names)]
 
 
 @command(
@@ -39,19 +40,17 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="the context's name", 
 )
 def add(
     name: Name,
-    hub: Annotated[
-        str | None, typer.Option("--hub", metavar="URL", help="the hub's address", parser=values.url)
-    ] = None,
-    client: Annotated[Path | None, typer.Option("--client", metavar="DIR", help="the folder of your keys")] = None,
+    hub: Annotated[str | None, typer.Option("--hub", metavar="URL", help="URL of the hub", parser=values.url)] = None,
+    client: Annotated[Path | None, typer.Option("--client", metavar="DIR", help="a client directory")] = None,
     stream: Annotated[str | None, typer.Option("--stream", metavar="NAME", help="a stream")] = None,
-    cap: Annotated[Path | None, typer.Option("--cap", metavar="FILE", help="a capability")] = None,
-    at_once: Annotated[bool, typer.Option("--use", help="take options from it from now on")] = False,
+    cap: Annotated[Path | None, typer.Option("--cap", metavar="FILE", help="a file of capabilities")] = None,
+    at_once: Annotated[bool, typer.Option("--use", help="make it the current context")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep a context, or replace the one of that name.
+    """Add a context, or replace the one with this name.
 
-    The first that is kept is in use at once, any other with --use or after `veen context use`. Paths are kept
-    absolute, so they hold wherever you are.
+    The first context becomes the current one. Later ones need --use or `veen context use`. Paths are stored as absolute
+    paths, so the context works from any folder.
     """
     from veen.cli.kit import context_file
 
@@ -63,8 +62,8 @@ def add(
     context_file.save(contexts)
     _show(name, made, context_file.used_name(contexts) == name, as_json)
     if name in before.contexts:
-        output.remark(f"it replaces the context {name} that was kept before")
-    _tell_other(name, contexts)
+        output.remark(f"replaced context {name}")
+    _remark_if_other(name, contexts)
 
 
 @command(app, "list", "veen context list", "veen context list --json")
@@ -78,61 +77,61 @@ def list_(as_json: JsonOption = False) -> None:
     rows = [(name, name == used, one.hub, one.client, one.stream, one.cap) for name, one in found.contexts.items()]
     output.table(columns, rows, as_json)
     if not rows and not as_json:
-        output.remark("no context is kept yet: veen context add NAME --hub URL")
+        output.remark("there are no contexts yet: veen context add NAME --hub URL")
 
 
 @command(app, "use", "veen context use home")
 def use(name: Name, as_json: JsonOption = False) -> None:
-    """Take options from this context from now on."""
+    """Make a context the current one."""
     from veen.cli.kit import context_file
 
     contexts = context_file.load().using(name)
     context_file.save(contexts)
     _show(name, contexts.get(name), context_file.used_name(contexts) == name, as_json)
-    _tell_other(name, contexts)
+    _remark_if_other(name, contexts)
 
 
 @command(app, "show", "veen context show", "veen context show home --json")
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="which; else the one in use", autocompletion=_names)
+        str | None,
+        typer.Argument(metavar="NAME", help="name of the context; else the current one", autocompletion=_names),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a context: the one in use, unless one is named."""
-    from plumbing.cli.command import Misuse
+    """Show a context; without NAME, the current one."""
     from veen.cli.kit import context_file
 
     contexts = context_file.load()
     used = context_file.used_name(contexts)
     shown = name or used
     if shown is None:
-        raise Misuse("no context is in use", "veen context add NAME --hub URL keeps one")
+        raise Misuse("there is no current context", "veen context add NAME --hub URL adds one")
     _show(shown, contexts.get(shown), shown == used, as_json)
 
 
 @command(app, "remove", "veen context remove home")
 def remove(name: Name, as_json: JsonOption = False) -> None:
-    """Forget a context; what it names is left alone."""
+    """Remove a context. The hub and the files that it names are not touched."""
     from veen.cli.kit import context_file
 
     contexts = context_file.load()
-    gone = contexts.get(name)
+    removed = contexts.get(name)
     context_file.save(contexts.without(name))
-    _show(name, gone, False, as_json)
+    _show(name, removed, False, as_json)
 
 
-def _tell_other(name: str, contexts: "Contexts") -> None:
-    """Where commands go on to use another context, whoever keeps or chooses this one should hear it."""
+def _remark_if_other(name: str, contexts: "Contexts") -> None:
+    """Remark if commands still use a context other than `name`."""
     from veen.cli.kit import context_file
 
     used = context_file.used_name(contexts)
     if used is None or used == name:
         return
     if used == contexts.current:
-        output.remark(f"context {used} stays in use: veen context use {name} changes that")
+        output.remark(f"context {used} stays current; veen context use {name} changes that")
     else:
-        output.remark(f"context {used} stays in use: VEEN_CONTEXT names it")
+        output.remark(f"context {used} stays current, because VEEN_CONTEXT names it")
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -1,4 +1,4 @@
-"""`veen evidence`: show others what a hub said."""
+"""`veen evidence`: files that prove entries, or a contradiction, to someone offline."""
 
 import sys
 from pathlib import Path
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 app = group(
     "evidence",
-    """Show what a hub said to someone who never met it.
+    """Make and verify files that prove entries to others.
 
-    A file holds what the hub signed, the proofs that tie it together, and the hub's keys. Whoever knows the hub's id
-    can verify it without asking anyone.
+    An evidence file contains statements that the hub signed, the proofs that connect them, and the hub's keys. Anyone
+    who knows the hub id can verify it offline.
     """,
 )
 
@@ -41,19 +41,21 @@ app = group(
     "veen evidence make --statement mine.receipt --statement theirs.receipt --out lie.evidence",
 )
 def make(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to make")],
-    seq: Annotated[list[int] | None, typer.Argument(metavar="SEQ", min=1, help="entries to show")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to create")],
+    seq: Annotated[list[int] | None, typer.Argument(metavar="SEQ", min=1, help="entries to prove")] = None,
     statement: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--statement", metavar="FILE", help="instead of entries: receipts and checkpoints that were saved"
-        ),
+        typer.Option("--statement", metavar="FILE", help="instead of entries: a saved receipt or checkpoint"),
     ] = None,
     claim: Annotated[
-        str, typer.Option("--claim", metavar="TEXT", help="what you say it shows; proves nothing by itself")
+        str,
+        typer.Option("--claim", metavar="TEXT", help="what the file shows, in your words; it proves nothing by itself"),
     ] = "",
     disclose: Annotated[
-        bool, typer.Option("--disclose", help="with what opens these entries, and no others: anyone can read them")
+        bool,
+        typer.Option(
+            "--disclose", help="include the keys that open these entries (and no others), so anyone can read them"
+        ),
     ] = False,
     stream: Stream = None,
     epoch: Epoch = None,
@@ -64,16 +66,16 @@ def make(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a file that proves entries to anyone, or that a hub told two stories.
+    """Make a file that proves entries, or a contradiction of the hub.
 
-    Each entry goes in with its receipt, its message as it was sent, and the proof that it is in the log that the hub
-    signed for. What it says stays sealed without --disclose. With --statement the hub is not asked.
+    The file contains each entry with its receipt, its message as sent, and the inclusion proof for a root that the hub
+    signed. Payloads stay sealed without --disclose. With --statement the hub is not contacted.
     """
     from veen.cli.kit import open_session, output_files, pinning
     from veen.client import evidence_verify
 
     if bool(seq) == bool(statement):
-        raise Misuse("entries or statements are needed, one or the other", "give SEQ, or --statement FILE twice")
+        raise Misuse("give either entries or statements", "give SEQ, or --statement FILE twice")
     output_files.check_new(out)
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
     made = _of_entries(call, stream, seq, claim, disclose, epoch) if seq else _of_files(call, statement or [], claim)
@@ -91,13 +93,13 @@ def _of_entries(
 
     name = context_file.need_stream(stream)
 
-    async def asked(client: "Client") -> "Evidence":
+    async def fetch(client: "Client") -> "Evidence":
         end = await client.follower(name, epoch).end()
         if max(seqs) > end:
-            raise Misuse(f"there is no entry {max(seqs)}: stream {name!r} has {end}", "veen stream shows them")
+            raise Misuse(f"there is no entry {max(seqs)}: stream {name!r} has {end} entries", "veen stream shows them")
         return await client.evidence(name, seqs, claim=claim, disclose=disclose, epoch=epoch)
 
-    return call.run(asked)
+    return call.run(fetch)
 
 
 def _of_files(call: "HubCall", paths: list[Path], claim: str) -> "Evidence":
@@ -105,10 +107,10 @@ def _of_files(call: "HubCall", paths: list[Path], claim: str) -> "Evidence":
     from veen.client import evidence
     from veen.core import MmrProof
 
-    said = [one for path in paths for one in output_files.read_statements(path) if not isinstance(one, MmrProof)]
+    statements = [one for path in paths for one in output_files.read_statements(path) if not isinstance(one, MmrProof)]
     url = call.url()
     with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
-        return evidence.make(open_session.known_hub(folder, url), claim, said)
+        return evidence.make(open_session.known_hub(folder, url), claim, statements)
 
 
 @command(
@@ -118,7 +120,9 @@ def _of_files(call: "HubCall", paths: list[Path], claim: str) -> "Evidence":
     "veen evidence verify door.evidence --pin hub-identity.json --reader doors.stream-key --json",
 )
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="what veen evidence make made, or a client kept")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="a file from veen evidence make, or one that a client saved")
+    ],
     pin: Annotated[
         str | None,
         typer.Option(
@@ -131,12 +135,13 @@ def verify(
     reader: ReaderPin = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify such a file, offline.
+    """Verify an evidence file offline.
 
     No hub is contacted. Without --pin the verdict is `unverified: no hub was named` and the exit status is 4, because
     anyone can make a hub key and sign such a file with it. --trust-embedded accepts the hub id that is in the file, and
-    the verdict says so. Without --reader it shows what messages say under some key: whoever wrote one and disclosed it
-    can have made that key up. The exit status is 11 where everything holds and shows that the hub contradicted itself.
+    the verdict says so. Without --reader the disclosed content is shown under the reader key in the file, which the
+    writer of the message could have made up. The exit status is 11 if the file is valid and proves that the hub
+    contradicted itself.
     """
     from veen.cli.kit import pinning
     from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
@@ -149,9 +154,9 @@ def verify(
     try:
         found = evidence_verify.verify(data, signer.key, reader_pk)
     except Malformed as error:
-        raise hinted(Malformed(str(file), str(error)), "it is damaged, or was never evidence") from None
+        raise hinted(Malformed(str(file), str(error)), "the file is damaged or is not evidence") from None
     except Unverified as error:
-        raise hinted(Unverified(str(file), str(error)), "it proves nothing") from None
+        raise hinted(Unverified(str(file), str(error)), "the file proves nothing") from None
     _show(found, file, signer, as_json)
     signer.check_named(file)
     if found.contradictions:
@@ -169,13 +174,13 @@ def _show(found: "EvidenceReport", file: Path, signer: "Signer", as_json: bool) 
         return
     rows: dict[str, output.Value] = {
         "verdict": verdict,
-        "whose": NAMED_HUB if found.pinned else UNNAMED_HUB,
+        "signed by": NAMED_HUB if found.pinned else UNNAMED_HUB,
         "hub_id": found.hub_id,
     }
     for number, what in enumerate(found.contradictions, 1):
         rows[f"contradiction {number}"] = Marked(what, Tone.BAD)
     if found.claim:
-        rows["claim"] = f"{sanitize.printable(found.claim)} (its maker's words)"
+        rows["claim"] = f"{sanitize.printable(found.claim)} (not verified)"
     rows |= disclosed(found)
     output.facts({**rows, "file": str(file)}, as_json)
     if sys.stdout.isatty():
@@ -184,33 +189,33 @@ def _show(found: "EvidenceReport", file: Path, signer: "Signer", as_json: bool) 
 
 
 def disclosed(found: "EvidenceReport") -> dict[str, output.Value]:
-    """How far what is disclosed is proved, and whose key it is proved for; nothing where all is sealed."""
+    """How far disclosed content is proved and for which reader key. Empty if all entries are sealed."""
     opened = [entry for entry in found.entries if entry.opened is not None]
     if not opened:
         return {}
     keys = sorted({entry.reader_pk for entry in opened if entry.reader_pk is not None})
     named = {f"reader_pk {n}" if len(keys) > 1 else "reader_pk": key for n, key in enumerate(keys, 1)}
-    proved = _SOME_READER if found.proved else _MAKER_SAYS
-    return {"content": _NAMED_READER if found.reader_pinned else proved, **named}
+    check = _READER_UNNAMED if found.proved else _CONTENT_UNPROVED
+    return {"content check": _READER_NAMED if found.reader_pinned else check, **named}
 
 
-_NAMED_READER = Marked("proved to be what the reader's key that was named opens", Tone.GOOD)
-_SOME_READER = Marked("proved to be what reader_pk opens: --reader says whose key it must be", Tone.WARN)
-_MAKER_SAYS = Marked("as the file's maker says: the file has no proof of what reader_pk opens", Tone.WARN)
-NAMED_HUB = Marked("the hub's that was named", Tone.GOOD)
-UNNAMED_HUB = Marked("some hub's: --pin says whose it must be", Tone.WARN)
+_READER_NAMED = Marked("proved for the reader key that was named", Tone.GOOD)
+_READER_UNNAMED = Marked("proved for reader_pk; name the expected key with --reader", Tone.WARN)
+_CONTENT_UNPROVED = Marked("not proved: the file has no proof of what reader_pk opens", Tone.WARN)
+NAMED_HUB = Marked("the hub that was named", Tone.GOOD)
+UNNAMED_HUB = Marked("an unknown hub; name the expected hub with --pin", Tone.WARN)
 
 
 def _contents(found: "EvidenceReport") -> "Iterator[tuple[output.Value, ...]]":
-    """A row for each thing that the hub signed."""
+    """One row for each statement that the hub signed."""
     from veen.cli.kit.sanitize import short, short_hex
 
     shown = {entry.receipt for entry in found.entries}
-    tied = {tie.stream_seq: tie.upto_seq for tie in found.ties}
+    log_sizes = {tie.stream_seq: tie.upto_seq for tie in found.ties}
     for entry in found.entries:
         receipt = entry.receipt
         seq = receipt.stream_seq
-        yield "entry", seq, tied.get(seq), output.moment(receipt.hub_ts), short(entry.client_id), _says(entry)
+        yield "entry", seq, log_sizes.get(seq), output.moment(receipt.hub_ts), short(entry.client_id), _content(entry)
     for receipt in found.receipts:
         if receipt not in shown:
             root = f"root {short_hex(receipt.mmr_root)}, leaf {short_hex(receipt.leaf_hash)}"
@@ -220,19 +225,19 @@ def _contents(found: "EvidenceReport") -> "Iterator[tuple[output.Value, ...]]":
 
 
 def _data(found: "EvidenceReport", file: Path) -> dict[str, object]:
-    """The report, with entries as `veen stream --json` shows them."""
+    """The report as JSON, with entries in the form of `veen stream --json`."""
     from veen.cli.kit import sanitize
 
     shown = found.to_json()
     assert isinstance(shown, dict)
     entries = []
-    for entry, told in zip(found.entries, cast(list[dict[str, object]], shown["entries"]), strict=True):
+    for entry, fields in zip(found.entries, cast(list[dict[str, object]], shown["entries"]), strict=True):
         if entry.opened is not None:
             schema, body, attached = _unwrapped(entry.opened)
             files = [{"name": part.name, "size": part.size, "coid": part.coid} for part in attached]
             text = sanitize.text_of(body)
-            told = {**told, "schema": schema, "text": text, "body": body, "attachments": files}
-        entries.append(told)
+            fields = {**fields, "schema": schema, "text": text, "body": body, "attachments": files}
+        entries.append(fields)
     return {"file": str(file), **shown, "entries": entries}
 
 
@@ -242,12 +247,11 @@ def _unwrapped(opened: "Opened") -> "tuple[bytes, bytes, tuple[Attachment, ...]]
 
     try:
         return message_attachments.unwrap(opened, Limits())
-    except (Malformed, Unverified):  # the hub signed for it all the same
+    except (Malformed, Unverified):  # the entry is proved although its attachment list is broken
         return opened.header.schema, opened.body, ()
 
 
-def _says(entry: "ShownEntry") -> output.Value:
-    """What was disclosed of an entry."""
+def _content(entry: "ShownEntry") -> output.Value:
     from veen.cli.kit import sanitize
 
     if entry.opened is None:

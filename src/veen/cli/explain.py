@@ -10,59 +10,59 @@ from plumbing.cli.command import Misuse, command, single
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
 
-# code: when it is said, and what to do then
+# code: (when it occurs, what to do)
 STATE: Mapping[str, tuple[str, str]] = {
     "E.STATE": (
-        "the state of the stream does not take it, so it is not sent; or another entry came first and it had no effect",
-        "look at the state as it is now and decide again",
+        "the event is not valid in the current state, so it was not sent; or an earlier entry left it without effect",
+        "look at the current state and decide again",
     ),
     "E.RECORDER": (
         "an event type is mapped to no stream, or to another one",
-        "veen recorder map shows and sets which stream a type goes to",
+        "veen recorder map shows and sets the stream of an event type",
     ),
     "WAL.NO_WALLET": (
         "the wallet was never opened",
-        "open it, or check the realm, context and currency it is named by",
+        "open it, or check the realm, context and currency in its name",
     ),
     "WAL.ALREADY_OPEN": ("the wallet is open already", "use it as it is"),
-    "WAL.CLOSED": ("the wallet is closed, which is for good", "use another wallet"),
-    "WAL.FROZEN": ("the wallet is frozen, and spends nothing until it is unfrozen", "ask whoever froze it"),
-    "WAL.DAILY_LIMIT_EXCEEDED": ("more would be spent than the day's limit allows", "wait for the next day, or less"),
+    "WAL.CLOSED": ("the wallet is closed; it cannot be opened again", "use another wallet"),
+    "WAL.FROZEN": ("the wallet is frozen and cannot spend until it is unfrozen", "ask the client that froze it"),
+    "WAL.DAILY_LIMIT_EXCEEDED": ("the amount exceeds the daily limit", "wait for the next day, or spend less"),
     "WAL.INSUFFICIENT_FUNDS": ("the balance is smaller than the amount", "deposit first, or spend less"),
-    "WAL.INVALID_CURRENCY": ("the currency is not the wallet's", "name a wallet of that currency"),
+    "WAL.INVALID_CURRENCY": ("the wallet has another currency", "name a wallet of that currency"),
     "WAL.UNAUTHORIZED_OPERATION": (
-        "the realm does not let this client do that to wallets",
-        "ask for a capability that the realm's authority names for it",
+        "the realm does not permit this client to perform this wallet operation",
+        "ask the realm's authority for a capability that permits it",
     ),
-    "RPC.UNKNOWN_METHOD": ("the server has no such method", "check its name with whoever runs the server"),
-    "RPC.FAILED": ("what answers the method did not end well", "the text beside it, if any, is the server's"),
-    "RPC.REPLY_TO": ("the server does not answer on the stream that the call names", "leave the stream of replies out"),
+    "RPC.UNKNOWN_METHOD": ("the server has no such method", "check the name with the operator of the server"),
+    "RPC.FAILED": ("the method failed on the server", "read the server's text beside the error, if there is one"),
+    "RPC.REPLY_TO": ("the server does not reply on the stream that the call names", "leave out the reply stream"),
 }
 
-# error_code of a query service: when it answers so; what to do is among its own hints
+# error_code of a query service: when it occurs. The advice is in query_errors.HINTS.
 QUERY: Mapping[str, str] = {
-    "invalid_json": "a query service was sent something that is not one JSON object",
-    "invalid_query_descriptor": "a query has a field that does not exist, lacks one, or has one of the wrong kind",
-    "unsupported_version": "a query is of another version than 1",
-    "invalid_parameter": "a page of a result was asked for with an offset or limit that cannot be",
-    "bad_request": "a request to a query service has a form that it does not take",
-    "unauthorized": "a request to a query service came without a token or certificate that it knows",
-    "forbidden_scope": "the asker may not ask about one of the streams of the query",
-    "forbidden_host": "a query service was asked by a name that is not its own, or by a page of another site",
-    "query_not_found": "there is no such query of this asker",
-    "not_found": "a query service has nothing at that path",
-    "method_not_allowed": "a query service does not take that method at that path",
-    "duplicate_query_id": "there is a query with that id already",
-    "too_large": "a query or its body is larger than the service takes",
-    "unsupported_media_type": "a query service was sent something that does not say it is JSON",
-    "result_too_large": "the result of a query, or what it is worked out from, is larger than the service allows",
-    "query_timeout": "a query took longer than the service allows",
-    "result_not_ready": "the query has not ended yet",
-    "too_many_queries": "the asker has as many queries that have not ended as the service allows",
-    "execution_failed": "the query was begun and could not be carried out",
-    "internal_error": "the query service met something that nobody foresaw",
+    "invalid_json": "the body of a request to a query service is not one JSON object",
+    "invalid_query_descriptor": "a query has an unknown field, lacks a field, or has a field of the wrong type",
+    "unsupported_version": "the version of a query is not 1",
+    "invalid_parameter": "the offset or limit of a result page is invalid",
+    "bad_request": "a request to a query service is malformed",
+    "unauthorized": "a request to a query service has no valid token or certificate",
+    "forbidden_scope": "the account may not query one of the streams of the query",
+    "forbidden_host": "the Host or Origin of a request does not match the query service",
+    "query_not_found": "the account has no query with this id",
+    "not_found": "the query service has no such path",
+    "method_not_allowed": "the query service does not support this method at this path",
+    "duplicate_query_id": "a query with this id exists already",
+    "too_large": "a query or its body exceeds the limit of the service",
+    "unsupported_media_type": "the content type of a request to a query service is not JSON",
+    "result_too_large": "the result of a query, or its input, exceeds the limit of the service",
+    "query_timeout": "a query exceeded the time limit of the service",
+    "result_not_ready": "the query has not finished yet",
+    "too_many_queries": "the account has reached the maximum number of unfinished queries",
+    "execution_failed": "the query started and failed",
+    "internal_error": "the query service failed unexpectedly",
     "unavailable": "the query service, or the hub behind it, cannot answer now",
-    "tables_not_ready": "the tables that a query service answers from are being filled",
+    "tables_not_ready": "the tables of the query service are still being loaded",
 }
 
 
@@ -71,8 +71,6 @@ app = single("explain")
 
 @dataclass(frozen=True, slots=True)
 class ExplainedCode:
-    """One way to say no."""
-
     code: str
     detail_enum: str | None
     http_status: int | None
@@ -82,13 +80,12 @@ class ExplainedCode:
 
     @property
     def name(self) -> str:
-        """As errors print it."""
+        """The code as errors print it."""
         return self.code if self.detail_enum is None else f"{self.code}/{self.detail_enum}"
 
 
 def codes() -> list[ExplainedCode]:
-    """Every code: a hub's, in the order of its checks, then its endpoints'; a state's; a query service's."""
-
+    """Every code: admission in the order of its checks, endpoints, states, query services."""
     from veen.core.admission import ADMISSION, API_MEANING, STATUS
     from veen.query import query_errors
 
@@ -106,12 +103,12 @@ def codes() -> list[ExplainedCode]:
 
 
 def find(text: str) -> list[ExplainedCode]:
-    """The codes meant: E.CAP/CAP_TTL is one, CAP_TTL too, E.CAP is every row of it; capitals do not matter."""
+    """The codes that match: E.CAP/CAP_TTL or CAP_TTL is one row, E.CAP all rows of that code. Case is ignored."""
     known, text = codes(), text.removesuffix(":")
-    return [one for one in known if one.name == text] or [one for one in known if text.upper() in _called(one)]
+    return [one for one in known if one.name == text] or [one for one in known if text.upper() in _aliases(one)]
 
 
-def _called(one: ExplainedCode) -> tuple[str | None, ...]:
+def _aliases(one: ExplainedCode) -> tuple[str | None, ...]:
     short = one.code.partition(".")[2] or one.code
     return one.name.upper(), one.code.upper(), one.detail_enum, short.upper()
 
@@ -124,17 +121,17 @@ def _names(incomplete: str) -> list[str]:
 def explain(
     code: Annotated[
         str | None,
-        typer.Argument(metavar="CODE", help="as it was printed; without one, all are listed", autocompletion=_names),
+        typer.Argument(metavar="CODE", help="the code as printed; without it, all are listed", autocompletion=_names),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what an error code means and what to do about it."""
+    """Explain an error code and what to do about it."""
     if code is None:
         _list(codes(), as_json)
         return
     found = find(code)
     if not found:
-        raise Misuse(f"nothing answers with {code!r}", "veen explain lists every code")
+        raise Misuse(f"there is no error code {code!r}", "veen explain lists every code")
     if len(found) > 1:
         _list(found, as_json)
         return

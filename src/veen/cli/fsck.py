@@ -1,4 +1,4 @@
-"""`veen fsck`: check a data directory, trusting nothing in it."""
+"""`veen fsck`: verify a data directory from its files alone."""
 
 import sys
 from pathlib import Path
@@ -20,25 +20,25 @@ app = single("fsck")
 @command(app, "fsck", "veen fsck hub", "veen fsck hub --repair", "veen fsck hub --json")
 def fsck(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="a hub's data directory")],
-    mend: Annotated[bool, typer.Option("--repair", help="make again what is wrong and follows from the log")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="rebuild repairable files from the log")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a data directory, trusting nothing in it.
+    """Verify a data directory from its files alone.
 
-    Every entry, hash, signature, root, summary, checkpoint, index row and identity file is verified again; nothing is
-    written without --repair, and --repair makes again only what follows from the log: index and node files, summaries,
-    peak snapshots, checkpoint indexes and binding, but no checkpoint. No hub may run on the directory.
+    Every entry, hash, signature, root, summary, checkpoint, index row and identity file is verified. Nothing is written
+    without --repair. --repair rebuilds only what the log determines: index and node files, summaries, peak snapshots,
+    checkpoint indexes and checkpoint keys, but no checkpoint. No hub may run on the directory.
 
-    The exit status is 0 where it is clean, 7 where --repair would mend it, and 8 where the log itself, or what it is
-    verified with, is damaged: then only another copy has the original. It is 12 where all of that holds and a secret
-    key is missing or wrong: such a copy can be read and verified, and no hub can run on it. If only retired keys are
-    missing, a hub can run; it cannot sign checkpoints of the time when they were in use.
+    The exit status is 0 if the directory is clean and 7 if --repair can correct it. It is 8 if the log, or the metadata
+    that verifies it, is damaged; restore it from another copy. It is 12 if only a secret key is missing or wrong: such
+    a copy can be read and verified, but no hub can run on it. If only retired keys are missing, a hub can run; it
+    cannot sign checkpoints of the time when they were in use.
     """
-    check(directory, mend=mend, as_json=as_json)
+    check(directory, repair=repair, as_json=as_json)
 
 
-def check(directory: Path, *, mend: bool, as_json: bool) -> None:
-    """Check, show what was found, and end with the status that says what it comes to."""
+def check(directory: Path, *, repair: bool, as_json: bool) -> None:
+    """Verify a data directory, print the findings, and exit with the status of the verdict."""
     from veen.cli.kit.exit_status import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS, hinted
     from veen.core import Unavailable
     from veen.storage import fsck as checker
@@ -46,17 +46,17 @@ def check(directory: Path, *, mend: bool, as_json: bool) -> None:
 
     folders = Folders(directory)
     if not any(path.exists() for path in (folders.identity, folders.log, folders.keys)):
-        raise hinted(Unavailable(f"{directory} is not a hub's data directory"), "veen hub init makes one")
+        raise hinted(Unavailable(f"{directory} is not a hub's data directory"), "veen hub init creates one")
     repaired = False
     try:
         with output.progress("checking") as report:
             found = checker.check(directory, report)
-        if mend and found.verdict is checker.FsckVerdict.REPAIRABLE:
-            with output.progress("making the index again") as report:
+        if repair and found.verdict is checker.FsckVerdict.REPAIRABLE:
+            with output.progress("rebuilding") as report:
                 found = checker.repair(directory, report)
             repaired = True
     except Unavailable as error:
-        raise hinted(error, f"veen hub stop --data-dir {directory} ends a hub that this machine runs on it") from None
+        raise hinted(error, f"veen hub stop --data-dir {directory} stops a hub that runs on it") from None
     _show(directory, found, repaired, as_json)
     statuses = {
         checker.FsckVerdict.KEYLESS: KEYLESS_STATUS,
@@ -86,7 +86,7 @@ def _show(directory: Path, found: "FsckReport", repaired: bool, as_json: bool) -
     ]
     output.table(("severity", "where", "entry", "what"), rows, as_json)
     if found.total > len(found.findings):
-        output.remark(f"{found.total - len(found.findings)} further findings are not listed")
+        output.remark(f"{found.total - len(found.findings)} more findings are not listed")
     if rows and sys.stdout.isatty():
         sys.stdout.write("\n")
     verdicts = {
@@ -100,19 +100,19 @@ def _show(directory: Path, found: "FsckReport", repaired: bool, as_json: bool) -
         "checked": f"{_count(found.entries, 'entry', 'entries')} under {_count(found.labels, 'label', 'labels')}",
     }
     if repaired:
-        summary["repaired"] = "what was wrong was made again from the log"
+        summary["repaired"] = "rebuilt from the log"
     output.facts(summary, as_json)
     advice = {
-        FsckVerdict.KEYLESS: _about_keys(directory, found),
-        FsckVerdict.REPAIRABLE: f"veen fsck {directory} --repair makes it again",
-        FsckVerdict.DAMAGED: "restore it from a copy: --repair cannot bring back what only the log had",
+        FsckVerdict.KEYLESS: _key_advice(directory, found),
+        FsckVerdict.REPAIRABLE: f"veen fsck {directory} --repair rebuilds it",
+        FsckVerdict.DAMAGED: "restore it from a copy: --repair cannot restore entries of the log",
     }
     if found.verdict in advice:
         output.remark(f"hint: {advice[found.verdict]}")
 
 
-def _about_keys(directory: Path, found: "FsckReport") -> str:
-    """What others can read is here, and need only be closed to them; what is missing is elsewhere."""
+def _key_advice(directory: Path, found: "FsckReport") -> str:
+    """Advice on keys: retired ones are optional, a wrong file mode is easily corrected, others need a copy."""
     from veen.storage.fsck_report import Severity
     from veen.storage.metadata import world_readable_keys
     from veen.storage.metadata_check import RETIRED_KEY
@@ -120,14 +120,14 @@ def _about_keys(directory: Path, found: "FsckReport") -> str:
     loose = {f"keys/{path.name}" for path in world_readable_keys(directory)}
     keyless = [one for one in found.findings if one.severity is Severity.KEYLESS]
     if all(one.what == RETIRED_KEY for one in keyless):
-        return "a hub can run here, and cannot sign checkpoints of the time when the missing keys were in use"
+        return "a hub can run here, but cannot sign checkpoints of the time when the missing keys were in use"
     if loose >= {one.artifact for one in keyless}:
-        return f"chmod 600 {directory}/keys/*.seed keeps others from them, and lets a hub run here"
-    return "keys/ is only in a copy that was made with it; as it is, no hub can run here"
+        return f"chmod 600 {directory}/keys/*.seed makes the keys private, so a hub can run here"
+    return "restore keys/ from a copy that includes it; until then no hub can run here"
 
 
 def brief(artifact: str) -> Formatted:
-    """Names as people tell them apart: the first digits of a hash, numbers without their padding."""
+    """A file name; on a terminal with short hashes and without leading zeros."""
     from veen.storage.fsck_report import brief as shortened
 
     return Formatted(artifact, shortened(artifact))

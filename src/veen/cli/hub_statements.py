@@ -1,4 +1,4 @@
-"""`veen receipt`: the hub's word on one entry."""
+"""`veen receipt`, `veen proof` and `veen checkpoint`: fetch and verify statements that a hub signed."""
 
 from typing import Annotated
 
@@ -15,7 +15,7 @@ receipt_app = single("receipt")
 
 @command(receipt_app, "receipt", "veen receipt 12 --stream doors", "veen receipt 12 --stream doors --out 12.receipt")
 def receipt(
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="which entry")],
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="number of the entry")],
     stream: Stream = None,
     out: OutFile = None,
     epoch: Epoch = None,
@@ -26,9 +26,10 @@ def receipt(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch the hub's receipt for an entry, and verify it.
+    """Fetch and verify the receipt of an entry.
 
-    It must be signed by a key of the hub that was active then, and fit the history that is known here.
+    A hub key that was active at the receipt's time must have signed it, and it must match everything that this client
+    has verified before.
     """
     from veen.cli.kit import context_file, open_session, output_files
 
@@ -36,7 +37,7 @@ def receipt(
     if out is not None:
         output_files.check_new(out)
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
-    found = call.run(lambda met: met.receipt(name, seq, epoch=epoch))
+    found = call.run(lambda client: client.receipt(name, seq, epoch=epoch))
     rows: dict[str, output.Value] = {
         "label": found.label,
         "stream_seq": found.stream_seq,
@@ -48,7 +49,7 @@ def receipt(
         output_files.write_new(out, found.encode())
         rows["file"] = str(out)
     data = {**rows, "hub_ts": found.hub_ts, "receipt": found.encode()}
-    output.facts({**rows, "verified": Marked("signature, and the history known here", Tone.GOOD)}, as_json, data)
+    output.facts({**rows, "verified": Marked("signature and known history", Tone.GOOD)}, as_json, data)
 
 
 proof_app = single("proof")
@@ -56,11 +57,13 @@ proof_app = single("proof")
 
 @command(proof_app, "proof", "veen proof 12 --stream doors", "veen proof 12 --stream doors --upto 1000 --out 12.proof")
 def proof(
-    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="which entry")],
+    seq: Annotated[int, typer.Argument(metavar="SEQ", min=1, help="number of the entry")],
     stream: Stream = None,
     upto: Annotated[
         int | None,
-        typer.Option("--upto", metavar="N", min=1, help="in the log of the first N entries", show_default="SEQ"),
+        typer.Option(
+            "--upto", metavar="N", min=1, help="prove inclusion in the log of the first N entries", show_default="SEQ"
+        ),
     ] = None,
     out: OutFile = None,
     epoch: Epoch = None,
@@ -71,22 +74,22 @@ def proof(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch the proof of an entry, and verify it.
+    """Fetch and verify the inclusion proof of an entry.
 
-    It shows that the entry is in the log, at its place. The file of --out holds the entry's receipt, the receipt
-    that signs the root, and the proof that ties them, one after the other; `veen verify FILE` checks it again,
-    without the hub. To show it to others, see `veen evidence`.
+    It proves that the entry is at its place in the log. The file of --out contains the receipt of the entry, the
+    receipt that signs the root, and the proof that connects them, one after the other. `veen verify FILE` verifies it
+    again without the hub. To prove an entry to others, see `veen evidence`.
     """
     from veen.cli.kit import context_file, open_session, output_files
     from veen.client.local_tree import size_of
 
     name = context_file.need_stream(stream)
     if upto is not None and upto < seq:
-        raise Misuse(f"entry {seq} is not in the log of the first {upto} entries", f"--upto is {seq} or more")
+        raise Misuse(f"entry {seq} is not in the log of the first {upto} entries", f"give --upto {seq} or more")
     if out is not None:
         output_files.check_new(out)
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
-    found = call.run(lambda met: met.proof(name, seq, upto, epoch=epoch))
+    found = call.run(lambda client: client.proof(name, seq, upto, epoch=epoch))
     rows: dict[str, output.Value] = {
         "label": found.receipt.label,
         "stream_seq": found.receipt.stream_seq,
@@ -106,8 +109,8 @@ def proof(
         "head": found.head.encode(),
         "mmr_proof": found.mmr_proof.encode(),
     }
-    held = f"entry {seq} is in the log of {size_of(found.head)}"
-    output.facts({**rows, "verified": Marked(held, Tone.GOOD)}, as_json, data)
+    verified = f"entry {seq} is in the log of {size_of(found.head)}"
+    output.facts({**rows, "verified": Marked(verified, Tone.GOOD)}, as_json, data)
 
 
 checkpoint_app = single("checkpoint")
@@ -122,7 +125,8 @@ checkpoint_app = single("checkpoint")
 def checkpoint(
     stream: Stream = None,
     upto: Annotated[
-        int | None, typer.Option("--upto", metavar="N", min=1, help="of the first N entries", show_default="all")
+        int | None,
+        typer.Option("--upto", metavar="N", min=1, help="checkpoint of the first N entries", show_default="all"),
     ] = None,
     out: OutFile = None,
     epoch: Epoch = None,
@@ -133,10 +137,10 @@ def checkpoint(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch the hub's checkpoint of a stream, and verify it.
+    """Fetch and verify the newest checkpoint of a stream.
 
-    It is the hub's word on the stream as a whole, held against everything that it said before. A hub that went back
-    behind what it signed, or tells another history now, is caught here, and what shows it is kept.
+    The hub signs the whole stream, and the client compares it with everything that the hub signed before. A hub that
+    removed entries or changed its history is caught, and the contradicting statements are saved as evidence.
     """
     from veen.cli.kit import context_file, open_session, output_files
 
@@ -144,7 +148,7 @@ def checkpoint(
     if out is not None:
         output_files.check_new(out)
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
-    found = call.run(lambda met: met.checkpoint(name, upto, epoch=epoch))
+    found = call.run(lambda client: client.checkpoint(name, upto, epoch=epoch))
     rows: dict[str, output.Value] = {
         "label": found.label_curr,
         "upto_seq": found.upto_seq,
@@ -155,5 +159,5 @@ def checkpoint(
     if out is not None:
         output_files.write_new(out, found.encode())
         rows["file"] = str(out)
-    held = Marked("signature, and the history known here", Tone.GOOD)
-    output.facts({**rows, "verified": held}, as_json, {**rows, "checkpoint": found.encode()})
+    verified = Marked("signature and known history", Tone.GOOD)
+    output.facts({**rows, "verified": verified}, as_json, {**rows, "checkpoint": found.encode()})

@@ -1,4 +1,4 @@
-"""`veen keygen`: make an identity."""
+"""`veen keygen`, `veen card`, `veen export-identity` and `veen import-identity`: a client's own identity."""
 
 import time
 from pathlib import Path
@@ -15,20 +15,21 @@ if TYPE_CHECKING:
     from veen.client import Card
 
 
+_NEW_FOLDER_HINT = "name a folder that does not exist yet, in a folder that you can write to"
 keygen_app = single("keygen")
 
 
 @command(keygen_app, "keygen", "veen keygen --out alice", "veen keygen --out sensor --passphrase-file secret.txt")
 def keygen(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="the client directory to make")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="the client directory to create")],
     passphrase_file: PassphraseFile = None,
     no_passphrase: NoPassphrase = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make an identity: keys of your own, in a folder.
+    """Create an identity in a client directory.
 
-    The keys are encrypted with a passphrase, which is asked for unless a file or VEEN_PASSPHRASE has it. The directory
-    also keeps what its owner has verified, so it is worth a backup: see `veen export-identity`.
+    The keys are encrypted with a passphrase from --passphrase-file, VEEN_PASSPHRASE or the prompt. The directory also
+    stores what the client has verified, so back it up: see `veen export-identity`.
     """
     from veen.cli.kit import key_files
     from veen.cli.kit.exit_status import hinted
@@ -39,7 +40,7 @@ def keygen(
     try:
         folder = ClientDir.create(out, secret, int(time.time()))
     except Unavailable as error:
-        raise hinted(error, "name a folder that does not exist yet, where you may make one") from None
+        raise hinted(error, _NEW_FOLDER_HINT) from None
     with folder:
         rows: dict[str, output.Value] = {
             "id_sign": folder.card.id_sign,
@@ -49,7 +50,7 @@ def keygen(
             "client": str(out),
         }
     output.facts(rows, as_json)
-    output.remark(f"hint: whoever lets this client write needs {out / 'card.cbor'}; veen card --client {out} shows it")
+    output.remark(f"hint: give {out / 'card.cbor'} to an issuer of capabilities; veen card --client {out} shows it")
 
 
 card_app = single("card")
@@ -60,27 +61,27 @@ card_app = single("card")
 )
 def card(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="a card, or the client directory it is in; else your own")
+        Path | None, typer.Argument(metavar="FILE", help="a card or a client directory; else your own card")
     ] = None,
     client: ClientDir = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="first make your own anew, with the client_ids and prekeys of today")
+        bool, typer.Option("--renew", help="first renew your own card with current client_ids and prekeys")
     ] = False,
     passphrase_file: PassphraseFile = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="write a copy there, for issuers and peers")
+        Path | None, typer.Option("--out", metavar="FILE", help="write a copy for issuers and peers")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show an identity card, after checking its signatures.
+    """Verify and show an identity card.
 
-    A card is all that others need to know of a client: who it is, the keys it will write with, the prekeys to seal to.
-    Whoever has it can tell that these belong together, so it goes to those who let the client write, and to peers.
+    A card is the public part of a client: its identity, the client_ids it will write with, and the prekeys to seal to.
+    Its signatures prove that they belong together. Give it to issuers of capabilities and to peers.
     """
     from veen.cli.kit import context_file, key_files, open_session, output_files
 
     if renew and file is not None:
-        raise Misuse("only the owner of a card can renew it", "leave out FILE; --client says whose it is")
+        raise Misuse("--renew cannot be used with FILE", "only the owner can renew a card; --client names the owner")
     if out is not None:
         output_files.check_new(out)
     if renew:
@@ -115,7 +116,7 @@ def _show(found: "Card", out: Path | None, as_json: bool) -> None:
     }
     output.facts(shown, as_json, data)
     if last < time.time():
-        output.remark("hint: its last prekey has expired; its owner makes a new card with veen card --renew")
+        output.remark("hint: the last prekey has expired; the owner can renew the card with veen card --renew")
 
 
 export_app = single("export-identity")
@@ -128,20 +129,22 @@ export_app = single("export-identity")
     "veen export-identity --out backup --new-passphrase-file other.txt",
 )
 def export_identity(
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="the folder to make")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="the folder to create")],
     client: ClientDir = None,
     passphrase_file: PassphraseFile = None,
     new_passphrase_file: Annotated[
         Path | None,
-        typer.Option("--new-passphrase-file", metavar="FILE", help="encrypt the copied keys under this one instead"),
+        typer.Option(
+            "--new-passphrase-file", metavar="FILE", help="encrypt the exported keys with this passphrase instead"
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write all that a client is into a folder.
+    """Export a whole client into a folder.
 
-    That is its keys, capabilities, what it has verified and what waits to be sent. The keys stay encrypted as they are;
-    the rest is in CBOR sequences, listed in a signed manifest. `veen import-identity` takes it up, on this machine or
-    another; until then it is a backup.
+    The export contains keys, capabilities, verified state and the outbox. Keys stay encrypted as they are; the rest is
+    in CBOR sequences, listed in a signed manifest. `veen import-identity` imports it on this machine or another; until
+    then it is a backup.
     """
     from veen.cli.kit import key_files, open_session
     from veen.cli.kit.exit_status import hinted
@@ -154,7 +157,7 @@ def export_identity(
         try:
             made = export(folder, out, int(time.time()), passphrase=other)
         except Unavailable as error:
-            raise hinted(error, "name a folder that does not exist yet, where you may make one") from None
+            raise hinted(error, _NEW_FOLDER_HINT) from None
     rows: dict[str, output.Value] = {
         "id_sign": made.id_sign,
         "files": len(made.files),
@@ -163,7 +166,7 @@ def export_identity(
     }
     output.facts(rows, as_json)
     if not encrypted:
-        output.remark(f"hint: the keys in {out} are not encrypted: whoever reads it has them")
+        output.remark(f"hint: the keys in {out} are not encrypted; anyone who can read the folder can use them")
 
 
 import_app = single("import-identity")
@@ -176,20 +179,20 @@ import_app = single("import-identity")
     "veen import-identity alice.export --out alice --moved",
 )
 def import_identity(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="what veen export-identity made")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="the client directory to make")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a folder from veen export-identity")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="the client directory to create")],
     moved: Annotated[
         bool,
-        typer.Option("--moved", help="go on with the same client_ids: the directory it came from never sends again"),
+        typer.Option("--moved", help="keep the client_ids; the original directory must never send again"),
     ] = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a client directory from an exported one.
+    """Create a client directory from an export.
 
-    Every signature in it is verified first. The original may still send, and two that write with the same
-    client_ids would contradict each other. So the copy draws new ones, and capabilities have to be issued for them;
-    with --moved it goes on where the original stopped.
+    Every signature in the export is verified first. The original client may still send, and two clients with the same
+    client_ids would contradict each other. So the copy gets new client_ids and needs new capabilities. With --moved it
+    keeps the old ones and continues where the original stopped.
     """
     from veen.cli.kit import key_files
     from veen.cli.kit.exit_status import hinted
@@ -200,16 +203,16 @@ def import_identity(
     try:
         encrypted = keystore.keystore_file(folder).name == keystore.ENCRYPTED
     except Unavailable as error:
-        raise hinted(error, "veen export-identity makes such a folder") from None
+        raise hinted(error, "veen export-identity creates such a folder") from None
     secret = key_files.passphrase_for_existing(passphrase_file, str(folder)) if encrypted else None
     try:
         made = restore(folder, out, secret, int(time.time()), moved=moved)
     except WrongPassphrase as error:
-        raise hinted(error, "it is the one the keys were exported under") from None
+        raise hinted(error, "give the passphrase that the keys were exported with") from None
     except Unavailable as error:
-        raise hinted(error, "DIR must be an exported folder, --out one that does not exist yet") from None
+        raise hinted(error, "DIR must be an exported folder, and --out must not exist yet") from None
     except (Malformed, Unverified) as error:
-        raise hinted(error, "the folder was damaged or altered since it was exported; nothing was made") from None
+        raise hinted(error, "the folder was damaged or altered after the export; nothing was created") from None
     with made:
         rows: dict[str, output.Value] = {
             "id_sign": made.card.id_sign,
@@ -222,5 +225,5 @@ def import_identity(
     output.facts(rows, as_json)
     if not moved and rows["capabilities"]:
         output.remark(
-            f"hint: the capabilities are for the other's client_ids; ask for new ones with {out / 'card.cbor'}"
+            f"hint: the capabilities are for the original's client_ids; request new ones for {out / 'card.cbor'}"
         )

@@ -1,9 +1,11 @@
-"""`veen selftest`: try a hub against the specification."""
+"""`veen selftest`: test a hub against the specification."""
 
 import os
 import secrets
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,39 +26,39 @@ if TYPE_CHECKING:
     from veen.selftest import CheckResult, SelftestReport
 
 
-_VOICE = "veen: "
-_STOP_S = 30.0
+_ERROR_PREFIX = "veen: "
+_STOP_TIMEOUT_S = 30.0
 
 
 class LocalHub:
-    """One run of a hub on a data directory, from start to stop."""
+    """A hub process on a data directory, from start to stop."""
 
     def __init__(self, data_dir: Path, log: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
-        """Returns when it serves; raises `Unavailable` with the hub's words where it never does."""
+        """Returns once the hub serves. Raises `Unavailable` with the hub's errors if it does not start."""
         reader, writer = os.pipe()
         command = [sys.executable, "-m", "veen.cli", "hub", "start", "--foreground", "--data-dir", str(data_dir)]
         try:
-            with log.open("ab") as kept:
+            with log.open("ab") as log_file:
                 self._process = subprocess.Popen(
                     [*command, *options, "--ready-fd", str(writer)],
                     stdin=subprocess.DEVNULL,
-                    stdout=kept,
-                    stderr=kept,
+                    stdout=log_file,
+                    stderr=log_file,
                     pass_fds=[writer],
                     env=env,
                 )
         finally:
             os.close(writer)
-        with open(reader, "rb") as answer:
+        with open(reader, "rb") as ready:
             try:
-                self.url = answer.read().decode()  # there once the hub has closed its end: it serves, or has ended
+                self.url = ready.read().decode()  # returns when the hub closes its end: it serves or has exited
             except BaseException:
                 self.stop()
                 raise
         if not self.url:
             self.stop()
-            said = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(_VOICE)]
-            raise Unavailable(f"the hub did not start: {' '.join(said) or 'it said nothing'}")
+            errors = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(_ERROR_PREFIX)]
+            raise Unavailable(f"the hub did not start: {' '.join(errors) or 'it printed no error'}")
 
     def __enter__(self) -> "LocalHub":
         return self
@@ -65,11 +67,11 @@ class LocalHub:
         self.stop()
 
     def stop(self) -> None:
-        """Ask it to end, and wait until it has; one that does not is killed."""
+        """Terminate the process and wait for it; kill it after a timeout."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
-            self._process.wait(_STOP_S)
+            self._process.wait(_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -77,7 +79,7 @@ class LocalHub:
 
 app = single("selftest")
 
-AIRGAP = "airgap"  # takes two hubs, where all else takes one
+AIRGAP = "airgap"  # the only suite that needs two hubs
 _COUNT = 200
 _SEED_BITS = 32
 
@@ -107,120 +109,119 @@ def selftest(
     hub: Annotated[
         str | None,
         typer.Option(
-            "--hub", metavar="URL", help="the hub to try; else one is started and removed again", parser=values.url
+            "--hub", metavar="URL", help="the hub to test; else a temporary one is started", parser=values.url
         ),
     ] = None,
     issuer: Annotated[
         Path | None,
-        typer.Option("--issuer", metavar="DIR", help="a client directory whose capabilities that hub takes"),
+        typer.Option("--issuer", metavar="DIR", help="client directory of an issuer that the hub trusts"),
     ] = None,
     pin: Annotated[
-        str | None, typer.Option("--pin", metavar="HEX|PATH", help="who it must be: its id, a fingerprint, or a file")
+        str | None, typer.Option("--pin", metavar="HEX|PATH", help="the expected hub: its id, a fingerprint or a file")
     ] = None,
     hub2: Annotated[
         str | None,
-        typer.Option("--hub2", metavar="URL", help="for airgap: the hub that events come to", parser=values.url),
+        typer.Option("--hub2", metavar="URL", help="for airgap: the hub that receives events", parser=values.url),
     ] = None,
-    pin2: Annotated[str | None, typer.Option("--pin2", metavar="HEX|PATH", help="who that must be")] = None,
+    pin2: Annotated[str | None, typer.Option("--pin2", metavar="HEX|PATH", help="the expected second hub")] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", min=0, help="the same choices again", show_default="by chance")
+        int | None,
+        typer.Option("--seed", metavar="N", min=0, help="repeat a run with this seed", show_default="random"),
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", metavar="N", min=1, help="messages of props, damaged inputs of each fuzz check")
+        int, typer.Option("--count", metavar="N", min=1, help="messages in props, damaged inputs in each fuzz check")
     ] = _COUNT,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Try a hub, ours or not, against the specification.
+    """Test any hub against the specification.
 
-    Only its public API is used. Everything is written to streams of the run's own, under keys made for it; what needs a
-    capability is skipped without --issuer, and what needs a second hub without --hub2. The exit status is 10 where a
-    claim does not hold.
+    The test uses only the public API. It writes to streams of its own under new keys. Checks that need a capability are
+    skipped without --issuer, and checks that need a second hub without --hub2. The exit status is 10 if a check fails.
     """
     from veen.cli.kit import pinning
     from veen.cli.kit.exit_status import FAILED_STATUS
     from veen.selftest import ALL
 
-    _check_given(suite, (hub, issuer, pin), (hub2, pin2))
+    _check_options(suite, (hub, issuer, pin), (hub2, pin2))
     chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
-    trying = _Trying(issuer, passphrase_file, chosen, count)
+    runner = _SuiteRunner(issuer, passphrase_file, chosen, count)
     anchors = pinning.pinned_key(pin), pinning.pinned_key(pin2)
-    found = [] if suite == AIRGAP else [trying.one_hub(suite, hub, anchors[0])]
+    found = [] if suite == AIRGAP else [runner.one_hub(suite, hub, anchors[0])]
     if suite in (AIRGAP, ALL):
-        found.append(trying.two_hubs((hub, hub2), anchors))
+        found.append(runner.two_hubs((hub, hub2), anchors))
     report = replace(found[0], results=tuple(result for one in found for result in one.results))
     _show(report, as_json)
     if not report.ok:
         raise typer.Exit(FAILED_STATUS)
 
 
-def _check_given(suite: str, first: tuple[object, object, object], second: tuple[object, object]) -> None:
-    """Refuse a suite that there is not, and options that do not go together."""
+def _check_options(suite: str, first: tuple[object, object, object], second: tuple[object, object]) -> None:
+    """Reject unknown suites and contradictory options."""
     from veen.selftest import ALL
 
     if suite not in _suites(""):
-        raise Misuse(f"there is no suite {suite!r}", f"there are: {', '.join(_suites(''))}")
+        raise Misuse(f"there is no suite {suite!r}", f"the suites are: {', '.join(_suites(''))}")
     if first[0] is None and first[1:] != (None, None):
-        raise Misuse("--issuer and --pin are about a hub of yours", "name it with --hub URL")
+        raise Misuse("--issuer and --pin need --hub", "name the hub with --hub URL")
     one, other = first[0] is not None, second[0] is not None
     uneven = (other and not one) or (second[1] is not None and not other) or (suite == AIRGAP and one and not other)
     if uneven or (suite not in (AIRGAP, ALL) and second != (None, None)):
-        raise Misuse("airgap takes two hubs, and nothing else does", "give --hub URL and --hub2 URL, or neither")
+        raise Misuse("airgap needs two hubs, all other suites one", "give --hub URL and --hub2 URL, or neither")
 
 
 @dataclass(frozen=True, slots=True)
-class _Trying:
-    """How claims are tried, of whichever suite."""
-
+class _SuiteRunner:
     issuer: Path | None
     passphrase_file: Path | None
     seed: int
     count: int
 
     def one_hub(self, suite: str, url: str | None, anchor: bytes | None) -> "SelftestReport":
-        """Claims about one hub, given or started for it."""
+        """Run a suite against the given hub, or a temporary one."""
         from veen.selftest import run
 
         with (
             _hub(url, self.issuer, self.passphrase_file) as (where, key),
-            output.tally(f"trying {suite}", "claims") as tell,
+            output.tally(f"running {suite}", "checks") as update,
         ):
 
-            def told(done: int, total: int, result: "CheckResult") -> None:
-                tell(done)
+            def progress(done: int, total: int, result: "CheckResult") -> None:
+                update(done)
 
-            return run(suite, where, issuer=key, pin=anchor, seed=self.seed, count=self.count, progress=told)
+            return run(suite, where, issuer=key, pin=anchor, seed=self.seed, count=self.count, progress=progress)
 
     def two_hubs(
         self, urls: tuple[str | None, str | None], anchors: tuple[bytes | None, bytes | None]
     ) -> "SelftestReport":
-        """Claims about the way from one hub to another, both given or both started for it; with one, none is tried."""
-        from veen.selftest import CheckOutcome, SelftestReport, airgap
-        from veen.selftest import CheckResult as Tried
+        """Run airgap between two given hubs or two temporary ones. With only one given hub, all checks are skipped."""
+        from veen.selftest import CheckOutcome, CheckResult, SelftestReport, airgap
         from veen.selftest.airgap.two_hubs import Zone
 
         if urls[0] is not None and urls[1] is None:
-            why = "it takes two hubs: name the second with --hub2"
-            skipped = (Tried(AIRGAP, one.id, one.claim, one.spec, CheckOutcome.SKIP, why, 0.0) for one in airgap.CHECKS)
+            why = "needs two hubs; name the second with --hub2"
+            skipped = (
+                CheckResult(AIRGAP, one.id, one.claim, one.spec, CheckOutcome.SKIP, why, 0.0) for one in airgap.CHECKS
+            )
             return SelftestReport(AIRGAP, urls[0], anchors[0], self.seed, self.count, tuple(skipped))
         with (
             _hub(urls[0], self.issuer, self.passphrase_file, AIRGAP) as (online, first),
             _hub(urls[1], self.issuer, self.passphrase_file, AIRGAP) as (offline, second),
-            output.tally(f"trying {AIRGAP}", "claims") as tell,
+            output.tally(f"running {AIRGAP}", "checks") as update,
         ):
             zones = Zone(online, anchors[0], first), Zone(offline, anchors[1], second)
 
-            def told(done: int, total: int, result: "CheckResult") -> None:
-                tell(done)
+            def progress(done: int, total: int, result: CheckResult) -> None:
+                update(done)
 
-            return airgap.run(*zones, seed=self.seed, count=self.count, progress=told)
+            return airgap.run(*zones, seed=self.seed, count=self.count, progress=progress)
 
 
 @contextmanager
 def _hub(
     url: str | None, issuer: Path | None, passphrase_file: Path | None, suite: str = ""
 ) -> "Iterator[tuple[str, SigningKey | None]]":
-    """Where to try, and whose capabilities count there."""
+    """The URL of the hub to test, and the key of an issuer that it trusts."""
     from veen.cli.kit import open_session
     from veen.core import SigningKey
 
@@ -232,16 +233,12 @@ def _hub(
         yield url, key
     else:
         key = SigningKey.generate()
-        with _own_hub(key.public_key, () if suite != AIRGAP else ("--admission", "capability")) as own:
-            yield own, key
+        with _temporary_hub(key.public_key, () if suite != AIRGAP else ("--admission", "capability")) as own_url:
+            yield own_url, key
 
 
 @contextmanager
-def _own_hub(issuer_pk: bytes, further: tuple[str, ...] = ()) -> Iterator[str]:
-    import os
-    import tempfile
-    import time
-
+def _temporary_hub(issuer_pk: bytes, further: tuple[str, ...] = ()) -> Iterator[str]:
     from veen.core import Limits, Profile
     from veen.storage import metadata
     from veen.storage.durable import Disk
@@ -250,7 +247,7 @@ def _own_hub(issuer_pk: bytes, further: tuple[str, ...] = ()) -> Iterator[str]:
         folder = Path(name)
         metadata.create(Disk(), folder / "hub", Profile(), Limits(), int(time.time()))
         options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex(), *further)
-        env = {**os.environ, "XDG_RUNTIME_DIR": name}  # nobody else need find it
+        env = {**os.environ, "XDG_RUNTIME_DIR": name}  # keep it out of the user's list of running hubs
         with LocalHub(folder / "hub", folder / "hub.log", *options, env=env) as hub:
             yield hub.url
 
@@ -263,7 +260,7 @@ def _show(report: "SelftestReport", as_json: bool) -> None:
         return
     tones = {CheckOutcome.PASS: Tone.GOOD, CheckOutcome.FAIL: Tone.BAD, CheckOutcome.SKIP: Tone.QUIET}
     rows: list[tuple[output.Value, ...]] = [
-        (Marked(str(one.outcome), tones[one.outcome]), one.id, _told(one), f"{one.seconds * 1e3:.0f} ms")
+        (Marked(str(one.outcome), tones[one.outcome]), one.id, _description(one), f"{one.seconds * 1e3:.0f} ms")
         for one in report.results
     ]
     output.table(("outcome", "claim", "what", "time"), rows, as_json)
@@ -271,16 +268,15 @@ def _show(report: "SelftestReport", as_json: bool) -> None:
         sys.stdout.write("\n")
     counts = {str(outcome): count for outcome, count in report.counts.items()}
     summary: dict[str, output.Value] = {
-        "verdict": Marked("it keeps what was tried", Tone.GOOD) if report.ok else Marked("it does not hold", Tone.BAD),
+        "verdict": Marked("no check failed", Tone.GOOD) if report.ok else Marked("a check failed", Tone.BAD),
         **counts,
         "seed": report.seed,
         "hub": report.url,
     }
     output.facts(summary, as_json)
     if not report.ok:
-        output.remark(f"hint: veen selftest {report.suite} --seed {report.seed} --count {report.count} tries the same")
+        output.remark(f"hint: veen selftest {report.suite} --seed {report.seed} --count {report.count} repeats it")
 
 
-def _told(one: "CheckResult") -> str:
-    """What it claims, and what came of it where that says more."""
+def _description(one: "CheckResult") -> str:
     return f"{one.claim}: {one.reason} ({one.spec})" if one.reason else one.claim

@@ -1,4 +1,4 @@
-"""Attachments saved to a folder, under names that their writer cannot use against anyone."""
+"""`veen stream`: read entries, show them and save their attachments under safe names."""
 
 import re
 import sys
@@ -6,39 +6,34 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from plumbing.cli.command import Misuse, command, single
-from veen.cli.kit import output, output_files, sanitize
+from veen.cli.kit import context_file, open_session, output, output_files, sanitize
 from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
-from veen.cli.kit.sanitize import size
 from veen.client.client import Client
 from veen.client.draft import DEFAULT_SCHEMA
 from veen.client.durable import check_local
 from veen.client.entry import Entry
-from veen.core import Unverified
+from veen.core import Unverified, naming
 
-if TYPE_CHECKING:
-    from veen.client.client import Client
-
-
-# What every file system takes and no shell minds; never a dot or a dash first, since the number stands there.
-_STRANGE = re.compile(r"[^A-Za-z0-9._+-]+")
-_LONGEST = 120
+# Only characters that are safe in every file system and shell. A name never starts with a dot or dash: the number does.
+_UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
+_MAX_NAME_CHARS = 120
 
 
 def name_for(entry: Entry, index: int) -> str:
-    """`12.1-photo.jpg`: the place, which attachment, and what its writer called it."""
-    called = _STRANGE.sub("_", entry.attachments[index].name)[-_LONGEST:].strip("._")
+    """A safe file name such as `12.1-photo.jpg`: place, number of the attachment, and the writer's name for it."""
+    name = _UNSAFE.sub("_", entry.attachments[index].name)[-_MAX_NAME_CHARS:].strip("._")
     epoch = f"{entry.epoch}." if entry.epoch else ""
-    return f"{epoch}{entry.stream_seq}.{index + 1}-{called or 'attachment'}"
+    return f"{epoch}{entry.stream_seq}.{index + 1}-{name or 'attachment'}"
 
 
-class Saver:
-    """Saves what entries carry. A file that is there already must be the same."""
+class AttachmentSaver:
+    """Saves attachments into a folder. An existing file must have the same content."""
 
     def __init__(self, folder: Path) -> None:
         check_local(folder)
@@ -46,7 +41,7 @@ class Saver:
         self._folder = folder
 
     async def save(self, client: Client, entry: Entry) -> list[Path]:
-        """Every attachment of an entry; each is what was sealed, or nothing is written."""
+        """Save every attachment of an entry, each verified before it is written."""
         return [await self._one(client, entry, index) for index in range(len(entry.attachments))]
 
     async def _one(self, client: Client, entry: Entry, index: int) -> Path:
@@ -54,22 +49,23 @@ class Saver:
         content = await client.attachment(entry, index)
         if path.is_symlink() or path.exists():
             if path.is_symlink() or path.read_bytes() != content:
-                raise Unverified(str(path), f"it is there already, and is not the {size(len(content))} of the entry")
+                size = sanitize.size(len(content))
+                raise Unverified(str(path), f"the file exists and differs from the attachment of {size}")
             return path
         output_files.write_new(path, content, output_files.SECRET_MODE)
         return path
 
 
 _SEQ_WIDTH = 6
-AGAIN_S = 60.0
+REMARK_INTERVAL_S = 60.0
 
 
-class Printer:
-    """Shows entries, and keeps count of what could not be opened."""
+class EntryPrinter:
+    """Prints entries and counts those that could not be opened."""
 
     def __init__(self, as_json: bool, with_proof: bool) -> None:
         self.count = 0
-        self.sealed = False  # nobody here can open them, which has been said already
+        self.sealed = False  # the client has no reader key; the user has been informed
         self._faults = 0
         self._with_proof = with_proof
         self._as_json = as_json
@@ -87,15 +83,16 @@ class Printer:
         sys.stdout.flush()
 
     def end(self, stream: str) -> None:
-        """A last word, where one is needed."""
+        """Print remarks on an empty result and on entries that could not be opened."""
         if self.count == 0 and not self._as_json:
-            output.remark(f"nothing there: stream {stream!r} has no such entries")
+            output.remark(f"stream {stream!r} has no such entries")
         if self._faults:
             output.remark(
-                f"{self._faults} of {self.count} entries hold and could not be opened; that is their writers'"
+                f"{self._faults} of {self.count} entries are verified but could not be opened; the fault "
+                "is in the messages, not in the log"
             )
 
-    def _says(self, entry: Entry) -> str:
+    def _content(self, entry: Entry) -> str:
         if entry.body is None:
             return "(sealed)" if self.sealed else f"(cannot be opened: {sanitize.printable(entry.fault or '')})"
         return sanitize.line_of(entry.body) if self._console is None else sanitize.preview(entry.body)
@@ -104,7 +101,7 @@ class Printer:
         yield str(entry.stream_seq)
         yield str(entry.hub_ts)
         yield entry.client_id.hex()
-        yield self._says(entry)
+        yield self._content(entry)
         yield ",".join(map(str, saved) if saved else (sanitize.printable(part.name) for part in entry.attachments))
 
     def _print(self, entry: Entry, saved: list[Path]) -> None:
@@ -115,7 +112,7 @@ class Printer:
         line = Text.assemble(
             (f"{entry.stream_seq:>{_SEQ_WIDTH}}", "cyan"),
             (f"  {sanitize.when(entry.hub_ts)}  {entry.client_id.hex()[:8]}  ", "dim"),
-            (self._says(entry), tone),
+            (self._content(entry), tone),
         )
         lines = [line]
         if entry.schema not in (None, DEFAULT_SCHEMA):
@@ -156,21 +153,21 @@ class Printer:
         return data
 
 
-class Patient:
-    """Says that a hub is waited for: at once, and again where that lasts."""
+class RetryRemark:
+    """Remarks that the client is retrying: at once, then at most once per interval."""
 
     def __init__(self) -> None:
-        self._said_at = -AGAIN_S
+        self._last = -REMARK_INTERVAL_S
 
     def __call__(self, error: Exception) -> None:
         now = time.monotonic()
-        if now >= self._said_at + AGAIN_S:
-            self._said_at = now
-            output.remark(f"{error}; it is tried again")
+        if now >= self._last + REMARK_INTERVAL_S:
+            self._last = now
+            output.remark(f"{error}; retrying")
 
 
-def counted(follow: bool) -> AbstractContextManager[Callable[[int], None]]:
-    """A count beside the entries, where they go into a file: on one screen the two would be in each other's way."""
+def entry_counter(follow: bool) -> AbstractContextManager[Callable[[int], None]]:
+    """A counter on standard error while entries go into a file. On a terminal it would disturb the entries."""
     if follow or sys.stdout.isatty():
         return nullcontext(lambda done: None)
     return output.tally("reading", "entries")
@@ -192,10 +189,10 @@ def stream(
     last: Annotated[
         int | None, typer.Option("--to", metavar="N", min=1, help="the last entry to show", show_default="the end")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="go on as entries come, until ctrl-c")] = False,
-    with_proof: Annotated[bool, typer.Option("--with-proof", help="with the proof that each is in the log")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="wait for new entries until ctrl-c")] = False,
+    with_proof: Annotated[bool, typer.Option("--with-proof", help="with the inclusion proof of each entry")] = False,
     save: Annotated[
-        Path | None, typer.Option("--save-attachments", metavar="DIR", help="save what they carry, under safe names")
+        Path | None, typer.Option("--save-attachments", metavar="DIR", help="save attachments there, under safe names")
     ] = None,
     epoch: Epoch = None,
     hub: HubUrl = None,
@@ -205,38 +202,35 @@ def stream(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read a stream, each entry verified before it is opened.
+    """Read a stream and verify every entry.
 
-    Without the stream's reader key the entries are still verified, and stay sealed. In a pipe each entry is a line:
-    number, time, client_id, what it says, files; with --json an object on a line of its own, and nothing is written out
-    or shortened.
+    Entries are verified before they are opened. Without the reader key of the stream they are still verified, and stay
+    sealed. In a pipe each entry is one line: number, time, client_id, content, files. With --json each entry is one
+    object on its own line, with nothing escaped or shortened.
     """
-    from veen.cli.kit import context_file, open_session
-    from veen.core import naming
-
     name = context_file.need_stream(stream)
     if follow and last is not None:
-        raise Misuse("--follow and --to contradict each other", "to follow is to read without an end")
+        raise Misuse("--follow and --to contradict each other", "leave out one of them")
     if last is not None and last < first:
         raise Misuse(f"--to {last} is before --from {first}", "give the lower number first")
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
     url = call.url()
-    printer = Printer(as_json, with_proof)
+    printer = EntryPrinter(as_json, with_proof)
     with open_session.open_client_dir(client, passphrase_file) as folder:
         if folder.stream_keys.secret(naming.stream_id(name)) is None:
             printer.sealed = True
             if save is not None:
-                raise Misuse(f"there is no reader key of stream {name!r} here", "veen stream-key import takes one in")
-            output.remark(f"there is no reader key of stream {name!r} here: entries are verified and stay sealed")
-        saver = Saver(save) if save is not None else None
+                raise Misuse(f"this client has no reader key of stream {name!r}", "veen stream-key import imports one")
+            output.remark(f"this client has no reader key of stream {name!r}: entries are verified but stay sealed")
+        saver = AttachmentSaver(save) if save is not None else None
 
-        async def show(met: "Client") -> None:
+        async def show(reader: Client) -> None:
             if follow:
-                met.session.link.on_pause = Patient()
-            entries_of = met.read(name, first, last, follow=follow, with_proof=with_proof, epoch=epoch)
-            with counted(follow) as report:
-                async for entry in entries_of:
-                    printer.show(entry, await saver.save(met, entry) if saver else [])
+                reader.session.link.on_pause = RetryRemark()
+            entries = reader.read(name, first, last, follow=follow, with_proof=with_proof, epoch=epoch)
+            with entry_counter(follow) as report:
+                async for entry in entries:
+                    printer.show(entry, await saver.save(reader, entry) if saver else [])
                     report(printer.count)
 
         call.run_with(folder, url, show)

@@ -1,24 +1,25 @@
-"""`veen stream-key`: who can read a stream, and who can write for its readers."""
+"""`veen stream-key`: the keys that seal and open the entries of a stream."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli.command import command, group
-from veen.cli.kit import output
+from veen.cli.kit import key_files, open_session, output, output_files
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
-
-if TYPE_CHECKING:
-    from veen.client import StreamKey
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.sanitize import printable, short
+from veen.client import ReaderKey, StreamKey
+from veen.core import DhKey, Unavailable, naming
 
 app = group(
     "stream-key",
-    """Make, show, hand out and take in the keys of streams.
+    """Create, show, export and import the keys of streams.
 
-    A stream has one key. Whoever has its secret half can read; whoever has its public half can write for the readers.
-    Several readers share the secret half by exporting and importing it.
+    A stream has one key pair. The secret half opens entries; the public half seals messages for the readers. Several
+    readers share the secret half by exporting and importing it.
     """,
 )
 
@@ -29,12 +30,7 @@ Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="the stream
 def create(
     name: Name, client: ClientDir = None, passphrase_file: PassphraseFile = None, as_json: JsonOption = False
 ) -> None:
-    """Make the key of a stream that has none, and keep both halves."""
-    from veen.cli.kit import open_session
-    from veen.cli.kit.exit_status import hinted
-    from veen.client import StreamKey
-    from veen.core import Unavailable
-
+    """Create the key of a new stream and store both halves."""
     with open_session.open_client_dir(client, passphrase_file) as folder:
         try:
             key = folder.stream_keys.create(name)
@@ -45,28 +41,23 @@ def create(
 
 @command(app, "show", "veen stream-key show", "veen stream-key show doors --json")
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="which stream; else all are listed")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="the stream; without it, all are listed")] = None,
     client: ClientDir = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the public keys of streams, and which of them can be read here."""
-    from veen.cli.kit import open_session
-    from veen.cli.kit.exit_status import hinted
-    from veen.cli.kit.sanitize import printable, short
-    from veen.core import Unavailable, naming
-
+    """Show the public keys of streams, and which streams this client can read."""
     with open_session.open_client_dir(client, passphrase_file) as folder:
         known = folder.stream_keys.all()
     if name is None:
         rows = [(printable(key.name), reads, short(key.public_key), short(key.stream_id)) for key, reads in known]
         output.table(("stream", "reads", "public_key", "stream_id"), rows, as_json)
         if not rows and not as_json:
-            output.remark("no stream has a key here yet: veen stream-key create NAME")
+            output.remark("this client has no stream keys yet: veen stream-key create NAME")
         return
     found = [(key, reads) for key, reads in known if key.stream_id == naming.stream_id(name)]
     if not found:
-        raise hinted(Unavailable(f"no key of stream {name!r} is known here"), *_hints(name))
+        raise hinted(Unavailable(f"this client has no key of stream {name!r}"), *stream_key_hints(name))
     _show(*found[0], as_json)
 
 
@@ -78,35 +69,31 @@ def show(
 )
 def export(
     name: Name,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to make")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to create")],
     public: Annotated[
-        bool, typer.Option("--public", help="the public half, for writers; else the secret half, for readers")
+        bool,
+        typer.Option("--public", help="export the public half, for writers, instead of the secret half, for readers"),
     ] = False,
     client: ClientDir = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the key of a stream into a file, for another reader or a writer.
+    """Write the key of a stream into a file for another reader or a writer.
 
-    Without --public it is the secret half: whoever gets hold of the file can read the stream, all of it, for ever.
+    Without --public the file contains the secret half: anyone who gets it can read the whole stream, past and future.
     """
-    from veen.cli.kit import open_session, output_files
-    from veen.cli.kit.exit_status import hinted
-    from veen.client import StreamKey
-    from veen.core import Unavailable, naming
-
     output_files.check_new(out)
     with open_session.open_client_dir(client, passphrase_file) as folder:
         known = folder.stream_keys.public(naming.stream_id(name))
         if known is None:
-            raise hinted(Unavailable(f"no key of stream {name!r} is known here"), *_hints(name))
+            raise hinted(Unavailable(f"this client has no key of stream {name!r}"), *stream_key_hints(name))
         if public:
             output_files.write_new(out, StreamKey(name, known).encode())
         else:
             try:
                 secret = folder.stream_keys.export(name)
             except Unavailable as error:
-                raise hinted(error, "only the public half is known; --public exports that") from None
+                raise hinted(error, "this client has only the public half; --public exports that") from None
             output_files.write_new(out, secret.encode(), output_files.SECRET_MODE)
     half = "public" if public else "secret"
     output.facts({"stream": name, "half": half, "public_key": known, "file": str(out)}, as_json)
@@ -114,20 +101,16 @@ def export(
 
 @command(app, "import", "veen stream-key import doors.reader-key", "veen stream-key import doors.stream-key")
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="what veen stream-key export made")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file from veen stream-key export")],
     client: ClientDir = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take in the key of a stream: to read it, or to write for those who do.
+    """Import the key of a stream: the secret half to read it, the public half to write to it.
 
-    The file says which stream it is for. Another key than the one that is known is refused: readers would be left out.
+    The file names the stream. If the client already has a different key of the stream, the import is rejected, because
+    readers with the other key could not open the messages.
     """
-    from veen.cli.kit import key_files, open_session
-    from veen.cli.kit.exit_status import hinted
-    from veen.client import ReaderKey
-    from veen.core import DhKey, Unavailable
-
     key = key_files.read_stream_key(file)
     with open_session.open_client_dir(client, passphrase_file) as folder:
         try:
@@ -136,20 +119,19 @@ def import_(
             else:
                 folder.stream_keys.add_public(key.name, key.public_key)
         except Unavailable as error:
-            raise hinted(error, "ask those who read the stream which key is theirs; nothing was changed") from None
+            raise hinted(error, "ask the readers of the stream which key they use; nothing was changed") from None
     _show(key_files.public_half(key), isinstance(key, ReaderKey), as_json)
 
 
-def _hints(name: str) -> tuple[str, str]:
+def stream_key_hints(name: str) -> tuple[str, str]:
+    """Hints for a client that has no key of a stream."""
     return (
-        f"veen stream-key import FILE takes in the one that readers of {name} have",
-        f"veen stream-key create {name} makes it, where nobody has one yet",
+        f"veen stream-key import FILE imports the key that the readers of {name} use",
+        f"veen stream-key create {name} creates it for a new stream",
     )
 
 
-def _show(key: "StreamKey", reads: bool, as_json: bool) -> None:
-    from veen.cli.kit.sanitize import printable
-
+def _show(key: StreamKey, reads: bool, as_json: bool) -> None:
     rows: dict[str, output.Value] = {
         "stream": printable(key.name),
         "reads": reads,

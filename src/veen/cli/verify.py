@@ -1,4 +1,4 @@
-"""`veen verify`: check again what a hub said."""
+"""`veen verify`: verify saved statements of a hub, or a whole stream."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,13 +31,13 @@ app = single("verify")
 )
 def verify(
     file: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="receipts, proofs and checkpoints that were saved")
+        list[Path] | None, typer.Argument(metavar="FILE", help="saved receipts, proofs and checkpoints")
     ] = None,
     stream: Stream = None,
     start_over: Annotated[
         bool,
         typer.Option(
-            "--start-over", help="forget what was verified of the stream, and rely on a hub that was caught again"
+            "--start-over", help="discard what was verified of the stream, and trust a hub again that was caught"
         ),
     ] = False,
     epoch: Epoch = None,
@@ -48,24 +48,24 @@ def verify(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check saved files again, or a whole stream.
+    """Verify saved files or a whole stream.
 
-    Files are checked with the keys of the hub that this client has verified before; the hub is not asked. A stream is
-    gone through from its first entry to its last, against its newest checkpoint and all that is known here.
+    Files are verified with the hub keys that this client knows; the hub is not contacted. A stream is verified from its
+    first entry to its last, against its newest checkpoint and everything that this client has verified before.
 
-    A hub that contradicted itself stays caught: every command that relies on it fails until --start-over, which
-    releases the hub for all its streams. What the hub signed before is kept as evidence.
+    A hub that contradicted itself stays caught: every command that needs it fails until --start-over, which releases
+    the hub for all its streams. The contradicting statements are kept as evidence.
     """
     from veen.cli.kit import context_file, open_session
 
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use, allow_caught=start_over)
     if file:
         if start_over or stream is not None:
-            raise Misuse("files are checked without their stream", "give FILE or --stream, not both")
+            raise Misuse("FILE cannot be used with --stream or --start-over", "give FILE or --stream, not both")
         _verify_files(call, file, as_json)
         return
     name = context_file.need_stream(stream)
-    done, count, opened = call.run(lambda met: _verify_stream(met, name, epoch, start_over))
+    done, count, opened = call.run(lambda client: _verify_stream(client, name, epoch, start_over))
     rows: dict[str, output.Value] = {
         "stream": name,
         "label": done.label,
@@ -73,8 +73,8 @@ def verify(
         "opened": opened,
         "mmr_root": done.checkpoint.mmr_root if done.checkpoint else None,
     }
-    held = Marked("every signature, place and root, and the checkpoint", Tone.GOOD)
-    output.facts({**rows, "verified": held} if count else rows, as_json, rows)
+    verified = Marked("every signature, place and root, and the checkpoint", Tone.GOOD)
+    output.facts({**rows, "verified": verified} if count else rows, as_json, rows)
 
 
 async def _verify_stream(
@@ -84,7 +84,7 @@ async def _verify_stream(
         caught = client.session.contradictions()
         await client.forget(stream, epoch=epoch)
         if caught:
-            output.remark(f"this client relies on the hub again; the evidence stays in {client.dir.evidence}")
+            output.remark(f"this client trusts the hub again; the evidence stays in {client.dir.evidence}")
     done = await client.resync(stream, epoch=epoch)
     count = opened = 0
     if done.size:
@@ -103,7 +103,7 @@ def _verify_files(call: "HubCall", paths: list[Path], as_json: bool) -> None:
     url = call.url()
     with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
         known = open_session.known_hub(folder, url)
-    rows = [row for path, said in found for row in _checked(path, said, known)]
+    rows = [row for path, statements in found for row in _verified_rows(path, statements, known)]
     columns = ("file", "what", "stream_seq", "hub_ts", "held_by")
     data = [dict(zip(columns, (*row[:3], _number(row[3]), row[4]), strict=True)) for row in rows]
     output.table(columns, rows, as_json, data)
@@ -113,8 +113,8 @@ def _number(at: output.Value) -> int | None:
     return None if at is None else int(str(at))
 
 
-def _checked(path: Path, said: "list[Statement]", known: "HubRecord") -> list[tuple[output.Value, ...]]:
-    """A row for each statement. Raises at the first that does not hold."""
+def _verified_rows(path: Path, statements: "list[Statement]", known: "HubRecord") -> list[tuple[output.Value, ...]]:
+    """One row for each statement. Raises at the first that fails."""
     from veen.cli.kit.exit_status import hinted
     from veen.client.local_tree import size_of
     from veen.core import MmrProof, Receipt, Unverified
@@ -123,9 +123,9 @@ def _checked(path: Path, said: "list[Statement]", known: "HubRecord") -> list[tu
     line = lineage(known.identity, known.origin)
     rows: list[tuple[output.Value, ...]] = []
     try:
-        for at, one in enumerate(said):
+        for at, one in enumerate(statements):
             if isinstance(one, MmrProof):
-                rows.append(_checked_proof(path, one, said[:at]))
+                rows.append(_verified_proof(path, one, statements[:at]))
                 continue
             label = one.label if isinstance(one, Receipt) else one.label_curr
             signer = line.identity_at(label, size_of(one))
@@ -136,19 +136,19 @@ def _checked(path: Path, said: "list[Statement]", known: "HubRecord") -> list[tu
             number = signer.hub_keys.index(key) + 1
             rows.append((str(path), what, size_of(one), at_ts, Marked(f"key {number} of the hub", Tone.GOOD)))
     except Unverified as error:
-        raise hinted(Unverified(str(path), str(error)), "do not rely on it; is it of another hub than --hub?") from None
+        raise hinted(Unverified(str(path), str(error)), "do not rely on it; check that it is from this --hub") from None
     return rows
 
 
-def _checked_proof(path: Path, found: "MmrProof", before: "list[Statement]") -> tuple[output.Value, ...]:
-    """A proof ties the receipt of its leaf to the last root that was signed before it in the file."""
+def _verified_proof(path: Path, found: "MmrProof", before: "list[Statement]") -> tuple[output.Value, ...]:
+    """A proof connects the receipt of its leaf to the last signed root before it in the file."""
     from veen.client.local_tree import size_of
     from veen.core import Leaf, MmrProof, Receipt, Unverified, proof
 
     heads = [one for one in before if not isinstance(one, MmrProof)]
     leaves = [one for one in heads if isinstance(one, Receipt) and one.leaf_hash == found.leaf_hash]
     if not leaves:
-        raise Unverified("proof", "no receipt before it in the file is for its leaf")
+        raise Unverified("proof", "the file has no receipt for its leaf before it")
     proof.verify_inclusion(found, Leaf.of(leaves[-1]), heads[-1])
-    tied = Marked(f"in the log of {size_of(heads[-1])}", Tone.GOOD)
-    return str(path), "proof", leaves[-1].stream_seq, None, tied
+    included = Marked(f"in the log of {size_of(heads[-1])}", Tone.GOOD)
+    return str(path), "proof", leaves[-1].stream_seq, None, included

@@ -1,4 +1,4 @@
-"""`veen version`: this program, and what it speaks."""
+"""`veen version`."""
 
 from plumbing.cli.command import command, single
 from veen.cli.kit import output
@@ -9,7 +9,7 @@ app = single("version")
 
 @command(app, "version", "veen version", "veen version --json")
 def version(as_json: JsonOption = False) -> None:
-    """Show the version of this program and of what it speaks."""
+    """Show the versions of this program and of its protocols."""
     import platform
     from importlib import metadata
 
@@ -20,7 +20,7 @@ def version(as_json: JsonOption = False) -> None:
         "veen": __version__,
         "wire": WIRE_VERSION,
         "python": platform.python_version(),
-        "pynacl": metadata.version("pynacl"),  # whose libsodium decides which signatures hold
+        "pynacl": metadata.version("pynacl"),  # its libsodium verifies signatures
         "system": f"{platform.system()} {platform.machine()}",
     }
     output.facts(rows, as_json)

@@ -69,7 +69,7 @@ app = roots.program(
     "veil node init --listen quic://127.0.0.1:4433",
     "veil node start",
     "veil publish 'hello'",
-    tell=_report,
+    report=_report,
     version=_version,
 )
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.cli.hub_fixture import HubFixture, hub_fixture
 from tests.cli.runner import Ran, Veen
-from tests.cli.town import Town, town
 from veen.client import ClientDir
 from veen.core import naming
 from veen.hub.admission_rules import Admission
@@ -18,7 +18,7 @@ PEOPLE = ("ann", "bob", "phone", "tablet", "company", "shop")
 class IdentityFixture:
     """Runs `veen id` commands as one of `PEOPLE`, each with its own client directory."""
 
-    def __init__(self, at: Town) -> None:
+    def __init__(self, at: HubFixture) -> None:
         self.town = at
 
     def key(self, person: str) -> bytes:
@@ -68,5 +68,5 @@ def identity_hub(veen: Veen, root: Path, admission: Admission = Admission.OPEN) 
     now = int(time.time())
     for person in PEOPLE:
         ClientDir.create(root / person, None, now).close()
-    with town(veen, root, admission=admission) as at:
+    with hub_fixture(veen, root, admission=admission) as at:
         yield IdentityFixture(at)

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cli.hub_fixture import STREAM
 from tests.cli.runner import Ran, Veen
-from tests.cli.town import STREAM
 from tests.hub.client import Hub, running
 from tests.hub.disks import QuickDisk
 from veen.client import ClientDir

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.cli.hub_fixture import STREAM, HubFixture, hub_fixture
 from tests.cli.runner import Ran, Veen
-from tests.cli.town import STREAM, Town, town
 from veen.client import ClientDir
 from veen.core import naming
 
@@ -15,7 +15,7 @@ KEEPER = "keeper"
 class StateFixture:
     """Runs commands as the client `keeper`, at the hub or offline on its data directory."""
 
-    def __init__(self, at: Town) -> None:
+    def __init__(self, at: HubFixture) -> None:
         self.town = at
         self.stream = STREAM
 
@@ -44,7 +44,7 @@ class StateFixture:
 @contextmanager
 def state_hub(veen: Veen, root: Path, *streams: str) -> Iterator[StateFixture]:
     """Start a hub. The client gets the reader key of `STREAM`, and creates the keys of `streams`."""
-    with town(veen, root) as at:
+    with hub_fixture(veen, root) as at:
         with ClientDir.open(root / "reader") as reader, ClientDir.create(root / KEEPER, None, 1) as keeper:
             found = reader.stream_keys.secret(naming.stream_id(STREAM))
             assert found is not None

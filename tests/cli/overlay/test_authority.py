@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.hub_fixture import STREAM
 from tests.cli.overlay.realm_fixture import REALM, RealmFixture, realm
 from tests.cli.runner import Veen
-from tests.cli.town import STREAM
 from veen.core import admin, naming
 from veen.overlays.admin import Authorities
 from veen.overlays.admin.authority import part_of

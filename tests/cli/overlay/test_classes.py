@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.hub_fixture import STREAM
 from tests.cli.overlay.realm_fixture import REALM, RealmFixture, realm
 from tests.cli.runner import Veen
-from tests.cli.town import STREAM
 from veen.client import BlockingClient, ClientDir, Pin
 from veen.core import admin, naming
 from veen.core.hashing import h

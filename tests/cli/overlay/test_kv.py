@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.hub_fixture import STREAM
 from tests.cli.overlay.state_fixture import KEEPER, StateFixture, state_hub
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
-from tests.cli.town import STREAM
 
 
 @pytest.fixture

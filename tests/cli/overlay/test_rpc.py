@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from plumbing.cli.command import Misuse
+from tests.cli.hub_fixture import STREAM
 from tests.cli.overlay.state_fixture import KEEPER, StateFixture, state_hub
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
-from tests.cli.town import STREAM
 from veen.cli import rpc
 from veen.core import cbor
 from veen.overlays.rpc import RpcFailure

@@ -1,4 +1,4 @@
-"""`veen recorder` from end to end, at a real hub."""
+"""`veen recorder` at a real hub."""
 
 import json
 import re
@@ -7,19 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.recorder.desk import ADMIN, LOGIN, SHOP, WEB, Desk, desk
+from tests.cli.recorder.recorder_fixture import ADMIN, LOGIN, SHOP, WEB, RecorderFixture, recorder_fixture
 from tests.cli.runner import Veen
-from tests.cli.terminal import typing
+from tests.cli.terminal import run_on_terminal
 from veen.client import ClientDir
 
 
 @pytest.fixture
-def at(veen: Veen, tmp_path: Path) -> Iterator[Desk]:
-    with desk(veen, tmp_path) as made:
+def at(veen: Veen, tmp_path: Path) -> Iterator[RecorderFixture]:
+    with recorder_fixture(veen, tmp_path) as made:
         yield made
 
 
-def send(at: Desk, number: int, event_type: str = "http.request", who: str = SHOP, origin: str = "shop") -> None:
+def send(
+    at: RecorderFixture, number: int, event_type: str = "http.request", who: str = SHOP, origin: str = "shop"
+) -> None:
     payload = json.dumps({"n": number})
     at.does(who, "send", event_type, "--subject", "alice", "--origin", origin, "--payload", payload)
 
@@ -28,7 +30,7 @@ def replayed(text: str) -> list[int]:
     return [json.loads(line)["payload"]["n"] for line in text.splitlines()]
 
 
-def test_an_event_is_sent_replayed_and_proved(at: Desk) -> None:
+def test_an_event_is_sent_replayed_and_proved(at: RecorderFixture) -> None:
     for number in range(3):
         send(at, number)
     ran = at.does(ADMIN, "replay", WEB, "--with-proofs", "--json")
@@ -40,7 +42,7 @@ def test_an_event_is_sent_replayed_and_proved(at: Desk) -> None:
     assert at.reads("replay", WEB, "--with-proofs", "--json").out == ran.out
 
 
-def test_a_checkpoint_holds_and_tells_a_safe_window(at: Desk) -> None:
+def test_a_checkpoint_verifies_and_has_a_safe_window(at: RecorderFixture) -> None:
     send(at, 1)
     send(at, 2, "login")
     made = at.does(ADMIN, "checkpoint", "--json").json()
@@ -56,7 +58,7 @@ def test_a_checkpoint_holds_and_tells_a_safe_window(at: Desk) -> None:
     assert "left out" in covered.err
 
 
-def test_the_map_is_shown_and_moved(at: Desk) -> None:
+def test_the_map_is_shown_and_moved(at: RecorderFixture) -> None:
     at.does(ADMIN, "init", "--stream", "record/app/slow", "--every-events", 5)
     at.does(ADMIN, "move", WEB, "record/app/slow", "--reason", "renamed")
     shown = at.does(ADMIN, "show", "--json").json()
@@ -79,32 +81,34 @@ def test_the_map_is_shown_and_moved(at: Desk) -> None:
         (("checkpoint",), "only the administrator"),
     ],
 )
-def test_a_producer_is_refused_before_anything_is_sent(at: Desk, arguments: tuple[str, ...], reason: str) -> None:
-    before = at.town.hub.status()["entries"]
+def test_a_forbidden_command_of_a_producer_sends_nothing(
+    at: RecorderFixture, arguments: tuple[str, ...], reason: str
+) -> None:
+    before = at.hub_fixture.hub.status()["entries"]
     ran = at.tries(SHOP, *arguments)
     assert ran.status == 5
     assert reason in ran.error
-    assert at.town.hub.status()["entries"] == before
+    assert at.hub_fixture.hub.status()["entries"] == before
 
 
-def test_an_administrator_cannot_be_enrolled_nor_join_nor_send(at: Desk) -> None:
+def test_an_administrator_cannot_be_enrolled_nor_join_nor_send(at: RecorderFixture) -> None:
     kit = at.root / "own.kit"
     options = ("--origin", "shop", "--stream", WEB, "--out", kit)
     ran = at.tries(ADMIN, "enrol", "me", "--card", at.root / ADMIN, *options)
     assert (ran.status, "cannot be a producer" in ran.error) == (5, True)
-    joined = at.town.veen("recorder", "join", at.root / "shop.kit", "--client", at.root / ADMIN)
+    joined = at.hub_fixture.veen("recorder", "join", at.root / "shop.kit", "--client", at.root / ADMIN)
     assert (joined.status, "cannot be a producer" in joined.error) == (5, True)
     sent = at.tries(ADMIN, "send", "login", "--subject", "a", "--origin", "shop")
     assert (sent.status, "cannot be a producer" in sent.error) == (5, True)
 
 
-def test_a_kit_is_for_one_identity(at: Desk) -> None:
+def test_another_identity_cannot_join_with_the_kit(at: RecorderFixture) -> None:
     ClientDir.create(at.root / "thief", None, 1).close()
-    ran = at.town.veen("recorder", "join", at.root / "shop.kit", "--client", at.root / "thief")
+    ran = at.hub_fixture.veen("recorder", "join", at.root / "shop.kit", "--client", at.root / "thief")
     assert (ran.status, "another identity" in ran.error) == (4, True)
 
 
-def test_the_audit_tells_who_wrote_what(at: Desk) -> None:
+def test_the_audit_lists_who_wrote_what(at: RecorderFixture) -> None:
     at.enrols("bank", "bank", streams=(LOGIN,))
     send(at, 1)
     send(at, 2, "login", "bank", "bank")
@@ -116,21 +120,21 @@ def test_the_audit_tells_who_wrote_what(at: Desk) -> None:
     assert found["strays"] == []
 
 
-def test_people_see_dates_and_short_keys_and_a_pipe_gets_lines(at: Desk) -> None:
+def test_a_terminal_shows_dates_and_short_keys_and_a_pipe_gets_lines(at: RecorderFixture) -> None:
     send(at, 1)
     who = at.of(ADMIN)
     (line,) = at.does(ADMIN, "replay", WEB).out.splitlines()
     assert line.split("\t")[3:] == ["http.request", "alice", "shop", '{"n":1}']
-    _, seen = typing(at.town.veen, ["recorder", "replay", WEB, "--with-proofs", *who])
+    _, seen = run_on_terminal(at.hub_fixture.veen, ["recorder", "replay", WEB, "--with-proofs", *who])
     plain = re.sub(r"\x1b\[[0-9;]*m", "", seen)
     shown = r' +1  \d{4}-\d\d-\d\d [\d:]{8}  [0-9a-f]{8}  http\.request  alice  \(shop\)  {"n":1}\n'
     assert re.search(shown + r" +proved up to root [0-9a-f]{12}…", plain), plain
-    _, seen = typing(at.town.veen, ["recorder", "audit", *who])
+    _, seen = run_on_terminal(at.hub_fixture.veen, ["recorder", "audit", *who])
     plain = re.sub(r"\x1b\[[0-9;]*m", "", seen)
     assert re.search(r"\n[0-9a-f]{12}…  shop +record/app/web +shop +1\n", plain), plain
 
 
-def test_a_file_is_recorded_line_by_line_and_again_from_where_it_was_left(at: Desk) -> None:
+def test_tail_records_each_line_once_and_continues_where_it_stopped(at: RecorderFixture) -> None:
     file = at.root / "app.jsonl"
     file.write_text('{"event_type":"login","n":1}\nnot json\n{"n":2}\n')
     tail = ("tail", file, "--origin", "shop", "--type", "http.request", "--once")

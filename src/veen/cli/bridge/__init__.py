@@ -1,4 +1,4 @@
-"""`veen bridge`: events across an air gap, mirrors between hubs that can see each other, and clients that compare."""
+"""`veen bridge`: bundles across an air gap, online mirrors, and comparison of checkpoints over VEIL."""
 
 from veen.cli.bridge import bridge_mirror, bridge_qr, bridge_reconcile, bridge_veil, bundles
 from veen.cli.bridge.bridge_options import app

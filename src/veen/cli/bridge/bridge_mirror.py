@@ -1,9 +1,10 @@
-"""`veen bridge mirror`: the streams of one hub, at another."""
+"""`veen bridge mirror` and `compare`: streams of one hub copied to another."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from plumbing.cli.command import Misuse
 from veen.cli.bridge.bridge_options import SourceHub, SourcePin, app, routes, source_client
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from veen.client.client import Client
 
 
+MirroredStreams: TypeAlias = Annotated[
+    list[str], typer.Argument(metavar="STREAM[=TARGET]", help="a stream of the source, and its name at the target")
+]
 _COLUMNS = ("stream", "stream_seq", "msg_id", "copy_seq", "record_seq", "remark")
 
 
@@ -27,27 +31,27 @@ _COLUMNS = ("stream", "stream_seq", "msg_id", "copy_seq", "record_seq", "remark"
 )
 def mirror(
     asked: HubOptions,
-    streams: Annotated[list[str], typer.Argument(metavar="STREAM[=TARGET]", help="what is mirrored, and as what")],
+    streams: MirroredStreams,
     source_hub: SourceHub,
     source_pin: SourcePin = None,
     records: Annotated[
-        str | None, typer.Option("--records", metavar="STREAM", help="where records go", show_default="to the copies")
+        str | None,
+        typer.Option("--records", metavar="STREAM", help="stream for the records", show_default="that of the copies"),
     ] = None,
     records_only: Annotated[
-        bool, typer.Option("--records-only", help="write no copies: for who cannot read the source")
+        bool, typer.Option("--records-only", help="write no copies, if you cannot read the source")
     ] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="go on as entries come; of one stream")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="wait for new entries; for one stream")] = False,
 ) -> None:
-    """Mirror streams of one hub at another, each message once, with its origin.
+    """Copy streams of one hub to another, each message once, with its origin.
 
-    Every message is validated first: the hub's signature, the client's, the proof. What is mirrored already is known
-    from the target's log, so this can be stopped and run again, by anyone who reads and writes there.
+    The signatures of hub and client and the inclusion proof of every message are verified first. The target's log shows
+    which messages are mirrored already, so the command can be stopped and repeated by any client that can read and
+    write there.
     """
-    from plumbing.cli.command import Misuse
-
     wanted = routes(streams, records, copies=not records_only)
     if follow and len(wanted) != 1:
-        raise Misuse("one stream at a time is followed", "run veen bridge mirror once for each")
+        raise Misuse("--follow needs exactly one stream", "run veen bridge mirror once for each stream")
     call = asked.call()
 
     async def work(target: "Client") -> "list[tuple[MirrorRoute, MirroredMessage]]":
@@ -58,15 +62,15 @@ def mirror(
             for route in wanted:
                 async for one in Mirrorer(source, target, route).run(follow=follow):
                     if follow:
-                        _tell([(route, one)], asked.as_json)
+                        _show([(route, one)], asked.as_json)
                     else:
                         found.append((route, one))
         return found
 
-    _tell(call.run(work), asked.as_json)
+    _show(call.run(work), asked.as_json)
 
 
-def _tell(found: "list[tuple[MirrorRoute, MirroredMessage]]", as_json: bool) -> None:
+def _show(found: "list[tuple[MirrorRoute, MirroredMessage]]", as_json: bool) -> None:
     rows: list[tuple[output.Value, ...]] = [
         (
             route.source,
@@ -92,17 +96,19 @@ _DIFFERENCE_COLUMNS = ("what", "stream", "stream_seq", "reason")
 )
 def compare(
     asked: HubOptions,
-    streams: Annotated[list[str], typer.Argument(metavar="STREAM[=TARGET]", help="what is mirrored, and as what")],
+    streams: MirroredStreams,
     source_hub: SourceHub,
     source_pin: SourcePin = None,
     records: Annotated[
-        str | None, typer.Option("--records", metavar="STREAM", help="where records are", show_default="at the copies")
+        str | None,
+        typer.Option("--records", metavar="STREAM", help="stream of the records", show_default="that of the copies"),
     ] = None,
     records_only: Annotated[bool, typer.Option("--records-only", help="there are no copies")] = False,
 ) -> None:
-    """Hold what a mirror wrote against what the source hub says, message by message.
+    """Compare a mirror with its source, message by message.
 
-    Every record against the source's receipt, every copy against the original. The exit status is 10 where they differ.
+    Every record is compared with the source's receipt, every copy with the original. The exit status is 10 if they
+    differ.
     """
     from veen.cli.kit.exit_status import FAILED_STATUS
 

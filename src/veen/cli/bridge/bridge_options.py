@@ -1,4 +1,4 @@
-"""The group, and the options that its commands share."""
+"""The command group `veen bridge` and its shared options."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,44 +17,44 @@ if TYPE_CHECKING:
 
 app = group(
     "bridge",
-    """Carry events from one hub to another, with all that proves them.
+    """Copy events between hubs together with their proofs.
 
-    Across an air gap they go in bundles, one way only, and both zones keep a record. Between hubs that can reach each
-    other they are mirrored.
+    Across an air gap, bundles carry events in one direction, and both zones keep a record. Between hubs that can reach
+    each other, streams are mirrored.
     """,
 )
 
 Trust: TypeAlias = Annotated[
     list[str],
-    typer.Option("--trust", metavar="HEX|PATH", help="a hub that bundles may come from: its id, or what --pin takes"),
+    typer.Option("--trust", metavar="HEX|PATH", help="a trusted source hub: its id, or any value of --pin"),
 ]
 Map: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--map",
         metavar="FROM=TO",
-        help="by the beginning of its name, the stream that stands for one of the other zone",
+        help="prefix of source streams, and the prefix of their streams in this zone",
         show_default="export/=import/",
     ),
 ]
 Operator: TypeAlias = Annotated[
     str | None,
-    typer.Option("--operator", metavar="TEXT", help="who does it, for the record", show_default="the client's own id"),
+    typer.Option(
+        "--operator", metavar="TEXT", help="name of the operator, for the record", show_default="the client's id"
+    ),
 ]
-Every: TypeAlias = Annotated[
-    float, durations.option("--every", least=0.1, help="how long to wait before looking again")
-]
+Every: TypeAlias = Annotated[float, durations.option("--every", least=0.1, help="how long to wait between checks")]
 
 SourceHub: TypeAlias = Annotated[
-    str, typer.Option("--source-hub", metavar="URL", help="the hub that messages come from", parser=values.url)
+    str, typer.Option("--source-hub", metavar="URL", help="the source hub", parser=values.url)
 ]
 SourcePin: TypeAlias = Annotated[
-    str | None, typer.Option("--source-pin", metavar="HEX|PATH", help="whom to believe there, as --pin says")
+    str | None, typer.Option("--source-pin", metavar="HEX|PATH", help="pin of the source hub, like --pin")
 ]
 
 
 def trusted(texts: list[str]) -> frozenset[bytes]:
-    """The ids of hubs that are trusted as sources."""
+    """The hub ids of the trusted sources."""
     from veen.cli.kit import pinning
     from veen.client.trust import Pin
 
@@ -63,45 +63,46 @@ def trusted(texts: list[str]) -> frozenset[bytes]:
         pin: Pin = pinning.parse(text)
         hub_id = pin.record.hub_id if pin.record else pin.key
         if hub_id is None:
-            raise Misuse("a certificate says nothing of what a hub signed", "give the hub's id, or its papers")
+            raise Misuse(f"--trust {text} is a certificate, which signs no bundles", "give the hub id or identity file")
         found.add(hub_id)
     return frozenset(found)
 
 
 def need_folder(path: Path) -> Path:
     if not path.is_dir():
-        raise Misuse(f"there is no folder {path}", "make it first")
+        raise Misuse(f"there is no folder {path}", "create it first")
     return path
 
 
 def routes(texts: list[str], records: str | None, *, copies: bool) -> "list[MirrorRoute]":
-    """Which streams go where, from STREAM or STREAM=TARGET."""
+    """Parse routes of the form STREAM or STREAM=TARGET."""
     from veen.bridge.mirror import MirrorRoute
 
     found = []
     for text in texts:
         source, given, target = text.partition("=")
         if not source or (given and not target):
-            raise Misuse(f"{text!r} is not STREAM or STREAM=TARGET", "name a stream of the source")
+            raise Misuse(f"{text!r} is not STREAM or STREAM=TARGET", "name a stream of the source hub")
         found.append(MirrorRoute(source, target or source, records, copies))
     return found
 
 
 @asynccontextmanager
 async def source_client(target: "Client", url: str, pin: str | None, first_use: bool) -> "AsyncIterator[Client]":
-    """The hub that messages come from, met with the same keys."""
+    """A client of the source hub with the keys of the target's client."""
     from veen.cli.kit import pinning
     from veen.client.client import Client
     from veen.client.trust import FIRST_USE
 
-    believed = pinning.for_hub(pin, url) if pin is not None else None
-    if believed is None and first_use and target.dir.state.hub_of(url) is None:
-        believed = FIRST_USE
-    if believed is None and target.dir.state.hub_of(url) is None:
+    trust = pinning.for_hub(pin, url) if pin is not None else None
+    if trust is None and first_use and target.dir.state.hub_of(url) is None:
+        trust = FIRST_USE
+    if trust is None and target.dir.state.hub_of(url) is None:
         raise Misuse(
-            f"nothing is known yet of the hub at {url}", f"--source-pin HEX|PATH names it: {pinning.PIN_SOURCES}"
+            f"the hub at {url} is not known to this client yet",
+            f"pin it with --source-pin HEX|PATH: {pinning.PIN_SOURCES}",
         )
-    async with Client(url, target.dir, pin=believed) as source:
+    async with Client(url, target.dir, pin=trust) as source:
         if source.hub_id == target.hub_id:
-            raise Misuse("source and target are the same hub", "a mirror is between two")
+            raise Misuse("source and target are the same hub", "name two different hubs")
         yield source

@@ -19,15 +19,15 @@ from veen.cli.kit.common_options import JsonOption
 )
 def print_(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a bundle")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where the images are put")],
-    svg: Annotated[bool, typer.Option("--svg", help="SVG rather than PNG")] = False,
-    part_bytes: Annotated[int, typer.Option("--part-bytes", metavar="N", min=1, help="bytes in one code")] = 600,
-    scale: Annotated[int, typer.Option("--scale", metavar="N", min=1, help="pixels for each dot")] = 4,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="folder for the images")],
+    svg: Annotated[bool, typer.Option("--svg", help="write SVG instead of PNG")] = False,
+    part_bytes: Annotated[int, typer.Option("--part-bytes", metavar="N", min=1, help="bytes per code")] = 600,
+    scale: Annotated[int, typer.Option("--scale", metavar="N", min=1, help="pixels per module of a code")] = 4,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a bundle as QR images, numbered and each with a digest.
+    """Write a bundle as numbered QR images, each with a digest.
 
-    For gaps that nothing but paper or a screen may cross.
+    Use it for air gaps that only paper or a screen may cross.
     """
     from veen.bridge import bundle, qr
     from veen.client import durable
@@ -37,7 +37,7 @@ def print_(
     try:
         texts = qr.split(data, part_bytes)
     except ValueError as error:
-        raise Misuse(str(error), "export smaller bundles, with --max-events") from None
+        raise Misuse(str(error), "export smaller bundles with --max-events") from None
     paths = qr.write(texts, need_folder(out), "svg" if svg else "png", scale)
     output.table(("image",), [(str(path),) for path in paths], as_json)
 
@@ -45,12 +45,12 @@ def print_(
 @command(app, "scan", "veen bridge scan codes/1-of-3.png codes/2-of-3.png codes/3-of-3.png --out again.bundle")
 def scan(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="photographs or scans of the codes")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the bundle to make")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the bundle to create")],
     as_json: JsonOption = False,
 ) -> None:
-    """Read a bundle back from QR images, in any order.
+    """Read a bundle from QR images in any order.
 
-    Parts that are missing, damaged or of another bundle are named. Verify it as any other: veen bridge verify.
+    The command names parts that are missing, damaged or from another bundle. Verify the bundle with veen bridge verify.
     """
     from veen.bridge import bundle, qr
     from veen.cli.kit import output_files
@@ -62,7 +62,7 @@ def scan(
     try:
         data = qr.join(texts)
     except Malformed as error:
-        hint = "scan what is named again, and give the images of all parts: in any order, and some twice is no harm"
+        hint = "scan the named parts again and give the images of all parts, in any order; duplicates are fine"
         raise hinted(error, hint) from None
     found = bundle.decode(data)
     output_files.write_new(out, data)

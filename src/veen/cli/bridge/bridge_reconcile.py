@@ -1,4 +1,4 @@
-"""`veen bridge reconcile`: what left one zone against what came into the other."""
+"""`veen bridge reconcile`: compare the exports of one zone with the imports of the other."""
 
 import asyncio
 from pathlib import Path
@@ -32,44 +32,46 @@ _COLUMNS = ("what", "stream", "which", "reason")
 def reconcile(
     asked: HubOptions,
     bundles: Annotated[
-        list[Path] | None, typer.Option("--bundles", metavar="DIR", help="what left, by the bundles themselves")
+        list[Path] | None, typer.Option("--bundles", metavar="DIR", help="take exports from these bundles")
     ] = None,
     trust: Annotated[
-        list[str] | None, typer.Option("--trust", metavar="HEX|PATH", help="the hub that these bundles must be of")
+        list[str] | None,
+        typer.Option("--trust", metavar="HEX|PATH", help="the hub that must have signed these bundles"),
     ] = None,
     source_hub: Annotated[
         str | None,
-        typer.Option("--source-hub", metavar="URL", help="what left, by that hub's audit log", parser=values.url),
+        typer.Option("--source-hub", metavar="URL", help="take exports from that hub's audit log", parser=values.url),
     ] = None,
     source_data_dir: Annotated[
-        Path | None, typer.Option("--source-data-dir", metavar="DIR", help="the same, from a copy of its data")
+        Path | None,
+        typer.Option("--source-data-dir", metavar="DIR", help="take exports from a copy of its data directory"),
     ] = None,
     source_pin: Annotated[
-        str | None, typer.Option("--source-pin", metavar="HEX|PATH", help="whom to believe there")
+        str | None, typer.Option("--source-pin", metavar="HEX|PATH", help="pin of the source hub")
     ] = None,
     data_dir: FromDirectory = None,
 ) -> None:
-    """Find what is missing, half there or there twice, and how far zones agree.
+    """Find missing, partial and duplicate imports, and show how far the zones agree.
 
-    It needs the reader keys of bridge/offline/log and of the import streams, and where the source's log is read, of
-    bridge/online/log. The exit status is 10 where anything is found.
+    The command needs the reader keys of bridge/offline/log and of the import streams. To read the source's log it also
+    needs that of bridge/online/log. The exit status is 10 if anything is found.
     """
     from veen.cli.kit.exit_status import FAILED_STATUS
 
     given = [one for one in (bundles, source_hub, source_data_dir) if one]
     if len(given) != 1:
         raise Misuse(
-            "what left must come from one place", "give --bundles DIR, --source-hub URL or --source-data-dir DIR"
+            "give exactly one source of exports", "give --bundles DIR, --source-hub URL or --source-data-dir DIR"
         )
     if bundles and not trust:
-        raise Misuse("bundles prove nothing without a hub that is trusted", "give --trust HEX|PATH")
-    report = _reconciled(asked, bundles or [], trust or [], source_hub, source_data_dir, source_pin, data_dir)
-    _tell(report, asked.as_json)
+        raise Misuse("--bundles needs a trusted hub", "give --trust HEX|PATH")
+    report = _reconcile(asked, bundles or [], trust or [], source_hub, source_data_dir, source_pin, data_dir)
+    _show(report, asked.as_json)
     if not report.clean:
         raise typer.Exit(FAILED_STATUS)
 
 
-def _reconciled(
+def _reconcile(
     asked: HubOptions,
     bundles: list[Path],
     trust: list[str],
@@ -95,16 +97,16 @@ def _reconciled(
             there = open_session.HubCall(source_hub, asked.client, asked.passphrase_file, source_pin, asked.first_use)
             exports = there.run_with(folder, source_hub, lambda client: reconciliation.exports_of(HubSource(client)))
 
-        async def met(client: "Client") -> "ReconcileReport":
+        async def reconcile_at_hub(client: "Client") -> "ReconcileReport":
             return reconciliation.reconcile(await reconciliation.read_input(HubSource(client), exports))
 
         if data_dir is None:
-            return call.run_with(folder, url, met)
+            return call.run_with(folder, url, reconcile_at_hub)
         here = DirectorySource(data_dir, folder, pinning.pinned_key(asked.pin))
         return reconciliation.reconcile(asyncio.run(reconciliation.read_input(here, exports)))
 
 
-def _tell(report: "ReconcileReport", as_json: bool) -> None:
+def _show(report: "ReconcileReport", as_json: bool) -> None:
     if as_json:
         output.document(report.to_json())
         return
@@ -117,10 +119,10 @@ def _tell(report: "ReconcileReport", as_json: bool) -> None:
         places = ", ".join(str(place.stream_seq) for place in twice.places)
         rows.append((Marked("duplicate", Tone.BAD), twice.stream, twice.origin_msg_id.hex(), f"at {places}"))
     for alone in report.unexplained:
-        reason = "no intake names its original"
+        reason = "no import record names its original"
         rows.append((Marked("unexplained", Tone.BAD), alone.stream, alone.at.stream_seq, reason))
     for unknown in report.unannounced:
-        rows.append((Marked("unannounced", Tone.BAD), "", unknown.hex(), "it never left, as far as the source says"))
+        rows.append((Marked("unannounced", Tone.BAD), "", unknown.hex(), "the source has no record of this export"))
     for region in report.regions:
         gaps = ", ".join(f"{first} to {last}" for first, last in region.gaps)
         state = Marked("consistent" if not gaps else "gaps", Tone.GOOD if not gaps else Tone.BAD)

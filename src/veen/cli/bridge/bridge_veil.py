@@ -1,4 +1,4 @@
-"""`veen bridge veil publish`: what a hub said, to others who know the hub."""
+"""`veen bridge veil publish` and `receive`: clients of one hub compare its checkpoints over VEIL."""
 
 import asyncio
 import time
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 app = group(
     "veil",
-    """Compare what a hub told its clients, over a VEIL node.
+    """Compare what a hub signed for its clients, over a VEIL node.
 
-    Clients of one hub meet in VEIL and show each other the checkpoints that the hub signed for them. Where it signed
-    two histories, each of them ends up with a file that proves it. Neither the hub nor the network is believed.
+    Clients of one hub exchange the checkpoints that the hub signed for them. If the hub signed two histories, each
+    client gets a file that proves it. Neither the hub nor the network is trusted.
     """,
 )
 
@@ -43,35 +43,34 @@ _LOOPBACK = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 Node: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--node", metavar="DIR|URL", envvar="VEIL_DATA_DIR", help="the VEIL node: its folder, or where its API is"
+        "--node", metavar="DIR|URL", envvar="VEIL_DATA_DIR", help="the VEIL node: its folder, or the URL of its API"
     ),
 ]
 TokenFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="the node's api.token, where --node is a URL")
+    Path | None, typer.Option("--token-file", metavar="FILE", help="the node's api.token, if --node is a URL")
 ]
 InGroup: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--group",
         metavar="NAME",
-        help="a VEIL group that the node is in",
-        show_default="the one that all who know the hub share",
+        help="a VEIL group of the node",
+        show_default="the group of everyone who knows the hub",
     ),
 ]
 
 
 def node_at(node: str, token_file: Path | None) -> "VeilNode":
-    """The node that was named."""
     from veen.bridge.veil_gossip.veil_node import VeilNode, read_token
 
     if "://" not in node:
         if token_file is not None:
-            raise Misuse("a node's folder has its token", "give --token-file with a URL only")
+            raise Misuse("--token-file needs a URL as --node", "leave it out: the node's folder has its token")
         return VeilNode.of(Path(node))
     if not node.startswith(_LOOPBACK):
-        raise Misuse(f"{node} is not on this machine", "a node's API is for this machine alone: http://127.0.0.1:PORT")
+        raise Misuse(f"{node} is not on this machine", "give a local URL: http://127.0.0.1:PORT")
     if token_file is None:
-        raise Misuse("a node lets in who has its token", "give --token-file FILE, or the node's folder as --node")
+        raise Misuse("missing --token-file", "give --token-file FILE, or the node's folder as --node")
     return VeilNode(node, read_token(token_file))
 
 
@@ -87,7 +86,7 @@ def publish(
     asked: HubOptions,
     node: Node,
     streams: Annotated[
-        list[str] | None, typer.Argument(metavar="STREAM", help="whose checkpoints, as the hub signs them now")
+        list[str] | None, typer.Argument(metavar="STREAM", help="streams whose newest checkpoints are published")
     ] = None,
     evidence: Annotated[
         list[Path] | None, typer.Option("--evidence", metavar="FILE", help="an evidence file about this hub")
@@ -98,21 +97,25 @@ def publish(
     group: InGroup = None,
     token_file: TokenFile = None,
     every: Annotated[
-        float | None, durations.option("--every", least=0.1, help="go on for ever: again where a stream has grown")
+        float | None,
+        durations.option(
+            "--every", least=0.1, help="run until interrupted, and publish again after a stream has grown"
+        ),
     ] = None,
 ) -> None:
-    """Show others what the hub signed: checkpoints of streams, evidence, bundles.
+    """Publish checkpoints, evidence and bundles of the hub to other clients.
 
-    Everything is verified first. It is on the node's disk when this returns, and leaves as soon as another node is
-    there. A checkpoint names no stream; a bundle names its stream and who wrote when, and nothing that was written.
+    Everything is verified first. When the command returns, the items are on the node's disk; they are sent as soon as
+    another node is connected. A checkpoint does not reveal the name of a stream. A bundle reveals the stream, the
+    writers and the times, but no content.
     """
     from veen.cli.kit import open_session
 
     files = [("evidence", path) for path in evidence or ()] + [("bundle", path) for path in bundle or ()]
     if not streams and not files:
-        raise Misuse("there is nothing to publish", "name a STREAM, or give --evidence FILE or --bundle FILE")
+        raise Misuse("nothing to publish", "name a STREAM, or give --evidence FILE or --bundle FILE")
     if every is not None and not streams:
-        raise Misuse("--every is for streams", "name a STREAM")
+        raise Misuse("--every needs a stream", "name a STREAM")
     call = asked.call()
 
     async def work(known: "HubRecord", client: "Client | None") -> None:
@@ -122,19 +125,19 @@ def publish(
         async with node_at(node, token_file) as veil:
             publisher = Publisher(await GossipGroup.join(veil, known.identity.hub_id, group), known)
             rows = [await _file(publisher, what, path) for what, path in files]
-            at: dict[str, bytes] = {}
-            rows += await _checkpoints(publisher, client, streams or [], at) if client else []
+            published: dict[str, bytes] = {}
+            rows += await _checkpoints(publisher, client, streams or [], published) if client else []
             output.table(_COLUMNS, rows, asked.as_json)
             while every is not None and client is not None:
                 await asyncio.sleep(every)
-                rows = await _checkpoints(publisher, client, streams or [], at)
+                rows = await _checkpoints(publisher, client, streams or [], published)
                 if rows:
                     output.table(_COLUMNS, rows, asked.as_json)
 
     if streams:
         call.run(lambda client: work(client.session.trust.known, client))
         return
-    # What a hub was caught at can be shown without it.
+    # Files are published without contacting the hub.
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         asyncio.run(work(open_session.known_hub(folder, call.url()), None))
 
@@ -144,98 +147,101 @@ async def _file(publisher: "Publisher", what: str, path: Path) -> tuple[output.V
     from veen.client import durable
 
     data = durable.read_file(path, MAX_CONTENT_BYTES)
-    said = await (publisher.evidence(data) if what == "evidence" else publisher.bundle(data))
-    return _row(said, str(path), None)
+    item = await (publisher.evidence(data) if what == "evidence" else publisher.bundle(data))
+    return _row(item, str(path), None)
 
 
 async def _checkpoints(
-    publisher: "Publisher", client: "Client", streams: list[str], at: dict[str, bytes]
+    publisher: "Publisher", client: "Client", streams: list[str], published: dict[str, bytes]
 ) -> list[tuple[output.Value, ...]]:
-    """Those of streams that are not where they were."""
+    """Publish the checkpoints that have changed since the last call."""
     rows = []
     for stream in streams:
         found = await client.checkpoint(stream)
-        if at.get(stream) != found.signing_digest():
+        if published.get(stream) != found.signing_digest():
             rows.append(_row(await publisher.checkpoint(client, found), stream, found.upto_seq))
-            at[stream] = found.signing_digest()
+            published[stream] = found.signing_digest()
     return rows
 
 
-def _row(said: "PublishedItem", of: str, upto_seq: int | None) -> tuple[output.Value, ...]:
-    return said.what.word, of, upto_seq, said.size, len(said.message_ids), said.digest
+def _row(item: "PublishedItem", of: str, upto_seq: int | None) -> tuple[output.Value, ...]:
+    return item.what.word, of, upto_seq, item.size, len(item.message_ids), item.digest
 
 
-_RECEIVED_COLUMNS = ("result", "what", "standing", "label", "upto_seq", "file", "reason")
-_OFFLINE = "--offline holds things against what is kept here, without the hub"
+_RECEIVED_COLUMNS = ("result", "what", "comparison", "label", "upto_seq", "file", "reason")
+_OFFLINE_HINT = "--offline compares with the state of this client only, without the hub"
 
 
 @options_command(
     HubOptions,
     app,
     "receive",
-    "veen bridge veil receive --node ~/veil --inbox heard",
-    "veen bridge veil receive --node ~/veil --inbox heard --follow",
-    "veen bridge veil receive --node ~/veil --inbox heard --offline --json",
+    "veen bridge veil receive --node ~/veil --inbox received",
+    "veen bridge veil receive --node ~/veil --inbox received --follow",
+    "veen bridge veil receive --node ~/veil --inbox received --offline --json",
 )
 def receive(
     asked: HubOptions,
     node: Node,
     inbox: Annotated[
-        Path, typer.Option("--inbox", metavar="DIR", help="where it is kept: bundles/, evidence/, and what was seen")
+        Path, typer.Option("--inbox", metavar="DIR", help="folder for received items: bundles/, evidence/ and state")
     ],
     streams: Annotated[
         list[str] | None,
-        typer.Option("--stream", metavar="NAME", help="follow it, beside those that were read or written here"),
+        typer.Option(
+            "--stream",
+            metavar="NAME",
+            help="also compare this stream, besides those that this client has read or written",
+        ),
     ] = None,
     group: InGroup = None,
     token_file: TokenFile = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="go on as things come, until the hub is caught at a lie")
+        bool, typer.Option("--follow", help="wait for new items until a contradiction of the hub is found")
     ] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="ask no hub: hold things against what is kept here")
+        bool, typer.Option("--offline", help="do not contact the hub; compare with the state of this client only")
     ] = False,
 ) -> None:
-    """Take in what others were shown, and hold it against what this client knows.
+    """Receive items from other clients and compare them with what this client knows.
 
-    What does not hold is refused and counted. Checkpoints are held against what was read here and against the hub's own
-    word now. A hub that signed two histories is proved to: the evidence is kept, shown to the others, and the exit
-    status is 11. It is 10 where the hub does not show what it signed for, which proves nothing yet.
+    Items that fail verification are refused and counted. Checkpoints are compared with what this client has read and
+    with the hub's current answer. If the hub signed two histories, the evidence is saved and published to the others,
+    and the exit status is 11. It is 10 if the hub does not show a log that matches its signature, which is not proof
+    yet.
     """
     from veen.cli.kit import open_session
 
-    call = replace(asked.call(), allow_caught=True)  # what it signed elsewhere is compared all the same
-    heard = _Hearing(node, token_file, inbox, group, streams or [], follow, asked.as_json)
+    call = replace(asked.call(), allow_caught=True)  # comparing is useful for a caught hub too
+    job = _ReceiveJob(node, token_file, inbox, group, streams or [], follow, asked.as_json)
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         url = call.url()
         if offline:
-            status = asyncio.run(heard.work(folder, open_session.known_hub(folder, url), None))
+            status = asyncio.run(job.work(folder, open_session.known_hub(folder, url), None))
         else:
-            status = _with_hub(call, folder, url, heard)
+            status = _with_hub(call, folder, url, job)
     if status:
         raise typer.Exit(status)
 
 
-def _with_hub(call: "HubCall", folder: "ClientDir", url: str, heard: "_Hearing") -> int:
+def _with_hub(call: "HubCall", folder: "ClientDir", url: str, job: "_ReceiveJob") -> int:
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
 
-    there = False
+    connected = False
 
-    async def met(client: "Client") -> int:
-        nonlocal there
-        there = True
-        return await heard.work(folder, client.session.trust.known, client)
+    async def receive(client: "Client") -> int:
+        nonlocal connected
+        connected = True
+        return await job.work(folder, client.session.trust.known, client)
 
     try:
-        return call.run_with(folder, url, met)
+        return call.run_with(folder, url, receive)
     except Unavailable as error:
-        raise error if there else hinted(error, _OFFLINE) from None
+        raise error if connected else hinted(error, _OFFLINE_HINT) from None
 
 
-class _Hearing:
-    """One run: what was asked for, and what came of it."""
-
+class _ReceiveJob:
     def __init__(
         self,
         node: str,
@@ -254,7 +260,7 @@ class _Hearing:
         self._as_json = as_json
 
     async def work(self, folder: "ClientDir", known: "HubRecord", client: "Client | None") -> int:
-        """The exit status."""
+        """Receive and compare; returns the exit status."""
         from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
         from veen.bridge.veil_gossip.gossip_inbox import Inbox
         from veen.bridge.veil_gossip.gossip_items import GossipGroup
@@ -265,33 +271,33 @@ class _Hearing:
         ids = [naming.stream_id(one) for one in self._streams]
         labels = [naming.label(known.identity.routing_key, one, epoch) for one in ids]
         async with node_at(*self._node) as veil:
-            meeting = await GossipGroup.join(veil, hub_id, self._group)
+            gossip_group = await GossipGroup.join(veil, hub_id, self._group)
             with Inbox(self._inbox, hub_id) as inbox:
-                return await self._receive(meeting, inbox, CheckpointComparer(folder, known, client, labels))
+                return await self._receive(gossip_group, inbox, CheckpointComparer(folder, known, client, labels))
 
-    async def _receive(self, meeting: "GossipGroup", inbox: "Inbox", holder: "CheckpointComparer") -> int:
+    async def _receive(self, gossip_group: "GossipGroup", inbox: "Inbox", comparer: "CheckpointComparer") -> int:
         from veen.bridge.veil_gossip.checkpoint_compare import ComparisonResult
         from veen.bridge.veil_gossip.exchange import Receiver
 
-        receiver = Receiver(meeting, inbox, holder)
+        receiver = Receiver(gossip_group, inbox, comparer)
         if not self._follow:
-            _tell([told async for told in receiver.receive()], inbox, self._as_json)
-            return _status(inbox, holder.hub_id)
-        async for told in receiver.follow():
-            _tell([told], None, self._as_json)
-            if told.standing is ComparisonResult.FORKED:
+            _show([report async for report in receiver.receive()], inbox, self._as_json)
+            return _status(inbox, comparer.hub_id)
+        async for report in receiver.follow():
+            _show([report], None, self._as_json)
+            if report.standing is ComparisonResult.FORKED:
                 await receiver.publish_contradictions()
-                return _status(inbox, holder.hub_id)
+                return _status(inbox, comparer.hub_id)
         return 0
 
 
 def _status(inbox: "Inbox", hub_id: bytes) -> int:
-    """What the hub was caught at, now or before, does not go away."""
+    """The exit status; it covers contradictions of this run and of earlier ones."""
     from veen.bridge.veil_gossip.checkpoint_compare import ComparisonResult
 
     for one in inbox.found():
-        shown = f"veen evidence verify {one.file} --pin {hub_id.hex()} shows it, to anyone"
-        output.remark(f"THE HUB SIGNED TWO HISTORIES: {one.reason}: {shown}")
+        proof = f"veen evidence verify {one.file} --pin {hub_id.hex()} proves it to anyone"
+        output.remark(f"THE HUB SIGNED TWO HISTORIES: {one.reason}: {proof}")
     if inbox.found():
         return CONTRADICTED_STATUS
     waiting = [kept for kept in inbox.open_heads() if kept.standing != ComparisonResult.UNASKED]
@@ -300,14 +306,14 @@ def _status(inbox: "Inbox", hub_id: bytes) -> int:
     return FAILED_STATUS if waiting else 0
 
 
-def _tell(found: "list[ReceivedReport]", inbox: "Inbox | None", as_json: bool) -> None:
-    told = [one.to_json() for one in found]
+def _show(found: "list[ReceivedReport]", inbox: "Inbox | None", as_json: bool) -> None:
+    data = [one.to_json() for one in found]
     if as_json and inbox is not None:
         proved = [{"file": one.file, "reason": one.reason} for one in inbox.found()]
         waiting = [{"standing": one.standing, "reason": one.reason} for one in inbox.open_heads()]
-        output.document({"received": told, "counts": inbox.counts(), "contradictions": proved, "undecided": waiting})
+        output.document({"received": data, "counts": inbox.counts(), "contradictions": proved, "undecided": waiting})
     elif as_json:
-        for one in told:
+        for one in data:
             output.document(one)
     else:
         output.table(_RECEIVED_COLUMNS, [_received_row(one) for one in found], False)

@@ -1,7 +1,7 @@
-"""`veen bridge export` and `verify`: bundles out of a zone, and what is in one."""
+"""`veen bridge export`, `verify`, `import` and `watch`: bundles out of one zone and into another."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 _EXPORT_COLUMNS = ("bundle_id", "export_stream", "epoch", "export_seq_from", "export_seq_to", "file")
-_EVENTS, _BYTES = 1_000, 1 << 24
+_DEFAULT_MAX_EVENTS, _DEFAULT_MAX_BYTES = 1_000, 1 << 24
+_OPEN_HUB = "the hub has open admission, so it does not enforce that events go one way only"
 
 
 @options_command(
@@ -39,48 +40,53 @@ _EVENTS, _BYTES = 1_000, 1 << 24
 )
 def export(
     asked: HubOptions,
-    streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="what is to leave, by name")],
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="where bundles are put down")],
+    streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="streams to export, by name")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="folder for the bundles")],
     first: Annotated[
-        int | None, typer.Option("--from", metavar="N", min=1, help="exactly these, again: announced or not")
+        int | None,
+        typer.Option("--from", metavar="N", min=1, help="export exactly these entries, even if exported before"),
     ] = None,
-    last: Annotated[int | None, typer.Option("--to", metavar="N", min=1, help="the last of them")] = None,
+    last: Annotated[int | None, typer.Option("--to", metavar="N", min=1, help="the last entry of the range")] = None,
     epoch: Annotated[int, typer.Option("--epoch", metavar="N", min=0, help="the epoch of --from and --to")] = 0,
     profile: Annotated[
-        str, typer.Option("--profile", metavar="ID", help="the profile that the streams are kept under, like SDR0")
+        str, typer.Option("--profile", metavar="ID", help="profile id of the streams, such as SDR0")
     ] = "",
-    max_events: Annotated[int, typer.Option("--max-events", metavar="N", min=1, help="of a bundle")] = _EVENTS,
-    max_bytes: Annotated[int, typer.Option("--max-bytes", metavar="N", min=1, help="of a bundle, about")] = _BYTES,
+    max_events: Annotated[
+        int, typer.Option("--max-events", metavar="N", min=1, help="maximum events per bundle")
+    ] = _DEFAULT_MAX_EVENTS,
+    max_bytes: Annotated[
+        int, typer.Option("--max-bytes", metavar="N", min=1, help="approximate maximum bytes per bundle")
+    ] = _DEFAULT_MAX_BYTES,
     operator: Operator = None,
     every: Annotated[
-        float | None, durations.option("--every", least=0.1, help="go on for ever, looking again after so long")
+        float | None, durations.option("--every", least=0.1, help="run until interrupted, and check this often")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="refuse a hub that lets anyone write, where one way cannot be enforced")
+        bool, typer.Option("--strict", help="fail at a hub with open admission, which cannot enforce one way")
     ] = False,
 ) -> None:
-    """Put what has not left yet into bundles, and announce each in the log.
+    """Export new events in bundles, and record each bundle in the log.
 
-    What left is known from bridge/online/log. Events go as they are at the hub, sealed: whoever exports needs no reader
-    key but that of the log, and may hold no capability but one for it.
+    The stream bridge/online/log shows what was exported before. Events stay sealed as they are at the hub. The exporter
+    needs only the reader key of that log, and must have no capability except one for it.
     """
     from veen.bridge.bundle_export import BundleSizes, ExportRange
 
     if (first is None) != (last is None):
-        raise Misuse("--from and --to go together", "give both, or neither for all that has not left")
+        raise Misuse("--from and --to must be given together", "give both, or neither for all new events")
     if first is not None and (len(streams) != 1 or every is not None):
-        raise Misuse("a range is of one stream, once", "name one STREAM, without --every")
+        raise Misuse("--from and --to need exactly one stream, without --every", "name one STREAM")
     need_folder(out)
     wanted = None if first is None or last is None else ExportRange(epoch, first, last)
     try:
         sizes = BundleSizes(max_events, max_bytes)
     except ValueError as error:
-        raise Misuse(str(error), "give less") from None
+        raise Misuse(str(error), "give a smaller --max-events or --max-bytes") from None
     call = asked.call()
 
     async def work(client: "Client") -> "list[VerifiedBundle]":
         _check_strict(client, strict)
-        return await _exported(client, streams, out, wanted, sizes, operator, profile, every, asked.as_json)
+        return await _export(client, streams, out, wanted, sizes, operator, profile, every, asked.as_json)
 
     found = call.run(work)
     if every is None:
@@ -95,12 +101,11 @@ def _check_strict(client: "Client", strict: bool) -> None:
     if zone_roles.enforces_capabilities(client.session.status.admission):
         return
     if strict:
-        refused = Refused(zone_roles.CODE, "the hub lets anyone write, so that one way is not enforced there")
-        raise hinted(refused, "run the hub with --admission capability")
-    output.remark("the hub lets anyone write: that events go one way only is not enforced there")
+        raise hinted(Refused(zone_roles.CODE, _OPEN_HUB), "run the hub with --admission capability")
+    output.remark(_OPEN_HUB)
 
 
-async def _exported(
+async def _export(
     client: "Client",
     streams: list[str],
     out: Path,
@@ -145,21 +150,21 @@ def verify(
     trust: Trust,
     as_json: JsonOption = False,
 ) -> None:
-    """Verify bundles by themselves, without asking anyone.
+    """Verify bundles offline.
 
-    Of each its id, the source hub's papers, the checkpoint, every receipt and signature, the order, and the proof that
-    all of it is in the log that the hub signed for. It ends at the first that does not hold, and names it. With --json
-    each is an object of its own.
+    Each bundle is verified completely: its id, the identity record of the source hub, the checkpoint, every receipt and
+    signature, the order, and the proof that all entries are in the log that the hub signed. The command stops at the
+    first failure and names it. With --json each bundle is one object.
     """
     sources = trusted(trust)
-    held = Marked("id, source, checkpoint, receipts, signatures, order, proof", Tone.GOOD)
+    checks = Marked("id, source, checkpoint, receipts, signatures, order, proof", Tone.GOOD)
     for file in files:
-        found = {"file": str(file), **_verified(file, sources).to_json()}
+        found = {"file": str(file), **_verify_file(file, sources).to_json()}
         flat: dict[str, output.Value] = {name: value for name, value in found.items() if isinstance(value, str | int)}
-        output.facts({**flat, "verified": held}, as_json, {**found, "verified": True})
+        output.facts({**flat, "verified": checks}, as_json, {**found, "verified": True})
 
 
-def _verified(file: Path, sources: frozenset[bytes]) -> "VerifiedBundle":
+def _verify_file(file: Path, sources: frozenset[bytes]) -> "VerifiedBundle":
     from veen.bridge import bundle, bundle_verify
     from veen.bridge.bundle import BundleCode, BundleFault
     from veen.client import durable
@@ -168,19 +173,18 @@ def _verified(file: Path, sources: frozenset[bytes]) -> "VerifiedBundle":
     try:
         return bundle_verify.verify(durable.read_file(file, bundle.MAX_BUNDLE_BYTES), sources)
     except BundleFault as fault:
-        # What is no bundle at all is evidence of nothing.
         kind = Malformed if fault.code is BundleCode.MALFORMED else Unverified
         raise kind(str(file), str(fault)) from None
 
 
 _IMPORT_COLUMNS = ("file", "result", "bundle_id", "import_stream", "events", "written", "reason")
 _UNVERIFIED_STATUS = 4
-_KNOWN = "known"  # all of it is here already: on record as refused, and nothing to do about
+_KNOWN = "known"  # the bundle was imported before; the log records it as refused, which is not a failure
 
 Exclude: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--exclude", metavar="sealed|attachment", help="events to leave out, and to name in the record as left out"
+        "--exclude", metavar="sealed|attachment", help="events to leave out; the record names them as excluded"
     ),
 ]
 
@@ -190,7 +194,7 @@ Exclude: TypeAlias = Annotated[
     app,
     "import",
     "veen bridge import /media/stick/9f2c….bundle --trust 5f1c8a…",
-    "veen bridge import *.bundle --trust online-papers --json",
+    "veen bridge import *.bundle --trust hub-identity.json --json",
 )
 def import_(
     asked: HubOptions,
@@ -200,11 +204,11 @@ def import_(
     exclude: Exclude = None,
     operator: Operator = None,
 ) -> None:
-    """Write the events of bundles into this zone's streams, each exactly once.
+    """Import the events of bundles into streams of this zone, each exactly once.
 
-    Everything is verified before anything is written. What is refused is on record in bridge/offline/log with the
-    reason and the place, and the exit status is 4. A bundle that is here already is known, which is no failure. An
-    import that was cut short goes on where it was, by the same client.
+    Everything is verified before anything is written. Refused bundles are recorded in bridge/offline/log with reason
+    and place, and the exit status is 4. A bundle that was imported before counts as known, which is not a failure. An
+    interrupted import continues when the same client repeats it.
     """
     from veen.bridge import bundle
     from veen.client import durable
@@ -218,10 +222,7 @@ def import_(
             found.append(ProcessedFile(path, await importer.take(data)))
         return found
 
-    found = _importing(asked, trust, mapping, exclude, operator, work)
-    _show_import(found, asked.as_json)
-    if not all(one.outcome.ok for one in found):
-        raise typer.Exit(_UNVERIFIED_STATUS)
+    _import(asked, trust, mapping, exclude, operator, work)
 
 
 @options_command(
@@ -233,50 +234,43 @@ def import_(
 )
 def watch(
     asked: HubOptions,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="where bundles are put down")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="the watched folder")],
     trust: Trust,
     mapping: Map = None,
     exclude: Exclude = None,
     operator: Operator = None,
     every: Every = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="only what is there now")] = False,
+    once: Annotated[bool, typer.Option("--once", help="import the bundles that are there now, then exit")] = False,
 ) -> None:
-    """Import bundles as they are put down in a folder.
+    """Import bundles as they arrive in a folder.
 
-    What was dealt with is moved into imported/ or refused/ beside it. A file counts once it has its name: write it
-    under another first.
+    Files that end in .bundle are imported and moved into imported/ or refused/. Write a bundle under another name first
+    and rename it when it is complete.
     """
+    from veen.bridge import watched_folder
+
     need_folder(folder)
 
     async def work(importer: "Importer") -> "list[ProcessedFile]":
         if once:
-            return [one async for one in _swept(importer, folder)]
+            return [one async for one in watched_folder.sweep(importer, folder)]
         while True:
-            async for one in _swept(importer, folder):
+            async for one in watched_folder.sweep(importer, folder):
                 _show_import([one], asked.as_json)
             await asyncio.sleep(every)
 
-    found = _importing(asked, trust, mapping, exclude, operator, work)
-    _show_import(found, asked.as_json)
-    if not all(one.outcome.ok for one in found):
-        raise typer.Exit(_UNVERIFIED_STATUS)
+    _import(asked, trust, mapping, exclude, operator, work)
 
 
-async def _swept(importer: "Importer", folder: Path) -> "AsyncIterator[ProcessedFile]":
-    from veen.bridge import watched_folder
-
-    async for one in watched_folder.sweep(importer, folder):
-        yield one
-
-
-def _importing(
+def _import(
     asked: HubOptions,
     trust: list[str],
     mapping: list[str] | None,
     exclude: list[str] | None,
     operator: str | None,
     work: "Callable[[Importer], Awaitable[list[ProcessedFile]]]",
-) -> "list[ProcessedFile]":
+) -> None:
+    """Run `work` with an importer, show what it did, and exit with 4 if a bundle was refused."""
     from veen.bridge import zone_roles
     from veen.bridge.bundle_import import Importer, ImportPolicy
 
@@ -284,15 +278,17 @@ def _importing(
     try:
         policies = [ImportPolicy(one) for one in exclude or ()]
     except ValueError as error:
-        raise Misuse(str(error), f"there are: {', '.join(ImportPolicy)}") from None
-    call = asked.call()
+        raise Misuse(str(error), f"give one of: {', '.join(ImportPolicy)}") from None
 
-    async def met(client: "Client") -> "list[ProcessedFile]":
+    async def run_work(client: "Client") -> "list[ProcessedFile]":
         if not zone_roles.enforces_capabilities(client.session.status.admission):
-            output.remark("the hub lets anyone write: that events go one way only is not enforced there")
+            output.remark(_OPEN_HUB)
         return await work(Importer(client, sources, mapping=rules, operator=operator, exclude=policies))
 
-    return call.run(met)
+    found = asked.call().run(run_work)
+    _show_import(found, asked.as_json)
+    if not all(one.outcome.ok for one in found):
+        raise typer.Exit(_UNVERIFIED_STATUS)
 
 
 def _rules(texts: list[str] | None) -> "StreamMapping":

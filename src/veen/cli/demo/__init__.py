@@ -1,4 +1,4 @@
-"""`veen demo`: see all of it work."""
+"""`veen demo`: a short demo of hub, clients and verification."""
 
 from typing import Annotated
 
@@ -12,16 +12,17 @@ app = single("demo")
 
 @command(app, "demo", "veen demo", "veen demo --keep")
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="leave the folder, to look around in")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="keep the folder of the demo")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """See all of it work, in a few seconds.
+    """Run hub, client and verification as a short demo.
 
-    In a temporary folder a hub starts, three people make keys, one lets another write, messages are sent, followed and
-    proved to a stranger, a copy of the log is tampered with, and the hub changes its key. Every line after a $ is a
-    command as you would type it. Nothing is left behind without --keep, and nothing outside the folder is touched.
+    The demo works in a temporary folder: a hub starts, three people create keys, one issues a capability to another,
+    messages are sent, followed and proved to a stranger, a copy of the log is tampered with, and the hub rotates its
+    key. Every line after a $ is a command as you would type it. The folder is removed without --keep, and nothing
+    outside it is touched.
     """
     from veen.cli.demo import story
     from veen.cli.demo.stage import DemoStage
 
-    story.tell(DemoStage(as_json), keep=keep)
+    story.run(DemoStage(as_json), keep=keep)

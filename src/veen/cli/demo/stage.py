@@ -1,4 +1,4 @@
-"""Where the demo is shown: what was typed, what came of it, what that shows and how long it took."""
+"""The output of the demo: commands, their results, claims and times; and its handling of signals."""
 
 import os
 import re
@@ -22,8 +22,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _TERMINATED_STATUS = 143
 
 
-class _Ended(BaseException):
-    """Someone wants it to end. Not what a command ends with by itself, which the demo looks at."""
+class _Interrupted(BaseException):
+    """A signal arrived. A BaseException of its own, because the demo handles the SystemExit of commands."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -31,15 +31,15 @@ class _Ended(BaseException):
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Whoever ends the demo ends what it started, too."""
+    """Raise in the main thread on SIGINT and SIGTERM, so the processes of the demo are stopped too."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
-        raise _Ended(number)
+        raise _Interrupted(number)
 
     before = {number: signal.signal(number, end) for number in _SIGNALS}
     try:
         yield
-    except _Ended as ended:
+    except _Interrupted as ended:
         if ended.number == signal.SIGTERM:
             sys.exit(_TERMINATED_STATUS)
         raise KeyboardInterrupt from None
@@ -50,21 +50,21 @@ def ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Put off what would end the demo until the block is through: nothing starts that nobody knows how to end."""
-    came: list[int] = []
-    before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in _SIGNALS}
+    """Defer signals until the block ends: a process started in it must be registered before the demo can stop."""
+    pending: list[int] = []
+    before = {number: signal.signal(number, lambda number, frame: pending.append(number)) for number in _SIGNALS}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
+    if pending:
+        signal.raise_signal(pending[0])
 
 
 @contextmanager
 def environment(env: Mapping[str, str]) -> Iterator[None]:
-    """These variables and no others."""
+    """Replace the whole environment."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(env)
@@ -77,7 +77,6 @@ def environment(env: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def working_in(folder: Path) -> Iterator[None]:
-    """Names on the stage are those of files in the folder."""
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -93,7 +92,7 @@ _BOLD, _GREEN, _CYAN, _DIM, _PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[36m", "\x1b[2m
 
 @dataclass(frozen=True, slots=True)
 class DemoOutput:
-    """One scene that went as it should."""
+    """A scene whose claim was shown."""
 
     title: str
     claim: str
@@ -101,7 +100,7 @@ class DemoOutput:
 
 
 class DemoStage:
-    """Standard output, in colour where people look; with `as_json` nothing until the end."""
+    """Writes the demo to standard output. With `as_json` it writes one document at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self.shown: list[DemoOutput] = []
@@ -115,7 +114,7 @@ class DemoStage:
 
     @contextmanager
     def scene(self, title: str, claim: str) -> Iterator[None]:
-        """What happens in the block shows the claim, unless it raises."""
+        """Print a scene; the claim is shown if the block does not raise."""
         self._line()
         self._line(self._paint(f"{len(self.shown) + 1}  {title}", _BOLD))
         began = time.monotonic()
@@ -125,21 +124,21 @@ class DemoStage:
         self._claim(claim, seconds)
 
     def typed(self, person: str, command: str) -> None:
-        """A command as someone types it, at their own prompt."""
+        """Print a command at a person's prompt."""
         prompt = f"{person}$ "
         room = self._width - len(_INDENT) - 2
-        first, *rest = _broken(prompt + command, room)
+        first, *rest = _wrapped(prompt + command, room)
         lines = [self._paint(prompt, _CYAN) + first[len(prompt) :], *(_INDENT + line for line in rest)]
         self._line(_INDENT + f" \\\n{_INDENT}".join(lines))
 
     def said(self, *lines: str) -> None:
-        """What a command answered, or as much of it as matters."""
+        """Print the important part of a command's output."""
         for line in lines:
             for part in textwrap.wrap(line, self._width - 2 * len(_INDENT), subsequent_indent="  ") or [""]:
                 self._line(_INDENT * 2 + self._paint(part, _DIM))
 
     def close(self, kept: Path | None) -> None:
-        """What was shown, with times."""
+        """Print the summary with times."""
         total = time.monotonic() - self._began
         if self._as_json:
             scenes = [{"title": one.title, "claim": one.claim, "seconds": round(one.seconds, 3)} for one in self.shown]
@@ -150,13 +149,13 @@ class DemoStage:
         for one in self.shown:
             self._claim(one.claim, one.seconds)
         self._line()
-        left = f"everything is still in {kept}" if kept else "nothing is left behind"
-        self._line(f"{_INDENT}{self._timed(left, total, used=len(_INDENT))}")
+        folder = f"the files are in {kept}" if kept else "the folder of the demo is removed"
+        self._line(f"{_INDENT}{self._timed(folder, total, used=len(_INDENT))}")
 
     def _claim(self, claim: str, seconds: float) -> None:
         mark = ascii_fallback.for_stream("✓")
-        told = self._timed(claim, seconds, used=len(_INDENT) + len(mark) + 1)
-        self._line(f"{_INDENT}{self._paint(mark, _GREEN)} {told}")
+        text = self._timed(claim, seconds, used=len(_INDENT) + len(mark) + 1)
+        self._line(f"{_INDENT}{self._paint(mark, _GREEN)} {text}")
 
     def _timed(self, text: str, seconds: float, used: int = 0) -> str:
         took = f"{seconds:.2f} s"
@@ -173,8 +172,8 @@ class DemoStage:
             sys.stdout.flush()
 
 
-def _broken(command: str, room: int) -> list[str]:
-    """A command over as many lines as it needs, broken where an option begins."""
+def _wrapped(command: str, room: int) -> list[str]:
+    """A command split into lines before options."""
     lines: list[str] = []
     for part in re.split(r" (?=--)", command):
         if lines and len(lines[-1]) + 1 + len(part) <= room:

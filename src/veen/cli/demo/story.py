@@ -1,4 +1,4 @@
-"""What the demo tells, scene by scene. Each scene raises unless what it claims is so."""
+"""The scenes of the demo. A scene raises if its claim does not hold."""
 
 import io
 import os
@@ -20,19 +20,19 @@ from veen.cli.kit.exit_status import DAMAGED_STATUS, STATUS
 from veen.client.evidence import Evidence
 from veen.core import Refused, Unavailable, Unverified
 
-_OURS = "VEEN_"
+_ENV_PREFIX = "VEEN_"
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command printed and how it ended."""
+    """The output and exit status of a command."""
 
     status: int
     out: str
     err: str
 
     def facts(self) -> dict[str, str]:
-        """Names and values, as a pipe gets them."""
+        """Names and values of tab-separated output."""
         return dict(line.split("\t", 1) for line in self.out.splitlines() if "\t" in line)
 
     def rows(self) -> list[list[str]]:
@@ -45,34 +45,34 @@ class Ran:
 
 
 class Person:
-    """One of them. `home` keeps their contexts apart from everyone else's, and from those of whoever runs the demo."""
+    """A participant. `home` separates their contexts from those of the others and of the real user."""
 
     def __init__(self, name: str, home: Path, stage: DemoStage) -> None:
         self.name = name
         self._stage = stage
         home.mkdir(parents=True)
         self._own = {name: str(home) for name in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")}
-        if path := os.environ.get("PYTHONPATH"):  # which must hold in whatever folder they work
+        if path := os.environ.get("PYTHONPATH"):  # absolute, because commands run in other folders
             self._own["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in path.split(os.pathsep))
 
     def env(self) -> dict[str, str]:
-        """What their commands find in the environment."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
+        """The environment of their commands."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_ENV_PREFIX)}
         return {**kept, **self._own}
 
     def does(self, command: str, *, ends: int = 0) -> Ran:
-        """A command in this process. Raises where it does not end with the status it must."""
+        """Run a command in this process. Raises if the exit status is not `ends`."""
         self._stage.typed(self.name, f"veen {command}")
         return self._checked(command, self.does_unseen(command), ends)
 
     def does_unseen(self, command: str) -> Ran:
-        """A command that is not part of the story, whatever comes of it."""
+        """Run a command without showing it, with any exit status."""
         return _here(shlex.split(command), self.env())
 
     def does_apart(
         self, command: str, *, ends: int = 0, cwd: Path | None = None, given: str | None = None, shown: str = ""
     ) -> Ran:
-        """A command in a process of its own, which knows nothing but its files and what it is given to read."""
+        """Run a command in its own process; `given` is its standard input."""
         self._stage.typed(self.name, shown or f"veen {command}")
         ran = subprocess.run(
             [*VEEN, *shlex.split(command)], env=self.env(), cwd=cwd, input=given or "", capture_output=True, text=True
@@ -80,7 +80,7 @@ class Person:
         return self._checked(command, Ran(ran.returncode, ran.stdout, ran.stderr), ends)
 
     def starts(self, command: str, errors: Path) -> "subprocess.Popen[str]":
-        """A command that goes on until it is ended."""
+        """Start a command that runs until it is terminated."""
         self._stage.typed(self.name, f"veen {command} &")
         with errors.open("w") as kept:
             return subprocess.Popen(
@@ -94,7 +94,7 @@ class Person:
 
     def _checked(self, command: str, ran: Ran, ends: int) -> Ran:
         if ran.status != ends:
-            raise Unavailable(f"veen {command} ended with {ran.status}, not {ends}: {ran.err.strip()}")
+            raise Unavailable(f"veen {command} exited with {ran.status}, not {ends}: {ran.err.strip()}")
         return ran
 
 
@@ -119,30 +119,30 @@ _REFUSED = STATUS[Refused][0]
 _UNVERIFIED = STATUS[Unverified][0]
 
 
-def tell(stage: DemoStage, *, keep: bool) -> None:
-    """All of it, in a folder that is gone afterwards unless it is to be kept."""
+def run(stage: DemoStage, *, keep: bool) -> None:
+    """Run the demo in a temporary folder."""
     with ending_on_signals():
         folder = Path(tempfile.mkdtemp(prefix="veen-demo-"))
-        told = False
+        finished = False
         try:
             story = Story(stage, folder)
             with working_in(folder), story:
                 stage.open(folder)
                 story.play()
-            told = True
+            finished = True
         finally:
-            if not (told and keep):
-                shutil.rmtree(folder, ignore_errors=not told)
+            if not (finished and keep):
+                shutil.rmtree(folder, ignore_errors=not finished)
     stage.close(folder if keep else None)
 
 
 class Story:
-    """Who takes part, and what they hand to each other."""
+    """The participants, and the values that scenes pass on."""
 
     def __init__(self, stage: DemoStage, folder: Path) -> None:
         self._stage = stage
         self._folder = folder
-        self._running = ExitStack()  # what must end however the story does
+        self._running = ExitStack()  # stops the processes of the demo in every case
         people = [
             Person(name, folder / ".homes" / name, stage) for name in ("operator", "writer", "reader", "stranger")
         ]
@@ -158,14 +158,14 @@ class Story:
     def play(self) -> None:
         self._keys()
         self._serve()
-        self._leave()
+        self._authorize()
         self._send()
         self._prove()
         self._tamper()
         self._rotate()
 
     def _keys(self) -> None:
-        claim = "three people have keys of their own, and only the reader's opens the stream"
+        claim = "three people have their own keys, and only the reader's key opens the stream"
         with self._stage.scene("keys", claim):
             for person in (self._operator, self._writer, self._reader):
                 person.does(f"keygen --out {person.name} --no-passphrase")
@@ -174,7 +174,7 @@ class Story:
             self._writer.does("stream-key import doors.key --client writer")
 
     def _serve(self) -> None:
-        with self._stage.scene("a hub", "a hub serves; it takes what the operator gave leave for"):
+        with self._stage.scene("a hub", "a hub runs and accepts the operator's capabilities"):
             issuer = self._operator.does("card operator").facts()["id_sign"]
             self._stage.said(f"id_sign {issuer}")
             self._hub_id = self._operator.does("hub init --data-dir hub").facts()["hub_id"]
@@ -185,7 +185,7 @@ class Story:
                 person.does(f"context add door --hub {self._url} --client {person.name} --stream doors")
 
     def _start(self, listen: str) -> str:
-        """Where it serves."""
+        """Start the hub and return its URL."""
         start = f"hub start --data-dir hub --listen {listen} --issuer {self._issuer}"
         with uninterrupted():
             url = self._operator.does(start).facts()["url"]
@@ -196,8 +196,8 @@ class Story:
     def _stop(self) -> None:
         self._operator.does("hub stop --data-dir hub")
 
-    def _leave(self) -> None:
-        with self._stage.scene("leave to write", "the hub takes nothing that the operator did not allow"):
+    def _authorize(self) -> None:
+        with self._stage.scene("permission to write", "the hub rejects a capability of an unknown issuer"):
             self._writer.does("cap issue --issuer writer --subject writer --stream doors --ttl 3600 --out own.cap")
             refused = self._writer.does(f'send --pin hub --cap own.cap --body "{_FIRST}"', ends=_REFUSED)
             self._stage.said(refused.error)
@@ -207,7 +207,7 @@ class Story:
             self._writer.does("cap authorize writer.cap")
 
     def _send(self) -> None:
-        claim = f"{_LINES + 2:,} messages are sealed, receipted, verified, and read as they come"
+        claim = f"{_LINES + 2:,} messages are sealed, receipted, verified, and read as they arrive"
         with self._stage.scene("send and follow", claim):
             with uninterrupted():
                 follower = self._reader.starts(
@@ -219,13 +219,13 @@ class Story:
             self._read(follower, 1)
             sealed = self._operator.does("stream --pin hub").rows()[0][3]
             if sealed != "(sealed)":
-                raise Unverified("entry", f"someone without the reader's key sees {sealed!r}")
+                raise Unverified("entry", f"a client without the reader key sees {sealed!r}")
             self._stage.said(f"operator sees 1: {sealed}")
             Path("picture.ppm").write_bytes(_picture())
             self._writer.does('send --body "who it was" --attach picture.ppm')
             saved = self._read(follower, 2)
             if Path(saved).read_bytes() != _picture():
-                raise Unverified("attachment", "what was saved is not what was sent")
+                raise Unverified("attachment", "the saved file differs from the one that was sent")
             lines = "".join(f"door {number % 7} closed\n" for number in range(_LINES))
             many = self._writer.does_apart("send --lines", given=lines, shown="veen send --lines < doors.log").facts()
             self._stage.said(f"{many['sent']} sent in {many['seconds']} s, verified: {many['verified']}")
@@ -234,17 +234,17 @@ class Story:
             _end(follower)
 
     def _read(self, follower: "subprocess.Popen[str]", upto: int) -> str:
-        """Wait until the reader has an entry; the files it came with."""
+        """Wait until the reader has entry `upto`, and return its files."""
         assert follower.stdout is not None
         for line in follower.stdout:
             seq, _, _, text, files = line.rstrip("\n").split("\t")
             if int(seq) == upto:
                 self._stage.said(f"reader sees {seq}: {text}" + (f" + {files}" if files else ""))
                 return files
-        raise Unavailable(f"the reader ended: {Path('follower.log').read_text().strip()}")
+        raise Unavailable(f"the reader exited: {Path('follower.log').read_text().strip()}")
 
     def _prove(self) -> None:
-        claim = "a stranger verifies entry 1 without the hub; with one bit changed it is refused"
+        claim = "a stranger verifies entry 1 without the hub; with one bit changed, verification fails"
         with self._stage.scene("proof to a stranger", claim):
             self._reader.does('evidence make 1 --disclose --claim "who opened door 4" --out door.evidence')
             self._writer.does("receipt 1 --out old.receipt")
@@ -265,12 +265,12 @@ class Story:
             self._stage.said(self._stranger.does_apart(verify, cwd=apart, ends=_UNVERIFIED).error)
 
     def _tamper(self) -> None:
-        claim = f"one bit changed in a copy of the log of {self._entries:,} entries is found, and named"
-        with self._stage.scene("a log that was tampered with", claim):
+        claim = f"one changed bit in a copy of the log of {self._entries:,} entries is found and located"
+        with self._stage.scene("a tampered log", claim):
             shutil.copytree("hub", "copy")
             chunk = max(Path("copy", "log").rglob("chunk-*.log"), key=lambda path: path.stat().st_size)
             _flip_a_bit(chunk)
-            self._stage.said("the hub's folder is copied, and one bit of the copy is changed")
+            self._stage.said("the data directory is copied, and one bit of the copy is changed")
             found = self._operator.does("fsck copy", ends=DAMAGED_STATUS)
             severity, _, at, what, *_ = found.rows()[0]
             self._stage.said(f"{severity}: entry {at}: {what}")
@@ -278,19 +278,19 @@ class Story:
             self._stage.said(f"{clean['verdict']}: {clean['checked']}")
 
     def _rotate(self) -> None:
-        claim = "the hub has a new key, and what the old one signed holds beside what the new one signs"
+        claim = "the hub has a new key, and signatures of the old and the new key both verify"
         with self._stage.scene("a new hub key", claim):
             rotated = self._operator.does("hub rotate-key --data-dir hub").facts()
             self._start(self._url.removeprefix("http://"))
-            # The new key signs from the second after the last that was signed for: no sooner than this.
+            # The new key is valid from the second after the last receipt.
             time.sleep(max(0.0, int(rotated["valid_from"]) - time.time()))
-            sent = self._writer.does('send --body "signed for with the new key"').facts()
+            sent = self._writer.does('send --body "signed with the new key"').facts()
             self._writer.does(f"receipt {sent['stream_seq']} --out new.receipt")
             rows = self._writer.does("verify old.receipt new.receipt").rows()
             for file, what, seq, _, by in rows:
                 self._stage.said(f"{file}: {what} of entry {seq}, signed by {by}")
             if [row[-1] for row in rows] != ["key 1 of the hub", "key 2 of the hub"]:
-                raise Unverified("receipts", "they are not signed by the old key and the new one")
+                raise Unverified("receipts", "they are not signed by the old and the new key")
             self._stop()
 
 
@@ -303,14 +303,14 @@ def _end(process: "subprocess.Popen[str]") -> None:
 
 
 def _flip_a_bit(path: Path, part: bytes = b"") -> None:
-    """In the middle of a file, or of a part of it."""
+    """Flip a bit in the middle of a file, or of a part of it."""
     content = path.read_bytes()
     at = content.index(part) + len(part) // 2 if part else len(content) // 2
     path.write_bytes(content[:at] + bytes((content[at] ^ 1,)) + content[at + 1 :])
 
 
 def _picture() -> bytes:
-    """A picture of a size that pictures have, in the plainest format there is."""
+    """A PPM image of 196 kB."""
     return b"P6 256 256 255\n" + bytes(
         value for row in range(256) for column in range(256) for value in (row, column, row ^ column)
     )

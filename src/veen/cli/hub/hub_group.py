@@ -1,13 +1,13 @@
-"""The group that the commands of `veen hub` are declared in."""
+"""The command group `veen hub`."""
 
 from plumbing.cli.command import group
 
 app = group(
     "hub",
-    """Run a hub, look after it, and ask it how it is.
+    """Run, maintain and query a hub.
 
-    A hub is a data directory and a process that serves it. Commands that ask a hub take its address, or its data
-    directory where it runs on this machine.
+    A hub is a data directory and a process that serves it. Commands that query a hub take its URL, or the data
+    directory of a hub on this machine.
     """,
 )
 

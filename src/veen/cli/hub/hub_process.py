@@ -1,4 +1,7 @@
-"""Which hub a command asks: the one at an address, or the one that serves a data directory of this machine."""
+"""Hub processes on this machine: their records, how to find and stop them, and the API of a hub.
+
+A serving hub keeps a record (pid, start time, URL) in the user's runtime folder, named by its data directory.
+"""
 
 import json
 import os
@@ -26,22 +29,21 @@ from veen.storage.paths import Folders
 
 
 def folders(data_dir: Path) -> Folders:
-    """The names in a directory that is a hub's."""
+    """The paths in a data directory. Raises if it is not one."""
     found = Folders(data_dir)
     if not found.identity.exists():
         raise hinted(
-            Unavailable(f"{data_dir} is not a hub's data directory"), f"veen hub init --data-dir {data_dir} makes one"
+            Unavailable(f"{data_dir} is not a hub's data directory"), f"veen hub init --data-dir {data_dir} creates one"
         )
     return found
 
 
 def reader(data_dir: Path) -> LogReader:
-    """What its log has."""
     return LogReader(folders(data_dir).root)
 
 
 def sizes(log: LogReader) -> list[int]:
-    """How many entries each label has; none where no hub has run on the directory yet."""
+    """Number of entries of each label. Empty if no hub has run on the directory yet."""
     try:
         return [head.size for _, head in log.labels()]
     except Unavailable:
@@ -49,19 +51,19 @@ def sizes(log: LogReader) -> list[int]:
 
 
 def last_hub_ts(data_dir: Path) -> int:
-    """The latest time that anything in the directory is signed for, in log and journal alike; 0 where nothing is."""
+    """The latest hub time of any receipt in log and journal, or 0."""
     found = folders(data_dir)
     latest = 0
     if any(found.log.iterdir()):
         try:
             index = Index(found.index, readonly=True)
         except Unavailable as error:
-            raise hinted(error, f"veen fsck {data_dir} --repair makes it again") from None
+            raise hinted(error, f"veen fsck {data_dir} --repair rebuilds it") from None
         try:
             with index.read() as rows:
                 if not rows.sum_matches(index.most_rows()):
-                    wrong = Malformed("index", "its sum is not that of its rows")
-                    raise hinted(wrong, f"veen fsck {data_dir} --repair makes it again")
+                    wrong = Malformed("index", "the checksum does not match the rows")
+                    raise hinted(wrong, f"veen fsck {data_dir} --repair rebuilds it")
                 latest = rows.number("hub_ts")
         finally:
             index.close()
@@ -73,10 +75,10 @@ def last_hub_ts(data_dir: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HubProcess:
-    """One hub that serves."""
+    """The record of a serving hub."""
 
     pid: int
-    started: int  # the process's start time in the system's own ticks: a number that is used again has another
+    started: int  # start time in clock ticks; it distinguishes a reused pid
     url: str
     data_dir: str
     cert: str | None
@@ -93,28 +95,28 @@ class HubProcess:
 
 @contextmanager
 def recorded(running: HubProcess) -> Iterator[None]:
-    """Keep the record for as long as the block runs. A hub serves also where none can be kept."""
-    path = _place() / f"{name_of(Path(running.data_dir))}.json"
+    """Keep the record while the block runs. A hub also serves if the record cannot be written."""
+    path = _record_folder() / f"{name_of(Path(running.data_dir))}.json"
     try:
         Disk().make_folder(path.parent, PRIVATE_FOLDER)
         if not _is_ours(path.parent):
-            raise PermissionError(f"{path.parent} belongs to someone else")
-        _sweep(path.parent)
+            raise PermissionError(f"{path.parent} belongs to another user")
+        _remove_stale(path.parent)
         Disk().write_file(path, json.dumps(asdict(running)).encode(), PRIVATE_FILE)
     except OSError as error:
-        output.remark(f"warning: no record of this process is kept, so veen hub stop will not find it: {error}")
+        output.remark(f"warning: cannot record this process, so veen hub stop will not find it: {error}")
     try:
         yield
     finally:
-        _forget(path, running)
+        _remove(path, running)
 
 
 def find(data_dir: Path) -> HubProcess | None:
-    """The hub that serves the directory, if one does."""
-    for place in _places():
-        path = place / f"{name_of(data_dir)}.json"
+    """The running hub of a data directory, if its record can be found."""
+    for folder in _record_folders():
+        path = folder / f"{name_of(data_dir)}.json"
         try:
-            found = _read(path) if _is_ours(place) else None
+            found = _read(path) if _is_ours(folder) else None
         except OSError:
             continue
         if found is not None and found.is_alive():
@@ -123,31 +125,31 @@ def find(data_dir: Path) -> HubProcess | None:
 
 
 def is_locked(data_dir: Path) -> bool:
-    """Whether any process holds the directory."""
+    """Whether a process has locked the directory."""
     return is_held(Folders(data_dir).lock)
 
 
 def need(data_dir: Path) -> HubProcess:
-    """The hub that serves the directory."""
+    """The running hub of a data directory. Raises if there is none."""
     found = find(data_dir)
     if found is not None:
         return found
     if is_locked(data_dir):
         raise hinted(
-            Unavailable(f"a process holds {data_dir}, and it is not known which"),
-            "it may be another user's, in another container, or a check that is under way",
+            Unavailable(f"{data_dir} is locked by another process (pid unknown)"),
+            "it may belong to another user, run in another container, or be a running veen fsck",
         )
     raise hinted(Unavailable(f"no hub runs on {data_dir}"), f"veen hub start --data-dir {data_dir} starts one")
 
 
 def stop(running: HubProcess, timeout_s: float) -> bool:
-    """Ask it to end and wait until it has. False where it has not within the time."""
+    """Terminate the hub and wait for it. False if it has not stopped in time."""
     try:
         fd = os.pidfd_open(running.pid)
     except ProcessLookupError:
         return True
     try:
-        # Looked at after it is held: from here on the number cannot come to mean another process.
+        # Check after pidfd_open: the pidfd cannot refer to another process later.
         if not running.is_alive():
             return True
         signal.pidfd_send_signal(fd, signal.SIGTERM)
@@ -158,22 +160,22 @@ def stop(running: HubProcess, timeout_s: float) -> bool:
 
 
 def _start_time(pid: int) -> int | None:
-    """None where there is no such process, or it has ended and nobody has asked how."""
+    """Start time in clock ticks. None if the process does not exist or is a zombie."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    state, *fields = told.rpartition(")")[2].split()
+    state, *fields = text.rpartition(")")[2].split()
     return None if state == "Z" else int(fields[18])
 
 
 def name_of(data_dir: Path) -> str:
-    """What files about the hub of a directory are called, outside of it."""
+    """Base name of the record and log files of the hub of a data directory."""
     return f"hub-{h(str(data_dir.resolve()).encode()).hex()[:16]}"
 
 
-def _places() -> list[Path]:
-    """Where a record may be: sessions differ in what they know of the user's runtime folder."""
+def _record_folders() -> list[Path]:
+    """Folders that may have the record. Sessions of one user may differ in XDG_RUNTIME_DIR."""
     uid = os.getuid()
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     folders = [Path(given)] if os.path.isabs(given) else []
@@ -181,33 +183,33 @@ def _places() -> list[Path]:
     return [*(folder / "veen" for folder in folders), Path(tempfile.gettempdir()) / f"veen-{uid}"]
 
 
-def _place() -> Path:
-    return next((place for place in _places()[:-1] if place.parent.is_dir()), _places()[-1])
+def _record_folder() -> Path:
+    *runtime, fallback = _record_folders()
+    return next((folder for folder in runtime if folder.parent.is_dir()), fallback)
 
 
 def _is_ours(folder: Path) -> bool:
-    """A folder in a place that all can write to may be someone's trap."""
+    """Whether only this user can write to the folder: another user could plant one in /tmp."""
     found = folder.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
 def _read(path: Path) -> HubProcess | None:
-    """None where it is no record."""
     try:
         return HubProcess(**json.loads(path.read_bytes()))
     except (ValueError, TypeError):
         return None
 
 
-def _sweep(folder: Path) -> None:
-    """Remove what hubs that were killed have left."""
+def _remove_stale(folder: Path) -> None:
+    """Remove the records of hubs that were killed."""
     for path in folder.glob("hub-*.json"):
         found = _read(path)
         if found is None or not found.is_alive():
             path.unlink(missing_ok=True)
 
 
-def _forget(path: Path, running: HubProcess) -> None:
+def _remove(path: Path, running: HubProcess) -> None:
     try:
         if json.loads(path.read_bytes()) == asdict(running):
             path.unlink()
@@ -216,7 +218,7 @@ def _forget(path: Path, running: HubProcess) -> None:
 
 
 def hub(url: str | None, data_dir: Path | None) -> HubApi:
-    """A data directory that is named comes before an address from the environment or the context."""
+    """The API of a hub. A given data directory takes precedence over a URL from the environment or context."""
     if data_dir is not None:
         found = need(data_dir)
         return HubApi(found.url, Path(found.cert) if found.cert else None, local=True)

@@ -1,4 +1,4 @@
-"""`veen hub status|health|metrics`: how a hub is."""
+"""`veen hub status|health|metrics`."""
 
 import sys
 from pathlib import Path
@@ -20,9 +20,9 @@ LocalDir: TypeAlias = Annotated[
 
 @command(app, "status", "veen hub status --data-dir hub", "veen hub status --hub http://127.0.0.1:37411 --json")
 def status(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
-    """Show what a hub says of itself: identity, admission, size, trouble.
+    """Show the identity, admission, size and problems of a hub.
 
-    Of a data directory that no hub serves, what the directory says is shown instead.
+    If no hub runs on the data directory, the content of the directory is shown instead.
     """
     from veen.cli.hub import hub_process
 
@@ -32,35 +32,35 @@ def status(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = 
     found = hub_process.find(data_dir) if data_dir is not None else None
     with hub_process.hub(hub, data_dir) as api:
         ready, reason, _ = api.readiness()
-        told = api.status()
-    data = {"url": api.url, "state": "ready" if ready else reason, "pid": found.pid if found else None, **told}
+        answer = api.status()
+    data = {"url": api.url, "state": "ready" if ready else reason, "pid": found.pid if found else None, **answer}
     state = Marked("ready", Tone.GOOD) if ready else Marked(reason or "not ready", Tone.BAD)
     rows: dict[str, output.Value] = {"state": state, "url": api.url}
     if found:
         rows["pid"] = found.pid
-    output.facts(rows | _told(told), as_json, data)
+    output.facts(rows | _rows(answer), as_json, data)
 
 
-def _told(told: dict[str, Any]) -> dict[str, output.Value]:
-    """The status for people: what matters, in the order it is looked for."""
-    keys = told["identity"].get("hub_keys", []) if isinstance(told["identity"], dict) else []
-    admission = str(told.get("admission"))
+def _rows(answer: dict[str, Any]) -> dict[str, output.Value]:
+    """The fields of a status answer that people need, most important first."""
+    keys = answer["identity"].get("hub_keys", []) if isinstance(answer["identity"], dict) else []
+    admission = str(answer.get("admission"))
     rows: dict[str, output.Value] = {
         "admission": Marked(admission, Tone.WARN) if admission == "open" else admission,
-        "labels": told["labels"],
-        "entries": told["entries"],
-        "hub_id": told["hub_id"],
-        "hub_pk": told["hub_pk"],
+        "labels": answer["labels"],
+        "entries": answer["entries"],
+        "hub_id": answer["hub_id"],
+        "hub_pk": answer["hub_pk"],
         "keys": len(keys) or None,
-        "epoch": told.get("epoch"),
-        "hub_ts": output.moment(told.get("hub_ts")),
-        "profile_id": told.get("profile_id"),
-        "version": told.get("server_version"),
+        "epoch": answer.get("epoch"),
+        "hub_ts": output.moment(answer.get("hub_ts")),
+        "profile_id": answer.get("profile_id"),
+        "version": answer.get("server_version"),
     }
-    if told.get("equivocations"):
-        rows["equivocations"] = Marked(str(told["equivocations"]), Tone.BAD)
-    if told.get("trouble"):
-        rows["trouble"] = Marked(str(told["trouble"]), Tone.BAD)
+    if answer.get("equivocations"):
+        rows["equivocations"] = Marked(str(answer["equivocations"]), Tone.BAD)
+    if answer.get("trouble"):
+        rows["trouble"] = Marked(str(answer["trouble"]), Tone.BAD)
     return rows
 
 
@@ -85,7 +85,7 @@ def _show_stopped(data_dir: Path, as_json: bool) -> None:
 
 @command(app, "health", "veen hub health --data-dir hub", "veen hub health && echo ready")
 def health(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
-    """Tell whether a hub is alive and accepts; the exit status is 6 where it does not."""
+    """Check that a hub is alive and accepts messages. The exit status is 6 if it does not."""
     from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
@@ -93,7 +93,7 @@ def health(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = 
     with hub_process.hub(hub, data_dir) as api:
         ready, reason, states = api.readiness()
     if not ready:
-        raise hinted(Unavailable(f"{api.url} is alive and does not accept: {reason}"), "veen hub status shows more")
+        raise hinted(Unavailable(f"{api.url} is alive but rejects messages: {reason}"), "veen hub status shows more")
     rows: dict[str, output.Value] = {"url": api.url, "ready": Marked("yes", Tone.GOOD)}
     if states:
         rows["bad_states"] = Marked(", ".join(states), Tone.WARN)
@@ -102,7 +102,7 @@ def health(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = 
 
 @command(app, "metrics", "veen hub metrics --data-dir hub | grep fsync", "veen hub metrics --json")
 def metrics(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
-    """Print a hub's metrics, in the text form of Prometheus."""
+    """Print the metrics of a hub in the Prometheus text format."""
     from veen.cli.hub import hub_process
 
     with hub_process.hub(hub, data_dir) as api:

@@ -1,146 +1,23 @@
-"""`veen hub init|start|stop`: from an empty folder to a hub that serves, and back."""
+"""`veen hub init|start|stop`."""
 
-import asyncio
-import gc
 import os
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import uvloop
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, raw_arguments
-from veen.cli.hub import hub_process
-from veen.cli.hub import hub_settings as options
+from veen.cli.hub import start_options as options
 from veen.cli.hub.hub_group import app
-from veen.cli.hub.hub_process import HubProcess
 from veen.cli.kit import output, values
 from veen.cli.kit.common_options import DataDir, JsonOption
-from veen.cli.kit.exit_status import hinted
-from veen.core import Malformed, Unavailable, Unverified
-from veen.hub import fd_limit
-from veen.hub.config import HubConfig
-from veen.hub.service import HubService
-from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER
-from veen.storage.metadata import has_no_keys
-from veen.storage.paths import Folders
 
 if TYPE_CHECKING:
     from veen.core import Limits
 
-
-_VOICE = "veen: "
-# The entries that wait for the log are tens of thousands of objects without cycles: looking at them all time and
-# again costs more than what is ever found.
-_COLLECT_EVERY = (20_000, 20, 50)
-
-
-def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT; `ready` hears the address once it is open."""
-    files = fd_limit.raise_limit()
-    asked, config = config, fd_limit.fit_connections(config, files)
-    try:
-        service = HubService(config)
-    except Unavailable as error:
-        raise hinted(error, *_start_hints(config.data_dir)) from None
-    except (Malformed, Unverified) as error:
-        damaged = type(error)(str(config.data_dir), str(error))
-        raise hinted(damaged, f"veen fsck {config.data_dir} says where, and whether it can be mended") from None
-    if config is not asked:
-        most = config.http.max_connections
-        service.log.event("warn", "few_open_files", allowed=files, connections=most, wanted=asked.http.max_connections)
-    uvloop.run(_serve(service, config, ready))
-
-
-async def _serve(service: HubService, config: HubConfig, ready: Callable[[str], None]) -> None:
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    with ExitStack() as held:
-
-        def listening(port: int) -> None:
-            url = values.origin("https" if config.tls_cert else "http", config.host, port)
-            held.enter_context(hub_process.recorded(HubProcess.here(url, config.data_dir, config.tls_cert)))
-            ready(url)
-            gc.freeze()
-            gc.set_threshold(*_COLLECT_EVERY)
-
-        await service.run_until(stopped, listening)
-
-
-def _start_hints(data_dir: Path) -> list[str]:
-    if hub_process.is_locked(data_dir):
-        return [f"veen hub status --data-dir {data_dir} shows it; veen hub stop --data-dir {data_dir} ends it"]
-    folders = Folders(data_dir)
-    if not folders.identity.exists():
-        return [f"veen hub init --data-dir {data_dir} makes one, where there is none"]
-    if has_no_keys(folders):
-        return ["the keys are gone, and only a backup has them; without them the log can be read, and no hub can run"]
-    return [f"veen fsck {data_dir} says what is wrong with it"]
-
-
-def start_process(arguments: Sequence[str], log: Path) -> tuple[int, str]:
-    """A hub in a process of its own, and its address once it is open. `arguments` are those of `veen hub start`."""
-    reader, writer = os.pipe()
-    log.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE), "ab") as kept:
-        before = kept.tell()
-        try:
-            hub = subprocess.Popen(
-                [sys.executable, "-m", "veen.cli", *arguments, "--foreground", "--ready-fd", str(writer)],
-                stdin=subprocess.DEVNULL,
-                stdout=kept,
-                stderr=kept,
-                pass_fds=[writer],
-                start_new_session=True,  # so that closing the terminal does not reach it
-            )
-        finally:
-            os.close(writer)
-    try:
-        with open(reader, "rb") as answer:
-            url = answer.read().decode()  # there once the hub has closed its end: when it is open, or has ended
-    except BaseException:
-        hub.terminate()
-        raise
-    if url:
-        hub.returncode = 0  # it lives on: there is nothing to wait for
-        return hub.pid, url
-    raise HubEnded(hub.wait(), _said(log, before))
-
-
-class HubEnded(Exception):
-    """The hub ended before it served: with which status, and what it said."""
-
-    def __init__(self, status: int, said: list[str]) -> None:
-        super().__init__("\n".join(said))
-        self.status = status
-        self.said = said
-
-
-def _said(log: Path, since: int) -> list[str]:
-    """What it said to people; the rest of the log is for machines."""
-    with log.open("rb") as kept:
-        kept.seek(since)
-        lines = kept.read().decode(errors="replace").splitlines()
-    return [line for line in lines if line.startswith(_VOICE)] or lines[-1:]
-
-
-def default_log_file(data_dir: Path) -> Path:
-    """Where a background hub's log goes unless it is told otherwise, by the XDG rules."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state"
-    return base / "veen" / f"{hub_process.name_of(data_dir)}.log"
-
-
-_STOP_S = 60.0
+_STOP_TIMEOUT_S = 60.0
 
 
 @command(
@@ -153,28 +30,30 @@ _STOP_S = 60.0
 def init(
     data_dir: DataDir,
     epoch_sec: Annotated[
-        int, durations.whole_option("--epoch-sec", least=0, help="how long a label lasts; 0 is for ever")
+        int, durations.whole_option("--epoch-sec", least=0, help="length of an epoch; 0 means one endless epoch")
     ] = 0,
     pad_block: Annotated[
-        int, typer.Option("--pad-block", metavar="BYTES", min=0, help="sealed payloads are padded to a multiple of it")
+        int, typer.Option("--pad-block", metavar="BYTES", min=0, help="pad sealed payloads to a multiple of this")
     ] = 256,
     limit: Annotated[
         list[values.Setting] | None,
-        typer.Option("--limit", metavar="NAME=NUMBER", help="lower one of the hub's limits", parser=values.setting),
+        typer.Option("--limit", metavar="NAME=NUMBER", help="lower a limit of the hub", parser=values.setting),
     ] = None,
     realm: Annotated[
         bytes | None,
-        typer.Option("--realm", metavar="NAME|HEX", help="whose admin streams the hub goes by", parser=values.realm),
+        typer.Option(
+            "--realm", metavar="NAME|HEX", help="the realm whose admin streams the hub obeys", parser=values.realm
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a data directory for a new hub.
+    """Create the data directory of a new hub.
 
-    It makes the hub's first key, from which its hub_id follows. Profile, limits and realm are fixed from then on. A
-    folder that has anything in it is left alone.
+    The command creates the first hub key, which determines the hub_id. Profile, limits and realm cannot change later. A
+    folder that is not empty is rejected.
 
-    A hub of a realm refuses what that realm has revoked, and streams that the realm has given to another hub. Without
-    one it goes by capabilities alone.
+    A hub of a realm rejects clients and capabilities that the realm has revoked, and streams that the realm has
+    assigned to another hub. Without a realm, only capabilities count.
     """
     from veen.cli.kit.exit_status import hinted
     from veen.core import Malformed, Profile, Unavailable
@@ -183,13 +62,13 @@ def init(
 
     try:
         profile = Profile(epoch_sec, pad_block)
-        profile.encode()  # refuses what no client would take
+        profile.encode()  # raises if a value is out of range
     except ValueError as error:
         raise Misuse(str(error), "veen hub init --help lists the options") from None
     try:
         hub_metadata = metadata.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()), realm)
     except Malformed as error:
-        raise Misuse(str(error), "limits can be set lower within these bounds, never higher") from None
+        raise Misuse(str(error), "limits can only be lowered, within these bounds") from None
     except Unavailable as error:
         raise hinted(error, "name a folder that does not exist yet") from None
     rows: dict[str, output.Value] = {
@@ -208,7 +87,7 @@ def _limits(lowered: list[values.Setting]) -> "Limits":
     known = [kind.name for kind in Limits.LAYOUT.kinds]
     for one in lowered:
         if one.name not in known:
-            raise Misuse(f"there is no limit {one.name!r}", f"there are: {', '.join(known)}")
+            raise Misuse(f"there is no limit {one.name!r}", f"the limits are: {', '.join(known)}")
     return Limits(**{one.name: one.number for one in lowered})
 
 
@@ -242,14 +121,15 @@ def start(
     ready_fd: options.ReadyFd = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a data directory.
+    """Start a hub on a data directory.
 
-    In the background unless told otherwise: the command ends when the hub is ready, and prints its address. Open
-    admission lets anyone who reaches the hub write, so beyond this machine it needs --open-to-the-network as well.
+    Without --foreground the hub runs in the background: the command prints its URL and exits when the hub is ready.
+    With open admission anyone who can reach the hub can write, so an address outside this machine also needs
+    --open-to-the-network.
 
-    The operator's token is taken from VEEN_OPERATOR_TOKEN. Options win over the settings of --config.
+    The operator token is read from VEEN_OPERATOR_TOKEN. Options override the settings of --config.
     """
-    from veen.cli.hub import hub_settings
+    from veen.cli.hub import hub_server, hub_settings
 
     chosen = {
         "listen": listen,
@@ -267,17 +147,17 @@ def start(
     }
     made = hub_settings.config(data_dir, chosen, config, profile)
     if foreground:
-        serve(made, lambda url: _ready(url, ready_fd, hub_settings.warning(made)))
+        hub_server.serve(made, lambda url: _report_ready(url, ready_fd, hub_settings.warning(made)))
         return
-    log = log_file or default_log_file(data_dir)
+    log = log_file or hub_server.default_log_file(data_dir)
     try:
-        pid, url = start_process(["hub", "start", *raw_arguments(ctx)], log)
-    except HubEnded as ended:
-        sys.stderr.write("".join(f"{line}\n" for line in ended.said))
-        raise typer.Exit(ended.status) from None
+        pid, url = hub_server.start_process(["hub", "start", *raw_arguments(ctx)], log)
+    except hub_server.StartFailed as failed:
+        sys.stderr.write("".join(f"{line}\n" for line in failed.errors))
+        raise typer.Exit(failed.status) from None
     output.facts({"url": url, "pid": pid, "log": str(log), "data_dir": str(data_dir)}, as_json)
     _warn(hub_settings.warning(made))
-    output.remark(f"hint: veen hub stop --data-dir {data_dir} ends it")
+    output.remark(f"hint: veen hub stop --data-dir {data_dir} stops it")
 
 
 def _warn(warning: str | None) -> None:
@@ -285,26 +165,28 @@ def _warn(warning: str | None) -> None:
         output.remark(f"warning: {warning}")
 
 
-def _ready(url: str, ready_fd: int | None, warning: str | None) -> None:
-    """Tell whoever waits: the command that started this process, or the person who did."""
+def _report_ready(url: str, ready_fd: int | None, warning: str | None) -> None:
+    """Report the URL to the process that started this one, or to the terminal."""
     if ready_fd is not None:
         os.write(ready_fd, url.encode())
         os.close(ready_fd)
         return
     _warn(warning)
     if sys.stderr.isatty():
-        output.remark(f"serving {url}; ctrl-c ends it")
+        output.remark(f"serving {url}; press ctrl-c to stop")
 
 
 @command(app, "stop", "veen hub stop --data-dir hub")
 def stop(
     data_dir: DataDir,
-    timeout: Annotated[float, durations.option("--timeout", least=0, help="how long to wait for it to end")] = _STOP_S,
+    timeout: Annotated[
+        float, durations.option("--timeout", least=0, help="how long to wait for the hub to stop")
+    ] = _STOP_TIMEOUT_S,
     as_json: JsonOption = False,
 ) -> None:
-    """End the hub that serves a data directory, and wait until it has.
+    """Stop the hub that runs on a data directory and wait for it.
 
-    What is under way is finished first: whoever was promised a receipt gets it. Nothing is killed.
+    The hub first finishes the messages it has accepted and sends their receipts. It is never killed.
     """
     from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
@@ -313,7 +195,7 @@ def stop(
     found = hub_process.need(data_dir)
     if not hub_process.stop(found, timeout):
         raise hinted(
-            Unavailable(f"the hub on {data_dir} was asked to end and has not within {timeout:g} s"),
-            f"process {found.pid} is still finishing; ask again, or wait longer with --timeout",
+            Unavailable(f"the hub on {data_dir} did not stop within {timeout:g} s"),
+            f"process {found.pid} is still finishing; repeat the command, or wait longer with --timeout",
         )
     output.facts({"stopped": found.url, "pid": found.pid, "data_dir": str(data_dir)}, as_json)

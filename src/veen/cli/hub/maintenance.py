@@ -1,4 +1,4 @@
-"""`veen hub key|rotate-key|checkpoint|verify`: a hub's keys and what it signs."""
+"""`veen hub key|rotate-key|checkpoint|verify|fork`."""
 
 import time
 from pathlib import Path
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @command(app, "key", "veen hub key --data-dir hub", "veen hub key --hub https://hub.example --json")
 def key(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
-    """Show a hub's keys, with the fingerprints that clients pin.
+    """Show the keys of a hub with the fingerprints that clients pin.
 
-    A data directory is read as it is, whether a hub serves it or not. An address is asked, and the chain of keys it
-    tells is verified; that it is the hub you mean, only a fingerprint from elsewhere can say.
+    A data directory is read directly, whether a hub runs on it or not. With a URL, the hub sends its key chain, which
+    is verified. To know that it is the right hub, compare a fingerprint from another source.
     """
     from veen.cli.hub import hub_process
     from veen.storage.metadata import read_metadata
@@ -69,14 +69,15 @@ def _show_keys(identity: "HubIdentity", as_json: bool) -> None:
 def rotate_key(
     data_dir: DataDir,
     overlap_sec: Annotated[
-        int, durations.whole_option("--overlap-sec", least=0, help="how long the old key counts beside the new")
+        int,
+        durations.whole_option("--overlap-sec", least=0, help="how long the old key stays valid beside the new one"),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a hub that is not running a new key; its hub_id stays.
+    """Give a stopped hub a new key; its hub_id stays.
 
-    The old key vouches for the new one, so whoever pinned the hub goes on trusting it. Everything that was signed stays
-    valid: the new key starts after the last entry of the log.
+    The old key signs the new one, so clients that pinned the hub continue to trust it. Existing signatures stay valid:
+    the new key becomes valid after the last entry of the log.
     """
     from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
@@ -90,10 +91,12 @@ def rotate_key(
     try:
         held = lock_directory(folders.lock)
     except Unavailable as error:
-        raise hinted(error, f"veen hub stop --data-dir {data_dir} ends it; start it again after the rotation") from None
+        raise hinted(
+            error, f"veen hub stop --data-dir {data_dir} stops it; start it again after the rotation"
+        ) from None
     with held:
         safe_open.check_folders(folders)
-        key_rotation.finish(Disk(), folders)  # what a crash may have cut short decides which key is the last
+        key_rotation.finish(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
         last = max(read_metadata(folders).identity.newest.valid_from, hub_process.last_hub_ts(data_dir))
         rotated = key_rotation.rotate(Disk(), folders, max(int(time.time()), last + 1), overlap_sec)
     old, new = rotated.hub_keys[-2:]
@@ -123,24 +126,27 @@ def checkpoint(
         bytes | None, typer.Option("--label", metavar="HEX", help="the label, instead of --stream", parser=values.label)
     ] = None,
     upto: Annotated[
-        int | None, typer.Option("--upto", metavar="SEQ", min=1, help="the last entry it covers", show_default="all")
+        int | None, typer.Option("--upto", metavar="SEQ", min=1, help="the last entry to cover", show_default="all")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write its bytes there as well")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="also write the checkpoint to this file")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a hub for a signed checkpoint of a log, verify it, and show it.
+    """Fetch a checkpoint from a hub, verify and show it.
 
-    With --data-dir it is verified under the keys of the directory; else under those that the hub tells itself. It must
-    have the root of the hub's receipt at its place, and the stream's labels; where labels change, --label alone does
-    not say whose they are, and --label with --stream does.
+    With --data-dir the checkpoint is verified with the keys of the directory, otherwise with the keys that the hub
+    sends. Its root must be that of the receipt at the same place, and its labels must belong to the stream. If the hub
+    uses epochs, --label needs --stream for the check of the labels.
     """
     from veen.cli.hub import hub_process
     from veen.cli.kit import context_file
     from veen.core.hashing import h
 
     with hub_process.hub(hub, data_dir) as api:
-        asked = label if label is not None else _label_of(api, stream)
-        found = _fetched(api, data_dir, asked, upto, stream if label is not None else context_file.need_stream(stream))
+        wanted = label if label is not None else _label_of(api, stream)
+        name = stream if label is not None else context_file.need_stream(stream)
+        found = _fetch_checkpoint(api, data_dir, wanted, upto, name)
     encoded = found.encode()
     if out is not None:
         out.write_bytes(encoded)
@@ -153,9 +159,9 @@ def checkpoint(
         "witnesses": len(found.witness_sigs or ()),
         "checkpoint_hash": h(encoded),
     }
-    # Keys that the hub tells itself prove only that it agrees with itself.
-    pinned = Marked("by the keys of the data directory", Tone.GOOD)
-    by = pinned if data_dir else Marked("by the keys that the hub tells", Tone.WARN)
+    # Keys that the hub sends prove only that its statements agree with each other.
+    pinned = Marked("with the keys of the data directory", Tone.GOOD)
+    by = pinned if data_dir else Marked("with the keys that the hub sent", Tone.WARN)
     output.facts({**rows, "verified": by}, as_json, {**rows, "checkpoint": encoded, "verified": by})
 
 
@@ -167,8 +173,10 @@ def _label_of(api: "HubApi", stream: str | None) -> bytes:
     return naming.label(api.identity().routing_key, naming.stream_id(name), epoch)
 
 
-def _fetched(api: "HubApi", data_dir: Path | None, label: bytes, upto: int | None, stream: str | None) -> "Checkpoint":
-    """The checkpoint, which is what was asked for and holds."""
+def _fetch_checkpoint(
+    api: "HubApi", data_dir: Path | None, label: bytes, upto: int | None, stream: str | None
+) -> "Checkpoint":
+    """Fetch a checkpoint and verify it against the request, the hub's keys and its receipt."""
     from veen.core import Profile, Unverified, strict_json, wire_json
     from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ReceiptRequest, ReceiptResponse
     from veen.storage.metadata import read_metadata
@@ -176,10 +184,10 @@ def _fetched(api: "HubApi", data_dir: Path | None, label: bytes, upto: int | Non
 
     upto = upto or api.size(label)
     if not upto:
-        raise Misuse("nothing is logged under that label", "check --stream or --label")
+        raise Misuse("the label has no entries", "check --stream or --label")
     made = api.post("/v1/checkpoint", CheckpointRequest(label, upto), CheckpointResponse).checkpoint
     if (made.label_curr, made.upto_seq) != (label, upto):
-        raise Unverified("checkpoint", "it is for another place than was asked for")
+        raise Unverified("checkpoint", "it is for another place than requested")
     if data_dir is not None:
         hub_metadata = read_metadata(Folders(data_dir))
         identity, profile = hub_metadata.identity_at(label, upto), hub_metadata.profile
@@ -189,29 +197,29 @@ def _fetched(api: "HubApi", data_dir: Path | None, label: bytes, upto: int | Non
     receipt = api.post("/v1/receipt", ReceiptRequest(label, upto), ReceiptResponse).receipt
     identity.verify_receipt(receipt)
     if (receipt.label, receipt.stream_seq, receipt.mmr_root) != (label, upto, made.mmr_root):
-        raise Unverified("checkpoint", "its mmr_root is not that of the hub's receipt there")
+        raise Unverified("checkpoint", "its mmr_root differs from the receipt at the same place")
     _check_labels(made, profile, identity.routing_key, stream)
     return made
 
 
 def _check_labels(made: "Checkpoint", profile: "Profile", routing_key: bytes, stream: str | None) -> None:
-    """Spec §4.4.1. Where there are no epochs, every checkpoint is of one label and of epoch 0, whatever its stream."""
+    """Spec §4.4.1. Without epochs, every checkpoint has one label and epoch 0."""
     from veen.core import Unverified, naming
 
     if stream is not None:
         made.check_labels(profile, routing_key, naming.stream_id(stream))
     elif profile.epoch_sec:
-        output.remark("hint: its labels were not checked: --stream NAME beside --label says whose they are")
+        output.remark("hint: the labels were not checked against a stream; give --stream NAME with --label")
     if not profile.epoch_sec and (made.epoch or made.label_prev != made.label_curr):
-        raise Unverified("checkpoint", "it speaks of an epoch where there are none")
+        raise Unverified("checkpoint", "it names an epoch, but the hub has no epochs")
 
 
 @command(app, "verify", "veen hub verify --data-dir hub")
 def verify(data_dir: DataDir, as_json: JsonOption = False) -> None:
-    """Check a data directory, trusting nothing in it, and change nothing: `veen fsck DIR`."""
+    """Verify a data directory and change nothing; same as `veen fsck DIR`."""
     from veen.cli.fsck import check
 
-    check(data_dir, mend=False, as_json=as_json)
+    check(data_dir, repair=False, as_json=as_json)
 
 
 @command(
@@ -222,24 +230,24 @@ def verify(data_dir: DataDir, as_json: JsonOption = False) -> None:
 )
 def fork(
     data_dir: DataDir,
-    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="the new hub's data directory")],
+    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="data directory of the new hub")],
     upto: Annotated[
         list[values.LabelPlace] | None,
         typer.Option(
             "--upto",
             metavar="LABEL:SEQ",
-            help="keep this label up to this entry, and no label that is not named",
-            show_default="all, to their ends",
+            help="keep this label up to this entry; labels that are not named are left out",
+            show_default="all entries of all labels",
             parser=values.label_place,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a new hub that keeps a prefix of another's log and goes on from there.
+    """Create a new hub that starts with a prefix of another hub's log.
 
-    Entries keep the receipts they have, and the other hub's signed word on the prefix is kept as the new hub's origin,
-    so both verify. Who may write is not taken over: capabilities are for the new hub's operator to accept. No hub may
-    run on the directory that is forked.
+    Entries keep their receipts. The other hub's signed statement on the prefix is stored as the origin of the new hub,
+    so both parts can be verified. Authorized capabilities are not copied: the operator of the new hub decides which to
+    accept. No hub may run on the forked directory.
     """
     from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
@@ -249,7 +257,7 @@ def fork(
 
     kept = {place.label: place.stream_seq for place in upto or ()}
     if len(kept) != len(upto or ()):
-        raise Misuse("a label is named twice", "give --upto once for each label")
+        raise Misuse("--upto names a label twice", "give --upto once for each label")
     source = hub_process.folders(data_dir)
     with output.tally("forking", "entries") as report:
         try:
@@ -257,7 +265,7 @@ def fork(
                 Disk(), source.root, into, kept or None, int(time.time()), lambda done, _: report(done)
             )
         except Unavailable as error:
-            hint = "--data-dir must be of a hub that is stopped, --into a folder not there yet, --upto within the log"
+            hint = "the hub of --data-dir must be stopped, --into must not exist yet, and --upto must be in the log"
             raise hinted(error, hint) from None
     with hub_process.reader(into) as log:
         sizes = hub_process.sizes(log)

@@ -1,4 +1,4 @@
-"""`veen pipeline`: tables of logs, made and checked on any number of machines."""
+"""`veen pipeline`: verified tables from logs."""
 
 from veen.cli.pipeline import table_check, table_run
 from veen.cli.pipeline.pipeline_options import ORDER, app

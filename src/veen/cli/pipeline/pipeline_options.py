@@ -1,4 +1,4 @@
-"""The group `veen pipeline`, and the options that its commands share."""
+"""The command group `veen pipeline` and its shared options."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,29 +28,29 @@ ORDER = ["run", "stream", "status", "verify", "compact"]
 
 app = group(
     "pipeline",
-    """Make verified tables of whole logs, on Spark, and check them.
+    """Build verified tables from logs on Spark, and verify them.
 
-    Entries are verified, opened with the keys of their readers and written as Parquet that anyone can read: entries,
-    events, state, and in quarantine what failed. The tables say which log they stand for.
+    Entries are verified, opened with reader keys and written as Parquet files: entries, events, state, and quarantine
+    for entries that could not be decoded. The tables record the log they were made from.
     """,
 )
 
-Sources = Annotated[list[str], typer.Argument(metavar="SOURCE", help="data directories, or hubs by their address")]
+Sources = Annotated[list[str], typer.Argument(metavar="SOURCE", help="data directories, or URLs of hubs")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="the folder of the tables")]
 TablesDir = Annotated[Path, typer.Argument(metavar="TABLES", help="the folder of the tables")]
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSource:
-    """What to read, and with whose keys."""
+    """Options for the streams to read and the keys to open them."""
 
     stream: Annotated[
         list[str] | None,
-        typer.Option("--stream", metavar="NAME", help="only these streams; else all there are", show_default=False),
+        typer.Option("--stream", metavar="NAME", help="only this stream; else all", show_default=False),
     ] = None
     key: Annotated[
         list[Path] | None,
-        typer.Option("--key", metavar="FILE", help="a reader key that was exported", show_default=False),
+        typer.Option("--key", metavar="FILE", help="an exported reader key", show_default=False),
     ] = None
     client: ClientDir = None
     passphrase_file: Annotated[
@@ -59,14 +59,14 @@ class PipelineSource:
             "--passphrase-file",
             metavar="FILE",
             envvar="VEEN_PASSPHRASE_FILE",
-            help="where the keystore's passphrase is, for every worker; else VEEN_PASSPHRASE",
+            help="file with the keystore's passphrase, on every worker; else VEEN_PASSPHRASE",
         ),
     ] = None
     pin: HubPin = None
     as_json: JsonOption = False
 
     def keys(self) -> "Keys":
-        """Where the keys are. They are read by whoever opens entries, and travel nowhere."""
+        """References to the keys. Each worker reads the keys itself; they are never sent."""
         from veen.pipeline.decoding import Keys
 
         folder = self.client or context_file.selected().client
@@ -85,20 +85,20 @@ class PipelineSource:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun(PipelineSource):
-    """And where the work is done."""
+    """Options for where the work runs, in addition."""
 
     processes: Annotated[
         int | None,
-        typer.Option("--processes", metavar="N", min=1, help="in processes of this machine, without Spark"),
+        typer.Option("--processes", metavar="N", min=1, help="run in N processes on this machine, without Spark"),
     ] = None
     master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="of Spark; else every core of this machine")
+        str | None, typer.Option("--master", metavar="URL", help="the Spark master; else all cores of this machine")
     ] = None
     remote: Annotated[
-        str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server, instead of --master")
+        str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server instead of --master")
     ] = None
     config: Annotated[
-        Path | None, typer.Option("--spark-config", metavar="FILE", help="settings of Spark's own, as TOML or JSON")
+        Path | None, typer.Option("--spark-config", metavar="FILE", help="Spark settings, as TOML or JSON")
     ] = None
 
     def begin(self) -> "SparkSession":
@@ -106,23 +106,23 @@ class PipelineRun(PipelineSource):
 
     @contextmanager
     def runner(self) -> "Iterator[Runner]":
-        """Where jobs are done. Spark is started with the first of them, and not where there is none."""
+        """The runner of jobs. Spark starts with the first job only."""
         from veen.pipeline.jobs import in_processes
 
         if self.processes is not None:
             if self.master or self.remote or self.config:
-                raise Misuse("--processes and the options of Spark contradict each other", "give one or the other")
+                raise Misuse("--processes cannot be used with Spark options", "give one or the other")
             yield in_processes(self.processes)
             return
-        late = LateSpark(self.begin)
+        spark = LazySpark(self.begin)
         try:
-            yield late
+            yield spark
         finally:
-            late.stop()
+            spark.stop()
 
 
-class LateSpark:
-    """Does jobs on Spark, which it starts for the first of them."""
+class LazySpark:
+    """Runs jobs on Spark, which it starts for the first job."""
 
     def __init__(self, begin: "Callable[[], SparkSession]") -> None:
         self._begin = begin
@@ -145,12 +145,12 @@ class LateSpark:
 
 
 @contextmanager
-def told(title: str) -> "Iterator[Progress]":
-    """A bar that Spark's own count of its tasks moves."""
+def task_progress(title: str) -> "Iterator[Progress]":
+    """A progress bar that counts tasks."""
     from veen.pipeline.jobs import no_progress
 
     if not sys.stderr.isatty():
         yield no_progress
         return
-    with output.tally(title, "tasks") as tell:
-        yield lambda done, total: tell(done)
+    with output.tally(title, "tasks") as update:
+        yield lambda done, total: update(done)

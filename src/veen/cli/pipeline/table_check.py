@@ -1,4 +1,4 @@
-"""`veen pipeline status` and `verify`: what tables stand for, and whether they do."""
+"""`veen pipeline status` and `verify`."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @command(app, "status", "veen pipeline status tables", "veen pipeline status tables --json")
 def status(tables: TablesDir, as_json: JsonOption = False) -> None:
-    """Show which logs tables stand for, and how much is in them."""
+    """Show which logs the tables were made from, and their row counts."""
     from veen.pipeline.tables import Table, Tables
 
     view = Tables(tables).view()
@@ -75,16 +75,16 @@ def verify(
     asked: PipelineSource,
     tables: TablesDir,
     against: Annotated[
-        list[str], typer.Option("--against", metavar="SOURCE", help="the data directory or hub they were made of")
+        list[str], typer.Option("--against", metavar="SOURCE", help="the data directory or hub they were made from")
     ],
 ) -> None:
-    """Check tables against the log they stand for.
+    """Verify tables against the log they were made from.
 
-    Every leaf of entries is derived again, and they must come to the root that the hub signed; events and quarantine
-    must have one row for each entry. With --client or --key, every event is opened and decoded again, too; a stream
-    that they have no key for is named, and not opened.
+    Every leaf is computed again from the table of entries, and the leaves must give the root that the hub signed.
+    Events and quarantine together must have one row per entry. With --client or --key, every event is also opened and
+    decoded again; streams without a key are named.
 
-    The exit status is 8 where a row was changed, is missing or was added.
+    The exit status is 8 if a row was changed, removed or added.
     """
     from veen.cli.kit.exit_status import DAMAGED_STATUS
     from veen.pipeline.tables import Tables
@@ -96,7 +96,7 @@ def verify(
     _show(done, bool(keys.references) and not done.unopened, asked.as_json)
     if done.unopened and not asked.as_json:
         names = ", ".join(dict.fromkeys(one.stream for one in done.unopened))
-        output.remark(f"no key that was given opens {names}: what its entries say was not checked")
+        output.remark(f"no given key opens {names}: the content of its entries was not verified")
     if done.problems or done.unmatched:
         raise typer.Exit(DAMAGED_STATUS)
 

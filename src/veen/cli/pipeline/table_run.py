@@ -1,4 +1,4 @@
-"""`veen pipeline run`, `stream` and `compact`: tables made, kept up, and tidied."""
+"""`veen pipeline run`, `stream` and `compact`."""
 
 import sys
 from contextlib import suppress
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plumbing.cli.command import command
+from plumbing.cli.command import Misuse, command
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.state_options import options_command
-from veen.cli.pipeline.pipeline_options import Out, PipelineRun, Sources, TablesDir, app, told
+from veen.cli.pipeline.pipeline_options import Out, PipelineRun, Sources, TablesDir, app, task_progress
 
 if TYPE_CHECKING:
     from veen.pipeline.folding import Folded
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Overlays = Annotated[
     list[str] | None,
-    typer.Option("--fold", metavar="CLASS", help="fold every stream with this overlay, too", show_default=False),
+    typer.Option("--fold", metavar="CLASS", help="also fold every stream with this overlay", show_default=False),
 ]
 
 
@@ -33,11 +33,11 @@ Overlays = Annotated[
     "veen pipeline run hub --out tables --client reader --master spark://10.0.0.5:7077",
 )
 def run(asked: PipelineRun, source: Sources, out: Out, fold: Overlays = None) -> None:
-    """Bring tables up to where the logs are.
+    """Bring tables up to date with the logs.
 
-    What the tables have is not read again, and a run that died is gone on with: in the end each entry is there once.
-    Logs that are not those the tables stand for are refused. Spark starts only where there is something to do.
-    That alone takes many seconds: --processes is quicker for a small log.
+    Entries that are in the tables already are not read again. A run that was interrupted is continued, and each entry
+    is in the tables exactly once. Logs that differ from those the tables were made from are rejected. Spark starts only
+    if there is work, which takes many seconds; --processes is faster for a small log.
     """
     from veen.client.durable import Busy
     from veen.pipeline.tables import Tables, load
@@ -45,10 +45,10 @@ def run(asked: PipelineRun, source: Sources, out: Out, fold: Overlays = None) ->
 
     tables = Tables(out)
     with asked.runner() as runner:
-        with told("reading") as tell:
-            done = load(tables, asked.selection(source), asked.keys(), runner, progress=tell)
-        with told("merging") as tell, suppress(Busy):  # then another process does that
-            tidy(tables, runner, progress=tell)
+        with task_progress("reading") as progress:
+            done = load(tables, asked.selection(source), asked.keys(), runner, progress=progress)
+        with task_progress("merging") as progress, suppress(Busy):  # another process is compacting
+            tidy(tables, runner, progress=progress)
         folded = list(_fold(tables, fold or [], done.spans, runner))
     facts: dict[str, output.Value] = {
         "entries": done.entries,
@@ -72,7 +72,7 @@ def run(asked: PipelineRun, source: Sources, out: Out, fold: Overlays = None) ->
     data = {name: value for name, value in facts.items() if not name.startswith("state of ")}
     output.facts(facts, asked.as_json, {**data, "state": state, "stands_for": [span_data(one) for one in done.spans]})
     if done.quarantined and not asked.as_json:
-        output.remark("what is in quarantine says why in its column reason; veen pipeline status counts it")
+        output.remark("the column reason of the quarantine table says why; veen pipeline status counts the rows")
 
 
 def _fold(tables: "Tables", overlays: list[str], spans: "tuple[CommitSpan, ...]", runner: "Runner") -> "list[Folded]":
@@ -81,8 +81,8 @@ def _fold(tables: "Tables", overlays: list[str], spans: "tuple[CommitSpan, ...]"
     made = []
     for name in overlays:
         for stream in dict.fromkeys(span.stream for span in spans):
-            with told(f"folding {stream}") as tell:
-                made.append(fold(tables, name, stream, runner, progress=tell))
+            with task_progress(f"folding {stream}") as progress:
+                made.append(fold(tables, name, stream, runner, progress=progress))
     return made
 
 
@@ -97,29 +97,27 @@ def stream(
     asked: PipelineRun,
     source: Sources,
     out: Out,
-    once: Annotated[bool, typer.Option("--once", help="end when all that is there now is in the tables")] = False,
+    once: Annotated[bool, typer.Option("--once", help="exit when the tables are up to date")] = False,
     max_entries: Annotated[
-        int | None, typer.Option("--max-entries", metavar="N", min=1, help="entries in one batch at most")
+        int | None, typer.Option("--max-entries", metavar="N", min=1, help="maximum entries per batch")
     ] = None,
-    every: Annotated[float, typer.Option("--every", metavar="SEC", min=0.1, help="between two looks")] = 1.0,
+    every: Annotated[float, typer.Option("--every", metavar="SEC", min=0.1, help="time between two checks")] = 1.0,
 ) -> None:
-    """Keep tables up with logs as they grow, until interrupted.
+    """Keep tables up to date with growing logs until interrupted.
 
-    Each batch is one commit, exactly once: a batch that was under way when the process died is run again, and adds
-    nothing that is there already.
+    Each batch is committed exactly once. A batch that was interrupted by a crash runs again and adds no row twice.
     """
-    from plumbing.cli.command import Misuse
     from veen.pipeline.tables import Tables
     from veen.pipeline.tables.streaming import follow
 
     if asked.processes is not None:
-        raise Misuse("a stream runs on Spark", "leave --processes out; veen pipeline run needs no Spark with it")
+        raise Misuse("veen pipeline stream needs Spark", "leave out --processes, or use veen pipeline run")
     tables = Tables(out)
     spark = asked.begin()
     try:
         selection = asked.selection(source, max_entries=max_entries)
         query = follow(
-            tables, selection, asked.keys(), spark, once=once, every_sec=every, on_batch=_tell(asked.as_json)
+            tables, selection, asked.keys(), spark, once=once, every_sec=every, on_batch=_span_printer(asked.as_json)
         )
         try:
             query.awaitTermination()
@@ -129,10 +127,10 @@ def stream(
         spark.stop()
 
 
-def _tell(as_json: bool) -> "BatchCallback":
-    """A line for each run of entries that came in."""
+def _span_printer(as_json: bool) -> "BatchCallback":
+    """Prints one line for each range of new entries."""
 
-    def tell(spans: "tuple[CommitSpan, ...]") -> None:
+    def show(spans: "tuple[CommitSpan, ...]") -> None:
         for span in spans:
             if as_json:
                 output.document(span_data(span))
@@ -140,11 +138,11 @@ def _tell(as_json: bool) -> "BatchCallback":
                 output.table(("stream", "first", "last"), [(span.stream, span.first, span.last)], False)
         sys.stdout.flush()
 
-    return tell
+    return show
 
 
 def span_data(span: "CommitSpan") -> dict[str, output.Value]:
-    """What tables stand for, as JSON."""
+    """A range of the log that tables were made from, as JSON."""
     return {
         "stream": span.stream,
         "epoch": span.epoch,
@@ -159,24 +157,26 @@ def span_data(span: "CommitSpan") -> dict[str, output.Value]:
 @command(app, "compact", "veen pipeline compact tables")
 def compact(
     tables: TablesDir,
-    processes: Annotated[int | None, typer.Option("--processes", metavar="N", min=1, help="at once")] = None,
+    processes: Annotated[
+        int | None, typer.Option("--processes", metavar="N", min=1, help="number of processes")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Merge small files into large ones. No row changes.
+    """Merge small files into large ones; no row changes.
 
-    Look-ups are quicker afterwards. Who reads the files directly at the moment they are replaced may see some rows
-    twice, and should read again; commands and the query engine do not.
+    Lookups are faster afterwards. A program that reads the files directly while they are replaced may see some rows
+    twice and should read again. Commands and the query engine are not affected.
     """
     from veen.pipeline.jobs import in_processes
     from veen.pipeline.tables import Tables
     from veen.pipeline.tables.compacting import compact as merge
 
-    with told("merging") as tell:
-        done = merge(existing(Tables(tables)), in_processes(processes), progress=tell)
+    with task_progress("merging") as progress:
+        done = merge(existing(Tables(tables)), in_processes(processes), progress=progress)
     output.facts({"files_before": done.before, "files_after": done.after}, as_json)
 
 
 def existing(tables: "Tables") -> "Tables":
-    """Tables that are there: a mistyped folder is not to become one."""
+    """Raise if the tables do not exist, so a mistyped folder is not created."""
     tables.view()
     return tables

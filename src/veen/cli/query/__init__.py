@@ -1,4 +1,4 @@
-"""`veen query`: ask about recorded events, with evidence."""
+"""`veen query`: query recorded events, with evidence."""
 
 from veen.cli.query import serve, submit_query, token, verify_query
 from veen.cli.query.query_options import app

@@ -1,4 +1,4 @@
-"""The group, and the options that its commands share."""
+"""The command group `veen query` and its shared options."""
 
 import re
 from dataclasses import dataclass
@@ -17,50 +17,48 @@ if TYPE_CHECKING:
 
 app = group(
     "query",
-    """Ask about recorded events, and prove the answers.
+    """Query recorded events, and prove the answers.
 
-    A service takes queries, records them and what came of them, and keeps the results. Anyone can hold a result against
-    the log, or ask again, also in another zone.
+    A service accepts queries, records them and their results in the log, and stores the results. Anyone can verify a
+    result against the log, or repeat the query, even in another zone.
     """,
 )
 
-_MOST_TOKEN = 4_096
+_MAX_TOKEN_BYTES = 4_096
 
 ServiceUrl: TypeAlias = Annotated[
     str, typer.Option("--service", metavar="URL", envvar="VEEN_QUERY", help="the query service")
 ]
 TokenFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--token-file", metavar="FILE", envvar="VEEN_QUERY_TOKEN_FILE", help="where your token is"),
+    typer.Option("--token-file", metavar="FILE", envvar="VEEN_QUERY_TOKEN_FILE", help="file with your token"),
 ]
 Certificate: TypeAlias = Annotated[
     Path | None, typer.Option("--cert", metavar="FILE", help="your certificate, instead of a token")
 ]
 CertificateKey: TypeAlias = Annotated[
-    Path | None, typer.Option("--cert-key", metavar="FILE", help="the key of your certificate, in PEM form")
+    Path | None, typer.Option("--cert-key", metavar="FILE", help="key of your certificate in PEM")
 ]
 ServiceCa: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--ca", metavar="FILE", help="who vouches for the service", show_default="whom the system trusts"),
+    typer.Option(
+        "--ca", metavar="FILE", help="certificate authority of the service", show_default="those of the system"
+    ),
 ]
-TablesDir: TypeAlias = Annotated[
-    Path, typer.Option("--tables", metavar="DIR", help="the tables, as veen pipeline run makes them")
-]
+TablesDir: TypeAlias = Annotated[Path, typer.Option("--tables", metavar="DIR", help="tables from veen pipeline run")]
 Source: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--source", metavar="URL|DIR", help="bring the tables up to date from this hub or data directory first"
-    ),
+    typer.Option("--source", metavar="URL|DIR", help="first update the tables from this hub or data directory"),
 ]
 Trust: TypeAlias = Annotated[
     list[Path] | None,
-    typer.Option("--trust", metavar="PATH", help="papers of a hub that events were imported from: its identity file"),
+    typer.Option("--trust", metavar="PATH", help="identity file of a hub that events were imported from"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
-    """Who asks which service."""
+class ServiceOptions:
+    """Options for the query service and the credentials."""
 
     service: ServiceUrl
     token_file: TokenFile = None
@@ -71,8 +69,8 @@ class Asks:
 
 
 @dataclass(frozen=True, slots=True)
-class AsksBoth:
-    """Who asks which service, and which hub. What is of the service comes first."""
+class ServiceAndHubOptions:
+    """Options for the query service, then for the hub. Help lists them in this order."""
 
     service: ServiceUrl
     token_file: TokenFile = None
@@ -87,25 +85,24 @@ class AsksBoth:
     as_json: JsonOption = False
 
     def call(self) -> "HubCall":
-        """The hub's part."""
         return HubOptions(self.hub, self.client, self.pin, self.first_use, self.passphrase_file).call()
 
 
-def remote(asked: Asks | AsksBoth) -> "QueryClient":
-    """The service that is meant."""
+def remote(asked: ServiceOptions | ServiceAndHubOptions) -> "QueryClient":
+    """The client of the service. Raises if the options contradict each other."""
     from veen.client import durable
     from veen.query.query_client import QueryClient, ServiceAccess
 
     if asked.token_file is None and asked.cert is None:
-        raise Misuse("neither a token nor a certificate is given", "--token-file FILE names the file of your token")
+        raise Misuse("missing --token-file or --cert", "--token-file FILE names the file with your token")
     if (asked.cert is None) != (asked.cert_key is None):
-        raise Misuse("--cert and --cert-key go together", "give both")
+        raise Misuse("--cert and --cert-key must be given together", "give both")
     if not asked.service.startswith(("http://", "https://")):
-        raise Misuse(f"{asked.service!r} is not an address", "give --service http://HOST:PORT")
+        raise Misuse(f"{asked.service!r} is not an HTTP URL", "give --service http://HOST:PORT")
     token = None
     if asked.token_file is not None:
-        token = durable.read_file(asked.token_file, _MOST_TOKEN).decode("utf-8", "replace").strip()
+        token = durable.read_file(asked.token_file, _MAX_TOKEN_BYTES).decode("utf-8", "replace").strip()
         if not re.fullmatch(r"[!-~]+", token):
-            what = "has no token in it" if not token else "has more or other things in it than a token"
-            raise Misuse(f"{asked.token_file} {what}", "veen query token prints one")
+            what = "is empty" if not token else "contains more than a token"
+            raise Misuse(f"{asked.token_file} {what}", "veen query token prints a token")
     return QueryClient(ServiceAccess(asked.service, token, asked.cert, asked.cert_key, asked.ca))

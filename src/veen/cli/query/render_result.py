@@ -1,4 +1,4 @@
-"""Counts over time: as bars on a terminal, and as a picture in SVG."""
+"""Query results as table, JSON, CSV or Parquet, and as a plot of counts over time."""
 
 import csv
 import io
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _TIMES = ("hub_commit_time", "event_time")
 _STEPS_S = (1, 5, 15, 60, 300, 900, 3_600, 10_800, 43_200, 86_400, 604_800, 2_592_000, 31_536_000)
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-_MOST_BARS = 48
-_WIDEST = 40.0  # of a bar, so that few of them are not one slab
+_MAX_BARS = 48
+_MAX_BAR_WIDTH = 40.0
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 800, 320, 56, 44, 36, 12
-_LABEL = 130  # about as wide as the longest label is
+_MAX_LABEL_WIDTH = 130
 _MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class TimeCounts:
-    """How many rows there are in each step of time."""
+    """Number of rows in each time step."""
 
     field: str
     step_s: int
@@ -47,17 +47,17 @@ class TimeCounts:
         return text[:10] if self.step_s >= 86_400 else text[:16].replace("T", " ") if self.step_s >= 60 else text[:19]
 
 
-def counted(rows: Sequence[dict[str, Any]], over: str | None) -> TimeCounts:
-    """Rows by a field that has times. A row that was counted already, by `count`, counts for that many."""
+def count_by_time(rows: Sequence[dict[str, Any]], over: str | None) -> TimeCounts:
+    """Count rows by a time field. A row with a `count` field counts for that many."""
     from veen.query import timestamps
 
     names = dict.fromkeys(name for row in rows for name in row)
     field = over or next((name for name in (*_TIMES, *names) if name in names and _has_times(rows, name)), None)
     if field is None or not _has_times(rows, field):
-        raise Misuse("the rows have no times to count over", "ask for hub_commit_time, and name it with --over")
+        raise Misuse("the rows have no time field to plot", "query hub_commit_time, and name it with --over")
     found = [(timestamps.parse(row[field]) // _MS, _weight(row)) for row in rows if row.get(field) is not None]
     first, last = min(at for at, _ in found), max(at for at, _ in found)
-    step = next((one for one in _STEPS_S if (last // one - first // one) < _MOST_BARS), _STEPS_S[-1])
+    step = next((one for one in _STEPS_S if (last // one - first // one) < _MAX_BARS), _STEPS_S[-1])
     start = first // step * step
     bars = [0] * (last // step - first // step + 1)
     for at, weight in found:
@@ -81,17 +81,15 @@ def _has_times(rows: Sequence[dict[str, Any]], name: str) -> bool:
 
 
 def _length(seconds: int) -> str:
-    """A step in the largest unit that it is a whole number of."""
+    """A time step in the largest unit that divides it."""
     unit, size = next((unit, size) for unit, size in _UNITS if seconds % size == 0)
     return f"{seconds // size} {unit}"
 
 
 def bars(counts: TimeCounts) -> None:
-    """For a terminal or a pipe: a line for each step."""
+    """Print one line with a bar for each time step."""
     from rich.bar import Bar
     from rich.table import Table
-
-    from veen.cli.kit import output
 
     most = max(counts.bars)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
@@ -104,7 +102,7 @@ def bars(counts: TimeCounts) -> None:
 
 
 def svg(counts: TimeCounts) -> str:
-    """A picture, with nothing in it that needs anything else."""
+    """A self-contained SVG picture."""
     wide, high = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
     most, each = max(1, *counts.bars), (_WIDTH - _LEFT - _RIGHT) / len(counts.bars)
     lines = [
@@ -116,7 +114,7 @@ def svg(counts: TimeCounts) -> str:
         f'<text x="{_LEFT - 6}" y="{_TOP + 6}" text-anchor="end">{most}</text>',
         f'<text x="{_LEFT - 6}" y="{_TOP + high}" text-anchor="end">0</text>',
     ]
-    thick = min(_WIDEST, max(1.0, each - 1))
+    thick = min(_MAX_BAR_WIDTH, max(1.0, each - 1))
     for at, count in enumerate(counts.bars):
         tall = high * count / most
         name = escape(f"{counts.name(at)}: {count}")
@@ -127,7 +125,7 @@ def svg(counts: TimeCounts) -> str:
     shown = sorted({0, len(counts.bars) // 2, len(counts.bars) - 1})
     for at in shown:
         place = _LEFT + (at + 0.5) * each
-        near = each < _LABEL  # a label in the middle of it would leave the picture
+        near = each < _MAX_LABEL_WIDTH  # a centred label would not fit into the picture
         anchor = "start" if near and at == 0 else "end" if near and at == shown[-1] else "middle"
         lines.append(
             f'<text x="{place:.2f}" y="{_TOP + high + 20}" text-anchor="{anchor}">{escape(counts.name(at))}</text>'
@@ -142,52 +140,52 @@ _SHOWN_ROWS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RenderOptions:
-    """In which form, where to, and what a plot counts over."""
+    """Format, output file and time field of a plot."""
 
     form: str | None = None
     out: Path | None = None
     over: str | None = None
 
     def chosen(self) -> str:
-        """The format, by its word or by the ending of the file. Refuses one that there is not."""
+        """The format from --format or the file's ending. Raises if it is unknown."""
         if self.out is not None:
             check_local(self.out)
         if self.form is not None and self.form not in FORMATS:
-            raise Misuse(f"there is no format {self.form!r}", f"there are {', '.join(FORMATS)}")
+            raise Misuse(f"there is no format {self.form!r}", f"the formats are {', '.join(FORMATS)}")
         if self.form is not None or self.out is None:
             return self.form or "table"
         if self.out.suffix.lower() not in _ENDINGS:
-            raise Misuse(f"{self.out.name} ends like no format", f"end it with {', '.join(_ENDINGS)}; or give --format")
+            raise Misuse(f"{self.out.name} has no known ending", f"use {', '.join(_ENDINGS)}, or give --format")
         return _ENDINGS[self.out.suffix.lower()]
 
 
-def named(value: "Plain") -> list[str]:
-    """The columns of what was asked, in the order in which they were."""
+def column_names(value: "Plain") -> list[str]:
+    """The columns of a query, in the order of the descriptor."""
     from veen.query.answer_verify import descriptor_of
 
     query = descriptor_of(value).query()
     return [*query.shown, *query.group_by, *query.metrics]
 
 
-def show(found: "FullResult", names: list[str], as_json: bool, wish: RenderOptions) -> None:
-    """Write a result down, or show it."""
+def show(found: "FullResult", names: list[str], as_json: bool, options: RenderOptions) -> None:
+    """Verify the rows against the digest, then write the result to a file or print it."""
     from veen.query import digest as digests
 
     texts = [digests.row_text(row) for row in found.rows]
     if (len(texts), digests.rows_hash(texts)) != (found.digest.row_count, found.digest.rows_hash):
-        raise Unverified("result", "the rows are not those of the digest")
-    out, over, chosen = wish.out, wish.over, wish.chosen()
+        raise Unverified("result", "the rows do not match the digest")
+    out, over, chosen = options.out, options.over, options.chosen()
     if out is not None:
         from veen.client.durable import DISK
 
-        DISK.write_file(out, _written(found, names, chosen, over))
+        DISK.write_file(out, _encode(found, names, chosen, over))
         output.facts({"rows": len(found.rows), "rows_hash": found.digest.rows_hash, "file": str(out)}, as_json)
     elif as_json or chosen == "json":
         output.document(_document(found))
     elif chosen == "parquet":
-        raise Misuse("Parquet goes into a file", "give --out FILE.parquet")
+        raise Misuse("--format parquet needs a file", "give --out FILE.parquet")
     elif chosen == "plot":
-        bars(counted(found.rows, over))
+        bars(count_by_time(found.rows, over))
     elif chosen == "csv":
         sys.stdout.write(_csv(found.rows, names))
     else:
@@ -202,7 +200,7 @@ def _document(found: "FullResult") -> dict[str, Any]:
     }
 
 
-def _written(found: "FullResult", names: list[str], form: str, over: str | None) -> bytes:
+def _encode(found: "FullResult", names: list[str], form: str, over: str | None) -> bytes:
     match form:
         case "json":
             return json.dumps(_document(found), ensure_ascii=False).encode() + b"\n"
@@ -211,11 +209,11 @@ def _written(found: "FullResult", names: list[str], form: str, over: str | None)
         case "parquet":
             return _parquet(found, names)
 
-    return svg(counted(found.rows, over)).encode()
+    return svg(count_by_time(found.rows, over)).encode()
 
 
 def cell(value: Any) -> str | int | float | bool | None:
-    """A value in one field; what has parts is JSON."""
+    """A value for one cell. Objects and arrays become JSON."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
@@ -236,7 +234,7 @@ def _csv(rows: Sequence[dict[str, Any]], names: list[str]) -> str:
 
 
 def _parquet(found: "FullResult", names: list[str]) -> bytes:
-    """Columns of one type each; where values are of several, they are texts. The digest goes along."""
+    """A Parquet file with the digest in its metadata. A column with values of several types becomes JSON text."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""`veen query serve`: the service itself."""
+"""`veen query serve`: the query service."""
 
 import asyncio
 import signal
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     from veen.query.query_server import Settings
 
 _PORT = 37_420
-_A_DAY_S = 86_400
+_DAY_S = 86_400
 
 Names: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--name", metavar="HOST", help="a name that it is asked by, as a proxy passes it on"),
+    typer.Option("--name", metavar="HOST", help="a host name that requests may use, for example behind a proxy"),
 ]
 Workers: TypeAlias = Annotated[
-    int, typer.Option("--workers", metavar="N", min=1, max=64, help="queries that are carried out at once")
+    int, typer.Option("--workers", metavar="N", min=1, max=64, help="queries that run at the same time")
 ]
 MaxRows: TypeAlias = Annotated[
-    int, typer.Option("--max-rows", metavar="N", min=1, help="rows of a result, or events that are verified for it")
+    int, typer.Option("--max-rows", metavar="N", min=1, help="maximum rows of a result, and events verified for it")
 ]
-MaxBytes: TypeAlias = Annotated[int, typer.Option("--max-bytes", metavar="N", min=1, help="bytes of a result")]
+MaxBytes: TypeAlias = Annotated[int, typer.Option("--max-bytes", metavar="N", min=1, help="maximum bytes of a result")]
 MaxTime: TypeAlias = Annotated[
-    int, durations.whole_option("--max-time", least=1, most=_A_DAY_S, help="how long a query may take")
+    int, durations.whole_option("--max-time", least=1, most=_DAY_S, help="time limit of a query")
 ]
 MaxOpen: TypeAlias = Annotated[
-    int, typer.Option("--max-open", metavar="N", min=1, help="queries of one principal that have not ended")
+    int, typer.Option("--max-open", metavar="N", min=1, help="maximum unfinished queries of one principal")
 ]
 
 
@@ -53,37 +53,39 @@ MaxOpen: TypeAlias = Annotated[
 )
 def serve(
     asked: HubOptions,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="where queries and results are kept")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder of the service, for queries and results")],
     tables: TablesDir,
     source: Source = None,
     listen: Annotated[
         Address | None,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="where to listen", show_default=f"127.0.0.1:{_PORT}", parser=address
+            "--listen",
+            metavar="HOST:PORT",
+            help="address to listen on",
+            show_default=f"127.0.0.1:{_PORT}",
+            parser=address,
         ),
     ] = None,
-    cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="speak TLS, with this chain")] = None,
-    key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="the key of that certificate")] = None,
+    cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="serve TLS with this chain")] = None,
+    key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="key of the certificate")] = None,
     client_ca: Annotated[
         Path | None,
-        typer.Option("--tls-client-ca", metavar="FILE", help="who vouches for the certificates of those who ask"),
+        typer.Option("--tls-client-ca", metavar="FILE", help="certificate authority of client certificates"),
     ] = None,
     names: Names = None,
     trust: Trust = None,
     workers: Workers = 2,
-    spark: Annotated[
-        bool, typer.Option("--spark", help="let Spark go through what is large; it must be installed")
-    ] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="run large queries on Spark, which must be installed")] = False,
     max_rows: MaxRows = DEFAULTS.max_rows,
     max_bytes: MaxBytes = DEFAULTS.max_bytes,
     max_time: MaxTime = int(DEFAULTS.max_run_s),
     max_open: MaxOpen = DEFAULTS.max_open,
 ) -> None:
-    """Take queries over HTTP, record them, carry them out, and record what came of them.
+    """Accept queries over HTTP, record and run them, and record their results.
 
-    Who may ask about what is in DIR/principals.json, which veen query token writes. Unless told otherwise it listens on
-    this machine only, and is asked by its own address only, not by pages of other sites. A query that takes more than
-    it may is ended. What was under way when the service was stopped or killed goes on when it starts again.
+    The file DIR/principals.json says who may query which streams; veen query token writes it. By default the service
+    listens on this machine only and rejects requests with another Host or Origin. A query that exceeds a limit is
+    stopped. Queries that were running when the service stopped or was killed continue when it starts again.
     """
     from plumbing.http import tls_context
     from veen.cli.kit.context_file import need_client
@@ -91,7 +93,7 @@ def serve(
     from veen.query.query_server import Settings
 
     if (cert is None) != (key is None) or (client_ca is not None and cert is None):
-        raise Misuse("--tls-cert and --tls-key go together", "give both; --tls-client-ca needs them")
+        raise Misuse("--tls-cert and --tls-key must be given together", "give both; --tls-client-ca needs them")
     where = listen or Address("127.0.0.1", _PORT)
     passphrase = None if asked.passphrase_file is None else str(asked.passphrase_file)
     settings = Settings(
@@ -113,14 +115,14 @@ def serve(
 
 
 def identities(trust: list[Path] | None) -> "dict[bytes, HubIdentity]":
-    """The identities of hubs that events were imported from."""
+    """Identity records of the hubs that events were imported from."""
     from veen.client.trust import Pin
 
     found = {}
     for path in trust or ():
         record = Pin.of_file(path).record
         if record is None:
-            raise Misuse(f"{path} says nothing of what a hub signed", "give the hub's identity file, or its directory")
+            raise Misuse(f"{path} is not an identity file", "give the hub's identity file or data directory")
         found[record.hub_id] = record
     return found
 

@@ -1,4 +1,4 @@
-"""`veen query submit`, `status` and `result`: asking a service, and what it says."""
+"""`veen query submit`, `status` and `result`."""
 
 import time
 from pathlib import Path
@@ -12,15 +12,14 @@ from veen.cli.kit import output
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
 from veen.cli.query import render_result
-from veen.cli.query.query_options import Asks, app, remote
+from veen.cli.query.query_options import ServiceOptions, app, remote
 from veen.cli.query.render_result import RenderOptions
 
 if TYPE_CHECKING:
     from veen.query.query_client import AcceptedQuery, FullResult, QueryClient
 
 _TONES = {"completed": Tone.GOOD, "failed": Tone.BAD}
-_WAIT_S = 10
-_AGAIN_S = 5
+_RETRY_S = 5
 
 Format: TypeAlias = Annotated[
     str | None,
@@ -28,18 +27,22 @@ Format: TypeAlias = Annotated[
 ]
 Out: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="write it there: the format is that of .json, .csv, .parquet or .svg"),
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="write the result to a file; the ending .json, .csv, .parquet or .svg sets the format",
+    ),
 ]
 Plot: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--over", metavar="FIELD", help="the time that a plot counts over", show_default="the first in the rows"
+        "--over", metavar="FIELD", help="time field of a plot", show_default="the first time field of the rows"
     ),
 ]
 
 
 @options_command(
-    Asks,
+    ServiceOptions,
     app,
     "submit",
     "veen query submit query.json --service http://127.0.0.1:37420 --token-file token",
@@ -47,51 +50,61 @@ Plot: TypeAlias = Annotated[
     "veen query submit --scope record/app/http --metric count --group-by event_type --wait 10",
 )
 def submit(
-    asked: Asks,
+    asked: ServiceOptions,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="a descriptor as JSON; what options say is put in its place")
+        Path | None, typer.Argument(metavar="FILE", help="a query descriptor as JSON; options override its fields")
     ] = None,
-    scope: Annotated[list[str] | None, typer.Option("--scope", metavar="STREAM", help="a stream to ask")] = None,
+    scope: Annotated[list[str] | None, typer.Option("--scope", metavar="STREAM", help="a stream to query")] = None,
     subject: Annotated[str | None, typer.Option("--subject", metavar="ID", help="only events of this subject")] = None,
     types: Annotated[list[str] | None, typer.Option("--type", metavar="TYPE", help="only events of this type")] = None,
     time_from: Annotated[
-        str | None, typer.Option("--from", metavar="TIME", help="recorded then or later: 2025-11-19T03:20:00Z")
+        str | None,
+        typer.Option(
+            "--from", metavar="TIME", help="only events recorded at or after this time, such as 2025-11-19T03:20:00Z"
+        ),
     ] = None,
-    time_to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="recorded before then")] = None,
+    time_to: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="only events recorded before this time")
+    ] = None,
     names: Annotated[
         list[str] | None,
-        typer.Option("--field", metavar="NAME", help="a field of a row, like payload.http.status", show_default="all"),
+        typer.Option(
+            "--field", metavar="NAME", help="a field of the rows, such as payload.http.status", show_default="all"
+        ),
     ] = None,
     metrics: Annotated[
-        list[str] | None, typer.Option("--metric", metavar="NAME", help="count, or min, max, sum, distinct of a field")
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME", help="count, or min, max, sum or distinct of a field"),
     ] = None,
     group_by: Annotated[
-        list[str] | None, typer.Option("--group-by", metavar="NAME", help="for each value of it")
+        list[str] | None, typer.Option("--group-by", metavar="NAME", help="group by this field")
     ] = None,
     evidence: Annotated[
         str | None,
         typer.Option("--evidence", metavar="WORD", help="none, full, or spot:RATE as in spot:0.1", show_default="none"),
     ] = None,
-    query_id: Annotated[str | None, typer.Option("--id", metavar="TEXT", help="an id of your own")] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why, for the record")] = None,
+    query_id: Annotated[str | None, typer.Option("--id", metavar="TEXT", help="choose the id of the query")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="reason of the query, for the record")
+    ] = None,
     wait: Annotated[
-        int, durations.whole_option("--wait", least=0, most=30, help="wait for the answer, at most so long")
+        int, durations.whole_option("--wait", least=0, most=30, help="how long to wait for the result")
     ] = 0,
     form: Format = None,
     out: Out = None,
     over: Plot = None,
 ) -> None:
-    """Ask a service; the query is recorded before it is carried out.
+    """Submit a query to a service; the query is recorded before it runs.
 
-    Where the answer is waited for and comes in time, it is shown as veen query result shows it.
+    With --wait, a result that arrives in time is shown as by veen query result.
     """
-    wish = RenderOptions(form, out, over)
-    wish.chosen()  # before anything is asked
-    query = _given(file)
-    kept = dict(query.get("filter") or {})
-    window = {**(kept.get("time") or {}), **_set(**{"from": time_from, "to": time_to})}
-    kept |= _set(subject_id=subject, event_type=types, time=window or None)
-    query |= {"filter": kept, **_set(scope=scope, projection=names, query_id=query_id)}
+    options = RenderOptions(form, out, over)
+    options.chosen()  # check the options before submitting
+    query = _read_descriptor(file)
+    filters = dict(query.get("filter") or {})
+    window = {**(filters.get("time") or {}), **_without_none(**{"from": time_from, "to": time_to})}
+    filters |= _without_none(subject_id=subject, event_type=types, time=window or None)
+    query |= {"filter": filters, **_without_none(scope=scope, projection=names, query_id=query_id)}
     query.setdefault("projection", ["*"])
     if metrics or group_by:
         query["aggregate"] = {"group_by": group_by or [], "metrics": metrics or ["count"]}
@@ -100,29 +113,33 @@ def submit(
     if reason is not None:
         query["meta"] = {**(query.get("meta") or {}), "reason": reason}
     with remote(asked) as service:
-        found = _submitted(service, query, wait)
-        _tell(service, found, asked, wait, wish)
+        found = _submit(service, query, wait)
+        _show(service, found, asked, wait, options)
 
 
-def _submitted(service: "QueryClient", query: dict[str, Any], wait: int) -> "AcceptedQuery | FullResult":
-    """While its tables are being filled, a service takes no query: say so, and ask again. Nothing is recorded yet."""
+def _submit(service: "QueryClient", query: dict[str, Any], wait: int) -> "AcceptedQuery | FullResult":
+    """Submit a query; retry while the service is loading its tables. It records the query only once it accepts it."""
     from veen.query.query_errors import QueryCode, QueryFault
 
-    said = ""
+    last_message = ""
     while True:
         try:
             return service.submit(query, wait)
         except QueryFault as fault:
             if fault.code != QueryCode.TABLES_NOT_READY:
                 raise
-            if fault.message != said:
+            if fault.message != last_message:
                 output.remark(fault.message)
-            said = fault.message
-            time.sleep(_AGAIN_S if fault.retry_after is None else fault.retry_after)
+            last_message = fault.message
+            time.sleep(_RETRY_S if fault.retry_after is None else fault.retry_after)
 
 
-def _tell(
-    service: "QueryClient", found: "AcceptedQuery | FullResult", asked: Asks, wait: int, wish: RenderOptions
+def _show(
+    service: "QueryClient",
+    found: "AcceptedQuery | FullResult",
+    asked: ServiceOptions,
+    wait: int,
+    options: RenderOptions,
 ) -> None:
     from veen.query.query_client import AcceptedQuery
 
@@ -133,17 +150,21 @@ def _tell(
             output.facts(shown, asked.as_json)
             return
         found = service.result(found.result_id)
-    names = render_result.named(service.descriptor(found.digest.query_id)[0])
-    render_result.show(found, names, asked.as_json, wish)
+    names = render_result.column_names(service.descriptor(found.digest.query_id)[0])
+    render_result.show(found, names, asked.as_json, options)
 
 
 @options_command(
-    Asks, app, "status", "veen query status r-5f1c… --service http://127.0.0.1:37420 --token-file token --json"
+    ServiceOptions,
+    app,
+    "status",
+    "veen query status r-5f1c… --service http://127.0.0.1:37420 --token-file token --json",
 )
 def status(
-    asked: Asks, result_id: Annotated[str, typer.Argument(metavar="RESULT_ID", help="as veen query submit shows it")]
+    asked: ServiceOptions,
+    result_id: Annotated[str, typer.Argument(metavar="RESULT_ID", help="the id from veen query submit")],
 ) -> None:
-    """Say how far a query is."""
+    """Show the status of a query."""
     with remote(asked) as service:
         found = service.status(result_id)
     word = str(found["status"])
@@ -154,7 +175,7 @@ def status(
 
 
 @options_command(
-    Asks,
+    ServiceOptions,
     app,
     "result",
     "veen query result r-5f1c… --service http://127.0.0.1:37420 --token-file token",
@@ -163,25 +184,25 @@ def status(
     "veen query result r-5f1c… --out counts.svg --over hub_commit_time",
 )
 def result(
-    asked: Asks,
-    result_id: Annotated[str, typer.Argument(metavar="RESULT_ID", help="as veen query submit shows it")],
+    asked: ServiceOptions,
+    result_id: Annotated[str, typer.Argument(metavar="RESULT_ID", help="the id from veen query submit")],
     form: Format = None,
     out: Out = None,
     over: Plot = None,
 ) -> None:
-    """Fetch a result: all of its rows, which must come to its digest.
+    """Fetch all rows of a result and verify its digest.
 
-    On a terminal a plot is of bars; in a file it is a picture, in SVG.
+    A plot consists of bars on a terminal and is an SVG picture in a file.
     """
-    wish = RenderOptions(form, out, over)
-    wish.chosen()  # before anything is asked
+    options = RenderOptions(form, out, over)
+    options.chosen()  # check the options before fetching
     with remote(asked) as service:
         found = service.result(result_id)
-        names = render_result.named(service.descriptor(found.digest.query_id)[0])
-    render_result.show(found, names, asked.as_json, wish)
+        names = render_result.column_names(service.descriptor(found.digest.query_id)[0])
+    render_result.show(found, names, asked.as_json, options)
 
 
-def _given(file: Path | None) -> dict[str, Any]:
+def _read_descriptor(file: Path | None) -> dict[str, Any]:
     from veen.client import durable
     from veen.core import canonical_json
     from veen.core.limits import MAX_JSON_BYTES
@@ -190,19 +211,19 @@ def _given(file: Path | None) -> dict[str, Any]:
         return {}
     found = canonical_json.parse(durable.read_file(file, MAX_JSON_BYTES), str(file))
     if not isinstance(found, dict):
-        raise Misuse(f"{file} is not a JSON object", "give a descriptor: docs/query.md says what it has")
+        raise Misuse(f"{file} is not a JSON object", "give a query descriptor; docs/query.md describes its fields")
     return dict(found)
 
 
-def _set(**given: object) -> dict[str, object]:
-    return {name: value for name, value in given.items() if value is not None}
+def _without_none(**fields: object) -> dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _policy(text: str) -> dict[str, Any]:
-    mode, given, rate = text.partition(":")
-    if not given:
+    mode, colon, rate = text.partition(":")
+    if not colon:
         return {"mode": mode}
     try:
         return {"mode": mode, "sample_rate": float(rate)}
     except ValueError:
-        raise Misuse(f"{rate!r} is no rate", "give spot:0.1 for a tenth of the rows") from None
+        raise Misuse(f"{rate!r} is not a rate", "give spot:0.1 for a tenth of the rows") from None

@@ -1,5 +1,6 @@
-"""`veen query token`: who may ask about what, and what they show."""
+"""`veen query token`: the principals of a query service, their scopes and tokens."""
 
+import ssl
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _YEAR_S = 365 * 86_400
 TokenTtl: TypeAlias = Annotated[
-    int, durations.whole_option("--ttl", least=1, show_default="365d", help="how long it holds")
+    int, durations.whole_option("--ttl", least=1, show_default="365d", help="how long the token is valid")
 ]
 
 
@@ -33,34 +34,30 @@ TokenTtl: TypeAlias = Annotated[
 def token(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="the folder of the service")],
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="of whom", show_default="all of them, as a list")
+        str | None, typer.Argument(metavar="NAME", help="the principal", show_default="list all principals")
     ] = None,
-    client_id: Annotated[
-        str | None, typer.Option("--client-id", metavar="HEX", help="the client key that NAME stands for")
-    ] = None,
+    client_id: Annotated[str | None, typer.Option("--client-id", metavar="HEX", help="the client key of NAME")] = None,
     scope: Annotated[
         list[str] | None,
-        typer.Option(
-            "--scope", metavar="STREAM", help="a stream that NAME may ask about; STREAM* for all that begin so"
-        ),
+        typer.Option("--scope", metavar="STREAM", help="a stream that NAME may query; STREAM* for a prefix"),
     ] = None,
-    sees_all: Annotated[bool, typer.Option("--sees-all", help="let NAME see the results of others, too")] = False,
+    sees_all: Annotated[bool, typer.Option("--sees-all", help="let NAME see the results of other principals")] = False,
     subject: Annotated[
-        str | None, typer.Option("--subject", metavar="ID", help="on whose behalf, for the record")
+        str | None, typer.Option("--subject", metavar="ID", help="the subject that NAME acts for, for the record")
     ] = None,
     cert: Annotated[
-        Path | None, typer.Option("--cert", metavar="FILE", help="a certificate that NAME shows, instead of a token")
+        Path | None, typer.Option("--cert", metavar="FILE", help="a client certificate of NAME, instead of a token")
     ] = None,
-    token_name: Annotated[str, typer.Option("--name", metavar="TEXT", help="what the token is called")] = "default",
+    token_name: Annotated[str, typer.Option("--name", metavar="TEXT", help="name of the token")] = "default",
     ttl: TokenTtl = _YEAR_S,
     revoke: Annotated[
-        str | None, typer.Option("--revoke", metavar="TEXT", help="let the token of that name hold no longer")
+        str | None, typer.Option("--revoke", metavar="TEXT", help="revoke the token of this name")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say who may ask about what, and make tokens.
+    """Define who may query which streams, and issue tokens.
 
-    A token is shown once; what is kept is its hash. A change counts at once, also for a service that is running.
+    A token is shown once; only its hash is stored. Changes take effect at once, even in a running service.
     """
     from veen.client.durable import DISK
     from veen.query.policy import PolicyBook, QueryPrincipal
@@ -75,8 +72,8 @@ def token(
         return output.facts({"principal": name, "revoked": revoke}, as_json)
     made, certificates = book.get(name) or QueryPrincipal(name, client_id or ""), _fingerprints(cert)
     if not (client_id or made.client_id):
-        raise Misuse(f"{name} is not known yet", "--client-id HEX names the client key that it stands for")
-    told = replace(
+        raise Misuse(f"there is no principal {name} yet", "give --client-id HEX, the client key of the principal")
+    changed = replace(
         made,
         client_id=client_id or made.client_id,
         scope=made.scope if scope is None else tuple(sorted(set(scope))),
@@ -84,11 +81,11 @@ def token(
         subject=subject or made.subject,
         certificates=tuple(sorted({*made.certificates, *certificates})),
     )
-    _put(book, told)
+    _put(book, changed)
     shown: dict[str, output.Value] = {"principal": name}
     if cert is None:
         shown |= {"name": token_name, "token": book.issue(name, token_name, ttl)}
-        output.remark("the token is shown this once: keep it")
+        output.remark("store the token now: it is not shown again")
     output.facts(shown, as_json)
 
 
@@ -113,11 +110,9 @@ def _list(book: "PolicyBook", as_json: bool) -> None:
 
 
 def _fingerprints(path: Path | None) -> tuple[str, ...]:
-    import ssl
-
     if path is None:
         return ()
     try:
         return (sha256(ssl.PEM_cert_to_DER_cert(path.read_text())).hexdigest(),)
     except ValueError:
-        raise Misuse(f"{path} is no certificate in PEM form", "give the certificate, not its key") from None
+        raise Misuse(f"{path} is not a certificate in PEM", "give the certificate, not its key") from None

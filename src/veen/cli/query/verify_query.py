@@ -1,5 +1,6 @@
-"""`veen query verify` and `replay`: believing neither the service nor the other zone."""
+"""`veen query verify` and `replay`: verify results without trusting the service or the other zone."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -8,7 +9,7 @@ from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
-from veen.cli.query.query_options import AsksBoth, Source, TablesDir, Trust, app, remote
+from veen.cli.query.query_options import ServiceAndHubOptions, Source, TablesDir, Trust, app, remote
 
 if TYPE_CHECKING:
     from veen.client.client import Client
@@ -18,19 +19,19 @@ _UNVERIFIED_STATUS = 4
 
 
 @options_command(
-    AsksBoth,
+    ServiceAndHubOptions,
     app,
     "verify",
     "veen query verify r-5f1c… --service http://127.0.0.1:37420 --token-file token --client auditor",
 )
 def verify(
-    asked: AsksBoth,
-    result_id: Annotated[str, typer.Argument(metavar="RESULT_ID", help="as veen query submit shows it")],
+    asked: ServiceAndHubOptions,
+    result_id: Annotated[str, typer.Argument(metavar="RESULT_ID", help="the id from veen query submit")],
 ) -> None:
-    """Hold a result against the log, without believing the service.
+    """Verify a result against the log, without trusting the service.
 
-    The rows must come to the digest, the digest and the query must be in the log of the hub where the service says, and
-    the receipts that it verified must be the hub's.
+    The rows must match the digest. The digest and the query must be in the hub's log at the places that the service
+    names, and the receipts in the evidence must be the hub's.
     """
     from veen.query import answer_verify
 
@@ -55,8 +56,8 @@ def verify(
         "receipts": found.receipts,
         "receipts_elsewhere": found.elsewhere,
     }
-    held = "rows, evidence, the query and the digest in the log"
-    output.facts({**shown, "verified": Marked(held, Tone.GOOD)}, asked.as_json, {**shown, "verified": True})
+    checks = "rows, evidence, the query and the digest in the log"
+    output.facts({**shown, "verified": Marked(checks, Tone.GOOD)}, asked.as_json, {**shown, "verified": True})
 
 
 @options_command(
@@ -64,22 +65,22 @@ def verify(
     app,
     "replay",
     "veen query replay q-5f1c… --tables tables --client auditor",
-    "veen query replay q-5f1c… --tables tables --source http://127.0.0.1:37412 --trust online-papers",
+    "veen query replay q-5f1c… --tables tables --source http://127.0.0.1:37412 --trust hub-identity.json",
 )
 def replay(
     asked: HubOptions,
-    query_id: Annotated[str, typer.Argument(metavar="QUERY_ID", help="of a query in the log, or an imported one")],
+    query_id: Annotated[
+        str, typer.Argument(metavar="QUERY_ID", help="id of a query in the log, or of an imported one")
+    ],
     tables: TablesDir,
     source: Source = None,
     trust: Trust = None,
 ) -> None:
-    """Ask a recorded query again, here, and compare the digests.
+    """Run a recorded query again on these tables and compare the digests.
 
-    Of a query that came over an air gap, the imported events are asked: where both agree, this zone has the history
-    that the other had, as far as the query reaches. Where they do not, the exit status is 4.
+    A query that came over an air gap runs on the imported events: if the digests agree, this zone has the same history
+    as the other one, as far as the query reaches. The exit status is 4 if they differ.
     """
-    from pathlib import Path
-
     from veen.cli.kit.context_file import need_client
     from veen.cli.query.serve import identities
     from veen.pipeline.decoding import Keys
@@ -94,14 +95,14 @@ def replay(
     async def work(client: "Client") -> "ReplayedQuery":
         return await again(client, execution_of(client, settings), query_id)
 
-    _tell(call.run(work), asked.as_json)
+    _show(call.run(work), asked.as_json)
 
 
-def _tell(found: "ReplayedQuery", as_json: bool) -> None:
+def _show(found: "ReplayedQuery", as_json: bool) -> None:
     then, now = found.found.digest, found.result.digest
     verdict = Marked("the digests agree", Tone.GOOD)
     if not found.agrees:
-        verdict = Marked(f"they differ in {', '.join(found.differences)}", Tone.BAD)
+        verdict = Marked(f"the digests differ in {', '.join(found.differences)}", Tone.BAD)
     shown: dict[str, output.Value] = {
         "query_id": then.query_id,
         "recorded_hub_id": then.hub_id,

@@ -5,5 +5,5 @@ from veen.cli.recorder.recorder_options import ORDER, app
 
 __all__ = ["app", "checkpoints", "inputs", "listen", "replay_events", "setup_recorder"]
 
-# Modules are imported by name; commands are listed in the order of a recorder's life.
+# Importing the modules registers their commands; help lists them in this order.
 app.registered_commands.sort(key=lambda command: ORDER.index(command.name or ""))

@@ -1,7 +1,7 @@
-"""Checkpoints of a recorder: made at once or by cadence, and held against the log."""
+"""`veen recorder checkpoint` and `verify`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from veen.state.entry_source import EntrySource
 
 
+CheckpointDir: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--folder", metavar="DIR", help="folder of the checkpoints", show_default="in the client directory"),
+]
+
+
 @options_command(
     HubOptions,
     app,
@@ -25,16 +31,13 @@ if TYPE_CHECKING:
 )
 def checkpoint(
     asked: HubOptions,
-    watch: Annotated[bool, typer.Option("--watch", help="whenever the profile says one is due, until ctrl-c")] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="DIR", help="where they are kept", show_default="in the client directory"),
-    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="make one whenever it is due, until ctrl-c")] = False,
+    folder: CheckpointDir = None,
 ) -> None:
-    """Make a checkpoint of every stream of the recorder.
+    """Make a checkpoint of all streams of the recorder.
 
-    It has the hub's signed checkpoint of each stream, and is signed by the administrator. Each names the one before it.
-    With --watch they are made by time and by volume, as veen recorder init set it up.
+    It contains the hub's checkpoint of each stream and is signed by the administrator. Each checkpoint names the one
+    before it. With --watch, checkpoints are made by time and by number of events, as set with veen recorder init.
     """
     from veen.recorder import CheckpointFolder, make
     from veen.recorder.checkpoint_scheduler import make_when_due
@@ -95,18 +98,15 @@ def _data(made: "RecorderCheckpoint") -> dict[str, object]:
 def verify(
     asked: FromLog,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="a checkpoint; else the last that this client made")
+        Path | None, typer.Argument(metavar="FILE", help="a checkpoint; else the newest one of this client")
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="read every entry that it covers")] = False,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="DIR", help="where they are kept", show_default="in the client directory"),
-    ] = None,
+    folder: CheckpointDir = None,
 ) -> None:
-    """Hold a checkpoint against the log: nothing up to it may be missing or changed.
+    """Verify a checkpoint against the log: no entry that it covers may be missing or changed.
 
-    Shows the entries that it covers, stream by stream, and the last second up to which a window of time is wholly
-    covered. The exit status is 4 where the log is not what it was.
+    The command shows the covered entries of each stream, and the last second (safe_until) up to which all events are
+    covered. The exit status is 4 if the log has changed.
     """
     from veen.recorder import RecorderCheckpoint, verify
 
@@ -145,7 +145,7 @@ def verify(
     output.table(("stream", "epoch", "last_seq", "last hub_ts", "read"), held, False)
     output.facts({"log_root": made.log_root, "safe_until": output.moment(verdict.safe_until)}, False)
     if verdict.profile is None:
-        output.remark("there is no key of the map here: whether these are all streams of the recorder was not checked")
+        output.remark("this client cannot read the map of event types, so missing streams would not be noticed")
 
 
 def _last(source: "EntrySource", folder: Path | None) -> Path:
@@ -154,7 +154,7 @@ def _last(source: "EntrySource", folder: Path | None) -> Path:
 
     kept = _folder(source, folder).files()
     if not kept:
-        raise hinted(Unavailable("no checkpoint was made here"), "veen recorder checkpoint makes one, or name a file")
+        raise hinted(Unavailable("this client has no checkpoint"), "veen recorder checkpoint makes one, or name a FILE")
     return kept[-1]
 
 

@@ -1,6 +1,9 @@
-"""Events from a command, a file, a pipe, or the spool of a program that logs."""
+"""`veen recorder send|tail|pipe|ship|retry`: events from an option, a file, a pipe or a spool."""
 
+import sys
+import time
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
@@ -17,12 +20,13 @@ if TYPE_CHECKING:
     from veen.client.draft import Sent
 
 _LINE_TYPE = "json.line"
+Once: TypeAlias = Annotated[bool, typer.Option("--once", help="record existing events, then exit")]
 LineType: TypeAlias = Annotated[
     str,
     typer.Option(
         "--type",
         metavar="TYPE",
-        help="the event type of a line that does not say its own",
+        help="event type of lines that do not name one",
         show_default=_LINE_TYPE,
     ),
 ]
@@ -36,24 +40,26 @@ LineType: TypeAlias = Annotated[
 )
 def send(
     asked: HubOptions,
-    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="what kind of event it is")],
-    subject: Annotated[str, typer.Option("--subject", metavar="ID", help="whose doing it is")],
+    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="the event type")],
+    subject: Annotated[str, typer.Option("--subject", metavar="ID", help="the subject of the event")],
     origin: Origin,
-    payload: Annotated[str, typer.Option("--payload", metavar="JSON", help="what happened")] = "{}",
+    payload: Annotated[str, typer.Option("--payload", metavar="JSON", help="the payload")] = "{}",
     event_time: Annotated[
         int | None,
         typer.Option(
-            "--time", metavar="TIME", help="when, in seconds since 1970 or as a date", show_default="now", parser=moment
+            "--time",
+            metavar="TIME",
+            help="event time, in seconds since 1970 or as a date",
+            show_default="now",
+            parser=moment,
         ),
     ] = None,
 ) -> None:
-    """Record one event, and verify the hub's receipt.
+    """Record one event and verify the hub's receipt.
 
-    An event type without a stream, an origin that is not the producer's and a payload that is too large are refused
-    before anything is sent.
+    An event type without a stream, an origin of another producer and a payload that is too large are rejected before
+    anything is sent.
     """
-    import time
-
     from veen.core import Malformed, canonical_json
     from veen.overlays.record import RecordEvent
     from veen.recorder import normalize, routes_of
@@ -66,7 +72,7 @@ def send(
     event = RecordEvent(subject, event_type, when, origin, content)
     flaw = event.flaw()
     if flaw is not None:
-        raise Misuse(flaw, "give a subject, a type and an origin that say something")
+        raise Misuse(flaw, "check TYPE, --subject and --origin")
 
     async def work(client: "Client") -> "tuple[str, Sent]":
         stream = (await routes_of(client)).stream(event)
@@ -92,16 +98,17 @@ def send(
 )
 def tail(
     asked: HubOptions,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file of JSON objects, one on each line")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file with one JSON object per line")],
     origin: Origin,
     subject: Subject = None,
     event_type: LineType = _LINE_TYPE,
-    once: Annotated[bool, typer.Option("--once", help="what is there, and then end")] = False,
+    once: Once = False,
 ) -> None:
-    """Record the JSON lines of a file, as they are written to it.
+    """Record the JSON lines of a file as they are written.
 
-    Goes on where it was left, each line exactly once, also when the file is rotated. A line that has subject_id,
-    event_type, event_time or origin says them; what is no JSON object is set aside.
+    The command continues where it stopped and records each line exactly once, even if the file is rotated. The fields
+    subject_id, event_type, event_time and origin of a line take precedence over the options. Lines that are not JSON
+    objects are set aside.
     """
     from veen.cli.kit import open_session
     from veen.cli.recorder.ship import Input, state_file
@@ -109,7 +116,7 @@ def tail(
     from veen.recorder.normalize import Defaults
 
     if once and not file.exists():
-        raise Misuse(f"there is no file {file}", "without --once it is waited for")
+        raise Misuse(f"there is no file {file}", "leave out --once to wait for it")
     defaults = Defaults(origin, event_type, subject)
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         state = state_file(folder, file)
@@ -119,14 +126,11 @@ def tail(
 
 @options_command(HubOptions, app, "pipe", "veen recorder pipe --origin shop --type job.line --client shop")
 def pipe(asked: HubOptions, origin: Origin, subject: Subject = None, event_type: LineType = _LINE_TYPE) -> None:
-    """Record the JSON lines that come in on standard input.
+    """Record the JSON lines of standard input.
 
-    Each is on disk before the next is read, and sent from there: what was taken in is recorded exactly once, also
-    when this is killed. A pipe cannot be read again, so what it held then is its writer's to repeat.
+    Each line is on disk before the next is read, and is sent from there: a line that was read is recorded exactly once,
+    even if the command is killed. Lines that were still in the pipe are lost then; their writer must repeat them.
     """
-    import sys
-    from threading import Thread
-
     from veen.cli.kit import open_session
     from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder import SpoolFeed, SpoolWriter
@@ -155,15 +159,13 @@ def pipe(asked: HubOptions, origin: Origin, subject: Subject = None, event_type:
 )
 def ship(
     asked: HubOptions,
-    spool: Annotated[Path, typer.Argument(metavar="DIR", help="the spool of a program that logs")],
-    name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="what the source of its events is called")
-    ] = "log",
-    once: Annotated[bool, typer.Option("--once", help="what is there, and then end")] = False,
+    spool: Annotated[Path, typer.Argument(metavar="DIR", help="spool folder of the program")],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="name of the event source")] = "log",
+    once: Once = False,
 ) -> None:
-    """Send what a program's RecorderHandler has spooled.
+    """Send the events that a program's RecorderHandler has spooled.
 
-    The program writes to disk and never waits for a hub; this sends, each event exactly once.
+    The program only writes to disk and never waits for a hub. This command sends each event exactly once.
     """
     from veen.cli.kit import open_session
     from veen.cli.recorder.ship import Input
@@ -177,10 +179,10 @@ def ship(
     HubOptions, app, "retry", "veen recorder retry --client shop", "veen recorder retry --client shop --json"
 )
 def retry(asked: HubOptions) -> None:
-    """Send again what inputs set aside, once its types have streams.
+    """Send events again that were set aside, after their types got a stream.
 
-    Each event goes under the source and the place that it had, so one that was recorded after all is known for a copy.
-    What still cannot be recorded is set aside anew.
+    Each event keeps its source and position, so an event that was recorded already is recognised as a copy. Events that
+    still cannot be recorded are set aside again.
     """
     from veen.cli.kit import open_session
     from veen.cli.recorder.ship import Input, own_folder
@@ -188,7 +190,7 @@ def retry(asked: HubOptions) -> None:
 
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         running = Input(asked, folder)
-        with folder.sending():  # an input of this client would be writing to that file
+        with folder.sending():  # no other input of this client writes to that file meanwhile
             again = RetryFeed(own_folder(folder))
         if running.run(again.feed):
             again.finish()

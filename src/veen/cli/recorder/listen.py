@@ -1,4 +1,4 @@
-"""Events that others send: OTLP logs and syslog."""
+"""`veen recorder otlp` and `syslog`: events that other programs send."""
 
 import ssl
 import sys
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from veen.recorder.syslog_server import SyslogListener
 
     Refusal: TypeAlias = Callable[[RecordEvent], str | None]
-    Make: TypeAlias = Callable[[SpoolWriter, Refusal], SyslogListener | OtlpServer]
+    MakeListener: TypeAlias = Callable[[SpoolWriter, Refusal], SyslogListener | OtlpServer]
 
-OTLP_TYPE, SYSLOG_TYPE = "otel.log", "syslog.message"  # where nothing else is said
+OTLP_TYPE, SYSLOG_TYPE = "otel.log", "syslog.message"  # default event types
 
 Certificate: TypeAlias = Annotated[
-    Path | None, typer.Option("--tls-cert", metavar="FILE", help="speak TLS, with this certificate in PEM form")
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="serve TLS with this certificate in PEM")
 ]
 CertificateKey: TypeAlias = Annotated[
-    Path | None, typer.Option("--tls-key", metavar="FILE", help="the key of that certificate, in PEM form")
+    Path | None, typer.Option("--tls-key", metavar="FILE", help="key of the certificate in PEM")
 ]
 ClientCa: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--tls-client-ca", metavar="FILE", help="take only those whose certificate these authorities signed"),
+    typer.Option("--tls-client-ca", metavar="FILE", help="require client certificates of these authorities"),
 ]
 
 
@@ -56,7 +56,7 @@ def otlp(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="where exporters send to",
+            help="address to listen on",
             show_default="127.0.0.1:4318",
             parser=address,
         ),
@@ -66,7 +66,7 @@ def otlp(
         typer.Option(
             "--type",
             metavar="TYPE",
-            help="the event type of a record that has no event name",
+            help="event type of records without an event name",
             show_default=OTLP_TYPE,
         ),
     ] = OTLP_TYPE,
@@ -74,11 +74,12 @@ def otlp(
     key: CertificateKey = None,
     client_ca: ClientCa = None,
 ) -> None:
-    """Record logs that OpenTelemetry exporters send, by OTLP over HTTP.
+    """Record logs from OpenTelemetry exporters, by OTLP over HTTP.
 
-    A request is answered once its records are on disk, and they are sent from there, exactly once. Records of another
-    service than the origin are rejected: an identity stands for one. Records whose event type has no stream are set
-    aside, and the exporter is told how many. It does not start where --type has none.
+    A request is answered once its records are on disk; they are sent from there exactly once. Records of a service
+    other than the origin are rejected, because a producer identity belongs to one service. Records whose event type has
+    no stream are set aside, and the response tells the exporter how many. The command does not start if the default
+    --type has no stream.
     """
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
@@ -87,7 +88,7 @@ def otlp(
     try:
         from veen.recorder import otlp_server
     except ImportError:
-        missing = Unavailable("the formats of OpenTelemetry are not installed")
+        missing = Unavailable("the OpenTelemetry packages are not installed")
         raise hinted(missing, install_hint("recorder")) from None
     defaults, tls = Defaults(origin, event_type, subject), _tls(cert, key, client_ca)
 
@@ -114,7 +115,7 @@ def syslog(
     subject: Annotated[
         str | None,
         typer.Option(
-            "--subject", metavar="ID", help="whose doing it is", show_default="the host that the message names"
+            "--subject", metavar="ID", help="subject of all messages", show_default="the host name in the message"
         ),
     ] = None,
     listen: Annotated[
@@ -122,26 +123,26 @@ def syslog(
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="where messages are sent to",
+            help="address to listen on",
             show_default="127.0.0.1:5514",
             parser=address,
         ),
     ] = None,
     transport: Annotated[
-        str, typer.Option("--transport", metavar="WORD", help="udp, tcp, or both; with a certificate it is TLS")
+        str, typer.Option("--transport", metavar="WORD", help="udp, tcp or both; with a certificate, TCP uses TLS")
     ] = "both",
     event_type: Annotated[
         str,
-        typer.Option("--type", metavar="TYPE", help="the event type of every message", show_default=SYSLOG_TYPE),
+        typer.Option("--type", metavar="TYPE", help="event type of every message", show_default=SYSLOG_TYPE),
     ] = SYSLOG_TYPE,
     cert: Certificate = None,
     key: CertificateKey = None,
     client_ca: ClientCa = None,
 ) -> None:
-    """Record syslog messages, as RFC 5424 has them, over UDP, TCP or TLS.
+    """Record syslog messages (RFC 5424) over UDP, TCP or TLS.
 
-    What arrives is on disk at once, and sent from there, exactly once. A message that its sender numbers, with the
-    sequenceId of RFC 5424, is known when it is sent again. It does not start where --type has no stream.
+    Messages are written to disk at once and sent from there exactly once. If the sender numbers its messages (the
+    sequenceId of RFC 5424), a repeated message is recognised. The command does not start if --type has no stream.
     """
     from veen.recorder import syslog_server
     from veen.recorder.normalize import Defaults
@@ -167,7 +168,7 @@ def syslog(
     _listen(asked, "syslog", defaults, make, sync=False)
 
 
-def _listen(asked: HubOptions, name: str, defaults: "Defaults", make: "Make", *, sync: bool) -> None:
+def _listen(asked: HubOptions, name: str, defaults: "Defaults", make: "MakeListener", *, sync: bool) -> None:
     from veen.cli.kit import open_session
     from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder import SpoolFeed, SpoolWriter
@@ -200,5 +201,5 @@ def _tls(cert: Path | None, key: Path | None, client_ca: Path | None) -> ssl.SSL
             context.load_verify_locations(client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
-        raise Misuse(f"the certificate cannot be used: {error}", "give PEM files that belong together") from None
+        raise Misuse(f"cannot use the certificate {cert}: {error}", "give PEM files that belong together") from None
     return context

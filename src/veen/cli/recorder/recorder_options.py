@@ -1,4 +1,4 @@
-"""The group itself, the options that its commands share, and what is said where a recorder refuses."""
+"""The command group `veen recorder`, its shared options, and hints for its errors."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ app = group(
     "recorder",
     """Record events with evidence, and replay them.
 
-    An administrator sets a recorder up and makes its checkpoints; producers write to its streams, and to nothing else.
+    An administrator sets up a recorder and makes its checkpoints. Producers write to its streams and to nothing else.
     """,
 )
 
@@ -52,32 +52,30 @@ Issuer: TypeAlias = Annotated[
     typer.Option(
         "--issuer",
         metavar="DIR",
-        help="whose capabilities the hub takes: a client directory",
-        show_default="the administrator's own",
+        help="client directory of an issuer that the hub trusts",
+        show_default="the administrator",
     ),
 ]
 Origin: TypeAlias = Annotated[
     str,
-    typer.Option("--origin", metavar="NAME", help="the service that the events are of: one that the producer is for"),
+    typer.Option("--origin", metavar="NAME", help="the service that the events come from; an origin of the producer"),
 ]
 Subject: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--subject", metavar="ID", help="whose doing it is where an event does not say", show_default="the origin"
-    ),
+    typer.Option("--subject", metavar="ID", help="subject of events that do not name one", show_default="the origin"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class FromLog(HubOptions):
-    """Options of a command that reads the log: at a hub, or in a data directory."""
+    """Options of a command that reads the log from a hub or a data directory."""
 
     data_dir: FromDirectory = None
 
 
 @contextmanager
-def advised() -> Iterator[None]:
-    """What to do where the recorder says no."""
+def with_hints() -> Iterator[None]:
+    """Add hints to the errors of a recorder."""
     from veen.cli.kit.exit_status import hinted
     from veen.client.submit_queue import Undecided
     from veen.core import Refused
@@ -87,40 +85,40 @@ def advised() -> Iterator[None]:
     try:
         yield
     except EventRefused as error:
-        raise hinted(error, "nothing was sent", "veen recorder show tells what stands") from None
+        raise hinted(error, "nothing was sent", "veen recorder show shows the current setup") from None
     except Undecided as error:
-        raise hinted(error, "do not send it again: veen send --outbox finishes it, and tells the outcome") from None
+        raise hinted(error, "do not send it again: veen send --outbox sends it and shows the outcome") from None
     except Refused as refused:
         if refused.code == CODE:
             hinted(refused, "nothing was sent", _hint(refused.message))
         raise
     except NotSetUp as error:
-        raise hinted(error, "veen recorder init sets one up") from None
+        raise hinted(error, "veen recorder init sets up a recorder") from None
 
 
 def _hint(message: str) -> str:
     if "belong to a producer of" in message:
-        return "its administrator makes it one with veen recorder enrol, and veen recorder join takes that in"
+        return "the administrator enrols the client with veen recorder enrol; then run veen recorder join"
     if "lets anyone write" in message:
-        return "start the hub with --admission capability; --allow-open tries a recorder out without"
+        return "start the hub with --admission capability; for a trial, --allow-open works without it"
     if "not mapped to a stream" in message:
         return (
-            "its administrator maps it, with veen recorder map TYPE STREAM, to a stream that the producer writes to; "
-            "or --type names a type that veen recorder show lists"
+            "the administrator maps the type with veen recorder map TYPE STREAM to a stream of the producer; "
+            "or give --type with a type that veen recorder show lists"
         )
     if "cannot be the administrator" in message or "cannot be a producer" in message:
-        return "use an identity of its own for each: veen keygen makes one"
-    return "veen recorder show tells the map, the producers and their streams"
+        return "use separate identities for administrator and producer: veen keygen creates one"
+    return "veen recorder show lists the event types, the producers and their streams"
 
 
 def at_hub(asked: HubOptions, work: "Callable[[Client], Awaitable[T]]") -> T:
-    """Meet the hub, and do the work."""
-    with advised():
+    """Run `work` with a session at the hub."""
+    with with_hints():
         return asked.call().run(work)
 
 
 def from_log(asked: FromLog, work: "Callable[[EntrySource], Awaitable[T]]") -> T:
-    """Do the work with a hub, or with the data directory that was named."""
+    """Run `work` on the log of a hub, or of a data directory."""
     import asyncio
 
     from veen.cli.kit import open_session, pinning
@@ -129,13 +127,13 @@ def from_log(asked: FromLog, work: "Callable[[EntrySource], Awaitable[T]]") -> T
     from veen.state.hub_source import HubSource
 
     call = asked.call()
-    with advised():
+    with with_hints():
         if asked.data_dir is None:
 
-            async def met(client: Client) -> T:
+            async def from_hub(client: Client) -> T:
                 return await work(HubSource(client))
 
-            return call.run(met)
+            return call.run(from_hub)
         with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
             source = DirectorySource(asked.data_dir, folder, pinning.pinned_key(asked.pin))
 
@@ -145,8 +143,8 @@ def from_log(asked: FromLog, work: "Callable[[EntrySource], Awaitable[T]]") -> T
             return asyncio.run(read())
 
 
-def issuing(issuer: Path | None, asked: HubOptions) -> "SigningKey":
-    """The key of whoever issues capabilities."""
+def issuer_key(issuer: Path | None, asked: HubOptions) -> "SigningKey":
+    """The key that signs capabilities."""
     from veen.cli.kit import open_session
 
     with open_session.open_client_dir(issuer or asked.client, asked.passphrase_file) as folder:

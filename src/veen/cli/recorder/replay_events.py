@@ -1,4 +1,4 @@
-"""Reading a recorder's streams again: by range, by time, and who wrote what."""
+"""`veen recorder replay` and `audit`: read events by range or time, and check who wrote them."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from veen.state.entry_source import EntrySource
 
 Time: TypeAlias = int | None
-_SHOWN, _SEQ_WIDTH = 2_000, 6
+_MAX_SHOWN_CHARS, _SEQ_WIDTH = 2_000, 6
 
 
 @options_command(
@@ -30,7 +30,7 @@ _SHOWN, _SEQ_WIDTH = 2_000, 6
 )
 def replay(
     asked: FromLog,
-    streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="which streams, one after the other")],
+    streams: Annotated[list[str], typer.Argument(metavar="STREAM", help="the streams, replayed one after the other")],
     first: Annotated[
         int | None, typer.Option("--from", metavar="N", min=1, help="the first entry", show_default="1")
     ] = None,
@@ -39,32 +39,34 @@ def replay(
     ] = None,
     since: Annotated[
         int | None,
-        typer.Option("--since", metavar="TIME", help="the first second, by the hub's clock", parser=moment),
+        typer.Option("--since", metavar="TIME", help="the first second, in hub time", parser=moment),
     ] = None,
     until: Annotated[
         int | None,
         typer.Option("--until", metavar="TIME", help="the last second, included", show_default="now", parser=moment),
     ] = None,
     epoch: Annotated[
-        int | None, typer.Option("--epoch", metavar="N", min=0, help="the epoch of a range", show_default="the latest")
+        int | None, typer.Option("--epoch", metavar="N", min=0, help="epoch of the range", show_default="the latest")
     ] = None,
     with_proofs: Annotated[
-        bool, typer.Option("--with-proofs", help="with each event's receipt, and the proof that it is under its root")
+        bool, typer.Option("--with-proofs", help="with the receipt and inclusion proof of each event")
     ] = False,
     checkpoint: Annotated[
         Path | None,
-        typer.Option("--checkpoint", metavar="FILE", help="verify this first, and replay only what it covers"),
+        typer.Option(
+            "--checkpoint", metavar="FILE", help="verify this checkpoint first, and replay only what it covers"
+        ),
     ] = None,
 ) -> None:
-    """Replay the events of streams, by range or by time, in the order of the log.
+    """Replay the events of streams by range or by time, in log order.
 
-    Both ends of a range are in it, and both seconds of a window. Every entry is verified before it is shown: by the
-    hub's signature, under the tree that the hub signed. In a pipe each event is a line: number, time, principal_id,
-    type, subject, origin, payload. Nothing is asked, so scripts can run it.
+    Ranges and times include both ends. Every entry is verified before it is shown: the hub's signature, and inclusion
+    in a tree that the hub signed. In a pipe each event is one line: number, time, principal_id, type, subject, origin,
+    payload. The command never prompts, so scripts can run it.
     """
     by_time = since is not None or until is not None
     if by_time and (first is not None or last is not None):
-        raise Misuse("a range and a window are two ways to say it", "give --from and --to, or --since and --until")
+        raise Misuse("a range and a time cannot be combined", "give --from and --to, or --since and --until")
     if not by_time and first is not None and last is not None and last < first:
         raise Misuse(f"--to {last} is before --from {first}", "give the lower number first")
 
@@ -113,7 +115,7 @@ def _covered(spans: "list[ReplaySpan]", stream: str, verdict: "CheckpointVerdict
         if end >= span.from_seq:
             kept.append(replace(span, to_seq=end))
         if end < span.to_seq:
-            output.remark(f"{stream}: what follows entry {end} is not under the checkpoint, and left out")
+            output.remark(f"{stream}: entries after {end} are not covered by the checkpoint and were left out")
     return kept
 
 
@@ -139,24 +141,24 @@ def _show(stream: str, one: "ReplayedEvent", as_json: bool, with_proofs: bool) -
             data |= {"receipt": one.receipt.encode().hex(), "proof": one.proof.encode().hex()}
         output.line(data)
         return
-    said = (event.event_type, event.subject_id, event.origin, event.content) if event else ("", "", "", one.flaw or "")
+    texts = (event.event_type, event.subject_id, event.origin, event.content) if event else ("", "", "", one.flaw or "")
     if sys.stdout.isatty():
-        _print(one, [printable(text) for text in said], with_proofs)
+        _print(one, [printable(text) for text in texts], with_proofs)
         return
-    cells = [str(entry.stream_seq), str(entry.hub_ts), entry.client_id.hex()[:16], *map(printable, said)]
+    cells = [str(entry.stream_seq), str(entry.hub_ts), entry.client_id.hex()[:16], *map(printable, texts)]
     if with_proofs:
         cells.append(one.receipt.mmr_root.hex())
     sys.stdout.write("\t".join(cells) + "\n")
 
 
-def _print(one: "ReplayedEvent", said: list[str], with_proofs: bool) -> None:
-    """For people: as `veen stream` shows entries, with what makes this one an event."""
+def _print(one: "ReplayedEvent", texts: list[str], with_proofs: bool) -> None:
+    """Print an event on a terminal, in the style of `veen stream`."""
     from rich.text import Text
 
     from veen.cli.kit import sanitize
 
-    entry, (event_type, subject, origin, content) = one.entry, said
-    shown = content if len(content) <= _SHOWN else f"{content[:_SHOWN]}…"
+    entry, (event_type, subject, origin, content) = one.entry, texts
+    shown = content if len(content) <= _MAX_SHOWN_CHARS else f"{content[:_MAX_SHOWN_CHARS]}…"
     line = Text.assemble(
         (f"{entry.stream_seq:>{_SEQ_WIDTH}}", "cyan"),
         (f"  {sanitize.when(entry.hub_ts)}  {entry.client_id.hex()[:8]}  ", "dim"),
@@ -175,10 +177,10 @@ def _print(one: "ReplayedEvent", said: list[str], with_proofs: bool) -> None:
     FromLog, app, "audit", "veen recorder audit --client admin", "veen recorder audit --client admin --json"
 )
 def audit(asked: FromLog) -> None:
-    """Say who wrote what, and find what is not as the administrator said.
+    """List who wrote what, and find events that break the administrator's rules.
 
-    Reads every stream of the recorder, and looks at the key, the origin and the stream of each event. The exit status
-    is 4 where something was found.
+    The command reads every stream of the recorder and checks the key, the origin and the stream of each event. The exit
+    status is 4 if an event breaks a rule.
     """
     from veen.cli.kit.sanitize import short
     from veen.recorder.event_audit import EventAudit, audit
@@ -200,5 +202,5 @@ def audit(asked: FromLog) -> None:
         from veen.core import Unverified
 
         first = found.strays[0]
-        told = f"{len(found.strays)} events are not as the administrator said: {first.stream} {first.stream_seq}"
-        raise hinted(Unverified("recorder", f"{told}: {first.reason}"), "--json lists them all")
+        what = f"{len(found.strays)} events break the rules of the recorder: {first.stream} {first.stream_seq}"
+        raise hinted(Unverified("recorder", f"{what}: {first.reason}"), "--json lists all of them")

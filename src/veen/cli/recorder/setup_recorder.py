@@ -1,4 +1,4 @@
-"""Setting a recorder up: streams, the map of event types, producers."""
+"""`veen recorder init|enrol|join|map|move|show`: streams, event types and producers of a recorder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -11,7 +11,7 @@ from veen.cli.kit import output, values
 from veen.cli.kit.client_options import HubOptions, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
 from veen.cli.kit.state_options import ReadOptions, options_command, read_command
-from veen.cli.recorder.recorder_options import Issuer, app, at_hub, issuing
+from veen.cli.recorder.recorder_options import Issuer, app, at_hub, issuer_key, with_hints
 
 if TYPE_CHECKING:
     from veen.cli.kit.read_state import StateAnswer
@@ -24,22 +24,24 @@ if TYPE_CHECKING:
 
 
 MaxPayload: TypeAlias = Annotated[
-    int | None, typer.Option("--max-payload", metavar="BYTES", min=1, help="no larger payloads", show_default="65536")
+    int | None,
+    typer.Option("--max-payload", metavar="BYTES", min=1, help="maximum size of a payload", show_default="65536"),
 ]
 Retention: TypeAlias = Annotated[
     int | None,
     durations.whole_option(
         "--retention",
         least=1,
-        help="for how long events should be kept: a declaration, since no hub deletes anything",
+        help="declared retention of events; hubs never delete anything",
         show_default="10 years",
     ),
 ]
 Every: TypeAlias = Annotated[
-    int | None, durations.whole_option("--every", least=1, help="checkpoints by time", show_default="300")
+    int | None, durations.whole_option("--every", least=1, help="time between checkpoints", show_default="300")
 ]
 EveryEvents: TypeAlias = Annotated[
-    int | None, typer.Option("--every-events", metavar="N", min=1, help="checkpoints by volume", show_default="10000")
+    int | None,
+    typer.Option("--every-events", metavar="N", min=1, help="events between checkpoints", show_default="10000"),
 ]
 
 
@@ -61,10 +63,10 @@ def init(
     asked: HubOptions,
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="TYPE=STREAM", help="an event type and its stream", parser=_pair),
+        typer.Option("--type", metavar="TYPE=STREAM", help="map an event type to a stream", parser=_pair),
     ] = None,
     streams: Annotated[
-        list[str] | None, typer.Option("--stream", metavar="NAME", help="a stream that has no type yet")
+        list[str] | None, typer.Option("--stream", metavar="NAME", help="create a stream without an event type")
     ] = None,
     max_payload: MaxPayload = None,
     retention: Retention = None,
@@ -72,21 +74,22 @@ def init(
     every_events: EveryEvents = None,
     issuer: Issuer = None,
     allow_open: Annotated[
-        bool, typer.Option("--allow-open", help="at a hub that lets anyone write, to try things out")
+        bool, typer.Option("--allow-open", help="permit a hub with open admission, for a trial")
     ] = False,
 ) -> None:
-    """Set a recorder up, with this client as its administrator.
+    """Set up a recorder with this client as its administrator.
 
-    Makes the streams' keys, maps event types to streams, classifies their labels for the long term, and says all of it
-    in the log. Doing it again adds what is new. An identity that produces cannot administer.
+    The command creates the keys of the streams, maps event types to streams, classifies their labels for long-term
+    retention, and records all of this in the log. Running it again adds what is new. A producer cannot be an
+    administrator.
     """
     from veen.client.client import Client
     from veen.recorder import setup
 
     pairs = dict(one.split("=", 1) for one in types or ())
     if len(pairs) != len(types or ()):
-        raise Misuse("an event type is mapped twice", "each has exactly one stream")
-    key = issuing(issuer, asked)
+        raise Misuse("an event type is mapped twice", "give --type once for each event type")
+    key = issuer_key(issuer, asked)
     given = every is not None or every_events is not None
     plan = setup.SetupPlan(
         pairs,
@@ -134,17 +137,17 @@ def _check_streams(*streams: str) -> None:
 )
 def enrol(
     asked: HubOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="what the producer is called")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the producer")],
     card: Annotated[
-        Path, typer.Option("--card", metavar="DIR|FILE", help="its identity card, or its client directory")
+        Path, typer.Option("--card", metavar="DIR|FILE", help="identity card or client directory of the producer")
     ],
-    origin: Annotated[list[str], typer.Option("--origin", metavar="NAME", help="a service that it speaks for")],
+    origin: Annotated[list[str], typer.Option("--origin", metavar="NAME", help="a service whose events it records")],
     stream: Annotated[list[str], typer.Option("--stream", metavar="NAME", help="a stream that it may write to")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the kit to make, for the producer")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to create for the producer")],
     ttl: Annotated[
         int,
         durations.whole_option(
-            "--ttl", least=1, help="for how long, from when the hub is first shown it", show_default="365d"
+            "--ttl", least=1, help="how long the capability is valid after it is first authorized", show_default="365d"
         ),
     ] = 31_536_000,
     rate: Annotated[
@@ -152,17 +155,17 @@ def enrol(
         typer.Option(
             "--rate",
             metavar="PER_SEC,BURST",
-            help="at most so many events a second, and so many at once",
-            show_default="the hub's own bounds",
+            help="maximum events per second, and maximum burst",
+            show_default="the hub's limits",
             parser=values.rate,
         ),
     ] = None,
     issuer: Issuer = None,
 ) -> None:
-    """Make an identity a producer, and write what it needs into a file.
+    """Enrol a producer and write a file with everything it needs.
 
-    One identity for each service: whoever audits holds the origin of events against the key that signed them. The kit
-    has leave to append, the public keys of the streams, and the key that opens the map.
+    Use one identity per service: an audit compares the origin of each event with the key that signed it. The file
+    contains capabilities, the public keys of the streams, and the key that opens the map of event types.
     """
     from veen.cli.kit import key_files, output_files
     from veen.client.client import Client
@@ -170,42 +173,41 @@ def enrol(
     from veen.recorder import ProducerKit, setup
 
     output_files.check_new(out)
-    found, key = key_files.read_card(card), issuing(issuer, asked)
+    found, key = key_files.read_card(card), issuer_key(issuer, asked)
     bound = None if rate is None else Rate(rate.per_sec, rate.burst)
     _check_streams(*stream)
-    who = setup.Enrolment(name, found, tuple(origin), tuple(stream), ttl, bound)
+    enrolment = setup.Enrolment(name, found, tuple(origin), tuple(stream), ttl, bound)
 
     async def work(client: Client) -> ProducerKit:
-        return await setup.enrol(client, who, key)
+        return await setup.enrol(client, enrolment, key)
 
     kit = at_hub(asked, work)
     output_files.write_new(out, kit.encode(), output_files.SECRET_MODE)
     rows: dict[str, output.Value] = {
         "producer": name,
-        "origins": ", ".join(who.origins),
+        "origins": ", ".join(enrolment.origins),
         "streams": ", ".join(one.name for one in kit.streams),
         "tokens": len(kit.tokens),
         "file": str(out),
     }
-    data = {**rows, "origins": who.origins, "streams": [one.name for one in kit.streams]}
+    data = {**rows, "origins": enrolment.origins, "streams": [one.name for one in kit.streams]}
     output.facts(rows, asked.as_json, data)
 
 
 @command(app, "join", "veen recorder join shop.kit --client shop")
 def join(
-    file: Annotated[Path, typer.Argument(metavar="KIT", help="what veen recorder enrol made")],
+    file: Annotated[Path, typer.Argument(metavar="KIT", help="a file from veen recorder enrol")],
     client: ClientDir = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take in what makes this client a producer."""
+    """Make this client a producer with a file from veen recorder enrol."""
     from veen.cli.kit import open_session
-    from veen.cli.recorder.recorder_options import advised
     from veen.client import durable
     from veen.recorder import ProducerKit
 
     kit = ProducerKit.decode(durable.read_file(file, 1 << 22))
-    with advised(), open_session.open_client_dir(client, passphrase_file) as folder:
+    with with_hints(), open_session.open_client_dir(client, passphrase_file) as folder:
         kit.join(folder)
     streams = [one.name for one in kit.streams]
     rows: dict[str, output.Value] = {"hub_id": kit.hub_id, "admin": kit.admin_pk, "streams": ", ".join(streams)}
@@ -216,9 +218,9 @@ def join(
 def map_(
     asked: HubOptions,
     event_type: Annotated[str, typer.Argument(metavar="TYPE", help="an event type that has no stream yet")],
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="the one stream it goes to")],
+    stream: Annotated[str, typer.Argument(metavar="STREAM", help="the stream for its events")],
 ) -> None:
-    """Say which stream the events of a type go to."""
+    """Map an event type to a stream."""
     from veen.client.client import Client
     from veen.recorder import setup
 
@@ -227,7 +229,7 @@ def map_(
     async def work(client: Client) -> "SentEvent":
         return await setup.map_type(client, event_type, stream)
 
-    _tell(at_hub(asked, work), {"event_type": event_type, "stream": stream}, asked)
+    _show_sent(at_hub(asked, work), {"event_type": event_type, "stream": stream}, asked)
 
 
 @options_command(
@@ -239,17 +241,19 @@ def map_(
 )
 def move(
     asked: HubOptions,
-    from_stream: Annotated[str, typer.Argument(metavar="FROM", help="the stream that events go to now")],
-    to_stream: Annotated[str, typer.Argument(metavar="TO", help="the one they go to from then on")],
+    from_stream: Annotated[str, typer.Argument(metavar="FROM", help="the current stream")],
+    to_stream: Annotated[str, typer.Argument(metavar="TO", help="the new stream")],
     types: Annotated[
         list[str] | None,
-        typer.Option("--type", metavar="TYPE", help="only these: a split", show_default="all: a rename"),
+        typer.Option(
+            "--type", metavar="TYPE", help="move only this type (a split)", show_default="all types (a rename)"
+        ),
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="why, for whoever reads it")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="reason, for the record")] = None,
 ) -> None:
     """Move event types to another stream.
 
-    The log says so, as a rename or a split; what was written stays where it is.
+    The log records the move as a rename or a split. Existing entries stay where they are.
     """
     from veen.client.client import Client
     from veen.recorder import setup
@@ -259,17 +263,17 @@ def move(
     async def work(client: Client) -> "SentEvent":
         return await setup.move(client, from_stream, to_stream, types or (), reason)
 
-    _tell(at_hub(asked, work), {"from_stream": from_stream, "to_stream": to_stream}, asked)
+    _show_sent(at_hub(asked, work), {"from_stream": from_stream, "to_stream": to_stream}, asked)
 
 
-def _tell(said: "SentEvent", shown: dict[str, output.Value], asked: HubOptions) -> None:
-    sent = said.sent
+def _show_sent(event: "SentEvent", shown: dict[str, output.Value], asked: HubOptions) -> None:
+    sent = event.sent
     rows = {
         **shown,
         "stream_seq": sent.stream_seq,
         "msg_id": sent.msg_id,
         "hub_ts": output.moment(sent.receipt.hub_ts),
-        "taken": said.applied,
+        "taken": event.applied,
     }
     output.facts(rows, asked.as_json, {**rows, "hub_ts": sent.receipt.hub_ts, "receipt": sent.receipt.encode()})
 
@@ -294,11 +298,11 @@ def show(asked: ReadOptions) -> None:
             {"name": one.name, "client_ids": one.client_ids, "origins": one.origins, "streams": one.streams}
             for one in enrolled
         ]
-        told = None
+        profile_data = None
         if profile is not None:
             names = ("hub_id", "admin_pk", "streams", "max_payload_bytes", "retention_sec", "every_sec", "every_events")
-            told = {"profile_id": profile.profile_id(), **{name: getattr(profile, name) for name in names}}
-        data = {"types": types, "producers": listed, "profile": told}
+            profile_data = {"profile_id": profile.profile_id(), **{name: getattr(profile, name) for name in names}}
+        data = {"types": types, "producers": listed, "profile": profile_data}
         return read_state.StateAnswer(columns=("what", "name", "where"), rows=rows, data=data, parts=tuple(states))
 
     read_state.show_state(asked, RECORDER_CHANGES, look, stream=CHANGES)

@@ -1,4 +1,4 @@
-"""Running an input: what it takes in is spooled or read, and sent, until it ends or someone ends it."""
+"""Runs an input of a recorder: reads events from a feed and sends them until the feed ends or a signal arrives."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
-from veen.cli.recorder.recorder_options import advised
+from veen.cli.recorder.recorder_options import with_hints
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Unavailable
@@ -20,25 +20,25 @@ from veen.recorder.retry_feed import REFUSED
 from veen.recorder.routes import NotSetUp
 from veen.recorder.spool import SpoolFeed
 
-FINISH_S = 5.0  # to send what is there, once someone has ended it
+FINISH_S = 5.0  # time to send the rest after a signal
 
 Inlet = AbstractAsyncContextManager[object]
 
 
 def own_folder(folder: ClientDir, *names: str) -> Path:
-    """Where a producer keeps what it needs to go on: under its client directory."""
+    """A folder for the state of inputs, in the client directory."""
     path = folder.path.joinpath("recorder", *names)
     durable.make_folder(path)
     return path
 
 
 def state_file(folder: ClientDir, path: Path) -> Path:
-    """Where it is kept how far a file was read."""
+    """The file that stores how far `path` has been read."""
     return own_folder(folder, "places") / f"{h(str(path.absolute()).encode()).hex()[:32]}.cbor"
 
 
 class Input:
-    """One feed of one producer. Without a hub that answers it waits, and what comes in meanwhile is kept."""
+    """Sends one feed of one producer. While the hub does not answer, events stay in the feed."""
 
     def __init__(self, asked: HubOptions, folder: ClientDir) -> None:
         self._asked = asked
@@ -46,77 +46,77 @@ class Input:
         self._call = asked.call()
         self._url = self._call.url()
         if folder.state.hub_of(self._url) is None:
-            self._call.run_with(folder, self._url, _nothing)  # whom to believe is settled before anything is sent
+            self._call.run_with(folder, self._url, _connect_only)  # pin the hub before anything is sent
         self._shipper: Shipper | None = None
-        self._routes: Routes | None = None  # before anything was sent
+        self._routes: Routes | None = None  # as of check(); the shipper has newer ones
 
     def check(self, event: RecordEvent) -> None:
-        """Refuse where events like this one would all be set aside. A hub that is away is asked once it is back."""
+        """Raise if events like this one would be set aside. If the hub does not answer, only remark on it."""
         try:
-            with advised():
+            with with_hints():
                 self._routes = self._call.run_with(self._folder, self._url, routes_of)
                 self._routes.stream(event)
         except NotSetUp:
             raise
         except Unavailable as error:
-            output.remark(f"{error}; whether events of {event.event_type} have a stream is known once it answers")
+            output.remark(f"{error}; the stream of {event.event_type} events is checked once the hub answers")
 
     def refusal(self, event: RecordEvent) -> str | None:
-        """Why an event will be set aside, as far as the map is known by now."""
+        """Why an event will be set aside, according to the newest known routes."""
         routes = (self._shipper and self._shipper.routes) or self._routes
         return routes.refusal(event) if routes else None
 
     def run(
         self, feed: SpoolFeed | JsonLines, inlet: Inlet | None = None, opened: Callable[[], None] | None = None
     ) -> bool:
-        """Until the feed ends, or SIGTERM or SIGINT; then say what became of it. Whether all of it was dealt with.
+        """Send until the feed ends or SIGTERM or SIGINT arrives, and print the counts. True if the feed is finished.
 
-        `inlet` is open meanwhile, and fills the spool that the feed is of; `opened` hears that it is.
+        `inlet` is open meanwhile and fills the spool of the feed; `opened` is called once it is open.
         """
         aside = SetAside(own_folder(self._folder) / REFUSED)
         shipper = Shipper(lambda: Client(self._url, self._folder), feed, aside, output.remark)
         self._shipper = shipper
-        with advised(), closing(feed):
-            whole = asyncio.run(self._until_told(shipper, feed, inlet, opened))
+        with with_hints(), closing(feed):
+            finished = asyncio.run(self._run_until_signal(shipper, feed, inlet, opened))
         count = shipper.count
         rows: dict[str, output.Value] = {"sent": count.sent, "known": count.known, "refused": count.refused}
         if count.refused:
             rows["set_aside"] = str(aside.path)
-            output.remark("what was set aside is kept, and not in the log: veen recorder retry sends it again")
+            output.remark("events that were set aside are not in the log; veen recorder retry sends them again")
         if count.lost:
             rows["lost"] = count.lost
         output.facts(rows, self._asked.as_json)
-        return whole
+        return finished
 
-    async def _until_told(
+    async def _run_until_signal(
         self,
         shipper: Shipper,
         feed: SpoolFeed | JsonLines,
         inlet: Inlet | None,
         opened: Callable[[], None] | None,
     ) -> bool:
-        told, loop = asyncio.Event(), asyncio.get_running_loop()
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, told.set)
+            loop.add_signal_handler(number, stop.set)
         async with AsyncExitStack() as stack:
             if inlet is not None:
                 await stack.enter_async_context(inlet)
             if opened is not None:
                 opened()
             sending = asyncio.create_task(shipper.run())
-            waiting = asyncio.create_task(told.wait())
+            waiting = asyncio.create_task(stop.wait())
             await asyncio.wait([sending, waiting], return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
         feed.end()
         done, _ = await asyncio.wait([sending], timeout=FINISH_S)
         if not done:
             sending.cancel()
-            output.remark("the hub does not answer: what was not sent is kept, and sent next time")
+            output.remark("the hub does not answer: the remaining events are kept and sent next time")
         with suppress(asyncio.CancelledError):
             await sending
             return True
         return False
 
 
-async def _nothing(client: Client) -> None:
+async def _connect_only(client: Client) -> None:
     return None

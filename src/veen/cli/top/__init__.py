@@ -16,14 +16,14 @@ app = single("top")
 def top(
     hub: HubUrl = None,
     data_dir: LocalDir = None,
-    interval: Annotated[float, durations.option("--interval", least=0.05, help="how often to look")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="look twice, print what happened in between, and end")] = False,
+    interval: Annotated[float, durations.option("--interval", least=0.05, help="time between two samples")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="print one interval and exit")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Watch a hub: rate, latency, refusals, queue, disk.
 
-    Every number is of the interval between two looks. In a pipe, and with --json, each look is printed after the one
-    before it. Leave with q or ctrl-c.
+    All numbers are for the interval between two samples. In a pipe, and with --json, one sample is printed after the
+    other. Quit with q or ctrl-c.
     """
     from veen.cli.hub import hub_process
     from veen.cli.top import watch

@@ -1,4 +1,4 @@
-"""One view of a hub: numbers worked out from two samples, as data and as what a terminal shows."""
+"""One frame of `veen top`: figures computed from two samples of a hub's metrics, as data and for a terminal."""
 
 import sys
 from bisect import bisect_left
@@ -30,7 +30,7 @@ _QUEUE, _JOURNAL = "veen_queue_depth", "veen_journal_bytes"
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many observations were at most each bound; the last bound is without end."""
+    """Cumulative counts: `totals[i]` observations were at most `bounds[i]`. The last bound is infinite."""
 
     bounds: tuple[float, ...]
     totals: tuple[float, ...]
@@ -45,16 +45,16 @@ class Histogram:
         return self.sum / self.count if self.count else None
 
     def since(self, before: "Histogram") -> "Histogram":
-        """What was observed after `before` was taken."""
+        """The observations after `before`."""
         if before.bounds != self.bounds:
             return self
         totals = tuple(now - then for now, then in zip(self.totals, before.totals, strict=True))
         return Histogram(self.bounds, totals, self.sum - before.sum)
 
     def quantile(self, share: float) -> float | None:
-        """Where that share of the observations ends, evenly spread within its bucket; None where there are none.
+        """The quantile, interpolated within its bucket. None if there are no observations.
 
-        What lies beyond the last finite bound counts as that bound: more is not known.
+        Observations above the last finite bound count as that bound.
         """
         if not self.count:
             return None
@@ -66,14 +66,14 @@ class Histogram:
         return below_bound + (self.bounds[at] - below_bound) * (wanted - below) / (self.totals[at] - below)
 
 
-_NOTHING = Histogram((), (), 0.0)
+_EMPTY = Histogram((), (), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
     """The metrics of a hub at one moment."""
 
-    at: float  # seconds, of a clock that only runs forward
+    at: float  # seconds of a monotonic clock
     accepted: float
     refused: Mapping[str, float]  # by code, or code/detail_enum
     histograms: Mapping[str, Histogram]
@@ -85,7 +85,7 @@ class Sample:
 class Interval:
     """What happened between two samples, or since the hub started."""
 
-    seconds: float | None  # None where it is since the start: how long that is the metrics do not tell
+    seconds: float | None  # None for the time since the hub started, which the metrics do not contain
     accepted: float
     refused: Mapping[str, float]
     histograms: Mapping[str, Histogram]
@@ -99,18 +99,18 @@ class Interval:
         return None if not self.seconds else sum(self.refused.values()) / self.seconds
 
     def histogram(self, name: str) -> Histogram:
-        return self.histograms.get(name, _NOTHING)
+        return self.histograms.get(name, _EMPTY)
 
 
 def read(text: str, at: float) -> Sample:
-    """The sample in the text that `/metrics` answers with."""
+    """Parse the answer of `/metrics`."""
     try:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     except (ValueError, IndexError, KeyError):
-        raise Malformed("metrics", "not in the text form of Prometheus") from None
+        raise Malformed("metrics", "not in the Prometheus text format") from None
     single = {one.name: one.value for one in samples if not one.labels}
     if _OK not in single:
-        raise Malformed("metrics", f"no {_OK}: these are not a hub's")
+        raise Malformed("metrics", f"no {_OK}: these are not metrics of a hub")
     refused: dict[str, float] = {}
     buckets: dict[str, list[tuple[float, float]]] = {}
     for one in samples:
@@ -133,19 +133,19 @@ def read(text: str, at: float) -> Sample:
 
 
 def between(before: Sample | None, after: Sample) -> Interval:
-    """What happened from one sample to the next. A hub that started anew in between counts from its start."""
-    if before is None or after.accepted < before.accepted or _went_back(before, after):
+    """The difference of two samples. After a restart of the hub, counts start at its start."""
+    if before is None or after.accepted < before.accepted or _refusals_decreased(before, after):
         return Interval(None, after.accepted, dict(after.refused), after.histograms)
     refused = {code: count - before.refused.get(code, 0.0) for code, count in after.refused.items()}
     return Interval(
         after.at - before.at,
         after.accepted - before.accepted,
         {code: count for code, count in refused.items() if count},
-        {name: one.since(before.histograms.get(name, _NOTHING)) for name, one in after.histograms.items()},
+        {name: one.since(before.histograms.get(name, _EMPTY)) for name, one in after.histograms.items()},
     )
 
 
-def _went_back(before: Sample, after: Sample) -> bool:
+def _refusals_decreased(before: Sample, after: Sample) -> bool:
     return any(after.refused.get(code, 0.0) < count for code, count in before.refused.items())
 
 
@@ -157,8 +157,8 @@ _CHART_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class TopFrame:
-    """What a hub's status says, as far as the view shows it."""
+class HubStatus:
+    """The part of a hub's status that a frame shows."""
 
     url: str
     hub_id: str
@@ -172,48 +172,46 @@ class TopFrame:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """All of one view."""
-
-    told: TopFrame
+    status: HubStatus
     now: Sample
     interval: Interval
-    rates: Sequence[float] = ()  # of the intervals so far, oldest first
+    rates: Sequence[float] = ()  # submits/s of the intervals so far, oldest first
 
     def data(self) -> output.Json:
-        """For machines."""
-        seen = self.interval
+        """The frame as JSON."""
+        interval = self.interval
         return {
-            "url": self.told.url,
-            "hub_id": self.told.hub_id,
-            "ready": self.told.ready,
-            "labels": self.told.labels,
-            "entries": self.told.entries,
-            "seconds": seen.seconds,
-            "accepted": seen.accepted,
-            "submits_per_s": seen.rate,
-            "refused_per_s": seen.refusal_rate,
-            "refused": dict(seen.refused),
+            "url": self.status.url,
+            "hub_id": self.status.hub_id,
+            "ready": self.status.ready,
+            "labels": self.status.labels,
+            "entries": self.status.entries,
+            "seconds": interval.seconds,
+            "accepted": interval.accepted,
+            "submits_per_s": interval.rate,
+            "refused_per_s": interval.refusal_rate,
+            "refused": dict(interval.refused),
             "queue_depth": self.now.queue_depth,
             "journal_bytes": self.now.journal_bytes,
-            "group_size": seen.histogram(GROUP).mean,
-            "latency_ms": {name: _shares(seen, metric) for name, metric in _LATENCIES.items()},
+            "group_size": interval.histogram(GROUP).mean,
+            "latency_ms": {name: _shares(interval, metric) for name, metric in _LATENCIES.items()},
         }
 
     def rows(self) -> dict[str, output.Value]:
-        """For a pipe, and for the eye that looks once."""
-        seen = self.interval
+        """The frame as names and values, for a pipe."""
+        interval = self.interval
         return {
-            "url": self.told.url,
-            "state": _state(self.told),
-            "labels": self.told.labels,
-            "entries": self.told.entries,
-            "submits/s": _number(seen.rate),
-            "refused/s": _number(seen.refusal_rate),
-            **{f"{name} p50/p99 ms": _pair(seen, metric) for name, metric in _LATENCIES.items()},
-            "entries per sync": _number(seen.histogram(GROUP).mean),
+            "url": self.status.url,
+            "state": _state(self.status),
+            "labels": self.status.labels,
+            "entries": self.status.entries,
+            "submits/s": _number(interval.rate),
+            "refused/s": _number(interval.refusal_rate),
+            **{f"{name} p50/p99 ms": _pair(interval, metric) for name, metric in _LATENCIES.items()},
+            "entries per sync": _number(interval.histogram(GROUP).mean),
             "queue": int(self.now.queue_depth),
             "journal": size(self.now.journal_bytes),
-            "refusals": ", ".join(f"{code} {int(count)}" for code, count in sorted(seen.refused.items())) or "none",
+            "refusals": ", ".join(f"{code} {int(count)}" for code, count in sorted(interval.refused.items())) or "none",
         }
 
 
@@ -234,19 +232,18 @@ _MEANING = {
 
 
 def render(frame: Frame, width: int, keys: str = "") -> "RenderableType":
-    """What a terminal of that width shows."""
+    """The frame for a terminal of this width."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     plain = ascii_fallback.needs_ascii(sys.stdout)
-    told = frame.told
+    status = frame.status
     overflow: Literal["crop", "ellipsis"] = "crop" if plain else "ellipsis"
-    head = Text.assemble(("veen top ", "bold"), (told.url, "cyan"), "  ", no_wrap=True, overflow=overflow)
-    head.append_text(output.text_of(_state(told)))
-    head.append(
-        f"  {told.admission} admission  hub {told.hub_id[:16]}{ascii_fallback.for_stream('…')}  veen {told.version}"
-    )
+    head = Text.assemble(("veen top ", "bold"), (status.url, "cyan"), "  ", no_wrap=True, overflow=overflow)
+    head.append_text(output.text_of(_state(status)))
+    hub_id = status.hub_id[:16] + ascii_fallback.for_stream("…")
+    head.append(f"  {status.admission} admission  hub {hub_id}  veen {status.version}")
     both = Table.grid(expand=True)
     both.add_column(width=_LEFT)
     both.add_column(ratio=1)
@@ -269,17 +266,17 @@ def _traffic(frame: Frame) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    seen = frame.interval
+    interval = frame.interval
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column(justify="right", min_width=12)
-    grid.add_row("submits/s", Text(_number(seen.rate), style="bold"))
-    grid.add_row("refused/s", output.text_of(_refusal_rate(seen)))
+    grid.add_row("submits/s", Text(_number(interval.rate), style="bold"))
+    grid.add_row("refused/s", output.text_of(_refusal_rate(interval)))
     grid.add_row("queue", f"{int(frame.now.queue_depth):,}")
-    grid.add_row("entries per sync", _number(seen.histogram(GROUP).mean))
+    grid.add_row("entries per sync", _number(interval.histogram(GROUP).mean))
     grid.add_row("journal", size(frame.now.journal_bytes))
-    grid.add_row("labels", f"{frame.told.labels:,}")
-    grid.add_row("entries", f"{frame.told.entries:,}")
+    grid.add_row("labels", f"{frame.status.labels:,}")
+    grid.add_row("entries", f"{frame.status.entries:,}")
     return grid
 
 
@@ -303,43 +300,43 @@ def _refusals(frame: Frame) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    seen = frame.interval
-    if not seen.refused:
+    interval = frame.interval
+    if not interval.refused:
         return Text("none", style="dim")
     grid = Table.grid(padding=(0, 2))
-    for code, count in sorted(seen.refused.items(), key=lambda one: -one[1])[:5]:
+    for code, count in sorted(interval.refused.items(), key=lambda one: -one[1])[:5]:
         grid.add_row(Text(code, style="yellow"), f"{int(count):,}", Text(f"veen explain {code}", style="dim"))
     return grid
 
 
-def _state(told: TopFrame) -> Marked:
-    return Marked("ready", Tone.GOOD) if told.ready else Marked(told.reason or "not ready", Tone.BAD)
+def _state(status: HubStatus) -> Marked:
+    return Marked("ready", Tone.GOOD) if status.ready else Marked(status.reason or "not ready", Tone.BAD)
 
 
-def _refusal_rate(seen: Interval) -> output.Value:
-    text = _number(seen.refusal_rate)
-    return Marked(text, Tone.WARN) if seen.refusal_rate else text
+def _refusal_rate(interval: Interval) -> output.Value:
+    text = _number(interval.refusal_rate)
+    return Marked(text, Tone.WARN) if interval.refusal_rate else text
 
 
-def _shares(seen: Interval, metric: str) -> output.Json:
-    one = seen.histogram(metric)
+def _shares(interval: Interval, metric: str) -> output.Json:
+    one = interval.histogram(metric)
     return {"p50": one.quantile(0.5), "p99": one.quantile(0.99), "count": one.count}
 
 
-def _pair(seen: Interval, metric: str) -> str:
-    one = seen.histogram(metric)
+def _pair(interval: Interval, metric: str) -> str:
+    one = interval.histogram(metric)
     return f"{_number(one.quantile(0.5))} / {_number(one.quantile(0.99))}"
 
 
 def _number(value: float | None) -> str:
-    """Three digits that count; a dash where nothing is known."""
+    """The value with three significant digits, or a dash for None."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def size(count: float) -> str:
-    """Bytes in the unit that suits them."""
+    """A number of bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB"):
         if count < _KIB:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -348,7 +345,7 @@ def size(count: float) -> str:
 
 
 def bars(rates: Sequence[float], width: int, height: int, drawn: str = _BARS) -> list[str]:
-    """The latest rates as upright bars under their own peak, in lines from the top; the newest is at the right."""
+    """The newest rates as vertical bars scaled to their peak, in lines from the top; the newest is at the right."""
     shown = list(rates)[-width:]
     peak = max(shown, default=0.0) or 1.0
     steps = len(drawn) - 1

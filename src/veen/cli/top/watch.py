@@ -1,4 +1,4 @@
-"""Looks at a hub again and again, and shows what happened between two looks."""
+"""Samples a hub at intervals and shows what happened between two samples."""
 
 import os
 import select
@@ -13,18 +13,18 @@ from contextlib import contextmanager
 from veen.cli.kit import output
 from veen.cli.kit.hub_api import HubApi
 from veen.cli.top import frame
-from veen.cli.top.frame import Frame, Sample, TopFrame
+from veen.cli.top.frame import Frame, HubStatus, Sample
 from veen.core import Unavailable
 
 _HISTORY = 512
-_KEYS = "q or ctrl-c leaves"
-_LEAVE = frozenset(b"qQ")
+_KEYS = "q or ctrl-c quits"
+_QUIT = frozenset(b"qQ")
 _KEY_BYTES = 64
-_TOO_LATE = 3  # looks in a row that find no hub
+_MAX_MISSED = 3  # failed samples in a row before giving up
 
 
 def watch(api: HubApi, interval_s: float, *, once: bool, as_json: bool) -> None:
-    """Until the user leaves, or once."""
+    """Show intervals until the user quits, or one interval."""
     if once or as_json or not sys.stdout.isatty():
         frames = _frames(api, interval_s, _Sleep())
         for shown in frames:
@@ -50,16 +50,16 @@ def watch(api: HubApi, interval_s: float, *, once: bool, as_json: bool) -> None:
 
 
 class _Sleep:
-    """Waits for the next look."""
+    """Waits for the next sample."""
 
     def __call__(self, seconds: float) -> bool:
-        """False where the user wants to leave."""
+        """False if the user wants to quit."""
         time.sleep(seconds)
         return True
 
 
 class _Keys(_Sleep):
-    """Waits for the next look or for a key."""
+    """Waits for the next sample or a key."""
 
     def __call__(self, seconds: float) -> bool:
         until = time.monotonic() + seconds
@@ -67,16 +67,16 @@ class _Keys(_Sleep):
             ready, _, _ = select.select([sys.stdin], [], [], left)
             if not ready:
                 continue
-            # Past Python's own buffer, in which a key would wait unseen.
+            # Read the descriptor: Python's buffer would hide a key from select.
             pressed = os.read(sys.stdin.fileno(), _KEY_BYTES)
-            if not pressed or _LEAVE & set(pressed):
+            if not pressed or _QUIT & set(pressed):
                 return False
         return True
 
 
 @contextmanager
 def _keys() -> Iterator[_Sleep]:
-    """Keys as they are pressed, where there is a keyboard; the terminal is left as it was found."""
+    """Read single keys if standard input is a terminal. Restores the terminal afterwards."""
     if not sys.stdin.isatty():
         yield _Sleep()
         return
@@ -89,34 +89,34 @@ def _keys() -> Iterator[_Sleep]:
 
 
 def _frames(api: HubApi, interval_s: float, wait: _Sleep) -> Iterator[Frame]:
-    """What happened in each interval. A hub that is away for a moment, as in a restart, is waited for."""
+    """One frame per interval. A hub that does not answer for a moment, as in a restart, is retried."""
     rates: deque[float] = deque(maxlen=_HISTORY)
-    before = _look(api)
+    before = _sample(api)
     missed = 0
     while wait(interval_s):
         try:
-            now, told = _look(api), _told(api)
+            now, status = _sample(api), _status(api)
         except Unavailable:
             missed += 1
-            if missed == _TOO_LATE:
+            if missed == _MAX_MISSED:
                 raise
             continue
         missed = 0
-        seen = frame.between(before, now)
-        if seen.rate is not None:
-            rates.append(seen.rate)
-        yield Frame(told, now, seen, tuple(rates))
+        interval = frame.between(before, now)
+        if interval.rate is not None:
+            rates.append(interval.rate)
+        yield Frame(status, now, interval, tuple(rates))
         before = now
 
 
-def _look(api: HubApi) -> Sample:
+def _sample(api: HubApi) -> Sample:
     return frame.read(api.metrics(), time.monotonic())
 
 
-def _told(api: HubApi) -> TopFrame:
+def _status(api: HubApi) -> HubStatus:
     status = api.status()
     ready, reason, _ = api.readiness()
-    return TopFrame(
+    return HubStatus(
         api.url,
         str(status["hub_id"]),
         str(status.get("admission", "")),

@@ -1,4 +1,4 @@
-"""A hub on loopback and the people around it: an operator it trusts, a writer, a reader, each with a folder of keys."""
+"""A hub on loopback with three clients: an operator that it trusts as issuer, a writer and a reader."""
 
 import asyncio
 import os
@@ -22,12 +22,12 @@ from veen.storage import metadata
 from veen.storage.durable import Disk
 
 STREAM = "doors"
-EPOCHS = Profile(epoch_sec=1_500_000_000)  # of which the second is now, and does not end while a test runs
+EPOCHS = Profile(epoch_sec=1_500_000_000)  # epoch 1 is the current one and outlasts any test
 
 
 @dataclass(frozen=True)
-class Town:
-    """Where everything is. Folders are named for who owns them."""
+class HubFixture:
+    """The hub and the folder with the client directories, which are named for their owners."""
 
     veen: Veen
     root: Path
@@ -42,11 +42,11 @@ class Town:
         return self.hub.service.hub_metadata.identity.hub_id.hex()
 
     def of(self, person: str) -> tuple[object, ...]:
-        """The options that say who does it, where, and to which stream."""
+        """The options that select a client, the hub and the stream."""
         return "--client", self.root / person, "--hub", self.url, "--stream", STREAM
 
     def does(self, person: str, command: str, *arguments: object) -> Ran:
-        """A command that must succeed; the hub is pinned by its data directory."""
+        """Run a command that must succeed, with the hub pinned by its data directory."""
         return self.veen.done(command, *arguments, *self.of(person), "--pin", self.hub.data_dir)
 
     def fails(self, person: str, command: str, *arguments: object) -> Ran:
@@ -61,21 +61,21 @@ class Town:
     def apart(
         self, *arguments: object, given: bytes = b"", env: Mapping[str, str] | None = None
     ) -> "subprocess.CompletedProcess[bytes]":
-        """A command in a process of its own."""
-        told = {**self.veen.shell_env(os.environ), **(env or {})}
-        return subprocess.run([*COMMAND, *map(str, arguments)], input=given, capture_output=True, env=told)
+        """Run a command in its own process."""
+        merged = {**self.veen.shell_env(os.environ), **(env or {})}
+        return subprocess.run([*COMMAND, *map(str, arguments)], input=given, capture_output=True, env=merged)
 
 
 @contextmanager
-def town(
+def hub_fixture(
     veen: Veen,
     root: Path,
     *,
     admission: Admission = Admission.OPEN,
     profile: Profile | None = None,
     limits: Limits | None = None,
-) -> Iterator[Town]:
-    """Keys are made without a command: what makes them is not what is tested here."""
+) -> Iterator[HubFixture]:
+    """Start the fixture. Keys are created without commands, which other tests cover."""
     now = int(time.time())
     metadata.create(Disk(), root / "hub", profile or Profile(), limits or Limits(), now - 60)
     with (
@@ -86,12 +86,12 @@ def town(
         writer.stream_keys.add_public(STREAM, reader.stream_keys.create(STREAM).public_key)
         issuers = frozenset({operator.card.id_sign})
     with running(root / "hub", time.time, QuickDisk(), admission=admission, issuers=issuers) as hub:
-        yield Town(veen, root, hub)
+        yield HubFixture(veen, root, hub)
 
 
 @contextmanager
-def liar() -> Iterator[HostileHub]:
-    """A hub that lies when it is told to, on a loop of its own."""
+def hostile_hub() -> Iterator[HostileHub]:
+    """A hub that can be made to lie, on its own event loop."""
     loop = asyncio.new_event_loop()
     thread = Thread(target=loop.run_forever)
     thread.start()

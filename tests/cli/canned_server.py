@@ -1,4 +1,4 @@
-"""A server on loopback that is no hub, or not quite one: it answers whatever it is told to."""
+"""A server on loopback that gives prepared answers."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ Answers = Mapping[str, tuple[int, str, bytes]]
 
 
 @contextmanager
-def answering(answers: Answers) -> Iterator[str]:
-    """Its address. What has no answer is 404, in HTML."""
+def canned_server(answers: Answers) -> Iterator[str]:
+    """Start the server and yield its URL. A path without an answer gets 404 in HTML."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -30,7 +30,7 @@ def answering(answers: Answers) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Tests are quiet."""
+            """Print nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = Thread(target=server.serve_forever)

@@ -65,7 +65,7 @@ def run(
         str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server instead of --master")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--spark-config", metavar="FILE", help="Spark settings, as TOML or JSON")
+        Path | None, typer.Option("--spark-config", metavar="FILE", help="settings of Spark, as TOML or JSON")
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", metavar="N", min=1, help="number of processes, without --spark")

@@ -98,7 +98,7 @@ class PipelineRun(PipelineSource):
         str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server instead of --master")
     ] = None
     config: Annotated[
-        Path | None, typer.Option("--spark-config", metavar="FILE", help="Spark settings, as TOML or JSON")
+        Path | None, typer.Option("--spark-config", metavar="FILE", help="settings of Spark, as TOML or JSON")
     ] = None
 
     def begin(self) -> "SparkSession":

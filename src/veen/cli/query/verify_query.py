@@ -65,7 +65,7 @@ def verify(
     app,
     "replay",
     "veen query replay q-5f1c… --tables tables --client auditor",
-    "veen query replay q-5f1c… --tables tables --source http://127.0.0.1:37412 --trust hub-identity.json",
+    "veen query replay q-5f1c… --tables tables --source http://127.0.0.1:37412 --trust online.json",
 )
 def replay(
     asked: HubOptions,

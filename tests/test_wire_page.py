@@ -116,7 +116,7 @@ def test_a_field_type_without_a_description_is_an_error() -> None:
         def write(self, field: object) -> bytes:
             return b""
 
-    kind = Novel("novel")
+    kind = Novel(name="novel")
     with pytest.raises(TypeError) as caught:
         wire_page.type_of(kind)
     assert "Novel" in str(caught.value)

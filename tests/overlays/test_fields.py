@@ -15,27 +15,27 @@ BEYOND = [U64_MAX + 1, -2 - U64_MAX, 1 << 200, -(1 << 200)]
 
 @pytest.mark.parametrize("number", EDGES)
 def test_an_integer_of_64_bits_comes_back(number: int) -> None:
-    data = Int("n").write(number)
-    assert Int("n").read(data, 0, DeferredFaults()) == (number, len(data))
-    assert Number("n").write(number) == data
+    data = Int(name="n").write(number)
+    assert Int(name="n").read(data, 0, DeferredFaults()) == (number, len(data))
+    assert Number(name="n").write(number) == data
 
 
 @pytest.mark.parametrize("number", [*BEYOND, True, "1", None])
 def test_a_value_outside_the_range_cannot_be_written_as_an_integer(number: object) -> None:
     with pytest.raises(ValueError, match="n is"):
-        Int("n").write(number)  # type: ignore[arg-type]
+        Int(name="n").write(number)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("data", [b"\xf5", b"\x41a", b"\x61a", b"\x80", b"\xf6", b"\x18\x01", b"\x38\x01", b""])
 def test_a_value_of_another_type_is_not_read_as_an_integer(data: bytes) -> None:
     with pytest.raises(Malformed):
-        Int("n").read(data, 0, DeferredFaults())
+        Int(name="n").read(data, 0, DeferredFaults())
 
 
 @given(st.one_of(st.integers(), st.sampled_from(EDGES + BEYOND)))
 def test_a_number_of_any_size_has_one_encoding(number: int) -> None:
-    data = Number("n").write(number)
-    assert Number("n").read(data, 0, DeferredFaults()) == (number, len(data))
+    data = Number(name="n").write(number)
+    assert Number(name="n").read(data, 0, DeferredFaults()) == (number, len(data))
     assert number_of(cbor.decode(data)) == number
 
 
@@ -70,8 +70,8 @@ def test_a_number_is_a_plain_integer_if_it_fits() -> None:
 
 @pytest.mark.parametrize("data", [b"\x00", b"\xf6", b"\xa1\x61a\x80", b"\x20", b"\x40"])
 def test_an_open_value_is_kept_as_its_bytes(data: bytes) -> None:
-    assert ValueItem("x").read(b"\xff" + data + b"\x00", 1, DeferredFaults()) == (data, 1 + len(data))
-    assert ValueItem("x").write(data) == data
+    assert ValueItem(name="x").read(b"\xff" + data + b"\x00", 1, DeferredFaults()) == (data, 1 + len(data))
+    assert ValueItem(name="x").write(data) == data
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,18 @@ def test_an_open_value_is_kept_as_its_bytes(data: bytes) -> None:
 )
 def test_an_open_value_that_is_not_deterministic_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed):
-        ValueItem("x").read(data, 0, DeferredFaults())
+        ValueItem(name="x").read(data, 0, DeferredFaults())
     with pytest.raises(ValueError, match="x"):
-        ValueItem("x").write(data)
+        ValueItem(name="x").write(data)
 
 
 def test_an_open_value_can_be_restricted_to_one_type() -> None:
-    assert optional_map("m").optional
-    assert optional_map("m").read(b"\xa0", 0, DeferredFaults()) == (b"\xa0", 1)
+    assert optional_map(name="m").optional
+    assert optional_map(name="m").read(b"\xa0", 0, DeferredFaults()) == (b"\xa0", 1)
     with pytest.raises(Malformed, match="not a map"):
-        optional_map("m").read(b"\x80", 0, DeferredFaults())
+        optional_map(name="m").read(b"\x80", 0, DeferredFaults())
     with pytest.raises(ValueError, match="not an array or a map"):
-        ValueItem("m", heads.ARRAY, heads.MAP).write(b"\x00")
+        ValueItem(heads.ARRAY, heads.MAP, name="m").write(b"\x00")
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ is trusted before `bundle_verify.verify` has checked it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Self
+from typing import Annotated, Self
 
 from veen.client.trust import HubRecord
 from veen.core import (
@@ -22,7 +21,7 @@ from veen.core import (
     Unverified,
     naming,
 )
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import BSTR, MAP, UINT, write_head, write_text
 from veen.core.hashing import HASH_BYTES, h, ht
 from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, WIRE_VERSION
@@ -66,34 +65,19 @@ MAX_BUNDLE_EVENTS = 1 << 16
 _TAG = "veen/bundle"
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("bundle header")
 class Header(Wire):
     """Describes the bundle. Every field is redundant and is checked against the contents."""
 
-    source_hub_id: bytes
-    source_profile_id: str  # profile of the source stream, such as SDR0 for a recorder
-    export_stream: str
-    export_stream_id: bytes
-    epoch: int
-    export_seq_from: int
-    export_seq_to: int
-    export_time_from: int
-    export_time_to: int
-
-    LAYOUT: ClassVar = Map(
-        "bundle header",
-        {
-            1: Bstr("source_hub_id"),
-            2: Text("source_profile_id", MAX_TEXT_BYTES),
-            3: Text("export_stream", MAX_TEXT_BYTES),
-            4: Bstr("export_stream_id"),
-            5: Uint("epoch"),
-            6: Uint("export_seq_from", least=1),
-            7: Uint("export_seq_to", least=1),
-            8: Uint("export_time_from"),
-            9: Uint("export_time_to"),
-        },
-    )
+    source_hub_id: Annotated[bytes, Bstr()]
+    source_profile_id: Annotated[str, Text(MAX_TEXT_BYTES)]  # profile of the source stream, such as SDR0 for a recorder
+    export_stream: Annotated[str, Text(MAX_TEXT_BYTES)]
+    export_stream_id: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    export_seq_from: Annotated[int, Uint(least=1)]
+    export_seq_to: Annotated[int, Uint(least=1)]
+    export_time_from: Annotated[int, Uint()]
+    export_time_to: Annotated[int, Uint()]
 
     def flaw(self) -> str | None:
         if self.export_seq_from > self.export_seq_to or self.export_time_from > self.export_time_to:
@@ -106,28 +90,16 @@ class Header(Wire):
         return self.export_seq_to - self.export_seq_from + 1
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("export checkpoint")
 class ExportCheckpoint(Wire):
     """The signed state of the log that the events come from."""
 
-    root: bytes
-    last_seq: int
-    timestamp: int
-    hub_public: bytes
-    checkpoint: Checkpoint
-    receipt: Receipt  # of the last entry: it signs time and root together
-
-    LAYOUT: ClassVar = Map(
-        "export checkpoint",
-        {
-            1: Bstr("root"),
-            2: Uint("last_seq", least=1),
-            3: Uint("timestamp"),
-            4: Bstr("hub_public"),
-            5: Nested("checkpoint", Checkpoint),
-            6: Nested("receipt", Receipt),
-        },
-    )
+    root: Annotated[bytes, Bstr()]
+    last_seq: Annotated[int, Uint(least=1)]
+    timestamp: Annotated[int, Uint()]
+    hub_public: Annotated[bytes, Bstr()]
+    checkpoint: Annotated[Checkpoint, Nested(Checkpoint)]
+    receipt: Annotated[Receipt, Nested(Receipt)]  # of the last entry: it signs time and root together
 
     @property
     def checkpoint_id(self) -> bytes:
@@ -135,17 +107,15 @@ class ExportCheckpoint(Wire):
         return self.checkpoint.signing_digest()
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("carried event")
 class BundleEvent(Wire):
     """One event: the message its writer signed, and the hub's receipt."""
 
-    msg: Msg
-    receipt: Receipt
-
-    LAYOUT: ClassVar = Map("carried event", {1: Nested("msg", Msg), 2: Nested("receipt", Receipt)})
+    msg: Annotated[Msg, Nested(Msg)]
+    receipt: Annotated[Receipt, Nested(Receipt)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("bundle proof")
 class BundleProof(Wire):
     """Proves that the log of the checkpoint contains the events, in this order and without gaps.
 
@@ -153,75 +123,46 @@ class BundleProof(Wire):
     checkpoint: O(log n) hashes, however many events.
     """
 
-    peaks_before: tuple[bytes, ...]
-    growth: MmrProof
-
-    LAYOUT: ClassVar = Map(
-        "bundle proof",
-        {1: ListOf("peaks_before", Bstr("peak"), most=MAX_PEAKS), 2: Nested("growth", MmrProof)},
-    )
+    peaks_before: Annotated[tuple[bytes, ...], ListOf(Bstr(name="peak"), most=MAX_PEAKS)]
+    growth: Annotated[MmrProof, Nested(MmrProof)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("bundle source")
 class BundleSource(Wire):
     """The hub metadata needed to verify the hub's signatures, once the hub id is trusted."""
 
-    identity: HubIdentity
-    signature: IdentitySignature
-    profile: Profile
-    origin: ForkOrigin | None = None  # set if the hub is a fork
-
-    LAYOUT: ClassVar = Map(
-        "bundle source",
-        {
-            1: Nested("identity", HubIdentity),
-            2: Nested("signature", IdentitySignature),
-            3: Nested("profile", Profile),
-            4: Nested("origin", ForkOrigin, optional=True),
-        },
-    )
+    identity: Annotated[HubIdentity, Nested(HubIdentity)]
+    signature: Annotated[IdentitySignature, Nested(IdentitySignature)]
+    profile: Annotated[Profile, Nested(Profile)]
+    origin: Annotated[ForkOrigin | None, Nested(ForkOrigin, optional=True)] = None  # set if the hub is a fork
 
     @classmethod
     def of(cls, known: HubRecord) -> Self:
         return cls(known.identity, known.signature, known.profile, known.origin)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("bundle contents")
 class Contents(Wire):
     """Everything that `bundle_id` hashes."""
 
-    header: Header
-    source: BundleSource
-    export_checkpoint: ExportCheckpoint
-    events: tuple[BundleEvent, ...]
-    proof: BundleProof
-
-    LAYOUT: ClassVar = Map(
-        "bundle contents",
-        {
-            1: Nested("header", Header),
-            2: Nested("source", BundleSource),
-            3: Nested("export_checkpoint", ExportCheckpoint),
-            4: ListOf("events", Nested("event", BundleEvent), most=MAX_BUNDLE_EVENTS, least=1),
-            5: Nested("proof", BundleProof),
-        },
-    )
+    header: Annotated[Header, Nested(Header)]
+    source: Annotated[BundleSource, Nested(BundleSource)]
+    export_checkpoint: Annotated[ExportCheckpoint, Nested(ExportCheckpoint)]
+    events: Annotated[
+        tuple[BundleEvent, ...], ListOf(Nested(BundleEvent, name="event"), most=MAX_BUNDLE_EVENTS, least=1)
+    ]
+    proof: Annotated[BundleProof, Nested(BundleProof)]
 
     def bundle_id(self) -> bytes:
         return ht(_TAG, self.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("bundle", Constant(KIND, name="kind"), VersionField())
 class Bundle(Wire):
     """The file. The same events under the same checkpoint give the same bytes."""
 
-    bundle_id: bytes
-    contents: Contents
-
-    LAYOUT: ClassVar = Map(
-        "bundle",
-        {1: Constant("kind", KIND), 2: VersionField(), 3: Bstr("bundle_id"), 4: Nested("contents", Contents)},
-    )
+    bundle_id: Annotated[bytes, Bstr()]
+    contents: Annotated[Contents, Nested(Contents)]
 
     @classmethod
     def of(cls, contents: Contents) -> Self:

@@ -6,15 +6,14 @@ keys.
 
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
 from veen.client.client_identity import ClientIdentity
 from veen.client.contradiction import Caught, Contradiction, Lie
 from veen.client.lmdb_tables import MAP_BYTES, ClientTables, TableRows
 from veen.core import Checkpoint, Receipt, Unavailable, Unverified, aead, mmr
-from veen.core.cbor import Array, Bstr, Bytes, ListOf, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Bytes, ListOf, Text, Uint, VersionField, Wire, array
 from veen.core.hashing import HASH_BYTES, h, u64be
 from veen.core.hpke import Hmac, hmac32
 from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, MAX_WITNESS_SIGS
@@ -41,25 +40,15 @@ class StateConflict(Unavailable):
     """Another task or process changed the state that the caller read: read it again and retry."""
 
 
-@dataclass(frozen=True, slots=True)
+@array("label state", VersionField())
 class LabelState(Wire):
     """How far a label's log has been verified: last_stream_seq is `size`, last_mmr_root is `root`."""
 
-    profile_id: bytes
-    size: int
-    root: bytes
-    peaks: tuple[bytes, ...]
-    head: bytes  # the encoded RECEIPT or CHECKPOINT that signs (size, root)
-
-    LAYOUT: ClassVar = Array(
-        "label state",
-        VersionField(),
-        Bstr("profile_id"),
-        Uint("size", least=1),
-        Bstr("root"),
-        ListOf("peaks", Bstr("peak"), most=MAX_PEAKS),
-        Bytes("head", _MAX_HEAD_BYTES),
-    )
+    profile_id: Annotated[bytes, Bstr()]
+    size: Annotated[int, Uint(least=1)]
+    root: Annotated[bytes, Bstr()]
+    peaks: Annotated[tuple[bytes, ...], ListOf(Bstr(name="peak"), most=MAX_PEAKS)]
+    head: Annotated[bytes, Bytes(_MAX_HEAD_BYTES)]  # the encoded RECEIPT or CHECKPOINT that signs (size, root)
 
     def flaw(self) -> str | None:
         if len(self.peaks) != self.size.bit_count():
@@ -71,23 +60,14 @@ class LabelState(Wire):
         return mmr.Mmr(self.size, self.peaks)
 
 
-@dataclass(frozen=True, slots=True)
+@array("caught hub", VersionField())
 class CaughtRow(Wire):
     """One proven contradiction: its kind, when it was detected, and its evidence file."""
 
-    lie: str
-    reason: str
-    caught_at: int
-    file: str  # relative to the client directory, which may be moved
-
-    LAYOUT: ClassVar = Array(
-        "caught hub",
-        VersionField(),
-        Text("lie", MAX_TEXT_BYTES),
-        Text("reason", MAX_TEXT_BYTES),
-        Uint("caught_at"),
-        Text("file", MAX_TEXT_BYTES),
-    )
+    lie: Annotated[str, Text(MAX_TEXT_BYTES)]
+    reason: Annotated[str, Text(MAX_TEXT_BYTES)]
+    caught_at: Annotated[int, Uint()]
+    file: Annotated[str, Text(MAX_TEXT_BYTES)]  # relative to the client directory, which may be moved
 
     def flaw(self) -> str | None:
         return None if self.lie in set(Lie) else f"unknown kind of contradiction {self.lie!r}"

@@ -6,9 +6,9 @@ and, if a reader disclosed them, their content. `evidence_verify.verify` checks 
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
 from veen.client.contradiction import Contradiction
 from veen.client.durable import Disk
@@ -29,7 +29,7 @@ from veen.core import (
     ciphertext,
     dleq,
 )
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.dleq import SharedProof
 from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
@@ -41,7 +41,7 @@ KIND = "veen.evidence.v1"
 MAX_EVIDENCE_BYTES = 1 << 26
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("opening")
 class Opening(Wire):
     """The shared secret that opens one message and no other.
 
@@ -49,13 +49,9 @@ class Opening(Wire):
     discloser who collude may have chosen among several contents.
     """
 
-    reader_pk: bytes
-    shared: bytes
-    proof: SharedProof | None = None
-
-    LAYOUT: ClassVar = Map(
-        "opening", {1: Bstr("reader_pk"), 2: Bstr("shared"), 3: Nested("proof", SharedProof, optional=True)}
-    )
+    reader_pk: Annotated[bytes, Bstr()]
+    shared: Annotated[bytes, Bstr()]
+    proof: Annotated[SharedProof | None, Nested(SharedProof, optional=True)] = None
 
     @classmethod
     def of(cls, key: DhKey, message: Msg) -> "Opening":
@@ -87,105 +83,62 @@ class _OneSecret(DhKey):
         return self._shared
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("exhibit")
 class Exhibit(Wire):
     """A message at its place. With its opening, anyone can read it."""
 
-    stream_seq: int
-    msg: Msg
-    opening: Opening | None = None
-
-    LAYOUT: ClassVar = Map(
-        "exhibit",
-        {1: Uint("stream_seq", least=1), 2: Nested("msg", Msg), 3: Nested("opening", Opening, optional=True)},
-    )
+    stream_seq: Annotated[int, Uint(least=1)]
+    msg: Annotated[Msg, Nested(Msg)]
+    opening: Annotated[Opening | None, Nested(Opening, optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("tie")
 class Tie(Wire):
     """The inclusion proof of the entry at `stream_seq` in the log of `upto_seq` entries."""
 
-    label: bytes
-    stream_seq: int
-    upto_seq: int
-    mmr_proof: MmrProof
-
-    LAYOUT: ClassVar = Map(
-        "tie",
-        {
-            1: Bstr("label"),
-            2: Uint("stream_seq", least=1),
-            3: Uint("upto_seq", least=1),
-            4: Nested("mmr_proof", MmrProof),
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    stream_seq: Annotated[int, Uint(least=1)]
+    upto_seq: Annotated[int, Uint(least=1)]
+    mmr_proof: Annotated[MmrProof, Nested(MmrProof)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("peaks")
 class Peaks(Wire):
     """The peaks of a tree whose root is signed. They determine the root after the next entry."""
 
-    label: bytes
-    size: int
-    peaks: tuple[bytes, ...]
-
-    LAYOUT: ClassVar = Map(
-        "peaks", {1: Bstr("label"), 2: Uint("size", least=1), 3: ListOf("peaks", Bstr("peak"), most=MAX_PEAKS)}
-    )
+    label: Annotated[bytes, Bstr()]
+    size: Annotated[int, Uint(least=1)]
+    peaks: Annotated[tuple[bytes, ...], ListOf(Bstr(name="peak"), most=MAX_PEAKS)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("key history")
 class KeyHistory(Wire):
     """Another identity record of the same hub, with its signature."""
 
-    identity: HubIdentity
-    signature: IdentitySignature
-
-    LAYOUT: ClassVar = Map(
-        "key history", {1: Nested("identity", HubIdentity), 2: Nested("signature", IdentitySignature)}
-    )
+    identity: Annotated[HubIdentity, Nested(HubIdentity)]
+    signature: Annotated[IdentitySignature, Nested(IdentitySignature)]
 
 
-def _many(name: str, wire: type[Wire]) -> ListOf:
-    return ListOf(name, Nested(wire.LAYOUT.name, wire), most=MAX_PAGE_ITEMS)
+def _many(wire: type[Wire], *, name: str = "") -> ListOf:
+    return ListOf(Nested(wire, name=wire.LAYOUT.name), name=name, most=MAX_PAGE_ITEMS)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("evidence", Constant(KIND, name="kind"), VersionField())
 class Evidence(Wire):
     """The file. `claim` is a remark by its author and proves nothing."""
 
-    claim: str
-    made_at: int
-    identity: HubIdentity
-    signature: IdentitySignature
-    profile: Profile
-    receipts: tuple[Receipt, ...] = ()
-    checkpoints: tuple[Checkpoint, ...] = ()
-    ties: tuple[Tie, ...] = ()
-    peaks: tuple[Peaks, ...] = ()
-    exhibits: tuple[Exhibit, ...] = ()
-    origin: ForkOrigin | None = None  # only if the hub is a fork
-    rival: KeyHistory | None = None  # a second history of the hub's keys
-
-    LAYOUT: ClassVar = Map(
-        "evidence",
-        {
-            1: Constant("kind", KIND),
-            2: VersionField(),
-            3: Text("claim", MAX_TEXT_BYTES),
-            4: Uint("made_at"),
-            5: Nested("identity", HubIdentity),
-            6: Nested("signature", IdentitySignature),
-            7: Nested("profile", Profile),
-            8: _many("receipts", Receipt),
-            9: _many("checkpoints", Checkpoint),
-            10: _many("ties", Tie),
-            11: _many("peaks", Peaks),
-            12: _many("exhibits", Exhibit),
-            13: Nested("origin", ForkOrigin, optional=True),
-            14: Nested("rival", KeyHistory, optional=True),
-        },
-    )
+    claim: Annotated[str, Text(MAX_TEXT_BYTES)]
+    made_at: Annotated[int, Uint()]
+    identity: Annotated[HubIdentity, Nested(HubIdentity)]
+    signature: Annotated[IdentitySignature, Nested(IdentitySignature)]
+    profile: Annotated[Profile, Nested(Profile)]
+    receipts: Annotated[tuple[Receipt, ...], _many(Receipt)] = ()
+    checkpoints: Annotated[tuple[Checkpoint, ...], _many(Checkpoint)] = ()
+    ties: Annotated[tuple[Tie, ...], _many(Tie)] = ()
+    peaks: Annotated[tuple[Peaks, ...], _many(Peaks)] = ()
+    exhibits: Annotated[tuple[Exhibit, ...], _many(Exhibit)] = ()
+    origin: Annotated[ForkOrigin | None, Nested(ForkOrigin, optional=True)] = None  # only if the hub is a fork
+    rival: Annotated[KeyHistory | None, Nested(KeyHistory, optional=True)] = None  # a second history of the hub's keys
 
 
 def make(

@@ -4,14 +4,14 @@ It lists the next client_ids, so that an issuer can issue capabilities for all o
 without asking. Only the card links these client_ids, so give it to issuers and peers only.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import Annotated
 
 from veen.client import prekeys
 from veen.client.client_identity import ClientIdentity
 from veen.client.prekeys import Prekey
 from veen.core import Unverified, signing
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Uint, VersionField, Wire, int_map
 from veen.core.hashing import U64_MAX, ht
 from veen.core.signing import SIGNATURE_BYTES
 
@@ -20,32 +20,17 @@ _MOST = 64
 MAX_CARD_BYTES = 16_384
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("card", VersionField(), Constant("veen/card", name="kind"))
 class Card(Wire):
     """The public half of an identity, as of the creation of its first client_id."""
 
-    id_sign: bytes
-    id_dh: bytes
-    generation: int  # generation of the first client_id; the others follow
-    created_at: int  # time of the first client_id
-    client_ids: tuple[bytes, ...]
-    prekeys: tuple[Prekey, ...]
-    sig: bytes
-
-    LAYOUT: ClassVar = Map(
-        "card",
-        {
-            1: VersionField(),
-            2: Constant("kind", "veen/card"),
-            3: Bstr("id_sign"),
-            4: Bstr("id_dh"),
-            5: Uint("generation"),
-            6: Uint("created_at"),
-            7: ListOf("client_ids", Bstr("client_id"), most=_MOST, least=1),
-            8: ListOf("prekeys", Nested("prekey", Prekey), most=_MOST, least=1),
-            9: Bstr("sig", SIGNATURE_BYTES),
-        },
-    )
+    id_sign: Annotated[bytes, Bstr()]
+    id_dh: Annotated[bytes, Bstr()]
+    generation: Annotated[int, Uint()]  # generation of the first client_id; the others follow
+    created_at: Annotated[int, Uint()]  # time of the first client_id
+    client_ids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="client_id"), most=_MOST, least=1)]
+    prekeys: Annotated[tuple[Prekey, ...], ListOf(Nested(Prekey, name="prekey"), most=_MOST, least=1)]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     def flaw(self) -> str | None:
         if len(set(self.client_ids)) != len(self.client_ids):

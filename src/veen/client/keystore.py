@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, Self
 
 from nacl import bindings
 from nacl.exceptions import RuntimeError as SodiumError
@@ -20,7 +20,7 @@ from veen.client import durable
 from veen.client.client_identity import SEED_BYTES, ClientIdentity
 from veen.client.durable import Disk
 from veen.core import DhKey, SigningKey, Unavailable, Unverified, aead
-from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.limits import MAX_TEXT_BYTES
 
 ENCRYPTED = "keystore.enc"
@@ -36,42 +36,24 @@ class WrongPassphrase(Unverified):
     """The passphrase is wrong or the keystore was altered; these cases cannot be distinguished."""
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("stream secret")
 class StreamSecret(Wire):
     """The reader key of one stream."""
 
-    stream_id: bytes
-    name: str
-    secret: bytes = field(repr=False)
-
-    LAYOUT: ClassVar = Map(
-        "stream secret",
-        {1: Bstr("stream_id"), 2: Text("name", MAX_TEXT_BYTES), 3: Bstr("secret")},
-    )
+    stream_id: Annotated[bytes, Bstr()]
+    name: Annotated[str, Text(MAX_TEXT_BYTES)]
+    secret: Annotated[bytes, Bstr()] = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("secrets", VersionField(), Constant("veen/secrets", name="kind"))
 class Secrets(Wire):
     """The content of a keystore."""
 
-    id_sign: bytes = field(repr=False)
-    id_dh: bytes = field(repr=False)
-    client_seed: bytes = field(repr=False)
-    created_at: int
-    streams: tuple[StreamSecret, ...] = ()
-
-    LAYOUT: ClassVar = Map(
-        "secrets",
-        {
-            1: VersionField(),
-            2: Constant("kind", "veen/secrets"),
-            3: Bstr("id_sign", SEED_BYTES),
-            4: Bstr("id_dh", SEED_BYTES),
-            5: Bstr("client_seed", SEED_BYTES),
-            6: Uint("created_at"),
-            7: ListOf("streams", Nested("stream", StreamSecret), most=MAX_STREAMS),
-        },
-    )
+    id_sign: Annotated[bytes, Bstr(SEED_BYTES)] = field(repr=False)
+    id_dh: Annotated[bytes, Bstr(SEED_BYTES)] = field(repr=False)
+    client_seed: Annotated[bytes, Bstr(SEED_BYTES)] = field(repr=False)
+    created_at: Annotated[int, Uint()]
+    streams: Annotated[tuple[StreamSecret, ...], ListOf(Nested(StreamSecret, name="stream"), most=MAX_STREAMS)] = ()
 
     @classmethod
     def of(cls, identity: ClientIdentity) -> Self:
@@ -85,17 +67,12 @@ class Secrets(Wire):
         return None if ids == sorted(set(ids)) else "streams are not in strictly ascending order of stream_id"
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("cost")
 class Cost(Wire):
     """The cost of one passphrase guess. The default is the second choice of RFC 9106 §4, with one lane."""
 
-    passes: int = 3
-    memory_kib: int = 65_536
-
-    LAYOUT: ClassVar = Map(
-        "cost",
-        {1: Uint("passes", least=1, most=16), 2: Uint("memory_kib", least=8_192, most=262_144)},
-    )
+    passes: Annotated[int, Uint(least=1, most=16)] = 3
+    memory_kib: Annotated[int, Uint(least=8_192, most=262_144)] = 65_536
 
     def key(self, passphrase: bytes, salt: bytes) -> bytes:
         try:
@@ -114,27 +91,14 @@ class Cost(Wire):
 DEFAULT_COST = Cost()
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("keystore", VersionField(), Constant("veen/keystore", name="kind"), Constant("argon2id", name="kdf"))
 class _Sealed(Wire):
     """keystore.enc."""
 
-    cost: Cost
-    salt: bytes
-    nonce: bytes
-    sealed: bytes
-
-    LAYOUT: ClassVar = Map(
-        "keystore",
-        {
-            1: VersionField(),
-            2: Constant("kind", "veen/keystore"),
-            3: Constant("kdf", "argon2id"),
-            4: Nested("cost", Cost),
-            5: Bstr("salt", _SALT_BYTES),
-            6: Bstr("nonce", aead.XCHACHA_NONCE_BYTES),
-            7: Bytes("sealed", MAX_KEYSTORE_BYTES),
-        },
-    )
+    cost: Annotated[Cost, Nested(Cost)]
+    salt: Annotated[bytes, Bstr(_SALT_BYTES)]
+    nonce: Annotated[bytes, Bstr(aead.XCHACHA_NONCE_BYTES)]
+    sealed: Annotated[bytes, Bytes(MAX_KEYSTORE_BYTES)]
 
 
 # The authenticated data: all fields before the ciphertext.

@@ -6,9 +6,8 @@ schemas need not know about attachments, and their bodies keep their meaning. Sp
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
 from veen.client.transport import HubLink
 from veen.core import (
@@ -27,44 +26,31 @@ from veen.core import (
 from veen.core.admission import BY_DETAIL
 from veen.core.aead import TAG_BYTES
 from veen.core.attachment import SealedAttachment
-from veen.core.cbor import Bstr, Bytes, ListOf, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Bytes, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.limits import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS, MAX_BODY_BYTES, MAX_TEXT_BYTES
 
 ATTACHED_SCHEMA = naming.schema_id("veen.attached.v1")
 _PIECE_BYTES = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("attachment")
 class Attachment(Wire):
     """The entry of an attachment in the body of its message."""
 
-    coid: bytes
-    size: int
-    name: str
-
-    LAYOUT: ClassVar = Map(
-        "attachment",
-        {1: Bstr("coid"), 2: Uint("size", most=MAX_ATTACHMENT_BYTES), 3: Text("name", MAX_TEXT_BYTES)},
-    )
+    coid: Annotated[bytes, Bstr()]
+    size: Annotated[int, Uint(most=MAX_ATTACHMENT_BYTES)]
+    name: Annotated[str, Text(MAX_TEXT_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("attached body", VersionField())
 class AttachedBody(Wire):
     """A body with attachments: their list, then the schema and the body that they are attached to."""
 
-    attachments: tuple[Attachment, ...]
-    schema: bytes
-    body: bytes
-
-    LAYOUT: ClassVar = Map(
-        "attached body",
-        {
-            1: VersionField(),
-            2: ListOf("attachments", Nested("attachment", Attachment), most=MAX_ATTACHMENTS, least=1),
-            3: Bstr("schema"),
-            4: Bytes("body", MAX_BODY_BYTES),
-        },
-    )
+    attachments: Annotated[
+        tuple[Attachment, ...], ListOf(Nested(Attachment, name="attachment"), most=MAX_ATTACHMENTS, least=1)
+    ]
+    schema: Annotated[bytes, Bstr()]
+    body: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
 
 
 def unwrap(opened: Opened, limits: Limits) -> tuple[bytes, bytes, tuple[Attachment, ...]]:

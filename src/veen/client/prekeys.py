@@ -4,33 +4,23 @@ Prekey number n belongs to the client_id of generation n and is replaced with it
 identity, so it can always be computed again; the expiry limits sealing only.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from veen.client.client_identity import ClientIdentity
 from veen.core import signing
-from veen.core.cbor import Array, Bstr, Uint, VersionField, Wire
+from veen.core.cbor import Array, Bstr, Uint, VersionField, Wire, array
 from veen.core.hashing import ht
 from veen.core.signing import SIGNATURE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@array("prekey", VersionField())
 class Prekey(Wire):
     """A prekey as its owner publishes it."""
 
-    number: int
-    public_key: bytes
-    expires_at: int  # the last second in which peers may seal to it
-    sig: bytes
-
-    LAYOUT: ClassVar = Array(
-        "prekey",
-        VersionField(),
-        Uint("number"),
-        Bstr("public_key"),
-        Uint("expires_at"),
-        Bstr("sig", SIGNATURE_BYTES),
-    )
+    number: Annotated[int, Uint()]
+    public_key: Annotated[bytes, Bstr()]
+    expires_at: Annotated[int, Uint()]  # the last second in which peers may seal to it
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     def verify(self, id_sign_pk: bytes) -> None:
         """Raise `Unverified` unless the owner's long-term key signed it. Does not check the expiry."""

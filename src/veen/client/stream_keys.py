@@ -3,50 +3,35 @@
 All readers of a stream share one key. The secret half is in the keystore and leaves it only by `export`.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import field, replace
+from typing import Annotated
 
 from veen.client.client_state import ClientState
 from veen.client.keystore import Keystore, Secrets, StreamSecret
 from veen.core import DhKey, Malformed, Unavailable, naming
-from veen.core.cbor import Bstr, Constant, Map, Text, VersionField, Wire
+from veen.core.cbor import Bstr, Constant, Text, VersionField, Wire, int_map
 from veen.core.hpke import KEY_BYTES
 from veen.core.limits import MAX_TEXT_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("stream key", VersionField(), Constant("veen/stream-key", name="kind"))
 class StreamKey(Wire):
     """A stream and its public reader key, which a writer needs."""
 
-    name: str
-    public_key: bytes
-
-    LAYOUT: ClassVar = Map(
-        "stream key",
-        {
-            1: VersionField(),
-            2: Constant("kind", "veen/stream-key"),
-            3: Text("name", MAX_TEXT_BYTES),
-            4: Bstr("public_key"),
-        },
-    )
+    name: Annotated[str, Text(MAX_TEXT_BYTES)]
+    public_key: Annotated[bytes, Bstr()]
 
     @property
     def stream_id(self) -> bytes:
         return naming.stream_id(self.name)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("reader key", VersionField(), Constant("veen/reader-key", name="kind"))
 class ReaderKey(Wire):
     """A stream and its secret reader key, as one reader gives it to another. Its holder can read the stream."""
 
-    name: str
-    secret: bytes = field(repr=False)
-
-    LAYOUT: ClassVar = Map(
-        "reader key",
-        {1: VersionField(), 2: Constant("kind", "veen/reader-key"), 3: Text("name", MAX_TEXT_BYTES), 4: Bstr("secret")},
-    )
+    name: Annotated[str, Text(MAX_TEXT_BYTES)]
+    secret: Annotated[bytes, Bstr()] = field(repr=False)
 
 
 class StreamKeys:

@@ -6,7 +6,7 @@ keys are accepted only if the chain of endorsements leads to them.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated
 
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.hub_status import HubStatus
@@ -24,7 +24,7 @@ from veen.core import (
     signing,
     wire_json,
 )
-from veen.core.cbor import Map, Nested, VersionField, Wire
+from veen.core.cbor import Nested, VersionField, Wire, int_map
 from veen.core.hashing import HASH_BYTES
 from veen.core.origin import ForkOrigin, lineage
 
@@ -81,27 +81,15 @@ class Pin:
 FIRST_USE = Pin(on_first_use=True)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("hub record", VersionField())
 class HubRecord(Wire):
     """The stored record of a hub."""
 
-    identity: HubIdentity
-    signature: IdentitySignature
-    profile: Profile
-    limits: Limits
-    origin: ForkOrigin | None = None  # only if the hub is a fork
-
-    LAYOUT: ClassVar = Map(
-        "hub record",
-        {
-            1: VersionField(),
-            2: Nested("identity", HubIdentity),
-            3: Nested("signature", IdentitySignature),
-            4: Nested("profile", Profile),
-            5: Nested("limits", Limits),
-            6: Nested("origin", ForkOrigin, optional=True),
-        },
-    )
+    identity: Annotated[HubIdentity, Nested(HubIdentity)]
+    signature: Annotated[IdentitySignature, Nested(IdentitySignature)]
+    profile: Annotated[Profile, Nested(Profile)]
+    limits: Annotated[Limits, Nested(Limits)]
+    origin: Annotated[ForkOrigin | None, Nested(ForkOrigin, optional=True)] = None  # only if the hub is a fork
 
 
 class HubTrust:

@@ -5,7 +5,7 @@ under capabilities needs a token for the next client_id first.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated
 
 from veen.client.capabilities import CapabilityStore
 from veen.client.client_identity import ClientIdentity
@@ -13,7 +13,7 @@ from veen.client.client_state import ClientState
 from veen.client.lmdb_tables import TableRows
 from veen.core import CapToken, Limits, Malformed, Refused, SigningKey
 from veen.core.admission import BY_DETAIL
-from veen.core.cbor import Array, Bool, Bstr, Uint, VersionField, Wire
+from veen.core.cbor import Bool, Bstr, Uint, VersionField, Wire, array
 from veen.core.hashing import u64be
 
 
@@ -42,31 +42,23 @@ class KeyBounds:
 DEFAULT_BOUNDS = KeyBounds()
 
 
-@dataclass(frozen=True, slots=True)
+@array("client key use", VersionField())
 class ClientKeyUse(Wire):
     """One generation of the client_id. Its use under a label is the label's last client_seq."""
 
-    generation: int
-    client_id: bytes
-    created_at: int
-    retired: bool  # the next writer uses the next generation, regardless of age
-
-    LAYOUT: ClassVar = Array(
-        "client key use", VersionField(), Uint("generation"), Bstr("client_id"), Uint("created_at"), Bool("retired")
-    )
+    generation: Annotated[int, Uint()]
+    client_id: Annotated[bytes, Bstr()]
+    created_at: Annotated[int, Uint()]
+    retired: Annotated[bool, Bool()]  # the next writer uses the next generation, regardless of age
 
 
-@dataclass(frozen=True, slots=True)
+@array("writer state", VersionField())
 class WriterState(Wire):
     """The sequence numbers that one client_id has used under one label, whether accepted or not."""
 
-    last_client_seq: int = 0
-    last_prev_ack: int = 0
-    closed: bool = False  # a place was abandoned, so the hub accepts nothing more from this key here
-
-    LAYOUT: ClassVar = Array(
-        "writer state", VersionField(), Uint("last_client_seq"), Uint("last_prev_ack"), Bool("closed")
-    )
+    last_client_seq: Annotated[int, Uint()] = 0
+    last_prev_ack: Annotated[int, Uint()] = 0
+    closed: Annotated[bool, Bool()] = False  # a place was abandoned, so the hub accepts nothing more from this key here
 
 
 @dataclass(frozen=True, slots=True)

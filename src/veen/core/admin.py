@@ -5,12 +5,11 @@ authority records, and check a hub's rejections against them.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from veen.core import ciphertext, naming
-from veen.core.cbor import Bstr, FieldType, ListOf, Map, Text, Uint, Wire
+from veen.core.cbor import Bstr, FieldType, ListOf, Map, Text, Uint, Wire, text_map
 from veen.core.ciphertext import Place
 from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, ht
@@ -70,26 +69,18 @@ class RevocationKind(StrEnum):
     CAP_TOKEN = "cap-token"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("veen.revocation.v1")
 class Revocation(Wire):
     """A client key or a capability is rejected from `ts` on, for `ttl` seconds or permanently. §4.3."""
 
-    kind: str
-    target: bytes  # client_id, auth_ref, or H(CBOR(cap_token))
-    reason: str | None
-    ts: int
-    ttl: int | None = None
+    kind: Annotated[str, Text(MAX_BODY_BYTES)]
+    target: Annotated[bytes, Bstr()]  # client_id, auth_ref, or H(CBOR(cap_token))
+    reason: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)]
+    ts: Annotated[int, Uint()]
+    ttl: Annotated[int | None, Uint(optional=True)] = None
 
     NAME: ClassVar = "veen.revocation.v1"
     SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = _body(
-        NAME,
-        Text("kind", MAX_BODY_BYTES),
-        Bstr("target"),
-        Text("reason", MAX_BODY_BYTES, optional=True),
-        Uint("ts"),
-        Uint("ttl", optional=True),
-    )
 
     def flaw(self) -> str | None:
         known = self.kind in RevocationKind.__members__.values()
@@ -112,30 +103,20 @@ class AuthorityPolicy(StrEnum):
     UNSPECIFIED = "unspecified"  # no record exists; never written to a record
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("veen.fed.authority.v1")
 class Authority(Wire):
     """The hub that orders a stream of a realm, from `ts` on for `ttl` seconds. §2.2."""
 
-    realm_id: bytes
-    stream_id: bytes
-    primary_hub: bytes
-    replica_hubs: tuple[bytes, ...]
-    policy: str
-    ts: int
-    ttl: int
+    realm_id: Annotated[bytes, Bstr()]
+    stream_id: Annotated[bytes, Bstr()]
+    primary_hub: Annotated[bytes, Bstr()]
+    replica_hubs: Annotated[tuple[bytes, ...], ListOf(Bstr(name="hub_id"), most=MAX_REPLICA_HUBS)]
+    policy: Annotated[str, Text(MAX_BODY_BYTES)]
+    ts: Annotated[int, Uint()]
+    ttl: Annotated[int, Uint()]
 
     NAME: ClassVar = "veen.fed.authority.v1"
     SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = _body(
-        NAME,
-        Bstr("realm_id"),
-        Bstr("stream_id"),
-        Bstr("primary_hub"),
-        ListOf("replica_hubs", Bstr("hub_id"), most=MAX_REPLICA_HUBS),
-        Text("policy", MAX_BODY_BYTES),
-        Uint("ts"),
-        Uint("ttl"),
-    )
 
     def flaw(self) -> str | None:
         known = self.policy in (AuthorityPolicy.SINGLE_PRIMARY, AuthorityPolicy.MULTI_PRIMARY)

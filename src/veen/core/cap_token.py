@@ -7,11 +7,11 @@ A bucket starts full, gains `per_sec` tokens each second up to `burst`, and lose
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated
 
 from veen.core import signing
 from veen.core.admission import BY_DETAIL
-from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire, int_map
 from veen.core.hashing import U64_MAX, ht
 from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
@@ -20,57 +20,35 @@ from veen.core.signing import SIGNATURE_BYTES, SigningKey
 _FIRST_PREVIOUS = bytes(SIGNATURE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("rate")
 class Rate(Wire):
     """The rate of messages: tokens per second, and the size of the bucket."""
 
-    per_sec: int
-    burst: int
-
-    LAYOUT: ClassVar = Map("rate", {1: Uint("per_sec"), 2: Uint("burst")})
+    per_sec: Annotated[int, Uint()]
+    burst: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("allow")
 class Allow(Wire):
     """The grant of a token: streams, seconds of validity after the hub logs it, and rate."""
 
-    stream_ids: tuple[bytes, ...]
-    ttl: int
-    rate: Rate | None = None
-
-    LAYOUT: ClassVar = Map(
-        "allow",
-        {
-            1: ListOf("stream_ids", Bstr("stream_id"), most=MAX_CAP_STREAMS, least=1),
-            2: Uint("ttl"),
-            3: Nested("rate", Rate, optional=True),
-        },
-    )
+    stream_ids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="stream_id"), most=MAX_CAP_STREAMS, least=1)]
+    ttl: Annotated[int, Uint()]
+    rate: Annotated[Rate | None, Nested(Rate, optional=True)] = None
 
     def flaw(self) -> str | None:
         ascending = all(a < b for a, b in pairwise(self.stream_ids))
         return None if ascending else "stream_ids are not in strictly ascending order"
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("cap_token", VersionField())
 class CapToken(Wire):
     """A capability. The holder of `subject_pk` may use it; the issuer may sign it again, up to eight times in all."""
 
-    issuer_pk: bytes
-    subject_pk: bytes
-    allow: Allow
-    sig_chain: tuple[bytes, ...]
-
-    LAYOUT: ClassVar = Map(
-        "cap_token",
-        {
-            1: VersionField(),
-            2: Bstr("issuer_pk"),
-            3: Bstr("subject_pk"),
-            4: Nested("allow", Allow),
-            5: ListOf("sig_chain", Bstr("link", SIGNATURE_BYTES), most=MAX_CAP_CHAIN, least=1),
-        },
-    )
+    issuer_pk: Annotated[bytes, Bstr()]
+    subject_pk: Annotated[bytes, Bstr()]
+    allow: Annotated[Allow, Nested(Allow)]
+    sig_chain: Annotated[tuple[bytes, ...], ListOf(Bstr(SIGNATURE_BYTES, name="link"), most=MAX_CAP_CHAIN, least=1)]
 
     def auth_ref(self) -> bytes:
         """The id that messages refer to this token by."""

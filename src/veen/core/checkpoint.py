@@ -1,10 +1,10 @@
 """CHECKPOINT: the hub's signature over a whole prefix of a log. Witnesses may cosign it. Spec §4.4."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import Annotated
 
 from veen.core import naming, signing
-from veen.core.cbor import Array, Bstr, ListOf, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, ListOf, Uint, VersionField, Wire, array
 from veen.core.errors import Unverified
 from veen.core.hashing import ht
 from veen.core.limits import MAX_WITNESS_SIGS
@@ -12,29 +12,20 @@ from veen.core.profile import Profile
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 
-@dataclass(frozen=True, slots=True)
+@array("checkpoint", VersionField())
 class Checkpoint(Wire):
     """The root of `label_curr` at `upto_seq`. If the labels differ, the stream moved on from `label_prev`."""
 
-    label_prev: bytes
-    label_curr: bytes
-    upto_seq: int
-    mmr_root: bytes
-    epoch: int
-    hub_sig: bytes
-    witness_sigs: tuple[bytes, ...] | None = None
-
-    LAYOUT: ClassVar = Array(
-        "checkpoint",
-        VersionField(),
-        Bstr("label_prev"),
-        Bstr("label_curr"),
-        Uint("upto_seq"),
-        Bstr("mmr_root"),
-        Uint("epoch"),
-        Bstr("hub_sig", SIGNATURE_BYTES),
-        ListOf("witness_sigs", Bstr("witness_sig", SIGNATURE_BYTES), most=MAX_WITNESS_SIGS, least=1, optional=True),
-    )
+    label_prev: Annotated[bytes, Bstr()]
+    label_curr: Annotated[bytes, Bstr()]
+    upto_seq: Annotated[int, Uint()]
+    mmr_root: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    hub_sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+    witness_sigs: Annotated[
+        tuple[bytes, ...] | None,
+        ListOf(Bstr(SIGNATURE_BYTES, name="witness_sig"), most=MAX_WITNESS_SIGS, least=1, optional=True),
+    ] = None
 
     def flaw(self) -> str | None:
         return None if self.upto_seq else "upto_seq is 0: a checkpoint covers at least one message"

@@ -9,10 +9,10 @@ message's place.
 import struct
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import ClassVar, Self
+from typing import Annotated, Self
 
 from veen.core import aead, hpke
-from veen.core.cbor import Bstr, Map, Uint, Wire
+from veen.core.cbor import Bstr, Uint, Wire, int_map
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix, trunc24, u64be
 from veen.core.hpke import ENC_BYTES, DhKey, HpkeContext
@@ -22,26 +22,15 @@ from veen.core.msg import Msg
 from veen.core.naming import ZERO_HASH
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("payload_hdr")
 class PayloadHdr(Wire):
     """The encrypted header. The hub cannot read it."""
 
-    schema: bytes
-    parent_id: bytes | None = None
-    att_root: bytes | None = None
-    cap_ref: bytes | None = None
-    expires_at: int | None = None
-
-    LAYOUT: ClassVar = Map(
-        "payload_hdr",
-        {
-            1: Bstr("schema"),
-            2: Bstr("parent_id", optional=True),
-            3: Bstr("att_root", optional=True),
-            4: Bstr("cap_ref", optional=True),
-            5: Uint("expires_at", optional=True),
-        },
-    )
+    schema: Annotated[bytes, Bstr()]
+    parent_id: Annotated[bytes | None, Bstr(optional=True)] = None
+    att_root: Annotated[bytes | None, Bstr(optional=True)] = None
+    cap_ref: Annotated[bytes | None, Bstr(optional=True)] = None
+    expires_at: Annotated[int | None, Uint(optional=True)] = None
 
     def check_cap_ref(self, auth_ref: bytes | None) -> None:
         """Raise `Unverified` if the header names another capability than the message was admitted with. Spec §6."""

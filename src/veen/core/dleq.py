@@ -13,14 +13,14 @@ and its negative. P is always the one with an even x, as in XEdDSA; the proof sa
 import os
 from dataclasses import dataclass
 from hashlib import sha512
-from typing import ClassVar
+from typing import Annotated
 
 from nacl import bindings
 from nacl.bindings import crypto_core_ed25519_is_valid_point as is_valid_point
 from nacl.bindings import crypto_scalarmult_ed25519_noclamp as times
 from nacl.exceptions import RuntimeError as SodiumError
 
-from veen.core.cbor import Bool, Bstr, Map, Wire
+from veen.core.cbor import Bool, Bstr, Wire, int_map
 from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import tag_prefix
 from veen.core.hpke import KEY_BYTES, DhKey
@@ -33,15 +33,13 @@ _CHALLENGE = tag_prefix("veen/shared-proof")
 _NONCE = tag_prefix("veen/shared-proof-nonce")
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("shared proof")
 class SharedProof(Wire):
     """Proof that a shared secret is that of a reader key and an `enc`, for one message."""
 
-    negative: bool  # S is the point with an odd x
-    challenge: bytes
-    response: bytes
-
-    LAYOUT: ClassVar = Map("shared proof", {1: Bool("negative"), 2: Bstr("challenge"), 3: Bstr("response")})
+    negative: Annotated[bool, Bool()]  # S is the point with an odd x
+    challenge: Annotated[bytes, Bstr()]
+    response: Annotated[bytes, Bstr()]
 
 
 def prove(key: DhKey, enc: bytes, leaf_hash: bytes) -> SharedProof:

@@ -1,9 +1,8 @@
 """Requests and responses of the data plane. Spec §10.4–10.6."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
-from veen.core.cbor import Bool, Bstr, Details, ListOf, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bool, Bstr, Details, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Refused
 from veen.core.limits import MAX_PAGE_ITEMS, MAX_TEXT_BYTES
@@ -12,176 +11,116 @@ from veen.core.proof import MmrProof
 from veen.core.receipt import Receipt
 
 _VER = VersionField()
-_SERVER_VERSION = Text("server_version", MAX_TEXT_BYTES, optional=True)
+_SERVER_VERSION = Text(MAX_TEXT_BYTES, name="server_version", optional=True)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("submit request", _VER)
 class SubmitRequest(Wire):
     """Submit a message."""
 
-    msg: Msg
-
-    LAYOUT: ClassVar = Map("submit request", {1: _VER, 2: Nested("msg", Msg)})
+    msg: Annotated[Msg, Nested(Msg)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("submit response", _VER)
 class SubmitResponse(Wire):
     """The message was accepted; this is its receipt."""
 
-    receipt: Receipt
-    server_version: str | None = None
-
-    LAYOUT: ClassVar = Map("submit response", {1: _VER, 2: Nested("receipt", Receipt), 3: _SERVER_VERSION})
+    receipt: Annotated[Receipt, Nested(Receipt)]
+    server_version: Annotated[str | None, _SERVER_VERSION] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("stream request", _VER)
 class StreamRequest(Wire):
     """Request a range of a label. `cursor`, if present, overrides `from_seq`."""
 
-    label: bytes
-    from_seq: int
-    to_seq: int | None = None
-    max_items: int | None = None
-    cursor: int | None = None
-    with_receipts: bool | None = None
-    with_mmr_proof: bool | None = None
-
-    LAYOUT: ClassVar = Map(
-        "stream request",
-        {
-            1: _VER,
-            2: Bstr("label"),
-            3: Uint("from_seq"),
-            4: Uint("to_seq", optional=True),
-            5: Uint("max_items", optional=True),
-            6: Uint("cursor", optional=True),
-            7: Bool("with_receipts", optional=True),
-            8: Bool("with_mmr_proof", optional=True),
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    from_seq: Annotated[int, Uint()]
+    to_seq: Annotated[int | None, Uint(optional=True)] = None
+    max_items: Annotated[int | None, Uint(optional=True)] = None
+    cursor: Annotated[int | None, Uint(optional=True)] = None
+    with_receipts: Annotated[bool | None, Bool(optional=True)] = None
+    with_mmr_proof: Annotated[bool | None, Bool(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("item")
 class StreamItem(Wire):
     """One entry of a page."""
 
-    stream_seq: int
-    msg: Msg
-    receipt: Receipt | None = None
-
-    LAYOUT: ClassVar = Map(
-        "item", {1: Uint("stream_seq"), 2: Nested("msg", Msg), 3: Nested("receipt", Receipt, optional=True)}
-    )
+    stream_seq: Annotated[int, Uint()]
+    msg: Annotated[Msg, Nested(Msg)]
+    receipt: Annotated[Receipt | None, Nested(Receipt, optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("stream response", _VER)
 class StreamResponse(Wire):
     """One page, and the start of the next. `mmr_proof` proves the last item."""
 
-    label: bytes
-    from_seq: int
-    to_seq: int | None
-    items: tuple[StreamItem, ...]
-    next_cursor: int | None = None
-    mmr_proof: MmrProof | None = None
-    server_version: str | None = None
-
-    LAYOUT: ClassVar = Map(
-        "stream response",
-        {
-            1: _VER,
-            2: Bstr("label"),
-            3: Uint("from_seq"),
-            4: Uint("to_seq", optional=True),
-            5: ListOf("items", Nested("item", StreamItem), most=MAX_PAGE_ITEMS),
-            6: Uint("next_cursor", optional=True),
-            7: Nested("mmr_proof", MmrProof, optional=True),
-            8: _SERVER_VERSION,
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    from_seq: Annotated[int, Uint()]
+    to_seq: Annotated[int | None, Uint(optional=True)]
+    items: Annotated[tuple[StreamItem, ...], ListOf(Nested(StreamItem, name="item"), most=MAX_PAGE_ITEMS)]
+    next_cursor: Annotated[int | None, Uint(optional=True)] = None
+    mmr_proof: Annotated[MmrProof | None, Nested(MmrProof, optional=True)] = None
+    server_version: Annotated[str | None, _SERVER_VERSION] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("receipt request", _VER)
 class ReceiptRequest(Wire):
     """Request the receipt of one place."""
 
-    label: bytes
-    stream_seq: int
-
-    LAYOUT: ClassVar = Map("receipt request", {1: _VER, 2: Bstr("label"), 3: Uint("stream_seq")})
+    label: Annotated[bytes, Bstr()]
+    stream_seq: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("receipt response", _VER)
 class ReceiptResponse(Wire):
     """The requested receipt."""
 
-    receipt: Receipt
-    server_version: str | None = None
-
-    LAYOUT: ClassVar = Map("receipt response", {1: _VER, 2: Nested("receipt", Receipt), 3: _SERVER_VERSION})
+    receipt: Annotated[Receipt, Nested(Receipt)]
+    server_version: Annotated[str | None, _SERVER_VERSION] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("proof request", _VER)
 class ProofRequest(Wire):
     """Request the inclusion proof of a leaf in the tree that ends with it."""
 
-    label: bytes
-    stream_seq: int
-
-    LAYOUT: ClassVar = Map("proof request", {1: _VER, 2: Bstr("label"), 3: Uint("stream_seq")})
+    label: Annotated[bytes, Bstr()]
+    stream_seq: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("proof response", _VER)
 class ProofResponse(Wire):
     """The requested proof."""
 
-    mmr_proof: MmrProof
-    server_version: str | None = None
-
-    LAYOUT: ClassVar = Map("proof response", {1: _VER, 2: Nested("mmr_proof", MmrProof), 3: _SERVER_VERSION})
+    mmr_proof: Annotated[MmrProof, Nested(MmrProof)]
+    server_version: Annotated[str | None, _SERVER_VERSION] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("checkpoint request", _VER)
 class CheckpointRequest(Wire):
     """Request the checkpoint of a prefix."""
 
-    label: bytes
-    upto_seq: int
-
-    LAYOUT: ClassVar = Map("checkpoint request", {1: _VER, 2: Bstr("label"), 3: Uint("upto_seq")})
+    label: Annotated[bytes, Bstr()]
+    upto_seq: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("checkpoint response", _VER)
 class CheckpointResponse(Wire):
     """The requested checkpoint."""
 
-    checkpoint: Checkpoint
-    server_version: str | None = None
-
-    LAYOUT: ClassVar = Map("checkpoint response", {1: _VER, 2: Nested("checkpoint", Checkpoint), 3: _SERVER_VERSION})
+    checkpoint: Annotated[Checkpoint, Nested(Checkpoint)]
+    server_version: Annotated[str | None, _SERVER_VERSION] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("error", _VER)
 class ErrorEnvelope(Wire):
     """Why a request was rejected."""
 
-    code: str
-    message: str
-    detail: dict[str, int | str] | None = None
-    retry_after: int | None = None
-    request_id: str | None = None
-
-    LAYOUT: ClassVar = Map(
-        "error",
-        {
-            1: _VER,
-            2: Text("code", MAX_TEXT_BYTES),
-            3: Text("message", MAX_TEXT_BYTES),
-            4: Details("detail", optional=True),
-            5: Uint("retry_after", optional=True),
-            6: Text("request_id", MAX_TEXT_BYTES, optional=True),
-        },
-    )
+    code: Annotated[str, Text(MAX_TEXT_BYTES)]
+    message: Annotated[str, Text(MAX_TEXT_BYTES)]
+    detail: Annotated[dict[str, int | str] | None, Details(optional=True)] = None
+    retry_after: Annotated[int | None, Uint(optional=True)] = None
+    request_id: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
 
     @classmethod
     def of(cls, error: Refused, request_id: str | None = None) -> "ErrorEnvelope":

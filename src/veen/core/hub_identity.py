@@ -4,12 +4,12 @@
 a client that pinned any key can follow the chain to the newest one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated
 
 from veen.core import naming, signing, strict_json, wire_json
-from veen.core.cbor import Bstr, ListOf, Map, Nested, Text, Uint, Wire
+from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Unverified
 from veen.core.hashing import U64_MAX, h, ht, u64be
@@ -22,25 +22,16 @@ from veen.core.signing import SIGNATURE_BYTES, SigningKey
 ANCHORINGS = ("data-directory", "fingerprint", "certificate")
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("hub key")
 class HubKey(Wire):
     """One hub key and the time in which it signs: from `valid_from` until just before `valid_until`."""
 
-    key_id: bytes
-    hub_pk: bytes
-    valid_from: int
-    valid_until: int | None = None
-    endorsement: bytes | None = None  # by the previous key; the first key has none
-
-    LAYOUT: ClassVar = Map(
-        "hub key",
-        {
-            "key_id": Bstr("key_id"),
-            "hub_pk": Bstr("hub_pk"),
-            "valid_from": Uint("valid_from"),
-            "valid_until": Uint("valid_until", optional=True),
-            "endorsement": Bstr("endorsement", SIGNATURE_BYTES, optional=True),
-        },
+    key_id: Annotated[bytes, Bstr()]
+    hub_pk: Annotated[bytes, Bstr()]
+    valid_from: Annotated[int, Uint()]
+    valid_until: Annotated[int | None, Uint(optional=True)] = None
+    endorsement: Annotated[bytes | None, Bstr(SIGNATURE_BYTES, optional=True)] = (
+        None  # by the previous key; the first key has none
     )
 
     def flaw(self) -> str | None:
@@ -56,39 +47,24 @@ class HubKey(Wire):
         return self.active_between(hub_ts, hub_ts + 1)
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("origin")
 class OriginRef(Wire):
     """The origin of a forked hub: its id, the routing key that the fork keeps, and the digest of `origin.cbor`."""
 
-    hub_id: bytes
-    routing_key: bytes
-    digest: bytes
-
-    LAYOUT: ClassVar = Map(
-        "origin", {"hub_id": Bstr("hub_id"), "routing_key": Bstr("routing_key"), "digest": Bstr("digest")}
-    )
+    hub_id: Annotated[bytes, Bstr()]
+    routing_key: Annotated[bytes, Bstr()]
+    digest: Annotated[bytes, Bstr()]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("hub identity")
 class HubIdentity(Wire):
     """The identity record, `hub-identity.json`: every key the hub ever had, by `valid_from` and then by key."""
 
-    hub_id: bytes
-    hub_keys: tuple[HubKey, ...]
-    anchoring: str = ANCHORINGS[0]
-    origin: OriginRef | None = None  # only in a fork
-    realm_id: bytes | None = None  # the realm whose admin streams bind this hub
-
-    LAYOUT: ClassVar = Map(
-        "hub identity",
-        {
-            "hub_id": Bstr("hub_id"),
-            "hub_keys": ListOf("hub_keys", Nested("hub key", HubKey), most=MAX_HUB_KEYS, least=1),
-            "anchoring": Text("anchoring", MAX_TEXT_BYTES),
-            "origin": Nested("origin", OriginRef, optional=True),
-            "realm_id": Bstr("realm_id", optional=True),
-        },
-    )
+    hub_id: Annotated[bytes, Bstr()]
+    hub_keys: Annotated[tuple[HubKey, ...], ListOf(Nested(HubKey, name="hub key"), most=MAX_HUB_KEYS, least=1)]
+    anchoring: Annotated[str, Text(MAX_TEXT_BYTES)] = ANCHORINGS[0]
+    origin: Annotated[OriginRef | None, Nested(OriginRef, optional=True)] = None  # only in a fork
+    realm_id: Annotated[bytes | None, Bstr(optional=True)] = None  # the realm whose admin streams bind this hub
 
     def flaw(self) -> str | None:
         """Does not check the endorsements; see `verify_chain`."""
@@ -175,14 +151,12 @@ class HubIdentity(Wire):
         return strict_json.encode({key.key_id.hex(): key.hub_pk.hex() for key in self.hub_keys})
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("hub identity signature")
 class IdentitySignature(Wire):
     """`hub-identity.sig`: the signature over the identity record by the newest hub key or by an offline root key."""
 
-    key_id: bytes
-    sig: bytes
-
-    LAYOUT: ClassVar = Map("hub identity signature", {"key_id": Bstr("key_id"), "sig": Bstr("sig", SIGNATURE_BYTES)})
+    key_id: Annotated[bytes, Bstr()]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     def verify(self, identity: HubIdentity, root_pk: bytes | None = None) -> None:
         """Raise `Unverified` unless the newest key signed the record, or the root key if one is given."""

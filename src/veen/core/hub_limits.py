@@ -8,8 +8,8 @@ from veen.core.cbor import Map, Uint, Wire
 from veen.core.errors import Malformed
 
 
-def _within(name: str, most: int, least: int = 0, *, optional: bool = False) -> Uint:
-    return Uint(name, least=least, most=most, optional=optional)
+def _within(most: int, least: int = 0, *, name: str = "", optional: bool = False) -> Uint:
+    return Uint(name=name, least=least, most=most, optional=optional)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +35,19 @@ class Limits(Wire):
         {
             kind.name: kind
             for kind in (
-                _within("max_msg_bytes", limits.MAX_MSG_BYTES, least=limits.LEAST_MSG_BYTES),
-                _within("max_hdr_bytes", limits.MAX_HDR_BYTES),
-                _within("max_body_bytes", limits.MAX_BODY_BYTES),
-                _within("max_attachments_per_msg", limits.MAX_ATTACHMENTS),
-                _within("max_attachment_bytes", limits.MAX_ATTACHMENT_BYTES),
-                _within("max_chunk_bytes", limits.MAX_CHUNK_BYTES, least=limits.LEAST_CHUNK_BYTES),
-                _within("max_checkpoint_interval", limits.MAX_CHECKPOINT_INTERVAL, least=1),
-                _within("max_cap_rate_per_sec", limits.MAX_CAP_RATE),
-                _within("max_cap_rate_burst", limits.MAX_CAP_RATE),
-                _within("max_epoch_skew_sec", limits.MAX_EPOCH_SKEW_SEC),
-                _within("chunk_zstd_level", limits.MAX_ZSTD_LEVEL, least=1, optional=True),
-                _within("max_client_id_lifetime_sec", limits.MAX_CLIENT_ID_LIFETIME_SEC, least=1, optional=True),
-                _within("max_msgs_per_client_id_per_label", limits.MAX_CLIENT_ID_MSGS, least=1, optional=True),
+                _within(limits.MAX_MSG_BYTES, name="max_msg_bytes", least=limits.LEAST_MSG_BYTES),
+                _within(limits.MAX_HDR_BYTES, name="max_hdr_bytes"),
+                _within(limits.MAX_BODY_BYTES, name="max_body_bytes"),
+                _within(limits.MAX_ATTACHMENTS, name="max_attachments_per_msg"),
+                _within(limits.MAX_ATTACHMENT_BYTES, name="max_attachment_bytes"),
+                _within(limits.MAX_CHUNK_BYTES, name="max_chunk_bytes", least=limits.LEAST_CHUNK_BYTES),
+                _within(limits.MAX_CHECKPOINT_INTERVAL, name="max_checkpoint_interval", least=1),
+                _within(limits.MAX_CAP_RATE, name="max_cap_rate_per_sec"),
+                _within(limits.MAX_CAP_RATE, name="max_cap_rate_burst"),
+                _within(limits.MAX_EPOCH_SKEW_SEC, name="max_epoch_skew_sec"),
+                _within(limits.MAX_ZSTD_LEVEL, name="chunk_zstd_level", least=1, optional=True),
+                _within(limits.MAX_CLIENT_ID_LIFETIME_SEC, name="max_client_id_lifetime_sec", least=1, optional=True),
+                _within(limits.MAX_CLIENT_ID_MSGS, name="max_msgs_per_client_id_per_label", least=1, optional=True),
             )
         },
     )

@@ -1,11 +1,10 @@
 """MSG: the message that a client signs and a hub orders. Spec §4.1."""
 
 import struct
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Annotated, Self
 
 from veen.core import naming, signing
-from veen.core.cbor import Array, Bstr, Bytes, DeferredFaults, Uint, VersionField, Wire, heads
+from veen.core.cbor import Bstr, Bytes, DeferredFaults, Uint, VersionField, Wire, array, heads
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix
 from veen.core.limits import MAX_MSG_BYTES
@@ -24,33 +23,19 @@ _NO_SIG = bytes(SIGNATURE_BYTES)
 MAX_CIPHERTEXT_BYTES = MAX_MSG_BYTES - _OTHER_FIELDS_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@array("msg", VersionField())
 class Msg(Wire):
     """One submitted message. The hub can read every field, but not the content of `ciphertext`."""
 
-    profile_id: bytes
-    label: bytes
-    client_id: bytes
-    client_seq: int
-    prev_ack: int
-    auth_ref: bytes | None
-    ct_hash: bytes
-    ciphertext: bytes
-    sig: bytes
-
-    LAYOUT: ClassVar = Array(
-        "msg",
-        VersionField(),
-        Bstr("profile_id"),
-        Bstr("label"),
-        Bstr("client_id"),
-        Uint("client_seq"),
-        Uint("prev_ack"),
-        Bstr("auth_ref", nullable=True),
-        Bstr("ct_hash"),
-        Bytes("ciphertext", MAX_CIPHERTEXT_BYTES),
-        Bstr("sig", SIGNATURE_BYTES),
-    )
+    profile_id: Annotated[bytes, Bstr()]
+    label: Annotated[bytes, Bstr()]
+    client_id: Annotated[bytes, Bstr()]
+    client_seq: Annotated[int, Uint()]
+    prev_ack: Annotated[int, Uint()]
+    auth_ref: Annotated[bytes | None, Bstr(nullable=True)]
+    ct_hash: Annotated[bytes, Bstr()]
+    ciphertext: Annotated[bytes, Bytes(MAX_CIPHERTEXT_BYTES)]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -59,13 +44,13 @@ class Msg(Wire):
             raise Malformed("msg", f"{len(data)} bytes, above {MAX_MSG_BYTES}", Fault.SIZE)
         found = _fast_decode(data, 0) if type(data) is bytes else None
         # The field table decodes everything that the fast path does not handle, including all errors.
-        return cls(*found[0]) if found and found[1] == len(data) else super(Msg, cls).decode(data)
+        return cls(*found[0]) if found and found[1] == len(data) else super(Msg, cls).decode(data)  # noqa: UP008  slots make a second class
 
     @classmethod
     def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
         """As `decode`, for messages inside other objects and in sequences."""
         found = _fast_decode(data, pos)
-        return (cls(*found[0]), found[1]) if found else super(Msg, cls).read(data, pos, late)
+        return (cls(*found[0]), found[1]) if found else super(Msg, cls).read(data, pos, late)  # noqa: UP008  slots make a second class
 
     def encode(self) -> bytes:
         """Encode by the field table. Fields of the right size have a faster path; the table reports invalid ones."""
@@ -74,7 +59,7 @@ class Msg(Wire):
         auth = self.auth_ref is None or len(self.auth_ref) == HASH_BYTES
         sizes = len(self.ciphertext) <= MAX_CIPHERTEXT_BYTES and len(self.sig) == SIGNATURE_BYTES
         if not (names and numbers and auth and sizes and self.client_seq | self.prev_ack <= U64_MAX):
-            return super(Msg, self).encode()
+            return super(Msg, self).encode()  # noqa: UP008  slots make a second class
         return b"".join(
             (
                 _OPENING + self.profile_id + _BSTR32 + self.label + _BSTR32 + self.client_id,

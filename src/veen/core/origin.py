@@ -7,9 +7,9 @@ fork's identity record contains the digest of this file, so the fork's signature
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated
 
-from veen.core.cbor import ListOf, Map, Nested, VersionField, Wire
+from veen.core.cbor import ListOf, Nested, VersionField, Wire, int_map
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Unverified
 from veen.core.hashing import ht
@@ -18,38 +18,26 @@ from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
 from veen.core.profile import Profile
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("origin hub")
 class OriginHub(Wire):
     """A hub that was forked, and its checkpoint of each prefix that the fork kept, by label."""
 
-    identity: HubIdentity
-    signature: IdentitySignature
-    checkpoints: tuple[Checkpoint, ...]
-
-    LAYOUT: ClassVar = Map(
-        "origin hub",
-        {
-            1: Nested("identity", HubIdentity),
-            2: Nested("signature", IdentitySignature),
-            3: ListOf("checkpoints", Nested("checkpoint", Checkpoint), most=MAX_ORIGIN_LABELS),
-        },
-    )
+    identity: Annotated[HubIdentity, Nested(HubIdentity)]
+    signature: Annotated[IdentitySignature, Nested(IdentitySignature)]
+    checkpoints: Annotated[
+        tuple[Checkpoint, ...], ListOf(Nested(Checkpoint, name="checkpoint"), most=MAX_ORIGIN_LABELS)
+    ]
 
     def flaw(self) -> str | None:
         ascending = all(a.label_curr < b.label_curr for a, b in pairwise(self.checkpoints))
         return None if ascending else "checkpoints are not in strictly ascending order of label"
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("origin of a fork", VersionField())
 class ForkOrigin(Wire):
     """`origin.cbor` of a fork: the hub that was forked, then the hub which that one was forked from, and so on."""
 
-    hubs: tuple[OriginHub, ...]
-
-    LAYOUT: ClassVar = Map(
-        "origin of a fork",
-        {1: VersionField(), 2: ListOf("hubs", Nested("hub", OriginHub), least=1, most=MAX_ORIGINS)},
-    )
+    hubs: Annotated[tuple[OriginHub, ...], ListOf(Nested(OriginHub, name="hub"), least=1, most=MAX_ORIGINS)]
 
     def ref(self) -> OriginRef:
         """The reference to this file for the fork's identity record."""

@@ -18,14 +18,14 @@ class Profile(Wire):
     LAYOUT: ClassVar = Map(
         "profile",
         {
-            1: Constant("aead", "xchacha20poly1305"),
-            2: Constant("kdf", "hkdf-sha256"),
-            3: Constant("sig", "ed25519"),
-            4: Constant("dh", "x25519"),
-            5: Constant("hpke_suite", "X25519-HKDF-SHA256-CHACHA20POLY1305"),
-            6: Uint("epoch_sec"),
-            7: Uint("pad_block", most=MAX_PAD_BLOCK),
-            8: Constant("mmr_hash", "sha256"),
+            1: Constant("xchacha20poly1305", name="aead"),
+            2: Constant("hkdf-sha256", name="kdf"),
+            3: Constant("ed25519", name="sig"),
+            4: Constant("x25519", name="dh"),
+            5: Constant("X25519-HKDF-SHA256-CHACHA20POLY1305", name="hpke_suite"),
+            6: Uint(name="epoch_sec"),
+            7: Uint(name="pad_block", most=MAX_PAD_BLOCK),
+            8: Constant("sha256", name="mmr_hash"),
         },
     )
 

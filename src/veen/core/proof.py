@@ -10,10 +10,10 @@ so the proof that includes the last old leaf also proves that the old tree is a 
 
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 from veen.core import mmr
-from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, ListOf, Nested, Uint, VersionField, Wire, int_map
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Unverified
 from veen.core.limits import MAX_PEAKS, MAX_PROOF_PATH
@@ -25,33 +25,21 @@ LEFT, RIGHT = 0, 1
 Head: TypeAlias = Receipt | Checkpoint  # signs a root and the size of its tree
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("path step")
 class ProofStep(Wire):
     """One step up: the running hash was the left (0) or right (1) child, and `sib` is the other child."""
 
-    dir: int
-    sib: bytes
-
-    LAYOUT: ClassVar = Map("path step", {1: Uint("dir", most=1), 2: Bstr("sib")})
+    dir: Annotated[int, Uint(most=1)]
+    sib: Annotated[bytes, Bstr()]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("mmr_proof", VersionField())
 class MmrProof(Wire):
     """A leaf, the siblings on its path up to its peak, and the other peaks by increasing height."""
 
-    leaf_hash: bytes
-    path: tuple[ProofStep, ...]
-    peaks_after: tuple[bytes, ...]
-
-    LAYOUT: ClassVar = Map(
-        "mmr_proof",
-        {
-            1: VersionField(),
-            2: Bstr("leaf_hash"),
-            3: ListOf("path", Nested("path step", ProofStep), most=MAX_PROOF_PATH),
-            4: ListOf("peaks_after", Bstr("peak"), most=MAX_PEAKS - 1),
-        },
-    )
+    leaf_hash: Annotated[bytes, Bstr()]
+    path: Annotated[tuple[ProofStep, ...], ListOf(Nested(ProofStep, name="path step"), most=MAX_PROOF_PATH)]
+    peaks_after: Annotated[tuple[bytes, ...], ListOf(Bstr(name="peak"), most=MAX_PEAKS - 1)]
 
 
 def prove(node: NodeReader, stream_seq: int, size: int) -> MmrProof:

@@ -4,12 +4,11 @@ The challenge is derived from the hub and the request alone. So the hub stores n
 request always gets the same answer, and a cookie is valid for one request only. Spec §8.1.
 """
 
-from dataclasses import dataclass
 from hashlib import sha256
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from veen.core import naming
-from veen.core.cbor import Bytes, Map, Uint, Wire
+from veen.core.cbor import Bytes, Uint, Wire, text_map
 from veen.core.errors import Malformed, Unavailable, Unverified
 from veen.core.hashing import U64_MAX, h, ht, tag_prefix, u64be
 from veen.core.limits import MAX_POW_CHALLENGE_BYTES
@@ -19,24 +18,16 @@ _POW = tag_prefix("veen/pow")
 _DIGEST_BITS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("veen.pow.cookie.v1")
 class PowCookie(Wire):
     """A nonce with which the hash of a challenge starts with `difficulty` zero bits."""
 
-    challenge: bytes
-    nonce: int
-    difficulty: int
+    challenge: Annotated[bytes, Bytes(MAX_POW_CHALLENGE_BYTES)]
+    nonce: Annotated[int, Uint()]
+    difficulty: Annotated[int, Uint(most=0xFF)]
 
     NAME: ClassVar = "veen.pow.cookie.v1"
     SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = Map(
-        NAME,
-        {
-            "challenge": Bytes("challenge", MAX_POW_CHALLENGE_BYTES),
-            "nonce": Uint("nonce"),
-            "difficulty": Uint("difficulty", most=0xFF),
-        },
-    )
 
     def work(self) -> int:
         """The number of leading zero bits."""

@@ -1,12 +1,12 @@
 """RECEIPT: the hub's signature over the place of one message in one log. Spec §4.3."""
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
-from typing import ClassVar, Self
+from typing import Annotated, Self
 
 from veen.core import signing
-from veen.core.cbor import Array, Bstr, DeferredFaults, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, DeferredFaults, Uint, VersionField, Wire, array
 from veen.core.cbor.heads import UINT, small_uint, write_head
 from veen.core.errors import Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, tag_prefix
@@ -22,33 +22,22 @@ _HASHES = struct.Struct(">2s32s2s32s")
 _TAIL = struct.Struct(">2s64s")
 
 
-@dataclass(frozen=True, slots=True)
+@array("receipt", VersionField())
 class Receipt(Wire):
     """The place of one message, and the root of the tree that ends with it."""
 
-    label: bytes
-    stream_seq: int
-    leaf_hash: bytes
-    mmr_root: bytes  # root of the tree that ends with this leaf, so its size is `stream_seq`
-    hub_ts: int
-    hub_sig: bytes
-
-    LAYOUT: ClassVar = Array(
-        "receipt",
-        VersionField(),
-        Bstr("label"),
-        Uint("stream_seq"),
-        Bstr("leaf_hash"),
-        Bstr("mmr_root"),
-        Uint("hub_ts"),
-        Bstr("hub_sig", SIGNATURE_BYTES),
-    )
+    label: Annotated[bytes, Bstr()]
+    stream_seq: Annotated[int, Uint()]
+    leaf_hash: Annotated[bytes, Bstr()]
+    mmr_root: Annotated[bytes, Bstr()]  # root of the tree that ends with this leaf, so its size is `stream_seq`
+    hub_ts: Annotated[int, Uint()]
+    hub_sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     @classmethod
     def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
         """Decode by the field table. The usual shape has a faster path; a test compares both."""
         found = _fast_decode(data, pos)
-        return (cls(*found[0]), found[1]) if found else super(Receipt, cls).read(data, pos, late)
+        return (cls(*found[0]), found[1]) if found else super(Receipt, cls).read(data, pos, late)  # noqa: UP008  slots make a second class
 
     def flaw(self) -> str | None:
         return None if self.stream_seq else "stream_seq is 0: the first message of a label has 1"
@@ -63,7 +52,7 @@ class Receipt(Wire):
         if not (
             hashes and numbers and len(self.hub_sig) == SIGNATURE_BYTES and self.stream_seq | self.hub_ts <= U64_MAX
         ):
-            return super(Receipt, self).encode()
+            return super(Receipt, self).encode()  # noqa: UP008  slots make a second class
         fields = _signed_fields(self.label, self.stream_seq, self.leaf_hash, self.mmr_root, self.hub_ts)
         return b"\x87" + fields + _BSTR64 + self.hub_sig
 

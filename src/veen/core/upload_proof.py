@@ -4,11 +4,11 @@ The proof binds the hub, the attachment, the capability and the time. Replaying 
 the same hub again, which changes nothing.
 """
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import replace
+from typing import Annotated, Self
 
 from veen.core import signing
-from veen.core.cbor import Bstr, Map, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Uint, VersionField, Wire, int_map
 from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import ht, u64be
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
@@ -17,25 +17,14 @@ from veen.core.signing import SIGNATURE_BYTES, SigningKey
 SCHEME = "veen-upload"  # scheme of the HTTP header `Authorization`, followed by the proof in lowercase hex
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("upload proof", VersionField())
 class UploadProof(Wire):
     """The subject of a capability uploads an attachment of `size` sealed bytes at the time `made_at`."""
 
-    auth_ref: bytes
-    size: int
-    made_at: int
-    sig: bytes
-
-    LAYOUT: ClassVar = Map(
-        "upload proof",
-        {
-            1: VersionField(),
-            2: Bstr("auth_ref"),
-            3: Uint("size"),
-            4: Uint("made_at"),
-            5: Bstr("sig", SIGNATURE_BYTES),
-        },
-    )
+    auth_ref: Annotated[bytes, Bstr()]
+    size: Annotated[int, Uint()]
+    made_at: Annotated[int, Uint()]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     def verify(self, hub_id: bytes, coid: bytes, subject_pk: bytes) -> None:
         """Raise `Unverified` unless the capability's subject signed it for this attachment and this hub."""

@@ -1,10 +1,9 @@
 """The input of a fold: one verified entry of a log with its opened payload. Plain values, no I/O."""
 
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 from veen.core import Msg, PayloadHdr, Receipt
-from veen.core.cbor import Array, Bstr, Bytes, Nested, Uint, Wire
+from veen.core.cbor import Bstr, Bytes, Nested, Uint, Wire, array
 from veen.core.hashing import u64be
 from veen.core.limits import MAX_BODY_BYTES
 
@@ -26,35 +25,22 @@ class At(NamedTuple):
         return cls(int.from_bytes(key[:8], "big"), int.from_bytes(key[8:AT_BYTES], "big"))
 
 
-@dataclass(frozen=True, slots=True)
+@array("entry")
 class FoldEntry(Wire):
     """One entry. `header` and `body` are None if the payload could not be opened.
 
     If the message has attachments, `header.schema` and `body` are those of the wrapped payload.
     """
 
-    label: bytes
-    epoch: int
-    stream_seq: int
-    hub_ts: int
-    client_id: bytes
-    auth_ref: bytes | None
-    msg_id: bytes
-    header: PayloadHdr | None = None
-    body: bytes | None = None
-
-    LAYOUT: ClassVar = Array(
-        "entry",
-        Bstr("label"),
-        Uint("epoch"),
-        Uint("stream_seq", least=1),
-        Uint("hub_ts"),
-        Bstr("client_id"),
-        Bstr("auth_ref", nullable=True),
-        Bstr("msg_id"),
-        Nested("header", PayloadHdr, optional=True),
-        Bytes("body", MAX_BODY_BYTES, optional=True),
-    )
+    label: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint(least=1)]
+    hub_ts: Annotated[int, Uint()]
+    client_id: Annotated[bytes, Bstr()]
+    auth_ref: Annotated[bytes | None, Bstr(nullable=True)]
+    msg_id: Annotated[bytes, Bstr()]
+    header: Annotated[PayloadHdr | None, Nested(PayloadHdr, optional=True)] = None
+    body: Annotated[bytes | None, Bytes(MAX_BODY_BYTES, optional=True)] = None
 
     def flaw(self) -> str | None:
         return (

@@ -3,12 +3,13 @@
 Decoding is total and deterministic: every body is either a typed event or an `EventFault`. Spec §4.7.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import field
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated, ClassVar, TypeVar, dataclass_transform
 
-from veen.core import PayloadHdr
-from veen.core.cbor import Array, Bytes, Text, Uint, Wire
+from veen.core import PayloadHdr, naming
+from veen.core.cbor import Bytes, Text, Uint, Wire, array, text_map
 from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
 from veen.core.naming import ZERO_HASH
 from veen.overlays.entry import At, FoldEntry
@@ -23,6 +24,26 @@ class Event(Wire):
     def payload(self, parent_id: bytes | None = None) -> tuple[PayloadHdr, bytes]:
         """The header and body of a message that carries this event."""
         return PayloadHdr(self.SCHEMA, parent_id), self.encode()
+
+
+E = TypeVar("E", bound=Event)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def event(name: str) -> Callable[[type[E]], type[E]]:
+    """Make a frozen dataclass whose encoding is a map with its field names as keys; `name` gives its schema id.
+
+    >>> @event("door.opened.v1")
+    ... class DoorOpened(Event):
+    ...     door: Annotated[int, Uint()]
+    """
+
+    def make(cls: type[E]) -> type[E]:
+        made = text_map(name)(cls)
+        made.SCHEMA = naming.schema_id(name)
+        return made
+
+    return make
 
 
 def draft(
@@ -42,24 +63,15 @@ class FaultKind(StrEnum):
     REFUSED = "refused"  # well formed, but the state does not allow it
 
 
-@dataclass(frozen=True, slots=True)
+@array("fault")
 class EventFault(Wire):
     """An entry that was not applied, its place and the reason. `part` is set if only that part did not apply it."""
 
-    epoch: int
-    stream_seq: int
-    kind: str
-    reason: str
-    part: bytes | None = None
-
-    LAYOUT: ClassVar = Array(
-        "fault",
-        Uint("epoch"),
-        Uint("stream_seq", least=1),
-        Text("kind", MAX_BODY_BYTES),
-        Text("reason", MAX_MSG_BYTES),
-        Bytes("part", MAX_BODY_BYTES, optional=True),
-    )
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint(least=1)]
+    kind: Annotated[str, Text(MAX_BODY_BYTES)]
+    reason: Annotated[str, Text(MAX_MSG_BYTES)]
+    part: Annotated[bytes | None, Bytes(MAX_BODY_BYTES, optional=True)] = None
 
     def flaw(self) -> str | None:
         return None if self.kind in FaultKind.__members__.values() else f"unknown fault kind {self.kind!r}"

@@ -71,9 +71,9 @@ class ValueItem(FieldType):
 
     __slots__ = ("_majors",)
 
-    def __init__(self, name: str, *majors: int, optional: bool = False) -> None:
+    def __init__(self, *majors: int, name: str = "", optional: bool = False) -> None:
         """`majors` restricts the major type, for example `heads.MAP` for a value that must be a map."""
-        super().__init__(name, optional=optional)
+        super().__init__(name=name, optional=optional)
         self._majors = majors
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes, int]:
@@ -95,9 +95,9 @@ class ValueItem(FieldType):
             raise Malformed("cbor", f"{self.name} at byte {pos} is not {wanted}")
 
 
-def optional_map(name: str) -> ValueItem:
+def optional_map(*, name: str = "") -> ValueItem:
     """An optional map that the overlay does not interpret, such as `metadata`."""
-    return ValueItem(name, heads.MAP, optional=True)
+    return ValueItem(heads.MAP, name=name, optional=True)
 
 
 def ascending(items: Iterable[bytes]) -> bool:

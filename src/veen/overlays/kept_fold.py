@@ -8,10 +8,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Annotated, Generic, Protocol, TypeVar
 
 from veen.core import Malformed, Mmr, Unverified, cbor, mmr
-from veen.core.cbor import Array, Bstr, ListOf, Uint, Wire
+from veen.core.cbor import Bstr, ListOf, Uint, Wire, array
 from veen.core.hashing import ht, u64be
 from veen.core.limits import MAX_PEAKS
 from veen.overlays.entry import AT_BYTES, At, FoldEntry
@@ -50,17 +50,13 @@ def first_key(part: bytes, key: bytes) -> bytes:
     return ht("veen/overlay-key", u64be(len(part)) + part + key)
 
 
-@dataclass(frozen=True, slots=True)
+@array("tip")
 class Tip(Wire):
     """The last folded entry of one label, and the peaks of its tree at that size."""
 
-    label: bytes
-    upto_seq: int
-    peaks: tuple[bytes, ...]
-
-    LAYOUT: ClassVar = Array(
-        "tip", Bstr("label"), Uint("upto_seq", least=1), ListOf("peaks", Bstr("peak"), most=MAX_PEAKS)
-    )
+    label: Annotated[bytes, Bstr()]
+    upto_seq: Annotated[int, Uint(least=1)]
+    peaks: Annotated[tuple[bytes, ...], ListOf(Bstr(name="peak"), most=MAX_PEAKS)]
 
     def flaw(self) -> str | None:
         return None if len(self.peaks) == self.upto_seq.bit_count() else "the number of peaks does not match upto_seq"

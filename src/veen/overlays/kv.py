@@ -6,30 +6,26 @@ A put is a CRDT0 register write, so any CRDT0 reader sees the same values. A del
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from veen.core import cbor, naming
+from veen.core import cbor
 from veen.core.cbor import Bytes, Uint
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.crdt.lww import NOTHING, Lww, Register, Write
 from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import body
+from veen.overlays.event import Event, event
 from veen.overlays.fold import Applied
 from veen.overlays.overlay import FoldStep
 
 __all__ = ["Change", "Delete", "KV", "Kv", "States", "Write", "change", "delete", "get", "keys", "put"]
 
 
-@dataclass(frozen=True, slots=True)
+@event("kv.delete.v1")
 class Delete(Event):
     """`kv.delete.v1`: removes the value of a key."""
 
-    key: bytes
-    ts: int
-
-    SCHEMA: ClassVar = naming.schema_id("kv.delete.v1")
-    LAYOUT: ClassVar = body("kv.delete.v1", Bytes("key", MAX_BODY_BYTES), Uint("ts"))
+    key: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    ts: Annotated[int, Uint()]
 
 
 class Kv(Lww):

@@ -11,73 +11,57 @@ a dead letter until it is retried.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import Annotated
 
-from veen.core import cbor, naming
-from veen.core.cbor import Bool, Bstr, Bytes, Text, Uint, Wire
+from veen.core import cbor
+from veen.core.cbor import Bool, Bstr, Bytes, Text, Uint, Wire, text_map
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import body
+from veen.overlays.event import Event, event
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 
-@dataclass(frozen=True, slots=True)
+@event("queue.put.v1")
 class Put(Event):
     """`queue.put.v1`: a new task. Without `max_tries` it never becomes a dead letter."""
 
-    item: bytes
-    max_tries: int | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("queue.put.v1")
-    LAYOUT: ClassVar = body("queue.put.v1", Bytes("item", MAX_BODY_BYTES), Uint("max_tries", least=1, optional=True))
+    item: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    max_tries: Annotated[int | None, Uint(least=1, optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("queue.claim.v1")
 class TaskClaim(Event):
     """`queue.claim.v1`: reserves a task for `lease_sec` seconds. The claim id is the id of its message."""
 
-    task: bytes
-    lease_sec: int
-
-    SCHEMA: ClassVar = naming.schema_id("queue.claim.v1")
-    LAYOUT: ClassVar = body("queue.claim.v1", Bstr("task"), Uint("lease_sec"))
+    task: Annotated[bytes, Bstr()]
+    lease_sec: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@event("queue.ack.v1")
 class Ack(Event):
     """`queue.ack.v1`: the task is done."""
 
-    task: bytes
-    claim: bytes
-
-    SCHEMA: ClassVar = naming.schema_id("queue.ack.v1")
-    LAYOUT: ClassVar = body("queue.ack.v1", Bstr("task"), Bstr("claim"))
+    task: Annotated[bytes, Bstr()]
+    claim: Annotated[bytes, Bstr()]
 
 
-@dataclass(frozen=True, slots=True)
+@event("queue.nack.v1")
 class Nack(Event):
     """`queue.nack.v1`: the consumer returns the task."""
 
-    task: bytes
-    claim: bytes
-    reason: str | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("queue.nack.v1")
-    LAYOUT: ClassVar = body("queue.nack.v1", Bstr("task"), Bstr("claim"), Text("reason", MAX_BODY_BYTES, optional=True))
+    task: Annotated[bytes, Bstr()]
+    claim: Annotated[bytes, Bstr()]
+    reason: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("queue.retry.v1")
 class TaskRetry(Event):
     """`queue.retry.v1`: makes a dead letter ready again."""
 
-    task: bytes
-
-    SCHEMA: ClassVar = naming.schema_id("queue.retry.v1")
-    LAYOUT: ClassVar = body("queue.retry.v1", Bstr("task"))
+    task: Annotated[bytes, Bstr()]
 
 
 class TaskStatus(StrEnum):
@@ -90,30 +74,18 @@ class TaskStatus(StrEnum):
     EXPIRED = "expired"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("task")
 class Task(Wire):
     """The state of a task; `item` is None until its put."""
 
-    tries: int = 0
-    until: int = 0  # when `claim` expires
-    done: bool = False
-    item: bytes | None = None
-    max_tries: int | None = None
-    expires_at: int | None = None  # from the put's header
-    claim: bytes | None = None
-    reason: str | None = None  # of the last nack
-
-    LAYOUT: ClassVar = body(
-        "task",
-        Uint("tries"),
-        Uint("until"),
-        Bool("done"),
-        Bytes("item", MAX_BODY_BYTES, optional=True),
-        Uint("max_tries", optional=True),
-        Uint("expires_at", optional=True),
-        Bstr("claim", optional=True),
-        Text("reason", MAX_BODY_BYTES, optional=True),
-    )
+    tries: Annotated[int, Uint()] = 0
+    until: Annotated[int, Uint()] = 0  # when `claim` expires
+    done: Annotated[bool, Bool()] = False
+    item: Annotated[bytes | None, Bytes(MAX_BODY_BYTES, optional=True)] = None
+    max_tries: Annotated[int | None, Uint(optional=True)] = None
+    expires_at: Annotated[int | None, Uint(optional=True)] = None  # from the put's header
+    claim: Annotated[bytes | None, Bstr(optional=True)] = None
+    reason: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None  # of the last nack
 
     def status(self, now: int) -> TaskStatus:
         """The status at `now`, in seconds of hub time."""

@@ -7,64 +7,47 @@ the first is executed, and its answer answers all of them.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
-from veen.core import PayloadHdr, cbor, naming
-from veen.core.cbor import Bool, Bstr, Nested, Text, Uint, Wire
+from veen.core import PayloadHdr, cbor
+from veen.core.cbor import Bool, Bstr, Nested, Text, Uint, Wire, text_map
 from veen.core.hashing import U64_MAX, u64be
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import ValueItem, body
+from veen.overlays.event import Event, event
+from veen.overlays.fields import ValueItem
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _CALL, _IDEM = b"c", b"k"
 UNKNOWN_METHOD = "RPC.UNKNOWN_METHOD"
 
 
-@dataclass(frozen=True, slots=True)
+@event("rpc.v1")
 class CallRequest(Event):
     """`rpc.v1`. `args` is one CBOR value; `reply_to` is the stream for the reply, by default the request's stream."""
 
-    method: str
-    args: bytes
-    timeout_ms: int | None = None
-    reply_to: bytes | None = None
-    idem: int | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("rpc.v1")
-    LAYOUT: ClassVar = body(
-        "rpc.v1",
-        Text("method", MAX_BODY_BYTES),
-        ValueItem("args"),
-        Uint("timeout_ms", optional=True),
-        Bstr("reply_to", optional=True),
-        Uint("idem", optional=True),
-    )
+    method: Annotated[str, Text(MAX_BODY_BYTES)]
+    args: Annotated[bytes, ValueItem()]
+    timeout_ms: Annotated[int | None, Uint(optional=True)] = None
+    reply_to: Annotated[bytes | None, Bstr(optional=True)] = None
+    idem: Annotated[int | None, Uint(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("error")
 class RpcError(Wire):
     """Why a call failed."""
 
-    code: str
-    detail: str | None = None
-
-    LAYOUT: ClassVar = body("error", Text("code", MAX_BODY_BYTES), Text("detail", MAX_BODY_BYTES, optional=True))
+    code: Annotated[str, Text(MAX_BODY_BYTES)]
+    detail: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("rpc.res.v1")
 class Reply(Event):
     """`rpc.res.v1`: the result, which may be null, or the error."""
 
-    ok: bool
-    result: bytes | None = None
-    error: RpcError | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("rpc.res.v1")
-    LAYOUT: ClassVar = body(
-        "rpc.res.v1", Bool("ok"), ValueItem("result", optional=True), Nested("error", RpcError, optional=True)
-    )
+    ok: Annotated[bool, Bool()]
+    result: Annotated[bytes | None, ValueItem(optional=True)] = None
+    error: Annotated[RpcError | None, Nested(RpcError, optional=True)] = None
 
     def flaw(self) -> str | None:
         if self.ok and (self.result is None or self.error is not None):
@@ -72,57 +55,36 @@ class Reply(Event):
         return "a failed reply needs an error" if not self.ok and self.error is None else None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("asked")
 class PendingCall(Wire):
     """A logged request. `deadline_ms` is set if the request has a timeout or its header an expiry."""
 
-    epoch: int
-    stream_seq: int
-    client_id: bytes
-    mirrored: bool  # if true, `client_id` is the bridge's key
-    request: CallRequest
-    deadline_ms: int | None = None
-
-    LAYOUT: ClassVar = body(
-        "asked",
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Bstr("client_id"),
-        Bool("mirrored"),
-        Nested("request", CallRequest),
-        Uint("deadline_ms", optional=True),
-    )
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    client_id: Annotated[bytes, Bstr()]
+    mirrored: Annotated[bool, Bool()]  # if true, `client_id` is the bridge's key
+    request: Annotated[CallRequest, Nested(CallRequest)]
+    deadline_ms: Annotated[int | None, Uint(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("answered")
 class Answered(Wire):
     """A logged reply."""
 
-    epoch: int
-    stream_seq: int
-    client_id: bytes
-    hub_ts: int
-    reply: Reply
-
-    LAYOUT: ClassVar = body(
-        "answered", Uint("epoch"), Uint("stream_seq"), Bstr("client_id"), Uint("hub_ts"), Nested("reply", Reply)
-    )
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    client_id: Annotated[bytes, Bstr()]
+    hub_ts: Annotated[int, Uint()]
+    reply: Annotated[Reply, Nested(Reply)]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("call")
 class Call(Wire):
     """The state of a call; or, in the part of an idempotency key, the id of the first call with that key."""
 
-    asked: PendingCall | None = None
-    answered: Answered | None = None
-    first_call: bytes | None = None
-
-    LAYOUT: ClassVar = body(
-        "call",
-        Nested("asked", PendingCall, optional=True),
-        Nested("answered", Answered, optional=True),
-        Bstr("first_call", optional=True),
-    )
+    asked: Annotated[PendingCall | None, Nested(PendingCall, optional=True)] = None
+    answered: Annotated[Answered | None, Nested(Answered, optional=True)] = None
+    first_call: Annotated[bytes | None, Bstr(optional=True)] = None
 
     def timed_out(self, now_ms: int) -> bool:
         """Whether the deadline has passed without an answer."""

@@ -11,10 +11,10 @@ the entries of that part with `Fold`.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeAlias, TypeVar
+from typing import Annotated, Generic, TypeAlias, TypeVar
 
 from veen.core import Malformed, Unverified
-from veen.core.cbor import Array, Bstr, Bytes, ListOf, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Bytes, ListOf, Nested, Text, Uint, VersionField, Wire, array
 from veen.core.hashing import U32_MAX
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
 from veen.overlays.entry import At, FoldEntry
@@ -103,45 +103,28 @@ def _steps(overlay: Overlay[S, M], entry: FoldEntry) -> Iterator[FoldStep]:
         yield from found
 
 
-@dataclass(frozen=True, slots=True)
+@array("summary part")
 class SummaryPart(Wire):
     """One part of a shipped summary."""
 
-    part: bytes
-    summary: bytes
-
-    LAYOUT: ClassVar = Array("summary part", Bytes("part", MAX_BODY_BYTES), Bytes("summary", U32_MAX))
+    part: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    summary: Annotated[bytes, Bytes(U32_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
+@array("shipped summary", VersionField())
 class ShippedSummary(Wire):
     """A summary for transfer to another machine, with its overlay and the run of the log it covers. Spec §11.3."""
 
-    class_name: str
-    version: int
-    settings: bytes
-    label: bytes
-    epoch: int
-    first_seq: int
-    upto_seq: int
-    mmr_root: bytes  # of the log up to `upto_seq`: the summary is valid only under this root
-    parts: tuple[SummaryPart, ...]
-    faults: tuple[EventFault, ...]
-
-    LAYOUT: ClassVar = Array(
-        "shipped summary",
-        VersionField(),
-        Text("class_name", MAX_TEXT_BYTES),
-        Uint("version"),
-        Bytes("settings", MAX_BODY_BYTES),
-        Bstr("label"),
-        Uint("epoch"),
-        Uint("first_seq", least=1),
-        Uint("upto_seq", least=1),
-        Bstr("mmr_root"),
-        ListOf("parts", Nested("part", SummaryPart), most=U32_MAX),
-        ListOf("faults", Nested("fault", EventFault), most=U32_MAX),
-    )
+    class_name: Annotated[str, Text(MAX_TEXT_BYTES)]
+    version: Annotated[int, Uint()]
+    settings: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    label: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    first_seq: Annotated[int, Uint(least=1)]
+    upto_seq: Annotated[int, Uint(least=1)]
+    mmr_root: Annotated[bytes, Bstr()]  # of the log up to `upto_seq`: the summary is valid only under this root
+    parts: Annotated[tuple[SummaryPart, ...], ListOf(Nested(SummaryPart, name="part"), most=U32_MAX)]
+    faults: Annotated[tuple[EventFault, ...], ListOf(Nested(EventFault, name="fault"), most=U32_MAX)]
 
     def flaw(self) -> str | None:
         if self.first_seq > self.upto_seq:

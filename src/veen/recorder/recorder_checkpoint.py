@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated
 
 from veen.core import Checkpoint, Mmr, SigningKey, Unverified, mmr, naming, signing
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import h, ht
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.origin import lineage
@@ -30,14 +30,12 @@ MAX_POSITIONS = 1 << 16
 SUFFIX = ".checkpoint"
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("position")
 class StreamPosition(Wire):
     """The position of one stream in one epoch, as a checkpoint of the hub."""
 
-    stream: str
-    checkpoint: Checkpoint
-
-    LAYOUT: ClassVar = Map("position", {1: Text("stream", MAX_TEXT_BYTES), 2: Nested("checkpoint", Checkpoint)})
+    stream: Annotated[str, Text(MAX_TEXT_BYTES)]
+    checkpoint: Annotated[Checkpoint, Nested(Checkpoint)]
 
     @property
     def last_seq(self) -> int:
@@ -51,38 +49,22 @@ class StreamPosition(Wire):
         return ht("veen/recorder-position", naming.stream_id(self.stream) + self.checkpoint.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("recorder checkpoint", VersionField(), Constant("veen/recorder-checkpoint", name="kind"))
 class RecorderCheckpoint(Wire):
     """`empty` are the streams without entries; `previous` is the hash of the checkpoint before it."""
 
-    hub_id: bytes
-    hub_pk: bytes
-    profile_id: bytes
-    created_at: int  # milliseconds since 1970, by the administrator's clock
-    log_root: bytes
-    positions: tuple[StreamPosition, ...]
-    empty: tuple[str, ...]
-    admin_pk: bytes
-    sig: bytes
-    previous: bytes | None = None
-
-    LAYOUT: ClassVar = Map(
-        "recorder checkpoint",
-        {
-            1: VersionField(),
-            2: Constant("kind", "veen/recorder-checkpoint"),
-            3: Bstr("hub_id"),
-            4: Bstr("hub_pk"),
-            5: Bstr("profile_id"),
-            6: Uint("created_at"),
-            7: Bstr("log_root"),
-            8: ListOf("positions", Nested("position", StreamPosition), most=MAX_POSITIONS),
-            9: ListOf("empty", Text("stream", MAX_TEXT_BYTES), most=MAX_LISTED),
-            10: Bstr("admin_pk"),
-            11: Bstr("sig", SIGNATURE_BYTES),
-            12: Bstr("previous", optional=True),
-        },
-    )
+    hub_id: Annotated[bytes, Bstr()]
+    hub_pk: Annotated[bytes, Bstr()]
+    profile_id: Annotated[bytes, Bstr()]
+    created_at: Annotated[int, Uint()]  # milliseconds since 1970, by the administrator's clock
+    log_root: Annotated[bytes, Bstr()]
+    positions: Annotated[
+        tuple[StreamPosition, ...], ListOf(Nested(StreamPosition, name="position"), most=MAX_POSITIONS)
+    ]
+    empty: Annotated[tuple[str, ...], ListOf(Text(MAX_TEXT_BYTES, name="stream"), most=MAX_LISTED)]
+    admin_pk: Annotated[bytes, Bstr()]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+    previous: Annotated[bytes | None, Bstr(optional=True)] = None
 
     def flaw(self) -> str | None:
         if not all(a.order < b.order for a, b in pairwise(self.positions)):

@@ -5,12 +5,12 @@ All settings are in the log, so repeating a setup only adds what is missing.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated
 
 from veen.client import Card, ClientDir, ReaderKey, StreamKey, capabilities, cbor_sequence
 from veen.client.client import Client
 from veen.core import CapToken, DhKey, Rate, Refused, SigningKey, Unverified, admin, cap_token, naming
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, VersionField, Wire
+from veen.core.cbor import Bstr, Constant, ListOf, Nested, VersionField, Wire, int_map
 from veen.overlays import Event, Overlay
 from veen.overlays.admin import LABEL_CLASSES, LabelClass
 from veen.overlays.record import (
@@ -32,28 +32,15 @@ from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("recorder kit", VersionField(), Constant("veen/recorder-kit", name="kind"))
 class ProducerKit(Wire):
     """Everything a producer needs. Any holder can read the event map; only the owner of its card can write."""
 
-    hub_id: bytes
-    admin_pk: bytes
-    changes: ReaderKey = field(repr=False)
-    streams: tuple[StreamKey, ...]
-    tokens: tuple[CapToken, ...]
-
-    LAYOUT: ClassVar = Map(
-        "recorder kit",
-        {
-            1: VersionField(),
-            2: Constant("kind", "veen/recorder-kit"),
-            3: Bstr("hub_id"),
-            4: Bstr("admin_pk"),
-            5: Nested("changes", ReaderKey),
-            6: ListOf("streams", Nested("stream", StreamKey), most=MAX_LISTED, least=1),
-            7: ListOf("tokens", Nested("token", CapToken), most=MAX_LISTED, least=1),
-        },
-    )
+    hub_id: Annotated[bytes, Bstr()]
+    admin_pk: Annotated[bytes, Bstr()]
+    changes: Annotated[ReaderKey, Nested(ReaderKey)] = field(repr=False)
+    streams: Annotated[tuple[StreamKey, ...], ListOf(Nested(StreamKey, name="stream"), most=MAX_LISTED, least=1)]
+    tokens: Annotated[tuple[CapToken, ...], ListOf(Nested(CapToken, name="token"), most=MAX_LISTED, least=1)]
 
     def flaw(self) -> str | None:
         return None if self.changes.name == CHANGES else f"its reader key is not the key of {CHANGES}"

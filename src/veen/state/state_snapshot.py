@@ -7,11 +7,24 @@ log produces this state: `compare` folds the log again to check that.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 from veen.client.trust import HubRecord
 from veen.core import Malformed, Profile, Receipt, Unavailable, Unverified, naming
-from veen.core.cbor import Array, Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire, heads
+from veen.core.cbor import (
+    Bstr,
+    Bytes,
+    Constant,
+    ListOf,
+    Nested,
+    Text,
+    Uint,
+    VersionField,
+    Wire,
+    array,
+    heads,
+    int_map,
+)
 from veen.core.hashing import ht
 from veen.core.limits import MAX_BODY_BYTES, MAX_PAGE_ITEMS, MAX_TEXT_BYTES
 from veen.core.origin import lineage
@@ -27,47 +40,31 @@ KIND = "veen.state-snapshot.v1"
 MAX_SNAPSHOT_BYTES = 1 << 28
 
 
-@dataclass(frozen=True, slots=True)
+@array("part state")
 class PartState(Wire):
     """A part and its encoded state."""
 
-    part: bytes
-    state: bytes
-
-    LAYOUT: ClassVar = Array("part state", Bytes("part", MAX_BODY_BYTES), Bytes("state", MAX_SNAPSHOT_BYTES))
+    part: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    state: Annotated[bytes, Bytes(MAX_SNAPSHOT_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("state snapshot", Constant(KIND, name="kind"), VersionField())
 class StateSnapshot(Wire):
     """A snapshot file.
 
     `heads` are the hub's receipts at the end of each epoch; the last is where the state was read.
     """
 
-    overlay_class: str
-    rules: int  # `Overlay.VERSION`
-    settings: bytes
-    stream_id: bytes
-    hub: HubRecord
-    heads: tuple[Receipt, ...]
-    state_hash: bytes
-    states: tuple[PartState, ...]  # ascending by part
-
-    LAYOUT: ClassVar = Map(
-        "state snapshot",
-        {
-            1: Constant("kind", KIND),
-            2: VersionField(),
-            3: Text("overlay_class", MAX_TEXT_BYTES),
-            4: Uint("rules"),
-            5: Bytes("settings", MAX_TEXT_BYTES),
-            6: Bstr("stream_id"),
-            7: Nested("hub", HubRecord),
-            8: ListOf("heads", Nested("receipt", Receipt), least=1, most=MAX_PAGE_ITEMS),
-            9: Bstr("state_hash"),
-            10: ListOf("states", Nested("part state", PartState), most=MAX_SNAPSHOT_BYTES),
-        },
-    )
+    overlay_class: Annotated[str, Text(MAX_TEXT_BYTES)]
+    rules: Annotated[int, Uint()]  # `Overlay.VERSION`
+    settings: Annotated[bytes, Bytes(MAX_TEXT_BYTES)]
+    stream_id: Annotated[bytes, Bstr()]
+    hub: Annotated[HubRecord, Nested(HubRecord)]
+    heads: Annotated[tuple[Receipt, ...], ListOf(Nested(Receipt, name="receipt"), least=1, most=MAX_PAGE_ITEMS)]
+    state_hash: Annotated[bytes, Bstr()]
+    states: Annotated[
+        tuple[PartState, ...], ListOf(Nested(PartState, name="part state"), most=MAX_SNAPSHOT_BYTES)
+    ]  # ascending by part
 
     def flaw(self) -> str | None:
         if not ascending(one.part for one in self.states):

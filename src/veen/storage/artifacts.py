@@ -1,12 +1,11 @@
 """The recovery artifacts beside the chunks: summaries, peak snapshots, checkpoint indexes. Spec §4.8.3, §8.4."""
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated
 
 from veen.core import Malformed, limits
-from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, ListOf, Nested, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import ARRAY, read_head, write_head
 
 # CBOR unsigned integers in their shortest form, and 32-byte strings.
@@ -42,31 +41,17 @@ def uint(encoded: bytes) -> int:
     return int.from_bytes(encoded[1:], "big") if len(encoded) > 1 else encoded[0]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("chunk summary", VersionField())
 class ChunkSummary(Wire):
     """Range, size and hashes of a closed chunk, without its entries."""
 
-    label: bytes
-    start_seq: int
-    end_seq: int
-    mmr_root_end: bytes
-    entry_count: int
-    total_bytes: int
-    entry_hashes_root: bytes
-
-    LAYOUT: ClassVar = Map(
-        "chunk summary",
-        {
-            1: VersionField(),
-            2: Bstr("label"),
-            3: Uint("start_seq", least=1),
-            4: Uint("end_seq", least=1),
-            5: Bstr("mmr_root_end"),
-            6: Uint("entry_count", least=1),
-            7: Uint("total_bytes", least=1),
-            8: Bstr("entry_hashes_root"),
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    start_seq: Annotated[int, Uint(least=1)]
+    end_seq: Annotated[int, Uint(least=1)]
+    mmr_root_end: Annotated[bytes, Bstr()]
+    entry_count: Annotated[int, Uint(least=1)]
+    total_bytes: Annotated[int, Uint(least=1)]
+    entry_hashes_root: Annotated[bytes, Bstr()]
 
     def flaw(self) -> str | None:
         return (
@@ -76,117 +61,68 @@ class ChunkSummary(Wire):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("peak snapshot", VersionField())
 class PeakSnapshot(Wire):
     """The peaks of a label's tree at a chunk's end: where verification of the next chunk starts."""
 
-    label: bytes
-    upto_seq: int
-    peaks: tuple[bytes, ...]
-
-    LAYOUT: ClassVar = Map(
-        "peak snapshot",
-        {
-            1: VersionField(),
-            2: Bstr("label"),
-            3: Uint("upto_seq", least=1),
-            4: ListOf("peaks", Bstr("peak"), least=1, most=limits.MAX_PEAKS),
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    upto_seq: Annotated[int, Uint(least=1)]
+    peaks: Annotated[tuple[bytes, ...], ListOf(Bstr(name="peak"), least=1, most=limits.MAX_PEAKS)]
 
     def flaw(self) -> str | None:
         return None if len(self.peaks) == self.upto_seq.bit_count() else "the number of peaks does not match upto_seq"
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("indexed checkpoint")
 class IndexedCheckpoint(Wire):
     """One checkpoint and the artifacts from which its root can be recomputed."""
 
-    upto_seq: int
-    mmr_root: bytes
-    chunk_start: int
-    chunk_end: int
-    peaks_ref: int  # the upto_seq of the peak snapshot
-
-    LAYOUT: ClassVar = Map(
-        "indexed checkpoint",
-        {
-            1: Uint("upto_seq", least=1),
-            2: Bstr("mmr_root"),
-            3: Uint("chunk_start", least=1),
-            4: Uint("chunk_end", least=1),
-            5: Uint("peaks_ref", least=1),
-        },
-    )
+    upto_seq: Annotated[int, Uint(least=1)]
+    mmr_root: Annotated[bytes, Bstr()]
+    chunk_start: Annotated[int, Uint(least=1)]
+    chunk_end: Annotated[int, Uint(least=1)]
+    peaks_ref: Annotated[int, Uint(least=1)]  # the upto_seq of the peak snapshot
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("checkpoint index", VersionField())
 class CheckpointIndex(Wire):
     """All regular checkpoints of a label, ascending."""
 
-    label: bytes
-    checkpoints: tuple[IndexedCheckpoint, ...]
-
-    LAYOUT: ClassVar = Map(
-        "checkpoint index",
-        {
-            1: VersionField(),
-            2: Bstr("label"),
-            3: ListOf(
-                "checkpoints",
-                Nested("indexed checkpoint", IndexedCheckpoint),
-                least=1,
-                most=limits.MAX_CHUNKS_PER_LABEL,
-            ),
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    checkpoints: Annotated[
+        tuple[IndexedCheckpoint, ...],
+        ListOf(Nested(IndexedCheckpoint, name="indexed checkpoint"), least=1, most=limits.MAX_CHUNKS_PER_LABEL),
+    ]
 
     def flaw(self) -> str | None:
         seqs = [checkpoint.upto_seq for checkpoint in self.checkpoints]
         return None if all(a < b for a, b in pairwise(seqs)) else "checkpoints are not in ascending order"
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("bound checkpoint")
 class BoundCheckpoint(Wire):
     """One regular checkpoint, and the key that signed it."""
 
-    label: bytes
-    upto_seq: int
-    epoch: int
-    mmr_root: bytes
-    key_id: bytes
-
-    LAYOUT: ClassVar = Map(
-        "bound checkpoint",
-        {
-            1: Bstr("label"),
-            2: Uint("upto_seq", least=1),
-            3: Uint("epoch"),
-            4: Bstr("mmr_root"),
-            5: Bstr("key_id"),
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    upto_seq: Annotated[int, Uint(least=1)]
+    epoch: Annotated[int, Uint()]
+    mmr_root: Annotated[bytes, Bstr()]
+    key_id: Annotated[bytes, Bstr()]
 
     @property
     def place(self) -> tuple[bytes, int]:
         return self.label, self.upto_seq
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("checkpoint binding", VersionField())
 class CheckpointBinding(Wire):
     """`checkpoint-binding.cbor`: every regular checkpoint of a hub, by label and then ascending."""
 
-    hub_id: bytes
-    checkpoints: tuple[BoundCheckpoint, ...]
-
-    LAYOUT: ClassVar = Map(
-        "checkpoint binding",
-        {
-            1: VersionField(),
-            2: Bstr("hub_id"),
-            3: ListOf("checkpoints", Nested("bound checkpoint", BoundCheckpoint), most=limits.MAX_BOUND_CHECKPOINTS),
-        },
-    )
+    hub_id: Annotated[bytes, Bstr()]
+    checkpoints: Annotated[
+        tuple[BoundCheckpoint, ...],
+        ListOf(Nested(BoundCheckpoint, name="bound checkpoint"), most=limits.MAX_BOUND_CHECKPOINTS),
+    ]
 
     def flaw(self) -> str | None:
         places = [checkpoint.place for checkpoint in self.checkpoints]

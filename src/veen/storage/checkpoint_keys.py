@@ -9,12 +9,11 @@ is not kept in memory and not read at start.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated
 
 from veen.core import Checkpoint, Malformed, Unverified, VeenError, signing
-from veen.core.cbor import Bstr, ListOf, Map, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, ListOf, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import write_bstr
 from veen.core.limits import MAX_WITNESS_SIGS
 from veen.storage import artifacts, safe_open
@@ -141,23 +140,13 @@ def derived(folders: Folders, hub_metadata: HubMetadata) -> CheckpointBinding:
     return CheckpointBinding(hub_metadata.identity.hub_id, tuple(sorted(rows, key=lambda row: row.place)))
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("witness keys", VersionField())
 class WitnessKeys(Wire):
     """The keys of the witnesses that signed a checkpoint, in order of arrival."""
 
-    label: bytes
-    upto_seq: int
-    witness_pks: tuple[bytes, ...]
-
-    LAYOUT: ClassVar = Map(
-        "witness keys",
-        {
-            1: VersionField(),
-            2: Bstr("label"),
-            3: Uint("upto_seq", least=1),
-            4: ListOf("witness_pks", Bstr("witness_pk"), least=1, most=MAX_WITNESS_SIGS),
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    upto_seq: Annotated[int, Uint(least=1)]
+    witness_pks: Annotated[tuple[bytes, ...], ListOf(Bstr(name="witness_pk"), least=1, most=MAX_WITNESS_SIGS)]
 
     def flaw(self) -> str | None:
         return None if len(set(self.witness_pks)) == len(self.witness_pks) else "a witness key occurs twice"

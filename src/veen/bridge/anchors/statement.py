@@ -1,16 +1,14 @@
 """The published statement, the proof of a backend, and the anchor file that stores both with the checkpoint."""
 
 import secrets
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Annotated, ClassVar, Protocol
 
 from veen.bridge.bundle import BundleSource
 from veen.core import Checkpoint, Unverified, naming
-from veen.core.cbor import Bstr, Bytes, Constant, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Bytes, Constant, Nested, Text, Uint, VersionField, Wire, int_map, text_map
 from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
 from veen.core.origin import lineage
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 
 KIND = "veen.anchor.v1"
 NONCE_BYTES = 16
@@ -18,42 +16,31 @@ MAX_PROOF_BYTES = 4 * MAX_MSG_BYTES
 MAX_ANCHOR_BYTES = 2 * MAX_PROOF_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("anchor.v1")
 class AnchorStatement(Event):
     """`anchor.v1`: a root at a time. The nonce distinguishes two publications of one root."""
 
-    root: bytes
-    epoch: int
-    ts: int
-    nonce: bytes
+    root: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    ts: Annotated[int, Uint()]
+    nonce: Annotated[bytes, Bstr(NONCE_BYTES)]
 
     NAME: ClassVar = "anchor.v1"
     SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(NAME, Bstr("root"), Uint("epoch"), Uint("ts"), Bstr("nonce", NONCE_BYTES))
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, ts: int) -> "AnchorStatement":
         return cls(checkpoint.mmr_root, checkpoint.epoch, ts, secrets.token_bytes(NONCE_BYTES))
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("anchor_ref")
 class AnchorRef(Wire):
     """`anchor_ref`: the published statement, the backend, and its proof."""
 
-    kind: str
-    place: str  # display only; not verified
-    statement: AnchorStatement
-    proof: bytes
-
-    LAYOUT: ClassVar = Map(
-        "anchor_ref",
-        {
-            1: Text("kind", MAX_TEXT_BYTES),
-            2: Text("place", MAX_TEXT_BYTES),
-            3: Nested("statement", AnchorStatement),
-            4: Bytes("proof", MAX_PROOF_BYTES),
-        },
-    )
+    kind: Annotated[str, Text(MAX_TEXT_BYTES)]
+    place: Annotated[str, Text(MAX_TEXT_BYTES)]  # display only; not verified
+    statement: Annotated[AnchorStatement, Nested(AnchorStatement)]
+    proof: Annotated[bytes, Bytes(MAX_PROOF_BYTES)]
 
 
 class Backend(Protocol):
@@ -93,26 +80,14 @@ async def anchor_verify(backend: Backend, root: bytes, anchor_ref: bytes) -> int
     return await backend.verify(ref.statement, ref.proof)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("anchored checkpoint", Constant(KIND, name="kind"), VersionField())
 class Anchored(Wire):
     """A checkpoint, its `anchor_ref`, and the metadata of the hub that signed it."""
 
-    source: BundleSource
-    stream_id: bytes
-    checkpoint: Checkpoint
-    anchor_ref: bytes
-
-    LAYOUT: ClassVar = Map(
-        "anchored checkpoint",
-        {
-            1: Constant("kind", KIND),
-            2: VersionField(),
-            3: Nested("source", BundleSource),
-            4: Bstr("stream_id"),
-            5: Nested("checkpoint", Checkpoint),
-            6: Bytes("anchor_ref", MAX_ANCHOR_BYTES),
-        },
-    )
+    source: Annotated[BundleSource, Nested(BundleSource)]
+    stream_id: Annotated[bytes, Bstr()]
+    checkpoint: Annotated[Checkpoint, Nested(Checkpoint)]
+    anchor_ref: Annotated[bytes, Bytes(MAX_ANCHOR_BYTES)]
 
     @property
     def ref(self) -> AnchorRef:

@@ -6,13 +6,12 @@ from any sender; assembled content that does not match the manifest is discarded
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import ClassVar
+from typing import Annotated
 
 from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.core import Checkpoint, HubIdentity, IdentitySignature
-from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Nested, Uint, VersionField, Wire, int_map
 from veen.core.hashing import ht
 
 KIND = "veen.carriage.v1"
@@ -36,65 +35,35 @@ class ItemKind(IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("carriage item", Constant(KIND, name="kind"), VersionField())
 class GossipItem(Wire):
     """One payload. `hub_id` is the hub that the content is about. The receiver verifies the content itself."""
 
-    hub_id: bytes
-    what: int
-    body: bytes
-
-    LAYOUT: ClassVar = Map(
-        "carriage item",
-        {
-            1: Constant("kind", KIND),
-            2: VersionField(),
-            3: Bstr("hub_id"),
-            4: Uint("what", least=ItemKind.CHECKPOINT, most=ItemKind.PART),
-            5: Bytes("body", PART_BYTES),
-        },
-    )
+    hub_id: Annotated[bytes, Bstr()]
+    what: Annotated[int, Uint(least=ItemKind.CHECKPOINT, most=ItemKind.PART)]
+    body: Annotated[bytes, Bytes(PART_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("carried checkpoint")
 class ShownCheckpoint(Wire):
     """A checkpoint with the hub metadata known to its publisher, which may name keys that receivers do not know yet.
 
     Profile and origin of a hub never change and are known to the receiver, so they are not included.
     """
 
-    identity: HubIdentity
-    signature: IdentitySignature
-    checkpoint: Checkpoint
-
-    LAYOUT: ClassVar = Map(
-        "carried checkpoint",
-        {
-            1: Nested("identity", HubIdentity),
-            2: Nested("signature", IdentitySignature),
-            3: Nested("checkpoint", Checkpoint),
-        },
-    )
+    identity: Annotated[HubIdentity, Nested(HubIdentity)]
+    signature: Annotated[IdentitySignature, Nested(IdentitySignature)]
+    checkpoint: Annotated[Checkpoint, Nested(Checkpoint)]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("carriage manifest")
 class PartsManifest(Wire):
     """How long content was cut: every part except the last has PART_BYTES."""
 
-    what: int
-    size: int
-    digest: bytes
-    parts: tuple[bytes, ...]
-
-    LAYOUT: ClassVar = Map(
-        "carriage manifest",
-        {
-            1: Uint("what", least=ItemKind.CHECKPOINT, most=ItemKind.BUNDLE),
-            2: Uint("size", least=PART_BYTES + 1, most=MAX_CONTENT_BYTES),
-            3: Bstr("digest"),
-            4: ListOf("parts", Bstr("part"), least=2, most=MAX_PARTS),
-        },
-    )
+    what: Annotated[int, Uint(least=ItemKind.CHECKPOINT, most=ItemKind.BUNDLE)]
+    size: Annotated[int, Uint(least=PART_BYTES + 1, most=MAX_CONTENT_BYTES)]
+    digest: Annotated[bytes, Bstr()]
+    parts: Annotated[tuple[bytes, ...], ListOf(Bstr(name="part"), least=2, most=MAX_PARTS)]
 
     def flaw(self) -> str | None:
         wanted = -(-self.size // PART_BYTES)

@@ -125,7 +125,7 @@ def _value(kind: FieldType, found: Json) -> Any:
 def id_of(name: str, found: Json) -> bytes:
     """Parse a single field that is an id."""
     try:
-        value = _value(Bstr(name), found)
+        value = _value(Bstr(name=name), found)
     except ValueError as error:
         raise Misuse(str(error), "give 64 hex digits, or name: and a name") from None
     assert isinstance(value, bytes)

@@ -3,14 +3,14 @@
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, Self
 
 from veen.client import durable
 from veen.client.client_identity import ClientIdentity
 from veen.core import Malformed, Unverified, signing
-from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import ht
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.signing import SIGNATURE_BYTES
@@ -23,15 +23,13 @@ _NAME = re.compile(r"[a-z_]+\.(cbor|cborseq|enc|key)")
 _BLOCK_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("file")
 class FileEntry(Wire):
     """One file of the set."""
 
-    name: str
-    size: int
-    hash: bytes
-
-    LAYOUT: ClassVar = Map("file", {1: Text("name", MAX_TEXT_BYTES), 2: Uint("size"), 3: Bstr("hash")})
+    name: Annotated[str, Text(MAX_TEXT_BYTES)]
+    size: Annotated[int, Uint()]
+    hash: Annotated[bytes, Bstr()]
 
     @classmethod
     def of(cls, folder: Path, name: str) -> Self:
@@ -42,26 +40,14 @@ class FileEntry(Wire):
         return cls(name, size, digest.digest())
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("manifest", VersionField(), Constant("veen/portable", name="kind"))
 class PortableManifest(Wire):
     """All files of the set."""
 
-    id_sign: bytes
-    exported_at: int
-    files: tuple[FileEntry, ...]
-    sig: bytes
-
-    LAYOUT: ClassVar = Map(
-        "manifest",
-        {
-            1: VersionField(),
-            2: Constant("kind", "veen/portable"),
-            3: Bstr("id_sign"),
-            4: Uint("exported_at"),
-            5: ListOf("files", Nested("file", FileEntry), most=MAX_FILES),
-            6: Bstr("sig", SIGNATURE_BYTES),
-        },
-    )
+    id_sign: Annotated[bytes, Bstr()]
+    exported_at: Annotated[int, Uint()]
+    files: Annotated[tuple[FileEntry, ...], ListOf(Nested(FileEntry, name="file"), most=MAX_FILES)]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     def flaw(self) -> str | None:
         names = [file.name for file in self.files]

@@ -1,55 +1,42 @@
 """The rows of a portable set that are not wire objects of the protocol."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from veen.client.client_state import CaughtRow, LabelState
 from veen.client.stream_keys import StreamKey
 from veen.client.trust import HubRecord
 from veen.client.writer_keys import ClientKeyUse, WriterState
 from veen.core import Malformed
-from veen.core.cbor import Bstr, Bytes, Map, Nested, Text, VersionField, Wire
+from veen.core.cbor import Bstr, Bytes, Nested, Text, VersionField, Wire, int_map
 from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
 
 CARRIED_EVIDENCE = "evidence.cborseq"
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("routing secret", VersionField())
 class Routing(Wire):
     """A hub's routing_key, from which the labels of its streams are derived."""
 
-    hub_id: bytes
-    routing_key: bytes
-
-    LAYOUT: ClassVar = Map("routing secret", {1: VersionField(), 2: Bstr("hub_id"), 3: Bstr("routing_key")})
+    hub_id: Annotated[bytes, Bstr()]
+    routing_key: Annotated[bytes, Bstr()]
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("sync state", VersionField())
 class SyncState(Wire):
     """The hub of a label, and how far it was verified; no state if it only has pending messages."""
 
-    hub_id: bytes
-    label: bytes
-    state: LabelState | None = None
-
-    LAYOUT: ClassVar = Map(
-        "sync state",
-        {1: VersionField(), 2: Bstr("hub_id"), 3: Bstr("label"), 4: Nested("state", LabelState, optional=True)},
-    )
+    hub_id: Annotated[bytes, Bstr()]
+    label: Annotated[bytes, Bstr()]
+    state: Annotated[LabelState | None, Nested(LabelState, optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("state row", VersionField())
 class StateRow(Wire):
     """One row of a table, unchanged."""
 
-    table: str
-    key: bytes
-    row: bytes
-
-    LAYOUT: ClassVar = Map(
-        "state row",
-        {1: VersionField(), 2: Text("table", MAX_TEXT_BYTES), 3: Bytes("key", 511), 4: Bytes("row", MAX_MSG_BYTES)},
-    )
+    table: Annotated[str, Text(MAX_TEXT_BYTES)]
+    key: Annotated[bytes, Bytes(511)]
+    row: Annotated[bytes, Bytes(MAX_MSG_BYTES)]
 
     def flaw(self) -> str | None:
         if self.table not in CARRIED:

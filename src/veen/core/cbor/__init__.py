@@ -13,7 +13,7 @@ from veen.core.cbor.field_types import (
     Uint,
     VersionField,
 )
-from veen.core.cbor.layout import Array, Layout, Map, Nested, Wire
+from veen.core.cbor.layout import Array, Layout, Map, Nested, Wire, array, int_map, text_map
 from veen.core.cbor.value import Key, Value, decode, encode
 
 __all__ = [
@@ -35,6 +35,9 @@ __all__ = [
     "Value",
     "VersionField",
     "Wire",
+    "array",
     "decode",
     "encode",
+    "int_map",
+    "text_map",
 ]

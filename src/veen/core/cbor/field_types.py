@@ -7,7 +7,8 @@ once, so that no sender can make us read it; a MSG contains no list.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from copy import copy
+from typing import Any, ClassVar, Protocol, Self
 
 from veen.core.cbor import heads, value
 from veen.core.errors import Fault, Malformed
@@ -53,9 +54,15 @@ class FieldType(ABC):
     __slots__ = ("name", "optional")
     fixed: ClassVar[bool] = False  # has a constant value, so objects do not store it
 
-    def __init__(self, name: str, *, optional: bool = False) -> None:
+    def __init__(self, *, name: str = "", optional: bool = False) -> None:
         self.name = name
         self.optional = optional
+
+    def named(self, name: str) -> Self:
+        """A copy under this name; an item without a name of its own gets the same."""
+        made = copy(self)
+        made.name = name
+        return made
 
     @abstractmethod
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[Any, int]: ...
@@ -69,8 +76,8 @@ class Uint(FieldType):
 
     __slots__ = ("least", "most")
 
-    def __init__(self, name: str, *, least: int = 0, most: int = U64_MAX, optional: bool = False) -> None:
-        super().__init__(name, optional=optional)
+    def __init__(self, *, name: str = "", least: int = 0, most: int = U64_MAX, optional: bool = False) -> None:
+        super().__init__(name=name, optional=optional)
         self.least = least
         self.most = most
 
@@ -104,8 +111,8 @@ class Bstr(FieldType):
 
     __slots__ = ("_head", "nullable", "size")
 
-    def __init__(self, name: str, size: int = 32, *, optional: bool = False, nullable: bool = False) -> None:
-        super().__init__(name, optional=optional)
+    def __init__(self, size: int = 32, *, name: str = "", optional: bool = False, nullable: bool = False) -> None:
+        super().__init__(name=name, optional=optional)
         self.size = size
         self.nullable = nullable
         self._head = heads.write_head(heads.BSTR, size)
@@ -131,8 +138,8 @@ class Bytes(FieldType):
 
     __slots__ = ("most",)
 
-    def __init__(self, name: str, most: int, *, optional: bool = False) -> None:
-        super().__init__(name, optional=optional)
+    def __init__(self, most: int, *, name: str = "", optional: bool = False) -> None:
+        super().__init__(name=name, optional=optional)
         self.most = most
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes, int]:
@@ -152,8 +159,8 @@ class Text(FieldType):
 
     __slots__ = ("most",)
 
-    def __init__(self, name: str, most: int, *, optional: bool = False) -> None:
-        super().__init__(name, optional=optional)
+    def __init__(self, most: int, *, name: str = "", optional: bool = False) -> None:
+        super().__init__(name=name, optional=optional)
         self.most = most
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[str, int]:
@@ -175,7 +182,7 @@ class VersionField(FieldType):
     fixed = True
 
     def __init__(self) -> None:
-        super().__init__("ver")
+        super().__init__(name="ver")
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
         version, end = heads.read_uint(self.name, data, pos)
@@ -193,8 +200,8 @@ class Constant(FieldType):
     __slots__ = ("text",)
     fixed = True
 
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(name)
+    def __init__(self, text: str, *, name: str = "") -> None:
+        super().__init__(name=name)
         self.text = text
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[str, int]:
@@ -212,11 +219,16 @@ class ListOf(FieldType):
 
     __slots__ = ("item", "least", "most")
 
-    def __init__(self, name: str, item: FieldType, *, most: int, least: int = 0, optional: bool = False) -> None:
-        super().__init__(name, optional=optional)
+    def __init__(self, item: FieldType, *, name: str = "", most: int, least: int = 0, optional: bool = False) -> None:
+        super().__init__(name=name, optional=optional)
         self.item = item
         self.least = least
         self.most = most
+
+    def named(self, name: str) -> Self:
+        made = super().named(name)
+        made.item = self.item if self.item.name else self.item.named(name)
+        return made
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[tuple[Any, ...], int]:
         count, pos = heads.read_count(self.name, heads.ARRAY, data, pos)

@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform, get_args
 
 from veen.core.cbor import heads, value
 from veen.core.cbor.field_types import DeferredFaults, FieldType
@@ -157,8 +158,8 @@ class Nested(FieldType):
 
     __slots__ = ("wire",)
 
-    def __init__(self, name: str, wire: type[Wire], *, optional: bool = False) -> None:
-        super().__init__(name, optional=optional)
+    def __init__(self, wire: type[Wire], *, name: str = "", optional: bool = False) -> None:
+        super().__init__(name=name, optional=optional)
         self.wire = wire
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[Wire, int]:
@@ -166,3 +167,37 @@ class Nested(FieldType):
 
     def write(self, field: Wire) -> bytes:
         return field.encode()
+
+
+W = TypeVar("W", bound=Wire)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def array(name: str, *fixed: FieldType) -> Callable[[type[W]], type[W]]:
+    """Make a frozen dataclass whose encoding is an array: first `fixed`, then its fields in order.
+
+    Each field states its type once, for Python and for the wire: `stream_seq: Annotated[int, Uint()]`.
+    """
+    return lambda cls: _wire(cls, lambda kinds: Array(name, *fixed, *kinds))
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def int_map(name: str, *fixed: FieldType) -> Callable[[type[W]], type[W]]:
+    """As `array`, but encoded as a map with the keys 1, 2, 3 and so on."""
+    return lambda cls: _wire(cls, lambda kinds: Map(name, dict(enumerate((*fixed, *kinds), 1))))
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def text_map(name: str, *fixed: FieldType) -> Callable[[type[W]], type[W]]:
+    """As `array`, but encoded as a map whose keys are the names of the fields."""
+    return lambda cls: _wire(cls, lambda kinds: Map(name, {kind.name: kind for kind in (*fixed, *kinds)}))
+
+
+def _wire(cls: type[W], layout: Callable[[list[FieldType]], Layout]) -> type[W]:
+    made = dataclass(frozen=True, slots=True)(cls)
+    made.LAYOUT = layout([_field_type(one.type).named(one.name) for one in fields(made)])  # type: ignore[arg-type]
+    return made
+
+
+def _field_type(annotation: object) -> FieldType:
+    return next(found for found in get_args(annotation) if isinstance(found, FieldType))

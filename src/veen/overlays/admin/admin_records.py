@@ -87,7 +87,7 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
 
     @cached_property
     def _kind(self) -> ListOf:
-        return ListOf("records", _OneRecord(self.EVENTS[0]), most=MAX_BODY_BYTES)
+        return ListOf(_OneRecord(self.EVENTS[0]), name="records", most=MAX_BODY_BYTES)
 
 
 class _OneRecord(FieldType):
@@ -96,15 +96,15 @@ class _OneRecord(FieldType):
     __slots__ = ("_layout",)
 
     def __init__(self, event: type[Event]) -> None:
-        super().__init__("record")
+        super().__init__(name="record")
         self._layout = Map(
             "record",
             {
-                "epoch": Uint("epoch"),
-                "stream_seq": Uint("stream_seq", least=1),
-                "hub_ts": Uint("hub_ts"),
-                "client_id": Bstr("client_id"),
-                "said": Nested("event", event),
+                "epoch": Uint(name="epoch"),
+                "stream_seq": Uint(name="stream_seq", least=1),
+                "hub_ts": Uint(name="hub_ts"),
+                "client_id": Bstr(name="client_id"),
+                "said": Nested(event, name="event"),
             },
         )
 

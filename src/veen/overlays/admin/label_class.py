@@ -29,10 +29,10 @@ class LabelClass(Event):
     LAYOUT: ClassVar = Map(
         "veen.label.class.v1",
         {
-            "label": Bstr("label"),
-            "class": Text("class_", MAX_BODY_BYTES),  # `class` is a Python keyword
-            "sensitivity": Text("sensitivity", MAX_BODY_BYTES, optional=True),
-            "retention_hint": Uint("retention_hint", optional=True),
+            "label": Bstr(name="label"),
+            "class": Text(MAX_BODY_BYTES, name="class_"),  # `class` is a Python keyword
+            "sensitivity": Text(MAX_BODY_BYTES, name="sensitivity", optional=True),
+            "retention_hint": Uint(name="retention_hint", optional=True),
         },
     )
 

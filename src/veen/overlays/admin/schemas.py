@@ -9,40 +9,28 @@ use of a schema shows whether the id is right. `fits` reports a name that does n
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from veen.core import cbor, naming
 from veen.core.cbor import Bstr, Text, Uint
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.admin.admin_records import AdminRecord, RecordOverlay, Records, States, only
 from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import body
+from veen.overlays.event import Event, event
 
 PROFILE_PREFIX = "veen/schema:"  # of operation profiles, spec-3
 
 
-@dataclass(frozen=True, slots=True)
+@event("veen.meta.schema.v1")
 class SchemaDescriptor(Event):
     """`veen.meta.schema.v1`. `owner` is the public key of a principal or an organisation."""
 
-    schema_id: bytes
-    name: str
-    version: str
-    doc_url: str | None = None
-    owner: bytes | None = None
-    ts: int = 0
-
-    SCHEMA: ClassVar = naming.schema_id("veen.meta.schema.v1")
-    LAYOUT: ClassVar = body(
-        "veen.meta.schema.v1",
-        Bstr("schema_id"),
-        Text("name", MAX_BODY_BYTES),
-        Text("version", MAX_BODY_BYTES),
-        Text("doc_url", MAX_BODY_BYTES, optional=True),
-        Bstr("owner", optional=True),
-        Uint("ts"),
-    )
+    schema_id: Annotated[bytes, Bstr()]
+    name: Annotated[str, Text(MAX_BODY_BYTES)]
+    version: Annotated[str, Text(MAX_BODY_BYTES)]
+    doc_url: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
+    owner: Annotated[bytes | None, Bstr(optional=True)] = None
+    ts: Annotated[int, Uint()] = 0
 
     def fits(self) -> bool:
         """Whether the id is derived from the name, with or without the prefix."""

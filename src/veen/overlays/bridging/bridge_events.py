@@ -4,16 +4,14 @@ An imported message has exactly the payload bytes of the original and names the 
 which is logged before the message, contains the original's receipt and writer.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from veen.core import Msg, Receipt, naming
-from veen.core.cbor import Array, Bstr, ListOf, Nested, Text, Uint, Wire
+from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, array
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
-from veen.overlays.event import Event
-from veen.overlays.fields import body
+from veen.overlays.event import Event, event
 
 ONLINE_LOG = "bridge/online/log"
 OFFLINE_LOG = "bridge/offline/log"
@@ -25,42 +23,28 @@ class BridgeResult(StrEnum):
     FAILURE = "failure"
 
 
-@dataclass(frozen=True, slots=True)
+@event("bridge.export.v1")
 class BundleExported(Event):
     """`bridge.export.v1`: a bundle was made."""
 
-    bundle_id: bytes
-    bundle_hash: bytes  # of the whole file
-    source_hub_id: bytes
-    export_stream: str
-    epoch: int
-    export_seq_from: int
-    export_seq_to: int
-    event_count: int
-    export_checkpoint_id: bytes
-    operator: str
+    bundle_id: Annotated[bytes, Bstr()]
+    bundle_hash: Annotated[bytes, Bstr()]  # of the whole file
+    source_hub_id: Annotated[bytes, Bstr()]
+    export_stream: Annotated[str, Text(MAX_TEXT_BYTES)]
+    epoch: Annotated[int, Uint()]
+    export_seq_from: Annotated[int, Uint(least=1)]
+    export_seq_to: Annotated[int, Uint(least=1)]
+    event_count: Annotated[int, Uint(least=1)]
+    export_checkpoint_id: Annotated[bytes, Bstr()]
+    operator: Annotated[str, Text(MAX_TEXT_BYTES)]
 
     NAME: ClassVar = "bridge.export.v1"
-    SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(
-        NAME,
-        Bstr("bundle_id"),
-        Bstr("bundle_hash"),
-        Bstr("source_hub_id"),
-        Text("export_stream", MAX_TEXT_BYTES),
-        Uint("epoch"),
-        Uint("export_seq_from", least=1),
-        Uint("export_seq_to", least=1),
-        Uint("event_count", least=1),
-        Bstr("export_checkpoint_id"),
-        Text("operator", MAX_TEXT_BYTES),
-    )
 
     def flaw(self) -> str | None:
         return range_flaw(self.export_seq_from, self.export_seq_to, self.event_count)
 
 
-@dataclass(frozen=True, slots=True)
+@array("origin")
 class EventOrigin(Wire):
     """The receipt of an imported event's original, and the inputs of its leaf_hash.
 
@@ -68,20 +52,11 @@ class EventOrigin(Wire):
     original.
     """
 
-    receipt: Receipt
-    profile_id: bytes
-    client_id: bytes
-    client_seq: int
-    ct_hash: bytes
-
-    LAYOUT: ClassVar = Array(
-        "origin",
-        Nested("receipt", Receipt),
-        Bstr("profile_id"),
-        Bstr("client_id"),
-        Uint("client_seq"),
-        Bstr("ct_hash"),
-    )
+    receipt: Annotated[Receipt, Nested(Receipt)]
+    profile_id: Annotated[bytes, Bstr()]
+    client_id: Annotated[bytes, Bstr()]
+    client_seq: Annotated[int, Uint()]
+    ct_hash: Annotated[bytes, Bstr()]
 
     def flaw(self) -> str | None:
         found = naming.leaf_hash(self.receipt.label, self.profile_id, self.ct_hash, self.client_id, self.client_seq)
@@ -100,7 +75,7 @@ ORIGIN_BYTES = 400  # approximate encoded size of one origin
 MAX_ORIGINS = MAX_BODY_BYTES // ORIGIN_BYTES
 
 
-@dataclass(frozen=True, slots=True)
+@event("bridge.intake.v1")
 class BundleIntake(Event):
     """`bridge.intake.v1`: a bundle was verified and its events are about to be written. Lists some of their origins.
 
@@ -108,32 +83,18 @@ class BundleIntake(Event):
     logged import is partially imported.
     """
 
-    bundle_id: bytes
-    source_hub_id: bytes
-    export_stream: str
-    epoch: int
-    export_seq_from: int
-    export_seq_to: int
-    event_count: int
-    import_stream: str
-    position: int
-    origins: tuple[EventOrigin, ...]
+    bundle_id: Annotated[bytes, Bstr()]
+    source_hub_id: Annotated[bytes, Bstr()]
+    export_stream: Annotated[str, Text(MAX_TEXT_BYTES)]
+    epoch: Annotated[int, Uint()]
+    export_seq_from: Annotated[int, Uint(least=1)]
+    export_seq_to: Annotated[int, Uint(least=1)]
+    event_count: Annotated[int, Uint(least=1)]
+    import_stream: Annotated[str, Text(MAX_TEXT_BYTES)]
+    position: Annotated[int, Uint(least=1)]
+    origins: Annotated[tuple[EventOrigin, ...], ListOf(Nested(EventOrigin, name="origin"), most=MAX_ORIGINS, least=1)]
 
     NAME: ClassVar = "bridge.intake.v1"
-    SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(
-        NAME,
-        Bstr("bundle_id"),
-        Bstr("source_hub_id"),
-        Text("export_stream", MAX_TEXT_BYTES),
-        Uint("epoch"),
-        Uint("export_seq_from", least=1),
-        Uint("export_seq_to", least=1),
-        Uint("event_count", least=1),
-        Text("import_stream", MAX_TEXT_BYTES),
-        Uint("position", least=1),
-        ListOf("origins", Nested("origin", EventOrigin), most=MAX_ORIGINS, least=1),
-    )
 
     def flaw(self) -> str | None:
         flaw = range_flaw(self.export_seq_from, self.export_seq_to, self.event_count)
@@ -146,57 +107,41 @@ class BundleIntake(Event):
         return None if seqs == list(range(first, first + len(seqs))) else "the origins do not match position"
 
 
-@dataclass(frozen=True, slots=True)
+@array("target range")
 class TargetRange(Wire):
     """The places of imported events in the import stream, in one epoch."""
 
-    epoch: int
-    seq_from: int
-    seq_to: int
-
-    LAYOUT: ClassVar = Array("target range", Uint("epoch"), Uint("seq_from", least=1), Uint("seq_to", least=1))
+    epoch: Annotated[int, Uint()]
+    seq_from: Annotated[int, Uint(least=1)]
+    seq_to: Annotated[int, Uint(least=1)]
 
     def flaw(self) -> str | None:
         return None if self.seq_from <= self.seq_to else "the range ends before it begins"
 
 
-@dataclass(frozen=True, slots=True)
+@event("bridge.import.v1")
 class BundleImported(Event):
     """`bridge.import.v1`: the result of an import. A failure has the reason and the position of the failing event.
 
     `excluded` lists the source sequence numbers that the importer's `policy` left out.
     """
 
-    bundle_id: bytes
-    bundle_hash: bytes
-    import_stream: str
-    targets: tuple[TargetRange, ...]
-    event_count: int
-    result: str
-    operator: str
-    error_code: str | None = None
-    reason: str | None = None
-    position: int | None = None
-    excluded: tuple[int, ...] | None = None
-    policy: str | None = None
+    bundle_id: Annotated[bytes, Bstr()]
+    bundle_hash: Annotated[bytes, Bstr()]
+    import_stream: Annotated[str, Text(MAX_TEXT_BYTES)]
+    targets: Annotated[tuple[TargetRange, ...], ListOf(Nested(TargetRange, name="target range"), most=MAX_RANGES)]
+    event_count: Annotated[int, Uint()]
+    result: Annotated[str, Text(MAX_TEXT_BYTES)]
+    operator: Annotated[str, Text(MAX_TEXT_BYTES)]
+    error_code: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
+    reason: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
+    position: Annotated[int | None, Uint(least=1, optional=True)] = None
+    excluded: Annotated[
+        tuple[int, ...] | None, ListOf(Uint(name="seq", least=1), most=MAX_BODY_BYTES, least=1, optional=True)
+    ] = None
+    policy: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
 
     NAME: ClassVar = "bridge.import.v1"
-    SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(
-        NAME,
-        Bstr("bundle_id"),
-        Bstr("bundle_hash"),
-        Text("import_stream", MAX_TEXT_BYTES),
-        ListOf("targets", Nested("target range", TargetRange), most=MAX_RANGES),
-        Uint("event_count"),
-        Text("result", MAX_TEXT_BYTES),
-        Text("operator", MAX_TEXT_BYTES),
-        Text("error_code", MAX_TEXT_BYTES, optional=True),
-        Text("reason", MAX_TEXT_BYTES, optional=True),
-        Uint("position", least=1, optional=True),
-        ListOf("excluded", Uint("seq", least=1), most=MAX_BODY_BYTES, least=1, optional=True),
-        Text("policy", MAX_TEXT_BYTES, optional=True),
-    )
 
     def flaw(self) -> str | None:
         if self.result not in BridgeResult.__members__.values():

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from dataclasses import replace
+from typing import Annotated, TypeAlias
 
 from veen.core import cbor
-from veen.core.cbor import Array, Bstr, ListOf, Nested, Text, Uint, Wire
+from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, array
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
 from veen.overlays.bridging.bridge_events import (
     MAX_RANGES,
@@ -80,42 +80,24 @@ def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+@array("standing")
 class ImportStatus(Wire):
     """The import status of a bundle. `announced` counts the origins listed by its intakes so far."""
 
-    source_hub_id: bytes | None = None  # None if only failures are logged
-    export_stream: str = ""
-    epoch: int = 0
-    export_seq_from: int = 0
-    export_seq_to: int = 0
-    event_count: int = 0
-    import_stream: str = ""
-    announced: int = 0
-    imported: int = 0  # successes: 0 or 1
-    targets: tuple[TargetRange, ...] = ()
-    excluded: tuple[int, ...] = ()
-    failures: int = 0
-    error_code: str = ""
-    reason: str = ""
-
-    LAYOUT: ClassVar = Array(
-        "standing",
-        Bstr("source_hub_id", nullable=True),
-        Text("export_stream", MAX_TEXT_BYTES),
-        Uint("epoch"),
-        Uint("export_seq_from"),
-        Uint("export_seq_to"),
-        Uint("event_count"),
-        Text("import_stream", MAX_TEXT_BYTES),
-        Uint("announced"),
-        Uint("imported", most=1),
-        ListOf("targets", Nested("target range", TargetRange), most=MAX_RANGES),
-        ListOf("excluded", Uint("seq"), most=MAX_BODY_BYTES),
-        Uint("failures"),
-        Text("error_code", MAX_TEXT_BYTES),
-        Text("reason", MAX_TEXT_BYTES),
-    )
+    source_hub_id: Annotated[bytes | None, Bstr(nullable=True)] = None  # None if only failures are logged
+    export_stream: Annotated[str, Text(MAX_TEXT_BYTES)] = ""
+    epoch: Annotated[int, Uint()] = 0
+    export_seq_from: Annotated[int, Uint()] = 0
+    export_seq_to: Annotated[int, Uint()] = 0
+    event_count: Annotated[int, Uint()] = 0
+    import_stream: Annotated[str, Text(MAX_TEXT_BYTES)] = ""
+    announced: Annotated[int, Uint()] = 0
+    imported: Annotated[int, Uint(most=1)] = 0  # successes: 0 or 1
+    targets: Annotated[tuple[TargetRange, ...], ListOf(Nested(TargetRange, name="target range"), most=MAX_RANGES)] = ()
+    excluded: Annotated[tuple[int, ...], ListOf(Uint(name="seq"), most=MAX_BODY_BYTES)] = ()
+    failures: Annotated[int, Uint()] = 0
+    error_code: Annotated[str, Text(MAX_TEXT_BYTES)] = ""
+    reason: Annotated[str, Text(MAX_TEXT_BYTES)] = ""
 
     @property
     def is_partial(self) -> bool:
@@ -216,14 +198,12 @@ def _intake_refusal(state: ImportStatus, event: BundleIntake) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@array("traced")
 class Traced(Wire):
     """An original and the bundle that contained it."""
 
-    bundle_id: bytes
-    origin: EventOrigin
-
-    LAYOUT: ClassVar = Array("traced", Bstr("bundle_id"), Nested("origin", EventOrigin))
+    bundle_id: Annotated[bytes, Bstr()]
+    origin: Annotated[EventOrigin, Nested(EventOrigin)]
 
 
 class OriginsOverlay(MergeOverlay[Traced | None]):

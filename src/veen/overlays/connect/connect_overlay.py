@@ -9,12 +9,12 @@ preceding phases are still valid at its own `hub_ts`. Every step that lets the c
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from veen.core import cbor
-from veen.core.cbor import Nested, Wire
+from veen.core.cbor import Nested, Wire, text_map
 from veen.overlays.connect.connect_events import (
     Authorized,
     ConnectEvent,
@@ -28,7 +28,6 @@ from veen.overlays.connect.connect_plan import WITH_TOKEN, CapabilityRoute
 from veen.overlays.discovery.directory import plain_wire
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 
@@ -42,26 +41,16 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("connection")
 class ServiceConnection(Wire):
     """The results of the phases."""
 
-    hub: HubChosen | None = None
-    service: ServiceChosen | None = None
-    plan: Planned | None = None
-    authorized: Authorized | None = None
-    bound: ServiceBound | None = None
-    ended: ConnectionEnded | None = None
-
-    LAYOUT: ClassVar = body(
-        "connection",
-        Nested("hub", HubChosen, optional=True),
-        Nested("service", ServiceChosen, optional=True),
-        Nested("plan", Planned, optional=True),
-        Nested("authorized", Authorized, optional=True),
-        Nested("bound", ServiceBound, optional=True),
-        Nested("ended", ConnectionEnded, optional=True),
-    )
+    hub: Annotated[HubChosen | None, Nested(HubChosen, optional=True)] = None
+    service: Annotated[ServiceChosen | None, Nested(ServiceChosen, optional=True)] = None
+    plan: Annotated[Planned | None, Nested(Planned, optional=True)] = None
+    authorized: Annotated[Authorized | None, Nested(Authorized, optional=True)] = None
+    bound: Annotated[ServiceBound | None, Nested(ServiceBound, optional=True)] = None
+    ended: Annotated[ConnectionEnded | None, Nested(ConnectionEnded, optional=True)] = None
 
     @property
     def phase(self) -> Phase:

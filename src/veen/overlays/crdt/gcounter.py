@@ -1,26 +1,22 @@
 """Grow-only counters, CRDT0.3: a shard is the sum of its deltas, the counter is the sum of its shards."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from veen.core import cbor, naming
+from veen.core import cbor
 from veen.core.cbor import Bstr, Uint
 from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import body, number_of, number_value
+from veen.overlays.event import Event, event
+from veen.overlays.fields import number_of, number_value
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 
-@dataclass(frozen=True, slots=True)
+@event("crdt.gcnt.v1")
 class Increment(Event):
     """`crdt.gcnt.v1`."""
 
-    shard: bytes
-    delta: int
-
-    SCHEMA: ClassVar = naming.schema_id("crdt.gcnt.v1")
-    LAYOUT: ClassVar = body("crdt.gcnt.v1", Bstr("shard"), Uint("delta"))
+    shard: Annotated[bytes, Bstr()]
+    delta: Annotated[int, Uint()]
 
 
 class GCounter(MergeOverlay[int]):

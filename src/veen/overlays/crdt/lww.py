@@ -1,43 +1,34 @@
 """Last-writer-wins registers, CRDT0.1: the write with the greatest (ts, place) wins."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from veen.core import cbor, naming
-from veen.core.cbor import Bytes, Uint
+from veen.core import cbor
+from veen.core.cbor import Bytes, Uint, text_map
 from veen.core.cbor.layout import Wire
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import body
+from veen.overlays.event import Event, event
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 
-@dataclass(frozen=True, slots=True)
+@event("crdt.lww.v1")
 class Write(Event):
     """`crdt.lww.v1`. Clocks are optional: with equal `ts` the later place wins."""
 
-    key: bytes
-    ts: int
-    value: bytes
-
-    SCHEMA: ClassVar = naming.schema_id("crdt.lww.v1")
-    LAYOUT: ClassVar = body("crdt.lww.v1", Bytes("key", MAX_BODY_BYTES), Uint("ts"), Bytes("value", MAX_BODY_BYTES))
+    key: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    ts: Annotated[int, Uint()]
+    value: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("register")
 class Register(Wire):
     """The winning write so far. `value` is None after a deletion; stream_seq is 0 before the first write."""
 
-    ts: int
-    epoch: int
-    stream_seq: int
-    value: bytes | None
-
-    LAYOUT: ClassVar = body(
-        "register", Uint("ts"), Uint("epoch"), Uint("stream_seq"), Bytes("value", MAX_BODY_BYTES, optional=True)
-    )
+    ts: Annotated[int, Uint()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    value: Annotated[bytes | None, Bytes(MAX_BODY_BYTES, optional=True)]
 
     @property
     def at(self) -> At:

@@ -5,15 +5,14 @@ an element can be looked up without reading the whole set.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from veen.core import Malformed, cbor, naming
-from veen.core.cbor import Bstr, Bytes, ListOf
+from veen.core.cbor import Bstr, Bytes, ListOf, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import ascending, body
+from veen.overlays.fields import ascending
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _SCHEMA = naming.schema_id("crdt.orset.v1")
@@ -24,25 +23,23 @@ DEAD: Ids = frozenset({b""})  # the state of a removed id
 NONE: Ids = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("crdt.orset.v1 add")
 class Add(Event):
     """`crdt.orset.v1`, the add form."""
 
-    id: bytes
-    elem: bytes
+    id: Annotated[bytes, Bstr()]
+    elem: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
 
     SCHEMA: ClassVar = _SCHEMA
-    LAYOUT: ClassVar = body("crdt.orset.v1 add", Bstr("id"), Bytes("elem", MAX_BODY_BYTES))
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("crdt.orset.v1 remove")
 class Remove(Event):
     """`crdt.orset.v1`, the remove form: lists the add ids that the remover has seen."""
 
-    tomb: tuple[bytes, ...]
+    tomb: Annotated[tuple[bytes, ...], ListOf(Bstr(name="id"), most=MAX_BODY_BYTES)]
 
     SCHEMA: ClassVar = _SCHEMA
-    LAYOUT: ClassVar = body("crdt.orset.v1 remove", ListOf("tomb", Bstr("id"), most=MAX_BODY_BYTES))
 
 
 class OrSet(MergeOverlay[Ids]):

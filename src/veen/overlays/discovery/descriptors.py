@@ -1,14 +1,13 @@
 """Advertisements of hubs, overlays and services, and their retirement. 001, spec-5 §4, §5.1."""
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from veen.core import naming
-from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire
+from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.hashing import ht
-from veen.overlays.event import Event
-from veen.overlays.fields import ValueItem, body
+from veen.overlays.event import Event, event
+from veen.overlays.fields import ValueItem
 
 # Bounds what a directory reader must store, and lets a page of results fit into one message.
 MAX_DESCRIPTOR_BYTES = 16_384
@@ -25,16 +24,16 @@ class DescriptorKind(StrEnum):
     SERVICE = "service"
 
 
-def _text(name: str, *, optional: bool = False) -> Text:
-    return Text(name, MAX_DESCRIPTOR_BYTES, optional=optional)
+def _text(*, name: str = "", optional: bool = False) -> Text:
+    return Text(MAX_DESCRIPTOR_BYTES, name=name, optional=optional)
 
 
-def _texts(name: str) -> ListOf:
-    return ListOf(name, _text(name), most=MAX_NAMES)
+def _texts(*, name: str = "") -> ListOf:
+    return ListOf(_text(name=name), name=name, most=MAX_NAMES)
 
 
-def _ids(name: str) -> ListOf:
-    return ListOf(name, Bstr(name), most=MAX_NAMES)
+def _ids(*, name: str = "") -> ListOf:
+    return ListOf(Bstr(name=name), name=name, most=MAX_NAMES)
 
 
 def overlay_id(name: str, version: str) -> bytes:
@@ -47,14 +46,12 @@ def service_id(name: str) -> bytes:
     return ht("disc/service-id", name.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("endpoint")
 class ServiceEndpoint(Wire):
     """An address of a hub. `kind` is http, https, quic, nats or another."""
 
-    kind: str
-    url: str
-
-    LAYOUT: ClassVar = body("endpoint", _text("kind"), _text("url"))
+    kind: Annotated[str, _text()]
+    url: Annotated[str, _text()]
 
 
 class DirectoryEvent(Event):
@@ -70,150 +67,101 @@ class DirectoryEvent(Event):
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@event("disc.hub.advertise.v1")
 class HubAdvertise(DirectoryEvent):
     """§4.1: a hub that clients may connect to."""
 
-    hub_id: bytes
-    hub_pk: bytes
-    profile_id: bytes
-    region: str
-    tags: tuple[str, ...]
-    endpoints: tuple[ServiceEndpoint, ...]
-    overlays: tuple[bytes, ...]
-    ttl_sec: int
-    version: str
+    hub_id: Annotated[bytes, Bstr()]
+    hub_pk: Annotated[bytes, Bstr()]
+    profile_id: Annotated[bytes, Bstr()]
+    region: Annotated[str, _text()]
+    tags: Annotated[tuple[str, ...], _texts()]
+    endpoints: Annotated[tuple[ServiceEndpoint, ...], ListOf(Nested(ServiceEndpoint, name="endpoint"), most=MAX_NAMES)]
+    overlays: Annotated[tuple[bytes, ...], _ids()]
+    ttl_sec: Annotated[int, Uint()]
+    version: Annotated[str, _text()]
 
     KIND: ClassVar = DescriptorKind.HUB
-    SCHEMA: ClassVar = naming.schema_id("disc.hub.advertise.v1")
-    LAYOUT: ClassVar = body(
-        "disc.hub.advertise.v1",
-        Bstr("hub_id"),
-        Bstr("hub_pk"),
-        Bstr("profile_id"),
-        _text("region"),
-        _texts("tags"),
-        ListOf("endpoints", Nested("endpoint", ServiceEndpoint), most=MAX_NAMES),
-        _ids("overlays"),
-        Uint("ttl_sec"),
-        _text("version"),
-    )
 
 
-@dataclass(frozen=True, slots=True)
+@event("disc.overlay.advertise.v1")
 class OverlayAdvertise(DirectoryEvent):
     """§4.2: an overlay that clients may use."""
 
-    overlay_id: bytes
-    name: str
-    version: str
-    schemas: tuple[bytes, ...]
-    docs_url: str | None
-    tags: tuple[str, ...]
-    ttl_sec: int
+    overlay_id: Annotated[bytes, Bstr()]
+    name: Annotated[str, _text()]
+    version: Annotated[str, _text()]
+    schemas: Annotated[tuple[bytes, ...], _ids()]
+    docs_url: Annotated[str | None, _text(optional=True)]
+    tags: Annotated[tuple[str, ...], _texts()]
+    ttl_sec: Annotated[int, Uint()]
 
     KIND: ClassVar = DescriptorKind.OVERLAY
-    SCHEMA: ClassVar = naming.schema_id("disc.overlay.advertise.v1")
-    LAYOUT: ClassVar = body(
-        "disc.overlay.advertise.v1",
-        Bstr("overlay_id"),
-        _text("name"),
-        _text("version"),
-        _ids("schemas"),
-        _text("docs_url", optional=True),
-        _texts("tags"),
-        Uint("ttl_sec"),
-    )
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("auth_policy")
 class AuthPolicy(Wire):
     """How a service authorizes clients. `mode` is cap_token, mtls, none or other; `details` depend on the overlay."""
 
-    mode: str
-    details: bytes | None = None
-
-    LAYOUT: ClassVar = body("auth_policy", _text("mode"), ValueItem("details", optional=True))
+    mode: Annotated[str, _text()]
+    details: Annotated[bytes | None, ValueItem(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("operator")
 class Operator(Wire):
     """The operator of a service."""
 
-    org: str | None = None
-    contact: str | None = None
-
-    LAYOUT: ClassVar = body("operator", _text("org", optional=True), _text("contact", optional=True))
+    org: Annotated[str | None, _text(optional=True)] = None
+    contact: Annotated[str | None, _text(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("disc.service.advertise.v1")
 class ServiceAdvertise(DirectoryEvent):
     """§4.3: a logical endpoint, not tied to one hub."""
 
-    service_id: bytes
-    name: str
-    overlay_id: bytes
-    methods: tuple[str, ...]
-    stream_ids: tuple[bytes, ...]
-    regions: tuple[str, ...]
-    required_caps: tuple[str, ...]
-    auth_policy: AuthPolicy | None
-    operator: Operator | None
-    tags: tuple[str, ...]
-    ttl_sec: int
+    service_id: Annotated[bytes, Bstr()]
+    name: Annotated[str, _text()]
+    overlay_id: Annotated[bytes, Bstr()]
+    methods: Annotated[tuple[str, ...], _texts()]
+    stream_ids: Annotated[tuple[bytes, ...], _ids()]
+    regions: Annotated[tuple[str, ...], _texts()]
+    required_caps: Annotated[tuple[str, ...], _texts()]
+    auth_policy: Annotated[AuthPolicy | None, Nested(AuthPolicy, optional=True)]
+    operator: Annotated[Operator | None, Nested(Operator, optional=True)]
+    tags: Annotated[tuple[str, ...], _texts()]
+    ttl_sec: Annotated[int, Uint()]
 
     KIND: ClassVar = DescriptorKind.SERVICE
-    SCHEMA: ClassVar = naming.schema_id("disc.service.advertise.v1")
-    LAYOUT: ClassVar = body(
-        "disc.service.advertise.v1",
-        Bstr("service_id"),
-        _text("name"),
-        Bstr("overlay_id"),
-        _texts("methods"),
-        _ids("stream_ids"),
-        _texts("regions"),
-        _texts("required_caps"),
-        Nested("auth_policy", AuthPolicy, optional=True),
-        Nested("operator", Operator, optional=True),
-        _texts("tags"),
-        Uint("ttl_sec"),
-    )
 
 
-@dataclass(frozen=True, slots=True)
+@event("disc.hub.retire.v1")
 class HubRetire(DirectoryEvent):
     """§4.1: the hub is no longer offered."""
 
-    hub_id: bytes
-    reason: str | None = None
+    hub_id: Annotated[bytes, Bstr()]
+    reason: Annotated[str | None, _text(optional=True)] = None
 
     KIND: ClassVar = DescriptorKind.HUB
-    SCHEMA: ClassVar = naming.schema_id("disc.hub.retire.v1")
-    LAYOUT: ClassVar = body("disc.hub.retire.v1", Bstr("hub_id"), _text("reason", optional=True))
 
 
-@dataclass(frozen=True, slots=True)
+@event("disc.overlay.retire.v1")
 class OverlayRetire(DirectoryEvent):
     """§4.2: the overlay is no longer offered."""
 
-    overlay_id: bytes
-    reason: str | None = None
+    overlay_id: Annotated[bytes, Bstr()]
+    reason: Annotated[str | None, _text(optional=True)] = None
 
     KIND: ClassVar = DescriptorKind.OVERLAY
-    SCHEMA: ClassVar = naming.schema_id("disc.overlay.retire.v1")
-    LAYOUT: ClassVar = body("disc.overlay.retire.v1", Bstr("overlay_id"), _text("reason", optional=True))
 
 
-@dataclass(frozen=True, slots=True)
+@event("disc.service.retire.v1")
 class ServiceRetire(DirectoryEvent):
     """§4.3: the service is no longer offered."""
 
-    service_id: bytes
-    reason: str | None = None
+    service_id: Annotated[bytes, Bstr()]
+    reason: Annotated[str | None, _text(optional=True)] = None
 
     KIND: ClassVar = DescriptorKind.SERVICE
-    SCHEMA: ClassVar = naming.schema_id("disc.service.retire.v1")
-    LAYOUT: ClassVar = body("disc.service.retire.v1", Bstr("service_id"), _text("reason", optional=True))
 
 
 Descriptor: TypeAlias = HubAdvertise | OverlayAdvertise | ServiceAdvertise

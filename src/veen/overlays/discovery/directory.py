@@ -6,11 +6,11 @@ the current time.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from dataclasses import replace
+from typing import Annotated, ClassVar, TypeAlias
 
 from veen.core import Malformed, cbor
-from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, Nested, Text, Uint, Wire, heads
+from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, Nested, Text, Uint, Wire, heads, text_map
 from veen.core.hashing import U64_MAX
 from veen.overlays.discovery.descriptors import (
     ADVERTISE,
@@ -27,7 +27,7 @@ from veen.overlays.discovery.descriptors import (
 )
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import ValueItem, body
+from veen.overlays.fields import ValueItem
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _PREFIX = {DescriptorKind.HUB: b"h", DescriptorKind.OVERLAY: b"o", DescriptorKind.SERVICE: b"s"}
@@ -52,56 +52,34 @@ class AnyDescriptor(FieldType):
         return field.encode()
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("advertised")
 class Advertised(Wire):
     """A logged descriptor. If it is mirrored, `publisher` is the bridge's key."""
 
-    epoch: int
-    stream_seq: int
-    publisher: bytes
-    mirrored: bool
-    expires_at: int  # the last second in which it is valid
-    descriptor: Descriptor
-
-    LAYOUT: ClassVar = body(
-        "advertised",
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Bstr("publisher"),
-        Bool("mirrored"),
-        Uint("expires_at"),
-        AnyDescriptor("descriptor"),
-    )
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    publisher: Annotated[bytes, Bstr()]
+    mirrored: Annotated[bool, Bool()]
+    expires_at: Annotated[int, Uint()]  # the last second in which it is valid
+    descriptor: Annotated[Descriptor, AnyDescriptor()]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("retired")
 class Retired(Wire):
     """A logged retirement."""
 
-    epoch: int
-    stream_seq: int
-    publisher: bytes
-    reason: str | None = None
-
-    LAYOUT: ClassVar = body(
-        "retired",
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Bstr("publisher"),
-        Text("reason", MAX_DESCRIPTOR_BYTES, optional=True),
-    )
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    publisher: Annotated[bytes, Bstr()]
+    reason: Annotated[str | None, Text(MAX_DESCRIPTOR_BYTES, optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("record")
 class DirectoryRecord(Wire):
     """The latest advertisement of one id, and its retirement if there is one."""
 
-    advertised: Advertised | None = None
-    retired: Retired | None = None
-
-    LAYOUT: ClassVar = body(
-        "record", Nested("advertised", Advertised, optional=True), Nested("retired", Retired, optional=True)
-    )
+    advertised: Annotated[Advertised | None, Nested(Advertised, optional=True)] = None
+    retired: Annotated[Retired | None, Nested(Retired, optional=True)] = None
 
     def live(self, now: int) -> bool:
         """Whether queries find the record at `now`, in seconds of hub time."""

@@ -8,12 +8,11 @@ before the first descriptor that would not fit into one message.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
-from typing import ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
-from veen.core import Malformed, PayloadHdr, cbor, naming
-from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, ListOf, Nested, Text, Uint, Wire
+from veen.core import Malformed, PayloadHdr, cbor
+from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.discovery.descriptors import (
     MAX_DESCRIPTOR_BYTES,
@@ -25,8 +24,7 @@ from veen.overlays.discovery.descriptors import (
     ServiceAdvertise,
 )
 from veen.overlays.discovery.directory import AnyDescriptor, States, live_advertisements
-from veen.overlays.event import Event
-from veen.overlays.fields import body
+from veen.overlays.event import Event, event
 from veen.overlays.rpc import CallRequest, PendingReply, Reply, RpcError, pending_replies
 from veen.overlays.rpc import States as Calls
 
@@ -36,27 +34,25 @@ UNKNOWN_KIND = "DISC.UNKNOWN_KIND"
 BAD_QUERY = "DISC.BAD_QUERY"
 
 
-def _text(name: str) -> Text:
-    return Text(name, MAX_DESCRIPTOR_BYTES, optional=True)
+def _text(*, name: str = "") -> Text:
+    return Text(MAX_DESCRIPTOR_BYTES, name=name, optional=True)
 
 
 def _tags_any() -> ListOf:
-    return ListOf("tags_any", Text("tag", MAX_DESCRIPTOR_BYTES), least=1, most=MAX_NAMES, optional=True)
+    return ListOf(Text(MAX_DESCRIPTOR_BYTES, name="tag"), name="tags_any", least=1, most=MAX_NAMES, optional=True)
 
 
 def _tagged(wanted: tuple[str, ...] | None, tags: tuple[str, ...]) -> bool:
     return wanted is None or not set(wanted).isdisjoint(tags)
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("hub filter")
 class HubFilter(Wire):
     """Hubs in exactly this region, with at least one of these tags, that advertise this overlay."""
 
-    region: str | None = None
-    tags_any: tuple[str, ...] | None = None
-    overlay_id: bytes | None = None
-
-    LAYOUT: ClassVar = body("hub filter", _text("region"), _tags_any(), Bstr("overlay_id", optional=True))
+    region: Annotated[str | None, _text()] = None
+    tags_any: Annotated[tuple[str, ...] | None, _tags_any()] = None
+    overlay_id: Annotated[bytes | None, Bstr(optional=True)] = None
 
     def fits(self, one: Descriptor) -> bool:
         return (
@@ -67,24 +63,15 @@ class HubFilter(Wire):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("service filter")
 class ServiceFilter(Wire):
     """Services by the start of their name, a method, their overlay, a region they prefer, and tags."""
 
-    name_prefix: str | None = None
-    method: str | None = None
-    overlay_id: bytes | None = None
-    region: str | None = None
-    tags_any: tuple[str, ...] | None = None
-
-    LAYOUT: ClassVar = body(
-        "service filter",
-        _text("name_prefix"),
-        _text("method"),
-        Bstr("overlay_id", optional=True),
-        _text("region"),
-        _tags_any(),
-    )
+    name_prefix: Annotated[str | None, _text()] = None
+    method: Annotated[str | None, _text()] = None
+    overlay_id: Annotated[bytes | None, Bstr(optional=True)] = None
+    region: Annotated[str | None, _text()] = None
+    tags_any: Annotated[tuple[str, ...] | None, _tags_any()] = None
 
     def fits(self, one: Descriptor) -> bool:
         return (
@@ -97,15 +84,13 @@ class ServiceFilter(Wire):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("overlay filter")
 class OverlayFilter(Wire):
     """Overlays by the start of their name, a schema they use, and tags."""
 
-    name_prefix: str | None = None
-    schema: bytes | None = None
-    tags_any: tuple[str, ...] | None = None
-
-    LAYOUT: ClassVar = body("overlay filter", _text("name_prefix"), Bstr("schema", optional=True), _tags_any())
+    name_prefix: Annotated[str | None, _text()] = None
+    schema: Annotated[bytes | None, Bstr(optional=True)] = None
+    tags_any: Annotated[tuple[str, ...] | None, _tags_any()] = None
 
     def fits(self, one: Descriptor) -> bool:
         return (
@@ -148,23 +133,14 @@ class AnyFilter(FieldType):
         return field
 
 
-@dataclass(frozen=True, slots=True)
+@event("disc.query.v1")
 class DirectoryQuery(Event):
     """`disc.query.v1`. Build with `DirectoryQuery.of`; `wanted` decodes the filter."""
 
-    kind: str
-    filter: bytes
-    limit: int | None = None
-    offset: int | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("disc.query.v1")
-    LAYOUT: ClassVar = body(
-        "disc.query.v1",
-        Text("kind", MAX_DESCRIPTOR_BYTES),
-        AnyFilter("filter"),
-        Uint("limit", optional=True),
-        Uint("offset", optional=True),
-    )
+    kind: Annotated[str, Text(MAX_DESCRIPTOR_BYTES)]
+    filter: Annotated[bytes, AnyFilter()]
+    limit: Annotated[int | None, Uint(optional=True)] = None
+    offset: Annotated[int | None, Uint(optional=True)] = None
 
     @classmethod
     def of(cls, wanted: Filter, limit: int | None = None, offset: int | None = None) -> "DirectoryQuery":
@@ -178,23 +154,14 @@ class DirectoryQuery(Event):
         return FILTERS[DescriptorKind(self.kind)].decode(self.filter)
 
 
-@dataclass(frozen=True, slots=True)
+@event("disc.query.res.v1")
 class QueryResult(Event):
     """`disc.query.res.v1`."""
 
-    ok: bool
-    results: tuple[Descriptor, ...]
-    more: bool
-    error: RpcError | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("disc.query.res.v1")
-    LAYOUT: ClassVar = body(
-        "disc.query.res.v1",
-        Bool("ok"),
-        ListOf("results", AnyDescriptor("result"), most=MAX_BODY_BYTES),
-        Bool("more"),
-        Nested("error", RpcError, optional=True),
-    )
+    ok: Annotated[bool, Bool()]
+    results: Annotated[tuple[Descriptor, ...], ListOf(AnyDescriptor(name="result"), most=MAX_BODY_BYTES)]
+    more: Annotated[bool, Bool()]
+    error: Annotated[RpcError | None, Nested(RpcError, optional=True)] = None
 
     def flaw(self) -> str | None:
         return "a successful result must not have an error" if self.ok and self.error is not None else None

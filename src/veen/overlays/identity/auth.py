@@ -6,15 +6,14 @@ is authenticated as the principal's account in the realm. A failed check raises 
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from veen.core import Bucket, CapToken, Msg, Rate, SigningKey, Unverified, cap_token, signing
 from veen.core import cap_token as rates
-from veen.core.cbor import Bstr, Nested, Text, Uint, Wire
+from veen.core.cbor import Bstr, Nested, Text, Uint, Wire, text_map
 from veen.core.hashing import ht
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.signing import SIGNATURE_BYTES
-from veen.overlays.fields import body
 from veen.overlays.identity import identity_ids, views
 from veen.overlays.identity.scope import CtxStream
 from veen.overlays.identity.views import States
@@ -180,24 +179,15 @@ MAX_CHALLENGE_SEC = 300
 CLOCK_SKEW_SEC = 30
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("id.auth.challenge.v1")
 class Challenge(Wire):
     """`audience` is the name of the application as users know it; `nonce` is fresh randomness."""
 
-    audience: str
-    realm_id: bytes
-    nonce: bytes
-    issued_at: int
-    expires_at: int
-
-    LAYOUT: ClassVar = body(
-        "id.auth.challenge.v1",
-        Text("audience", MAX_TEXT_BYTES),
-        Bstr("realm_id"),
-        Bstr("nonce"),
-        Uint("issued_at"),
-        Uint("expires_at"),
-    )
+    audience: Annotated[str, Text(MAX_TEXT_BYTES)]
+    realm_id: Annotated[bytes, Bstr()]
+    nonce: Annotated[bytes, Bstr()]
+    issued_at: Annotated[int, Uint()]
+    expires_at: Annotated[int, Uint()]
 
     def flaw(self) -> str | None:
         if not self.audience:
@@ -210,17 +200,13 @@ class Challenge(Wire):
             raise Unverified("challenge", f"it is valid from {self.issued_at} to {self.expires_at}, not at {now}")
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("id.auth.answer.v1")
 class ChallengeAnswer(Wire):
     """A device's signature over a challenge and the capability it presents."""
 
-    challenge_hash: bytes
-    token: CapToken
-    sig: bytes
-
-    LAYOUT: ClassVar = body(
-        "id.auth.answer.v1", Bstr("challenge_hash"), Nested("token", CapToken), Bstr("sig", SIGNATURE_BYTES)
-    )
+    challenge_hash: Annotated[bytes, Bstr()]
+    token: Annotated[CapToken, Nested(CapToken)]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
 
 def answer(challenge: Challenge, device: SigningKey, token: CapToken, *, audience: str, now: int) -> ChallengeAnswer:

@@ -5,12 +5,12 @@ Nine events are from the specification. `RoleRevoke` is the additional schema th
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from veen.core import naming
-from veen.core.cbor import Bool, Bstr, ListOf, Map, Nested, Text, Uint, Wire
+from veen.core.cbor import Bool, Bstr, ListOf, Map, Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import Event
+from veen.overlays.event import Event, event
 from veen.overlays.fields import body, optional_map
 from veen.overlays.identity.identity_ids import device_id
 
@@ -21,12 +21,12 @@ _WORD = r"[a-z0-9](?:[a-z0-9._+-]*[a-z0-9])?"
 _HANDLE = re.compile(rf"@?{_WORD}(?:@{_WORD})?")
 
 
-def _text(name: str, *, optional: bool = False) -> Text:
-    return Text(name, MAX_BODY_BYTES, optional=optional)
+def _text(*, name: str = "", optional: bool = False) -> Text:
+    return Text(MAX_BODY_BYTES, name=name, optional=optional)
 
 
-def _ids(name: str) -> ListOf:
-    return ListOf(name, Bstr("id"), most=MAX_LISTED, optional=True)
+def _ids(*, name: str = "") -> ListOf:
+    return ListOf(Bstr(name="id"), name=name, most=MAX_LISTED, optional=True)
 
 
 def handle_flaw(handle: str) -> str | None:
@@ -41,52 +41,34 @@ def handle_flaw(handle: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@event("id.principal.v1")
 class IdentityPrincipal(Event):
     """§6.1. A later record may change `info` but not `created_at`."""
 
-    principal_pk: bytes
-    created_at: int
-    info: bytes | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("id.principal.v1")
-    LAYOUT: ClassVar = body("id.principal.v1", Bstr("principal_pk"), Uint("created_at"), optional_map("info"))
+    principal_pk: Annotated[bytes, Bstr()]
+    created_at: Annotated[int, Uint()]
+    info: Annotated[bytes | None, optional_map()] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("flags")
 class Flags(Wire):
     """Flags of a device."""
 
-    disabled: bool | None = None
-
-    LAYOUT: ClassVar = body("flags", Bool("disabled", optional=True))
+    disabled: Annotated[bool | None, Bool(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("id.device.v1")
 class Device(Event):
     """§6.2. The last record of a device counts."""
 
-    principal_pk: bytes
-    device_id: bytes
-    device_pk: bytes
-    dh_pk: bytes
-    label: str | None
-    created_at: int
-    expires_at: int | None = None
-    flags: Flags | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("id.device.v1")
-    LAYOUT: ClassVar = body(
-        "id.device.v1",
-        Bstr("principal_pk"),
-        Bstr("device_id"),
-        Bstr("device_pk"),
-        Bstr("dh_pk"),
-        _text("label", optional=True),
-        Uint("created_at"),
-        Uint("expires_at", optional=True),
-        Nested("flags", Flags, optional=True),
-    )
+    principal_pk: Annotated[bytes, Bstr()]
+    device_id: Annotated[bytes, Bstr()]
+    device_pk: Annotated[bytes, Bstr()]
+    dh_pk: Annotated[bytes, Bstr()]
+    label: Annotated[str | None, _text(optional=True)]
+    created_at: Annotated[int, Uint()]
+    expires_at: Annotated[int | None, Uint(optional=True)] = None
+    flags: Annotated[Flags | None, Nested(Flags, optional=True)] = None
 
     def flaw(self) -> str | None:
         return None if self.device_id == device_id(self.device_pk) else "device_id does not match device_pk"
@@ -97,73 +79,40 @@ class Device(Event):
         return not disabled and (self.expires_at is None or now <= self.expires_at)
 
 
-@dataclass(frozen=True, slots=True)
+@event("id.ctx.profile.v1")
 class CtxProfile(Event):
     """§7.1."""
 
-    ctx_id: bytes
-    realm_id: bytes
-    display_name: str | None
-    avatar_coid: bytes | None
-    prefs: bytes | None
-    updated_at: int
-
-    SCHEMA: ClassVar = naming.schema_id("id.ctx.profile.v1")
-    LAYOUT: ClassVar = body(
-        "id.ctx.profile.v1",
-        Bstr("ctx_id"),
-        Bstr("realm_id"),
-        _text("display_name", optional=True),
-        Bstr("avatar_coid", optional=True),
-        optional_map("prefs"),
-        Uint("updated_at"),
-    )
+    ctx_id: Annotated[bytes, Bstr()]
+    realm_id: Annotated[bytes, Bstr()]
+    display_name: Annotated[str | None, _text(optional=True)]
+    avatar_coid: Annotated[bytes | None, Bstr(optional=True)]
+    prefs: Annotated[bytes | None, optional_map()]
+    updated_at: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@event("id.org.profile.v1")
 class OrgProfile(Event):
     """§8.1."""
 
-    org_id: bytes
-    display_name: str | None
-    metadata: bytes | None
-    created_at: int
-    updated_at: int
-
-    SCHEMA: ClassVar = naming.schema_id("id.org.profile.v1")
-    LAYOUT: ClassVar = body(
-        "id.org.profile.v1",
-        Bstr("org_id"),
-        _text("display_name", optional=True),
-        optional_map("metadata"),
-        Uint("created_at"),
-        Uint("updated_at"),
-    )
+    org_id: Annotated[bytes, Bstr()]
+    display_name: Annotated[str | None, _text(optional=True)]
+    metadata: Annotated[bytes | None, optional_map()]
+    created_at: Annotated[int, Uint()]
+    updated_at: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@event("id.group.v1")
 class IdentityGroup(Event):
     """§8.2. A member in both lists is added, because a remove affects only earlier adds."""
 
-    org_id: bytes
-    realm_id: bytes | None
-    group_id: bytes
-    name: str
-    members_add: tuple[bytes, ...] | None
-    members_remove: tuple[bytes, ...] | None
-    updated_at: int
-
-    SCHEMA: ClassVar = naming.schema_id("id.group.v1")
-    LAYOUT: ClassVar = body(
-        "id.group.v1",
-        Bstr("org_id"),
-        Bstr("realm_id", optional=True),
-        Bstr("group_id"),
-        _text("name"),
-        _ids("members_add"),
-        _ids("members_remove"),
-        Uint("updated_at"),
-    )
+    org_id: Annotated[bytes, Bstr()]
+    realm_id: Annotated[bytes | None, Bstr(optional=True)]
+    group_id: Annotated[bytes, Bstr()]
+    name: Annotated[str, _text()]
+    members_add: Annotated[tuple[bytes, ...] | None, _ids()]
+    members_remove: Annotated[tuple[bytes, ...] | None, _ids()]
+    updated_at: Annotated[int, Uint()]
 
 
 class IdentityBinding(Event):
@@ -181,12 +130,12 @@ class IdentityBinding(Event):
 def _binding(schema: str) -> Map:
     return body(
         schema,
-        Bstr("org_id"),
-        Bstr("realm_id", optional=True),
-        _text("role"),
-        _ids("targets_ctx"),
-        _ids("targets_group"),
-        Uint("ts"),
+        Bstr(name="org_id"),
+        Bstr(name="realm_id", optional=True),
+        _text(name="role"),
+        _ids(name="targets_ctx"),
+        _ids(name="targets_group"),
+        Uint(name="ts"),
     )
 
 
@@ -220,20 +169,15 @@ class RoleRevoke(IdentityBinding):
     LAYOUT: ClassVar = _binding("id.role.revoke.v1")
 
 
-@dataclass(frozen=True, slots=True)
+@event("id.handlemap.v1")
 class HandleMap(Event):
     """§10.1."""
 
-    realm_id: bytes
-    handle: str
-    target_type: str
-    target_id: bytes
-    ts: int
-
-    SCHEMA: ClassVar = naming.schema_id("id.handlemap.v1")
-    LAYOUT: ClassVar = body(
-        "id.handlemap.v1", Bstr("realm_id"), _text("handle"), _text("target_type"), Bstr("target_id"), Uint("ts")
-    )
+    realm_id: Annotated[bytes, Bstr()]
+    handle: Annotated[str, _text()]
+    target_type: Annotated[str, _text()]
+    target_id: Annotated[bytes, Bstr()]
+    ts: Annotated[int, Uint()]
 
     def flaw(self) -> str | None:
         if self.target_type not in (CTX, ORG):
@@ -241,59 +185,34 @@ class HandleMap(Event):
         return handle_flaw(self.handle)
 
 
-@dataclass(frozen=True, slots=True)
+@event("id.external.v1")
 class ExternalLink(Event):
     """§10.2."""
 
-    realm_id: bytes
-    ctx_id: bytes | None
-    org_id: bytes | None
-    provider: str
-    external_sub: str
-    attributes: bytes | None
-    ts: int
-
-    SCHEMA: ClassVar = naming.schema_id("id.external.v1")
-    LAYOUT: ClassVar = body(
-        "id.external.v1",
-        Bstr("realm_id"),
-        Bstr("ctx_id", optional=True),
-        Bstr("org_id", optional=True),
-        _text("provider"),
-        _text("external_sub"),
-        optional_map("attributes"),
-        Uint("ts"),
-    )
+    realm_id: Annotated[bytes, Bstr()]
+    ctx_id: Annotated[bytes | None, Bstr(optional=True)]
+    org_id: Annotated[bytes | None, Bstr(optional=True)]
+    provider: Annotated[str, _text()]
+    external_sub: Annotated[str, _text()]
+    attributes: Annotated[bytes | None, optional_map()]
+    ts: Annotated[int, Uint()]
 
     def flaw(self) -> str | None:
         return "neither ctx_id nor org_id is given" if self.ctx_id is None and self.org_id is None else None
 
 
-@dataclass(frozen=True, slots=True)
+@event("id.revoke.v1")
 class IdentityRevocation(Event):
     """§11.1. `org_id` is the revoked target only if no other target is named; otherwise it is the revoking org."""
 
-    principal_pk: bytes | None = None
-    org_id: bytes | None = None
-    device_id: bytes | None = None
-    revoked_auth_ref: bytes | None = None
-    realm_id: bytes | None = None
-    ctx_id: bytes | None = None
-    reason: str | None = None
-    ts: int = 0
-
-    SCHEMA: ClassVar = naming.schema_id("id.revoke.v1")
-    LAYOUT: ClassVar = body(
-        "id.revoke.v1",
-        Bstr("principal_pk", optional=True),
-        Bstr("org_id", optional=True),
-        Bstr("device_id", optional=True),
-        Bstr("revoked_auth_ref", optional=True),
-        Bstr("realm_id", optional=True),
-        Bstr("ctx_id", optional=True),
-        _text("reason", optional=True),
-        Uint("ts"),
-    )
+    principal_pk: Annotated[bytes | None, Bstr(optional=True)] = None
+    org_id: Annotated[bytes | None, Bstr(optional=True)] = None
+    device_id: Annotated[bytes | None, Bstr(optional=True)] = None
+    revoked_auth_ref: Annotated[bytes | None, Bstr(optional=True)] = None
+    realm_id: Annotated[bytes | None, Bstr(optional=True)] = None
+    ctx_id: Annotated[bytes | None, Bstr(optional=True)] = None
+    reason: Annotated[str | None, _text(optional=True)] = None
+    ts: Annotated[int, Uint()] = 0
 
     def flaw(self) -> str | None:
         named = (self.device_id, self.revoked_auth_ref, self.ctx_id, self.org_id)

@@ -5,9 +5,9 @@ A part key is one letter for the kind, then the ids of the part. The letter dete
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Generic, Self, TypeAlias, TypeVar
 
-from veen.core.cbor import Array, Bstr, Bytes, ListOf, Map, Nested, Text, Uint, Wire
+from veen.core.cbor import Bstr, Bytes, ListOf, Map, Nested, Text, Uint, Wire, array, text_map
 from veen.core.hashing import U32_MAX, u32be
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import At
@@ -19,26 +19,16 @@ E = TypeVar("E", bound=Event)
 NOWHERE = At(0, 0)
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("principal")
 class PrincipalState(Wire):
     """A principal. `info_epoch` and `info_seq` are 0 if no record had `info`."""
 
-    created_at: int
-    epoch: int
-    stream_seq: int
-    info_epoch: int = 0
-    info_seq: int = 0
-    info: bytes | None = None
-
-    LAYOUT: ClassVar = body(
-        "principal",
-        Uint("created_at"),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Uint("info_epoch"),
-        Uint("info_seq"),
-        optional_map("info"),
-    )
+    created_at: Annotated[int, Uint()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    info_epoch: Annotated[int, Uint()] = 0
+    info_seq: Annotated[int, Uint()] = 0
+    info: Annotated[bytes | None, optional_map()] = None
 
     @classmethod
     def of(cls, created_at: int, at: At, info: bytes | None) -> Self:
@@ -70,7 +60,7 @@ class Latest(Wire, Generic[E]):
 
 
 def _latest(name: str, event: type[Event]) -> Map:
-    return body(name, Uint("ts"), Uint("epoch"), Uint("stream_seq"), Nested("record", event))
+    return body(name, Uint(name="ts"), Uint(name="epoch"), Uint(name="stream_seq"), Nested(event, name="record"))
 
 
 class LatestDevice(Latest[Device]):
@@ -98,24 +88,15 @@ class LatestLink(Latest[ExternalLink]):
     LAYOUT: ClassVar = _latest("external link", ExternalLink)
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("group")
 class GroupName(Wire):
     """The name of a group. The greatest (ts, place) wins."""
 
-    ts: int
-    epoch: int
-    stream_seq: int
-    name: str
-    realm_id: bytes | None = None
-
-    LAYOUT: ClassVar = body(
-        "group",
-        Uint("ts"),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Text("name", MAX_BODY_BYTES),
-        Bstr("realm_id", optional=True),
-    )
+    ts: Annotated[int, Uint()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    name: Annotated[str, Text(MAX_BODY_BYTES)]
+    realm_id: Annotated[bytes | None, Bstr(optional=True)] = None
 
     def join(self, other: Self) -> Self:
         return max(
@@ -123,24 +104,15 @@ class GroupName(Wire):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@array("mark")
 class Mark(Wire):
     """One name with the places where it was last added and removed; entry 0 means never."""
 
-    name: bytes
-    on_epoch: int
-    on_seq: int
-    off_epoch: int
-    off_seq: int
-
-    LAYOUT: ClassVar = Array(
-        "mark",
-        Bytes("name", MAX_BODY_BYTES),
-        Uint("on_epoch"),
-        Uint("on_seq"),
-        Uint("off_epoch"),
-        Uint("off_seq"),
-    )
+    name: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    on_epoch: Annotated[int, Uint()]
+    on_seq: Annotated[int, Uint()]
+    off_epoch: Annotated[int, Uint()]
+    off_seq: Annotated[int, Uint()]
 
     @classmethod
     def of(cls, name: bytes, at: At, *, on: bool, off: bool) -> Self:
@@ -163,13 +135,11 @@ class Mark(Wire):
         return type(self)(self.name, *max(self.on, other.on), *max(self.off, other.off))
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("marks")
 class Marks(Wire):
     """Marks, ascending by name."""
 
-    marks: tuple[Mark, ...]
-
-    LAYOUT: ClassVar = body("marks", ListOf("marks", Nested("mark", Mark), most=U32_MAX, least=1))
+    marks: Annotated[tuple[Mark, ...], ListOf(Nested(Mark, name="mark"), most=U32_MAX, least=1)]
 
     def flaw(self) -> str | None:
         return None if ascending(mark.name for mark in self.marks) else "names are not in ascending order"
@@ -185,24 +155,15 @@ class Marks(Wire):
         return type(self)(tuple(joined[name] for name in sorted(joined)))
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("revocation")
 class Revoked(Wire):
     """A revocation: the revoker's ts, the entry, the reason and the revoking organization. The earliest counts."""
 
-    ts: int
-    epoch: int
-    stream_seq: int
-    reason: str | None = None
-    org_id: bytes | None = None
-
-    LAYOUT: ClassVar = body(
-        "revocation",
-        Uint("ts"),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Text("reason", MAX_BODY_BYTES, optional=True),
-        Bstr("org_id", optional=True),
-    )
+    ts: Annotated[int, Uint()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    reason: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
+    org_id: Annotated[bytes | None, Bstr(optional=True)] = None
 
     def join(self, other: Self) -> Self:
         return min(

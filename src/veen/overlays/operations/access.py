@@ -1,17 +1,17 @@
 """Access grants and revocations: the write permissions of each subject. 001, spec-3 §3."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from dataclasses import replace
+from typing import Annotated, TypeAlias
 
 from veen.core import CapToken, Rate, cbor
 from veen.core.cap_token import mint
-from veen.core.cbor import Bool, Bstr, ListOf, Nested, Uint, Wire
+from veen.core.cbor import Bool, Bstr, ListOf, Nested, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.core.signing import SigningKey
 from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import ascending, body
+from veen.overlays.fields import ascending
 from veen.overlays.fold import Fold
 from veen.overlays.operations.external_facts import ExternalFacts, identities_of
 from veen.overlays.operations.operation_events import AccessGrant, Revoke
@@ -23,24 +23,15 @@ NOT_A_GRANTER = "the sender may not change permissions"
 NOT_ALL = "this domain requires target_capability_reference in a revocation"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("permission")
 class Permission(Wire):
     """A grant that is not revoked. Whether it has expired depends on the time of the query."""
 
-    operation_id: bytes
-    epoch: int
-    stream_seq: int
-    client_id: bytes  # the granting client
-    grant: AccessGrant
-
-    LAYOUT: ClassVar = body(
-        "permission",
-        Bstr("operation_id"),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Bstr("client_id"),
-        Nested("grant", AccessGrant),
-    )
+    operation_id: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    client_id: Annotated[bytes, Bstr()]  # the granting client
+    grant: Annotated[AccessGrant, Nested(AccessGrant)]
 
     @property
     def at(self) -> At:
@@ -50,20 +41,15 @@ class Permission(Wire):
         return stream_id in self.grant.allowed_stream_ids and hub_ts < self.grant.expiry_time
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("permissions")
 class Permissions(Wire):
     """The permissions of a subject: its grants in stream order, and its revoked capabilities."""
 
-    grants: tuple[Permission, ...] = ()
-    revoked: tuple[bytes, ...] = ()  # auth_refs, ascending
-    all_revoked: bool = False  # grants made afterwards are valid
-
-    LAYOUT: ClassVar = body(
-        "permissions",
-        ListOf("grants", Nested("permission", Permission), most=MAX_BODY_BYTES),
-        ListOf("revoked", Bstr("auth_ref"), most=MAX_BODY_BYTES),
-        Bool("all_revoked"),
-    )
+    grants: Annotated[tuple[Permission, ...], ListOf(Nested(Permission, name="permission"), most=MAX_BODY_BYTES)] = ()
+    revoked: Annotated[
+        tuple[bytes, ...], ListOf(Bstr(name="auth_ref"), most=MAX_BODY_BYTES)
+    ] = ()  # auth_refs, ascending
+    all_revoked: Annotated[bool, Bool()] = False  # grants made afterwards are valid
 
     def flaw(self) -> str | None:
         places = [one.at for one in self.grants]

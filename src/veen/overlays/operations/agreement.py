@@ -1,16 +1,16 @@
 """Agreements of several parties: versions of terms, and each party's decision on each version. 001, spec-3 §5."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 from veen.core import cbor
-from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire
+from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import ascending, body
+from veen.overlays.fields import ascending
 from veen.overlays.operations.external_facts import Decision, ExternalFacts, Speakers, speaks
 from veen.overlays.operations.operation_events import Confirmation, Definition
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
@@ -27,44 +27,28 @@ class Quorum(StrEnum):
     MAJORITY = "majority"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("decided")
 class PartyDecision(Wire):
     """The latest decision of a party, and its place."""
 
-    party_identity: bytes
-    decision: str
-    epoch: int
-    stream_seq: int
-    decision_time: int | None = None
-
-    LAYOUT: ClassVar = body(
-        "decided",
-        Bstr("party_identity"),
-        Text("decision", MAX_BODY_BYTES),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Uint("decision_time", optional=True),
-    )
+    party_identity: Annotated[bytes, Bstr()]
+    decision: Annotated[str, Text(MAX_BODY_BYTES)]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    decision_time: Annotated[int | None, Uint(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("version")
 class TermsVersion(Wire):
     """One version of the terms with the decisions on it, by party."""
 
-    operation_id: bytes
-    epoch: int
-    stream_seq: int
-    definition: Definition
-    decided: tuple[PartyDecision, ...] = ()
-
-    LAYOUT: ClassVar = body(
-        "version",
-        Bstr("operation_id"),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Nested("definition", Definition),
-        ListOf("decided", Nested("decided", PartyDecision), most=MAX_BODY_BYTES),
-    )
+    operation_id: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    definition: Annotated[Definition, Nested(Definition)]
+    decided: Annotated[
+        tuple[PartyDecision, ...], ListOf(Nested(PartyDecision, name="decided"), most=MAX_BODY_BYTES)
+    ] = ()
 
     def flaw(self) -> str | None:
         return (
@@ -94,13 +78,13 @@ class TermsVersion(Wire):
         return (start is None or start <= time) and (end is None or time < end)
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("agreement")
 class Agreement(Wire):
     """The versions of an agreement, ascending."""
 
-    versions: tuple[TermsVersion, ...] = ()
-
-    LAYOUT: ClassVar = body("agreement", ListOf("versions", Nested("version", TermsVersion), most=MAX_BODY_BYTES))
+    versions: Annotated[
+        tuple[TermsVersion, ...], ListOf(Nested(TermsVersion, name="version"), most=MAX_BODY_BYTES)
+    ] = ()
 
     def flaw(self) -> str | None:
         numbers = [one.definition.version for one in self.versions]

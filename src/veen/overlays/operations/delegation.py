@@ -36,10 +36,10 @@ class DelegatedExecution(Wire):
     LAYOUT: ClassVar = Map(
         "execution",
         {
-            "epoch": Uint("epoch"),
-            "stream_seq": Uint("stream_seq"),
-            "client_id": Bstr("client_id", optional=True),
-            "said": Nested("event", Delegated, optional=True),
+            "epoch": Uint(name="epoch"),
+            "stream_seq": Uint(name="stream_seq"),
+            "client_id": Bstr(name="client_id", optional=True),
+            "said": Nested(Delegated, name="event", optional=True),
         },
     )
 

@@ -6,12 +6,11 @@ If a rule depends on a missing fact, its verdict is `open`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from veen.core import CapToken, Malformed, Receipt, wire_json
-from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Uint, Wire
+from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
-from veen.overlays.fields import body
 from veen.overlays.operations.operation import text
 
 
@@ -22,65 +21,49 @@ class Survivorship(StrEnum):
     HIGHEST = "highest"  # by version name, with numbers compared as numbers
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("place")
 class LogPlace(Wire):
     """The place of an entry: label and stream_seq."""
 
-    label: bytes
-    stream_seq: int
-
-    LAYOUT: ClassVar = body("place", Bstr("label"), Uint("stream_seq"))
+    label: Annotated[bytes, Bstr()]
+    stream_seq: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("effect")
 class Effect(Wire):
     """A side effect that a service performed. `key` is the service's deduplication key. §2.5."""
 
-    operation_id: bytes
-    idempotent: bool
-    key: bytes | None = None
-
-    LAYOUT: ClassVar = body("effect", Bstr("operation_id"), Bool("idempotent"), Bstr("key", optional=True))
+    operation_id: Annotated[bytes, Bstr()]
+    idempotent: Annotated[bool, Bool()]
+    key: Annotated[bytes | None, Bstr(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("decision")
 class Decision(Wire):
     """The decision of a party as a consumer uses it. §5.4."""
 
-    agreement_id: bytes
-    version: int
-    party_identity: bytes
-    decision: str
-
-    LAYOUT: ClassVar = body("decision", Bstr("agreement_id"), Uint("version"), Bstr("party_identity"), text("decision"))
+    agreement_id: Annotated[bytes, Bstr()]
+    version: Annotated[int, Uint()]
+    party_identity: Annotated[bytes, Bstr()]
+    decision: Annotated[str, text()]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("taken")
 class UsedVersion(Wire):
     """The version that a consumer uses. §6.4."""
 
-    publication_id: bytes
-    version: str
-
-    LAYOUT: ClassVar = body("taken", Bstr("publication_id"), text("version"))
+    publication_id: Annotated[bytes, Bstr()]
+    version: Annotated[str, text()]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("access")
 class AccessFact(Wire):
     """A read that a data access service served. §9.3."""
 
-    requester_identity: bytes
-    resource_identifier: str
-    resource_class: str
-    result_digest: bytes | None = None
-
-    LAYOUT: ClassVar = body(
-        "access",
-        Bstr("requester_identity"),
-        text("resource_identifier"),
-        text("resource_class"),
-        Bstr("result_digest", optional=True),
-    )
+    requester_identity: Annotated[bytes, Bstr()]
+    resource_identifier: Annotated[str, text()]
+    resource_class: Annotated[str, text()]
+    result_digest: Annotated[bytes | None, Bstr(optional=True)] = None
 
 
 class FactSource(NamedTuple):
@@ -145,81 +128,55 @@ class ExternalFacts:
     sources: Mapping[FactSource, Receipt] = field(default_factory=dict)  # verified receipts of other hubs
 
 
-def _rows(name: str, item: FieldType) -> ListOf:
-    return ListOf(name, item, most=MAX_BODY_BYTES, optional=True)
+def _rows(item: FieldType, *, name: str = "") -> ListOf:
+    return ListOf(item, name=name, most=MAX_BODY_BYTES, optional=True)
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("capability")
 class KnownCapability(Wire):
     """A capability in CBOR, and the times when its hub logged it and when it was revoked."""
 
-    token: bytes
-    issued_at: int | None = None
-    revoked_at: int | None = None
-
-    LAYOUT: ClassVar = body(
-        "capability",
-        Bytes("token", MAX_MSG_BYTES),
-        Uint("issued_at", optional=True),
-        Uint("revoked_at", optional=True),
-    )
+    token: Annotated[bytes, Bytes(MAX_MSG_BYTES)]
+    issued_at: Annotated[int | None, Uint(optional=True)] = None
+    revoked_at: Annotated[int | None, Uint(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("source")
 class KnownReceipt(Wire):
     """A receipt of another hub in CBOR, with the key that signed it."""
 
-    hub_identifier: str
-    hub_pk: bytes
-    receipt: bytes
-
-    LAYOUT: ClassVar = body("source", text("hub_identifier"), Bstr("hub_pk"), Bytes("receipt", MAX_MSG_BYTES))
+    hub_identifier: Annotated[str, text()]
+    hub_pk: Annotated[bytes, Bstr()]
+    receipt: Annotated[bytes, Bytes(MAX_MSG_BYTES)]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("speaker")
 class Speaker(Wire):
     """A client that acts for an identity."""
 
-    identity: bytes
-    client_id: bytes
-
-    LAYOUT: ClassVar = body("speaker", Bstr("identity"), Bstr("client_id"))
+    identity: Annotated[bytes, Bstr()]
+    client_id: Annotated[bytes, Bstr()]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("evidence")
 class FactsFile(Wire):
     """The JSON file of external facts, as `veen op check` reads it."""
 
-    speakers: tuple[Speaker, ...] | None = None
-    processed: tuple[LogPlace, ...] | None = None
-    effects: tuple[Effect, ...] | None = None
-    granters: tuple[bytes, ...] | None = None
-    bootstrapped: tuple[bytes, ...] | None = None
-    capabilities: tuple[KnownCapability, ...] | None = None
-    decisions: tuple[Decision, ...] | None = None
-    survivorship: str | None = None
-    taken: tuple[UsedVersion, ...] | None = None
-    executors: tuple[bytes, ...] | None = None
-    accesses: tuple[AccessFact, ...] | None = None
-    regulated: tuple[str, ...] | None = None
-    sources: tuple[KnownReceipt, ...] | None = None
-
-    LAYOUT: ClassVar = body(
-        "evidence",
-        _rows("speakers", Nested("speaker", Speaker)),
-        _rows("processed", Nested("place", LogPlace)),
-        _rows("effects", Nested("effect", Effect)),
-        _rows("granters", Bstr("granter")),
-        _rows("bootstrapped", Bstr("auth_ref")),
-        _rows("capabilities", Nested("capability", KnownCapability)),
-        _rows("decisions", Nested("decision", Decision)),
-        text("survivorship", optional=True),
-        _rows("taken", Nested("taken", UsedVersion)),
-        _rows("executors", Bstr("executor")),
-        _rows("accesses", Nested("access", AccessFact)),
-        _rows("regulated", text("resource_class")),
-        _rows("sources", Nested("source", KnownReceipt)),
+    speakers: Annotated[tuple[Speaker, ...] | None, _rows(Nested(Speaker, name="speaker"))] = None
+    processed: Annotated[tuple[LogPlace, ...] | None, _rows(Nested(LogPlace, name="place"))] = None
+    effects: Annotated[tuple[Effect, ...] | None, _rows(Nested(Effect, name="effect"))] = None
+    granters: Annotated[tuple[bytes, ...] | None, _rows(Bstr(name="granter"))] = None
+    bootstrapped: Annotated[tuple[bytes, ...] | None, _rows(Bstr(name="auth_ref"))] = None
+    capabilities: Annotated[tuple[KnownCapability, ...] | None, _rows(Nested(KnownCapability, name="capability"))] = (
+        None
     )
+    decisions: Annotated[tuple[Decision, ...] | None, _rows(Nested(Decision, name="decision"))] = None
+    survivorship: Annotated[str | None, text(optional=True)] = None
+    taken: Annotated[tuple[UsedVersion, ...] | None, _rows(Nested(UsedVersion, name="taken"))] = None
+    executors: Annotated[tuple[bytes, ...] | None, _rows(Bstr(name="executor"))] = None
+    accesses: Annotated[tuple[AccessFact, ...] | None, _rows(Nested(AccessFact, name="access"))] = None
+    regulated: Annotated[tuple[str, ...] | None, _rows(text(name="resource_class"))] = None
+    sources: Annotated[tuple[KnownReceipt, ...] | None, _rows(Nested(KnownReceipt, name="source"))] = None
 
     def flaw(self) -> str | None:
         known = self.survivorship is None or self.survivorship in Survivorship.__members__.values()

@@ -70,20 +70,20 @@ def profile_schema(name: str) -> bytes:
     return naming.schema_id(f"veen/schema:{name}")
 
 
-def text(name: str, *, optional: bool = False) -> Text:
-    return Text(name, MAX_BODY_BYTES, optional=optional)
+def text(*, name: str = "", optional: bool = False) -> Text:
+    return Text(MAX_BODY_BYTES, name=name, optional=optional)
 
 
-def ids(name: str, item: str, most: int = MAX_BODY_BYTES) -> ListOf:
-    return ListOf(name, Bstr(item), most=most)
+def ids(item: str, most: int = MAX_BODY_BYTES, *, name: str = "") -> ListOf:
+    return ListOf(Bstr(name=item), name=name, most=most)
 
 
-def anything(name: str, *, optional: bool = False) -> ValueItem:
-    return ValueItem(name, optional=optional)
+def anything(*, name: str = "", optional: bool = False) -> ValueItem:
+    return ValueItem(name=name, optional=optional)
 
 
-PARENT = Bstr("parent_operation_id", optional=True)
-METADATA = anything("metadata", optional=True)
+PARENT = Bstr(name="parent_operation_id", optional=True)
+METADATA = anything(name="metadata", optional=True)
 
 
 class Operation(Event):

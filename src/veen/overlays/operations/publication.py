@@ -3,14 +3,13 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 from veen.core import cbor, mmr
-from veen.core.cbor import Bstr, Map, Nested, Uint, Wire
+from veen.core.cbor import Bstr, Map, Nested, Uint, Wire, text_map
 from veen.core.hashing import HASH_BYTES
 from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 from veen.overlays.operations.external_facts import ExternalFacts, Survivorship, UsedVersion
 from veen.overlays.operations.operation_events import Publication
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
@@ -34,11 +33,11 @@ class Release(Wire):
     LAYOUT: ClassVar = Map(
         "release",
         {
-            "operation_id": Bstr("operation_id"),
-            "epoch": Uint("epoch"),
-            "stream_seq": Uint("stream_seq"),
-            "hub_ts": Uint("hub_ts"),
-            "said": Nested("event", Publication),
+            "operation_id": Bstr(name="operation_id"),
+            "epoch": Uint(name="epoch"),
+            "stream_seq": Uint(name="stream_seq"),
+            "hub_ts": Uint(name="hub_ts"),
+            "said": Nested(Publication, name="event"),
         },
     )
 
@@ -47,22 +46,14 @@ class Release(Wire):
         return At(self.epoch, self.stream_seq)
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("published")
 class PublishedData(Wire):
     """The state of a version (`release`) or of a publication (`versions`, `latest`, `highest`)."""
 
-    versions: int = 0
-    release: Release | None = None
-    latest: Release | None = None
-    highest: Release | None = None
-
-    LAYOUT: ClassVar = body(
-        "published",
-        Uint("versions"),
-        Nested("release", Release, optional=True),
-        Nested("latest", Release, optional=True),
-        Nested("highest", Release, optional=True),
-    )
+    versions: Annotated[int, Uint()] = 0
+    release: Annotated[Release | None, Nested(Release, optional=True)] = None
+    latest: Annotated[Release | None, Nested(Release, optional=True)] = None
+    highest: Annotated[Release | None, Nested(Release, optional=True)] = None
 
     def survivor(self, rule: Survivorship) -> Release | None:
         """The version that a consumer uses under a rule. P2."""

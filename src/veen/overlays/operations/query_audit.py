@@ -1,16 +1,14 @@
 """Query audit: the logged reads of each requester and resource. 001, spec-3 §9."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 from veen.core import cbor
-from veen.core.cbor import Text, Uint, Wire
+from veen.core.cbor import Text, Uint, Wire, text_map
 from veen.core.hashing import HASH_BYTES, ht
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 from veen.overlays.operations.external_facts import AccessFact, ExternalFacts
 from veen.overlays.operations.operation_events import QueryAudit
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind
@@ -18,22 +16,14 @@ from veen.overlays.operations.rules import Rule, RuleFinding, RuleVerdict, open_
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("reads")
 class QueryReads(Wire):
     """The reads of one resource by one requester: their number and the hub times of the first and last."""
 
-    count: int = 0
-    first_ts: int = 0
-    last_ts: int = 0
-    last_purpose: str | None = None
-
-    LAYOUT: ClassVar = body(
-        "reads",
-        Uint("count"),
-        Uint("first_ts"),
-        Uint("last_ts"),
-        Text("last_purpose", MAX_BODY_BYTES, optional=True),
-    )
+    count: Annotated[int, Uint()] = 0
+    first_ts: Annotated[int, Uint()] = 0
+    last_ts: Annotated[int, Uint()] = 0
+    last_purpose: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
 
 
 NONE = QueryReads()

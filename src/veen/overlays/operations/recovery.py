@@ -1,15 +1,14 @@
 """Recovery: requests, approvals and executions that replace an identity. 001, spec-3 §8."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from dataclasses import replace
+from typing import Annotated, TypeAlias
 
 from veen.core import cbor
-from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire
+from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.entry import At, FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 from veen.overlays.operations.external_facts import ExternalFacts, Guardians, Speakers, speaks
 from veen.overlays.operations.operation_events import RecoveryApproval, RecoveryExecution, RecoveryRequest
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
@@ -20,58 +19,40 @@ APPROVE = "approve"
 NOT_AN_EXECUTOR = "the sender may not execute recoveries"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("asked")
 class RecoveryRequested(Wire):
-    operation_id: bytes
-    epoch: int
-    stream_seq: int
-    new_identity: bytes
-
-    LAYOUT: ClassVar = body("asked", Bstr("operation_id"), Uint("epoch"), Uint("stream_seq"), Bstr("new_identity"))
+    operation_id: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    new_identity: Annotated[bytes, Bstr()]
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("answer")
 class RecoveryAnswer(Wire):
     """The decision of an approver on an open request."""
 
-    operation_id: bytes
-    epoch: int
-    stream_seq: int
-    new_identity: bytes
-    approver_identity: bytes
-    decision: str
-    policy_group_id: bytes | None = None
-
-    LAYOUT: ClassVar = body(
-        "answer",
-        Bstr("operation_id"),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Bstr("new_identity"),
-        Bstr("approver_identity"),
-        Text("decision", MAX_BODY_BYTES),
-        Bstr("policy_group_id", optional=True),
-    )
+    operation_id: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    new_identity: Annotated[bytes, Bstr()]
+    approver_identity: Annotated[bytes, Bstr()]
+    decision: Annotated[str, Text(MAX_BODY_BYTES)]
+    policy_group_id: Annotated[bytes | None, Bstr(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("recovery")
 class RecoveryState(Wire):
     """The open requests and decisions for an identity, and its last replacement."""
 
-    asked: tuple[RecoveryRequested, ...] = ()
-    answers: tuple[RecoveryAnswer, ...] = ()
-    new_identity: bytes | None = None
-    epoch: int | None = None  # place of the replacement
-    stream_seq: int | None = None
-
-    LAYOUT: ClassVar = body(
-        "recovery",
-        ListOf("asked", Nested("asked", RecoveryRequested), most=MAX_BODY_BYTES),
-        ListOf("answers", Nested("answer", RecoveryAnswer), most=MAX_BODY_BYTES),
-        Bstr("new_identity", optional=True),
-        Uint("epoch", optional=True),
-        Uint("stream_seq", optional=True),
-    )
+    asked: Annotated[
+        tuple[RecoveryRequested, ...], ListOf(Nested(RecoveryRequested, name="asked"), most=MAX_BODY_BYTES)
+    ] = ()
+    answers: Annotated[
+        tuple[RecoveryAnswer, ...], ListOf(Nested(RecoveryAnswer, name="answer"), most=MAX_BODY_BYTES)
+    ] = ()
+    new_identity: Annotated[bytes | None, Bstr(optional=True)] = None
+    epoch: Annotated[int | None, Uint(optional=True)] = None  # place of the replacement
+    stream_seq: Annotated[int | None, Uint(optional=True)] = None
 
     def is_asked(self, new_identity: bytes) -> bool:
         return any(one.new_identity == new_identity for one in self.asked)

@@ -6,15 +6,14 @@ A checkpoint covers one part of an overlay's state if `state_id` is that part, o
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import replace
+from typing import Annotated, Any, TypeAlias
 
 from veen.core import Mmr, cbor
-from veen.core.cbor import Bstr, Nested, Uint, Wire
+from veen.core.cbor import Bstr, Nested, Uint, Wire, text_map
 from veen.core.hashing import u64be
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 from veen.overlays.fold import Fold, state_hash
 from veen.overlays.operations.external_facts import ExternalFacts, LogPlace
 from veen.overlays.operations.operation_events import StateCheckpoint
@@ -24,24 +23,15 @@ from veen.overlays.overlay import FoldStep, MergeOverlay
 from veen.overlays.registry import Registry
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("kept")
 class LatestCheckpoint(Wire):
     """The latest checkpoint of one state at one place, and the number of checkpoints."""
 
-    checkpoints: int = 0
-    operation_id: bytes | None = None
-    epoch: int = 0
-    stream_seq: int = 0
-    latest: StateCheckpoint | None = None
-
-    LAYOUT: ClassVar = body(
-        "kept",
-        Uint("checkpoints"),
-        Bstr("operation_id", optional=True),
-        Uint("epoch"),
-        Uint("stream_seq"),
-        Nested("latest", StateCheckpoint, optional=True),
-    )
+    checkpoints: Annotated[int, Uint()] = 0
+    operation_id: Annotated[bytes | None, Bstr(optional=True)] = None
+    epoch: Annotated[int, Uint()] = 0
+    stream_seq: Annotated[int, Uint()] = 0
+    latest: Annotated[StateCheckpoint | None, Nested(StateCheckpoint, optional=True)] = None
 
 
 NOTHING = LatestCheckpoint()

@@ -4,39 +4,29 @@ Each event type has exactly one stream. A second mapping is refused; only a migr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar, TypeAlias
+from dataclasses import replace
+from typing import Annotated, TypeAlias
 
 from veen.core import cbor
-from veen.core.cbor import Nested, Text, Uint, Wire
+from veen.core.cbor import Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import body
 from veen.overlays.overlay import FoldStep, WalkOverlay
 from veen.overlays.record.record_events import MapType, Migration, Producer, RecorderProfile
 
 _TYPE, _KEY, _PRODUCER, _PROFILE = b"t", b"k", b"p", b"s"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("standing")
 class RecorderSetting(Wire):
     """The state of one part: the stream of a type, the owner of a key, a producer, or the profile."""
 
-    since: int = 0  # the entry that set it
-    stream: str | None = None
-    owner: str | None = None
-    producer: Producer | None = None
-    profile: RecorderProfile | None = None
-
-    LAYOUT: ClassVar = body(
-        "standing",
-        Uint("since"),
-        Text("stream", MAX_TEXT_BYTES, optional=True),
-        Text("owner", MAX_TEXT_BYTES, optional=True),
-        Nested("producer", Producer, optional=True),
-        Nested("profile", RecorderProfile, optional=True),
-    )
+    since: Annotated[int, Uint()] = 0  # the entry that set it
+    stream: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
+    owner: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
+    producer: Annotated[Producer | None, Nested(Producer, optional=True)] = None
+    profile: Annotated[RecorderProfile | None, Nested(RecorderProfile, optional=True)] = None
 
 
 NOTHING = RecorderSetting()

@@ -4,15 +4,14 @@ Each event counts once. An event with the same source and position as an earlier
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 from veen.core import cbor
-from veen.core.cbor import Uint, Wire
+from veen.core.cbor import Uint, Wire, text_map
 from veen.core.hashing import ht
 from veen.overlays.entry import FoldEntry
 from veen.overlays.event import Event
-from veen.overlays.fields import Number, body
+from veen.overlays.fields import Number
 from veen.overlays.overlay import FoldStep, MergeOverlay
 from veen.overlays.record.record_events import RecordEvent
 
@@ -20,24 +19,15 @@ SUBJECT, TYPE, ORIGIN, SOURCE, PRINCIPAL = b"s", b"t", b"o", b"i", b"p"
 _NAMES = {SUBJECT: "subject_id", TYPE: "event_type", ORIGIN: "origin", SOURCE: "source", PRINCIPAL: "principal_id"}
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("tally")
 class EventTally(Wire):
     """The number of events and their first and last times: event_time in milliseconds, hub_ts in seconds."""
 
-    events: int = 0
-    first_event_time: int = 0
-    last_event_time: int = 0
-    first_hub_ts: int = 0
-    last_hub_ts: int = 0
-
-    LAYOUT: ClassVar = body(
-        "tally",
-        Number("events"),
-        Uint("first_event_time"),
-        Uint("last_event_time"),
-        Uint("first_hub_ts"),
-        Uint("last_hub_ts"),
-    )
+    events: Annotated[int, Number()] = 0
+    first_event_time: Annotated[int, Uint()] = 0
+    last_event_time: Annotated[int, Uint()] = 0
+    first_hub_ts: Annotated[int, Uint()] = 0
+    last_hub_ts: Annotated[int, Uint()] = 0
 
 
 NONE = EventTally()

@@ -6,14 +6,13 @@ stream_seq, and `hub_commit_time` its hub_ts.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from veen.core import Malformed, canonical_json, cbor, naming
 from veen.core.cbor import Bstr, DeferredFaults, FieldType, ListOf, Map, Text, Uint, heads
 from veen.core.hashing import U64_MAX, ht
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
-from veen.overlays.event import Event
-from veen.overlays.fields import body
+from veen.overlays.event import Event, event
 
 NAMESPACE = "record/"
 CHANGES = "record/infrastructure/changes"
@@ -76,13 +75,13 @@ class RecordEvent(Event):
     LAYOUT: ClassVar = Map(
         NAME,
         {
-            "subject_id": Text("subject_id", MAX_TEXT_BYTES),
-            "event_type": Text("event_type", MAX_TEXT_BYTES),
-            "event_time": Uint("event_time"),
-            "origin": Text("origin", MAX_TEXT_BYTES),
-            "payload": Text("content", MAX_BODY_BYTES),
-            "source": Text("source", MAX_TEXT_BYTES, optional=True),
-            "position": PositionKind("position", optional=True),
+            "subject_id": Text(MAX_TEXT_BYTES, name="subject_id"),
+            "event_type": Text(MAX_TEXT_BYTES, name="event_type"),
+            "event_time": Uint(name="event_time"),
+            "origin": Text(MAX_TEXT_BYTES, name="origin"),
+            "payload": Text(MAX_BODY_BYTES, name="content"),
+            "source": Text(MAX_TEXT_BYTES, name="source", optional=True),
+            "position": PositionKind(name="position", optional=True),
         },
     )
 
@@ -108,8 +107,8 @@ class _Names(ListOf):
 
     __slots__ = ()
 
-    def __init__(self, name: str, *, least: int = 1) -> None:
-        super().__init__(name, Text(name, MAX_TEXT_BYTES), most=MAX_LISTED, least=least)
+    def __init__(self, *, name: str = "", least: int = 1) -> None:
+        super().__init__(Text(MAX_TEXT_BYTES), name=name, most=MAX_LISTED, least=least)
 
 
 def _unordered(name: str, listed: tuple[str, ...] | tuple[bytes, ...]) -> str | None:
@@ -125,16 +124,14 @@ def stream_flaw(stream: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@event("record.map.v1")
 class MapType(Event):
     """`record.map.v1`: assigns an event type to its stream."""
 
-    event_type: str
-    stream: str
+    event_type: Annotated[str, Text(MAX_TEXT_BYTES)]
+    stream: Annotated[str, Text(MAX_TEXT_BYTES)]
 
     NAME: ClassVar = "record.map.v1"
-    SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(NAME, Text("event_type", MAX_TEXT_BYTES), Text("stream", MAX_TEXT_BYTES))
 
     def flaw(self) -> str | None:
         if not self.event_type:
@@ -142,30 +139,21 @@ class MapType(Event):
         return stream_flaw(self.stream)
 
 
-@dataclass(frozen=True, slots=True)
+@event("record.migration.v1")
 class Migration(Event):
     """`record.migration.v1`: moves event types to another stream from here on. §3.2.2.
 
     A rename moves every type of a stream, a split some of them.
     """
 
-    kind: str
-    from_stream: str
-    to_stream: str
-    event_types: tuple[str, ...]
-    reason: str | None = None
+    kind: Annotated[str, Text(MAX_TEXT_BYTES)]
+    from_stream: Annotated[str, Text(MAX_TEXT_BYTES)]
+    to_stream: Annotated[str, Text(MAX_TEXT_BYTES)]
+    event_types: Annotated[tuple[str, ...], _Names()]
+    reason: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
 
     NAME: ClassVar = "record.migration.v1"
     KINDS: ClassVar = ("rename", "split")
-    SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(
-        NAME,
-        Text("kind", MAX_TEXT_BYTES),
-        Text("from_stream", MAX_TEXT_BYTES),
-        Text("to_stream", MAX_TEXT_BYTES),
-        _Names("event_types"),
-        Text("reason", MAX_TEXT_BYTES, optional=True),
-    )
 
     def flaw(self) -> str | None:
         if self.kind not in self.KINDS:
@@ -177,27 +165,19 @@ class Migration(Event):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@event("record.producer.v1")
 class Producer(Event):
     """`record.producer.v1`: the client keys of one emitting service, its origins and its streams. §2.3.
 
     One identity per service. Auditors compare `origin` and `principal_id` of events with it.
     """
 
-    name: str
-    client_ids: tuple[bytes, ...]
-    origins: tuple[str, ...]
-    streams: tuple[str, ...]
+    name: Annotated[str, Text(MAX_TEXT_BYTES)]
+    client_ids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="client_id"), most=MAX_LISTED, least=1)]
+    origins: Annotated[tuple[str, ...], _Names()]
+    streams: Annotated[tuple[str, ...], _Names()]
 
     NAME: ClassVar = "record.producer.v1"
-    SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(
-        NAME,
-        Text("name", MAX_TEXT_BYTES),
-        ListOf("client_ids", Bstr("client_id"), most=MAX_LISTED, least=1),
-        _Names("origins"),
-        _Names("streams"),
-    )
 
     def flaw(self) -> str | None:
         if not self.name:
@@ -210,33 +190,22 @@ class Producer(Event):
         return next((flaw for flaw in flaws if flaw is not None), None)
 
 
-@dataclass(frozen=True, slots=True)
+@event("record.profile.v1")
 class RecorderProfile(Event):
     """`record.profile.v1`: the configuration of a recorder. Its hash is the profile id in checkpoints. §3.2.4.
 
     Checkpoints are made every `every_sec` seconds, every `every_events` events, or both.
     """
 
-    hub_id: bytes
-    admin_pk: bytes
-    streams: tuple[str, ...]
-    max_payload_bytes: int
-    retention_sec: int
-    every_sec: int | None = None
-    every_events: int | None = None
+    hub_id: Annotated[bytes, Bstr()]
+    admin_pk: Annotated[bytes, Bstr()]
+    streams: Annotated[tuple[str, ...], _Names()]
+    max_payload_bytes: Annotated[int, Uint(least=1, most=MAX_BODY_BYTES)]
+    retention_sec: Annotated[int, Uint(least=1)]
+    every_sec: Annotated[int | None, Uint(least=1, optional=True)] = None
+    every_events: Annotated[int | None, Uint(least=1, optional=True)] = None
 
     NAME: ClassVar = "record.profile.v1"
-    SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = body(
-        NAME,
-        Bstr("hub_id"),
-        Bstr("admin_pk"),
-        _Names("streams"),
-        Uint("max_payload_bytes", least=1, most=MAX_BODY_BYTES),
-        Uint("retention_sec", least=1),
-        Uint("every_sec", least=1, optional=True),
-        Uint("every_events", least=1, optional=True),
-    )
 
     def flaw(self) -> str | None:
         if self.every_sec is None and self.every_events is None:

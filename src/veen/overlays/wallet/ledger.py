@@ -5,11 +5,11 @@ An event is first reduced to its `Effect` on one wallet: a transfer is a debit o
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
-from veen.core.cbor import Bool, Uint, Wire
+from veen.core.cbor import Bool, Uint, Wire, text_map
 from veen.overlays.event import Event
-from veen.overlays.fields import Number, body
+from veen.overlays.fields import Number
 from veen.overlays.wallet.wallet_events import Adjust, Close, Deposit, Freeze, Limit, Open, Transfer, Unfreeze, Withdraw
 
 DAY_SEC = 86_400
@@ -28,28 +28,17 @@ class WalletCode(StrEnum):
     UNAUTHORIZED_OPERATION = "WAL.UNAUTHORIZED_OPERATION"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("wallet")
 class Wallet(Wire):
     """The state of §4, in the order given there."""
 
-    exists: bool = False
-    closed: bool = False
-    balance: int = 0
-    frozen: bool = False
-    daily_limit: int | None = None
-    pending_daily_spent: int = 0
-    last_limit_reset_ts: int = 0
-
-    LAYOUT: ClassVar = body(
-        "wallet",
-        Bool("exists"),
-        Bool("closed"),
-        Number("balance"),
-        Bool("frozen"),
-        Uint("daily_limit", optional=True),
-        Number("pending_daily_spent"),
-        Uint("last_limit_reset_ts"),
-    )
+    exists: Annotated[bool, Bool()] = False
+    closed: Annotated[bool, Bool()] = False
+    balance: Annotated[int, Number()] = 0
+    frozen: Annotated[bool, Bool()] = False
+    daily_limit: Annotated[int | None, Uint(optional=True)] = None
+    pending_daily_spent: Annotated[int, Number()] = 0
+    last_limit_reset_ts: Annotated[int, Uint()] = 0
 
     def flaw(self) -> str | None:
         return "an amount is negative" if min(self.balance, self.pending_daily_spent) < 0 else None

@@ -1,14 +1,12 @@
 """Derived ids and the nine events of WAL. wallet-spec §2.3, §3.1, §5, §9."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
-from veen.core import naming
 from veen.core.cbor import Bstr, Bytes, Text, Uint
 from veen.core.hashing import ht, u64be
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import Event
-from veen.overlays.fields import Int, body, optional_map
+from veen.overlays.event import Event, event
+from veen.overlays.fields import Int, optional_map
 
 
 def wallet_id(realm_id: bytes, ctx_id: bytes, currency: str) -> bytes:
@@ -34,12 +32,12 @@ def approval_hash(of_wallet: bytes, to_wallet: bytes, amount: int, ts: int, tran
     return ht("wallet/approval", of_wallet + to_wallet + u64be(amount) + u64be(ts) + transfer)
 
 
-def _text(name: str, *, optional: bool = False) -> Text:
-    return Text(name, MAX_BODY_BYTES, optional=optional)
+def _text(*, name: str = "", optional: bool = False) -> Text:
+    return Text(MAX_BODY_BYTES, name=name, optional=optional)
 
 
 def _ref() -> Bytes:
-    return Bytes("ref", MAX_BODY_BYTES, optional=True)
+    return Bytes(MAX_BODY_BYTES, name="ref", optional=True)
 
 
 class WalletEvent(Event):
@@ -49,25 +47,15 @@ class WalletEvent(Event):
     wallet_id: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.open.v1")
 class Open(WalletEvent):
     """§5.1."""
 
-    wallet_id: bytes
-    realm_id: bytes
-    ctx_id: bytes
-    currency: str
-    created_at: int
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.open.v1")
-    LAYOUT: ClassVar = body(
-        "wallet.open.v1",
-        Bstr("wallet_id"),
-        Bstr("realm_id"),
-        Bstr("ctx_id"),
-        _text("currency"),
-        Uint("created_at"),
-    )
+    wallet_id: Annotated[bytes, Bstr()]
+    realm_id: Annotated[bytes, Bstr()]
+    ctx_id: Annotated[bytes, Bstr()]
+    currency: Annotated[str, _text()]
+    created_at: Annotated[int, Uint()]
 
     def flaw(self) -> str | None:
         if not self.currency.isascii():
@@ -77,114 +65,82 @@ class Open(WalletEvent):
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.close.v1")
 class Close(WalletEvent):
     """§5.2."""
 
-    wallet_id: bytes
-    ts: int
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.close.v1")
-    LAYOUT: ClassVar = body("wallet.close.v1", Bstr("wallet_id"), Uint("ts"))
+    wallet_id: Annotated[bytes, Bstr()]
+    ts: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.deposit.v1")
 class Deposit(WalletEvent):
     """§5.3. `ref` is an external reference and is not interpreted."""
 
-    wallet_id: bytes
-    amount: int
-    ts: int
-    ref: bytes | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.deposit.v1")
-    LAYOUT: ClassVar = body("wallet.deposit.v1", Bstr("wallet_id"), Uint("amount"), Uint("ts"), _ref())
+    wallet_id: Annotated[bytes, Bstr()]
+    amount: Annotated[int, Uint()]
+    ts: Annotated[int, Uint()]
+    ref: Annotated[bytes | None, _ref()] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.withdraw.v1")
 class Withdraw(WalletEvent):
     """§5.4. A second event with the same `ref` is a copy of the first (§7)."""
 
-    wallet_id: bytes
-    amount: int
-    ts: int
-    ref: bytes | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.withdraw.v1")
-    LAYOUT: ClassVar = body("wallet.withdraw.v1", Bstr("wallet_id"), Uint("amount"), Uint("ts"), _ref())
+    wallet_id: Annotated[bytes, Bstr()]
+    amount: Annotated[int, Uint()]
+    ts: Annotated[int, Uint()]
+    ref: Annotated[bytes | None, _ref()] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.transfer.v1")
 class Transfer(WalletEvent):
     """§5.5. A debit of one wallet and a credit of the other, applied in the fold of each."""
 
-    wallet_id: bytes
-    to_wallet_id: bytes
-    amount: int
-    ts: int
-    transfer_id: bytes
-    metadata: bytes | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.transfer.v1")
-    LAYOUT: ClassVar = body(
-        "wallet.transfer.v1",
-        Bstr("wallet_id"),
-        Bstr("to_wallet_id"),
-        Uint("amount"),
-        Uint("ts"),
-        Bstr("transfer_id"),
-        optional_map("metadata"),
-    )
+    wallet_id: Annotated[bytes, Bstr()]
+    to_wallet_id: Annotated[bytes, Bstr()]
+    amount: Annotated[int, Uint()]
+    ts: Annotated[int, Uint()]
+    transfer_id: Annotated[bytes, Bstr()]
+    metadata: Annotated[bytes | None, optional_map()] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.adjust.v1")
 class Adjust(WalletEvent):
     """§5.6. A positive or negative correction."""
 
-    wallet_id: bytes
-    delta: int
-    ts: int
-    reason: str
-    ref: bytes | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.adjust.v1")
-    LAYOUT: ClassVar = body("wallet.adjust.v1", Bstr("wallet_id"), Int("delta"), Uint("ts"), _text("reason"), _ref())
+    wallet_id: Annotated[bytes, Bstr()]
+    delta: Annotated[int, Int()]
+    ts: Annotated[int, Uint()]
+    reason: Annotated[str, _text()]
+    ref: Annotated[bytes | None, _ref()] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.limit.v1")
 class Limit(WalletEvent):
     """§5.7. Without `daily_limit` the limit is removed."""
 
-    wallet_id: bytes
-    daily_limit: int | None
-    ts: int
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.limit.v1")
-    LAYOUT: ClassVar = body("wallet.limit.v1", Bstr("wallet_id"), Uint("daily_limit", optional=True), Uint("ts"))
+    wallet_id: Annotated[bytes, Bstr()]
+    daily_limit: Annotated[int | None, Uint(optional=True)]
+    ts: Annotated[int, Uint()]
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.freeze.v1")
 class Freeze(WalletEvent):
     """§5.8."""
 
-    wallet_id: bytes
-    ts: int
-    reason: str | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.freeze.v1")
-    LAYOUT: ClassVar = body("wallet.freeze.v1", Bstr("wallet_id"), Uint("ts"), _text("reason", optional=True))
+    wallet_id: Annotated[bytes, Bstr()]
+    ts: Annotated[int, Uint()]
+    reason: Annotated[str | None, _text(optional=True)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@event("wallet.unfreeze.v1")
 class Unfreeze(WalletEvent):
     """§5.9."""
 
-    wallet_id: bytes
-    ts: int
-    reason: str | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("wallet.unfreeze.v1")
-    LAYOUT: ClassVar = body("wallet.unfreeze.v1", Bstr("wallet_id"), Uint("ts"), _text("reason", optional=True))
+    wallet_id: Annotated[bytes, Bstr()]
+    ts: Annotated[int, Uint()]
+    reason: Annotated[str | None, _text(optional=True)] = None
 
 
 WALLET_EVENTS: tuple[type[Event], ...] = (

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
+from typing import Annotated
 
 from veen import __version__
 from veen.core import Malformed, SigningKey, Unverified, signing, strict_json
-from veen.core.cbor import Bstr, Map, Text, Uint, VersionField, Wire
+from veen.core.cbor import Bstr, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import h, ht
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.signing import SIGNATURE_BYTES
@@ -144,27 +144,15 @@ def _rate(links: Iterable[ChainLink]) -> list[Json]:
 _NO_SIG = bytes(SIGNATURE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
+@int_map("audit statement", VersionField())
 class AuditStatement(Wire):
     """An auditor's signature over the digest, verdict and time of a report."""
 
-    report_digest: bytes
-    verdict: str
-    made_at: int
-    auditor_pk: bytes
-    sig: bytes
-
-    LAYOUT: ClassVar = Map(
-        "audit statement",
-        {
-            1: VersionField(),
-            2: Bstr("report_digest"),
-            3: Text("verdict", MAX_TEXT_BYTES),
-            4: Uint("made_at"),
-            5: Bstr("auditor_pk"),
-            6: Bstr("sig", SIGNATURE_BYTES),
-        },
-    )
+    report_digest: Annotated[bytes, Bstr()]
+    verdict: Annotated[str, Text(MAX_TEXT_BYTES)]
+    made_at: Annotated[int, Uint()]
+    auditor_pk: Annotated[bytes, Bstr()]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     def signing_digest(self) -> bytes:
         """The digest of every field except the signature."""

@@ -5,23 +5,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group
-from veen.cli.kit import output, values
+from veen.bridge.anchors import Anchored, AnchorStore, Backend, Cadence, service
+from veen.bridge.anchors.backends import DEFAULT_BRANCH, FileLog, GitRepo, OtherHub, TimeStampingAuthority
+from veen.bridge.anchors.service import PublishedAnchor
+from veen.cli.bridge.bridge_options import source_client
+from veen.cli.kit import context_file, output, pinning, values
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import ClientDir, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
-
-if TYPE_CHECKING:
-    from veen.bridge.anchors import Anchored, AnchorStore, Backend
-    from veen.bridge.anchors.service import PublishedAnchor
-    from veen.client.client import Client
-
+from veen.client.client import Client
 
 KINDS = ("file", "git", "tsa", "hub")
 _HINT = "give --to file:PATH, git:REPO[#DEFAULT_BRANCH], tsa:URL or hub:URL"
@@ -76,7 +75,7 @@ class Targets:
         if self.remote is not None and kind != "git":
             raise Misuse("--remote needs a git target", "leave it out, or give --to git:REPO")
 
-    def backend(self) -> "Backend":
+    def backend(self) -> Backend:
         """The backend of any kind except hub, which needs a session."""
         kind, where = target_of(self.to)
         if kind == "file":
@@ -89,10 +88,8 @@ class Targets:
     @staticmethod
     def verifying(
         kind: str, file: Path | None, git: str | None, tsa_root: Path | None, anchor_pin: str | None
-    ) -> "Backend":
+    ) -> Backend:
         """The backend that verifies anchors of this kind."""
-        from veen.bridge.anchors.backends import OtherHub
-        from veen.cli.kit import pinning
 
         if kind == "file" and file is not None:
             return _file(file)
@@ -107,21 +104,18 @@ class Targets:
         raise Misuse(f"nothing to verify an anchor of kind {kind!r} with", f"give {wanted.get(kind)}")
 
 
-def _file(path: Path) -> "Backend":
-    from veen.bridge.anchors.backends import FileLog
+def _file(path: Path) -> Backend:
 
     return FileLog(path)
 
 
-def _git(text: str, remote: str | None) -> "Backend":
-    from veen.bridge.anchors.backends import DEFAULT_BRANCH, GitRepo
+def _git(text: str, remote: str | None) -> Backend:
 
     path, _, branch = text.partition("#")
     return GitRepo(Path(path), branch or DEFAULT_BRANCH, remote)
 
 
-def _tsa(url: str | None, root: Path) -> "Backend":
-    from veen.bridge.anchors.backends import TimeStampingAuthority
+def _tsa(url: str | None, root: Path) -> Backend:
 
     return TimeStampingAuthority(url, root)
 
@@ -172,12 +166,11 @@ def publish(
 
     The anchor is verified at once.
     """
-    from veen.cli.kit import context_file
 
     name = context_file.need_stream(stream)
     target = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
-    async def work(client: "Client", backend: "Backend", kept: "AnchorStore") -> "PublishedAnchor":
+    async def work(client: Client, backend: Backend, kept: AnchorStore) -> PublishedAnchor:
         from veen.bridge import anchors
 
         return await anchors.publish(client, name, backend, kept, upto_seq=upto)
@@ -215,8 +208,6 @@ def run(
 
     The last anchor is read from the store, so the command can be stopped and restarted at any time.
     """
-    from veen.bridge.anchors import Cadence, service
-    from veen.cli.kit import context_file
 
     name = context_file.need_stream(stream)
     if every_entries is None and every_seconds is None:
@@ -224,7 +215,7 @@ def run(
     cadence = Cadence(every_entries, every_seconds)
     target = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
-    async def work(client: "Client", backend: "Backend", kept: "AnchorStore") -> "list[PublishedAnchor]":
+    async def work(client: Client, backend: Backend, kept: AnchorStore) -> list[PublishedAnchor]:
         if once:
             found = await service.once(client, name, backend, kept, cadence)
             return [] if found is None else [found]
@@ -242,9 +233,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the stored anchors by label and number."""
-    from veen.bridge.anchors import AnchorStore
-    from veen.bridge.anchors.service import PublishedAnchor
-    from veen.cli.kit import context_file
 
     folder = context_file.need_client(client) / "anchors" if store is None else store
     _show([PublishedAnchor(path, one) for path, one in AnchorStore(folder)], as_json)
@@ -272,8 +260,6 @@ def verify(
     Time stamps and another hub's evidence are verified offline; anchor files and repositories are read.
     """
     from veen.bridge import anchors
-    from veen.bridge.anchors import service
-    from veen.cli.kit import pinning
 
     anchor = pinning.pinned_key(pin)
     assert anchor is not None
@@ -291,13 +277,12 @@ def _run_at_hub(
     asked: HubOptions,
     target: Targets,
     store: Path | None,
-    work: "Callable[[Client, Backend, AnchorStore], Awaitable[T]]",
+    work: Callable[[Client, Backend, AnchorStore], Awaitable[T]],
 ) -> T:
-    from veen.bridge.anchors import AnchorStore
 
     target.check()
 
-    async def run_work(client: "Client") -> T:
+    async def run_work(client: Client) -> T:
         anchors = AnchorStore(client.dir.path / "anchors" if store is None else store)
         async with _backend(client, target, asked.first_use) as backend:
             return await work(client, backend, anchors)
@@ -306,9 +291,7 @@ def _run_at_hub(
 
 
 @asynccontextmanager
-async def _backend(client: "Client", target: Targets, first_use: bool) -> "AsyncIterator[Backend]":
-    from veen.bridge.anchors.backends import OtherHub
-    from veen.cli.bridge.bridge_options import source_client
+async def _backend(client: Client, target: Targets, first_use: bool) -> AsyncIterator[Backend]:
 
     kind, where = target_of(target.to)
     if kind != "hub":
@@ -318,7 +301,7 @@ async def _backend(client: "Client", target: Targets, first_use: bool) -> "Async
         yield OtherHub(other, other.hub_id, target.anchor_stream)
 
 
-def _show(found: "list[PublishedAnchor]", as_json: bool, *, one: bool = False) -> None:
+def _show(found: list[PublishedAnchor], as_json: bool, *, one: bool = False) -> None:
     rows = [_row(done.path, done.anchored) for done in found]
     if one:
         output.facts(dict(zip(_COLUMNS, rows[0], strict=True)), as_json)
@@ -326,7 +309,7 @@ def _show(found: "list[PublishedAnchor]", as_json: bool, *, one: bool = False) -
         output.table(_COLUMNS, rows, as_json)
 
 
-def _row(path: Path, anchored: "Anchored") -> tuple[output.Value, ...]:
+def _row(path: Path, anchored: Anchored) -> tuple[output.Value, ...]:
     ref = anchored.ref
     place = (anchored.stream_id, anchored.checkpoint.upto_seq, anchored.checkpoint.mmr_root)
     return *place, ref.kind, ref.place, output.moment(ref.statement.ts), str(path)

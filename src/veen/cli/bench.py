@@ -11,6 +11,7 @@ import typer
 from plumbing.cli.command import command, group
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.exit_status import MISSED_STATUS
 from veen.cli.kit.output import Marked, Tone
 
 if TYPE_CHECKING:
@@ -108,7 +109,6 @@ def _progress() -> Iterator[Callable[[str], None]]:
 
 
 def _show(report: "BenchReport", as_json: bool) -> None:
-    from veen.cli.kit.exit_status import MISSED_STATUS
 
     if as_json:
         output.document(report.as_json())

@@ -1,22 +1,23 @@
 """`veen cap`: capabilities, the signed permissions to write to streams."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group
-from veen.cli.kit import output, values
+from veen.cli.kit import context_file, key_files, open_session, output, output_files, values
 from veen.cli.kit.client_options import HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Formatted
-
-if TYPE_CHECKING:
-    from veen.client import Card
-    from veen.client.client import Client
-    from veen.core import CapToken, Rate, SigningKey
-    from veen.core.tooling_messages import AuthorizeResponse
+from veen.cli.kit.sanitize import short, short_hex
+from veen.client import Card, capabilities, cbor_sequence
+from veen.client.client import Client
+from veen.core import CapToken, Rate, SigningKey, VeenError, cap_token, naming
+from veen.core.tooling_messages import AuthorizeResponse
 
 app = group(
     "cap",
@@ -65,9 +66,6 @@ def issue(
     A client changes its client_id every day. A card lists the next client_ids and gets a token for each of them, in one
     file as a CBOR sequence. A single client_id gets one token. Without --out the tokens are printed in hex.
     """
-    from veen.cli.kit import open_session, output_files
-    from veen.client import cbor_sequence
-    from veen.core import Rate, naming
 
     streams = [naming.stream_id(name) for name in stream]
     bound = None if rate is None else Rate(rate.per_sec, rate.burst)
@@ -94,10 +92,8 @@ def issue(
 
 
 def _minted(
-    key: "SigningKey", subject: "bytes | Card", streams: list[bytes], ttl: int, rate: "Rate | None"
-) -> "tuple[CapToken, ...]":
-    from veen.client import capabilities
-    from veen.core import cap_token
+    key: SigningKey, subject: bytes | Card, streams: list[bytes], ttl: int, rate: Rate | None
+) -> tuple[CapToken, ...]:
 
     try:
         if isinstance(subject, bytes):
@@ -125,8 +121,6 @@ def renew(
     new signature: a hub accepts them as new, and their time starts when they are first authorized. Always renew the
     newest file, not the first one.
     """
-    from veen.cli.kit import open_session, output_files
-    from veen.client import capabilities, cbor_sequence
 
     if out is not None:
         output_files.check_new(out)
@@ -154,7 +148,6 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Verify the capabilities in a file and show what they permit."""
-    from veen.cli.kit.sanitize import short, short_hex
 
     tokens = read(file)
     rows = [
@@ -211,8 +204,6 @@ def authorize(
     authorized, or the first one if none is for this client. The client stores the others and authorizes each when it is
     needed. `veen send` does all of this by itself.
     """
-    from veen.cli.kit import context_file
-    from veen.cli.kit.open_session import HubCall
 
     path = context_file.cap_of(file)
     if path is None:
@@ -229,13 +220,12 @@ def authorize(
 
 
 async def _authorize(
-    client: "Client", tokens: "tuple[CapToken, ...]", every: bool
-) -> "list[tuple[CapToken, AuthorizeResponse]]":
+    client: Client, tokens: tuple[CapToken, ...], every: bool
+) -> list[tuple[CapToken, AuthorizeResponse]]:
     """Authorize all tokens, or the one for the current client_id, or else the first one.
 
     All tokens are stored if one of them is for the current client_id.
     """
-    from veen.client import cbor_sequence
 
     own = client.dir.writers.current().client_id
     current = [token for token in tokens if token.subject_pk == own]
@@ -251,11 +241,8 @@ async def _authorize(
     return answers
 
 
-def read(file: Path) -> "tuple[CapToken, ...]":
+def read(file: Path) -> tuple[CapToken, ...]:
     """Read and verify the capabilities of a file."""
-    from veen.cli.kit.exit_status import hinted
-    from veen.client import capabilities
-    from veen.core import VeenError
 
     try:
         return capabilities.read_tokens(file)
@@ -263,8 +250,7 @@ def read(file: Path) -> "tuple[CapToken, ...]":
         raise hinted(error, "veen cap issue --out creates such a file") from None
 
 
-def _subject(text: str) -> "bytes | Card":
-    from veen.cli.kit import key_files
+def _subject(text: str) -> bytes | Card:
 
     try:
         return values.public_key(text)

@@ -1,27 +1,27 @@
 """`veen evidence`: files that prove entries, or a contradiction, to someone offline."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, cast
 
 import typer
 
 from plumbing.cli.command import Misuse, command, group
-from veen.cli.kit import output
+from veen.cli.kit import context_file, open_session, output, output_files, pinning, sanitize
 from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, ReaderPin, TrustEmbedded, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
+from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from veen.cli.kit.open_session import HubCall
-    from veen.cli.kit.pinning import Signer
-    from veen.client.client import Client
-    from veen.client.evidence import Evidence
-    from veen.client.evidence_verify import EvidenceReport, ShownEntry
-    from veen.client.message_attachments import Attachment
-    from veen.core import Opened
+from veen.cli.kit.pinning import Signer
+from veen.cli.kit.sanitize import short, short_hex
+from veen.client import durable, evidence, evidence_verify, message_attachments
+from veen.client.client import Client
+from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence
+from veen.client.evidence_verify import EvidenceReport, ShownEntry
+from veen.client.message_attachments import Attachment
+from veen.core import Limits, Malformed, MmrProof, Opened, Unverified
 
 app = group(
     "evidence",
@@ -71,8 +71,6 @@ def make(
     The file contains each entry with its receipt, its message as sent, and the inclusion proof for a root that the hub
     signed. Payloads stay sealed without --disclose. With --statement the hub is not contacted.
     """
-    from veen.cli.kit import open_session, output_files, pinning
-    from veen.client import evidence_verify
 
     if bool(seq) == bool(statement):
         raise Misuse("give either entries or statements", "give SEQ, or --statement FILE twice")
@@ -87,13 +85,12 @@ def make(
 
 
 def _of_entries(
-    call: "HubCall", stream: str | None, seqs: list[int], claim: str, disclose: bool, epoch: int | None
-) -> "Evidence":
-    from veen.cli.kit import context_file
+    call: HubCall, stream: str | None, seqs: list[int], claim: str, disclose: bool, epoch: int | None
+) -> Evidence:
 
     name = context_file.need_stream(stream)
 
-    async def fetch(client: "Client") -> "Evidence":
+    async def fetch(client: Client) -> Evidence:
         end = await client.follower(name, epoch).end()
         if max(seqs) > end:
             raise Misuse(f"there is no entry {max(seqs)}: stream {name!r} has {end} entries", "veen stream shows them")
@@ -102,10 +99,7 @@ def _of_entries(
     return call.run(fetch)
 
 
-def _of_files(call: "HubCall", paths: list[Path], claim: str) -> "Evidence":
-    from veen.cli.kit import open_session, output_files
-    from veen.client import evidence
-    from veen.core import MmrProof
+def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
 
     statements = [one for path in paths for one in output_files.read_statements(path) if not isinstance(one, MmrProof)]
     url = call.url()
@@ -143,11 +137,6 @@ def verify(
     writer of the message could have made up. The exit status is 11 if the file is valid and proves that the hub
     contradicted itself.
     """
-    from veen.cli.kit import pinning
-    from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
-    from veen.client import durable, evidence_verify
-    from veen.client.evidence import MAX_EVIDENCE_BYTES
-    from veen.core import Malformed, Unverified
 
     signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader_key(reader)
     data = durable.read_file(file, MAX_EVIDENCE_BYTES)
@@ -163,8 +152,7 @@ def verify(
         raise typer.Exit(CONTRADICTED_STATUS)
 
 
-def _show(found: "EvidenceReport", file: Path, signer: "Signer", as_json: bool) -> None:
-    from veen.cli.kit import sanitize
+def _show(found: EvidenceReport, file: Path, signer: Signer, as_json: bool) -> None:
 
     verdict = signer.verdict("it holds")
     if found.contradictions:
@@ -188,7 +176,7 @@ def _show(found: "EvidenceReport", file: Path, signer: "Signer", as_json: bool) 
     output.table(("what", "entry", "in log of", "hub_ts", "client_id", "shows"), list(_contents(found)), as_json)
 
 
-def disclosed(found: "EvidenceReport") -> dict[str, output.Value]:
+def disclosed(found: EvidenceReport) -> dict[str, output.Value]:
     """How far disclosed content is proved and for which reader key. Empty if all entries are sealed."""
     opened = [entry for entry in found.entries if entry.opened is not None]
     if not opened:
@@ -206,9 +194,8 @@ NAMED_HUB = Marked("the hub that was named", Tone.GOOD)
 UNNAMED_HUB = Marked("an unknown hub; name the expected hub with --pin", Tone.WARN)
 
 
-def _contents(found: "EvidenceReport") -> "Iterator[tuple[output.Value, ...]]":
+def _contents(found: EvidenceReport) -> Iterator[tuple[output.Value, ...]]:
     """One row for each statement that the hub signed."""
-    from veen.cli.kit.sanitize import short, short_hex
 
     shown = {entry.receipt for entry in found.entries}
     log_sizes = {tie.stream_seq: tie.upto_seq for tie in found.ties}
@@ -224,9 +211,8 @@ def _contents(found: "EvidenceReport") -> "Iterator[tuple[output.Value, ...]]":
         yield "checkpoint", one.upto_seq, None, None, None, f"root {short_hex(one.mmr_root)}"
 
 
-def _data(found: "EvidenceReport", file: Path) -> dict[str, object]:
+def _data(found: EvidenceReport, file: Path) -> dict[str, object]:
     """The report as JSON, with entries in the form of `veen stream --json`."""
-    from veen.cli.kit import sanitize
 
     shown = found.to_json()
     assert isinstance(shown, dict)
@@ -241,9 +227,7 @@ def _data(found: "EvidenceReport", file: Path) -> dict[str, object]:
     return {"file": str(file), **shown, "entries": entries}
 
 
-def _unwrapped(opened: "Opened") -> "tuple[bytes, bytes, tuple[Attachment, ...]]":
-    from veen.client import message_attachments
-    from veen.core import Limits, Malformed, Unverified
+def _unwrapped(opened: Opened) -> tuple[bytes, bytes, tuple[Attachment, ...]]:
 
     try:
         return message_attachments.unwrap(opened, Limits())
@@ -251,8 +235,7 @@ def _unwrapped(opened: "Opened") -> "tuple[bytes, bytes, tuple[Attachment, ...]]
         return opened.header.schema, opened.body, ()
 
 
-def _content(entry: "ShownEntry") -> output.Value:
-    from veen.cli.kit import sanitize
+def _content(entry: ShownEntry) -> output.Value:
 
     if entry.opened is None:
         return Marked("(sealed)", Tone.QUIET)

@@ -9,6 +9,7 @@ import typer
 from plumbing.cli.command import Misuse, command, single
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
+from veen.core.admission import ADMISSION, API_MEANING, STATUS
 
 # code: (when it occurs, what to do)
 STATE: Mapping[str, tuple[str, str]] = {
@@ -86,7 +87,6 @@ class ExplainedCode:
 
 def codes() -> list[ExplainedCode]:
     """Every code: admission in the order of its checks, endpoints, states, query services."""
-    from veen.core.admission import ADMISSION, API_MEANING, STATUS
     from veen.query import query_errors
 
     admission = [

@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 from plumbing.cli.command import Misuse, command, single
-from veen.cli.kit import output
+from veen.cli.kit import context_file, open_session, output, output_files
 from veen.cli.kit.client_options import Epoch, HubPin, OutFile, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
+from veen.client.local_tree import size_of
 
 receipt_app = single("receipt")
 
@@ -31,7 +32,6 @@ def receipt(
     A hub key that was active at the receipt's time must have signed it, and it must match everything that this client
     has verified before.
     """
-    from veen.cli.kit import context_file, open_session, output_files
 
     name = context_file.need_stream(stream)
     if out is not None:
@@ -80,8 +80,6 @@ def proof(
     receipt that signs the root, and the proof that connects them, one after the other. `veen verify FILE` verifies it
     again without the hub. To prove an entry to others, see `veen evidence`.
     """
-    from veen.cli.kit import context_file, open_session, output_files
-    from veen.client.local_tree import size_of
 
     name = context_file.need_stream(stream)
     if upto is not None and upto < seq:
@@ -142,7 +140,6 @@ def checkpoint(
     The hub signs the whole stream, and the client compares it with everything that the hub signed before. A hub that
     removed entries or changed its history is caught, and the contradicting statements are saved as evidence.
     """
-    from veen.cli.kit import context_file, open_session, output_files
 
     name = context_file.need_stream(stream)
     if out is not None:

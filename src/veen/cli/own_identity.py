@@ -2,18 +2,19 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from plumbing.cli.command import Misuse, command, single
-from veen.cli.kit import output
+from veen.cli.kit import context_file, key_files, open_session, output, output_files
 from veen.cli.kit.client_options import NoPassphrase, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
-
-if TYPE_CHECKING:
-    from veen.client import Card
-
+from veen.cli.kit.exit_status import hinted
+from veen.client import Card, WrongPassphrase, keystore
+from veen.client import export_identity as export
+from veen.client import import_identity as restore
+from veen.core import Malformed, Unavailable, Unverified
 
 _NEW_FOLDER_HINT = "name a folder that does not exist yet, in a folder that you can write to"
 keygen_app = single("keygen")
@@ -31,10 +32,7 @@ def keygen(
     The keys are encrypted with a passphrase from --passphrase-file, VEEN_PASSPHRASE or the prompt. The directory also
     stores what the client has verified, so back it up: see `veen export-identity`.
     """
-    from veen.cli.kit import key_files
-    from veen.cli.kit.exit_status import hinted
     from veen.client import ClientDir
-    from veen.core import Unavailable
 
     secret = key_files.passphrase_for_new(passphrase_file, no_passphrase, str(out))
     try:
@@ -78,7 +76,6 @@ def card(
     A card is the public part of a client: its identity, the client_ids it will write with, and the prekeys to seal to.
     Its signatures prove that they belong together. Give it to issuers of capabilities and to peers.
     """
-    from veen.cli.kit import context_file, key_files, open_session, output_files
 
     if renew and file is not None:
         raise Misuse("--renew cannot be used with FILE", "only the owner can renew a card; --client names the owner")
@@ -93,7 +90,7 @@ def card(
     _show(found, out, as_json)
 
 
-def _show(found: "Card", out: Path | None, as_json: bool) -> None:
+def _show(found: Card, out: Path | None, as_json: bool) -> None:
     rows: dict[str, output.Value] = {
         "id_sign": found.id_sign,
         "id_dh": found.id_dh,
@@ -146,10 +143,6 @@ def export_identity(
     in CBOR sequences, listed in a signed manifest. `veen import-identity` imports it on this machine or another; until
     then it is a backup.
     """
-    from veen.cli.kit import key_files, open_session
-    from veen.cli.kit.exit_status import hinted
-    from veen.client import export_identity as export
-    from veen.core import Unavailable
 
     other = None if new_passphrase_file is None else key_files.passphrase_for_existing(new_passphrase_file, "")
     with open_session.open_client_dir(client, passphrase_file) as folder:
@@ -194,11 +187,6 @@ def import_identity(
     client_ids would contradict each other. So the copy gets new client_ids and needs new capabilities. With --moved it
     keeps the old ones and continues where the original stopped.
     """
-    from veen.cli.kit import key_files
-    from veen.cli.kit.exit_status import hinted
-    from veen.client import WrongPassphrase, keystore
-    from veen.client import import_identity as restore
-    from veen.core import Malformed, Unavailable, Unverified
 
     try:
         encrypted = keystore.keystore_file(folder).name == keystore.ENCRYPTED

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plumbing.cli.command import Misuse, command, single
-from veen.cli.kit import output, values
+from veen.cli.kit import open_session, output, pinning, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.exit_status import FAILED_STATUS
 from veen.cli.kit.output import Marked, Tone
-from veen.core import Unavailable
+from veen.core import Limits, Profile, SigningKey, Unavailable
+from veen.storage import metadata
+from veen.storage.durable import Disk
 
 if TYPE_CHECKING:
-    from veen.core import SigningKey
     from veen.selftest import CheckResult, SelftestReport
 
 
@@ -139,8 +141,6 @@ def selftest(
     The test uses only the public API. It writes to streams of its own under new keys. Checks that need a capability are
     skipped without --issuer, and checks that need a second hub without --hub2. The exit status is 10 if a check fails.
     """
-    from veen.cli.kit import pinning
-    from veen.cli.kit.exit_status import FAILED_STATUS
     from veen.selftest import ALL
 
     _check_options(suite, (hub, issuer, pin), (hub2, pin2))
@@ -220,10 +220,8 @@ class _SuiteRunner:
 @contextmanager
 def _hub(
     url: str | None, issuer: Path | None, passphrase_file: Path | None, suite: str = ""
-) -> "Iterator[tuple[str, SigningKey | None]]":
+) -> Iterator[tuple[str, SigningKey | None]]:
     """The URL of the hub to test, and the key of an issuer that it trusts."""
-    from veen.cli.kit import open_session
-    from veen.core import SigningKey
 
     if url is not None and issuer is None:
         yield url, None
@@ -239,9 +237,6 @@ def _hub(
 
 @contextmanager
 def _temporary_hub(issuer_pk: bytes, further: tuple[str, ...] = ()) -> Iterator[str]:
-    from veen.core import Limits, Profile
-    from veen.storage import metadata
-    from veen.storage.durable import Disk
 
     with tempfile.TemporaryDirectory(prefix="veen-selftest-") as name:
         folder = Path(name)

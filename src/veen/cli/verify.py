@@ -1,23 +1,24 @@
 """`veen verify`: verify saved statements of a hub, or a whole stream."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from plumbing.cli.command import Misuse, command, single
-from veen.cli.kit import output
+from veen.cli.kit import context_file, open_session, output, output_files
 from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
-
-if TYPE_CHECKING:
-    from veen.cli.kit.open_session import HubCall
-    from veen.cli.kit.output_files import Statement
-    from veen.client.client import Client
-    from veen.client.resync import Resynced
-    from veen.client.trust import HubRecord
-    from veen.core import MmrProof
+from veen.cli.kit.output_files import Statement
+from veen.client.client import Client
+from veen.client.local_tree import size_of
+from veen.client.resync import Resynced
+from veen.client.trust import HubRecord
+from veen.core import Leaf, MmrProof, Receipt, Unverified, proof
+from veen.core.origin import lineage
 
 app = single("verify")
 
@@ -56,7 +57,6 @@ def verify(
     A hub that contradicted itself stays caught: every command that needs it fails until --start-over, which releases
     the hub for all its streams. The contradicting statements are kept as evidence.
     """
-    from veen.cli.kit import context_file, open_session
 
     call = open_session.HubCall(hub, client, passphrase_file, pin, first_use, allow_caught=start_over)
     if file:
@@ -77,9 +77,7 @@ def verify(
     output.facts({**rows, "verified": verified} if count else rows, as_json, rows)
 
 
-async def _verify_stream(
-    client: "Client", stream: str, epoch: int | None, start_over: bool
-) -> "tuple[Resynced, int, int]":
+async def _verify_stream(client: Client, stream: str, epoch: int | None, start_over: bool) -> tuple[Resynced, int, int]:
     if start_over:
         caught = client.session.contradictions()
         await client.forget(stream, epoch=epoch)
@@ -96,8 +94,7 @@ async def _verify_stream(
     return done, count, opened
 
 
-def _verify_files(call: "HubCall", paths: list[Path], as_json: bool) -> None:
-    from veen.cli.kit import open_session, output_files
+def _verify_files(call: HubCall, paths: list[Path], as_json: bool) -> None:
 
     found = [(path, output_files.read_statements(path)) for path in paths]
     url = call.url()
@@ -113,12 +110,8 @@ def _number(at: output.Value) -> int | None:
     return None if at is None else int(str(at))
 
 
-def _verified_rows(path: Path, statements: "list[Statement]", known: "HubRecord") -> list[tuple[output.Value, ...]]:
+def _verified_rows(path: Path, statements: list[Statement], known: HubRecord) -> list[tuple[output.Value, ...]]:
     """One row for each statement. Raises at the first that fails."""
-    from veen.cli.kit.exit_status import hinted
-    from veen.client.local_tree import size_of
-    from veen.core import MmrProof, Receipt, Unverified
-    from veen.core.origin import lineage
 
     line = lineage(known.identity, known.origin)
     rows: list[tuple[output.Value, ...]] = []
@@ -140,10 +133,8 @@ def _verified_rows(path: Path, statements: "list[Statement]", known: "HubRecord"
     return rows
 
 
-def _verified_proof(path: Path, found: "MmrProof", before: "list[Statement]") -> tuple[output.Value, ...]:
+def _verified_proof(path: Path, found: MmrProof, before: list[Statement]) -> tuple[output.Value, ...]:
     """A proof connects the receipt of its leaf to the last signed root before it in the file."""
-    from veen.client.local_tree import size_of
-    from veen.core import Leaf, MmrProof, Receipt, Unverified, proof
 
     heads = [one for one in before if not isinstance(one, MmrProof)]
     leaves = [one for one in heads if isinstance(one, Receipt) and one.leaf_hash == found.leaf_hash]

@@ -1,8 +1,12 @@
 """`veen version`."""
 
+import platform
+
 from plumbing.cli.command import command, single
+from veen import __version__
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
+from veen.core.limits import WIRE_VERSION
 
 app = single("version")
 
@@ -10,11 +14,7 @@ app = single("version")
 @command(app, "version", "veen version", "veen version --json")
 def version(as_json: JsonOption = False) -> None:
     """Show the versions of this program and of its protocols."""
-    import platform
     from importlib import metadata
-
-    from veen import __version__
-    from veen.core.limits import WIRE_VERSION
 
     rows: dict[str, output.Value] = {
         "veen": __version__,

@@ -1,5 +1,7 @@
 """`veil bench`: the speed of encoding, decoding and shard intake on this machine."""
 
+import os
+import random
 import time
 from collections.abc import Callable
 from typing import Annotated
@@ -8,8 +10,23 @@ import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import command, single
+from veil import (
+    NATIVE,
+    Address,
+    Inbox,
+    NamespacePolicy,
+    SharedKey,
+    SigningKey,
+    open_object,
+    publish,
+    publish_feed,
+    receive,
+)
 from veil.cli import output
+from veil.cli.exit_status import MISSED_STATUS
 from veil.cli.options import JsonOption
+from veil.store import MemoryStore
+from veil.tags import feed_tag
 
 app = single("bench")
 
@@ -37,7 +54,6 @@ def bench(
 
     The measurements use one core, in this process. The exit status is 9 if a measurement is below the promised rate.
     """
-    from veil.cli.exit_status import MISSED_STATUS
 
     encode, decode = _codec(seconds)
     rows = [
@@ -51,9 +67,6 @@ def bench(
 
 
 def _codec(seconds: float) -> tuple[float, float]:
-    import os
-
-    from veil import NATIVE, Address, Inbox, NamespacePolicy, SharedKey, open_object, publish, receive
 
     payload, address, key = os.urandom(64 << 10), Address(os.urandom(32), 40, 20_000), SharedKey.generate()
     made = publish(payload, address, key)
@@ -71,13 +84,8 @@ def _codec(seconds: float) -> tuple[float, float]:
 
 def _intake() -> float:
     """Shards per second of CPU time that a node receives from a peer, of signed objects in a subscribed feed."""
-    import os
-    import random
 
-    from veil import SigningKey, publish_feed
     from veil.node import Identity, LaneSpec, Node, NodeConfig, Subscription
-    from veil.store import MemoryStore
-    from veil.tags import feed_tag
 
     signer, now = SigningKey.generate(), time.time()
     config = NodeConfig(lanes=(LaneSpec("bench"),))

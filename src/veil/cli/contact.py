@@ -12,6 +12,7 @@ from plumbing.cli.command import Misuse, command, group
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client
 from veil.lanes.lane import library
+from veil.veil_errors import Malformed
 
 
 def qr_text(text: str) -> str:
@@ -72,7 +73,6 @@ def add(
 ) -> None:
     """Add the contact of another node, and connect to it."""
     from veil.runtime.contacts import Contact
-    from veil.veil_errors import Malformed
 
     text = _text(contact)
     try:

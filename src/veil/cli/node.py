@@ -3,16 +3,19 @@
 import asyncio
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from plumbing.cli.command import Misuse, command, group
+from veil.api.api_server import ApiServer
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client, data_dir
 from veil.lanes import Unavailable
@@ -37,7 +40,6 @@ def run(path: Path) -> None:
 
 
 async def _run(path: Path) -> None:
-    from veil.api.api_server import ApiServer
     from veil.runtime.daemon import Host
 
     for name in _NOISY_LOGGERS:  # peers must not be able to fill the disk with log lines; counters record their errors
@@ -74,7 +76,7 @@ def start_process(path: Path) -> str:
     return _wait_start(directory, child)
 
 
-def _wait_start(directory: DataDirectory, child: "subprocess.Popen[bytes]") -> str:
+def _wait_start(directory: DataDirectory, child: subprocess.Popen[bytes]) -> str:
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
         url = directory.read("api.json").get("url")
@@ -154,7 +156,6 @@ def _changed(
     stun: list[str] | None,
     relay_all: bool | None,
 ) -> "Settings":
-    from dataclasses import replace
 
     changes: dict[str, object] = {
         "listen": None if listen is None else tuple(listen),
@@ -210,7 +211,6 @@ def set_(
 
     Options that are not given keep their values.
     """
-    from dataclasses import asdict
 
     from veil.runtime import node_settings
 
@@ -299,7 +299,6 @@ def destroy(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a stopped node with its keys and all its data."""
-    import shutil
 
     directory = DataDirectory(data_dir(given))
     directory.check()

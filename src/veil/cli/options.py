@@ -2,12 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-if TYPE_CHECKING:
-    from veil.api.api_client import Client
+from veil.api.api_client import Client
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="the result as JSON")]
 DataDir: TypeAlias = Annotated[
@@ -41,8 +40,7 @@ def data_dir(given: Path | None) -> Path:
     return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share") / "veil"
 
 
-def client(given: Path | None) -> "Client":
+def client(given: Path | None) -> Client:
     """An API client for the running node of a data directory."""
-    from veil.api.api_client import Client
 
     return Client(data_dir(given))

@@ -1,19 +1,21 @@
 """`veil publish`: send a message."""
 
+import base64
 import sys
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import command, single
+from plumbing.cli.command import Misuse, command, single
+from veil.api.api_client import Client
 from veil.cli import output
+from veil.cli.exit_status import PENDING_STATUS
 from veil.cli.options import DataDir, JsonOption, Namespace, client
-
-if TYPE_CHECKING:
-    from veil.api.api_client import Client
-    from veil.veil_errors import Refused
+from veil.veil_errors import Refused
+from veil.veil_limits import MAX_OBJECT_BYTES
 
 app = single("publish")
 
@@ -41,12 +43,6 @@ def publish(
     The message is on disk when the command returns. The node sends it as soon as a peer is connected, even days later.
     A message may be as large as one object: 256 KiB minus the overhead of encryption.
     """
-    import base64
-
-    from plumbing.cli.command import Misuse
-    from veil.cli.exit_status import PENDING_STATUS
-    from veil.veil_errors import Refused
-    from veil.veil_limits import MAX_OBJECT_BYTES
 
     if wait not in (None, *_STATES_THAT_END_THE_WAIT):
         raise Misuse(f"invalid value for --wait: {wait!r}", "give sent or acked")
@@ -69,17 +65,15 @@ def publish(
         raise typer.Exit(PENDING_STATUS)
 
 
-def _too_large(reason: str) -> "Refused":
-    from veil.veil_errors import Refused
+def _too_large(reason: str) -> Refused:
 
     error = Refused(_PAYLOAD, reason)
     error.add_note("publish it in parts of less than 256 kB; each part is a message of its own")
     return error
 
 
-def _wait(api: "Client", message_id: int, done: tuple[str, ...], seconds: int) -> str | None:
+def _wait(api: Client, message_id: int, done: tuple[str, ...], seconds: int) -> str | None:
     """Wait until a message reaches one of the states `done`, or fails. None after the time limit."""
-    import time
 
     since, until = 0, time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -97,7 +98,6 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate one network, and show delivery rate, latency and cost."""
-    from dataclasses import replace
 
     from veil.sim import plot_run_svg
     from veil.sim import run as simulate

@@ -1,20 +1,18 @@
 """`veen bridge mirror` and `compare`: streams of one hub copied to another."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli.command import Misuse
+from veen.bridge.mirror import Comparison, MirroredMessage, Mirrorer, MirrorRoute
 from veen.cli.bridge.bridge_options import SourceHub, SourcePin, app, routes, source_client
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.exit_status import FAILED_STATUS
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
-
-if TYPE_CHECKING:
-    from veen.bridge.mirror import Comparison, MirroredMessage, MirrorRoute
-    from veen.client.client import Client
-
+from veen.client.client import Client
 
 MirroredStreams: TypeAlias = Annotated[
     list[str], typer.Argument(metavar="STREAM[=TARGET]", help="a stream of the source, and its name at the target")
@@ -54,8 +52,7 @@ def mirror(
         raise Misuse("--follow needs exactly one stream", "run veen bridge mirror once for each stream")
     call = asked.call()
 
-    async def work(target: "Client") -> "list[tuple[MirrorRoute, MirroredMessage]]":
-        from veen.bridge.mirror import Mirrorer
+    async def work(target: Client) -> list[tuple[MirrorRoute, MirroredMessage]]:
 
         found: list[tuple[MirrorRoute, MirroredMessage]] = []
         async with source_client(target, source_hub, source_pin, asked.first_use) as source:
@@ -70,7 +67,7 @@ def mirror(
     _show(call.run(work), asked.as_json)
 
 
-def _show(found: "list[tuple[MirrorRoute, MirroredMessage]]", as_json: bool) -> None:
+def _show(found: list[tuple[MirrorRoute, MirroredMessage]], as_json: bool) -> None:
     rows: list[tuple[output.Value, ...]] = [
         (
             route.source,
@@ -110,12 +107,11 @@ def compare(
     Every record is compared with the source's receipt, every copy with the original. The exit status is 10 if they
     differ.
     """
-    from veen.cli.kit.exit_status import FAILED_STATUS
 
     wanted = routes(streams, records, copies=not records_only)
     call = asked.call()
 
-    async def work(target: "Client") -> "list[Comparison]":
+    async def work(target: Client) -> list[Comparison]:
         from veen.bridge import mirror
 
         async with source_client(target, source_hub, source_pin, asked.first_use) as source:

@@ -3,17 +3,16 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
-from veen.cli.kit import values
-
-if TYPE_CHECKING:
-    from veen.bridge.mirror import MirrorRoute
-    from veen.client.client import Client
+from veen.bridge.mirror import MirrorRoute
+from veen.cli.kit import pinning, values
+from veen.client.client import Client
+from veen.client.trust import FIRST_USE, Pin
 
 app = group(
     "bridge",
@@ -55,8 +54,6 @@ SourcePin: TypeAlias = Annotated[
 
 def trusted(texts: list[str]) -> frozenset[bytes]:
     """The hub ids of the trusted sources."""
-    from veen.cli.kit import pinning
-    from veen.client.trust import Pin
 
     found = set()
     for text in texts:
@@ -74,9 +71,8 @@ def need_folder(path: Path) -> Path:
     return path
 
 
-def routes(texts: list[str], records: str | None, *, copies: bool) -> "list[MirrorRoute]":
+def routes(texts: list[str], records: str | None, *, copies: bool) -> list[MirrorRoute]:
     """Parse routes of the form STREAM or STREAM=TARGET."""
-    from veen.bridge.mirror import MirrorRoute
 
     found = []
     for text in texts:
@@ -88,11 +84,8 @@ def routes(texts: list[str], records: str | None, *, copies: bool) -> "list[Mirr
 
 
 @asynccontextmanager
-async def source_client(target: "Client", url: str, pin: str | None, first_use: bool) -> "AsyncIterator[Client]":
+async def source_client(target: Client, url: str, pin: str | None, first_use: bool) -> AsyncIterator[Client]:
     """A client of the source hub with the keys of the target's client."""
-    from veen.cli.kit import pinning
-    from veen.client.client import Client
-    from veen.client.trust import FIRST_USE
 
     trust = pinning.for_hub(pin, url) if pin is not None else None
     if trust is None and first_use and target.dir.state.hub_of(url) is None:

@@ -6,9 +6,13 @@ from typing import Annotated
 import typer
 
 from plumbing.cli.command import Misuse, command
+from veen.bridge import bundle, qr
 from veen.cli.bridge.bridge_options import app, need_folder
-from veen.cli.kit import output
+from veen.cli.kit import output, output_files
 from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.exit_status import hinted
+from veen.client import durable
+from veen.core import Malformed
 
 
 @command(
@@ -29,8 +33,6 @@ def print_(
 
     Use it for air gaps that only paper or a screen may cross.
     """
-    from veen.bridge import bundle, qr
-    from veen.client import durable
 
     data = durable.read_file(file, bundle.MAX_BUNDLE_BYTES)
     bundle.decode(data)
@@ -52,10 +54,6 @@ def scan(
 
     The command names parts that are missing, damaged or from another bundle. Verify the bundle with veen bridge verify.
     """
-    from veen.bridge import bundle, qr
-    from veen.cli.kit import output_files
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Malformed
 
     output_files.check_new(out)
     texts = qr.scan(images)

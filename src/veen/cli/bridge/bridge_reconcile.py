@@ -2,21 +2,22 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from plumbing.cli.command import Misuse
+from veen.bridge import reconciliation
+from veen.bridge.reconciliation import ReconcileReport
 from veen.cli.bridge.bridge_options import app, need_folder, trusted
-from veen.cli.kit import output, values
+from veen.cli.kit import open_session, output, pinning, values
 from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.exit_status import FAILED_STATUS
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import FromDirectory, options_command
-
-if TYPE_CHECKING:
-    from veen.bridge.reconciliation import ReconcileReport
-    from veen.client.client import Client
-    from veen.overlays.bridging import BundleExported
+from veen.client.client import Client
+from veen.overlays.bridging import BundleExported
+from veen.state import DirectorySource, HubSource
 
 _COLUMNS = ("what", "stream", "which", "reason")
 
@@ -56,7 +57,6 @@ def reconcile(
     The command needs the reader keys of bridge/offline/log and of the import streams. To read the source's log it also
     needs that of bridge/online/log. The exit status is 10 if anything is found.
     """
-    from veen.cli.kit.exit_status import FAILED_STATUS
 
     given = [one for one in (bundles, source_hub, source_data_dir) if one]
     if len(given) != 1:
@@ -79,10 +79,7 @@ def _reconcile(
     source_data_dir: Path | None,
     source_pin: str | None,
     data_dir: Path | None,
-) -> "ReconcileReport":
-    from veen.bridge import reconciliation
-    from veen.cli.kit import open_session, pinning
-    from veen.state import DirectorySource, HubSource
+) -> ReconcileReport:
 
     call = asked.call()
     url = call.url() if data_dir is None else ""
@@ -97,7 +94,7 @@ def _reconcile(
             there = open_session.HubCall(source_hub, asked.client, asked.passphrase_file, source_pin, asked.first_use)
             exports = there.run_with(folder, source_hub, lambda client: reconciliation.exports_of(HubSource(client)))
 
-        async def reconcile_at_hub(client: "Client") -> "ReconcileReport":
+        async def reconcile_at_hub(client: Client) -> ReconcileReport:
             return reconciliation.reconcile(await reconciliation.read_input(HubSource(client), exports))
 
         if data_dir is None:
@@ -106,7 +103,7 @@ def _reconcile(
         return reconciliation.reconcile(asyncio.run(reconciliation.read_input(here, exports)))
 
 
-def _show(report: "ReconcileReport", as_json: bool) -> None:
+def _show(report: ReconcileReport, as_json: bool) -> None:
     if as_json:
         output.document(report.to_json())
         return

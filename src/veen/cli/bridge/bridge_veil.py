@@ -4,29 +4,27 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, group
-from veen.cli.kit import output
+from veen.bridge.veil_gossip.checkpoint_compare import OPEN, CheckpointComparer, ComparisonResult
+from veen.bridge.veil_gossip.exchange import REFUSED, PublishedItem, Publisher, ReceivedReport, Receiver
+from veen.bridge.veil_gossip.gossip_inbox import Inbox
+from veen.bridge.veil_gossip.gossip_items import MAX_CONTENT_BYTES, GossipGroup
+from veen.bridge.veil_gossip.veil_node import VeilNode, read_token
+from veen.cli.kit import open_session, output
 from veen.cli.kit.client_options import HubOptions
-from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS
+from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS, hinted
+from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
-
-if TYPE_CHECKING:
-    from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
-    from veen.bridge.veil_gossip.exchange import PublishedItem, Publisher, ReceivedReport
-    from veen.bridge.veil_gossip.gossip_inbox import Inbox
-    from veen.bridge.veil_gossip.gossip_items import GossipGroup
-    from veen.bridge.veil_gossip.veil_node import VeilNode
-    from veen.cli.kit.open_session import HubCall
-    from veen.client import ClientDir
-    from veen.client.client import Client
-    from veen.client.trust import HubRecord
-
+from veen.client import ClientDir, durable
+from veen.client.client import Client
+from veen.client.trust import HubRecord
+from veen.core import Unavailable, naming
 
 app = group(
     "veil",
@@ -60,8 +58,7 @@ InGroup: TypeAlias = Annotated[
 ]
 
 
-def node_at(node: str, token_file: Path | None) -> "VeilNode":
-    from veen.bridge.veil_gossip.veil_node import VeilNode, read_token
+def node_at(node: str, token_file: Path | None) -> VeilNode:
 
     if "://" not in node:
         if token_file is not None:
@@ -109,7 +106,6 @@ def publish(
     another node is connected. A checkpoint does not reveal the name of a stream. A bundle reveals the stream, the
     writers and the times, but no content.
     """
-    from veen.cli.kit import open_session
 
     files = [("evidence", path) for path in evidence or ()] + [("bundle", path) for path in bundle or ()]
     if not streams and not files:
@@ -118,9 +114,7 @@ def publish(
         raise Misuse("--every needs a stream", "name a STREAM")
     call = asked.call()
 
-    async def work(known: "HubRecord", client: "Client | None") -> None:
-        from veen.bridge.veil_gossip.exchange import Publisher
-        from veen.bridge.veil_gossip.gossip_items import GossipGroup
+    async def work(known: HubRecord, client: Client | None) -> None:
 
         async with node_at(node, token_file) as veil:
             publisher = Publisher(await GossipGroup.join(veil, known.identity.hub_id, group), known)
@@ -142,9 +136,7 @@ def publish(
         asyncio.run(work(open_session.known_hub(folder, call.url()), None))
 
 
-async def _file(publisher: "Publisher", what: str, path: Path) -> tuple[output.Value, ...]:
-    from veen.bridge.veil_gossip.gossip_items import MAX_CONTENT_BYTES
-    from veen.client import durable
+async def _file(publisher: Publisher, what: str, path: Path) -> tuple[output.Value, ...]:
 
     data = durable.read_file(path, MAX_CONTENT_BYTES)
     item = await (publisher.evidence(data) if what == "evidence" else publisher.bundle(data))
@@ -152,7 +144,7 @@ async def _file(publisher: "Publisher", what: str, path: Path) -> tuple[output.V
 
 
 async def _checkpoints(
-    publisher: "Publisher", client: "Client", streams: list[str], published: dict[str, bytes]
+    publisher: Publisher, client: Client, streams: list[str], published: dict[str, bytes]
 ) -> list[tuple[output.Value, ...]]:
     """Publish the checkpoints that have changed since the last call."""
     rows = []
@@ -164,7 +156,7 @@ async def _checkpoints(
     return rows
 
 
-def _row(item: "PublishedItem", of: str, upto_seq: int | None) -> tuple[output.Value, ...]:
+def _row(item: PublishedItem, of: str, upto_seq: int | None) -> tuple[output.Value, ...]:
     return item.what.word, of, upto_seq, item.size, len(item.message_ids), item.digest
 
 
@@ -210,7 +202,6 @@ def receive(
     and the exit status is 11. It is 10 if the hub does not show a log that matches its signature, which is not proof
     yet.
     """
-    from veen.cli.kit import open_session
 
     call = replace(asked.call(), allow_caught=True)  # comparing is useful for a caught hub too
     job = _ReceiveJob(node, token_file, inbox, group, streams or [], follow, asked.as_json)
@@ -224,13 +215,11 @@ def receive(
         raise typer.Exit(status)
 
 
-def _with_hub(call: "HubCall", folder: "ClientDir", url: str, job: "_ReceiveJob") -> int:
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
+def _with_hub(call: HubCall, folder: ClientDir, url: str, job: "_ReceiveJob") -> int:
 
     connected = False
 
-    async def receive(client: "Client") -> int:
+    async def receive(client: Client) -> int:
         nonlocal connected
         connected = True
         return await job.work(folder, client.session.trust.known, client)
@@ -259,12 +248,8 @@ class _ReceiveJob:
         self._follow = follow
         self._as_json = as_json
 
-    async def work(self, folder: "ClientDir", known: "HubRecord", client: "Client | None") -> int:
+    async def work(self, folder: ClientDir, known: HubRecord, client: Client | None) -> int:
         """Receive and compare; returns the exit status."""
-        from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer
-        from veen.bridge.veil_gossip.gossip_inbox import Inbox
-        from veen.bridge.veil_gossip.gossip_items import GossipGroup
-        from veen.core import naming
 
         hub_id = known.identity.hub_id
         epoch = client.epoch() if client else known.profile.epoch(int(time.time()))
@@ -275,9 +260,7 @@ class _ReceiveJob:
             with Inbox(self._inbox, hub_id) as inbox:
                 return await self._receive(gossip_group, inbox, CheckpointComparer(folder, known, client, labels))
 
-    async def _receive(self, gossip_group: "GossipGroup", inbox: "Inbox", comparer: "CheckpointComparer") -> int:
-        from veen.bridge.veil_gossip.checkpoint_compare import ComparisonResult
-        from veen.bridge.veil_gossip.exchange import Receiver
+    async def _receive(self, gossip_group: GossipGroup, inbox: Inbox, comparer: CheckpointComparer) -> int:
 
         receiver = Receiver(gossip_group, inbox, comparer)
         if not self._follow:
@@ -291,9 +274,8 @@ class _ReceiveJob:
         return 0
 
 
-def _status(inbox: "Inbox", hub_id: bytes) -> int:
+def _status(inbox: Inbox, hub_id: bytes) -> int:
     """The exit status; it covers contradictions of this run and of earlier ones."""
-    from veen.bridge.veil_gossip.checkpoint_compare import ComparisonResult
 
     for one in inbox.found():
         proof = f"veen evidence verify {one.file} --pin {hub_id.hex()} proves it to anyone"
@@ -306,7 +288,7 @@ def _status(inbox: "Inbox", hub_id: bytes) -> int:
     return FAILED_STATUS if waiting else 0
 
 
-def _show(found: "list[ReceivedReport]", inbox: "Inbox | None", as_json: bool) -> None:
+def _show(found: list[ReceivedReport], inbox: Inbox | None, as_json: bool) -> None:
     data = [one.to_json() for one in found]
     if as_json and inbox is not None:
         proved = [{"file": one.file, "reason": one.reason} for one in inbox.found()]
@@ -319,9 +301,7 @@ def _show(found: "list[ReceivedReport]", inbox: "Inbox | None", as_json: bool) -
         output.table(_RECEIVED_COLUMNS, [_received_row(one) for one in found], False)
 
 
-def _received_row(one: "ReceivedReport") -> tuple[output.Value, ...]:
-    from veen.bridge.veil_gossip.checkpoint_compare import OPEN, ComparisonResult
-    from veen.bridge.veil_gossip.exchange import REFUSED
+def _received_row(one: ReceivedReport) -> tuple[output.Value, ...]:
 
     tones = {ComparisonResult.FORKED: Tone.BAD, ComparisonResult.AGREES: Tone.GOOD} | dict.fromkeys(OPEN, Tone.WARN)
     standing = Marked(one.standing, tones.get(one.standing, Tone.QUIET)) if one.standing else None

@@ -3,27 +3,29 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command
+from veen.bridge import bundle, bundle_verify, watched_folder, zone_roles
+from veen.bridge.bundle import BundleCode, BundleFault
+from veen.bridge.bundle_export import BundleSizes, Exporter, ExportRange, build
+from veen.bridge.bundle_import import Importer, ImportPolicy
+from veen.bridge.bundle_verify import VerifiedBundle
+from veen.bridge.watched_folder import ProcessedFile
+from veen.bridge.zone_roles import StreamMapping
 from veen.cli.bridge.bridge_options import Every, Map, Operator, Trust, app, need_folder, trusted
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
-
-if TYPE_CHECKING:
-    from veen.bridge.bundle_export import BundleSizes, ExportRange
-    from veen.bridge.bundle_import import Importer
-    from veen.bridge.bundle_verify import VerifiedBundle
-    from veen.bridge.watched_folder import ProcessedFile
-    from veen.bridge.zone_roles import StreamMapping
-    from veen.client.client import Client
-
+from veen.client import durable
+from veen.client.client import Client
+from veen.core import Malformed, Refused, Unverified
 
 _EXPORT_COLUMNS = ("bundle_id", "export_stream", "epoch", "export_seq_from", "export_seq_to", "file")
 _DEFAULT_MAX_EVENTS, _DEFAULT_MAX_BYTES = 1_000, 1 << 24
@@ -70,7 +72,6 @@ def export(
     The stream bridge/online/log shows what was exported before. Events stay sealed as they are at the hub. The exporter
     needs only the reader key of that log, and must have no capability except one for it.
     """
-    from veen.bridge.bundle_export import BundleSizes, ExportRange
 
     if (first is None) != (last is None):
         raise Misuse("--from and --to must be given together", "give both, or neither for all new events")
@@ -84,7 +85,7 @@ def export(
         raise Misuse(str(error), "give a smaller --max-events or --max-bytes") from None
     call = asked.call()
 
-    async def work(client: "Client") -> "list[VerifiedBundle]":
+    async def work(client: Client) -> list[VerifiedBundle]:
         _check_strict(client, strict)
         return await _export(client, streams, out, wanted, sizes, operator, profile, every, asked.as_json)
 
@@ -93,10 +94,7 @@ def export(
         _show_export(found, out, asked.as_json)
 
 
-def _check_strict(client: "Client", strict: bool) -> None:
-    from veen.bridge import zone_roles
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Refused
+def _check_strict(client: Client, strict: bool) -> None:
 
     if zone_roles.enforces_capabilities(client.session.status.admission):
         return
@@ -106,17 +104,16 @@ def _check_strict(client: "Client", strict: bool) -> None:
 
 
 async def _export(
-    client: "Client",
+    client: Client,
     streams: list[str],
     out: Path,
-    wanted: "ExportRange | None",
-    sizes: "BundleSizes",
+    wanted: ExportRange | None,
+    sizes: BundleSizes,
     operator: str | None,
     profile: str,
     every: float | None,
     as_json: bool,
-) -> "list[VerifiedBundle]":
-    from veen.bridge.bundle_export import Exporter, build
+) -> list[VerifiedBundle]:
 
     exporter = Exporter(client, out, operator=operator, profile_id=profile)
     if wanted is not None:
@@ -129,7 +126,7 @@ async def _export(
         await asyncio.sleep(every)
 
 
-def _show_export(found: "list[VerifiedBundle]", out: Path, as_json: bool) -> None:
+def _show_export(found: list[VerifiedBundle], out: Path, as_json: bool) -> None:
     data = [{**one.to_json(), "file": str(out / one.bundle.name)} for one in found]
     rows = [tuple(_cell(one[name]) for name in _EXPORT_COLUMNS) for one in data]
     output.table(_EXPORT_COLUMNS, rows, as_json, data)
@@ -164,11 +161,7 @@ def verify(
         output.facts({**flat, "verified": checks}, as_json, {**found, "verified": True})
 
 
-def _verify_file(file: Path, sources: frozenset[bytes]) -> "VerifiedBundle":
-    from veen.bridge import bundle, bundle_verify
-    from veen.bridge.bundle import BundleCode, BundleFault
-    from veen.client import durable
-    from veen.core import Malformed, Unverified
+def _verify_file(file: Path, sources: frozenset[bytes]) -> VerifiedBundle:
 
     try:
         return bundle_verify.verify(durable.read_file(file, bundle.MAX_BUNDLE_BYTES), sources)
@@ -210,11 +203,8 @@ def import_(
     and place, and the exit status is 4. A bundle that was imported before counts as known, which is not a failure. An
     interrupted import continues when the same client repeats it.
     """
-    from veen.bridge import bundle
-    from veen.client import durable
 
-    async def work(importer: "Importer") -> "list[ProcessedFile]":
-        from veen.bridge.watched_folder import ProcessedFile
+    async def work(importer: Importer) -> list[ProcessedFile]:
 
         found = []
         for path in files:
@@ -247,11 +237,10 @@ def watch(
     Files that end in .bundle are imported and moved into imported/ or refused/. Write a bundle under another name first
     and rename it when it is complete.
     """
-    from veen.bridge import watched_folder
 
     need_folder(folder)
 
-    async def work(importer: "Importer") -> "list[ProcessedFile]":
+    async def work(importer: Importer) -> list[ProcessedFile]:
         if once:
             return [one async for one in watched_folder.sweep(importer, folder)]
         while True:
@@ -268,11 +257,9 @@ def _import(
     mapping: list[str] | None,
     exclude: list[str] | None,
     operator: str | None,
-    work: "Callable[[Importer], Awaitable[list[ProcessedFile]]]",
+    work: Callable[[Importer], Awaitable[list[ProcessedFile]]],
 ) -> None:
     """Run `work` with an importer, show what it did, and exit with 4 if a bundle was refused."""
-    from veen.bridge import zone_roles
-    from veen.bridge.bundle_import import Importer, ImportPolicy
 
     sources, rules = trusted(trust), _rules(mapping)
     try:
@@ -280,7 +267,7 @@ def _import(
     except ValueError as error:
         raise Misuse(str(error), f"give one of: {', '.join(ImportPolicy)}") from None
 
-    async def run_work(client: "Client") -> "list[ProcessedFile]":
+    async def run_work(client: Client) -> list[ProcessedFile]:
         if not zone_roles.enforces_capabilities(client.session.status.admission):
             output.remark(_OPEN_HUB)
         return await work(Importer(client, sources, mapping=rules, operator=operator, exclude=policies))
@@ -291,8 +278,7 @@ def _import(
         raise typer.Exit(_UNVERIFIED_STATUS)
 
 
-def _rules(texts: list[str] | None) -> "StreamMapping":
-    from veen.bridge import zone_roles
+def _rules(texts: list[str] | None) -> StreamMapping:
 
     try:
         return zone_roles.parse(texts)
@@ -300,7 +286,7 @@ def _rules(texts: list[str] | None) -> "StreamMapping":
         raise Misuse(str(error), "give --map export/=import/") from None
 
 
-def _show_import(found: "list[ProcessedFile]", as_json: bool) -> None:
+def _show_import(found: list[ProcessedFile], as_json: bool) -> None:
     data, rows = [], []
     for one in found:
         outcome, fault = one.outcome, one.outcome.fault

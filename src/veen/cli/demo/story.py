@@ -15,6 +15,7 @@ from pathlib import Path
 
 from typer.main import get_command
 
+from veen.cli.app import app
 from veen.cli.demo.stage import DemoStage, ending_on_signals, environment, uninterrupted, working_in
 from veen.cli.kit.exit_status import DAMAGED_STATUS, STATUS
 from veen.client.evidence import Evidence
@@ -79,7 +80,7 @@ class Person:
         )
         return self._checked(command, Ran(ran.returncode, ran.stdout, ran.stderr), ends)
 
-    def starts(self, command: str, errors: Path) -> "subprocess.Popen[str]":
+    def starts(self, command: str, errors: Path) -> subprocess.Popen[str]:
         """Start a command that runs until it is terminated."""
         self._stage.typed(self.name, f"veen {command} &")
         with errors.open("w") as kept:
@@ -102,7 +103,6 @@ VEEN = (sys.executable, "-m", "veen.cli")
 
 
 def _here(arguments: list[str], env: Mapping[str, str]) -> Ran:
-    from veen.cli.app import app
 
     out, err, status = io.StringIO(), io.StringIO(), 0
     with environment(env), redirect_stdout(out), redirect_stderr(err):
@@ -233,7 +233,7 @@ class Story:
             self._read(follower, self._entries)
             _end(follower)
 
-    def _read(self, follower: "subprocess.Popen[str]", upto: int) -> str:
+    def _read(self, follower: subprocess.Popen[str], upto: int) -> str:
         """Wait until the reader has entry `upto`, and return its files."""
         assert follower.stdout is not None
         for line in follower.stdout:
@@ -294,7 +294,7 @@ class Story:
             self._stop()
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         process.terminate()
     process.wait()

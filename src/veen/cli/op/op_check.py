@@ -25,6 +25,7 @@ from veen.overlays.operations import (
     Rule,
     RuleFinding,
     StateCheckpoint,
+    operations,
     violations,
 )
 from veen.overlays.operations.external_facts import FactsFile, LogPlace, read
@@ -119,7 +120,7 @@ def check(
 async def _findings(
     view: StateView[Any, Any], entries: list[FoldEntry | None], known: ExternalFacts, cached: bool
 ) -> tuple[RuleFinding, ...]:
-    from veen.overlays.operations import check, operations
+    from veen.overlays.operations import check
 
     listed = operations(entries)
     facts = await _with_states(known, view, listed, cached)

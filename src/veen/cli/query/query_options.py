@@ -10,9 +10,10 @@ import typer
 from plumbing.cli.command import Misuse, group
 from veen.cli.kit.client_options import HubOptions, HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption
+from veen.cli.kit.open_session import HubCall
+from veen.client import durable
 
 if TYPE_CHECKING:
-    from veen.cli.kit.open_session import HubCall
     from veen.query.query_client import QueryClient
 
 app = group(
@@ -84,13 +85,12 @@ class ServiceAndHubOptions:
     passphrase_file: PassphraseFile = None
     as_json: JsonOption = False
 
-    def call(self) -> "HubCall":
+    def call(self) -> HubCall:
         return HubOptions(self.hub, self.client, self.pin, self.first_use, self.passphrase_file).call()
 
 
 def remote(asked: ServiceOptions | ServiceAndHubOptions) -> "QueryClient":
     """The client of the service. Raises if the options contradict each other."""
-    from veen.client import durable
     from veen.query.query_client import QueryClient, ServiceAccess
 
     if asked.token_file is None and asked.cert is None:

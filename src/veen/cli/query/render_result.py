@@ -13,11 +13,12 @@ from xml.sax.saxutils import escape
 from plumbing.cli.command import Misuse
 from plumbing.cli.extras import install_hint
 from veen.cli.kit import output
-from veen.client.durable import check_local
-from veen.core import Unverified
+from veen.cli.kit.exit_status import hinted
+from veen.client.durable import DISK, check_local
+from veen.core import Unavailable, Unverified
+from veen.core.canonical_json import Plain
 
 if TYPE_CHECKING:
-    from veen.core.canonical_json import Plain
     from veen.query.query_client import FullResult
 
 
@@ -159,7 +160,7 @@ class RenderOptions:
         return _ENDINGS[self.out.suffix.lower()]
 
 
-def column_names(value: "Plain") -> list[str]:
+def column_names(value: Plain) -> list[str]:
     """The columns of a query, in the order of the descriptor."""
     from veen.query.answer_verify import descriptor_of
 
@@ -176,8 +177,6 @@ def show(found: "FullResult", names: list[str], as_json: bool, options: RenderOp
         raise Unverified("result", "the rows do not match the digest")
     out, over, chosen = options.out, options.over, options.chosen()
     if out is not None:
-        from veen.client.durable import DISK
-
         DISK.write_file(out, _encode(found, names, chosen, over))
         output.facts({"rows": len(found.rows), "rows_hash": found.digest.rows_hash, "file": str(out)}, as_json)
     elif as_json or chosen == "json":
@@ -239,9 +238,6 @@ def _parquet(found: "FullResult", names: list[str]) -> bytes:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        from veen.cli.kit.exit_status import hinted
-        from veen.core import Unavailable
-
         raise hinted(Unavailable("pyarrow is not installed"), install_hint("spark")) from None
     arrays = {}
     for name in names:

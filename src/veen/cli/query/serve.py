@@ -10,16 +10,19 @@ import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse
+from plumbing.http import tls_context
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.context_file import need_client
 from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import Address, address
 from veen.cli.query.query_options import Source, TablesDir, Trust, app
+from veen.client.client import Client
+from veen.client.trust import Pin
+from veen.core import HubIdentity
 from veen.query.query_limits import DEFAULTS, QueryLimits
 
 if TYPE_CHECKING:
-    from veen.client.client import Client
-    from veen.core import HubIdentity
     from veen.query.query_server import Settings
 
 _PORT = 37_420
@@ -87,8 +90,6 @@ def serve(
     listens on this machine only and rejects requests with another Host or Origin. A query that exceeds a limit is
     stopped. Queries that were running when the service stopped or was killed continue when it starts again.
     """
-    from plumbing.http import tls_context
-    from veen.cli.kit.context_file import need_client
     from veen.pipeline.decoding import Keys
     from veen.query.query_server import Settings
 
@@ -114,9 +115,8 @@ def serve(
     call.run(lambda client: _serve(client, settings, asked.as_json))
 
 
-def identities(trust: list[Path] | None) -> "dict[bytes, HubIdentity]":
+def identities(trust: list[Path] | None) -> dict[bytes, HubIdentity]:
     """Identity records of the hubs that events were imported from."""
-    from veen.client.trust import Pin
 
     found = {}
     for path in trust or ():
@@ -133,7 +133,7 @@ def _session():  # type: ignore[no-untyped-def]
     return session()
 
 
-async def _serve(client: "Client", settings: "Settings", as_json: bool) -> None:
+async def _serve(client: Client, settings: "Settings", as_json: bool) -> None:
     from veen.query.query_server import serving
 
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()

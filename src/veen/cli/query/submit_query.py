@@ -14,6 +14,9 @@ from veen.cli.kit.state_options import options_command
 from veen.cli.query import render_result
 from veen.cli.query.query_options import ServiceOptions, app, remote
 from veen.cli.query.render_result import RenderOptions
+from veen.client import durable
+from veen.core import canonical_json
+from veen.core.limits import MAX_JSON_BYTES
 
 if TYPE_CHECKING:
     from veen.query.query_client import AcceptedQuery, FullResult, QueryClient
@@ -203,9 +206,6 @@ def result(
 
 
 def _read_descriptor(file: Path | None) -> dict[str, Any]:
-    from veen.client import durable
-    from veen.core import canonical_json
-    from veen.core.limits import MAX_JSON_BYTES
 
     if file is None:
         return {}

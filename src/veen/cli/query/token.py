@@ -13,6 +13,7 @@ from plumbing.cli.command import Misuse, command
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.query.query_options import app
+from veen.client.durable import DISK
 
 if TYPE_CHECKING:
     from veen.query.policy import PolicyBook, QueryPrincipal
@@ -59,7 +60,6 @@ def token(
 
     A token is shown once; only its hash is stored. Changes take effect at once, even in a running service.
     """
-    from veen.client.durable import DISK
     from veen.query.policy import PolicyBook, QueryPrincipal
     from veen.query.query_server import PRINCIPALS
 

@@ -7,12 +7,14 @@ import typer
 
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.context_file import need_client
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
 from veen.cli.query.query_options import ServiceAndHubOptions, Source, TablesDir, Trust, app, remote
+from veen.cli.query.serve import identities
+from veen.client.client import Client
 
 if TYPE_CHECKING:
-    from veen.client.client import Client
     from veen.query.answer_verify import AnswerVerified, ReplayedQuery
 
 _UNVERIFIED_STATUS = 4
@@ -42,7 +44,7 @@ def verify(
     answer_verify.check_rows(descriptor, whole, summary)
     call = asked.call()
 
-    async def work(client: "Client") -> "AnswerVerified":
+    async def work(client: Client) -> "AnswerVerified":
         return await answer_verify.check_log(client, descriptor, request, whole, summary)
 
     found = call.run(work)
@@ -81,8 +83,6 @@ def replay(
     A query that came over an air gap runs on the imported events: if the digests agree, this zone has the same history
     as the other one, as far as the query reaches. The exit status is 4 if they differ.
     """
-    from veen.cli.kit.context_file import need_client
-    from veen.cli.query.serve import identities
     from veen.pipeline.decoding import Keys
     from veen.query.answer_verify import replay as again
     from veen.query.query_server import Settings, execution_of
@@ -92,7 +92,7 @@ def replay(
     settings = Settings(Path(), tables, source=source, keys=keys, identities=identities(trust))
     call = asked.call()
 
-    async def work(client: "Client") -> "ReplayedQuery":
+    async def work(client: Client) -> "ReplayedQuery":
         return await again(client, execution_of(client, settings), query_id)
 
     _show(call.run(work), asked.as_json)

@@ -7,13 +7,15 @@ import typer
 
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.state_options import options_command
 from veen.cli.recorder.recorder_options import FromLog, app, at_hub, from_log
+from veen.client.client import Client
+from veen.core import Unavailable
+from veen.state.entry_source import EntrySource
 
 if TYPE_CHECKING:
-    from veen.client.client import Client
     from veen.recorder import CheckpointFolder, CheckpointVerdict, RecorderCheckpoint
-    from veen.state.entry_source import EntrySource
 
 
 CheckpointDir: TypeAlias = Annotated[
@@ -42,7 +44,7 @@ def checkpoint(
     from veen.recorder import CheckpointFolder, make
     from veen.recorder.checkpoint_scheduler import make_when_due
 
-    async def work(client: "Client") -> None:
+    async def work(client: Client) -> None:
         kept = CheckpointFolder(folder) if folder else CheckpointFolder.of(client)
         if not watch:
             made = await make(client, kept.latest())
@@ -110,7 +112,7 @@ def verify(
     """
     from veen.recorder import RecorderCheckpoint, verify
 
-    async def work(source: "EntrySource") -> "CheckpointVerdict":
+    async def work(source: EntrySource) -> "CheckpointVerdict":
         data = file.read_bytes() if file else _last(source, folder).read_bytes()
         return await verify(source, RecorderCheckpoint.decode(data), full=full)
 
@@ -148,9 +150,7 @@ def verify(
         output.remark("this client cannot read the map of event types, so missing streams would not be noticed")
 
 
-def _last(source: "EntrySource", folder: Path | None) -> Path:
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
+def _last(source: EntrySource, folder: Path | None) -> Path:
 
     kept = _folder(source, folder).files()
     if not kept:
@@ -158,7 +158,7 @@ def _last(source: "EntrySource", folder: Path | None) -> Path:
     return kept[-1]
 
 
-def _folder(source: "EntrySource", folder: Path | None) -> "CheckpointFolder":
+def _folder(source: EntrySource, folder: Path | None) -> "CheckpointFolder":
     from veen.recorder import CheckpointFolder
 
     if folder is not None:

@@ -4,20 +4,21 @@ import sys
 import time
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli.command import Misuse
-from veen.cli.kit import output
+from veen.cli.kit import open_session, output
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import moment
 from veen.cli.recorder.recorder_options import Origin, Subject, app, at_hub
-
-if TYPE_CHECKING:
-    from veen.client.client import Client
-    from veen.client.draft import Sent
+from veen.cli.recorder.ship import Input, own_folder, state_file
+from veen.client.client import Client
+from veen.client.draft import Sent
+from veen.core import Malformed, canonical_json
+from veen.overlays.record import RecordEvent
 
 _LINE_TYPE = "json.line"
 Once: TypeAlias = Annotated[bool, typer.Option("--once", help="record existing events, then exit")]
@@ -60,8 +61,6 @@ def send(
     An event type without a stream, an origin of another producer and a payload that is too large are rejected before
     anything is sent.
     """
-    from veen.core import Malformed, canonical_json
-    from veen.overlays.record import RecordEvent
     from veen.recorder import normalize, routes_of
 
     try:
@@ -74,7 +73,7 @@ def send(
     if flaw is not None:
         raise Misuse(flaw, "check TYPE, --subject and --origin")
 
-    async def work(client: "Client") -> "tuple[str, Sent]":
+    async def work(client: Client) -> tuple[str, Sent]:
         stream = (await routes_of(client)).stream(event)
         return stream, await client.send(stream, event.encode(), schema=event.SCHEMA)
 
@@ -110,8 +109,6 @@ def tail(
     subject_id, event_type, event_time and origin of a line take precedence over the options. Lines that are not JSON
     objects are set aside.
     """
-    from veen.cli.kit import open_session
-    from veen.cli.recorder.ship import Input, state_file
     from veen.recorder.json_lines import JsonLines
     from veen.recorder.normalize import Defaults
 
@@ -131,8 +128,6 @@ def pipe(asked: HubOptions, origin: Origin, subject: Subject = None, event_type:
     Each line is on disk before the next is read, and is sent from there: a line that was read is recorded exactly once,
     even if the command is killed. Lines that were still in the pipe are lost then; their writer must repeat them.
     """
-    from veen.cli.kit import open_session
-    from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder import SpoolFeed, SpoolWriter
     from veen.recorder.normalize import Defaults
     from veen.recorder.stdin_source import spool_lines
@@ -167,8 +162,6 @@ def ship(
 
     The program only writes to disk and never waits for a hub. This command sends each event exactly once.
     """
-    from veen.cli.kit import open_session
-    from veen.cli.recorder.ship import Input
     from veen.recorder import SpoolFeed
 
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
@@ -184,8 +177,6 @@ def retry(asked: HubOptions) -> None:
     Each event keeps its source and position, so an event that was recorded already is recognised as a copy. Events that
     still cannot be recorded are set aside again.
     """
-    from veen.cli.kit import open_session
-    from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder.retry_feed import RetryFeed
 
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:

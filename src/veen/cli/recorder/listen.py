@@ -10,14 +10,17 @@ import typer
 
 from plumbing.cli.command import Misuse
 from plumbing.cli.extras import install_hint
-from veen.cli.kit import output
+from veen.cli.kit import open_session, output
 from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import Address, address
 from veen.cli.recorder.recorder_options import Origin, Subject, app
+from veen.cli.recorder.ship import Input, own_folder
+from veen.core import Unavailable
+from veen.overlays.record import RecordEvent
 
 if TYPE_CHECKING:
-    from veen.overlays.record import RecordEvent
     from veen.recorder import SpoolWriter
     from veen.recorder.normalize import Defaults
     from veen.recorder.otlp_server import OtlpServer
@@ -81,8 +84,6 @@ def otlp(
     no stream are set aside, and the response tells the exporter how many. The command does not start if the default
     --type has no stream.
     """
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
     from veen.recorder.normalize import Defaults
 
     try:
@@ -169,8 +170,6 @@ def syslog(
 
 
 def _listen(asked: HubOptions, name: str, defaults: "Defaults", make: "MakeListener", *, sync: bool) -> None:
-    from veen.cli.kit import open_session
-    from veen.cli.recorder.ship import Input, own_folder
     from veen.recorder import SpoolFeed, SpoolWriter
 
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:

@@ -1,21 +1,26 @@
 """The command group `veen recorder`, its shared options, and hints for its errors."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import typer
 
 from plumbing.cli.command import group
+from veen.cli.kit import open_session, pinning
 from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.state_options import FromDirectory
-
-if TYPE_CHECKING:
-    from veen.client.client import Client
-    from veen.core import SigningKey
-    from veen.state.entry_source import EntrySource
+from veen.client.client import Client
+from veen.client.submit_queue import Undecided
+from veen.core import Refused, SigningKey
+from veen.state.directory_source import DirectorySource
+from veen.state.entry_source import EntrySource
+from veen.state.event_sender import EventRefused
+from veen.state.hub_source import HubSource
 
 T = TypeVar("T")
 
@@ -76,11 +81,7 @@ class FromLog(HubOptions):
 @contextmanager
 def with_hints() -> Iterator[None]:
     """Add hints to the errors of a recorder."""
-    from veen.cli.kit.exit_status import hinted
-    from veen.client.submit_queue import Undecided
-    from veen.core import Refused
     from veen.recorder.routes import CODE, NotSetUp
-    from veen.state.event_sender import EventRefused
 
     try:
         yield
@@ -111,20 +112,14 @@ def _hint(message: str) -> str:
     return "veen recorder show lists the event types, the producers and their streams"
 
 
-def at_hub(asked: HubOptions, work: "Callable[[Client], Awaitable[T]]") -> T:
+def at_hub(asked: HubOptions, work: Callable[[Client], Awaitable[T]]) -> T:
     """Run `work` with a session at the hub."""
     with with_hints():
         return asked.call().run(work)
 
 
-def from_log(asked: FromLog, work: "Callable[[EntrySource], Awaitable[T]]") -> T:
+def from_log(asked: FromLog, work: Callable[[EntrySource], Awaitable[T]]) -> T:
     """Run `work` on the log of a hub, or of a data directory."""
-    import asyncio
-
-    from veen.cli.kit import open_session, pinning
-    from veen.client.client import Client
-    from veen.state.directory_source import DirectorySource
-    from veen.state.hub_source import HubSource
 
     call = asked.call()
     with with_hints():
@@ -143,9 +138,8 @@ def from_log(asked: FromLog, work: "Callable[[EntrySource], Awaitable[T]]") -> T
             return asyncio.run(read())
 
 
-def issuer_key(issuer: Path | None, asked: HubOptions) -> "SigningKey":
+def issuer_key(issuer: Path | None, asked: HubOptions) -> SigningKey:
     """The key that signs capabilities."""
-    from veen.cli.kit import open_session
 
     with open_session.open_client_dir(issuer or asked.client, asked.passphrase_file) as folder:
         return folder.identity.id_sign

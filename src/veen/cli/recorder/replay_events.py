@@ -1,20 +1,24 @@
 """`veen recorder replay` and `audit`: read events by range or time, and check who wrote them."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
 from plumbing.cli.command import Misuse
-from veen.cli.kit import output
+from veen.cli.kit import output, sanitize
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import moment
 from veen.cli.recorder.recorder_options import FromLog, app, from_log
+from veen.core import Unverified
+from veen.state.entry_source import EntrySource
 
 if TYPE_CHECKING:
     from veen.recorder import CheckpointVerdict, ReplayedEvent, Replayer, ReplaySpan
-    from veen.state.entry_source import EntrySource
 
 Time: TypeAlias = int | None
 _MAX_SHOWN_CHARS, _SEQ_WIDTH = 2_000, 6
@@ -70,7 +74,7 @@ def replay(
     if not by_time and first is not None and last is not None and last < first:
         raise Misuse(f"--to {last} is before --from {first}", "give the lower number first")
 
-    async def work(source: "EntrySource") -> None:
+    async def work(source: EntrySource) -> None:
         from veen.recorder import RecorderCheckpoint, Replayer, verify
 
         verdict = None
@@ -105,7 +109,6 @@ async def _range(replayer: "Replayer", epoch: int | None, first: Time, last: Tim
 
 
 def _covered(spans: "list[ReplaySpan]", stream: str, verdict: "CheckpointVerdict | None") -> "list[ReplaySpan]":
-    from dataclasses import replace
 
     if verdict is None:
         return spans
@@ -120,7 +123,6 @@ def _covered(spans: "list[ReplaySpan]", stream: str, verdict: "CheckpointVerdict
 
 
 def _show(stream: str, one: "ReplayedEvent", as_json: bool, with_proofs: bool) -> None:
-    from veen.cli.kit.sanitize import printable
 
     entry, event = one.entry, one.event
     if as_json:
@@ -155,8 +157,6 @@ def _print(one: "ReplayedEvent", texts: list[str], with_proofs: bool) -> None:
     """Print an event on a terminal, in the style of `veen stream`."""
     from rich.text import Text
 
-    from veen.cli.kit import sanitize
-
     entry, (event_type, subject, origin, content) = one.entry, texts
     shown = content if len(content) <= _MAX_SHOWN_CHARS else f"{content[:_MAX_SHOWN_CHARS]}…"
     line = Text.assemble(
@@ -182,10 +182,9 @@ def audit(asked: FromLog) -> None:
     The command reads every stream of the recorder and checks the key, the origin and the stream of each event. The exit
     status is 4 if an event breaks a rule.
     """
-    from veen.cli.kit.sanitize import short
     from veen.recorder.event_audit import EventAudit, audit
 
-    async def work(source: "EntrySource") -> EventAudit:
+    async def work(source: EntrySource) -> EventAudit:
         return await audit(source)
 
     found = from_log(asked, work)
@@ -198,9 +197,6 @@ def audit(asked: FromLog) -> None:
         seen = [(short(principal), *rest) for principal, *rest in rows]
         output.table(("principal_id", "producer", "stream", "origin", "events"), seen, False)
     if found.strays:
-        from veen.cli.kit.exit_status import hinted
-        from veen.core import Unverified
-
         first = found.strays[0]
         what = f"{len(found.strays)} events break the rules of the recorder: {first.stream} {first.stream_seq}"
         raise hinted(Unverified("recorder", f"{what}: {first.reason}"), "--json lists all of them")

@@ -7,19 +7,31 @@ import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command
-from veen.cli.kit import output, values
+from veen.cli.kit import key_files, open_session, output, output_files, read_state, values
 from veen.cli.kit.client_options import HubOptions, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, options_command, read_command
 from veen.cli.recorder.recorder_options import Issuer, app, at_hub, issuer_key, with_hints
+from veen.client import durable
+from veen.client.client import Client
+from veen.core import Rate
+from veen.overlays.overlay import Walk
+from veen.overlays.record import (
+    CHANGES,
+    RECORDER_CHANGES,
+    RecorderSetting,
+    producers,
+    profile_of,
+    stream_flaw,
+    stream_of,
+    types_of,
+)
+from veen.state.event_sender import SentEvent
+from veen.state.state_at import StateAt
 
 if TYPE_CHECKING:
-    from veen.cli.kit.read_state import StateAnswer
-    from veen.overlays.overlay import Walk
-    from veen.overlays.record import RecorderSetting
-    from veen.state.event_sender import SentEvent
-    from veen.state.state_at import StateAt
-
     Changes: TypeAlias = StateAt[RecorderSetting, Walk]
 
 
@@ -83,7 +95,6 @@ def init(
     retention, and records all of this in the log. Running it again adds what is new. A producer cannot be an
     administrator.
     """
-    from veen.client.client import Client
     from veen.recorder import setup
 
     pairs = dict(one.split("=", 1) for one in types or ())
@@ -121,7 +132,6 @@ def init(
 
 
 def _check_streams(*streams: str) -> None:
-    from veen.overlays.record import stream_flaw
 
     for stream in streams:
         flaw = stream_flaw(stream)
@@ -167,9 +177,6 @@ def enrol(
     Use one identity per service: an audit compares the origin of each event with the key that signed it. The file
     contains capabilities, the public keys of the streams, and the key that opens the map of event types.
     """
-    from veen.cli.kit import key_files, output_files
-    from veen.client.client import Client
-    from veen.core import Rate
     from veen.recorder import ProducerKit, setup
 
     output_files.check_new(out)
@@ -202,8 +209,6 @@ def join(
     as_json: JsonOption = False,
 ) -> None:
     """Make this client a producer with a file from veen recorder enrol."""
-    from veen.cli.kit import open_session
-    from veen.client import durable
     from veen.recorder import ProducerKit
 
     kit = ProducerKit.decode(durable.read_file(file, 1 << 22))
@@ -221,12 +226,11 @@ def map_(
     stream: Annotated[str, typer.Argument(metavar="STREAM", help="the stream for its events")],
 ) -> None:
     """Map an event type to a stream."""
-    from veen.client.client import Client
     from veen.recorder import setup
 
     _check_streams(stream)
 
-    async def work(client: Client) -> "SentEvent":
+    async def work(client: Client) -> SentEvent:
         return await setup.map_type(client, event_type, stream)
 
     _show_sent(at_hub(asked, work), {"event_type": event_type, "stream": stream}, asked)
@@ -255,18 +259,17 @@ def move(
 
     The log records the move as a rename or a split. Existing entries stay where they are.
     """
-    from veen.client.client import Client
     from veen.recorder import setup
 
     _check_streams(from_stream, to_stream)
 
-    async def work(client: Client) -> "SentEvent":
+    async def work(client: Client) -> SentEvent:
         return await setup.move(client, from_stream, to_stream, types or (), reason)
 
     _show_sent(at_hub(asked, work), {"from_stream": from_stream, "to_stream": to_stream}, asked)
 
 
-def _show_sent(event: "SentEvent", shown: dict[str, output.Value], asked: HubOptions) -> None:
+def _show_sent(event: SentEvent, shown: dict[str, output.Value], asked: HubOptions) -> None:
     sent = event.sent
     rows = {
         **shown,
@@ -281,11 +284,8 @@ def _show_sent(event: "SentEvent", shown: dict[str, output.Value], asked: HubOpt
 @read_command(app, "show", "veen recorder show --client admin", "veen recorder show --client admin --at 12 --json")
 def show(asked: ReadOptions) -> None:
     """Show the map of event types, the producers and the profile."""
-    from veen.cli.kit import read_state
-    from veen.cli.kit.sanitize import printable
-    from veen.overlays.record import CHANGES, RECORDER_CHANGES, producers, profile_of, stream_of, types_of
 
-    def look(reading: "Changes") -> "StateAnswer":
+    def look(reading: "Changes") -> StateAnswer:
         states = dict(reading.states)
         profile = profile_of(states)
         types = {one: stream_of(states, one) for one in types_of(states)}

@@ -20,6 +20,8 @@ Rule = Callable[[house.Module], Iterator[str]]
 BROKEN: list[tuple[Rule, str, str]] = [
     (house.vague_name, "veen/core/utils.py", ""),
     (house.vague_name, "veen/common/log.py", ""),
+    (house.idiom, "veen/a.py", '"""Whoever reads this."""\n'),
+    (house.idiom, "veen/a.py", "# the hub's word on it\n"),
     (house.no_docstring, "veen/a.py", "x = 1\n"),
     (house.no_docstring, "veen/a.py", '""""""\n'),
     (house.sync_outside_durable, "veen/storage/a.py", "import os\nos.fsync(1)\n"),
@@ -68,6 +70,13 @@ def offences(rule: Rule) -> list[str]:
 
 def test_no_module_has_a_vague_name() -> None:
     assert offences(house.vague_name) == []
+
+
+def test_modules_and_pages_are_written_in_plain_words() -> None:
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    texts = [house.Module(page.name, page.read_text("utf-8"), house.parse("", "").tree) for page in pages]
+    in_pages = [place for text in texts for place in house.idiom(text)]
+    assert offences(house.idiom) + in_pages == []
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -16,6 +16,13 @@ CORE = "veen/core/"
 LIMITS = "veen/core/limits.py"
 FIRST_BOUND = 1024
 INTEGER_WIDTHS = {16, 32, 64}
+# Words of a private idiom that readers had to read twice. docs/glossary.md has the terms to use instead.
+IDIOM = re.compile(
+    r"\b(whoever|whomever|heeds?|heeded|anew|thereof|therein|papers|for want of|held against|c[ao]me to pass|taken up|"
+    r"gone through|(?:is|are|be|was|were) (?:told|heard)|hears|believe[sd]?|leave to (?:write|read|send)|"
+    r"(?:its|their|the hub's) word|(?:is|are) of no use|goes by|mend(?:s|ed)?)\b",
+    re.IGNORECASE,
+)
 BARE_SILENCER = re.compile(r"#\s*(noqa(?!:\s*[A-Z])|type:\s*ignore(?!\[))", re.IGNORECASE)
 
 
@@ -46,6 +53,13 @@ def vague_name(module: Module) -> Iterator[str]:
     for part in Path(module.path).with_suffix("").parts:
         if part in VAGUE_NAMES:
             yield module.at(1, f"'{part}' is vague: name what the module contains")
+
+
+def idiom(module: Module) -> Iterator[str]:
+    """Words of the list, also in pages, of which only the text is looked at."""
+    for number, line in enumerate(module.text.splitlines(), 1):
+        for found in IDIOM.finditer(line):
+            yield module.at(number, f"'{found[0]}': write it in plain words, see docs/glossary.md")
 
 
 def no_docstring(module: Module) -> Iterator[str]:

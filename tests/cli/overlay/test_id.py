@@ -269,7 +269,7 @@ def test_records_of_another_principal_are_faults_with_and_without_stream_option(
     for named in ((), ("--stream", stream.hex()), ("--principal", id_hub.card("ann"))):
         faults = id_hub.run("ann", "faults", *named, "--json").json()["faults"]
         assert [(one["stream_seq"], one["kind"]) for one in faults] == [(2, "malformed"), (3, "malformed")]
-        assert "not the one of this stream" in faults[0]["reason"]
+        assert "does not match this stream" in faults[0]["reason"]
         assert id_hub.run_on_copy("ann", "faults", *named, "--json").json()["faults"] == faults
     listed = id_hub.run("ann", "device", "list", "--principal", id_hub.card("bob"), "--stream", stream.hex(), "--json")
     assert [one["device_pk"] for one in listed.json()["devices"]] == [phone.hex()]  # of several on one stream

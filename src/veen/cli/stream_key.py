@@ -106,7 +106,7 @@ def import_(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Import the key of a stream: the secret half to read it, the public half to write to it.
+    """Import the key of a stream: secret half to read, public half to write.
 
     The file names the stream. If the client already has a different key of the stream, the import is rejected, because
     readers with the other key could not open the messages.

@@ -195,7 +195,7 @@ def receive(
         bool, typer.Option("--offline", help="do not contact the hub; compare with the state of this client only")
     ] = False,
 ) -> None:
-    """Receive items from other clients and compare them with what this client knows.
+    """Receive items of other clients and compare them with what is known here.
 
     Items that fail verification are refused and counted. Checkpoints are compared with what this client has read and
     with the hub's current answer. If the hub signed two histories, the evidence is saved and published to the others,

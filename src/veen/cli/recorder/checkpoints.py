@@ -105,7 +105,7 @@ def verify(
     full: Annotated[bool, typer.Option("--full", help="read every entry that it covers")] = False,
     folder: CheckpointDir = None,
 ) -> None:
-    """Verify a checkpoint against the log: no entry that it covers may be missing or changed.
+    """Verify a checkpoint against the log: no covered entry is missing or changed.
 
     The command shows the covered entries of each stream, and the last second (safe_until) up to which all events are
     covered. The exit status is 4 if the log has changed.

@@ -98,7 +98,7 @@ WRONG = [
     (["node", "init", "--name", "a\nb"], 3, "name"),
     (["publish"], 2, "missing argument"),
     (["publish", "x", "--wait", "for ever"], 2, "invalid value for --wait: 'for ever'"),
-    (["publish", "x", "--wait-s", "1w"], 2, "'--wait-s': '1w' is no length of time; give seconds, or"),
+    (["publish", "x", "--wait-s", "1w"], 2, "'--wait-s': '1w' is not a duration; give seconds, or"),
     (["bench", "--seconds", "1h"], 2, "'--seconds': '1h' is more than 60 seconds"),
     (["publish", "-5"], 6, "there is no node in this directory"),
     (["contact", "add", "bob"], 2, "'bob' is not a contact"),

@@ -9,11 +9,12 @@ from typing import NamedTuple
 import pytest
 
 from tests.bridge.bridge_fixture import EXPORT, zones
+from tests.hub.client import hub_key
 from veen.bridge import bundle as bundles
 from veen.bridge import bundle_verify
 from veen.bridge.bundle import Bundle, BundleCode, BundleFault, Contents
 from veen.bridge.bundle_export import ExportRange, build
-from veen.core import Malformed, SigningKey
+from veen.core import Malformed, Receipt, SigningKey
 from veen.core.hashing import h
 
 SAMPLES, SEED = 400, 20_261
@@ -29,6 +30,7 @@ class Made(NamedTuple):
     small: bytes  # one entry alone
     hub_id: bytes
     other_id: bytes
+    key: SigningKey
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +52,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
     with zones(tmp_path_factory.mktemp("zones")) as at:
         data, later, before, other, small = asyncio.run(run())
-        yield Made(data, later, before, other, small, at.source_id, at.target_id)
+        key = hub_key(at.online)
+        yield Made(data, later, before, other, small, at.source_id, at.target_id, key)
 
 
 def fault(data: bytes, *trusted: bytes) -> BundleFault:
@@ -196,6 +199,26 @@ def _receipt_redated(events: list[bundles.BundleEvent]) -> None:
     events[1] = replace(event, receipt=replace(event.receipt, hub_ts=event.receipt.hub_ts + 1))
 
 
+def _signed_at(receipt: Receipt, hub_ts: int, made: Made) -> Receipt:
+    dated = replace(receipt, hub_ts=hub_ts)
+    return replace(dated, hub_sig=made.key.sign(dated.signing_digest()))
+
+
+def _time_falls(contents: Contents, made: Made) -> Contents:
+    """The hub itself signed an earlier time for the second event than for the first."""
+    first, second, *rest = contents.events
+    receipt = _signed_at(second.receipt, first.receipt.hub_ts - 1, made)
+    return replace(contents, events=(first, replace(second, receipt=receipt), *rest))
+
+
+def _time_falls_after_the_events(contents: Contents, made: Made) -> Contents:
+    """The entry of the export checkpoint has an earlier time than the last event before it."""
+    upto = Bundle.decode(made.later).contents.export_checkpoint
+    hub_ts = contents.events[-1].receipt.hub_ts - 1
+    dated = replace(upto, receipt=_signed_at(upto.receipt, hub_ts, made), timestamp=hub_ts)
+    return replace(contents, export_checkpoint=dated, proof=Bundle.decode(made.later).contents.proof)
+
+
 def _unsigned_identity(contents: Contents, made: Made) -> Contents:
     source = contents.source
     return replace(contents, source=replace(source, signature=replace(source.signature, sig=bytes(64))))
@@ -222,6 +245,8 @@ CHANGES: dict[str, tuple[Change, BundleCode, int | None]] = {
     "a message unsigned": (_events(_message_unsigned), BundleCode.SIGNATURE, 2),
     "a message changed": (_events(_message_changed), BundleCode.RECEIPT, 2),
     "a receipt redated": (_events(_receipt_redated), BundleCode.RECEIPT, 2),
+    "a time that falls": (_time_falls, BundleCode.ORDER, 2),
+    "a time that falls after the events": (_time_falls_after_the_events, BundleCode.ORDER, None),
     "another root": (_upto(root=bytes(32)), BundleCode.CHECKPOINT, None),
     "another last number": (_upto(last_seq=6), BundleCode.CHECKPOINT, None),
     "another key": (_upto(hub_public=bytes(32)), BundleCode.CHECKPOINT, None),

@@ -373,10 +373,10 @@ class Forged:
         self.client = Client("mal", self.hub.rules)
         self.key = self.hub._signer.at(NOW)
 
-    def write(self, change: Callable[[int, Msg, Receipt], tuple[Msg, Receipt]]) -> None:
-        """Ten entries, each changed by `change` and signed again."""
+    def write(self, change: Callable[[int, Msg, Receipt], tuple[Msg, Receipt]], entries: int = 10) -> None:
+        """Write entries, each changed by `change` and signed again."""
         tree, batch = Mmr(), CommitGroup()
-        for number in range(1, 11):
+        for number in range(1, entries + 1):
             encoded = self.client.message(self.label)
             given = Receipt(self.label, number, bytes(32), bytes(32), NOW, bytes(64))
             message, place = change(number, Msg.decode(encoded), given)
@@ -452,6 +452,17 @@ def test_time_that_goes_back_within_a_label_is_named(place: Path, history: Histo
     found = look(place / "hub").findings
     assert [finding.what for finding in found if finding.stream_seq == 2] == [
         f"hub_ts goes back from {NOW + 19} to {NOW + 18}"
+    ]
+
+
+def test_time_that_goes_back_behind_a_missing_chunk_is_named(place: Path, history: History) -> None:
+    forged = Forged(history.fresh(place / "hub"))
+    forged.write(lambda number, m, r: (m, replace(r, hub_ts=NOW + 20 if number < 15 else NOW)), entries=25)
+    (missing,) = (place / "hub" / "log").glob(f"chunk-{forged.label.hex()}-*8-*14.log")
+    missing.unlink()
+    found = look(place / "hub").findings
+    assert [finding.what for finding in found if finding.stream_seq == 15] == [
+        f"hub_ts goes back from {NOW + 20} to {NOW}"
     ]
 
 

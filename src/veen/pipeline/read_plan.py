@@ -89,8 +89,13 @@ def pieces(selection: Selection) -> list[Piece]:
     return found
 
 
-def check_known(wanted: Mapping[str, frozenset[bytes]], known: Mapping[str, frozenset[bytes]]) -> None:
-    """Raise `Unavailable` for a selected stream or label that no source has. `known` maps sources to their labels."""
+def check_known(
+    wanted: Mapping[str, frozenset[bytes]], known: Mapping[str, frozenset[bytes]], streams: Iterable[str] = ()
+) -> None:
+    """Raise `Unavailable` for a selected stream or label that no source has. `known` maps sources to their labels.
+
+    The error suggests similar names: of what was found, and of `streams`, which are known from elsewhere.
+    """
     all_labels = frozenset().union(*known.values())
     for name, labels in wanted.items():
         if not labels & all_labels:
@@ -98,7 +103,8 @@ def check_known(wanted: Mapping[str, frozenset[bytes]], known: Mapping[str, froz
             error = Unavailable(f"{name} has no entries in {where}")
             others = [other for other in wanted if wanted[other] & all_labels]
             listed = sorted(label.hex() for label in all_labels)
-            similar = get_close_matches(name, [*others, *(f"label {one}" for one in listed)])
+            candidates = [*others, *(f"stream {one}" for one in streams), *(f"label {one}" for one in listed)]
+            similar = get_close_matches(name, dict.fromkeys(candidates))
             if similar:
                 error.add_note(f"did you mean {' or '.join(similar)}?")
             if listed:

@@ -12,7 +12,7 @@ from pathlib import Path
 from veen.core import Malformed, Receipt, Unavailable, Unverified
 from veen.pipeline import chunk_verifier, read_plan
 from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream, streams_of
-from veen.pipeline.extents import extent_of
+from veen.pipeline.extents import Extent, extent_of
 from veen.pipeline.jobs import Progress, Runner, no_progress, run_inline
 from veen.pipeline.read_plan import Piece, Task
 from veen.pipeline.rows import freeze_loaded_objects
@@ -53,14 +53,27 @@ class Loaded:
 def load(
     tables: Tables, selection: Selection, keys: Keys, run: Runner = run_inline, *, progress: Progress = no_progress
 ) -> Loaded:
-    """Bring the tables up to the end of the logs. Repeating it, also after a crash, gives the same tables."""
+    """Bring the tables up to the end of the logs. Repeating it, also after a crash, gives the same tables.
+
+    Raises `Unavailable` for a selected stream that neither a log nor the tables have.
+    """
     counted, commit_count = [0, 0, 0], 0
     touched: dict[bytes, None] = {}
+    wanted: dict[str, frozenset[bytes]] = {}
+    known: dict[str, frozenset[bytes]] = {}
     with tables.writing() as view:
         for path in selection.paths:
             source = open_source(path)
             metadata = read_plan.pinned(source.metadata(), selection.pin)
-            chunks = chunks_of(source, metadata, labels_of(selection, metadata, keys, source), view, selection.seq_max)
+            extent = missing_extent(
+                source, metadata, labels_of(selection, metadata, keys, source), view, selection.seq_max
+            )
+            chunks = extent.chunks
+            known[source.url] = extent.labels | frozenset(view.spans)
+            for name, labels in in_epochs(selection, metadata).labels_by_name(metadata).items():
+                wanted[name] = wanted.get(name, frozenset()) | labels
+            if path == selection.paths[-1]:
+                read_plan.check_known(wanted, known, keys.names())
             streams = known_streams(source, metadata, chunks, selection, keys)
             for label in streams:
                 check_basis(source, metadata, chunks, view, label)
@@ -164,24 +177,25 @@ def labels_of(
     return in_epochs(selection, metadata).labels_of(metadata)
 
 
-def chunks_of(
+def missing_extent(
     source: DirectoryChunks | HubChunks,
     metadata: HubMetadata,
     labels: frozenset[bytes] | None,
     view: TablesView,
     most: int | None,
-) -> list[Chunk]:
-    """The chunks of these labels. Only entries after those in the tables are requested from a hub.
+) -> Extent:
+    """The extent of these labels. Only entries after those in the tables are requested from a hub.
 
     Raises `Unverified` if entries up to `most` are missing that the tables do not have.
     """
     if isinstance(source, HubChunks):
-        return source.chunks_since(labels, {label: span.last for label, span in view.spans.items()})
+        chunks = source.chunks_since(labels, {label: span.last for label, span in view.spans.items()})
+        return Extent(chunks, [], frozenset(chunk.label for chunk in chunks))
     extent = extent_of(source, metadata, labels)
     for gap in extent.gaps:
         if gap.last > view.upto(gap.label) and (most is None or gap.first <= most):
             raise gap.refusal(source.url)
-    return extent.chunks
+    return extent
 
 
 def known_streams(

@@ -119,6 +119,7 @@ def test_a_contradictory_map_is_rejected(tmp_path: Path, arrows: list[str], faul
         ("veen/attic/box.py", "", "veen.attic is not on the map"),
         ("veen/core/msg.py", "import socket", "veen.core.msg -> socket (l.2)"),
         ("veen/core/msg.py", "from pathlib import Path", "veen.core.msg -> pathlib (l.2)"),
+        ("veen/core/msg.py", "import plumbing.http", "veen.core.msg -> plumbing.http (l.2)"),
     ],
 )
 def test_the_contracts_of_pyproject_reject_a_bad_tree(tmp_path: Path, module: str, line: str, report: str) -> None:
@@ -144,6 +145,8 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
             "veil",
             "pyspark_veen",
             "plumbing",
+            "plumbing/cli",
+            "plumbing/http",
         ):
             (tree / "src" / package).mkdir(parents=True)
             if package != "veen/attic":

@@ -1,5 +1,6 @@
 """VEIL: sealed objects, cut into shards of one size, for lossy and hostile networks."""
 
+from plumbing.sodium import SigningKey
 from veil import profiles, tags
 from veil.assembly import Opened, Published, Received, open_object, publish, receive
 from veil.batching import Batcher, batch_payload
@@ -7,7 +8,6 @@ from veil.channels import Channel, Feed, GroupChannel, Mailbox, publish_feed, se
 from veil.codec.native import NATIVE
 from veil.encryption.aead import SharedKey
 from veil.encryption.group_keys import Group, GroupSecret
-from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey, Recipient
 from veil.fec.reassembly import Inbox, Reassembled, Reassembly
 from veil.namespaces import ErasureMode, Namespace, NamespacePolicy

@@ -8,11 +8,12 @@ open      decrypt → unpad
 import os
 from dataclasses import dataclass
 
+from plumbing.sodium import SigningKey
 from veil import profiles
 from veil.batching import decode_batch
 from veil.codec.native import NATIVE, ciphertext_bytes, fixed_bytes, object_bytes
 from veil.encryption.aead import Key, Lock, pad, unpad
-from veil.encryption.object_signature import SigningKey, check_policy, sign_object
+from veil.encryption.object_signature import check_policy, sign_object
 from veil.hashing import h
 from veil.namespaces import ErasureMode, NamespacePolicy
 from veil.objects import NONCE_BYTES, Address, Flags, ObjectV1, ShardSet

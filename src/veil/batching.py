@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, Reader, head_bytes
+from plumbing.cbor_heads import ARRAY, head_bytes, write_array
+from veil.codec.cbor_reader import Reader
 from veil.objects import Flags
 from veil.veil_errors import Refused
 from veil.veil_limits import MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
@@ -14,7 +14,7 @@ MIN_ITEMS = 2
 def encode_batch(items: tuple[bytes, ...]) -> bytes:
     if not MIN_ITEMS <= len(items) <= MAX_BATCH_ITEMS:
         raise ValueError(f"a batch has {MIN_ITEMS} to {MAX_BATCH_ITEMS} items, not {len(items)}")
-    return cbor_heads.head(ARRAY, len(items)) + b"".join(map(cbor_heads.byte_string, items))
+    return write_array(*items)
 
 
 def decode_batch(payload: bytes) -> tuple[bytes, ...]:

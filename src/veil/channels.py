@@ -11,10 +11,10 @@ that only forward shards need none of this.
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
+from plumbing.sodium import SigningKey
 from veil.assembly import Opened, Published, Received, open_object, publish
 from veil.encryption.aead import Key, Lock, SharedKey
 from veil.encryption.group_keys import Group
-from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey, Recipient, read_letter, write_letter
 from veil.hashing import derive
 from veil.namespaces import ErasureMode

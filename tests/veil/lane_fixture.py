@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from plumbing.sodium import SigningKey
 from tests.veil.lanes_proxy import socks5_server
-from veil.encryption.object_signature import SigningKey
 from veil.lanes import Certificate, Endpoint, Lane, Session
 from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.file_lane import FileLane

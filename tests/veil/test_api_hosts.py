@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from plumbing.sodium import SigningKey
 from tests.veil.api_hosts import Running, linked_nodes, make, running
 from veil.encryption.group_keys import GroupSecret
-from veil.encryption.object_signature import SigningKey
 from veil.lanes import lane_limits
 from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.lane import Session

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumbing.cbor_heads import head_bytes
 from tests.veil.builders import ADDRESS, KEY, pattern
 from veil import (
     Batcher,
@@ -21,7 +22,6 @@ from veil import (
 )
 from veil.assembly import batch_target, overhead
 from veil.batching import decode_batch, encode_batch
-from veil.codec.cbor_heads import head_bytes
 from veil.veil_limits import KIB, MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 
 OVERHEAD = overhead(ADDRESS, KEY, signed=False)

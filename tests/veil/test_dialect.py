@@ -29,7 +29,7 @@ from veil import (
     SharedKey,
     Unverified,
 )
-from veil.codec.cbor_heads import Reader
+from veil.codec.cbor_reader import Reader
 from veil.dialect import dialect_assembly, packets
 from veil.dialect.dialect_assembly import DIALECT, Scheme, SchnorrKey, choose_shape
 from veil.dialect.dialect_wire import encode_ints, read_bytes

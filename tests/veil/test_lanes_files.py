@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumbing.sodium import SigningKey
 from tests.veil.lane_fixture import ALICE, BOB, EVE, End
-from veil.encryption.object_signature import SigningKey
 from veil.lanes import Endpoint, Unavailable, file_lane, lane_limits
 from veil.lanes.durable import write_file
 from veil.lanes.file_lane import SUFFIX, FileLane

@@ -2,30 +2,33 @@
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from nacl import bindings
-from nacl.exceptions import CryptoError
 
+from plumbing import sodium
+from plumbing.sodium import AEAD_KEY_BYTES as KEY_BYTES
+from plumbing.sodium import AEAD_NONCE_BYTES as XCHACHA_NONCE_BYTES
+from plumbing.sodium import AEAD_TAG_BYTES as TAG_BYTES
+from plumbing.sodium import aead_seal as xchacha_seal
 from veen.core.errors import Unverified
 
-KEY_BYTES = 32
-TAG_BYTES = 16
-XCHACHA_NONCE_BYTES = 24
+__all__ = [
+    "CHACHA_NONCE_BYTES",
+    "KEY_BYTES",
+    "TAG_BYTES",
+    "XCHACHA_NONCE_BYTES",
+    "chacha_open",
+    "chacha_seal",
+    "xchacha_open",
+    "xchacha_seal",
+]
+
 CHACHA_NONCE_BYTES = 12
 
 
-def xchacha_seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
-    return bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, aad, nonce, key)
-
-
 def xchacha_open(key: bytes, nonce: bytes, aad: bytes, sealed: bytes, what: str = "body") -> bytes:
-    if len(sealed) < TAG_BYTES:
-        raise Unverified(what, "shorter than its authentication tag")
-    if len(key) != KEY_BYTES or len(nonce) != XCHACHA_NONCE_BYTES:
-        raise ValueError("an XChaCha20-Poly1305 key has 32 bytes and its nonce 24")
     try:
-        return bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(sealed, aad, nonce, key)
-    except CryptoError:
-        raise Unverified(what, "decryption failed: wrong key, or altered data") from None
+        return sodium.aead_open(key, nonce, aad, sealed)
+    except sodium.CannotOpen as error:
+        raise Unverified(what, str(error)) from None
 
 
 def chacha_seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Protocol
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, BYTES, UINT, Reader
+from plumbing.cbor_heads import ARRAY, BSTR, UINT, head_bytes, head_width, write_head, write_items
+from veil.codec.cbor_reader import Reader
 from veil.fec import reed_solomon
 from veil.fec.hardened import WRAPPED_BYTES, harden, unharden
 from veil.hashing import HASH_BYTES, h
@@ -65,7 +65,7 @@ class Form(Protocol):
 
 UNSIGNED_FIELDS, SIGNED_FIELDS, SHARD_FIELDS = 8, 10, 12
 _INDEX_BYTES = 1
-_NAMED_BYTES = 2 * len(cbor_heads.byte_string(bytes(HASH_BYTES)))  # tag and object_root
+_NAMED_BYTES = 2 * len(write_items(bytes(HASH_BYTES)))  # tag and object_root
 
 
 class NativeForm:
@@ -77,16 +77,11 @@ class NativeForm:
         obj.check()
         if obj.payload_root is not None or obj.padding:
             raise ValueError("an object in native form has no payload_root and no padding outside the seal")
-        fields = [
-            cbor_heads.head(ARRAY, SIGNED_FIELDS if obj.signed else UNSIGNED_FIELDS),
-            object_head(obj.address, obj.flags, obj.nonce),
-            cbor_heads.head(BYTES, len(obj.ciphertext)),
-            obj.ciphertext,
-            cbor_heads.byte_string(b""),
-        ]
+        head = write_head(ARRAY, SIGNED_FIELDS if obj.signed else UNSIGNED_FIELDS)
+        encoded = head + object_head(obj.address, obj.flags, obj.nonce) + write_items(obj.ciphertext, b"")
         if obj.sender_pubkey is not None and obj.signature is not None:
-            fields += [cbor_heads.byte_string(obj.sender_pubkey), cbor_heads.byte_string(obj.signature)]
-        return b"".join(fields)
+            encoded += write_items(obj.sender_pubkey, obj.signature)
+        return encoded
 
     def decode_object(self, data: bytes) -> ObjectV1:
         reader = Reader(data, "object")
@@ -111,14 +106,14 @@ class NativeForm:
         check_shape(shard.of.shape)
         if len(shard.payload) != payload_bytes(shard.of):
             raise ValueError(f"the payload has {len(shard.payload)} bytes, not {payload_bytes(shard.of)}")
-        return b"".join((_shard_head(shard.of), cbor_heads.uint(shard.index), cbor_heads.byte_string(shard.payload)))
+        return _shard_head(shard.of) + write_items(shard.index, shard.payload)
 
     def encode_shards(self, of: ShardSet, encoded: bytes) -> tuple[bytes, ...]:
         of.check()
         check_shape(of.shape)
         rows = self._rows(of, encoded)
-        head, tail = _shard_head(of), cbor_heads.head(BYTES, len(rows[0]))
-        return tuple(b"".join((head, cbor_heads.uint(index), tail, row)) for index, row in enumerate(rows))
+        head, tail = _shard_head(of), write_head(BSTR, len(rows[0]))
+        return tuple(b"".join((head, write_items(index), tail, row)) for index, row in enumerate(rows))
 
     def decode_shard(self, data: bytes) -> ShardV1:
         if len(data) not in BUCKET_SIZES:
@@ -165,26 +160,22 @@ def check_shape(shape: Shape) -> None:
 
 def object_head(address: Address, flags: Flags, nonce: bytes) -> bytes:
     """The encoded fields that all objects have and all signatures cover."""
-    numbers = (OBJECT_VERSION, address.namespace, address.epoch, int(flags))
-    return b"".join(map(cbor_heads.uint, numbers)) + cbor_heads.byte_string(address.tag) + cbor_heads.byte_string(nonce)
+    return write_items(OBJECT_VERSION, address.namespace, address.epoch, int(flags), address.tag, nonce)
 
 
 def _shard_head(of: ShardSet) -> bytes:
     """An encoded shard up to its index."""
     address, shape = of.address, of.shape
-    before = (SHARD_VERSION, address.namespace, address.epoch)
-    after = (shape.profile_id, int(of.erasure_mode), shape.bucket_size, shape.k, shape.n)
-    named = cbor_heads.byte_string(address.tag) + cbor_heads.byte_string(of.object_root)
-    return cbor_heads.head(ARRAY, SHARD_FIELDS) + b"".join(
-        (*map(cbor_heads.uint, before), named, *map(cbor_heads.uint, after))
-    )
+    named = SHARD_VERSION, address.namespace, address.epoch, address.tag, of.object_root
+    shaped = shape.profile_id, int(of.erasure_mode), shape.bucket_size, shape.k, shape.n
+    return write_head(ARRAY, SHARD_FIELDS) + write_items(*named, *shaped)
 
 
 def _head_end(data: bytes) -> int:
     """The offset of the index. Only three numbers before it have variable width."""
-    epoch = 2 + cbor_heads.width(data[2])
-    bucket_size = epoch + cbor_heads.width(data[epoch]) + _NAMED_BYTES + 2
-    return bucket_size + cbor_heads.width(data[bucket_size]) + 2
+    epoch = 2 + head_width(data[2])
+    bucket_size = epoch + head_width(data[epoch]) + _NAMED_BYTES + 2
+    return bucket_size + head_width(data[bucket_size]) + 2
 
 
 @lru_cache(maxsize=1024)
@@ -213,7 +204,7 @@ def _payload_bytes(namespace: int, epoch: int, shape: Shape) -> int:
     # All other head fields have a fixed length.
     of = ShardSet(Address(bytes(HASH_BYTES), namespace, epoch), bytes(HASH_BYTES), shape, ErasureMode.HARDENED)
     room = shape.bucket_size - len(_shard_head(of)) - _INDEX_BYTES
-    return room - cbor_heads.head_bytes(room)
+    return room - head_bytes(room)
 
 
 def object_bytes(address: Address, shape: Shape, mode: ErasureMode) -> int:
@@ -229,17 +220,15 @@ def fixed_bytes(address: Address, signed: bool) -> int:
 
 @lru_cache(maxsize=1024)
 def _fixed_bytes(namespace: int, epoch: int, signed: bool) -> int:
-    signature = (
-        cbor_heads.head_bytes(PUBKEY_BYTES) + PUBKEY_BYTES + cbor_heads.head_bytes(SIGNATURE_BYTES) + SIGNATURE_BYTES
-    )
-    no_padding = cbor_heads.head_bytes(0)
-    named = len(object_head(Address(bytes(HASH_BYTES), namespace, epoch), Flags.NONE, bytes(NONCE_BYTES)))
-    return 1 + named + no_padding + (signature if signed else 0)
+    array_head, no_padding = 1, 1
+    named = object_head(Address(bytes(HASH_BYTES), namespace, epoch), Flags.NONE, bytes(NONCE_BYTES))
+    signature = write_items(bytes(PUBKEY_BYTES), bytes(SIGNATURE_BYTES)) if signed else b""
+    return array_head + len(named) + no_padding + len(signature)
 
 
 def ciphertext_bytes(address: Address, shape: Shape, mode: ErasureMode, signed: bool) -> int:
     """The ciphertext size with which the object exactly fills its shards."""
     room = object_bytes(address, shape, mode) - fixed_bytes(address, signed)
-    length = room - cbor_heads.head_bytes(room)
-    assert cbor_heads.head_bytes(length) + length == room, "no ciphertext length gives this object size"
+    length = room - head_bytes(room)
+    assert head_bytes(length) + length == room, "no ciphertext length gives this object size"
     return length

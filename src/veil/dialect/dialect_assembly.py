@@ -13,13 +13,13 @@ from itertools import pairwise
 
 from coincurve import PrivateKey, PublicKey, PublicKeyXOnly
 
+from plumbing.sodium import SigningKey
 from veil.assembly import Opened, Published, Received
-from veil.codec.cbor_heads import Reader
+from veil.codec.cbor_reader import Reader
 from veil.dialect import dialect_wire
 from veil.dialect.dialect_wire import HEADER_BYTES, signed_header
 from veil.encryption import object_signature
 from veil.encryption.aead import Key, Lock, SharedKey
-from veil.encryption.object_signature import SigningKey
 from veil.fec import reed_solomon
 from veil.hashing import h, u16be, u32be
 from veil.namespaces import ErasureMode, NamespacePolicy

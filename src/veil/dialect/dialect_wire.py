@@ -5,8 +5,9 @@ A byte below 24 takes one byte, any other takes two (0x18 and the byte). A rando
 
 import numpy as np
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, BYTES, MAP, NULL, TEXT, UINT, Reader
+from plumbing import cbor_heads
+from plumbing.cbor_heads import ARRAY, BSTR, MAP, NULL_BYTE, TEXT, UINT
+from veil.codec.cbor_reader import Reader
 from veil.hashing import HASH_BYTES
 from veil.namespaces import ErasureMode
 from veil.objects import (
@@ -35,12 +36,12 @@ def encode_ints(data: bytes) -> bytes:
     places = np.arange(len(values)) + np.cumsum(values >= _WIDE)
     out = np.full(len(values) + np.count_nonzero(values >= _WIDE), _MARK, dtype=np.uint8)
     out[places] = values
-    return cbor_heads.head(ARRAY, len(data)) + out.tobytes()
+    return cbor_heads.write_head(ARRAY, len(data)) + out.tobytes()
 
 
 def read_bytes(reader: Reader, most: int) -> bytes:
     """A byte field in either encoding: existing nodes write arrays, and also accept byte strings."""
-    if reader.at < len(reader.data) and reader.data[reader.at] >> 5 == BYTES:
+    if reader.at < len(reader.data) and reader.data[reader.at] >> 5 == BSTR:
         return reader.byte_string(most)
     return _read_ints(reader, reader.head(ARRAY, most))
 
@@ -82,10 +83,10 @@ def encode_object(obj: ObjectV1) -> bytes:
         raise ValueError("an object of the dialect needs a payload_root")
     return b"".join(
         (
-            cbor_heads.head(MAP, OBJECT_FIELDS),
+            cbor_heads.write_head(MAP, OBJECT_FIELDS),
             _object_head(obj),
-            _named("sender_pubkey", NULL if obj.sender_pubkey is None else encode_ints(obj.sender_pubkey)),
-            _named("signature", NULL if obj.signature is None else cbor_heads.byte_string(obj.signature)),
+            _named("sender_pubkey", NULL_BYTE if obj.sender_pubkey is None else encode_ints(obj.sender_pubkey)),
+            _named("signature", NULL_BYTE if obj.signature is None else cbor_heads.write_bstr(obj.signature)),
             _named("nonce", encode_ints(obj.nonce)),
             _named("ciphertext", encode_ints(obj.ciphertext)),
             _named("padding", encode_ints(obj.padding)),
@@ -96,7 +97,7 @@ def encode_object(obj: ObjectV1) -> bytes:
 def signed_header(obj: ObjectV1, sender_pubkey: bytes) -> bytes:
     """The signed header."""
     last = _named("sender_pubkey", encode_ints(sender_pubkey)) + _named("nonce", encode_ints(obj.nonce))
-    return cbor_heads.head(MAP, SIGNED_FIELDS) + _object_head(obj) + last
+    return cbor_heads.write_head(MAP, SIGNED_FIELDS) + _object_head(obj) + last
 
 
 def _object_head(obj: ObjectV1) -> bytes:
@@ -104,10 +105,10 @@ def _object_head(obj: ObjectV1) -> bytes:
         raise ValueError("an object of the dialect needs a payload_root")
     return b"".join(
         (
-            _named("version", cbor_heads.uint(OBJECT_VERSION)),
-            _named("namespace", cbor_heads.uint(obj.address.namespace)),
-            _named("epoch", cbor_heads.uint(obj.address.epoch)),
-            _named("flags", cbor_heads.uint(int(obj.flags))),
+            _named("version", cbor_heads.write_uint(OBJECT_VERSION)),
+            _named("namespace", cbor_heads.write_uint(obj.address.namespace)),
+            _named("epoch", cbor_heads.write_uint(obj.address.epoch)),
+            _named("flags", cbor_heads.write_uint(int(obj.flags))),
             _named("tag", encode_ints(obj.address.tag)),
             _named("object_root", encode_ints(obj.payload_root)),
         )
@@ -146,19 +147,19 @@ def encode_shard(shard: ShardV1) -> bytes:
         raise ValueError(f"the payload has {len(shard.payload)} bytes, not {shape.bucket_size - HEADER_BYTES}")
     return b"".join(
         (
-            cbor_heads.head(MAP, 2),
-            _named("header", cbor_heads.head(MAP, HEADER_FIELDS)),
-            _named("version", cbor_heads.uint(SHARD_VERSION)),
-            _named("namespace", cbor_heads.uint(of.address.namespace)),
-            _named("epoch", cbor_heads.uint(of.address.epoch)),
+            cbor_heads.write_head(MAP, 2),
+            _named("header", cbor_heads.write_head(MAP, HEADER_FIELDS)),
+            _named("version", cbor_heads.write_uint(SHARD_VERSION)),
+            _named("namespace", cbor_heads.write_uint(of.address.namespace)),
+            _named("epoch", cbor_heads.write_uint(of.address.epoch)),
             _named("tag", encode_ints(of.address.tag)),
             _named("object_root", encode_ints(of.object_root)),
-            _named("profile_id", cbor_heads.uint(shape.profile_id)),
-            _named("erasure_mode", cbor_heads.text(_MODES[of.erasure_mode])),
-            _named("bucket_size", cbor_heads.uint(shape.bucket_size)),
-            _named("k", cbor_heads.uint(shape.k)),
-            _named("n", cbor_heads.uint(shape.n)),
-            _named("index", cbor_heads.uint(shard.index)),
+            _named("profile_id", cbor_heads.write_uint(shape.profile_id)),
+            _named("erasure_mode", cbor_heads.write_text(_MODES[of.erasure_mode])),
+            _named("bucket_size", cbor_heads.write_uint(shape.bucket_size)),
+            _named("k", cbor_heads.write_uint(shape.k)),
+            _named("n", cbor_heads.write_uint(shape.n)),
+            _named("index", cbor_heads.write_uint(shard.index)),
             _named("payload", encode_ints(shard.payload)),
         )
     )
@@ -192,7 +193,7 @@ def decode_shard(data: bytes) -> ShardV1:
 
 
 def _named(name: str, value: bytes) -> bytes:
-    return cbor_heads.text(name) + value
+    return cbor_heads.write_text(name) + value
 
 
 def read_key(reader: Reader, name: str) -> None:
@@ -213,7 +214,7 @@ def _version(reader: Reader, version: int) -> None:
 
 def _null(reader: Reader) -> bool:
     """Skip a null. Return whether there was one."""
-    if reader.data[reader.at : reader.at + 1] != NULL:
+    if reader.data[reader.at : reader.at + 1] != NULL_BYTE:
         return False
     reader.at += 1
     return True

@@ -5,8 +5,9 @@ Packets are recognised by their first bytes. Anything else is a shard.
 
 from dataclasses import dataclass
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, MAP, UINT, Reader
+from plumbing import cbor_heads
+from plumbing.cbor_heads import ARRAY, MAP, UINT, write_head, write_items
+from veil.codec.cbor_reader import Reader
 from veil.dialect.dialect_wire import encode_ints, read_bytes, read_key
 from veil.hashing import HASH_BYTES
 from veil.veil_errors import Malformed
@@ -22,7 +23,7 @@ _REQUEST_FIELDS = 7
 
 def encode_batch(items: tuple[bytes, ...]) -> bytes:
     """The payload of any number of items."""
-    return cbor_heads.head(ARRAY, len(items)) + b"".join(map(encode_ints, items))
+    return cbor_heads.write_head(ARRAY, len(items)) + b"".join(map(encode_ints, items))
 
 
 def decode_batch(payload: bytes) -> tuple[bytes, ...]:
@@ -65,20 +66,9 @@ class ShardRequest:
     hop: int
 
     def encode(self) -> bytes:
-        fields = (
-            ("v", cbor_heads.uint(_REQUEST_VERSION)),
-            ("object_root", cbor_heads.byte_string(self.object_root)),
-            ("tag", cbor_heads.byte_string(self.tag)),
-            ("k", cbor_heads.uint(self.k)),
-            ("n", cbor_heads.uint(self.n)),
-            ("want", cbor_heads.head(ARRAY, len(self.want)) + b"".join(map(cbor_heads.uint, self.want))),
-            ("hop", cbor_heads.uint(self.hop)),
-        )
-        return (
-            REQUEST_MAGIC
-            + cbor_heads.head(MAP, len(fields))
-            + b"".join(cbor_heads.text(key) + value for key, value in fields)
-        )
+        named = "v", _REQUEST_VERSION, "object_root", self.object_root, "tag", self.tag
+        wanted = "k", self.k, "n", self.n, "want", self.want, "hop", self.hop
+        return REQUEST_MAGIC + write_head(MAP, _REQUEST_FIELDS) + write_items(*named, *wanted)
 
     @classmethod
     def decode(cls, packet: bytes) -> "ShardRequest":

@@ -7,14 +7,12 @@ the seal, so a node without the key cannot learn the length of the plaintext.
 import os
 from typing import NoReturn, Protocol, Self
 
-from nacl import bindings
-from nacl.exceptions import CryptoError
-
+from plumbing import sodium
+from plumbing.sodium import AEAD_KEY_BYTES as KEY_BYTES
+from plumbing.sodium import AEAD_TAG_BYTES as TAG_BYTES
 from veil.objects import NONCE_BYTES, Address
 from veil.veil_errors import Malformed, Unverified
 
-KEY_BYTES = 32
-TAG_BYTES = 16
 _END = b"\x80"
 
 
@@ -50,16 +48,15 @@ class SharedKey:
         return cls(os.urandom(KEY_BYTES))
 
     def seal(self, address: Address, nonce: bytes, plaintext: bytes) -> bytes:
-        return bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(plaintext, address.aad(), nonce, self._key)
+        return sodium.aead_seal(self._key, nonce, address.aad(), plaintext)
 
     def open(self, address: Address, nonce: bytes, ciphertext: bytes) -> bytes:
-        # libsodium reads fixed lengths through raw pointers, so the lengths must be checked here.
-        if len(ciphertext) < TAG_BYTES or len(nonce) != NONCE_BYTES:
-            raise Unverified("object", "the ciphertext or nonce is too short")
+        if len(nonce) != NONCE_BYTES:
+            raise Unverified("object", f"the nonce has {len(nonce)} bytes, not {NONCE_BYTES}")
         try:
-            return bindings.crypto_aead_xchacha20poly1305_ietf_decrypt(ciphertext, address.aad(), nonce, self._key)
-        except CryptoError:
-            raise Unverified("object", "decryption failed: wrong key or altered") from None
+            return sodium.aead_open(self._key, nonce, address.aad(), ciphertext)
+        except sodium.CannotOpen as error:
+            raise Unverified("object", str(error)) from None
 
     def __repr__(self) -> str:
         return "SharedKey(…)"

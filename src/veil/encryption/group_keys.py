@@ -16,9 +16,10 @@ import os
 from dataclasses import dataclass, field
 from typing import Self
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, UINT, Reader
-from veil.encryption.aead import KEY_BYTES, SharedKey
+from plumbing.cbor_heads import ARRAY, UINT, write_array
+from plumbing.sodium import AEAD_KEY_BYTES as KEY_BYTES
+from veil.codec.cbor_reader import Reader
+from veil.encryption.aead import SharedKey
 from veil.hashing import HASH_BYTES, derive, u32be
 from veil.objects import Address
 from veil.tags import DEFAULT_EPOCHS, Epochs, rv_tag, rv_tags
@@ -76,12 +77,7 @@ class GroupSecret:
 
     def encode(self) -> bytes:
         """The share that a member receives in a letter."""
-        numbers = (
-            cbor_heads.uint(SHARE_VERSION),
-            cbor_heads.byte_string(self.group_id),
-            cbor_heads.uint(self.generation),
-        )
-        return cbor_heads.head(ARRAY, _FIELDS) + b"".join(numbers) + cbor_heads.byte_string(self.secret)
+        return write_array(SHARE_VERSION, self.group_id, self.generation, self.secret)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

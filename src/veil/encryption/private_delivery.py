@@ -15,10 +15,13 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, Reader
-from veil.encryption.aead import KEY_BYTES, TAG_BYTES, SharedKey
-from veil.encryption.object_signature import SigningKey, verify
+from plumbing.cbor_heads import ARRAY, write_array
+from plumbing.sodium import AEAD_KEY_BYTES as KEY_BYTES
+from plumbing.sodium import AEAD_TAG_BYTES as TAG_BYTES
+from plumbing.sodium import SigningKey
+from veil.codec.cbor_reader import Reader
+from veil.encryption.aead import SharedKey
+from veil.encryption.object_signature import verify
 from veil.hashing import derive
 from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES, Address
 from veil.tags import rv_tag
@@ -42,8 +45,7 @@ class Letter:
 def write_letter(address: Address, key: SigningKey, body: bytes) -> bytes:
     """The payload with `body`, signed by a key."""
     signature = key.sign(_digest(address, body))
-    fields = (key.public_key, signature, body)
-    return cbor_heads.head(ARRAY, _FIELDS) + b"".join(map(cbor_heads.byte_string, fields))
+    return write_array(key.public_key, signature, body)
 
 
 def read_letter(address: Address, payload: bytes) -> Letter:

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 
-from veil.encryption.object_signature import SigningKey
+from plumbing.sodium import SigningKey
 from veil.lanes import lane_limits, session
 from veil.lanes.certificate import check_pin
 from veil.lanes.endpoint import Endpoint

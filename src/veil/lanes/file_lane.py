@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from veil.encryption.object_signature import SigningKey, verify
+from plumbing.sodium import SigningKey
+from veil.encryption.object_signature import verify
 from veil.hashing import derive, u32be
 from veil.lanes import lane_limits
 from veil.lanes.durable import PRIVATE_FOLDER, write_file

@@ -17,7 +17,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
-from veil.encryption.object_signature import SigningKey, verify
+from plumbing.sodium import SigningKey
+from veil.encryption.object_signature import verify
 from veil.hashing import derive
 from veil.lanes import lane_limits
 from veil.lanes.lane import Health, Incoming, LaneLink, Pull

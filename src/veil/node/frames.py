@@ -12,8 +12,8 @@ its sender answers for every shard. A frame that starts like a shard is a shard.
 from dataclasses import dataclass
 from functools import lru_cache
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, BYTES, UINT, Reader
+from plumbing.cbor_heads import ARRAY, BSTR, UINT, write_array, write_head, write_items
+from veil.codec.cbor_reader import Reader
 from veil.codec.native import SHARD_FIELDS
 from veil.hashing import HASH_BYTES
 from veil.namespaces import ErasureMode
@@ -22,7 +22,7 @@ from veil.profiles import SHAPES
 from veil.veil_errors import Malformed
 from veil.veil_limits import BUCKET_SIZES, KIB, MAX_SHARDS, MAX_UINT16, MAX_UINT32
 
-SHARD_START = cbor_heads.head(ARRAY, SHARD_FIELDS)[0]
+SHARD_START = write_head(ARRAY, SHARD_FIELDS)[0]
 MAX_CONTROL_BYTES = 16 * KIB
 MAX_FRAME_BYTES = BUCKET_SIZES[-1]
 MAX_ENTRIES = 128
@@ -86,19 +86,12 @@ def all_indices(of: ShardSet) -> int:
 def encode(frame: Control) -> bytes:
     match frame:
         case Inventory(entries):
-            start = cbor_heads.head(ARRAY, 2) + cbor_heads.uint(_INVENTORY) + cbor_heads.head(ARRAY, len(entries))
-            return start + b"".join(map(_encode_entry, entries))
+            start = write_head(ARRAY, 2) + write_items(_INVENTORY) + write_head(ARRAY, len(entries))
+            return start + b"".join(encode_set(entry.of) + write_items(entry.indices) for entry in entries)
         case Want(root, indices, count):
-            fields = (
-                cbor_heads.uint(_WANT),
-                cbor_heads.byte_string(root),
-                cbor_heads.uint(indices),
-                cbor_heads.uint(count),
-            )
+            return write_array(_WANT, root, indices, count)
         case Summary(epoch, salt, hashes, bits):
-            numbers = b"".join(map(cbor_heads.uint, (_SUMMARY, SUMMARY_VERSION, epoch)))
-            fields = (numbers, cbor_heads.byte_string(salt), cbor_heads.uint(hashes), cbor_heads.byte_string(bits))
-    return cbor_heads.head(ARRAY, _LENGTHS[_WANT if isinstance(frame, Want) else _SUMMARY]) + b"".join(fields)
+            return write_array(_SUMMARY, SUMMARY_VERSION, epoch, salt, hashes, bits)
 
 
 def decode(data: bytes) -> Control:
@@ -116,7 +109,7 @@ def decode(data: bytes) -> Control:
     else:
         reader.exactly(UINT, SUMMARY_VERSION)
         epoch, salt = reader.uint(MAX_UINT32), reader.fixed(SALT_BYTES)
-        hashes, bits = reader.uint(MAX_HASHES), reader.take(reader.head(BYTES, MAX_FILTER_BYTES))
+        hashes, bits = reader.uint(MAX_HASHES), reader.take(reader.head(BSTR, MAX_FILTER_BYTES))
         if not hashes or not bits:
             reader.fail("an empty filter")
         frame = Summary(epoch, salt, hashes, bits)
@@ -124,24 +117,13 @@ def decode(data: bytes) -> Control:
     return frame
 
 
-def _encode_entry(entry: InventoryEntry) -> bytes:
-    return encode_set(entry.of) + cbor_heads.uint(entry.indices)
-
-
 @lru_cache(maxsize=1024)
 def encode_set(of: ShardSet) -> bytes:
     """The encoding of a shard set, used in inventory entries and in the store."""
     address, shape = of.address, of.shape
-    return b"".join((
-        cbor_heads.head(ARRAY, _ENTRY_FIELDS),
-        cbor_heads.uint(address.namespace),
-        cbor_heads.uint(address.epoch),
-        cbor_heads.byte_string(address.tag),
-        cbor_heads.byte_string(of.object_root),
-        cbor_heads.uint(shape.profile_id),
-        cbor_heads.uint(int(of.erasure_mode)),
-        cbor_heads.uint(shape.bucket_size),
-    ))  # fmt: skip
+    named = address.namespace, address.epoch, address.tag, of.object_root
+    shaped = shape.profile_id, int(of.erasure_mode), shape.bucket_size
+    return write_head(ARRAY, _ENTRY_FIELDS) + write_items(*named, *shaped)
 
 
 def _decode_entry(reader: Reader) -> InventoryEntry:

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
+from plumbing.sodium import SigningKey
 from veil.encryption.group_keys import Group
-from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey
 from veil.veil_errors import Refused
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
+from plumbing.cbor_heads import ARRAY, write_array
 from veil.assembly import Published, Received, encode_shards, open_object
 from veil.batching import Batcher, batch_payload
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, Reader
+from veil.codec.cbor_reader import Reader
 from veil.encryption.aead import SharedKey
 from veil.encryption.private_delivery import read_letter
 from veil.node.addressing import Destination, DestinationKind, Sealed, Sealer
@@ -50,15 +50,8 @@ class Item:
 
     def encode(self) -> bytes:
         where = self.destination
-        return b"".join((
-            cbor_heads.head(ARRAY, _ITEM_FIELDS),
-            cbor_heads.uint(where.kind),
-            cbor_heads.byte_string(where.key),
-            cbor_heads.uint(where.namespace),
-            cbor_heads.uint(self.ack | self.interactive << 1),
-            cbor_heads.uint(int(self.queued_at * _MS)),
-            cbor_heads.byte_string(self.payload),
-        ))  # fmt: skip
+        flags, queued_ms = self.ack | self.interactive << 1, int(self.queued_at * _MS)
+        return write_array(where.kind, where.key, where.namespace, flags, queued_ms, self.payload)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -87,14 +80,8 @@ class ParcelRecord:
     message_ids: tuple[int, ...]
 
     def encode(self) -> bytes:
-        return b"".join((
-            cbor_heads.head(ARRAY, _PARCEL_FIELDS),
-            cbor_heads.byte_string(encode_set(self.of)),
-            cbor_heads.byte_string(self.encoded),
-            cbor_heads.byte_string(self.ack_key),
-            cbor_heads.uint(int(self.queued_at * _MS)),
-            cbor_heads.head(ARRAY, len(self.message_ids)) + b"".join(map(cbor_heads.uint, self.message_ids)),
-        ))  # fmt: skip
+        queued_ms = int(self.queued_at * _MS)
+        return write_array(encode_set(self.of), self.encoded, self.ack_key, queued_ms, self.message_ids)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
+from plumbing.cbor_heads import ARRAY, write_array
 from veil.channels import Channel, Feed, GroupChannel, Mailbox
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, Reader
+from veil.codec.cbor_reader import Reader
 from veil.encryption.aead import Key
 from veil.hashing import HASH_BYTES
 from veil.node.config import NodeConfig
@@ -70,8 +70,7 @@ class Subscription:
             raise Malformed("subscription", f"namespace {self.namespace} is not a 16-bit number")
 
     def encode(self) -> bytes:
-        numbers = cbor_heads.uint(self.kind), cbor_heads.byte_string(self.key), cbor_heads.uint(self.namespace)
-        return cbor_heads.head(ARRAY, _FIELDS) + b"".join(numbers)
+        return write_array(self.kind, self.key, self.namespace)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:

@@ -15,8 +15,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, UINT, Reader
+from plumbing.cbor_heads import ARRAY, UINT, write_array
+from veil.codec.cbor_reader import Reader
 from veil.node.config import Bounds, Tier, TierPolicy
 from veil.objects import PUBKEY_BYTES
 from veil.store.tables import Store, Table
@@ -52,12 +52,7 @@ class Explanation:
 
 def encode_endorsement(subject: bytes, at_s: float) -> bytes:
     """The payload of an endorsement of a key by the signer of the object."""
-    numbers = (
-        cbor_heads.uint(_ENDORSEMENT_VERSION),
-        cbor_heads.byte_string(subject),
-        cbor_heads.uint(min(int(at_s), MAX_UINT32)),
-    )
-    return cbor_heads.head(ARRAY, _FIELDS) + b"".join(numbers)
+    return write_array(_ENDORSEMENT_VERSION, subject, min(int(at_s), MAX_UINT32))
 
 
 def decode_endorsement(payload: bytes) -> tuple[bytes, int]:

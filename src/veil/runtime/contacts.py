@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, TEXT, Reader
-from veil.encryption.object_signature import SigningKey, verify
+from plumbing.cbor_heads import ARRAY, TEXT, UINT, write_head, write_items
+from plumbing.sodium import SigningKey
+from veil.codec.cbor_reader import Reader
+from veil.encryption.object_signature import verify
 from veil.hashing import derive
 from veil.lanes.certificate import PIN_BYTES
 from veil.lanes.endpoint import MAX_ENDPOINT_CHARACTERS, Endpoint
@@ -62,20 +63,12 @@ class Contact:
         return cls(key.public_key, delivery_pubkey, pin, made_ms, name, endpoints, signature)
 
     def _signed_bytes(self) -> bytes:
-        places = b"".join(cbor_heads.text(str(endpoint)) for endpoint in self.endpoints)
-        return b"".join((
-            cbor_heads.head(ARRAY, _FIELDS),
-            cbor_heads.uint(VERSION),
-            cbor_heads.byte_string(self.pubkey),
-            cbor_heads.byte_string(self.delivery_pubkey),
-            cbor_heads.byte_string(self.pin),
-            cbor_heads.uint(self.made_ms),
-            cbor_heads.text(self.name),
-            cbor_heads.head(ARRAY, len(self.endpoints)) + places,
-        ))  # fmt: skip
+        endpoints = tuple(map(str, self.endpoints))
+        fields = VERSION, self.pubkey, self.delivery_pubkey, self.pin, self.made_ms, self.name, endpoints
+        return write_head(ARRAY, _FIELDS) + write_items(*fields)
 
     def encode(self) -> bytes:
-        return self._signed_bytes() + cbor_heads.byte_string(self.signature)
+        return self._signed_bytes() + write_items(self.signature)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -84,7 +77,7 @@ class Contact:
             raise Malformed("contact", f"{len(data)} bytes, more than {MAX_CONTACT_BYTES}")
         reader = Reader(data, "contact")
         reader.exactly(ARRAY, _FIELDS)
-        reader.exactly(cbor_heads.UINT, VERSION)
+        reader.exactly(UINT, VERSION)
         keys = reader.fixed(PUBKEY_BYTES), reader.fixed(PUBKEY_BYTES), reader.fixed(PIN_BYTES)
         made_ms, name = reader.uint(_MAX_MS), _text(reader, MAX_NAME_BYTES)
         count = reader.head(ARRAY, MAX_ENDPOINTS)

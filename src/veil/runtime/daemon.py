@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from veil.encryption.object_signature import SigningKey
+from plumbing.sodium import SigningKey
 from veil.lanes import Certificate, Endpoint, Lane, LinkLane, Session
 from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.file_lane import FileLane

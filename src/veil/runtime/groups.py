@@ -5,8 +5,8 @@ invitation   = "VEIL group 1\\n" || [name, share]
 
 from dataclasses import dataclass, replace
 
-from veil.codec import cbor_heads
-from veil.codec.cbor_heads import ARRAY, TEXT, Reader
+from plumbing.cbor_heads import ARRAY, TEXT, write_array
+from veil.codec.cbor_reader import Reader
 from veil.encryption.group_keys import Group, GroupSecret
 from veil.namespaces import Namespace
 from veil.node import Destination, Event, Node, Publication, Subscription
@@ -29,8 +29,7 @@ class Invitation:
     secret: GroupSecret
 
     def encode(self) -> bytes:
-        share = cbor_heads.byte_string(self.secret.encode())
-        return MAGIC + cbor_heads.head(ARRAY, _FIELDS) + cbor_heads.text(self.name) + share
+        return MAGIC + write_array(self.name, self.secret.encode())
 
     @classmethod
     def decode(cls, payload: bytes) -> "Invitation":

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from plumbing.sodium import SigningKey
 from veil.encryption.group_keys import Group, GroupSecret
-from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey
 from veil.node import Identity
 from veil.runtime.contacts import check_name

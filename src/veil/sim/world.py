@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import Random
 
+from plumbing.sodium import SigningKey
 from veil.codec.native import NATIVE
-from veil.encryption.object_signature import SigningKey
 from veil.encryption.private_delivery import DeliveryKey
 from veil.node import Identity, Node, NodeConfig, frames
 from veil.node.frames import SHARD_START, Inventory, InventoryEntry, Want, all_indices

@@ -4,12 +4,52 @@ Every reader takes `(data, pos)` and returns `(value, next_pos)`. It checks a le
 it allocates, and rejects heads that are not minimal.
 """
 
-import struct
-
+from plumbing import cbor_heads
+from plumbing.cbor_heads import (
+    ARRAY,
+    BSTR,
+    FALSE,
+    MAP,
+    NINT,
+    NULL,
+    NULL_BYTE,
+    SIMPLE,
+    TAG,
+    TEXT,
+    TRUE,
+    UINT,
+    write_bstr,
+    write_head,
+    write_text,
+)
 from veen.core.errors import Malformed
-from veen.core.hashing import U64_MAX
 
-UINT, NINT, BSTR, TEXT, ARRAY, MAP, TAG, SIMPLE = range(8)
+__all__ = [
+    "ARRAY",
+    "BSTR",
+    "FALSE",
+    "MAJOR_NAMES",
+    "MAP",
+    "NINT",
+    "NULL",
+    "NULL_BYTE",
+    "SIMPLE",
+    "TAG",
+    "TEXT",
+    "TRUE",
+    "UINT",
+    "read_count",
+    "read_head",
+    "read_string",
+    "read_text",
+    "read_uint",
+    "small_uint",
+    "unexpected",
+    "write_bstr",
+    "write_head",
+    "write_text",
+]
+
 MAJOR_NAMES = (
     "an unsigned integer",
     "a negative integer",
@@ -20,56 +60,14 @@ MAJOR_NAMES = (
     "a tag",
     "a simple value or float",
 )
-FALSE, TRUE, NULL = 0xF4, 0xF5, 0xF6
-NULL_BYTE = b"\xf6"
-
-# The lowest argument that needs a head with 1, 2, 4 or 8 further bytes.
-_LEAST = (24, 1 << 8, 1 << 16, 1 << 32)
-_WRITE_16, _WRITE_32, _WRITE_64 = (struct.Struct(form).pack for form in (">BH", ">BI", ">BQ"))
-
-
-def write_head(major: int, argument: int) -> bytes:
-    """The shortest head for an argument of at most 64 bits."""
-    initial = major << 5
-    if argument < 24:
-        return bytes((initial | argument,))
-    if argument < 1 << 8:
-        return bytes((initial | 24, argument))
-    if argument < 1 << 16:
-        return _WRITE_16(initial | 25, argument)
-    if argument < 1 << 32:
-        return _WRITE_32(initial | 26, argument)
-    if argument <= U64_MAX:
-        return _WRITE_64(initial | 27, argument)
-    raise ValueError(f"{argument} needs more than 64 bits")
-
-
-def write_bstr(value: bytes) -> bytes:
-    return write_head(BSTR, len(value)) + value
-
-
-def write_text(value: str) -> bytes:
-    data = value.encode()
-    return write_head(TEXT, len(data)) + data
 
 
 def read_head(data: bytes, pos: int) -> tuple[int, int, int]:
     """`(major, argument, next_pos)`. Rejects truncated, reserved, indefinite and overlong heads."""
-    if pos >= len(data):
-        raise Malformed("cbor", f"ends at byte {pos}, where another item must begin")
-    initial = data[pos]
-    major, info = initial >> 5, initial & 0x1F
-    if info < 24:
-        return major, info, pos + 1
-    if info > 27:
-        raise Malformed("cbor", f"a reserved or indefinite length at byte {pos}")
-    end = pos + 1 + (1 << info - 24)
-    if end > len(data):
-        raise Malformed("cbor", f"ends within the head at byte {pos}")
-    argument = int.from_bytes(data[pos + 1 : end], "big")
-    if argument < _LEAST[info - 24]:
-        raise Malformed("cbor", f"the head at byte {pos} is not minimal")
-    return major, argument, end
+    try:
+        return cbor_heads.read_head(data, pos)
+    except cbor_heads.InvalidHead as error:
+        raise Malformed("cbor", str(error)) from None
 
 
 def unexpected(name: str, wanted: str, data: bytes, pos: int) -> Malformed:

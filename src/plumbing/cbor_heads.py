@@ -1,0 +1,101 @@
+"""Deterministic CBOR, the lowest layer: heads and strings. RFC 8949 §3 and §4.2.1.
+
+A head has a major type and an argument of at most 64 bits, in the shortest form. `read_head` rejects every other form.
+"""
+
+import struct
+from typing import TypeAlias
+
+UINT, NINT, BSTR, TEXT, ARRAY, MAP, TAG, SIMPLE = range(8)
+FALSE, TRUE, NULL = 0xF4, 0xF5, 0xF6
+NULL_BYTE = b"\xf6"
+MAX_ARGUMENT = (1 << 64) - 1
+Item: TypeAlias = "int | bytes | str | tuple[Item, ...]"  # an unsigned integer, a string, or an array
+
+# The lowest argument that needs a head with 1, 2, 4 or 8 further bytes.
+_LEAST = (24, 1 << 8, 1 << 16, 1 << 32)
+_WRITE_16, _WRITE_32, _WRITE_64 = (struct.Struct(form).pack for form in (">BH", ">BI", ">BQ"))
+
+
+class InvalidHead(ValueError):
+    """The bytes do not start with a complete head in its shortest form."""
+
+
+def write_head(major: int, argument: int) -> bytes:
+    """The shortest head for an argument of at most 64 bits."""
+    initial = major << 5
+    if argument < 24:
+        return bytes((initial | argument,))
+    if argument < 1 << 8:
+        return bytes((initial | 24, argument))
+    if argument < 1 << 16:
+        return _WRITE_16(initial | 25, argument)
+    if argument < 1 << 32:
+        return _WRITE_32(initial | 26, argument)
+    if argument <= MAX_ARGUMENT:
+        return _WRITE_64(initial | 27, argument)
+    raise ValueError(f"{argument} needs more than 64 bits")
+
+
+def write_uint(value: int) -> bytes:
+    return write_head(UINT, value)
+
+
+def write_bstr(value: bytes) -> bytes:
+    return write_head(BSTR, len(value)) + value
+
+
+def write_text(value: str) -> bytes:
+    data = value.encode()
+    return write_head(TEXT, len(data)) + data
+
+
+def write_array(*items: Item) -> bytes:
+    return write_head(ARRAY, len(items)) + write_items(*items)
+
+
+def write_items(*items: Item) -> bytes:
+    """The items one after another, without a head before them."""
+    return b"".join(map(_write_item, items))
+
+
+def _write_item(item: Item) -> bytes:
+    match item:
+        case int():
+            return write_head(UINT, item)
+        case bytes():
+            return write_bstr(item)
+        case str():
+            return write_text(item)
+        case tuple():
+            return write_array(*item)
+
+
+def head_bytes(argument: int) -> int:
+    """The length of the head of an argument."""
+    return len(write_head(UINT, argument))
+
+
+def head_width(initial: int) -> int:
+    """The length of the head that starts with this byte; 1 for a reserved or indefinite length."""
+    info = initial & 0x1F
+    return 1 + (1 << info - 24) if 24 <= info <= 27 else 1
+
+
+def read_head(data: bytes, pos: int) -> tuple[int, int, int]:
+    """`(major, argument, next_pos)`. Rejects truncated, reserved, indefinite and overlong heads."""
+    if pos >= len(data):
+        raise InvalidHead(f"ends at byte {pos}, where another item must begin")
+    initial = data[pos]
+    major, info = initial >> 5, initial & 0x1F
+    if info < 24:
+        return major, info, pos + 1
+    if info > 27:
+        raise InvalidHead(f"a reserved or indefinite length at byte {pos}")
+    end = pos + 1 + (1 << info - 24)
+    if end > len(data):
+        raise InvalidHead(f"ends within the head at byte {pos}")
+    argument = int.from_bytes(data[pos + 1 : end], "big")
+    if argument < _LEAST[info - 24]:
+        raise InvalidHead(f"the head at byte {pos} is not minimal")
+    return major, argument, end

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 
-from bench import client, decode, folding, overlays, pipeline, prove, questions, seal, veil_codec, veil_node
+from bench import client, decode, folding, http_posts, overlays, pipeline, prove, questions, seal, veil_codec, veil_node
 from veen.bench import hub_throughput, many_labels, scaling
 from veen.bench.bench_report import BenchReport
 from veen.bench.rounds import Progress, silent
@@ -22,6 +22,7 @@ MEASUREMENTS: dict[str, Callable[[], BenchReport]] = {
     "seal": seal.measure,
     "prove": prove.measure,
     "client": client.measure,
+    "http": http_posts.measure,
     "hub": lambda: hub_throughput.run(progress=progress),
     "labels": lambda: many_labels.run(progress=progress),
     "growth": lambda: scaling.run(progress=progress),

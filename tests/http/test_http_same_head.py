@@ -16,6 +16,7 @@ class Echo:
     """Responds with the request that it received."""
 
     seen: list[tuple[str, str, bytes]] = field(default_factory=list)
+    shortcuts: int = 0
 
     def body_limit(self, method: str, path: str) -> int | None:
         return 100
@@ -34,6 +35,7 @@ class Echo:
         respond(Response(200, request.body))
 
     def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
+        self.shortcuts += 1
         return lambda body, respond: self.handle(replace(head, body=body), respond)
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
@@ -73,6 +75,31 @@ def test_another_length_another_path_and_the_first_again() -> None:
     app, _ = asyncio.run(exchange([posted(b"one"), posted(b"three"), other, posted(b"one")]))
     assert [path for _, path, _ in app.seen] == ["/echo", "/echo", "/ohce", "/echo"]
     assert [body for _, _, body in app.seen] == [b"one", b"three", b"two", b"one"]
+
+
+@pytest.mark.parametrize("name", [b"content-length:", b"Content-Length:\t", b"CONTENT-LENGTH:  "])
+def test_the_same_head_with_bodies_of_other_lengths_is_not_parsed_again(name: bytes) -> None:
+    bodies = [b"x" * length for length in (3, 9, 10, 99, 100, 1)]
+    pieces = [posted(body).replace(b"content-length: ", name) for body in bodies]
+    app, received = asyncio.run(exchange(pieces))
+    assert app.seen == [("POST", "/echo", body) for body in bodies]
+    assert received.count(b"HTTP/1.1 200") == len(bodies)
+    assert app.shortcuts == 1
+
+
+def test_a_longer_body_than_the_limit_is_refused_after_the_same_head() -> None:
+    app, received = asyncio.run(exchange([posted(b"one"), posted(b"x" * 101)]))
+    assert [body for _, _, body in app.seen] == [b"one"]
+    assert b"HTTP/1.1 413" in received
+
+
+@pytest.mark.parametrize("digits", [b"2", b"03", b"+3", b"3 ", b"", b"3\r\ncontent-length: 3"])
+def test_a_length_that_is_not_that_of_the_body_is_left_to_the_parser(digits: bytes) -> None:
+    """Whether a request is first or repeats the head before, it is read in the same way."""
+    odd = (posted(b"two")).replace(b": 3", b": " + digits)
+    alone, _ = asyncio.run(exchange([odd]))
+    after, _ = asyncio.run(exchange([posted(b"one"), odd]))
+    assert after.seen[1:] == alone.seen
 
 
 @pytest.mark.parametrize("body", [b"\r\n\r\n", b"POST /echo HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"])

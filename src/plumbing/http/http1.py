@@ -3,6 +3,7 @@
 The hot path is `data_received`, the parser's callbacks, `App.handle`, `Exchange.respond` and one `write`.
 """
 
+import re
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -19,6 +20,8 @@ _IDLE, _HEAD, _BODY = range(3)
 # at most this many bytes of an incomplete head, of a chunked body, and of a body of known length.
 _SLICE_BYTES, _CHUNKED_BYTES, _BODY_BYTES = 4096, 1024, 1 << 16
 _END_OF_HEAD = b"\r\n\r\n"
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)\r\n", re.IGNORECASE)
+_MAX_LENGTH_BYTES = 22  # the digits of the largest 64-bit length, and the end of the line
 
 
 class _InputEnded(Exception):
@@ -41,8 +44,8 @@ class Http1(Http1Writer):
         "_parser",
         "_path",
         "_query",
-        "_repeated_bytes",
-        "_repeated_head",
+        "_repeated_end",
+        "_repeated_start",
         "_shortcut",
         "_since",
         "_split_target",
@@ -65,8 +68,8 @@ class Http1(Http1Writer):
         self._method = ""
         self._target = b""
         self._split_target = b""
-        self._repeated_head = b""
-        self._repeated_bytes = 0
+        self._repeated_start = b""  # the last head up to the digits of its content-length; empty if not remembered
+        self._repeated_end = b""  # and after them
         self._body_bytes = 0
         self._keep_alive = False
         self._fields: list[tuple[bytes, bytes]] = []
@@ -78,14 +81,14 @@ class Http1(Http1Writer):
             return
         if self.reading_paused:
             self.buffer_input(data)
-        elif self._repeated_head and len(data) == self._repeated_bytes and data.startswith(self._repeated_head):
-            self._handle_repeated_head(data)
+        elif self._repeated_start and (body_at := self._after_repeated_head(data)):
+            self._handle_repeated_head(data, body_at)
         elif len(data) > _SLICE_BYTES or data.count(_END_OF_HEAD) > 1:
-            self._repeated_head = b""
+            self._repeated_start = b""
             self.buffer_input(data)
             self.parse_buffered()
         else:
-            self._repeated_head = b""
+            self._repeated_start = b""
             fresh = self._stage == _IDLE
             self._parse(data)
             if fresh and not self.ended:
@@ -146,7 +149,7 @@ class Http1(Http1Writer):
             self._refuse(408, "the body took too long")
 
     def _remember_head(self, data: bytes) -> None:
-        """Remember the head of a request that arrived whole and alone: most clients repeat the same head.
+        """Remember the head of a request that arrived whole and alone: most clients repeat it with another length.
 
         It is alone if the data starts with it and contains the end of one head only.
         """
@@ -156,20 +159,37 @@ class Http1(Http1Writer):
             plain = self._headers.keys().isdisjoint((b"transfer-encoding", b"expect", b"upgrade"))
             if plain and head.count(b"\r\n\r\n") == 1 and self._headers.get(b"content-length") == b"%d" % length:
                 self._shortcut = self.service.app.shortcut(self._head())
-                if self._shortcut is not None:
-                    self._repeated_head, self._repeated_bytes = head, len(data)
+                found = _LENGTH.search(head)
+                if self._shortcut is not None and found is not None:
+                    self._repeated_start, self._repeated_end = head[: found.start(1)], head[found.end(1) :]
 
-    def _handle_repeated_head(self, data: bytes) -> None:
-        """Handle a request with the same head as the one before: only the body is new."""
+    def _after_repeated_head(self, data: bytes) -> int:
+        """Where the body begins if `data` is one whole request with the remembered head; otherwise 0.
+
+        The length may differ. It must be written as we write it and be that of the remaining data, so that the parser
+        would read the same request.
+        """
+        start, end = self._repeated_start, self._repeated_end
+        if not data.startswith(start):
+            return 0
+        digits_end = data.find(b"\r\n", len(start), len(start) + _MAX_LENGTH_BYTES)
+        if digits_end < 0 or not data.startswith(end, digits_end):
+            return 0
+        body_at = digits_end + len(end)
+        length = len(data) - body_at
+        return body_at if 0 < length <= self._limit and data[len(start) : digits_end] == b"%d" % length else 0
+
+    def _handle_repeated_head(self, data: bytes, body_at: int) -> None:
+        """Handle a request with the same head as the one before: only the body and its length are new."""
         if self._draining or self._shortcut is None:
-            self._repeated_head = b""
+            self._repeated_start = b""
             self._parse(data)
             return
         self.corked = True
         exchange = Exchange(self, False, False)
         self.queue.append(exchange)
         try:
-            self._shortcut(data[len(self._repeated_head) :], exchange.respond)
+            self._shortcut(data[body_at:], exchange.respond)
         except Exception as error:  # noqa: BLE001  the peer gets a response in any case
             self._failed(exchange, error)
         self.corked = False

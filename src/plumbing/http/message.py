@@ -129,7 +129,10 @@ class App(Protocol):
         """Call `respond` exactly once, now or later, on the loop's thread."""
 
     def shortcut(self, head: Request) -> "Callable[[bytes, Respond], None] | None":
-        """A handler for the bodies of all requests with this head, if the head alone decides how they are handled."""
+        """A handler for the bodies of all requests with this head, if the head alone decides how they are handled.
+
+        Their content-length may differ from that in `head`; the body never exceeds `body_limit`.
+        """
 
     def websocket(self, head: Request) -> WebSocketHandler | Response: ...
 

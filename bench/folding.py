@@ -23,7 +23,8 @@ from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.rounds import Progress, silent
 from veen.core import Unavailable
 from veen.overlays import Event, Fold, FoldEntry, state_hash
-from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Withdraw, wallet_id
+from veen.overlays.wallet import WALLETS
+from veen.overlays.wallet_ledger import Deposit, Open, Transfer, Withdraw, wallet_id
 from veen.pipeline.tables import Tables
 
 EVENTS, WALLET_COUNT, MORE = 1_000_000, 10_000, 1_000

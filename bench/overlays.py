@@ -17,7 +17,8 @@ from veen.overlays import AnyOverlay, At, Event, FoldEntry
 from veen.overlays.kept_fold import Timeline
 from veen.overlays.kept_fold_lmdb import Cache
 from veen.overlays.kv import KV, Write
-from veen.overlays.wallet import WALLETS, Deposit, Limit, Open, Withdraw, wallet_id
+from veen.overlays.wallet import WALLETS
+from veen.overlays.wallet_ledger import Deposit, Limit, Open, Withdraw, wallet_id
 
 FEW, MANY = 1_000, 1_000_000
 KEYS = 1_000

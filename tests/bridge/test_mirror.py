@@ -20,7 +20,7 @@ from veen.core import DhKey, Profile, Refused, Unavailable, Unverified, naming
 from veen.hub.admission_rules import Admission
 from veen.overlays import AnyOverlay, Event
 from veen.overlays.identity import IDENTITY
-from veen.overlays.operations import Mirror
+from veen.overlays.operations.operation_events import Mirror
 from veen.overlays.wallet import WALLETS
 from veen.state import HubSource, StateView
 

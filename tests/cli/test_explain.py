@@ -8,7 +8,7 @@ import pytest
 from tests.cli.runner import Veen
 from veen.cli import explain
 from veen.core.admission import ADMISSION, API_STATUS, STATUS
-from veen.overlays import rpc, wallet
+from veen.overlays import rpc, wallet_ledger
 from veen.query import query_errors
 from veen.state import rpc_calls
 
@@ -66,7 +66,7 @@ def test_every_code_in_the_source_is_explained() -> None:
     written = {code for text in sources for code in re.findall(r'Refused\(\s*"([^"]+)"', text)}
     assert len(written) > 5
     assert written <= known
-    assert {*wallet.WalletCode, rpc.UNKNOWN_METHOD, rpc_calls.FAILED, rpc_calls.REPLY_TO} <= known
+    assert {*wallet_ledger.WalletCode, rpc.UNKNOWN_METHOD, rpc_calls.FAILED, rpc_calls.REPLY_TO} <= known
     assert set(explain.QUERY) == set(query_errors.QueryCode)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from tests.overlays.logs import CLIENTS, LogLine, log, msg_id
 from veen.core import cbor
 from veen.overlays import Event, FoldEntry
-from veen.overlays.identity import (
-    IDENTITY,
+from veen.overlays.identity import IDENTITY
+from veen.overlays.identity_events import (
     CtxProfile,
     Device,
     ExternalLink,

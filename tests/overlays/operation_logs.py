@@ -10,14 +10,11 @@ from veen.core.cap_token import mint
 from veen.core.receipt import sign
 from veen.core.signing import SigningKey
 from veen.overlays import FoldEntry, fold, state_hash
-from veen.overlays.operations import (
-    PAYMENTS,
+from veen.overlays.operations.operation_events import (
     AccessGrant,
-    CapabilityFact,
     Confirmation,
     Definition,
     Delegated,
-    ExternalFacts,
     Mirror,
     Operation,
     Paid,
@@ -27,11 +24,21 @@ from veen.overlays.operations import (
     RecoveryExecution,
     RecoveryRequest,
     Revoke,
-    Rule,
     StateCheckpoint,
     operation_id,
 )
-from veen.overlays.operations.external_facts import AccessFact, Decision, Effect, FactSource, LogPlace, UsedVersion
+from veen.overlays.operations.payment import PAYMENTS
+from veen.overlays.operations.rules import (
+    AccessFact,
+    CapabilityFact,
+    Decision,
+    Effect,
+    ExternalFacts,
+    FactSource,
+    LogPlace,
+    Rule,
+    UsedVersion,
+)
 
 ROOT = sha256(b"the capability that was there first").digest()
 STREAM = naming.stream_id("deeds")

@@ -8,20 +8,22 @@ from hypothesis import strategies as st
 
 from tests.overlays.logs import START, LogLine, log, logs
 from veen.core import CapToken, cap_token, control_stream, naming
+from veen.core.admin import RevocationKind
 from veen.core.cap_token import Rate
 from veen.core.hashing import U64_MAX, h
 from veen.core.signing import SigningKey
 from veen.overlays import AnyOverlay, FaultKind, FoldEntry, FoldStep, check_laws, fold
-from veen.overlays.admin.admin_records import States
-from veen.overlays.admin.authorization import (
+from veen.overlays.admin_records import States
+from veen.overlays.authorization import (
     AUTHORIZATIONS,
+    REVOCATIONS,
     CapabilityStatus,
+    RevocationEvent,
     ShownCapability,
     Validity,
     capability_status,
     of_client,
 )
-from veen.overlays.admin.revocation import REVOCATIONS, RevocationEvent, RevocationKind
 from veen.overlays.crdt import Write
 
 ISSUER, STRANGER = SigningKey(h(b"issuer")), SigningKey(h(b"stranger"))

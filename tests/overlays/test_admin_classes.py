@@ -11,10 +11,23 @@ from tests.overlays.logs import CLIENTS, START, LogLine, log, logs, msg_id
 from veen.core import naming
 from veen.core.hashing import U64_MAX, h
 from veen.overlays import AnyOverlay, At, FaultKind, FoldEntry, check_laws, fold
-from veen.overlays.admin.label_class import LABEL_CLASSES, LabelClass, LabelPolicy, RateClass, class_of, policy
-from veen.overlays.admin.schemas import SCHEMAS, SchemaDescriptor, SchemaUse, by_name, describe, descriptor, uses
 from veen.overlays.crdt import Write
 from veen.overlays.kv import Delete
+from veen.overlays.stream_catalog import (
+    LABEL_CLASSES,
+    SCHEMAS,
+    LabelClass,
+    LabelPolicy,
+    RateClass,
+    SchemaDescriptor,
+    SchemaUse,
+    by_name,
+    class_of,
+    describe,
+    descriptor,
+    policy,
+    uses,
+)
 
 A, B = h(b"a"), h(b"b")
 classes = st.sampled_from(["user", "wallet", "log", "metric", "admin", "control", "bulk", "else", ""])

@@ -6,10 +6,16 @@ from itertools import product
 import pytest
 
 from veen.core import Receipt
+from veen.core.admin import AuthorityPolicy
 from veen.core.hashing import h
-from veen.overlays import admin
-from veen.overlays.admin.authority import AuthorityPolicy, LabelAuthority
-from veen.overlays.admin.equivocation import Cause, ConflictStatement, EquivocationFinding, FaultSeverity, classify
+from veen.overlays.authority import (
+    Cause,
+    ConflictStatement,
+    EquivocationFinding,
+    FaultSeverity,
+    LabelAuthority,
+    classify,
+)
 
 A, B, C = sorted(h(b"hub %d" % number) for number in range(3))
 LABEL, STREAM = h(b"label"), h(b"stream")
@@ -86,10 +92,3 @@ def test_receipts_that_do_not_contradict_each_other_are_no_finding(other: Receip
 @pytest.mark.parametrize("other", [replace(ONE, leaf_hash=h(b"x")), replace(ONE, mmr_root=h(b"x"))])
 def test_a_different_leaf_or_root_is_a_contradiction(other: Receipt) -> None:
     assert classify(ConflictStatement(ONE, A, single(A)), ConflictStatement(other, A, single(A))) is not None
-
-
-def test_the_public_names_exist() -> None:
-    assert [name for name in admin.__all__ if not hasattr(admin, name)] == []
-    assert {overlay.CLASS for overlay in admin.ADMIN} == {
-        "authorization", "fed.authority", "label.class", "meta.schema", "revocation",
-    }  # fmt: skip

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 
 from tests.overlays.logs import START, LogLine, log, logs, msg_id
 from veen.core import Malformed, admin, cap_token, cbor, naming
+from veen.core.admin import AuthorityPolicy, RevocationKind
 from veen.core.hashing import U64_MAX, h
 from veen.core.signing import SigningKey
 from veen.hub.realm import Realm
 from veen.overlays import AnyOverlay, Event, FaultKind, FoldEntry, check_laws, draft, fold, preview
-from veen.overlays.admin.admin_records import record_at, slots
-from veen.overlays.admin.authority import (
+from veen.overlays.admin_records import record_at, slots
+from veen.overlays.authority import (
     AUTHORITIES,
     Authorities,
     AuthorityEvent,
-    AuthorityPolicy,
     LabelAuthority,
     active,
     authority_view,
@@ -28,8 +28,8 @@ from veen.overlays.admin.authority import (
     label_authority,
     part_of,
 )
-from veen.overlays.admin.revocation import REVOCATIONS, RevocationEvent, RevocationKind, of_token, revoked, revoked_at
-from veen.overlays.admin.revocation import part_of as revocation_part
+from veen.overlays.authorization import REVOCATIONS, RevocationEvent, of_token, revoked, revoked_at
+from veen.overlays.authorization import part_of as revocation_part
 
 KINDS = [str(kind) for kind in RevocationKind]
 TARGETS = [h(b"target %d" % number) for number in range(2)]

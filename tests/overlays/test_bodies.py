@@ -11,15 +11,15 @@ from tests.overlays.logs import log
 from veen.core import Malformed, cbor, naming
 from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Text, Uint, Wire, heads
 from veen.overlays import AnyOverlay, Event, fold
-from veen.overlays.admin import AuthorityEvent, RevocationEvent, ShownCapability
+from veen.overlays.authority import AuthorityEvent
+from veen.overlays.authorization import RevocationEvent, ShownCapability
 from veen.overlays.bridging import BundleExported, BundleImported, BundleIntake, EventOrigin
-from veen.overlays.builtin import BUILTIN
-from veen.overlays.fields import Int, ValueItem
-from veen.overlays.identity import Device, HandleMap, device_id
-from veen.overlays.record import CHANGES, MapType, Migration, Producer, RecorderProfile, RecordEvent
-from veen.overlays.record.record_events import PositionKind
+from veen.overlays.event import Int, ValueItem
+from veen.overlays.identity_events import Device, HandleMap, device_id
+from veen.overlays.record import CHANGES, MapType, Migration, PositionKind, Producer, RecorderProfile, RecordEvent
+from veen.overlays.registry import BUILTIN
 from veen.overlays.rpc import Reply, RpcError
-from veen.overlays.wallet import Open, wallet_id
+from veen.overlays.wallet_ledger import Open, wallet_id
 
 # The body of a capability is a token of the core, with numbers for keys, and is tried with the other wire objects.
 OVERLAYS = [overlay for overlay in BUILTIN if ShownCapability not in overlay.EVENTS]

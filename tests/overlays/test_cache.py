@@ -17,7 +17,8 @@ from veen.overlays.crdt import G_COUNTER, LWW, Increment, Write
 from veen.overlays.kept_fold import FANOUT, NODE, STATE, STRIDE, LogPrefix, MemoryRows, Timeline, Tip, cover, extend
 from veen.overlays.kept_fold_lmdb import Cache, LmdbRows, discard, folder_of
 from veen.overlays.kv import KV, Kv
-from veen.overlays.wallet import WALLETS, Open, Wallets
+from veen.overlays.wallet import WALLETS, Wallets
+from veen.overlays.wallet_ledger import Open
 
 A, B = bytes(32), b"\xff" * 32
 

@@ -21,39 +21,32 @@ from tests.overlays.logs import START, log
 from veen.core import Malformed, SigningKey, Unverified, cap_token, cbor
 from veen.overlays import fold
 from veen.overlays.connect import (
-    GUARDED_TAGS,
     ISSUE_METHOD,
     CapabilityRoute,
+    auth_mode,
+    check_token,
+    issuance,
+    issued,
+    plan,
+    written_streams,
+)
+from veen.overlays.connect_selection import (
+    GUARDED_TAGS,
     Choice,
     FoundService,
     HubCriteria,
     ServiceCriteria,
-    auth_mode,
-    check_token,
     choose_hubs,
     choose_overlays,
     choose_services,
     found_by,
     found_in,
     hub_query,
-    issuance,
-    issued,
     overlay_query,
-    plan,
     service_query,
-    written_streams,
 )
-from veen.overlays.discovery import (
-    DISCOVERY,
-    AuthPolicy,
-    DescriptorKind,
-    HubAdvertise,
-    HubFilter,
-    OverlayFilter,
-    ServiceFilter,
-    evaluate,
-    live_advertisements,
-)
+from veen.overlays.discovery import DISCOVERY, AuthPolicy, DescriptorKind, HubAdvertise, live_advertisements
+from veen.overlays.discovery_query import HubFilter, OverlayFilter, ServiceFilter, evaluate
 from veen.overlays.rpc import Reply, RpcError, success
 
 WISH = HubCriteria(frozenset({PROFILE}))

@@ -8,19 +8,7 @@ from hypothesis import strategies as st
 from tests.overlays.logs import LogLine, cuts, log, logs, msg_id
 from veen.core.hashing import U64_MAX
 from veen.overlays import FaultKind, FoldEntry, FoldStep, check_laws, fold
-from veen.overlays.crdt import (
-    G_COUNTER,
-    LWW,
-    OR_SET,
-    Add,
-    Increment,
-    Remove,
-    Write,
-    elements,
-    has,
-    total,
-)
-from veen.overlays.crdt.orset import live_ids
+from veen.overlays.crdt import G_COUNTER, LWW, OR_SET, Add, Increment, Remove, Write, elements, has, live_ids, total
 
 A, B, C = (bytes([number]) * 32 for number in (1, 2, 3))
 

@@ -11,19 +11,15 @@ from tests.overlays.logs import START, LogLine, log, msg_id
 from veen.core import Malformed, cbor
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays import Event, fold
-from veen.overlays.discovery import (
+from veen.overlays.discovery import DISCOVERY, MAX_DESCRIPTOR_BYTES, Descriptor, DirectoryRecord, HubRetire
+from veen.overlays.discovery_query import (
     BAD_QUERY,
-    DISCOVERY,
-    MAX_DESCRIPTOR_BYTES,
     MAX_RESULTS,
     METHOD,
     UNKNOWN_KIND,
-    Descriptor,
     DirectoryQuery,
-    DirectoryRecord,
     Filter,
     HubFilter,
-    HubRetire,
     OverlayFilter,
     QueryResult,
     ServiceFilter,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from veen.core import Malformed, cbor
 from veen.core.cbor import DeferredFaults, heads
 from veen.core.hashing import U64_MAX
-from veen.overlays.fields import Int, Number, ValueItem, ascending, number_of, number_value, optional_map
+from veen.overlays.event import Int, Number, ValueItem, ascending, number_of, number_value, optional_map
 
 EDGES = [0, 1, -1, 23, 24, -24, -25, U64_MAX, -1 - U64_MAX]
 BEYOND = [U64_MAX + 1, -2 - U64_MAX, 1 << 200, -(1 << 200)]

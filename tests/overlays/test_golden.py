@@ -57,7 +57,7 @@ def test_every_file_is_generated_and_listed_in_the_readme() -> None:
 
 
 def test_every_overlay_of_ours_has_golden_states() -> None:
-    from veen.overlays.builtin import BUILTIN
+    from veen.overlays.registry import BUILTIN
 
     assert {load(name)["class"] for name in NAMES} == {overlay.CLASS for overlay in BUILTIN}
 

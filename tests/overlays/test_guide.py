@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from veen.overlays.builtin import BUILTIN
+from veen.overlays.registry import BUILTIN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "overlays.md").read_text("utf-8")
 

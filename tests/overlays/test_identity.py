@@ -8,9 +8,12 @@ import pytest
 from tests.overlays.identities import CTXS, DEVICE_IDS, DEVICE_KEYS, GROUPS, ORGS, PRINCIPALS, REALMS, tagged
 from tests.overlays.logs import LogLine, log, msg_id
 from veen.core import Malformed, cbor
-from veen.overlays import AnyOverlay, Event, FaultKind, fold, state_hash
-from veen.overlays.identity import (
-    IDENTITY,
+from veen.core.naming import realm_id
+from veen.overlays import AnyOverlay, Event, FaultKind, fold, identity, identity_events, identity_views, state_hash
+from veen.overlays.identity import IDENTITY, IdentityOverlay, Marks
+from veen.overlays.identity_events import (
+    MAX_HANDLE_BYTES,
+    MAX_LISTED,
     CtxProfile,
     CtxStream,
     Device,
@@ -19,7 +22,6 @@ from veen.overlays.identity import (
     HandleMap,
     HandleStream,
     IdentityGroup,
-    IdentityOverlay,
     IdentityPrincipal,
     IdentityRevocation,
     OrgProfile,
@@ -30,16 +32,11 @@ from veen.overlays.identity import (
     ctx_id,
     device_id,
     group_id,
-    identity_ids,
-    identity_state,
+    handle_flaw,
     org_id,
     principal_id,
-    realm_id,
     scoped_org_id,
-    views,
 )
-from veen.overlays.identity.identity_events import MAX_HANDLE_BYTES, MAX_LISTED, handle_flaw
-from veen.overlays.identity.identity_state import Marks
 
 ME, OTHER = PRINCIPALS
 KEY, DEVICE = DEVICE_KEYS[0], DEVICE_IDS[0]
@@ -55,7 +52,7 @@ def group(add: tuple[bytes, ...] | None = None, remove: tuple[bytes, ...] | None
     return IdentityGroup(ORG, None, STAFF, "Staff", add, remove, ts)
 
 
-def states(*events: Event | LogLine) -> views.States:
+def states(*events: Event | LogLine) -> identity_views.States:
     folded = fold(IDENTITY, log(*events))
     assert folded.faults == []
     return folded.states
@@ -70,10 +67,10 @@ def test_names_are_the_tagged_hashes_of_the_specification() -> None:
     assert org_id(ME) == tagged("id/org", ME)
     assert scoped_org_id(ORG, REALM) == tagged("id/org/realm", ORG, REALM)
     assert group_id(ORG, "staff") == tagged("id/group", ORG, b"staff") == STAFF
-    assert identity_ids.principal_stream(ME) == tagged("id/stream/principal", ME)
-    assert identity_ids.ctx_stream(MINE, REALM) == tagged("id/stream/ctx", MINE, REALM)
-    assert identity_ids.org_stream(ORG) == tagged("id/stream/org", ORG)
-    assert identity_ids.handle_stream(REALM) == tagged("id/stream/handle", REALM)
+    assert identity_events.principal_stream(ME) == tagged("id/stream/principal", ME)
+    assert identity_events.ctx_stream(MINE, REALM) == tagged("id/stream/ctx", MINE, REALM)
+    assert identity_events.org_stream(ORG) == tagged("id/stream/org", ORG)
+    assert identity_events.handle_stream(REALM) == tagged("id/stream/handle", REALM)
 
 
 def test_one_principal_has_one_stable_account_per_realm() -> None:
@@ -154,10 +151,10 @@ def test_a_later_principal_record_changes_only_info() -> None:
         ((IdentityPrincipal(ME, 7, first), IdentityPrincipal(ME, 9)), first),
         ((IdentityPrincipal(ME, 7, first), IdentityPrincipal(OTHER, 9, second)), first),
     ]:
-        founded = views.principal(states(*events), ME)
+        founded = identity_views.principal(states(*events), ME)
         assert founded is not None
         assert (founded.created_at, founded.info) == (7, info)
-    assert views.principal({}, ME) is None
+    assert identity_views.principal({}, ME) is None
 
 
 @pytest.mark.parametrize(
@@ -174,22 +171,25 @@ def test_a_later_principal_record_changes_only_info() -> None:
     ],
 )
 def test_a_device_is_active_unless_disabled_or_expired(changed: dict[str, object], now: int, active: bool) -> None:
-    assert (views.inactive_reason(states(device(**changed)), ME, KEY, now) is None) is active
+    assert (identity_views.inactive_reason(states(device(**changed)), ME, KEY, now) is None) is active
 
 
 def test_the_last_record_of_a_device_counts_regardless_of_its_times() -> None:
     found = states(device(created_at=9), device(created_at=1, flags=Flags(True)))
-    assert views.inactive_reason(found, ME, KEY, 0) == "it is disabled"
+    assert identity_views.inactive_reason(found, ME, KEY, 0) == "it is disabled"
     found = states(device(flags=Flags(True)), device(expires_at=5))
-    assert views.inactive_reason(found, ME, KEY, 5) is None
-    assert [one.expires_at for one in views.devices(found, ME)] == [5]
+    assert identity_views.inactive_reason(found, ME, KEY, 5) is None
+    assert [one.expires_at for one in identity_views.devices(found, ME)] == [5]
 
 
 def test_a_device_record_of_another_principal_has_no_effect() -> None:
     found = states(device(), device(principal_pk=OTHER, flags=Flags(True)))
-    assert views.inactive_reason(found, ME, KEY, 0) is None
-    assert views.inactive_reason(found, OTHER, KEY, 0) is not None
-    assert views.inactive_reason(found, sha256(b"nobody").digest(), KEY, 0) == "it is not a device of this principal"
+    assert identity_views.inactive_reason(found, ME, KEY, 0) is None
+    assert identity_views.inactive_reason(found, OTHER, KEY, 0) is not None
+    assert (
+        identity_views.inactive_reason(found, sha256(b"nobody").digest(), KEY, 0)
+        == "it is not a device of this principal"
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_a_device_record_of_another_principal_has_no_effect() -> None:
 )
 def test_a_revoked_device_stays_inactive_regardless_of_its_records(revoked: IdentityRevocation) -> None:
     for events in [(device(), revoked), (revoked, device()), (device(), revoked, device(flags=Flags(False)))]:
-        assert views.inactive_reason(states(*events), ME, KEY, 0) == "it was revoked at 3"
+        assert identity_views.inactive_reason(states(*events), ME, KEY, 0) == "it was revoked at 3"
 
 
 def test_a_revocation_by_another_principal_changes_nothing() -> None:
     found = states(device(), IdentityRevocation(OTHER, None, DEVICE, ts=3))
-    assert views.inactive_reason(found, ME, KEY, 0) is None
+    assert identity_views.inactive_reason(found, ME, KEY, 0) is None
 
 
 def test_a_device_rotates_by_a_new_record_and_a_revocation() -> None:
@@ -213,9 +213,9 @@ def test_a_device_rotates_by_a_new_record_and_a_revocation() -> None:
         IdentityRevocation(ME, None, DEVICE, b"\x0a" * 32, reason="rotated", ts=3),
         device(flags=Flags(True)),
     )
-    assert views.inactive_reason(found, ME, KEY, 0) is not None
-    assert views.inactive_reason(found, ME, new, 0) is None
-    assert views.auth_ref_revocation(found, b"\x0a" * 32) is not None
+    assert identity_views.inactive_reason(found, ME, KEY, 0) is not None
+    assert identity_views.inactive_reason(found, ME, new, 0) is None
+    assert identity_views.auth_ref_revocation(found, b"\x0a" * 32) is not None
 
 
 def profile(name: str, updated_at: int) -> CtxProfile:
@@ -233,7 +233,7 @@ def profile(name: str, updated_at: int) -> CtxProfile:
     ],
 )
 def test_the_profile_with_the_greatest_time_then_place_wins(events: list[Event], name: str) -> None:
-    found = views.ctx_profile(states(*events), MINE, REALM)
+    found = identity_views.ctx_profile(states(*events), MINE, REALM)
     assert found is not None
     assert found.display_name == name
 
@@ -241,7 +241,7 @@ def test_the_profile_with_the_greatest_time_then_place_wins(events: list[Event],
 def test_the_organization_profile_with_the_greatest_time_then_place_wins() -> None:
     for times, name in [((1, 2), "b"), ((2, 1), "a"), ((2, 2), "b")]:
         a, b = (OrgProfile(ORG, shown, None, 0, ts) for shown, ts in zip("ab", times, strict=True))
-        found = views.org_profile(states(a, b), ORG)
+        found = identity_views.org_profile(states(a, b), ORG)
         assert found is not None
         assert found.display_name == name
 
@@ -264,14 +264,14 @@ def test_the_organization_profile_with_the_greatest_time_then_place_wins() -> No
 )
 def test_a_member_was_added_and_not_removed_since(events: list[Event], member: bool) -> None:
     found = states(*events)
-    assert views.is_member(found, ORG, STAFF, MINE) is member
-    shown = views.group(found, ORG, STAFF)
+    assert identity_views.is_member(found, ORG, STAFF, MINE) is member
+    shown = identity_views.group(found, ORG, STAFF)
     assert shown is not None
     assert (MINE in shown.members) is member
 
 
 def test_a_remove_of_one_leaves_the_others() -> None:
-    found = views.group(states(group(CTXS), group(None, (MINE,))), ORG, STAFF)
+    found = identity_views.group(states(group(CTXS), group(None, (MINE,))), ORG, STAFF)
     assert found is not None
     assert found.members == (CTXS[1],)
 
@@ -279,14 +279,14 @@ def test_a_remove_of_one_leaves_the_others() -> None:
 def test_a_mirrored_add_after_the_remove_does_not_restore_a_member() -> None:
     entries = log(group((MINE,)), group(None, (MINE,)), LogLine(group((MINE,)), msg_id(1)))
     folded = fold(IDENTITY, entries)
-    assert not views.is_member(folded.states, ORG, STAFF, MINE)
+    assert not identity_views.is_member(folded.states, ORG, STAFF, MINE)
     assert {fault.kind for fault in folded.faults} == {FaultKind.COPY}
 
 
 def test_a_forged_copy_does_not_suppress_the_genuine_event() -> None:
     true, false = group((MINE,)), group((CTXS[1],))
     found = states(LogLine(false, sha256(b"original").digest()), LogLine(true, sha256(b"original").digest()))
-    assert views.is_member(found, ORG, STAFF, MINE)
+    assert identity_views.is_member(found, ORG, STAFF, MINE)
 
 
 def role(name: str, realm: bytes | None = None, *, group: bool = False) -> RoleBinding:
@@ -295,35 +295,35 @@ def role(name: str, realm: bytes | None = None, *, group: bool = False) -> RoleB
 
 def test_roles_add_up_from_the_account_and_its_groups() -> None:
     found = states(role("admin"), role("editor", group=True), role("admin"), group((MINE,)))
-    assert views.roles(found, ORG, MINE) == {"admin", "editor"}
+    assert identity_views.roles(found, ORG, MINE) == {"admin", "editor"}
     found = states(role("admin"), role("editor", group=True), group((MINE,)), group(None, (MINE,)))
-    assert views.roles(found, ORG, MINE) == {"admin"}
-    assert views.roles(found, ORGS[1], MINE) == frozenset()
-    assert views.roles(found, ORG, CTXS[1]) == frozenset()
+    assert identity_views.roles(found, ORG, MINE) == {"admin"}
+    assert identity_views.roles(found, ORGS[1], MINE) == frozenset()
+    assert identity_views.roles(found, ORG, CTXS[1]) == frozenset()
 
 
 def test_a_role_of_a_realm_holds_in_that_realm_only() -> None:
     found = states(role("admin", REALM), role("editor"), role("reader", REALM, group=True), group((MINE,)))
-    assert views.roles(found, ORG, MINE, REALM) == {"admin", "editor", "reader"}
-    assert views.roles(found, ORG, MINE, ELSEWHERE) == views.roles(found, ORG, MINE) == {"editor"}
+    assert identity_views.roles(found, ORG, MINE, REALM) == {"admin", "editor", "reader"}
+    assert identity_views.roles(found, ORG, MINE, ELSEWHERE) == identity_views.roles(found, ORG, MINE) == {"editor"}
 
 
 def test_a_role_can_be_revoked_and_granted_again() -> None:
     back = RoleRevoke(ORG, None, "admin", (MINE,), None, 0)
-    assert views.roles(states(role("admin"), back), ORG, MINE) == frozenset()
-    assert views.roles(states(back, role("admin")), ORG, MINE) == {"admin"}
-    assert views.roles(states(role("admin"), role("editor"), back), ORG, MINE) == {"editor"}
-    assert views.roles(states(role("admin", REALM), back), ORG, MINE, REALM) == {"admin"}
+    assert identity_views.roles(states(role("admin"), back), ORG, MINE) == frozenset()
+    assert identity_views.roles(states(back, role("admin")), ORG, MINE) == {"admin"}
+    assert identity_views.roles(states(role("admin"), role("editor"), back), ORG, MINE) == {"editor"}
+    assert identity_views.roles(states(role("admin", REALM), back), ORG, MINE, REALM) == {"admin"}
 
 
 def test_the_last_mapping_of_a_handle_in_its_realm_counts() -> None:
     a, b = HandleMap(REALM, "@ann", "ctx", MINE, 5), HandleMap(REALM, "@ann", "org", ORG, 5)
-    assert views.handle(states(a, b), REALM, "@ann") == b
-    assert views.handle(states(a, replace(b, ts=4)), REALM, "@ann") == a
-    assert views.handle(states(a, replace(b, realm_id=ELSEWHERE)), REALM, "@ann") == a
-    assert views.handle(states(a), REALM, "@bob") is None
-    assert list(views.handles_of(states(a, replace(a, handle="@annie")), REALM, MINE)) == ["@ann", "@annie"]
-    assert list(views.handles_of(states(a, b), REALM, MINE)) == []
+    assert identity_views.handle(states(a, b), REALM, "@ann") == b
+    assert identity_views.handle(states(a, replace(b, ts=4)), REALM, "@ann") == a
+    assert identity_views.handle(states(a, replace(b, realm_id=ELSEWHERE)), REALM, "@ann") == a
+    assert identity_views.handle(states(a), REALM, "@bob") is None
+    assert list(identity_views.handles_of(states(a, replace(a, handle="@annie")), REALM, MINE)) == ["@ann", "@annie"]
+    assert list(identity_views.handles_of(states(a, b), REALM, MINE)) == []
 
 
 def external(provider: str = "google", sub: str = "1", **changed: object) -> ExternalLink:
@@ -332,39 +332,39 @@ def external(provider: str = "google", sub: str = "1", **changed: object) -> Ext
 
 def test_a_subject_of_a_provider_is_one_account_of_a_realm() -> None:
     found = states(external(), external(ctx_id=CTXS[1]), external("goog", "le1"), external(realm_id=ELSEWHERE))
-    assert views.link(found, REALM, "google", "1") == external(ctx_id=CTXS[1])
-    assert views.link(found, REALM, "goog", "le1") == external("goog", "le1")
-    assert views.link(found, ELSEWHERE, "google", "1") == external(realm_id=ELSEWHERE)
-    assert views.link(found, REALM, "google", "2") is None
+    assert identity_views.link(found, REALM, "google", "1") == external(ctx_id=CTXS[1])
+    assert identity_views.link(found, REALM, "goog", "le1") == external("goog", "le1")
+    assert identity_views.link(found, ELSEWHERE, "google", "1") == external(realm_id=ELSEWHERE)
+    assert identity_views.link(found, REALM, "google", "2") is None
 
 
 def test_a_subject_that_two_streams_link_differently_is_reported() -> None:
     a, b = states(external()), states(external(ctx_id=CTXS[1], ts=4), external(sub="2"))
-    assert views.conflicting_links(a, b) == (("google", "1"),)
-    assert views.conflicting_links(a, a) == views.conflicting_links(b) == ()
-    assert views.conflicting_links(a, states(external(realm_id=ELSEWHERE, ctx_id=CTXS[1]))) == ()
+    assert identity_views.conflicting_links(a, b) == (("google", "1"),)
+    assert identity_views.conflicting_links(a, a) == identity_views.conflicting_links(b) == ()
+    assert identity_views.conflicting_links(a, states(external(realm_id=ELSEWHERE, ctx_id=CTXS[1]))) == ()
 
 
 def test_a_revoked_account_is_disabled_in_the_realm_named_or_in_all() -> None:
     one = states(IdentityRevocation(ME, ctx_id=MINE, realm_id=REALM, ts=1))
-    assert views.ctx_revocation(one, MINE, REALM) is not None
-    assert views.ctx_revocation(one, MINE, ELSEWHERE) is None
-    assert views.ctx_revocation(one, CTXS[1], REALM) is None
-    assert views.ctx_revocation(states(IdentityRevocation(ctx_id=MINE, ts=1)), MINE, REALM) is not None
+    assert identity_views.ctx_revocation(one, MINE, REALM) is not None
+    assert identity_views.ctx_revocation(one, MINE, ELSEWHERE) is None
+    assert identity_views.ctx_revocation(one, CTXS[1], REALM) is None
+    assert identity_views.ctx_revocation(states(IdentityRevocation(ctx_id=MINE, ts=1)), MINE, REALM) is not None
 
 
 def test_an_organization_is_revoked_only_if_it_is_the_only_target() -> None:
-    assert views.org_revocation(states(IdentityRevocation(org_id=ORG, ts=1)), ORG) is not None
+    assert identity_views.org_revocation(states(IdentityRevocation(org_id=ORG, ts=1)), ORG) is not None
     in_realm = states(IdentityRevocation(org_id=ORG, realm_id=REALM, ts=1))
-    assert views.org_revocation(in_realm, ORG, REALM) is not None
-    assert views.org_revocation(in_realm, ORG) is None
+    assert identity_views.org_revocation(in_realm, ORG, REALM) is not None
+    assert identity_views.org_revocation(in_realm, ORG) is None
     for beside in ({"device_id": DEVICE}, {"ctx_id": MINE}, {"revoked_auth_ref": b"\x0a" * 32}):
-        assert views.org_revocation(states(IdentityRevocation(org_id=ORG, ts=1, **beside)), ORG) is None  # type: ignore[arg-type]
+        assert identity_views.org_revocation(states(IdentityRevocation(org_id=ORG, ts=1, **beside)), ORG) is None  # type: ignore[arg-type]
 
 
 def test_the_earliest_of_several_revocations_is_reported_and_all_are_permanent() -> None:
     for times in [(3, 5), (5, 3), (3, 3)]:
-        found = views.device_revocation(
+        found = identity_views.device_revocation(
             states(*(IdentityRevocation(ME, None, DEVICE, ts=ts) for ts in times)), ME, DEVICE
         )
         assert found is not None
@@ -374,9 +374,9 @@ def test_the_earliest_of_several_revocations_is_reported_and_all_are_permanent()
 
 def test_one_revocation_can_name_several_things() -> None:
     found = states(IdentityRevocation(ME, None, DEVICE, b"\x0a" * 32, REALM, MINE, None, 1))
-    assert views.device_revocation(found, ME, DEVICE) is not None
-    assert views.auth_ref_revocation(found, b"\x0a" * 32) is not None
-    assert views.ctx_revocation(found, MINE, REALM) is not None
+    assert identity_views.device_revocation(found, ME, DEVICE) is not None
+    assert identity_views.auth_ref_revocation(found, b"\x0a" * 32) is not None
+    assert identity_views.ctx_revocation(found, MINE, REALM) is not None
 
 
 SCOPED = scoped_org_id(ORG, REALM)
@@ -473,16 +473,16 @@ def test_every_part_key_can_be_decoded_to_names() -> None:
 
 
 def test_a_state_of_another_kind_or_with_names_out_of_order_does_not_decode() -> None:
-    two = Marks((*states(role("a"))[identity_state.roles_of_ctx(ORG, MINE, None)].marks,) * 2)  # type: ignore[union-attr]
+    two = Marks((*states(role("a"))[identity.roles_of_ctx(ORG, MINE, None)].marks,) * 2)  # type: ignore[union-attr]
     spelled = Marks.LAYOUT.write([two.marks])
     with pytest.raises(Malformed):
-        IDENTITY.decode_state(identity_state.roles_of_ctx(ORG, MINE, None), spelled)
+        IDENTITY.decode_state(identity.roles_of_ctx(ORG, MINE, None), spelled)
     with pytest.raises(Malformed):
         IDENTITY.decode_state(b"?", cbor.encode({}))
     with pytest.raises(Malformed):
         IDENTITY.decode_state(
-            identity_state.org(ORG),
-            IDENTITY.encode_state(states(IdentityPrincipal(ME, 0))[identity_state.principal(ME)]),
+            identity.org(ORG),
+            IDENTITY.encode_state(states(IdentityPrincipal(ME, 0))[identity.principal(ME)]),
         )
 
 

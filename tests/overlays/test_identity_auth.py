@@ -6,33 +6,35 @@ import pytest
 
 from tests.overlays.logs import START, log
 from veen.core import Malformed, Rate, SigningKey, Unverified, cap_token, msg, naming
-from veen.overlays import Event, fold
-from veen.overlays.identity import (
-    IDENTITY,
+from veen.core.naming import realm_id
+from veen.overlays import Event, fold, identity_auth
+from veen.overlays.identity import IDENTITY
+from veen.overlays.identity_auth import (
+    CLOCK_SKEW_SEC,
+    MAX_CHALLENGE_SEC,
     AuthPolicy,
     Challenge,
     ChallengeAnswer,
+    IdentityGrant,
+    Session,
+    authenticate,
+    delegate,
+)
+from veen.overlays.identity_events import (
     Device,
     Flags,
-    IdentityGrant,
     IdentityGroup,
     IdentityRevocation,
     OrgProfile,
     RoleBinding,
-    Session,
-    auth,
-    authenticate,
     ctx_id,
     ctx_stream,
-    delegate,
     device_id,
     group_id,
     org_id,
     principal_stream,
-    realm_id,
 )
-from veen.overlays.identity.auth import CLOCK_SKEW_SEC, MAX_CHALLENGE_SEC
-from veen.overlays.identity.views import States
+from veen.overlays.identity_views import States
 
 ANN, PHONE, COMPANY, STRANGER = (SigningKey(bytes([number]) * 32) for number in range(1, 5))
 REALM = realm_id("example-app")
@@ -215,12 +217,12 @@ ASKED = Challenge("app.example", REALM, b"\x07" * 32, NOW, NOW + 60)
 
 def answered(**changed: object) -> ChallengeAnswer:
     given: dict[str, object] = {"device": PHONE, "token": TOKEN, "audience": "app.example", "now": NOW, **changed}
-    return auth.answer(ASKED, **given)  # type: ignore[arg-type]
+    return identity_auth.answer(ASKED, **given)  # type: ignore[arg-type]
 
 
 def verified(asked: Challenge = ASKED, answer: ChallengeAnswer | None = None, **changed: object) -> Session:
     given: dict[str, object] = {"policy": POLICY, "states": KNOWN, "issued_at": START, "now": NOW, **changed}
-    return auth.verify(asked, answer or answered(), **given)  # type: ignore[arg-type]
+    return identity_auth.verify(asked, answer or answered(), **given)  # type: ignore[arg-type]
 
 
 def test_a_device_that_signs_a_challenge_is_its_principals_account() -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from tests.overlays.logs import log
 from veen.core import Malformed, SigningKey, Unverified, cbor
+from veen.core.naming import realm_id
 from veen.overlays import Event, fold
-from veen.overlays.identity import IDENTITY, CtxProfile, ExternalLink, IdentityRevocation, ctx_id, realm_id
-from veen.overlays.identity.gateway import CLOCK_SKEW_SEC, Provider, Subject, login, validate
-from veen.overlays.identity.views import States
+from veen.overlays.identity import IDENTITY
+from veen.overlays.identity_auth import TOKEN_CLOCK_SKEW_SEC, Provider, Subject, login, validate
+from veen.overlays.identity_events import CtxProfile, ExternalLink, IdentityRevocation, ctx_id
+from veen.overlays.identity_views import States
 
 KEY, STRANGER = SigningKey(b"\x01" * 32), SigningKey(b"\x02" * 32)
 NOW = 1_700_000_000
@@ -52,8 +54,8 @@ def test_a_token_that_the_provider_signed_for_us_names_its_subject() -> None:
         (token(header={"kid": "k2"}), "unknown key"),
         (token(iss="https://evil.example"), "its issuer is"),
         (token(aud="someone-else"), "its audience is"),
-        (token(iat=NOW + CLOCK_SKEW_SEC + 1), "valid from"),
-        (token(exp=NOW - CLOCK_SKEW_SEC - 1), "valid from"),
+        (token(iat=NOW + TOKEN_CLOCK_SKEW_SEC + 1), "valid from"),
+        (token(exp=NOW - TOKEN_CLOCK_SKEW_SEC - 1), "valid from"),
         (token(nonce="other"), "another request"),
     ],
 )

@@ -10,13 +10,15 @@ from tests.overlays.operation_logs import HUB, KEYS, STREAM, A, B, C, D
 from veen.core import Malformed, Unverified, VeenError
 from veen.core.cap_token import mint
 from veen.core.receipt import sign
-from veen.overlays.operations import CapabilityFact, ExternalFacts, Survivorship
-from veen.overlays.operations.external_facts import (
+from veen.overlays.operations.rules import (
     AccessFact,
+    CapabilityFact,
     Decision,
     Effect,
+    ExternalFacts,
     FactSource,
     LogPlace,
+    Survivorship,
     UsedVersion,
     read,
 )

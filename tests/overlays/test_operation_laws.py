@@ -7,21 +7,18 @@ from hypothesis import strategies as st
 from tests.overlays.logs import CLIENTS, logs, msg_id
 from tests.overlays.operation_logs import NULL, RIGHT, WRONG, A, B, C, OperationHistory, paid
 from veen.overlays import AnyOverlay, EventFault, FoldEntry, check_laws, fold, preview
-from veen.overlays.operations import (
-    OPERATION_OVERLAYS,
-    Access,
+from veen.overlays.operations import OPERATION_OVERLAYS
+from veen.overlays.operations.access import Access
+from veen.overlays.operations.agreement import Agreements
+from veen.overlays.operations.operation_events import (
     AccessGrant,
-    Agreements,
     Confirmation,
     Definition,
     Delegated,
-    Guardians,
     Mirror,
     Operation,
-    Payments,
     Publication,
     QueryAudit,
-    Recoveries,
     RecoveryApproval,
     RecoveryExecution,
     RecoveryRequest,
@@ -29,6 +26,9 @@ from veen.overlays.operations import (
     StateCheckpoint,
     operation_id,
 )
+from veen.overlays.operations.payment import Payments
+from veen.overlays.operations.recovery import Recoveries
+from veen.overlays.operations.rules import Guardians
 
 ids = st.sampled_from([A, B, C])
 small = st.integers(1, 4)

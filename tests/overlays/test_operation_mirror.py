@@ -10,8 +10,20 @@ from tests.overlays.logs import LABEL, START, LogLine, log
 from tests.overlays.operation_logs import HUB, KEYS, A, B, C, D
 from veen.core import Malformed, Mmr, MmrProof, Msg, Receipt, Unverified, cbor, msg, proof, receipt
 from veen.overlays import FaultKind, fold
-from veen.overlays.operations import MIRRORS, Mirror, check_sync, mirror_payload, missing, plan, record, validate
-from veen.overlays.operations.mirror import covers, mirror_part, mismatch, source_of
+from veen.overlays.operations.mirror import (
+    MIRRORS,
+    check_sync,
+    covers,
+    mirror_part,
+    mirror_payload,
+    mismatch,
+    missing,
+    plan,
+    record,
+    source_of,
+    validate,
+)
+from veen.overlays.operations.operation_events import Mirror
 
 
 def source(count: int = 3) -> tuple[Msg, Receipt, MmrProof]:

@@ -25,27 +25,18 @@ from tests.overlays.operation_logs import (
     query,
 )
 from veen.overlays import fold, registry
-from veen.overlays.operations import (
-    MEANING,
-    OPERATIONS,
-    VALIDATORS,
+from veen.overlays.operations.operation_events import (
     Delegated,
-    ExternalFacts,
     QueryAudit,
     RecoveryApproval,
     RecoveryExecution,
     RecoveryRequest,
     Revoke,
-    Rule,
-    RuleFinding,
-    RuleVerdict,
-    check,
-    check_log,
     operation_id,
-    operations,
-    violations,
 )
-from veen.overlays.operations.external_facts import AccessFact
+from veen.overlays.operations.operation_index import OPERATIONS, operations
+from veen.overlays.operations.rule_checks import VALIDATORS, check, check_log, violations
+from veen.overlays.operations.rules import MEANING, AccessFact, ExternalFacts, Rule, RuleFinding, RuleVerdict
 
 OVERLAYS = registry()
 histories = st.lists(st.sampled_from(RIGHT), max_size=10)

@@ -13,59 +13,50 @@ from veen.core.cap_token import mint, resign
 from veen.core.hashing import ht
 from veen.overlays import FaultKind, Fold, check_laws, first_places, fold, registry, run, state_hash, summarise
 from veen.overlays.kv import KV, Write
-from veen.overlays.operations import (
-    AGREEMENTS,
-    BY_NAME,
-    DELEGATIONS,
-    OPERATION_EVENTS,
-    OPERATIONS,
-    PAYMENTS,
-    PUBLICATIONS,
-    RECOVERIES,
-    Access,
+from veen.overlays.operations.access import Access, admits, debit_limit, token_of
+from veen.overlays.operations.agreement import AGREEMENTS, Agreements, Quorum
+from veen.overlays.operations.delegation import DELEGATIONS, applied, direct
+from veen.overlays.operations.operation_events import (
     AccessGrant,
-    Agreements,
-    CapabilityFact,
     Confirmation,
     Definition,
     Delegated,
-    ExternalFacts,
-    Guardians,
-    LogStates,
     Mirror,
     Operation,
-    Payments,
     Publication,
     QueryAudit,
-    Quorum,
-    Recoveries,
     RecoveryApproval,
     RecoveryExecution,
     RecoveryRequest,
     Revoke,
+    StateCheckpoint,
+    operation_id,
+)
+from veen.overlays.operations.operation_index import BY_NAME, OPERATION_EVENTS, OPERATIONS, operations, trace
+from veen.overlays.operations.payment import PAYMENTS, Payments, balance
+from veen.overlays.operations.publication import (
+    PUBLICATIONS,
+    PublishedData,
+    Release,
+    content_root,
+    height,
+    matches,
+    released,
+    survivor,
+)
+from veen.overlays.operations.query_audit import QUERY_AUDITS, reads_part, result_digest
+from veen.overlays.operations.recovery import RECOVERIES, Recoveries, current
+from veen.overlays.operations.rule_checks import check, violations
+from veen.overlays.operations.rules import (
+    CapabilityFact,
+    ExternalFacts,
+    Guardians,
+    LogPlace,
     Rule,
     RuleVerdict,
-    StateCheckpoint,
     Survivorship,
-    admits,
-    applied,
-    balance,
-    check,
-    content_root,
-    current,
-    direct,
-    operation_id,
-    operations,
-    survivor,
-    token_of,
-    trace,
-    violations,
 )
-from veen.overlays.operations.access import debit_limit
-from veen.overlays.operations.external_facts import LogPlace
-from veen.overlays.operations.publication import PublishedData, Release, height, matches, released
-from veen.overlays.operations.query_audit import QUERY_AUDITS, reads_part, result_digest
-from veen.overlays.operations.state_statement import SNAPSHOTS, newest, snapshot_part
+from veen.overlays.operations.state_statement import SNAPSHOTS, LogStates, newest, snapshot_part
 
 NOBODY: frozenset[bytes] = frozenset()
 

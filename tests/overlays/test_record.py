@@ -13,8 +13,13 @@ from veen.core.hashing import U64_MAX, h
 from veen.overlays import FaultKind, FoldEntry, check_laws, fold
 from veen.overlays.record import (
     CHANGES,
+    MAX_POSITION_BYTES,
+    PRINCIPAL,
     RECORD_TALLIES,
     RECORDER_CHANGES,
+    SOURCE,
+    SUBJECT,
+    TYPE,
     MapType,
     Migration,
     Producer,
@@ -29,8 +34,6 @@ from veen.overlays.record import (
     tally_of,
     types_of,
 )
-from veen.overlays.record.counts import PRINCIPAL, SOURCE, SUBJECT, TYPE
-from veen.overlays.record.record_events import MAX_POSITION_BYTES
 
 EVENT = RecordEvent("alice", "login", 5, "shop", '{"ok":true}', "file", 7)
 WEB, SLOW, JOBS = "record/app/web", "record/app/slow", "record/app/jobs"

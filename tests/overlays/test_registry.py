@@ -9,9 +9,9 @@ import pytest
 from tests.overlays.logs import log
 from veen.core import Unavailable
 from veen.overlays import ENTRY_POINT_GROUP, Overlay, Registry, fold, registry
-from veen.overlays.builtin import BUILTIN
 from veen.overlays.crdt import LWW, Write
 from veen.overlays.kv import KV
+from veen.overlays.registry import BUILTIN
 
 BROUGHT = """
 from veen.overlays.kv import Kv

@@ -23,9 +23,10 @@ from veen.overlays import (
     summarise,
 )
 from veen.overlays.crdt import G_COUNTER, LWW, Increment
+from veen.overlays.fold import SummaryPart
 from veen.overlays.kv import KV
-from veen.overlays.summary import SummaryPart
-from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Withdraw
+from veen.overlays.wallet import WALLETS
+from veen.overlays.wallet_ledger import Deposit, Open, Transfer, Withdraw
 
 A, B = bytes(32), b"\xff" * 32
 

@@ -12,8 +12,9 @@ from veen.core import Malformed, cbor
 from veen.core.hashing import U64_MAX
 from veen.overlays import At, Event, FaultKind, Fold, FoldEntry, FoldStep, fold, state_hash
 from veen.overlays.kept_fold_lmdb import Cache
-from veen.overlays.wallet import (
-    WALLETS,
+from veen.overlays.wallet import WALLETS, Wallets, violations
+from veen.overlays.wallet_ledger import (
+    WALLET_EVENTS,
     Adjust,
     Close,
     Deposit,
@@ -24,15 +25,12 @@ from veen.overlays.wallet import (
     Unfreeze,
     Wallet,
     WalletCode,
-    Wallets,
     Withdraw,
     approval_hash,
     transfer_id,
-    violations,
     wallet_id,
     wallet_stream,
 )
-from veen.overlays.wallet.wallet_events import WALLET_EVENTS
 
 # H(name), as another implementation has them.
 SCHEMAS = {

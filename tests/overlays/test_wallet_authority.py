@@ -11,9 +11,9 @@ from veen.core import Malformed, SigningKey, cap_token, cbor
 from veen.overlays import Event, FaultKind, FoldEntry, check_laws, draft, fold, preview
 from veen.overlays.event import EventFault
 from veen.overlays.rpc import Reply, RpcError
-from veen.overlays.wallet import (
+from veen.overlays.wallet import WALLETS, Wallets, failure, violations
+from veen.overlays.wallet_ledger import (
     PRIVILEGED,
-    WALLETS,
     Adjust,
     CapabilityHolder,
     Close,
@@ -26,17 +26,15 @@ from veen.overlays.wallet import (
     WalletAuthority,
     WalletCode,
     WalletGrant,
-    Wallets,
     Withdraw,
     approval_hash,
     approve,
     approved,
     approvers,
-    failure,
-    violations,
+    digest,
+    signatures,
     wallet_stream,
 )
-from veen.overlays.wallet.wallet_authority import digest, signatures
 
 ORG, PERSON = SigningKey(b"\x01" * 32), SigningKey(b"\x02" * 32)
 DEVICE, SERVICE, BRIDGE = CLIENTS

@@ -21,10 +21,9 @@ from tests.overlays.wallets import (
     steps_of,
 )
 from veen.core import Malformed, cbor
-from veen.overlays import AnyOverlay, FaultKind, check_laws, fold
-from veen.overlays.wallet import WALLETS, Wallet, ledger, transition
-from veen.overlays.wallet.ledger import Effect
-from veen.overlays.wallet.transition import IDENTITY, Control
+from veen.overlays import AnyOverlay, FaultKind, check_laws, fold, wallet, wallet_ledger
+from veen.overlays.wallet import IDENTITY, WALLETS, Control
+from veen.overlays.wallet_ledger import Effect, Wallet
 
 HISTORIES = 10_000
 CUT_HISTORIES = 150
@@ -69,7 +68,8 @@ def test_the_fold_applies_everything_but_copies_and_violations() -> None:
         FaultKind.COPY,
         FaultKind.MALFORMED,
         *MONEY,
-        *set(ledger.WalletCode) - {ledger.WalletCode.INVALID_CURRENCY, ledger.WalletCode.UNAUTHORIZED_OPERATION},
+        *set(wallet_ledger.WalletCode)
+        - {wallet_ledger.WalletCode.INVALID_CURRENCY, wallet_ledger.WalletCode.UNAUTHORIZED_OPERATION},
     }
 
 
@@ -92,10 +92,10 @@ def any_wallet(random: Random) -> Wallet:
 def walked(state: Wallet, run: list[Effect]) -> Wallet | None:
     """The state after a run, None where a debit in it is beyond balance or limit."""
     for done in run:
-        code = ledger.refusal(state, done)
+        code = wallet_ledger.refusal(state, done)
         if code in MONEY:
             return None
-        state = ledger.apply(state, done) if code is None else state
+        state = wallet_ledger.apply(state, done) if code is None else state
     return state
 
 
@@ -103,12 +103,12 @@ def test_a_summary_equals_the_fold_from_any_state_and_finds_every_violation() ->
     defined = 0
     for seed in range(HISTORIES):
         random = Random(seed)
-        steps = [ledger.effect(MINE, random_event(random)) for _ in range(random.randrange(7))]
-        summed = reduce(transition.compose, map(transition.lift, steps), IDENTITY)
+        steps = [wallet_ledger.effect(MINE, random_event(random)) for _ in range(random.randrange(7))]
+        summed = reduce(wallet.compose, map(wallet.lift, steps), IDENTITY)
         for _ in range(4):
             state = any_wallet(random)
             after = walked(state, steps)
-            assert transition.run(state, summed) == after, f"seed {seed}"
+            assert wallet.run(state, summed) == after, f"seed {seed}"
             defined += after is not None
     assert HISTORIES < defined < 3.5 * HISTORIES
 
@@ -116,22 +116,24 @@ def test_a_summary_equals_the_fold_from_any_state_and_finds_every_violation() ->
 def test_composition_is_associative_and_has_the_identity() -> None:
     for seed in range(2000):
         random = Random(seed)
-        lifted = [transition.lift(ledger.effect(MINE, random_event(random))) for _ in range(6)]
-        a, b, c = (reduce(transition.compose, lifted[at : at + 2], IDENTITY) for at in (0, 2, 4))
-        left = transition.compose(transition.compose(a, b), c)
-        assert left == transition.compose(a, transition.compose(b, c)) == reduce(transition.compose, lifted), (
-            f"seed {seed}"
-        )
-        assert transition.compose(a, IDENTITY) == a == transition.compose(IDENTITY, a), f"seed {seed}"
+        lifted = [wallet.lift(wallet_ledger.effect(MINE, random_event(random))) for _ in range(6)]
+        a, b, c = (reduce(wallet.compose, lifted[at : at + 2], IDENTITY) for at in (0, 2, 4))
+        left = wallet.compose(wallet.compose(a, b), c)
+        assert left == wallet.compose(a, wallet.compose(b, c)) == reduce(wallet.compose, lifted), f"seed {seed}"
+        assert wallet.compose(a, IDENTITY) == a == wallet.compose(IDENTITY, a), f"seed {seed}"
 
 
 def test_an_overdraft_deep_in_a_long_run_shows_in_the_smallest_prefix() -> None:
-    deep: list[Effect] = [*[ledger.Credit(10)] * 500, ledger.Debit(5001, 0), *[ledger.Credit(1)] * 500]
-    summed = reduce(transition.compose, map(transition.lift, deep), IDENTITY)
+    deep: list[Effect] = [
+        *[wallet_ledger.Credit(10)] * 500,
+        wallet_ledger.Debit(5001, 0),
+        *[wallet_ledger.Credit(1)] * 500,
+    ]
+    summed = reduce(wallet.compose, map(wallet.lift, deep), IDENTITY)
     path = summed[Control.OPEN]
     assert (path.delta, path.low) == (5000 - 5001 + 500, -1)
-    assert transition.run(Wallet(exists=True), summed) is None
-    rescued = transition.run(Wallet(exists=True, balance=1), summed)
+    assert wallet.run(Wallet(exists=True), summed) is None
+    rescued = wallet.run(Wallet(exists=True, balance=1), summed)
     assert rescued is not None
     assert rescued.balance == 500
 
@@ -139,8 +141,8 @@ def test_an_overdraft_deep_in_a_long_run_shows_in_the_smallest_prefix() -> None:
 def test_a_summary_stays_small_regardless_of_the_number_of_events() -> None:
     for count in (10, 3000):
         random = Random(count)
-        lifted = [transition.lift(ledger.effect(MINE, random_event(random))) for _ in range(count)]
-        assert len(WALLETS.encode_summary(reduce(transition.compose, lifted, IDENTITY))) < 600
+        lifted = [wallet.lift(wallet_ledger.effect(MINE, random_event(random))) for _ in range(count)]
+        assert len(WALLETS.encode_summary(reduce(wallet.compose, lifted, IDENTITY))) < 600
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from random import Random
 
 from tests.overlays.logs import LogLine, log, msg_id
 from veen.overlays import Event, Fold, FoldEntry, FoldStep
-from veen.overlays.wallet import (
+from veen.overlays.wallet import Wallets
+from veen.overlays.wallet_ledger import (
     Adjust,
     Close,
     Deposit,
@@ -16,7 +17,6 @@ from veen.overlays.wallet import (
     Unfreeze,
     Wallet,
     WalletCode,
-    Wallets,
     Withdraw,
     wallet_id,
 )

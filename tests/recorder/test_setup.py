@@ -12,9 +12,8 @@ from tests.recorder.test_checkpoints import ship
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Limits, Refused, Unverified, admin, naming
-from veen.overlays.admin import LABEL_CLASSES
-from veen.overlays.admin.label_class import class_of
 from veen.overlays.record import CHANGES, producer_of, profile_of, stream_of
+from veen.overlays.stream_catalog import LABEL_CLASSES, class_of
 from veen.recorder import (
     Enrolment,
     NotRecorded,

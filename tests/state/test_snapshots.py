@@ -11,8 +11,7 @@ from tests.client.pair import STREAM, Pair
 from tests.state.hubs import at_a_liar, say
 from veen.core import Malformed, SigningKey, Unavailable, Unverified, VeenError, receipt
 from veen.overlays import At
-from veen.overlays.crdt import LWW
-from veen.overlays.crdt.lww import Register
+from veen.overlays.crdt import LWW, Register
 from veen.overlays.kv import KV, Write
 from veen.state import StateSnapshot, StateView, compare, make
 from veen.state.state_snapshot import PartState

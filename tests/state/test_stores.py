@@ -16,7 +16,7 @@ from veen.client.trust import Pin
 from veen.core import cbor
 from veen.overlays.queue import TaskStatus
 from veen.overlays.rpc import UNKNOWN_METHOD, CallRequest, RpcFailure
-from veen.overlays.wallet import wallet_id
+from veen.overlays.wallet_ledger import wallet_id
 from veen.state import (
     BlockingCaller,
     BlockingKvStore,

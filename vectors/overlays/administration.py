@@ -8,18 +8,9 @@ from vectors.overlays.logs import Line, folded, msg_id
 from veen.core import cap_token, naming
 from veen.core.cap_token import CapToken, Rate
 from veen.core.hashing import U64_MAX, h
-from veen.overlays.admin import (
-    AUTHORITIES,
-    AUTHORIZATIONS,
-    LABEL_CLASSES,
-    REVOCATIONS,
-    SCHEMAS,
-    AuthorityEvent,
-    LabelClass,
-    RevocationEvent,
-    SchemaDescriptor,
-    ShownCapability,
-)
+from veen.overlays.authority import AUTHORITIES, AuthorityEvent
+from veen.overlays.authorization import AUTHORIZATIONS, REVOCATIONS, RevocationEvent, ShownCapability
+from veen.overlays.stream_catalog import LABEL_CLASSES, SCHEMAS, LabelClass, SchemaDescriptor
 
 REALM, LABEL, OTHER_LABEL = (secret(f"overlay {name}") for name in ("realm", "classified", "classified too"))
 HUBS = tuple(sorted(secret(f"overlay hub {number}") for number in range(3)))

@@ -8,7 +8,7 @@ from veen.overlays.crdt import Add, Increment, Remove, Write
 from veen.overlays.kv import Delete
 from veen.overlays.queue import Ack, Nack, Put, TaskClaim, TaskRetry
 from veen.overlays.rpc import CallRequest, Reply, RpcError, success
-from veen.overlays.wallet import (
+from veen.overlays.wallet_ledger import (
     Adjust,
     Close,
     Deposit,

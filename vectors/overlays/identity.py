@@ -5,8 +5,9 @@ from collections.abc import Callable
 from vectors.form import Doc, secret
 from vectors.overlays.logs import Line, folded, msg_id
 from veen.core import cbor
-from veen.overlays.identity import (
-    IDENTITY,
+from veen.core.naming import realm_id
+from veen.overlays.identity import IDENTITY
+from veen.overlays.identity_events import (
     CtxProfile,
     Device,
     ExternalLink,
@@ -22,7 +23,6 @@ from veen.overlays.identity import (
     device_id,
     group_id,
     org_id,
-    realm_id,
     scoped_org_id,
 )
 

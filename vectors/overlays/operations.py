@@ -8,17 +8,11 @@ from vectors.overlays.logs import START, Line, folded, msg_id
 from veen.core import cbor
 from veen.core.hashing import U64_MAX
 from veen.overlays import AnyOverlay
-from veen.overlays.operations import (
-    ACCESS,
-    AGREEMENTS,
-    DELEGATIONS,
-    MIRRORS,
-    OPERATIONS,
-    PAYMENTS,
-    PUBLICATIONS,
-    QUERY_AUDITS,
-    RECOVERIES,
-    SNAPSHOTS,
+from veen.overlays.operations.access import ACCESS
+from veen.overlays.operations.agreement import AGREEMENTS
+from veen.overlays.operations.delegation import DELEGATIONS
+from veen.overlays.operations.mirror import MIRRORS
+from veen.overlays.operations.operation_events import (
     AccessGrant,
     Confirmation,
     Definition,
@@ -34,6 +28,12 @@ from veen.overlays.operations import (
     StateCheckpoint,
     operation_id,
 )
+from veen.overlays.operations.operation_index import OPERATIONS
+from veen.overlays.operations.payment import PAYMENTS
+from veen.overlays.operations.publication import PUBLICATIONS
+from veen.overlays.operations.query_audit import QUERY_AUDITS
+from veen.overlays.operations.recovery import RECOVERIES
+from veen.overlays.operations.state_statement import SNAPSHOTS
 
 A, B, C, D = (secret(f"operation {name}") for name in ("a", "b", "c", "d"))
 NULL, NOTE = cbor.encode(None), cbor.encode({"note": ["x", 1, -1, True]})

@@ -34,7 +34,7 @@ from veen.client.draft import Draft
 from veen.client.durable import DISK
 from veen.core import Refused, Unavailable, naming
 from veen.overlays.bridging import EXPORTS, ONLINE_LOG, exported_ranges
-from veen.overlays.operations import missing
+from veen.overlays.operations.mirror import missing
 from veen.state import HubSource, StateView
 
 DRAFT_SUFFIX = ".draft"

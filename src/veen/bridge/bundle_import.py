@@ -23,16 +23,19 @@ from veen.core.hashing import h
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.overlays.bridging import (
     IMPORTS,
+    MAX_ORIGINS,
+    MAX_RANGES,
+    NOTHING,
     OFFLINE_LOG,
+    ORIGIN_BYTES,
     BridgeResult,
     BundleImported,
     BundleIntake,
     EventOrigin,
     ImportStatus,
     TargetRange,
+    joined,
 )
-from veen.overlays.bridging.bridge_events import MAX_ORIGINS, MAX_RANGES, ORIGIN_BYTES
-from veen.overlays.bridging.zone_logs import NOTHING, joined
 from veen.state import HubSource, StateView
 
 

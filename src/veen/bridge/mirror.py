@@ -21,9 +21,9 @@ from veen.client.entry import Entry
 from veen.core import Malformed, Mmr, Refused, Unavailable, Unverified, naming
 from veen.core.origin import lineage
 from veen.core.strict_json import Json
-from veen.overlays.bridging.zone_logs import joined
-from veen.overlays.operations import MIRRORS, Mirror, missing, record, validate
-from veen.overlays.operations.mirror import Validated, mismatch, source_of
+from veen.overlays.bridging import joined
+from veen.overlays.operations.mirror import MIRRORS, Validated, mismatch, missing, record, source_of, validate
+from veen.overlays.operations.operation_events import Mirror
 from veen.state import HubSource, StateView
 
 _BATCH_MESSAGES = 200  # messages sent before waiting for their receipts

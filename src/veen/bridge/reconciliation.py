@@ -18,6 +18,7 @@ from veen.core.strict_json import Json
 from veen.overlays.bridging import (
     EXPORTS,
     IMPORTS,
+    NOTHING,
     OFFLINE_LOG,
     ONLINE_LOG,
     ORIGINS,
@@ -25,11 +26,12 @@ from veen.overlays.bridging import (
     EventOrigin,
     ImportStates,
     ImportStatus,
+    Ranges,
     Traced,
+    joined,
 )
-from veen.overlays.bridging.zone_logs import NOTHING, Ranges, joined
-from veen.overlays.entry import At
-from veen.overlays.operations import missing as missing_of
+from veen.overlays.event import At
+from veen.overlays.operations.mirror import missing as missing_of
 from veen.state import StateView
 from veen.state.entry_source import EntrySource
 

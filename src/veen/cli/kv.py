@@ -19,7 +19,7 @@ from veen.cli.kit.state_options import (
 )
 from veen.core import Unavailable
 from veen.overlays import Applied, kv
-from veen.overlays.crdt.lww import Register
+from veen.overlays.crdt import Register
 from veen.overlays.kv import KV, Write
 from veen.state.state_at import StateAt
 from veen.state.state_view import shown

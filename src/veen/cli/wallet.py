@@ -17,8 +17,8 @@ from veen.client.client import Client
 from veen.core import Unavailable, cbor, naming
 from veen.overlays import Event, FoldStep
 from veen.overlays import wallet as wallets
-from veen.overlays.wallet import (
-    WALLETS,
+from veen.overlays.wallet import WALLETS, Function, Wallets
+from veen.overlays.wallet_ledger import (
     Adjust,
     Close,
     Deposit,
@@ -27,13 +27,11 @@ from veen.overlays.wallet import (
     Open,
     Transfer,
     Unfreeze,
-    Wallets,
+    Wallet,
     Withdraw,
     transfer_id,
     wallet_stream,
 )
-from veen.overlays.wallet.ledger import Wallet
-from veen.overlays.wallet.transition import Function
 from veen.state import EventSender, SentEvent, StateView
 from veen.state.state_at import StateAt
 from veen.state.state_view import shown
@@ -186,7 +184,7 @@ def open_(options: SendOptions, realm: Realm, owner: Owner, currency: Currency) 
 
 
 def _names(realm: str, owner: str, currency: str) -> tuple[bytes, bytes, bytes]:
-    from veen.overlays.wallet import wallet_id
+    from veen.overlays.wallet_ledger import wallet_id
 
     if not currency.isascii() or not currency:
         raise Misuse(f"{currency!r} is not a currency code", "give a code in ASCII, like JPY")

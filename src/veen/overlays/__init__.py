@@ -4,24 +4,29 @@
 log in pieces. Each overlay has its own module with its events and views. docs/overlays.md explains how to write one.
 """
 
-from veen.overlays.builtin import registry
-from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import Event, EventFault, FaultKind, draft
-from veen.overlays.fold import Applied, Fold, FoldLookup, Outcome, encode_states, fold, preview, state_hash
-from veen.overlays.monoid_laws import LawBroken, check_laws
-from veen.overlays.overlay import FoldStep, MergeOverlay, Overlay, WalkOverlay
-from veen.overlays.registry import ENTRY_POINT_GROUP, AnyOverlay, Registry
-from veen.overlays.summary import (
+from veen.overlays.event import At, Event, EventFault, FaultKind, FoldEntry, draft
+from veen.overlays.fold import (
+    Applied,
+    Fold,
+    FoldLookup,
+    Outcome,
     ShippedSummary,
     Summary,
+    encode_states,
     first_places,
+    fold,
     merge,
     merge_first_places,
+    preview,
     receive,
     run,
     ship,
+    state_hash,
     summarise,
 )
+from veen.overlays.monoid_laws import LawBroken, check_laws
+from veen.overlays.overlay import ENTRY_POINT_GROUP, AnyOverlay, FoldStep, MergeOverlay, Overlay, Registry, WalkOverlay
+from veen.overlays.registry import registry
 
 __all__ = [
     "AnyOverlay",

@@ -1,18 +1,88 @@
-"""Typed events, and the faults of entries that are not applied.
+"""The input of a fold: verified entries with their opened payloads, typed events, and the field types of bodies.
 
 Decoding is total and deterministic: every body is either a typed event or an `EventFault`. Spec §4.7.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import field
 from enum import StrEnum
-from typing import Annotated, ClassVar, TypeVar, dataclass_transform
+from itertools import pairwise
+from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
 
-from veen.core import PayloadHdr, naming
-from veen.core.cbor import Bytes, Text, Uint, Wire, array, text_map
+from veen.core import Msg, PayloadHdr, Receipt, cbor, naming
+from veen.core.cbor import Bstr, Bytes, DeferredFaults, FieldType, Map, Nested, Text, Uint, Wire, array, heads, text_map
+from veen.core.cbor.value import read_value
+from veen.core.errors import Malformed
+from veen.core.hashing import U64_MAX, u64be
 from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
 from veen.core.naming import ZERO_HASH
-from veen.overlays.entry import At, FoldEntry
+
+AT_BYTES = 16
+
+
+class At(NamedTuple):
+    """A place in a stream. Labels of a stream are ordered by epoch, so tuple comparison is stream order."""
+
+    epoch: int
+    stream_seq: int
+
+    def key(self) -> bytes:
+        """Encode as 16 bytes whose byte order is the order of places."""
+        return u64be(self.epoch) + u64be(self.stream_seq)
+
+    @classmethod
+    def of_key(cls, key: bytes) -> Self:
+        return cls(int.from_bytes(key[:8], "big"), int.from_bytes(key[8:AT_BYTES], "big"))
+
+
+@array("entry")
+class FoldEntry(Wire):
+    """One entry. `header` and `body` are None if the payload could not be opened.
+
+    If the message has attachments, `header.schema` and `body` are those of the wrapped payload.
+    """
+
+    label: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint(least=1)]
+    hub_ts: Annotated[int, Uint()]
+    client_id: Annotated[bytes, Bstr()]
+    auth_ref: Annotated[bytes | None, Bstr(nullable=True)]
+    msg_id: Annotated[bytes, Bstr()]
+    header: Annotated[PayloadHdr | None, Nested(PayloadHdr, optional=True)] = None
+    body: Annotated[bytes | None, Bytes(MAX_BODY_BYTES, optional=True)] = None
+
+    def flaw(self) -> str | None:
+        return (
+            "header and body must both be present or both be absent"
+            if (self.header is None) != (self.body is None)
+            else None
+        )
+
+    @classmethod
+    def of(cls, message: Msg, receipt: Receipt, header: PayloadHdr | None, body: bytes | None, epoch: int = 0) -> Self:
+        """Build the entry from a message and its receipt. The caller must have verified both."""
+        return cls(
+            receipt.label,
+            epoch,
+            receipt.stream_seq,
+            receipt.hub_ts,
+            message.client_id,
+            message.auth_ref,
+            receipt.leaf_hash,
+            header,
+            body,
+        )
+
+    @property
+    def at(self) -> At:
+        return At(self.epoch, self.stream_seq)
+
+    @property
+    def origin(self) -> bytes:
+        """The id of the original message. A mirrored copy names the original as its `parent_id`."""
+        parent = self.header.parent_id if self.header else None
+        return self.msg_id if parent is None else parent
 
 
 class Event(Wire):
@@ -83,3 +153,99 @@ class EventFault(Wire):
     @property
     def place(self) -> At:
         return At(self.epoch, self.stream_seq)
+
+
+def body(name: str, *kinds: FieldType) -> Map:
+    """The layout of an event body: a map whose text keys are the field names, in the order given."""
+    return Map(name, {kind.name: kind for kind in kinds})
+
+
+class Int(FieldType):
+    """A signed integer that one CBOR head can hold: −2^64 to 2^64−1."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
+        major, argument, end = heads.read_head(data, pos)
+        if major not in (heads.UINT, heads.NINT):
+            raise heads.unexpected(self.name, "an integer", data, pos)
+        return (argument if major == heads.UINT else -1 - argument), end
+
+    def write(self, field: int) -> bytes:
+        if isinstance(field, bool) or not isinstance(field, int) or not -1 - U64_MAX <= field <= U64_MAX:
+            raise ValueError(f"{self.name} is {field!r}, not an integer between -2^64 and 2^64-1")
+        return cbor.encode(field)
+
+
+class Number(FieldType):
+    """An integer of any size, for sums. Encoded by `number_value`."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
+        found, end = read_value(data, pos, 1)
+        return number_of(found, self.name), end
+
+    def write(self, field: int) -> bytes:
+        return cbor.encode(number_value(field))
+
+
+def number_value(number: int) -> cbor.Value:
+    """An integer of any size as a CBOR value: a CBOR integer if it fits, else `[negative, magnitude]`."""
+    if -1 - U64_MAX <= number <= U64_MAX:
+        return number
+    magnitude = abs(number)
+    return (number < 0, magnitude.to_bytes((magnitude.bit_length() + 7) // 8, "big"))
+
+
+def number_of(found: cbor.Value, name: str = "number") -> int:
+    """The inverse of `number_value`. Raises `Malformed` for any other encoding."""
+    if isinstance(found, int) and not isinstance(found, bool):
+        return found
+    match found:
+        case (bool() as negative, bytes() as magnitude):
+            number = int.from_bytes(magnitude, "big")
+            number = -number if negative else number
+            if number_value(number) == found:
+                return number
+    raise Malformed("cbor", f"{name} is not a number")
+
+
+class ValueItem(FieldType):
+    """One CBOR value of any shape, stored as the received bytes so that it is never re-encoded."""
+
+    __slots__ = ("_majors",)
+
+    def __init__(self, *majors: int, name: str = "", optional: bool = False) -> None:
+        """`majors` restricts the major type, for example `heads.MAP` for a value that must be a map."""
+        super().__init__(name=name, optional=optional)
+        self._majors = majors
+
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes, int]:
+        _, end = read_value(data, pos)
+        self._check(data[pos], pos)
+        return data[pos:end], end
+
+    def write(self, field: bytes) -> bytes:
+        try:
+            cbor.decode(field, self.name)
+            self._check(field[0], 0)
+        except Malformed as error:
+            raise ValueError(str(error)) from None
+        return field
+
+    def _check(self, initial: int, pos: int) -> None:
+        if self._majors and initial >> 5 not in self._majors:
+            wanted = " or ".join(heads.MAJOR_NAMES[major] for major in self._majors)
+            raise Malformed("cbor", f"{self.name} at byte {pos} is not {wanted}")
+
+
+def optional_map(*, name: str = "") -> ValueItem:
+    """An optional map that the overlay does not interpret, such as `metadata`."""
+    return ValueItem(heads.MAP, name=name, optional=True)
+
+
+def ascending(items: Iterable[bytes]) -> bool:
+    """Whether the byte strings are strictly ascending."""
+    listed = list(items)
+    return all(a < b for a, b in pairwise(listed))

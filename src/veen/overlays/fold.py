@@ -1,17 +1,28 @@
-"""Fold a log entry by entry into the exact state after each place, and list the entries that were not applied.
+"""Fold a log entry by entry, or in pieces on several machines.
 
 The log is already written, so a fold never raises on an entry: a sealed, malformed, copied or refused entry becomes an
 `EventFault` and changes no state.
+
+To fold in pieces, each piece becomes a summary on any machine, and summaries merge in order:
+
+    1. first_places   the first place of each key in each piece; `merge_first_places` joins them
+    2. summarise      lift and merge the steps of a piece that are not copies
+    3. merge          merge neighbouring summaries
+    4. run            run the whole summary from the initial state
+
+Steps 1 and 2 can process the pieces in parallel. If a part's summary does not run because a step would be refused, fold
+the entries of that part with `Fold`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Generic, Protocol, TypeAlias, TypeVar
 
-from veen.core.cbor import heads
-from veen.core.hashing import ht
-from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import EventFault, FaultKind
+from veen.core import Malformed, Unverified
+from veen.core.cbor import Bstr, Bytes, ListOf, Nested, Text, Uint, VersionField, Wire, array, heads
+from veen.core.hashing import U32_MAX, ht
+from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
+from veen.overlays.event import At, EventFault, FaultKind, FoldEntry, ascending
 from veen.overlays.overlay import FoldStep, Overlay
 
 S = TypeVar("S")
@@ -162,3 +173,135 @@ def fold(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> Fold[S, M]:
     folded = Fold(overlay)
     folded.extend(entries)
     return folded
+
+
+FirstPlaces: TypeAlias = Mapping[tuple[bytes, bytes], At]  # (part, key) -> first place
+
+
+@dataclass(frozen=True, slots=True)
+class Summary(Generic[M]):
+    """The summary of a run of entries, part by part, and the faults that do not depend on state."""
+
+    parts: Mapping[bytes, M]
+    faults: tuple[EventFault, ...] = ()
+
+
+def first_places(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> dict[tuple[bytes, bytes], At]:
+    """The first place of each key in a piece of the log."""
+    found: dict[tuple[bytes, bytes], At] = {}
+    for entry in entries:
+        for step in _steps(overlay, entry):
+            for key in overlay.keys(step):
+                at = found.setdefault((step.part, key), step.at)
+                found[step.part, key] = min(at, step.at)
+    return found
+
+
+def merge_first_places(a: FirstPlaces, b: FirstPlaces) -> dict[tuple[bytes, bytes], At]:
+    """The earlier place of each key. The order of the arguments does not matter."""
+    return {key: min(a.get(key) or b[key], b.get(key) or a[key]) for key in a.keys() | b.keys()}
+
+
+def summarise(overlay: Overlay[S, M], entries: Iterable[FoldEntry], known: FirstPlaces) -> Summary[M]:
+    """The summary of a piece of the log. `known` has the first places of this piece and all earlier ones."""
+    parts: dict[bytes, M] = {}
+    faults: list[EventFault] = []
+    for entry in entries:
+        found = overlay.read(entry)
+        if isinstance(found, EventFault):
+            faults.append(found)
+            continue
+        for step in found:
+            earlier = min((known[step.part, key] for key in overlay.keys(step)), default=step.at)
+            if earlier < step.at:
+                faults.append(EventFault.at(step.at, FaultKind.COPY, copy_reason(step.at, earlier), step.part))
+            else:
+                parts[step.part] = overlay.merge(parts.get(step.part, overlay.EMPTY), overlay.lift(step))
+    return Summary(parts, tuple(faults))
+
+
+def merge(overlay: Overlay[S, M], a: Summary[M], b: Summary[M]) -> Summary[M]:
+    """The summary of `a` followed by `b`."""
+    parts = dict(a.parts)
+    for part, later in b.parts.items():
+        parts[part] = overlay.merge(parts[part], later) if part in parts else later
+    return Summary(parts, a.faults + b.faults)
+
+
+def run(
+    overlay: Overlay[S, M], states: Mapping[bytes, S], summary: Summary[M]
+) -> tuple[dict[bytes, S], tuple[bytes, ...]]:
+    """The states after a summary, and the parts it could not run on.
+
+    The latter are unchanged: fold their entries with `Fold`.
+    """
+    after = dict(states)
+    stuck = []
+    for part, summed in summary.parts.items():
+        state = overlay.run(states.get(part, overlay.INITIAL), summed)
+        if state is None:
+            stuck.append(part)
+        else:
+            after[part] = state
+    return after, tuple(sorted(stuck))
+
+
+def _steps(overlay: Overlay[S, M], entry: FoldEntry) -> Iterator[FoldStep]:
+    found = overlay.read(entry)
+    if not isinstance(found, EventFault):
+        yield from found
+
+
+@array("summary part")
+class SummaryPart(Wire):
+    """One part of a shipped summary."""
+
+    part: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    summary: Annotated[bytes, Bytes(U32_MAX)]
+
+
+@array("shipped summary", VersionField())
+class ShippedSummary(Wire):
+    """A summary for transfer to another machine, with its overlay and the run of the log it covers. Spec §11.3."""
+
+    class_name: Annotated[str, Text(MAX_TEXT_BYTES)]
+    version: Annotated[int, Uint()]
+    settings: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
+    label: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    first_seq: Annotated[int, Uint(least=1)]
+    upto_seq: Annotated[int, Uint(least=1)]
+    mmr_root: Annotated[bytes, Bstr()]  # of the log up to `upto_seq`: the summary is valid only under this root
+    parts: Annotated[tuple[SummaryPart, ...], ListOf(Nested(SummaryPart, name="part"), most=U32_MAX)]
+    faults: Annotated[tuple[EventFault, ...], ListOf(Nested(EventFault, name="fault"), most=U32_MAX)]
+
+    def flaw(self) -> str | None:
+        if self.first_seq > self.upto_seq:
+            return "first_seq is greater than upto_seq"
+        if not ascending(part.part for part in self.parts):
+            return "parts are not in ascending order"
+        places = [fault.place for fault in self.faults]
+        return None if places == sorted(places) else "faults are not in ascending order"
+
+
+def ship(overlay: Overlay[S, M], summary: Summary[M], entries: Sequence[FoldEntry], mmr_root: bytes) -> ShippedSummary:
+    """Wrap the summary of these entries, which must be consecutive and of one label."""
+    first, last = entries[0], entries[-1]
+    if last.label != first.label or last.stream_seq - first.stream_seq != len(entries) - 1:
+        raise ValueError("the entries are not consecutive entries of one label")
+    parts = tuple(SummaryPart(part, overlay.encode_summary(summary.parts[part])) for part in sorted(summary.parts))
+    covered = (first.label, first.epoch, first.stream_seq, last.stream_seq, mmr_root)
+    return ShippedSummary(overlay.CLASS, overlay.VERSION, overlay.settings(), *covered, parts, summary.faults)
+
+
+def receive(overlay: Overlay[S, M], shipped: ShippedSummary) -> Summary[M]:
+    """Unwrap a summary of this overlay. The caller must have compared label, places and root with the log."""
+    made_by = (shipped.class_name, shipped.version, shipped.settings)
+    if made_by != (overlay.CLASS, overlay.VERSION, overlay.settings()):
+        ours = f"{overlay.CLASS} version {overlay.VERSION} with these settings"
+        raise Unverified("summary", f"made by {shipped.class_name} version {shipped.version}, not by {ours}")
+    try:
+        parts = {part.part: overlay.decode_summary(part.part, part.summary) for part in shipped.parts}
+    except Malformed as error:
+        raise Malformed("summary", str(error)) from None
+    return Summary(parts, shipped.faults)

@@ -14,11 +14,9 @@ from veen.core import Malformed, Mmr, Unverified, cbor, mmr
 from veen.core.cbor import Bstr, ListOf, Uint, Wire, array
 from veen.core.hashing import ht, u64be
 from veen.core.limits import MAX_PEAKS
-from veen.overlays.entry import AT_BYTES, At, FoldEntry
-from veen.overlays.event import EventFault
-from veen.overlays.fold import Applied, fold_entry
+from veen.overlays.event import AT_BYTES, At, EventFault, FoldEntry
+from veen.overlays.fold import Applied, Summary, fold_entry
 from veen.overlays.overlay import FoldStep, Overlay, step_of
-from veen.overlays.summary import Summary
 
 S = TypeVar("S")
 M = TypeVar("M")

@@ -16,7 +16,7 @@ import lmdb
 
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
-from veen.overlays.entry import At, FoldEntry
+from veen.overlays.event import At, FoldEntry
 from veen.overlays.kept_fold import RootAt, Timeline, extend
 from veen.overlays.overlay import Overlay
 

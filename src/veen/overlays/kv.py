@@ -11,9 +11,8 @@ from typing import Annotated, ClassVar
 from veen.core import cbor
 from veen.core.cbor import Bytes, Uint
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.crdt.lww import NOTHING, Lww, Register, Write
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event, event
+from veen.overlays.crdt import NOTHING, Lww, Register, Write
+from veen.overlays.event import Event, FoldEntry, event
 from veen.overlays.fold import Applied
 from veen.overlays.overlay import FoldStep
 

@@ -12,12 +12,21 @@ from functools import reduce
 from typing import TypeVar
 
 from veen.core import mmr
-from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import EventFault, FaultKind
-from veen.overlays.fold import fold, state_hash
+from veen.overlays.event import At, EventFault, FaultKind, FoldEntry
+from veen.overlays.fold import (
+    ShippedSummary,
+    Summary,
+    first_places,
+    fold,
+    merge,
+    receive,
+    run,
+    ship,
+    state_hash,
+    summarise,
+)
 from veen.overlays.kept_fold import MemoryRows, Timeline, extend
 from veen.overlays.overlay import Overlay
-from veen.overlays.summary import ShippedSummary, Summary, first_places, merge, receive, run, ship, summarise
 
 S = TypeVar("S")
 M = TypeVar("M")

@@ -19,8 +19,7 @@ from veen.core import cbor
 from veen.core.cbor import Bool, Bstr, Bytes, Text, Uint, Wire, text_map
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event, event
+from veen.overlays.event import Event, FoldEntry, event
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 

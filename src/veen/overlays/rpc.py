@@ -13,9 +13,7 @@ from veen.core import PayloadHdr, cbor
 from veen.core.cbor import Bool, Bstr, Nested, Text, Uint, Wire, text_map
 from veen.core.hashing import U64_MAX, u64be
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event, event
-from veen.overlays.fields import ValueItem
+from veen.overlays.event import Event, FoldEntry, ValueItem, event
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _CALL, _IDEM = b"c", b"k"

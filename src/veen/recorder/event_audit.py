@@ -11,11 +11,11 @@ from veen.overlays.record import (
     RECORDER_CHANGES,
     RecorderSetting,
     RecordEvent,
+    States,
     place_key,
     producer_of,
     profile_of,
 )
-from veen.overlays.record.changes import States
 from veen.recorder.replay import ReplayedEvent, Replayer, ReplaySpan
 from veen.recorder.routes import NotSetUp
 from veen.state.entry_source import EntrySource

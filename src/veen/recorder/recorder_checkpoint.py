@@ -21,8 +21,7 @@ from veen.core.origin import lineage
 from veen.core.signing import SIGNATURE_BYTES
 from veen.overlays import At
 from veen.overlays.kept_fold import LogPrefix
-from veen.overlays.record import CHANGES, RECORDER_CHANGES, RecorderProfile
-from veen.overlays.record.record_events import MAX_LISTED, stream_flaw
+from veen.overlays.record import CHANGES, MAX_LISTED, RECORDER_CHANGES, RecorderProfile, stream_flaw
 from veen.recorder.replay import Replayer, ReplaySpan
 from veen.state.entry_source import EntrySource, NoEntry, folded
 

@@ -12,11 +12,11 @@ from veen.overlays.record import (
     RecorderProfile,
     RecorderSetting,
     RecordEvent,
+    States,
     producer_of,
     profile_of,
     stream_of,
 )
-from veen.overlays.record.changes import States
 from veen.state.state_view import StateView
 
 CODE = "E.RECORDER"

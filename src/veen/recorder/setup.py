@@ -12,9 +12,9 @@ from veen.client.client import Client
 from veen.core import CapToken, DhKey, Rate, Refused, SigningKey, Unverified, admin, cap_token, naming
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, VersionField, Wire, int_map
 from veen.overlays import Event, Overlay
-from veen.overlays.admin import LABEL_CLASSES, LabelClass
 from veen.overlays.record import (
     CHANGES,
+    MAX_LISTED,
     RECORDER_CHANGES,
     MapType,
     Migration,
@@ -25,7 +25,7 @@ from veen.overlays.record import (
     stream_of,
     types_of,
 )
-from veen.overlays.record.record_events import MAX_LISTED
+from veen.overlays.stream_catalog import LABEL_CLASSES, LabelClass
 from veen.recorder.routes import CODE, NotSetUp, read_states
 from veen.recorder.spool import DROPPED
 from veen.state.event_sender import EventSender, SentEvent

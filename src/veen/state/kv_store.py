@@ -14,7 +14,7 @@ from veen.client.client import Client
 from veen.client.evidence import Evidence
 from veen.overlays import Applied, At, FoldStep
 from veen.overlays import kv as maps
-from veen.overlays.crdt.lww import Register
+from veen.overlays.crdt import Register
 from veen.overlays.kv import KV, Change
 from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_proof import prove

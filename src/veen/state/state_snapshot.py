@@ -29,7 +29,7 @@ from veen.core.hashing import ht
 from veen.core.limits import MAX_BODY_BYTES, MAX_PAGE_ITEMS, MAX_TEXT_BYTES
 from veen.core.origin import lineage
 from veen.overlays import At, Overlay, state_hash
-from veen.overlays.fields import ascending
+from veen.overlays.event import ascending
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView, shown
 

@@ -11,8 +11,8 @@ from typing import Self
 
 from veen.client.client import Client
 from veen.overlays import At, Event, EventFault
-from veen.overlays.wallet import (
-    WALLETS,
+from veen.overlays.wallet import WALLETS, Function, violations
+from veen.overlays.wallet_ledger import (
     Adjust,
     Close,
     Deposit,
@@ -24,10 +24,8 @@ from veen.overlays.wallet import (
     Wallet,
     Withdraw,
     transfer_id,
-    violations,
     wallet_id,
 )
-from veen.overlays.wallet.transition import Function
 from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
 

@@ -10,8 +10,7 @@ from tests.cli.hub_fixture import STREAM
 from tests.cli.overlay.realm_fixture import REALM, RealmFixture, realm
 from tests.cli.runner import Veen
 from veen.core import admin, naming
-from veen.overlays.admin import Authorities
-from veen.overlays.admin.authority import part_of
+from veen.overlays.authority import Authorities, part_of
 from veen.state.state_proof import verify_state
 
 ELSEWHERE = "4b" * 32

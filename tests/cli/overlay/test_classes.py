@@ -11,7 +11,9 @@ from tests.cli.runner import Veen
 from veen.client import BlockingClient, ClientDir, Pin
 from veen.core import admin, naming
 from veen.core.hashing import h
-from veen.overlays.admin import LABEL_CLASSES, SCHEMAS, AuthorityEvent, LabelClass, RevocationEvent, SchemaDescriptor
+from veen.overlays.authority import AuthorityEvent
+from veen.overlays.authorization import RevocationEvent
+from veen.overlays.stream_catalog import LABEL_CLASSES, SCHEMAS, LabelClass, SchemaDescriptor
 from veen.state.state_proof import verify_state
 
 LABEL = "5b" * 32

@@ -13,7 +13,8 @@ from tests.cli.overlay.state_fixture import KEEPER, StateFixture, state_hub
 from tests.cli.runner import Ran, Veen
 from tests.cli.test_edges import COMMAND
 from veen.core import naming
-from veen.overlays.discovery import DirectoryQuery, ServiceFilter, overlay_id, request, service_id
+from veen.overlays.discovery import overlay_id, service_id
+from veen.overlays.discovery_query import DirectoryQuery, ServiceFilter, request
 from veen.overlays.rpc import CallRequest
 
 HUBS, OVERLAYS, SERVICES, ASKED, ANSWERED = "disc.hubs.v1", "disc.overlays.v1", "disc.services.v1", "asked", "answered"

@@ -12,7 +12,8 @@ from tests.cli.runner import Veen
 from tests.overlays.test_identity_gateway import KEY, token
 from veen.client import BlockingClient, ClientDir, Pin
 from veen.core.hashing import ht
-from veen.overlays.identity import (
+from veen.core.naming import realm_id
+from veen.overlays.identity_events import (
     Device,
     ctx_id,
     ctx_stream,
@@ -22,7 +23,6 @@ from veen.overlays.identity import (
     org_id,
     org_stream,
     principal_stream,
-    realm_id,
     scoped_org_id,
 )
 

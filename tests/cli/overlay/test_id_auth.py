@@ -10,8 +10,9 @@ from tests.cli.overlay.identity_fixture import IdentityFixture, identity_hub
 from tests.cli.runner import Ran, Veen
 from veen.client import ClientDir
 from veen.core import naming
+from veen.core.naming import realm_id
 from veen.hub.admission_rules import Admission
-from veen.overlays.identity import ctx_id, ctx_stream, org_id, org_stream, principal_stream, realm_id
+from veen.overlays.identity_events import ctx_id, ctx_stream, org_id, org_stream, principal_stream
 
 REALM = realm_id("shop")
 

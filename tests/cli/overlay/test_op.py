@@ -14,7 +14,8 @@ from tests.cli.runner import Veen
 from veen.cli.kit.exit_status import VIOLATED_STATUS
 from veen.client import ClientDir, capabilities
 from veen.core import CapToken
-from veen.overlays.operations import BY_NAME, operation_id
+from veen.overlays.operations.operation_events import operation_id
+from veen.overlays.operations.operation_index import BY_NAME
 
 OPS = "ops"
 PAID = (

@@ -13,8 +13,7 @@ from tests.cli.runner import Veen
 from veen.client import capabilities
 from veen.core import admin, naming
 from veen.core.hashing import h
-from veen.overlays.admin import REVOCATIONS
-from veen.overlays.admin.revocation import part_of
+from veen.overlays.authorization import REVOCATIONS, part_of
 from veen.state.state_proof import verify_state
 
 SOMEBODY = "ab" * 32

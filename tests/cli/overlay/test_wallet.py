@@ -7,7 +7,7 @@ import pytest
 
 from tests.cli.overlay.state_fixture import StateFixture, state_hub
 from tests.cli.runner import Veen
-from veen.overlays.wallet import wallet_id, wallet_stream
+from veen.overlays.wallet_ledger import wallet_id, wallet_stream
 
 REALM, MINE, THEIRS = "00" * 32, "ab" * 32, "cd" * 32
 A, B = (wallet_id(bytes(32), bytes.fromhex(owner), "JPY").hex() for owner in (MINE, THEIRS))

@@ -33,7 +33,8 @@ from veen.overlays import (
 from veen.overlays import fold as fold_here
 from veen.overlays.kv import KV, Write
 from veen.overlays.queue import QUEUE, Ack
-from veen.overlays.wallet import WALLETS, Deposit, Open, Transfer, Wallets, Withdraw, wallet_id
+from veen.overlays.wallet import WALLETS, Wallets
+from veen.overlays.wallet_ledger import Deposit, Open, Transfer, Withdraw, wallet_id
 from veen.pipeline.folding import table_fold
 from veen.pipeline.folding.summaries import summarize_entries
 from veen.pipeline.folding.table_fold import fold, summarize

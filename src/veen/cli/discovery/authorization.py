@@ -54,7 +54,7 @@ def get(options: SendOptions, name: str, cap_options: CapOptions) -> None:
         state, _ = session.connection(name)
         plan, now = _plan(session, state, name, cap_options)
         planned = _planned(session, state, name, plan, now, cap_options)
-        if plan.route not in connect.connect_plan.WITH_TOKEN or not (cap_options.ask or cap_options.token):
+        if plan.route not in connect.WITH_TOKEN or not (cap_options.ask or cap_options.token):
             _show_plan(session, planned, plan, name)
             return
         _need_trust(state, name)

@@ -24,7 +24,8 @@ from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import SendOptions, options_command, send_command
 from veen.core import Unavailable
 from veen.overlays import Event, FoldStep
-from veen.overlays.connect import CONNECT, ConnectionEnded, ServiceConnection, ServiceCriteria, binding
+from veen.overlays.connect import CONNECT, ConnectionEnded, ServiceConnection, binding
+from veen.overlays.connect_selection import ServiceCriteria
 from veen.state.state_at import StateAt
 
 Connections: TypeAlias = StateAt[ServiceConnection, tuple[FoldStep, ...]]

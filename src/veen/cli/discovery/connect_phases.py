@@ -19,15 +19,13 @@ from veen.client.client import Client
 from veen.client.trust import HubRecord, Pin
 from veen.core import Profile, Unavailable, Unverified, hashing
 from veen.overlays import registry
-from veen.overlays.connect import (
+from veen.overlays.connect import HubChosen, ServiceChosen, auth_mode
+from veen.overlays.connect_selection import (
     Choice,
     Excluded,
     FoundService,
-    HubChosen,
     HubCriteria,
-    ServiceChosen,
     ServiceCriteria,
-    auth_mode,
     choose_hubs,
     choose_overlays,
     choose_services,

@@ -17,16 +17,8 @@ from veen.cli.kit.state_options import ReadOptions
 from veen.cli.realm.realm_state import When
 from veen.core import naming
 from veen.overlays import Event, Overlay
-from veen.overlays.discovery import (
-    DISCOVERY,
-    FILTERS,
-    Descriptor,
-    DescriptorKind,
-    Discovery,
-    Filter,
-    HubAdvertise,
-    OverlayAdvertise,
-)
+from veen.overlays.discovery import DISCOVERY, Descriptor, DescriptorKind, Discovery, HubAdvertise, OverlayAdvertise
+from veen.overlays.discovery_query import FILTERS, Filter
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView
 

@@ -23,16 +23,8 @@ from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import MAX_SECONDS, SendOptions, options_command
 from veen.client.client import Client
 from veen.core import Refused, Unavailable, naming
-from veen.overlays.discovery import (
-    DirectoryQuery,
-    DirectoryRecord,
-    QueryResult,
-    join,
-    pending_queries,
-    plain_wire,
-    request,
-    result_of,
-)
+from veen.overlays.discovery import DirectoryRecord, join, plain_wire
+from veen.overlays.discovery_query import DirectoryQuery, QueryResult, pending_queries, request, result_of
 from veen.overlays.rpc import RPC, Call, PendingReply, call_part
 from veen.state.state_view import StateView
 from veen.state.watch import watch
@@ -178,7 +170,7 @@ class _Server:
         return join(folded, now)
 
     async def _reply(self, owing: PendingReply, states: dict[bytes, DirectoryRecord], now: int) -> None:
-        from veen.overlays.discovery import reply
+        from veen.overlays.discovery_query import reply
 
         stream_id = owing.asked.request.reply_to or naming.stream_id(self._name)
         self._settled.add(owing.call_id)

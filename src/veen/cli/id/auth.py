@@ -23,23 +23,12 @@ from veen.cli.kit.values import moment
 from veen.client import durable
 from veen.client.entry import Entry
 from veen.core import CapToken, Mmr, Unavailable, Unverified, naming
-from veen.overlays.identity import (
-    IDENTITY,
-    AuthPolicy,
-    Challenge,
-    ChallengeAnswer,
-    IdentityGrant,
-    IdentityOverlay,
-    OrgStream,
-    PrincipalStream,
-    authenticate,
-    device_id,
-    identity_state,
-    views,
-)
-from veen.overlays.identity import auth as challenges
-from veen.overlays.identity.identity_state import State
-from veen.overlays.identity.views import States
+from veen.overlays import identity, identity_views
+from veen.overlays import identity_auth as challenges
+from veen.overlays.identity import IDENTITY, IdentityOverlay, State
+from veen.overlays.identity_auth import AuthPolicy, Challenge, ChallengeAnswer, IdentityGrant, authenticate
+from veen.overlays.identity_events import OrgStream, PrincipalStream, device_id
+from veen.overlays.identity_views import States
 from veen.state.entry_source import EntrySource
 from veen.state.hub_source import HubSource
 from veen.state.state_view import StateView
@@ -163,9 +152,9 @@ def verify(
     started, org_states = _start_and_org_states(options, token, issued_at, scope)
 
     def look(reading: IdReading) -> StateAnswer:
-        states = views.merge_states(dict(reading.states), org_states)
+        states = identity_views.merge_states(dict(reading.states), org_states)
         session = challenges.verify(found, answered, policy, states, issued_at=started, now=principals.now())
-        device = identity_state.device(token.issuer_pk, _device_id(token))
+        device = identity.device(token.issuer_pk, _device_id(token))
         return principals.shown_session(session, (device,) if device in reading.states else ())
 
     read_state.show_state(options, overlay, look, stream=stream)
@@ -244,7 +233,7 @@ def message(
     def look(reading: IdReading) -> StateAnswer:
         states = dict(reading.states)
         session = authenticate(entry.msg, grant, policy, states, hub_ts=entry.hub_ts, labels=(label,))
-        device = identity_state.device(session.issuer_pk, device_id(session.subject_pk))
+        device = identity.device(session.issuer_pk, device_id(session.subject_pk))
         return principals.shown_session(session, (device,) if device in states else ())
 
     read_state.show_state(replace(options, stream=people), overlay, look, stream=stream)

@@ -13,7 +13,8 @@ from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 from veen.core import Unavailable, cbor
-from veen.overlays.identity import CtxProfile, CtxStream, identity_state, views
+from veen.overlays import identity, identity_views
+from veen.overlays.identity_events import CtxProfile, CtxStream
 
 app = group(
     "context",
@@ -46,7 +47,7 @@ def set_(
     overlay, stream = principals.folding(scope, options.stream)
 
     def make(reading: IdReading | None) -> CtxProfile:
-        found = None if reading is None else views.ctx_profile(reading.states, scope.ctx_id, scope.realm_id)
+        found = None if reading is None else identity_views.ctx_profile(reading.states, scope.ctx_id, scope.realm_id)
         # Not before the current record's time: if its writer's clock was ahead, equal times let the later entry win.
         ts = principals.now() if found is None else max(principals.now(), found.updated_at)
         return CtxProfile(scope.ctx_id, scope.realm_id, name, avatar_coid, cbor.encode(prefs) if prefs else None, ts)
@@ -66,7 +67,7 @@ def show(options: ReadOptions, realm: Realm, account: Account = None) -> None:
     overlay, stream = principals.folding(CtxStream(ctx_id, realm_id), options.stream)
 
     def look(reading: IdReading) -> StateAnswer:
-        found = views.ctx_profile(reading.states, ctx_id, realm_id)
+        found = identity_views.ctx_profile(reading.states, ctx_id, realm_id)
         if found is None:
             raise hinted(Unavailable(f"account {ctx_id.hex()} has no profile"), "veen id context set sets one")
         prefs = None if found.prefs is None else cbor.decode(found.prefs)
@@ -85,6 +86,6 @@ def show(options: ReadOptions, realm: Realm, account: Account = None) -> None:
             "prefs": render_state.plain_json(prefs),
             "updated_at": found.updated_at,
         }
-        return read_state.StateAnswer(facts=facts, data=data, parts=(identity_state.ctx(ctx_id, realm_id),))
+        return read_state.StateAnswer(facts=facts, data=data, parts=(identity.ctx(ctx_id, realm_id),))
 
     read_state.show_state(options, overlay, look, stream=stream)

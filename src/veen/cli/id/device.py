@@ -20,18 +20,10 @@ from veen.cli.kit.state_options import MAX_SECONDS, ReadOptions, SendOptions, re
 from veen.client import Card, cbor_sequence
 from veen.client.client import Client
 from veen.core import naming
-from veen.overlays import Event
-from veen.overlays.identity import (
-    Device,
-    Flags,
-    IdentityOverlay,
-    IdentityRevocation,
-    PrincipalStream,
-    delegate,
-    device_id,
-    identity_state,
-    views,
-)
+from veen.overlays import Event, identity, identity_views
+from veen.overlays.identity import IdentityOverlay
+from veen.overlays.identity_auth import delegate
+from veen.overlays.identity_events import Device, Flags, IdentityRevocation, PrincipalStream, device_id
 from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
 
@@ -159,8 +151,8 @@ def list_(options: ReadOptions, principal: Principal = None) -> None:
     def look(reading: IdReading) -> StateAnswer:
         states, now = dict(reading.states), principals.now()
         rows, data, proved = [], [], []
-        for one in views.devices(states, principal_pk):
-            why = views.inactive_reason(states, principal_pk, one.device_pk, now)
+        for one in identity_views.devices(states, principal_pk):
+            why = identity_views.inactive_reason(states, principal_pk, one.device_pk, now)
             label = None if one.label is None else printable(one.label)
             rows.append((short(one.device_id), label, _status(why), short(one.device_pk)))
             fields = {"device_id": one.device_id, "device_pk": one.device_pk, "dh_pk": one.dh_pk, "label": one.label}
@@ -172,7 +164,7 @@ def list_(options: ReadOptions, principal: Principal = None) -> None:
             columns=columns,
             rows=rows,
             data={"principal_pk": principal_pk, "devices": data},
-            parts=(*proved, identity_state.principal(principal_pk)),
+            parts=(*proved, identity.principal(principal_pk)),
         )
 
     read_state.show_state(options, overlay, look, stream=stream)
@@ -265,9 +257,9 @@ def _status(why: str | None) -> str:
 def _parts(states: object, principal_pk: bytes, device_id: bytes) -> list[bytes]:
     """Return the parts that an answer about a device depends on: its record and its revocations."""
 
-    revoked = [identity_state.revoked_device(device_id, one) for one in (principal_pk, None)]
+    revoked = [identity.revoked_device(device_id, one) for one in (principal_pk, None)]
     assert isinstance(states, dict)
-    return [identity_state.device(principal_pk, device_id), *(part for part in revoked if part in states)]
+    return [identity.device(principal_pk, device_id), *(part for part in revoked if part in states)]
 
 
 def _card(text: str) -> Card:

@@ -11,8 +11,9 @@ from veen.cli.kit import read_state, send_event
 from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-from veen.overlays.identity import IdentityGroup, group_id, identity_state, views
-from veen.overlays.identity.identity_state import GroupName
+from veen.overlays import identity, identity_views
+from veen.overlays.identity import GroupName
+from veen.overlays.identity_events import IdentityGroup, group_id
 
 app = group(
     "group",
@@ -71,7 +72,7 @@ def list_(options: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> Non
 
     def look(reading: IdReading) -> StateAnswer:
         states, org_id = dict(reading.states), scope.own_id
-        found = tuple(views.groups(states, org_id))
+        found = tuple(identity_views.groups(states, org_id))
         rows = [
             (short(one.group_id), printable(one.name), None if member is None else short(member))
             for one in found
@@ -81,7 +82,7 @@ def list_(options: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> Non
             {"group_id": one.group_id, "name": one.name, "realm_id": one.realm_id, "members": one.members}
             for one in found
         ]
-        kinds = (identity_state.GROUP + org_id, identity_state.GROUPS_OF + org_id)
+        kinds = (identity.GROUP + org_id, identity.GROUPS_OF + org_id)
         proved = tuple(sorted(part for part in states if part.startswith(kinds)))
         columns = ("group_id", "name", "member")
         return read_state.StateAnswer(columns=columns, rows=rows, data={"org_id": org_id, "groups": data}, parts=proved)
@@ -104,7 +105,7 @@ def _change(
     overlay, stream = principals.folding(scope, options.stream)
 
     def make(reading: IdReading | None) -> IdentityGroup:
-        found = None if reading is None else reading.state(identity_state.group(scope.own_id, group_))
+        found = None if reading is None else reading.state(identity.group(scope.own_id, group_))
         now = principals.now()
         current_name, ts = (found.name, max(now, found.ts)) if isinstance(found, GroupName) else (name, now)
         return IdentityGroup(

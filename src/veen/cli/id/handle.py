@@ -13,9 +13,9 @@ from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.sanitize import short
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 from veen.core import Unavailable
-from veen.overlays.identity import HandleMap, HandleStream, identity_state, views
-from veen.overlays.identity.identity_events import CTX, ORG, handle_flaw
-from veen.overlays.identity.identity_state import LatestHandle
+from veen.overlays import identity, identity_views
+from veen.overlays.identity import LatestHandle
+from veen.overlays.identity_events import CTX, ORG, HandleMap, HandleStream, handle_flaw
 
 app = group(
     "handle",
@@ -59,7 +59,7 @@ def set_(
     overlay, stream = principals.folding(HandleStream(realm_id), options.stream)
 
     def make(reading: IdReading | None) -> HandleMap:
-        found = None if reading is None else views.handle(reading.states, realm_id, handle)
+        found = None if reading is None else identity_views.handle(reading.states, realm_id, handle)
         if found is not None and found.target_id != target and not reassign:
             raise hinted(
                 Unavailable(f"{handle} is already assigned to {found.target_id.hex()}"), "--reassign changes that"
@@ -82,7 +82,7 @@ def resolve(options: ReadOptions, handle: Handle, realm: Realm) -> None:
     overlay, stream = principals.folding(HandleStream(realm_id), options.stream)
 
     def look(reading: IdReading) -> StateAnswer:
-        found = views.handle(reading.states, realm_id, handle)
+        found = identity_views.handle(reading.states, realm_id, handle)
         if found is None:
             raise hinted(
                 Unavailable(f"handle {handle!r} is not assigned"), "veen id handle list shows the assigned ones"
@@ -94,7 +94,7 @@ def resolve(options: ReadOptions, handle: Handle, realm: Realm) -> None:
             "ts": output.moment(found.ts),
         }
         return read_state.StateAnswer(
-            facts=facts, data={**facts, "ts": found.ts}, parts=(identity_state.handle(realm_id, handle),)
+            facts=facts, data={**facts, "ts": found.ts}, parts=(identity.handle(realm_id, handle),)
         )
 
     read_state.show_state(options, overlay, look, stream=stream)
@@ -109,7 +109,7 @@ def list_(options: ReadOptions, realm: Realm) -> None:
 
     def look(reading: IdReading) -> StateAnswer:
         states = dict(reading.states)
-        named = sorted(part for part in states if part.startswith(identity_state.HANDLE + realm_id))
+        named = sorted(part for part in states if part.startswith(identity.HANDLE + realm_id))
         found = [one.record for part in named if isinstance(one := states[part], LatestHandle)]
         rows = [(one.handle, one.target_type, short(one.target_id)) for one in found]
         data = [

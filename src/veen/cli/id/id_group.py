@@ -17,7 +17,8 @@ from veen.cli.kit.faults_command import fault_answer
 from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 from veen.core import Unavailable, cbor
-from veen.overlays.identity import (
+from veen.overlays import identity, identity_views
+from veen.overlays.identity_events import (
     CtxStream,
     HandleStream,
     IdentityPrincipal,
@@ -25,10 +26,8 @@ from veen.overlays.identity import (
     OrgStream,
     PrincipalStream,
     Scope,
-    identity_state,
     org_id,
     principal_id,
-    views,
 )
 
 app = group(
@@ -82,8 +81,8 @@ def show(options: ReadOptions, principal: Principal = None) -> None:
     overlay, stream = principals.folding(PrincipalStream(principal_pk), options.stream)
 
     def look(reading: IdReading) -> StateAnswer:
-        part = identity_state.principal(principal_pk)
-        found = views.principal(reading.states, principal_pk)
+        part = identity.principal(principal_pk)
+        found = identity_views.principal(reading.states, principal_pk)
         if found is None:
             raise hinted(
                 Unavailable(f"there is no record of principal {principal_pk.hex()}"), "veen id create creates one"

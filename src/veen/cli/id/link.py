@@ -17,8 +17,10 @@ from veen.client.client import Client
 from veen.core import SigningKey
 from veen.core.hashing import u32be
 from veen.core.hpke import hkdf
-from veen.overlays.identity import IDENTITY, CtxStream, ExternalLink, gateway, identity_state, views
-from veen.overlays.identity.gateway import Provider
+from veen.overlays import identity, identity_auth, identity_views
+from veen.overlays.identity import IDENTITY
+from veen.overlays.identity_auth import Provider
+from veen.overlays.identity_events import CtxStream, ExternalLink
 from veen.state.event_sender import EventSender
 from veen.state.state_view import StateView
 
@@ -44,7 +46,7 @@ def add(options: SendOptions, provider: OfProvider, subject: Subject, realm: Rea
     overlay, stream = principals.folding(scope, options.stream)
 
     def make(reading: IdReading | None) -> ExternalLink:
-        found = None if reading is None else views.link(reading.states, scope.realm_id, provider, subject)
+        found = None if reading is None else identity_views.link(reading.states, scope.realm_id, provider, subject)
         ts = principals.now() if found is None else max(principals.now(), found.ts)
         return ExternalLink(scope.realm_id, scope.ctx_id, None, provider, subject, None, ts)
 
@@ -63,7 +65,7 @@ def list_(options: ReadOptions, realm: Realm, account: Account = None) -> None:
     overlay, stream = principals.folding(CtxStream(ctx_id, realm_id), options.stream)
 
     def look(reading: IdReading) -> StateAnswer:
-        found = [one for one in views.links(dict(reading.states)) if one.realm_id == realm_id]
+        found = [one for one in identity_views.links(dict(reading.states)) if one.realm_id == realm_id]
         rows = [
             (printable(one.provider), printable(one.external_sub), short(target))
             for one in found
@@ -73,7 +75,7 @@ def list_(options: ReadOptions, realm: Realm, account: Account = None) -> None:
             {"provider": one.provider, "external_sub": one.external_sub, "ctx_id": one.ctx_id, "org_id": one.org_id}
             for one in found
         ]
-        proved = tuple(identity_state.link(realm_id, one.provider, one.external_sub) for one in found)
+        proved = tuple(identity.link(realm_id, one.provider, one.external_sub) for one in found)
         columns = ("provider", "external_sub", "linked to")
         return read_state.StateAnswer(
             columns=columns, rows=rows, data={"realm_id": realm_id, "links": data}, parts=proved
@@ -106,14 +108,14 @@ def login(
 
     realm_id, trusted = principals.realm_of(realm), _provider(provider)
     text = token.read_bytes().decode("ascii", errors="replace").strip()
-    subject = gateway.validate(trusted, text, now=principals.now(), nonce=nonce)
+    subject = identity_auth.validate(trusted, text, now=principals.now(), nonce=nonce)
 
-    async def work(client: Client, name: str) -> tuple[gateway.Login, list[int]]:
+    async def work(client: Client, name: str) -> tuple[identity_auth.Login, list[int]]:
         key = _principal_of(client.dir.identity.id_sign, subject.provider, subject.external_sub)
         async with StateView.of(client, name, IDENTITY, cached=not options.no_cache) as view:
             channel = EventSender(view)
             async with view.reading() as reading:
-                made = gateway.login(
+                made = identity_auth.login(
                     subject, realm_id, reading.states, new_principal_pk=key.public_key, now=principals.now()
                 )
             return made, [(await channel.send(event)).sent.stream_seq for event in made.events]

@@ -13,7 +13,8 @@ from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
 from veen.core import Unavailable, cbor
-from veen.overlays.identity import OrgProfile, identity_state, views
+from veen.overlays import identity, identity_views
+from veen.overlays.identity_events import OrgProfile
 
 app = group(
     "org",
@@ -44,7 +45,10 @@ def create(
     overlay, stream = principals.folding(scope, options.stream)
 
     def make(reading: IdReading | None) -> OrgProfile:
-        found, now = None if reading is None else views.org_profile(reading.states, scope.own_id), principals.now()
+        found, now = (
+            None if reading is None else identity_views.org_profile(reading.states, scope.own_id),
+            principals.now(),
+        )
         times = (now, now) if found is None else (found.created_at, max(now, found.updated_at))
         return OrgProfile(scope.own_id, name, cbor.encode(pairs) if pairs else None, *times)
 
@@ -61,7 +65,10 @@ def show(options: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None
 
     def look(reading: IdReading) -> StateAnswer:
         states, org_id = reading.states, scope.own_id
-        found, revoked = views.org_profile(states, org_id), views.org_revocation(states, org_id, scope.realm_id)
+        found, revoked = (
+            identity_views.org_profile(states, org_id),
+            identity_views.org_revocation(states, org_id, scope.realm_id),
+        )
         if found is None:
             raise hinted(
                 Unavailable(f"there is no record of organization {org_id.hex()}"), "veen id org create creates one"
@@ -84,9 +91,7 @@ def show(options: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None
             "updated_at": found.updated_at,
             "revoked_at": None if revoked is None else revoked.ts,
         }
-        revocations = [
-            part for one in {scope.realm_id, None} if (part := identity_state.revoked_org(org_id, one)) in states
-        ]
-        return read_state.StateAnswer(facts=facts, data=data, parts=(identity_state.org(org_id), *revocations))
+        revocations = [part for one in {scope.realm_id, None} if (part := identity.revoked_org(org_id, one)) in states]
+        return read_state.StateAnswer(facts=facts, data=data, parts=(identity.org(org_id), *revocations))
 
     read_state.show_state(options, overlay, look, stream=stream)

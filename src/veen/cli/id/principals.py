@@ -13,10 +13,10 @@ from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.sanitize import printable
 from veen.cli.realm import realm_state
 from veen.core import Unavailable, control_stream, naming
-from veen.overlays.admin import AUTHORIZATIONS
-from veen.overlays.identity import IDENTITY, IdentityGrant, IdentityOverlay, OrgStream, Scope, Session, ctx_id, org_id
-from veen.overlays.identity.identity_events import MAX_LISTED
-from veen.overlays.identity.identity_state import State
+from veen.overlays.authorization import AUTHORIZATIONS
+from veen.overlays.identity import IDENTITY, IdentityOverlay, State
+from veen.overlays.identity_auth import IdentityGrant, Session
+from veen.overlays.identity_events import MAX_LISTED, OrgStream, Scope, ctx_id, org_id
 from veen.state.entry_source import EntrySource
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView

@@ -11,7 +11,8 @@ from veen.cli.kit import read_state, send_event
 from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
-from veen.overlays.identity import RoleBinding, RoleRevoke, group_id, identity_state, views
+from veen.overlays import identity, identity_views
+from veen.overlays.identity_events import RoleBinding, RoleRevoke, group_id
 
 app = group(
     "role",
@@ -76,11 +77,14 @@ def list_(
 
     def look(reading: IdReading) -> StateAnswer:
         states, org_id = reading.states, scope.own_id
-        found, groups = sorted(views.roles(states, org_id, ctx_id, realm_id)), views.groups_of(states, org_id, ctx_id)
-        proved = [identity_state.groups_of(org_id, ctx_id)]
+        found, groups = (
+            sorted(identity_views.roles(states, org_id, ctx_id, realm_id)),
+            identity_views.groups_of(states, org_id, ctx_id),
+        )
+        proved = [identity.groups_of(org_id, ctx_id)]
         for one in (realm_id, None) if realm_id else (None,):
-            proved.append(identity_state.roles_of_ctx(org_id, ctx_id, one))
-            proved += (identity_state.roles_of_group(org_id, group_id, one) for group_id in groups)
+            proved.append(identity.roles_of_ctx(org_id, ctx_id, one))
+            proved += (identity.roles_of_group(org_id, group_id, one) for group_id in groups)
         data = {"org_id": org_id, "ctx_id": ctx_id, "realm_id": realm_id, "roles": found, "groups": groups}
         rows = [(printable(role),) for role in found]
         present = tuple(part for part in proved if part in states)

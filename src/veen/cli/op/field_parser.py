@@ -9,8 +9,8 @@ from veen.core import Malformed, cbor, naming, strict_json
 from veen.core.cbor import Bstr, FieldType, ListOf, Text, Uint
 from veen.core.hashing import HASH_BYTES
 from veen.core.strict_json import Json
-from veen.overlays.operations import BY_NAME, Delegated, Operation
-from veen.overlays.operations.operation import Embedded
+from veen.overlays.operations.operation_events import Delegated, Embedded, Operation
+from veen.overlays.operations.operation_index import BY_NAME
 
 _HEX, _NAME, _STREAMS = "hex:", "name:", "allowed_stream_ids"
 

@@ -13,7 +13,9 @@ from veen.cli.op import op_check
 from veen.cli.op.op_check import OperationId, OpReading
 from veen.client import cbor_sequence
 from veen.core import Unavailable
-from veen.overlays.operations import ACCESS, OPERATIONS, AccessGrant, token_of
+from veen.overlays.operations.access import ACCESS, token_of
+from veen.overlays.operations.operation_events import AccessGrant
+from veen.overlays.operations.operation_index import OPERATIONS
 from veen.state.state_view import StateView
 
 

@@ -17,19 +17,10 @@ from veen.cli.kit.sanitize import printable, short
 from veen.cli.kit.state_options import ReadOptions, read_command
 from veen.core import Malformed, Unavailable
 from veen.overlays import At, FoldEntry, registry
-from veen.overlays.operations import (
-    MEANING,
-    OPERATIONS,
-    ExternalFacts,
-    LoggedOperation,
-    Rule,
-    RuleFinding,
-    StateCheckpoint,
-    operations,
-    violations,
-)
-from veen.overlays.operations.external_facts import FactsFile, LogPlace, read
-from veen.overlays.operations.operation_index import logged, of_kind
+from veen.overlays.operations.operation_events import StateCheckpoint
+from veen.overlays.operations.operation_index import OPERATIONS, LoggedOperation, logged, of_kind, operations
+from veen.overlays.operations.rule_checks import violations
+from veen.overlays.operations.rules import MEANING, ExternalFacts, FactsFile, LogPlace, Rule, RuleFinding, read
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView, shown
 
@@ -120,7 +111,7 @@ def check(
 async def _findings(
     view: StateView[Any, Any], entries: list[FoldEntry | None], known: ExternalFacts, cached: bool
 ) -> tuple[RuleFinding, ...]:
-    from veen.overlays.operations import check
+    from veen.overlays.operations.rule_checks import check
 
     listed = operations(entries)
     facts = await _with_states(known, view, listed, cached)

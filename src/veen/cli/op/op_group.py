@@ -12,9 +12,8 @@ from veen.cli.kit.sanitize import short
 from veen.cli.kit.state_options import ReadOptions, read_command
 from veen.cli.op import field_parser, op_capability, op_check, op_send
 from veen.cli.op.op_check import OperationId, OpReading
-from veen.overlays.operations import BY_NAME, OPERATIONS, LoggedOperation, operations
-from veen.overlays.operations import trace as traced
-from veen.overlays.operations.operation_index import plain, plain_body
+from veen.overlays.operations.operation_index import BY_NAME, OPERATIONS, LoggedOperation, operations, plain, plain_body
+from veen.overlays.operations.operation_index import trace as traced
 from veen.state.state_view import shown
 
 app = group(

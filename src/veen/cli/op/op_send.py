@@ -16,17 +16,10 @@ from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.core import Unverified
 from veen.core.strict_json import Json
 from veen.overlays import AnyOverlay, At, registry
-from veen.overlays.operations import (
-    OPERATION_OVERLAYS,
-    OPERATIONS,
-    Mirror,
-    Operation,
-    Paid,
-    StateCheckpoint,
-    operation_id,
-    record,
-)
-from veen.overlays.operations.mirror import Validated
+from veen.overlays.operations import OPERATION_OVERLAYS
+from veen.overlays.operations.mirror import Validated, record
+from veen.overlays.operations.operation_events import Mirror, Operation, Paid, StateCheckpoint, operation_id
+from veen.overlays.operations.operation_index import OPERATIONS
 from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
 

@@ -18,7 +18,7 @@ from veen.client.client import Client
 from veen.client.submit_queue import Undecided
 from veen.core import CapToken, Refused
 from veen.overlays import Event
-from veen.overlays.admin.revocation import token_target
+from veen.overlays.authorization import token_target
 from veen.state.event_sender import EventRefused, EventSender, SentEvent
 from veen.state.hub_source import HubSource
 from veen.state.state_at import StateAt

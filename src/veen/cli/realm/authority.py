@@ -16,8 +16,8 @@ from veen.cli.realm.admin_event import PreparedEvent
 from veen.cli.realm.realm_state import From, RealmReadOptions, RealmSendOptions, RealmState, hub_id
 from veen.core import admin, naming
 from veen.core.hashing import HASH_BYTES
-from veen.overlays.admin.admin_records import AdminRecord, Slot, slots
-from veen.overlays.admin.authority import AuthorityEvent, contested, label_authority, part_of
+from veen.overlays.admin_records import AdminRecord, Slot, slots
+from veen.overlays.authority import AuthorityEvent, contested, label_authority, part_of
 from veen.state.entry_source import EntrySource
 
 Records: TypeAlias = tuple[AdminRecord[AuthorityEvent], ...]

@@ -15,8 +15,8 @@ from veen.cli.realm import admin_event, realm_state
 from veen.cli.realm.admin_event import PreparedEvent
 from veen.cli.realm.realm_state import RealmReadOptions, RealmSendOptions, RealmState
 from veen.core import naming
-from veen.overlays.admin.admin_records import AdminRecord
-from veen.overlays.admin.label_class import LABEL_CLASSES, LabelClass, class_of, policy
+from veen.overlays.admin_records import AdminRecord
+from veen.overlays.stream_catalog import LABEL_CLASSES, LabelClass, class_of, policy
 
 Records: TypeAlias = tuple[AdminRecord[LabelClass], ...]
 ClassState: TypeAlias = RealmState[Records, Records]

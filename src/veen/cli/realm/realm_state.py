@@ -19,17 +19,10 @@ from veen.cli.kit.values import label, moment, realm
 from veen.client.client import Client
 from veen.core import DhKey, admin
 from veen.overlays import Overlay
-from veen.overlays.admin import (
-    LABEL_CLASSES,
-    REVOCATIONS,
-    SCHEMAS,
-    AdminRecord,
-    Authorities,
-    AuthorityEvent,
-    LabelClass,
-    RevocationEvent,
-    SchemaDescriptor,
-)
+from veen.overlays.admin_records import AdminRecord
+from veen.overlays.authority import Authorities, AuthorityEvent
+from veen.overlays.authorization import REVOCATIONS, RevocationEvent
+from veen.overlays.stream_catalog import LABEL_CLASSES, SCHEMAS, LabelClass, SchemaDescriptor
 from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource
 from veen.state.hub_source import HubSource

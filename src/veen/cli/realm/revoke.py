@@ -24,18 +24,10 @@ from veen.cli.realm.realm_state import From, RealmReadOptions, RealmSendOptions,
 from veen.client import ClientDir
 from veen.core import CapToken, naming
 from veen.core import control_stream as control
-from veen.overlays.admin import (
-    AUTHORIZATIONS,
-    AdminRecord,
-    CapabilityStatus,
-    RevocationEvent,
-    RevocationKind,
-    ShownCapability,
-    Validity,
-    authorization,
-    revocation,
-)
-from veen.overlays.admin.admin_records import Records, States
+from veen.core.admin import RevocationKind
+from veen.overlays import authorization
+from veen.overlays.admin_records import AdminRecord, Records, States
+from veen.overlays.authorization import AUTHORIZATIONS, CapabilityStatus, RevocationEvent, ShownCapability, Validity
 from veen.state.entry_source import EntrySource
 from veen.state.state_at import StateAt
 from veen.state.state_view import StateView
@@ -66,7 +58,7 @@ class KeyStatusLookup:
         self.now = now
 
     def client(self, client_id: bytes) -> KeyStatus:
-        found = revocation.revoked(self.revoked, RevocationKind.CLIENT_ID, client_id, self.now)
+        found = authorization.revoked(self.revoked, RevocationKind.CLIENT_ID, client_id, self.now)
         validity = Validity.REVOKED if found else None
         return KeyStatus(
             RevocationKind.CLIENT_ID, client_id, validity, CapabilityStatus(validity or Validity.UNKNOWN, revoked=found)
@@ -78,17 +70,17 @@ class KeyStatusLookup:
 
     def named(self, name: bytes) -> Iterator[KeyStatus]:
         """Yield everything with this name: a capability, a client key and its capabilities, a token."""
-        if name in self.logged or revocation.part_of(RevocationKind.AUTH_REF, name) in self.revoked:
+        if name in self.logged or authorization.part_of(RevocationKind.AUTH_REF, name) in self.revoked:
             yield self.capability(name)
         held = [auth_ref for auth_ref, _ in authorization.of_client(self.logged, self.revoked, name, self.now)]
-        if held or revocation.part_of(RevocationKind.CLIENT_ID, name) in self.revoked:
+        if held or authorization.part_of(RevocationKind.CLIENT_ID, name) in self.revoked:
             yield self.client(name)
             yield from map(self.capability, held)
         for auth_ref, records in self.logged.items():
-            if revocation.token_target(records[0].event) == name:
+            if authorization.token_target(records[0].event) == name:
                 yield self.capability(auth_ref)
-        if revocation.part_of(RevocationKind.CAP_TOKEN, name) in self.revoked:
-            found = revocation.revoked(self.revoked, RevocationKind.CAP_TOKEN, name, self.now)
+        if authorization.part_of(RevocationKind.CAP_TOKEN, name) in self.revoked:
+            found = authorization.revoked(self.revoked, RevocationKind.CAP_TOKEN, name, self.now)
             validity = Validity.REVOKED if found else None
             yield KeyStatus(
                 RevocationKind.CAP_TOKEN, name, validity, CapabilityStatus(validity or Validity.UNKNOWN, revoked=found)
@@ -176,7 +168,7 @@ async def _proved(
 
 
 def _part(record: AdminRecord[RevocationEvent]) -> bytes:
-    return revocation.part_of(record.event.kind, record.event.target)
+    return authorization.part_of(record.event.kind, record.event.target)
 
 
 def _with(answer: StateAnswer, parts: list[bytes]) -> StateAnswer:
@@ -297,7 +289,7 @@ def list_(
     def look(state: RevocationState) -> StateAnswer:
         rows, data, parts = [], [], []
         for part, records in sorted(state.reading.states.items()):
-            kind, target = revocation.target_of_part(part)
+            kind, target = authorization.target_of_part(part)
             for record in records:
                 event, applies = record.event, record.event.applies_at(state.now)
                 if not applies and not every:

@@ -17,10 +17,9 @@ from veen.cli.realm import admin_event, realm_state
 from veen.cli.realm.admin_event import PreparedEvent
 from veen.cli.realm.realm_state import RealmReadOptions, RealmSendOptions, RealmState, schema_id
 from veen.core import Mmr, Unavailable, naming
-from veen.overlays import At, registry
-from veen.overlays.admin import schemas
-from veen.overlays.admin.admin_records import AdminRecord
-from veen.overlays.admin.schemas import SCHEMAS, SchemaDescriptor, SchemaUse, descriptor, uses
+from veen.overlays import At, registry, stream_catalog
+from veen.overlays.admin_records import AdminRecord
+from veen.overlays.stream_catalog import SCHEMAS, SchemaDescriptor, SchemaUse, descriptor, uses
 from veen.state.entry_source import EntrySource, folded
 from veen.state.state_view import shown
 
@@ -118,8 +117,8 @@ def register(
 
     def make(look: SchemaState) -> list[PreparedEvent]:
         states = look.reading.states
-        event = schemas.describe(states, name, version, ts=look.now, schema_id=id_, doc_url=doc, owner=owner)
-        others = [one for one in schemas.by_name(states, name) if one.schema_id != event.schema_id]
+        event = stream_catalog.describe(states, name, version, ts=look.now, schema_id=id_, doc_url=doc, owner=owner)
+        others = [one for one in stream_catalog.by_name(states, name) if one.schema_id != event.schema_id]
         remark = None
         if not event.fits():
             remark = "the id is not the hash of the name, so it cannot be derived from the name"
@@ -142,14 +141,14 @@ def show(
     def look(state: SchemaState) -> StateAnswer:
         states = state.reading.states
         named = admin_event.hex_id(name)
-        competing = [] if named else list(schemas.by_name(states, name))
+        competing = [] if named else list(stream_catalog.by_name(states, name))
         part = named or (competing[0].schema_id if competing else naming.schema_id(name))
         records = states.get(part)
         readers = [overlay.CLASS for overlay in registry().of_schema(part)]
         if records is None:
             known = f"these overlays read it: {', '.join(readers)}" if readers else "veen schema list lists all schemas"
             raise hinted(Unavailable(f"no schema {name!r} is registered"), known)
-        plain = schemas.SCHEMAS.plain(part, records)
+        plain = stream_catalog.SCHEMAS.plain(part, records)
         facts = {name: render_state.plain_cell(value) for name, value in plain.items()}
         facts |= {
             "schema_id": part,

@@ -9,14 +9,11 @@ from veen.core.cap_token import mint
 from veen.core.cbor import Bool, Bstr, ListOf, Nested, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.core.signing import SigningKey
-from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import ascending
+from veen.overlays.event import At, Event, FoldEntry, ascending
 from veen.overlays.fold import Fold
-from veen.overlays.operations.external_facts import ExternalFacts, identities_of
 from veen.overlays.operations.operation_events import AccessGrant, Revoke
 from veen.overlays.operations.operation_index import LoggedOperation, own_id, plain_body
-from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.operations.rules import ExternalFacts, Rule, RuleFinding, identities_of, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 NOT_A_GRANTER = "the sender may not change permissions"

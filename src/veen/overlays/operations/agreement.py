@@ -8,13 +8,10 @@ from typing import Annotated, TypeAlias
 from veen.core import cbor
 from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import ascending
-from veen.overlays.operations.external_facts import Decision, ExternalFacts, Speakers, speaks
+from veen.overlays.event import At, Event, FoldEntry, ascending
 from veen.overlays.operations.operation_events import Confirmation, Definition
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
-from veen.overlays.operations.rules import Rule, RuleFinding, rule_finding
+from veen.overlays.operations.rules import Decision, ExternalFacts, Rule, RuleFinding, Speakers, rule_finding, speaks
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 ACCEPT, REJECT = "accept", "reject"

@@ -11,13 +11,11 @@ from typing import ClassVar, TypeAlias
 
 from veen.core import CapToken, PayloadHdr, Unverified, cbor
 from veen.core.cbor import Bstr, Map, Nested, Uint, Wire
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
+from veen.overlays.event import Event, FoldEntry
 from veen.overlays.operations.access import may_grant
-from veen.overlays.operations.external_facts import CapabilityFact, ExternalFacts
 from veen.overlays.operations.operation_events import Delegated, Revoke
 from veen.overlays.operations.operation_index import LoggedOperation, logged, own_id, plain_body
-from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.operations.rules import CapabilityFact, ExternalFacts, Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 EMPTY_CHAIN = "the delegation chain is empty"

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from veen.core import Malformed, MmrProof, Msg, PayloadHdr, Receipt, Unverified, cbor, proof
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.operations.external_facts import ExternalFacts, FactSource
+from veen.overlays.event import Event, FoldEntry
 from veen.overlays.operations.operation_events import Mirror
 from veen.overlays.operations.operation_index import LoggedOperation, copy_keys, of_kind
-from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.operations.rules import ExternalFacts, FactSource, Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]  # (first, last), ascending and not adjacent

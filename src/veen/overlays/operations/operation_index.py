@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from veen.core import cbor
-from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import Event, EventFault
-from veen.overlays.fields import ValueItem
-from veen.overlays.operations import operation, operation_events
-from veen.overlays.operations.operation import Operation, operation_id
+from veen.overlays.event import At, Event, EventFault, FoldEntry, ValueItem
+from veen.overlays.operations import operation_events
+from veen.overlays.operations.operation_events import Operation, operation_id
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 E = TypeVar("E", bound=Operation)
@@ -137,7 +135,7 @@ def plain_body(event: Operation) -> dict[str, cbor.Value]:
     for kind in event.LAYOUT.kinds:
         field = getattr(event, kind.name)
         if field is not None:
-            shown[kind.name] = operation.decode(field) if isinstance(kind, ValueItem) else field
+            shown[kind.name] = operation_events.decode(field) if isinstance(kind, ValueItem) else field
     return shown
 
 

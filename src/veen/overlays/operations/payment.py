@@ -9,13 +9,10 @@ from typing import TypeAlias
 
 from veen.core import Malformed, cbor
 from veen.core.hashing import HASH_BYTES
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.fields import ascending, number_of, number_value
-from veen.overlays.operations.external_facts import ExternalFacts, LogPlace
+from veen.overlays.event import Event, FoldEntry, ascending, number_of, number_value
 from veen.overlays.operations.operation_events import Paid
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind
-from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.operations.rules import ExternalFacts, LogPlace, Rule, RuleFinding, open_finding, rule_finding
 from veen.overlays.overlay import FoldStep, Overlay
 
 Balances: TypeAlias = tuple[tuple[bytes, int], ...]  # by account, ascending

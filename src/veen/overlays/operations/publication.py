@@ -8,12 +8,18 @@ from typing import Annotated, ClassVar, TypeAlias
 from veen.core import cbor, mmr
 from veen.core.cbor import Bstr, Map, Nested, Uint, Wire, text_map
 from veen.core.hashing import HASH_BYTES
-from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.operations.external_facts import ExternalFacts, Survivorship, UsedVersion
+from veen.overlays.event import At, Event, FoldEntry
 from veen.overlays.operations.operation_events import Publication
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
-from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.operations.rules import (
+    ExternalFacts,
+    Rule,
+    RuleFinding,
+    Survivorship,
+    UsedVersion,
+    open_finding,
+    rule_finding,
+)
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 CONTENT = mmr.Tags("veen/content-node", "veen/content-root")

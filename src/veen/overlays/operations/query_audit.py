@@ -7,12 +7,18 @@ from veen.core import cbor
 from veen.core.cbor import Text, Uint, Wire, text_map
 from veen.core.hashing import HASH_BYTES, ht
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.operations.external_facts import AccessFact, ExternalFacts
+from veen.overlays.event import Event, FoldEntry
 from veen.overlays.operations.operation_events import QueryAudit
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind
-from veen.overlays.operations.rules import Rule, RuleFinding, RuleVerdict, open_finding, rule_finding
+from veen.overlays.operations.rules import (
+    AccessFact,
+    ExternalFacts,
+    Rule,
+    RuleFinding,
+    RuleVerdict,
+    open_finding,
+    rule_finding,
+)
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 

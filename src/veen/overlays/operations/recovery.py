@@ -7,12 +7,10 @@ from typing import Annotated, TypeAlias
 from veen.core import cbor
 from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import At, FoldEntry
-from veen.overlays.event import Event
-from veen.overlays.operations.external_facts import ExternalFacts, Guardians, Speakers, speaks
+from veen.overlays.event import At, Event, FoldEntry
 from veen.overlays.operations.operation_events import RecoveryApproval, RecoveryExecution, RecoveryRequest
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
-from veen.overlays.operations.rules import Rule, RuleFinding, rule_finding
+from veen.overlays.operations.rules import ExternalFacts, Guardians, Rule, RuleFinding, Speakers, rule_finding, speaks
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 APPROVE = "approve"

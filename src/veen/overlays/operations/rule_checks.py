@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeAlias
 
-from veen.overlays.entry import At, FoldEntry
+from veen.overlays.event import At, FoldEntry
 from veen.overlays.operations import (
     access,
     agreement,
@@ -16,10 +16,9 @@ from veen.overlays.operations import (
     recovery,
     state_statement,
 )
-from veen.overlays.operations.external_facts import ExternalFacts
 from veen.overlays.operations.operation_index import LoggedOperation, operations
-from veen.overlays.operations.rules import RuleFinding, RuleVerdict
-from veen.overlays.registry import Registry
+from veen.overlays.operations.rules import ExternalFacts, RuleFinding, RuleVerdict
+from veen.overlays.overlay import Registry
 
 Validator: TypeAlias = Callable[[Iterable[LoggedOperation], ExternalFacts], Iterator[RuleFinding]]
 

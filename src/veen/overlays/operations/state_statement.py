@@ -12,15 +12,12 @@ from typing import Annotated, Any, TypeAlias
 from veen.core import Mmr, cbor
 from veen.core.cbor import Bstr, Nested, Uint, Wire, text_map
 from veen.core.hashing import u64be
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
+from veen.overlays.event import Event, FoldEntry
 from veen.overlays.fold import Fold, state_hash
-from veen.overlays.operations.external_facts import ExternalFacts, LogPlace
 from veen.overlays.operations.operation_events import StateCheckpoint
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
-from veen.overlays.operations.rules import Rule, RuleFinding, open_finding, rule_finding
-from veen.overlays.overlay import FoldStep, MergeOverlay
-from veen.overlays.registry import Registry
+from veen.overlays.operations.rules import ExternalFacts, LogPlace, Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.overlay import FoldStep, MergeOverlay, Registry
 
 
 @text_map("kept")

@@ -12,8 +12,7 @@ from zlib import crc32
 from veen.client.durable import Disk
 from veen.core import Unavailable
 from veen.overlays import AnyOverlay, At, EventFault, FaultKind, FoldEntry, ShippedSummary, Summary, receive, ship
-from veen.overlays.fold import copy_reason
-from veen.overlays.summary import SummaryPart
+from veen.overlays.fold import SummaryPart, copy_reason
 from veen.pipeline.decoding.decoder import overlays
 from veen.pipeline.folding.runs import Run, RunFiles, entries, entries_at
 from veen.pipeline.tables import commit as commits

@@ -8,17 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from veen.overlays.discovery import (
-    Advertised,
-    Descriptor,
-    DirectoryQuery,
-    HubAdvertise,
-    HubFilter,
-    OverlayAdvertise,
-    OverlayFilter,
-    ServiceAdvertise,
-    ServiceFilter,
-)
+from veen.overlays.discovery import Advertised, Descriptor, HubAdvertise, OverlayAdvertise, ServiceAdvertise
+from veen.overlays.discovery_query import DirectoryQuery, HubFilter, OverlayFilter, ServiceFilter
 
 D = TypeVar("D", HubAdvertise, OverlayAdvertise, ServiceAdvertise)
 

@@ -1,18 +1,76 @@
-"""The events of ID. id-spec §5 to §11. Times are in Unix seconds.
+"""The ids, streams and events of ID, and the events that each stream accepts. id-spec §3 to §11.
 
-Nine events are from the specification. `RoleRevoke` is the additional schema that §8.3 permits for role revocation.
+Realm and group names may be any text: where the specification writes `ascii(name)`, the UTF-8 bytes are used. As with
+streams, a realm given as 64 hex digits is the id itself. Times are in Unix seconds. Nine events are from the
+specification. `RoleRevoke` is the additional schema that §8.3 permits for role revocation.
+
+An entry does not contain its stream, so the caller of the fold passes its `Scope`. Without a scope every event is
+applied, for a single stream that several logical streams were merged into.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, TypeAlias
 
-from veen.core import naming
+from veen.core import cbor, naming
 from veen.core.cbor import Bool, Bstr, ListOf, Map, Nested, Text, Uint, Wire, text_map
+from veen.core.hashing import ht
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import Event, event
-from veen.overlays.fields import body, optional_map
-from veen.overlays.identity.identity_ids import device_id
+from veen.overlays.event import Event, body, event, optional_map
+
+
+def principal_id(principal_pk: bytes) -> bytes:
+    """A stable reference to a principal. No rule depends on it. §3.2."""
+    return ht("id/principal", principal_pk)
+
+
+def ctx_id(principal_pk: bytes, realm: bytes) -> bytes:
+    """The account of a principal in one realm. Accounts of one principal in two realms cannot be linked. §3.3."""
+    return ht("id/ctx", principal_pk + realm)
+
+
+def device_id(device_pk: bytes) -> bytes:
+    """§3.4."""
+    return ht("id/device", device_pk)
+
+
+def org_id(org_pk: bytes) -> bytes:
+    """§3.5."""
+    return ht("id/org", org_pk)
+
+
+def scoped_org_id(org: bytes, realm: bytes) -> bytes:
+    """The id of an organization within one realm. If it is used, groups and roles of that realm name it. §3.5."""
+    return ht("id/org/realm", org + realm)
+
+
+def group_id(org: bytes, group_local_name: str) -> bytes:
+    """A group of a scoped or unscoped organization. The local name is fixed; the display name may change. §3.6."""
+    return ht("id/group", org + group_local_name.encode())
+
+
+def principal_stream(principal_pk: bytes) -> bytes:
+    """The stream of a principal, its devices and its revocations. §4.1."""
+    return ht("id/stream/principal", principal_pk)
+
+
+def ctx_stream(ctx: bytes, realm: bytes) -> bytes:
+    """The stream of an account's profile and external links."""
+    return ht("id/stream/ctx", ctx + realm)
+
+
+def org_stream(org: bytes) -> bytes:
+    """The stream of an organization's profile, groups, roles, links and revocations.
+
+    Pass a scoped id if one is used.
+    """
+    return ht("id/stream/org", org)
+
+
+def handle_stream(realm: bytes) -> bytes:
+    """The stream of a realm's handles."""
+    return ht("id/stream/handle", realm)
+
 
 MAX_LISTED = 1_024  # members or targets of one event; bounds the number of parts that one entry touches
 MAX_HANDLE_BYTES = 254
@@ -231,3 +289,109 @@ EVENTS: tuple[type[Event], ...] = (
     ExternalLink,
     IdentityRevocation,
 )
+
+
+WRONG_STREAM = "this event belongs on another stream"
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalStream:
+    """The stream of one principal: its record, devices and revocations."""
+
+    principal_pk: bytes
+
+    @property
+    def stream_id(self) -> bytes:
+        return principal_stream(self.principal_pk)
+
+    def flaw(self, event: Event) -> str | None:
+        if not isinstance(event, IdentityPrincipal | Device | IdentityRevocation):
+            return WRONG_STREAM
+        omitted = isinstance(event, IdentityRevocation) and event.principal_pk is None
+        if event.principal_pk != self.principal_pk and not omitted:
+            return "principal_pk does not match this stream"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class CtxStream:
+    """The stream of one account: its profile and its external links."""
+
+    ctx_id: bytes
+    realm_id: bytes
+
+    @classmethod
+    def of(cls, principal_pk: bytes, realm_id: bytes) -> "CtxStream":
+        return cls(ctx_id(principal_pk, realm_id), realm_id)
+
+    @property
+    def stream_id(self) -> bytes:
+        return ctx_stream(self.ctx_id, self.realm_id)
+
+    def flaw(self, event: Event) -> str | None:
+        if not isinstance(event, CtxProfile | ExternalLink):
+            return WRONG_STREAM
+        if event.realm_id != self.realm_id:
+            return "realm_id does not match this stream"
+        return None if event.ctx_id == self.ctx_id else "ctx_id does not match this stream"
+
+
+@dataclass(frozen=True, slots=True)
+class OrgStream:
+    """The stream of an organization, or of the organization scoped to one realm.
+
+    On a scoped stream, groups and roles name the scoped id. On the unscoped stream, a group or role of a realm may name
+    either id.
+    """
+
+    org_id: bytes
+    realm_id: bytes | None = None
+
+    @property
+    def own_id(self) -> bytes:
+        return self.org_id if self.realm_id is None else scoped_org_id(self.org_id, self.realm_id)
+
+    @property
+    def stream_id(self) -> bytes:
+        return org_stream(self.own_id)
+
+    def _ids(self, realm_id: bytes | None) -> tuple[bytes, ...]:
+        """The organization ids that an event of a realm may name."""
+        if self.realm_id is not None or realm_id is None:
+            return (self.own_id,)
+        return self.own_id, scoped_org_id(self.org_id, realm_id)
+
+    def flaw(self, event: Event) -> str | None:
+        if not isinstance(event, OrgProfile | IdentityGroup | IdentityBinding | ExternalLink | IdentityRevocation):
+            return WRONG_STREAM
+        omitted = isinstance(event, IdentityRevocation) and event.org_id is None
+        named = None if isinstance(event, OrgProfile) else event.realm_id
+        if event.org_id not in self._ids(named) and not omitted:
+            return "org_id does not match this stream"
+        if self.realm_id is not None and named not in (None, self.realm_id):
+            return "realm_id does not match this stream"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HandleStream:
+    """The stream of the handles of one realm."""
+
+    realm_id: bytes
+
+    @property
+    def stream_id(self) -> bytes:
+        return handle_stream(self.realm_id)
+
+    def flaw(self, event: Event) -> str | None:
+        if not isinstance(event, HandleMap):
+            return WRONG_STREAM
+        return None if event.realm_id == self.realm_id else "realm_id does not match this stream"
+
+
+Scope: TypeAlias = PrincipalStream | CtxStream | OrgStream | HandleStream
+
+
+def encode_scope(scope: Scope) -> bytes:
+    """The settings of a scope. The stream id is enough, because all fields of the scope determine it."""
+    return cbor.encode(scope.stream_id)

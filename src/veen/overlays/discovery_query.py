@@ -14,16 +14,18 @@ from typing import Annotated, TypeAlias
 from veen.core import Malformed, PayloadHdr, cbor
 from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.discovery.descriptors import (
+from veen.overlays.discovery import (
     MAX_DESCRIPTOR_BYTES,
     MAX_NAMES,
+    AnyDescriptor,
     Descriptor,
     DescriptorKind,
     HubAdvertise,
     OverlayAdvertise,
     ServiceAdvertise,
+    States,
+    live_advertisements,
 )
-from veen.overlays.discovery.directory import AnyDescriptor, States, live_advertisements
 from veen.overlays.event import Event, event
 from veen.overlays.rpc import CallRequest, PendingReply, Reply, RpcError, pending_replies
 from veen.overlays.rpc import States as Calls

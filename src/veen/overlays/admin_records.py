@@ -15,8 +15,7 @@ from veen.core import Malformed, cbor
 from veen.core.cbor import Bstr, DeferredFaults, FieldType, ListOf, Map, Nested, Uint
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.entry import At
-from veen.overlays.event import Event
+from veen.overlays.event import At, Event
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 E = TypeVar("E", bound=Event)

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from veen.overlays.identity import identity_ids, identity_state
-from veen.overlays.identity.identity_events import CtxProfile, Device, ExternalLink, HandleMap, OrgProfile
-from veen.overlays.identity.identity_state import (
+from veen.overlays import identity, identity_events
+from veen.overlays.identity import (
     GroupName,
     LatestCtx,
     LatestDevice,
@@ -22,6 +21,7 @@ from veen.overlays.identity.identity_state import (
     State,
     join,
 )
+from veen.overlays.identity_events import CtxProfile, Device, ExternalLink, HandleMap, OrgProfile
 
 States: TypeAlias = Mapping[bytes, State]
 
@@ -36,19 +36,19 @@ def merge_states(*streams: States) -> dict[bytes, State]:
 
 
 def principal(states: States, principal_pk: bytes) -> PrincipalState | None:
-    found = states.get(identity_state.principal(principal_pk))
+    found = states.get(identity.principal(principal_pk))
     return found if isinstance(found, PrincipalState) else None
 
 
 def device(states: States, principal_pk: bytes, device_id: bytes) -> Device | None:
     """The last record of a principal's device."""
-    found = states.get(identity_state.device(principal_pk, device_id))
+    found = states.get(identity.device(principal_pk, device_id))
     return found.record if isinstance(found, LatestDevice) else None
 
 
 def devices(states: States, principal_pk: bytes) -> Iterator[Device]:
     """The devices of a principal, active or not, by id."""
-    start = identity_state.DEVICE + principal_pk
+    start = identity.DEVICE + principal_pk
     for part in sorted(part for part in states if part.startswith(start)):
         found = states[part]
         if isinstance(found, LatestDevice):
@@ -57,7 +57,7 @@ def devices(states: States, principal_pk: bytes) -> Iterator[Device]:
 
 def inactive_reason(states: States, principal_pk: bytes, device_pk: bytes, now: int) -> str | None:
     """Why a key is not an ACTIVE device of a principal at a time, or None if it is. §6.2, §11.1."""
-    device_id = identity_ids.device_id(device_pk)
+    device_id = identity_events.device_id(device_pk)
     record = device(states, principal_pk, device_id)
     if record is None:
         return "it is not a device of this principal"
@@ -72,30 +72,30 @@ def inactive_reason(states: States, principal_pk: bytes, device_pk: bytes, now: 
 
 def device_revocation(states: States, principal_pk: bytes, device_id: bytes) -> Revoked | None:
     """The revocation by the principal, or by a revocation that names no principal."""
-    return _earliest(states, *(identity_state.revoked_device(device_id, one) for one in (principal_pk, None)))
+    return _earliest(states, *(identity.revoked_device(device_id, one) for one in (principal_pk, None)))
 
 
 def auth_ref_revocation(states: States, auth_ref: bytes) -> Revoked | None:
-    return _earliest(states, identity_state.revoked_auth_ref(auth_ref))
+    return _earliest(states, identity.revoked_auth_ref(auth_ref))
 
 
 def ctx_revocation(states: States, ctx_id: bytes, realm_id: bytes) -> Revoked | None:
     """The revocation in this realm, or one that names no realm."""
-    return _earliest(states, *(identity_state.revoked_ctx(ctx_id, one) for one in (realm_id, None)))
+    return _earliest(states, *(identity.revoked_ctx(ctx_id, one) for one in (realm_id, None)))
 
 
 def org_revocation(states: States, org_id: bytes, realm_id: bytes | None = None) -> Revoked | None:
     """The revocation in this realm, or one that names no realm."""
-    return _earliest(states, *{identity_state.revoked_org(org_id, one) for one in (realm_id, None)})
+    return _earliest(states, *{identity.revoked_org(org_id, one) for one in (realm_id, None)})
 
 
 def ctx_profile(states: States, ctx_id: bytes, realm_id: bytes) -> CtxProfile | None:
-    found = states.get(identity_state.ctx(ctx_id, realm_id))
+    found = states.get(identity.ctx(ctx_id, realm_id))
     return found.record if isinstance(found, LatestCtx) else None
 
 
 def org_profile(states: States, org_id: bytes) -> OrgProfile | None:
-    found = states.get(identity_state.org(org_id))
+    found = states.get(identity.org(org_id))
     return found.record if isinstance(found, LatestOrg) else None
 
 
@@ -110,13 +110,13 @@ class GroupView:
 def groups(states: States, org_id: bytes) -> Iterator[GroupView]:
     """The groups of an organization with their members, by id."""
     members: dict[bytes, list[bytes]] = {}
-    start = identity_state.GROUPS_OF + org_id
+    start = identity.GROUPS_OF + org_id
     for part in sorted(part for part in states if part.startswith(start)):
         for group_id in _names(states, part):
-            members.setdefault(group_id, []).append(part[-identity_state.ID :])
-    start = identity_state.GROUP + org_id
+            members.setdefault(group_id, []).append(part[-identity.ID :])
+    start = identity.GROUP + org_id
     for part in sorted(part for part in states if part.startswith(start)):
-        found, group_id = states[part], part[-identity_state.ID :]
+        found, group_id = states[part], part[-identity.ID :]
         if isinstance(found, GroupName):
             yield GroupView(group_id, found.name, found.realm_id, tuple(members.get(group_id, ())))
 
@@ -127,33 +127,33 @@ def group(states: States, org_id: bytes, group_id: bytes) -> GroupView | None:
 
 def is_member(states: States, org_id: bytes, group_id: bytes, ctx_id: bytes) -> bool:
     """Whether an account is in a group. One lookup, regardless of the group's size."""
-    return group_id in _names(states, identity_state.groups_of(org_id, ctx_id))
+    return group_id in _names(states, identity.groups_of(org_id, ctx_id))
 
 
 def groups_of(states: States, org_id: bytes, ctx_id: bytes) -> tuple[bytes, ...]:
     """The groups of an organization that an account is in."""
-    return tuple(_names(states, identity_state.groups_of(org_id, ctx_id)))
+    return tuple(_names(states, identity.groups_of(org_id, ctx_id)))
 
 
 def roles(states: States, org_id: bytes, ctx_id: bytes, realm_id: bytes | None = None) -> frozenset[str]:
     """The roles of an account and of its groups, in a realm and in all realms. §8.3."""
     found: set[bytes] = set()
     for realm in {realm_id, None}:
-        found.update(_names(states, identity_state.roles_of_ctx(org_id, ctx_id, realm)))
+        found.update(_names(states, identity.roles_of_ctx(org_id, ctx_id, realm)))
         for group_id in groups_of(states, org_id, ctx_id):
-            found.update(_names(states, identity_state.roles_of_group(org_id, group_id, realm)))
+            found.update(_names(states, identity.roles_of_group(org_id, group_id, realm)))
     return frozenset(name.decode() for name in found)
 
 
 def handle(states: States, realm_id: bytes, name: str) -> HandleMap | None:
     """The target of a handle in a realm, or None."""
-    found = states.get(identity_state.handle(realm_id, name))
+    found = states.get(identity.handle(realm_id, name))
     return found.record if isinstance(found, LatestHandle) else None
 
 
 def handles_of(states: States, realm_id: bytes, target_id: bytes) -> Iterator[str]:
     """The handles of an account or an organization, in order."""
-    start = identity_state.HANDLE + realm_id
+    start = identity.HANDLE + realm_id
     for part in sorted(part for part in states if part.startswith(start)):
         found = states[part]
         if isinstance(found, LatestHandle) and found.record.target_id == target_id:
@@ -162,13 +162,13 @@ def handles_of(states: States, realm_id: bytes, target_id: bytes) -> Iterator[st
 
 def link(states: States, realm_id: bytes, provider: str, external_sub: str) -> ExternalLink | None:
     """The link of an external subject in a realm, or None."""
-    found = states.get(identity_state.link(realm_id, provider, external_sub))
+    found = states.get(identity.link(realm_id, provider, external_sub))
     return found.record if isinstance(found, LatestLink) else None
 
 
 def links(states: States) -> Iterator[ExternalLink]:
     """All links, by part."""
-    for part in sorted(part for part in states if part[:1] == identity_state.LINK):
+    for part in sorted(part for part in states if part[:1] == identity.LINK):
         found = states[part]
         if isinstance(found, LatestLink):
             yield found.record

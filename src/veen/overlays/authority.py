@@ -1,33 +1,22 @@
-"""FED1 and AUTH1: which hub orders which stream of a realm, and when. 001, spec-2 §2 and §3.
+"""Authority over streams: which hub orders which stream of a realm, and who caused a contradiction.
 
-At any time at most one record of a stream is in effect: the active record with the lowest (`ts`, `primary_hub`), then
-with the lowest encoding. A later record therefore waits until an active one ends.
+FED1 and AUTH1, 001, spec-2 §2 and §3. At any time at most one record of a stream is in effect: the active record with
+the lowest (`ts`, `primary_hub`), then with the lowest encoding. A later record therefore waits until an active one
+ends. `classify` names the cause of two contradicting receipts; the caller must have verified both.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from veen.core import cbor
+from veen.core import Receipt, cbor
 from veen.core.admin import Authority as Wire
 from veen.core.admin import AuthorityPolicy
 from veen.core.hashing import HASH_BYTES
-from veen.overlays.admin.admin_records import AdminRecord, Records, States, TimedEvent, TimedOverlay, record_at, slots
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
-
-__all__ = [
-    "AUTHORITIES",
-    "Authorities",
-    "AuthorityEvent",
-    "AuthorityPolicy",
-    "LabelAuthority",
-    "active",
-    "authority_view",
-    "contested",
-    "label_authority",
-    "part_of",
-]
+from veen.core.tooling_messages import Equivocation
+from veen.overlays.admin_records import AdminRecord, Records, States, TimedEvent, TimedOverlay, record_at, slots
+from veen.overlays.event import Event, FoldEntry
 
 
 class AuthorityEvent(Wire, TimedEvent):
@@ -129,3 +118,61 @@ def label_authority(
     if found is None:
         return LabelAuthority(stream_id, realm_id)
     return LabelAuthority(stream_id, realm_id, found.primary_hub, AuthorityPolicy(found.policy))
+
+
+@dataclass(frozen=True, slots=True)
+class ConflictStatement:
+    """A receipt, the hub that signed it, and the authority over its label at its `hub_ts`."""
+
+    receipt: Receipt
+    hub_id: bytes
+    authority: LabelAuthority
+
+
+class Cause(StrEnum):
+    """The cause of a contradiction."""
+
+    PRIMARY = "primary"  # the label's only primary hub signed both
+    INTRUDER = "intruder"  # a hub signed that is not the label's primary: it or the authority record is wrong
+    HANDOVER = "handover"  # a new primary did not continue the log of the previous one
+    HUB = "hub"  # one hub signed both without being the only primary: misbehaviour under any policy
+    DIVERGENCE = "divergence"  # two hubs wrote, as multi-primary allows
+    UNDECLARED = "undeclared"  # two hubs wrote and no record declares which may
+
+
+class FaultSeverity(StrEnum):
+    HIGH = "high"  # log it, anchor the evidence, rotate or isolate the hub
+    NOTICE = "notice"  # two logs must be reconciled; no hub misbehaved
+
+
+_NOTICES = (Cause.DIVERGENCE, Cause.UNDECLARED)
+
+
+@dataclass(frozen=True, slots=True)
+class EquivocationFinding:
+    """The cause of a contradiction and the hubs to investigate."""
+
+    cause: Cause
+    suspects: tuple[bytes, ...]
+
+    @property
+    def severity(self) -> FaultSeverity:
+        return FaultSeverity.NOTICE if self.cause in _NOTICES else FaultSeverity.HIGH
+
+
+def classify(first: ConflictStatement, second: ConflictStatement) -> EquivocationFinding | None:
+    """Classify two receipts; None if they do not contradict each other. The order does not matter."""
+    if Equivocation(first.receipt, second.receipt).flaw() is not None:
+        return None
+    both = (first, second)
+    signers = tuple(sorted({one.hub_id for one in both}))
+    single = [one for one in both if one.authority.policy is AuthorityPolicy.SINGLE_PRIMARY]
+    intruders = tuple(sorted({one.hub_id for one in single if one.hub_id != one.authority.primary_hub}))
+    if intruders:
+        return EquivocationFinding(Cause.INTRUDER, intruders)
+    if len(signers) == 1:
+        return EquivocationFinding(Cause.PRIMARY if single else Cause.HUB, signers)
+    if single:
+        return EquivocationFinding(Cause.HANDOVER, signers)
+    declared = all(one.authority.policy is AuthorityPolicy.MULTI_PRIMARY for one in both)
+    return EquivocationFinding(Cause.DIVERGENCE if declared else Cause.UNDECLARED, signers)

@@ -1,24 +1,108 @@
-"""Authorization: the capabilities that a hub has accepted, and their validity at any time. Spec §6; 001, spec-2 §4.2.
+"""Capabilities that a hub has accepted, revocations, and the validity of a capability at any time.
 
-A fold of the hub's control stream, where the hub logs each capability it accepts. The `hub_ts` of that entry is
-`issued_at`; presenting a capability again does not renew it. Revocations are on another stream; `capability_status`
-joins both.
+Spec §6; 001, spec-2 §4.2 and §4.3. A hub logs each capability it accepts on its control stream. The `hub_ts` of that
+entry is `issued_at`; presenting a capability again does not renew it. Revocations are on another stream;
+`capability_status` joins both. A revocation cannot be withdrawn; it ends at its own end time. A target may have several
+revocations and is revoked while any of them is valid.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from veen.core import CapToken, Unverified, cbor, control_stream
-from veen.core.hashing import h
-from veen.overlays.admin import revocation
-from veen.overlays.admin.admin_records import AdminRecord, RecordOverlay, Records, States, only
-from veen.overlays.admin.revocation import RevocationEvent, RevocationKind
-from veen.overlays.entry import FoldEntry
-from veen.overlays.event import Event
+from veen.core.admin import Revocation as Wire
+from veen.core.admin import RevocationKind
+from veen.core.hashing import HASH_BYTES, h
+from veen.overlays.admin_records import (
+    FOREVER,
+    AdminRecord,
+    RecordOverlay,
+    Records,
+    States,
+    TimedEvent,
+    TimedOverlay,
+    only,
+    record_at,
+)
+from veen.overlays.event import Event, FoldEntry
 from veen.overlays.overlay import FoldStep
+
+
+class RevocationEvent(Wire, TimedEvent):
+    """`veen.revocation.v1`."""
+
+    __slots__ = ()
+
+
+class Revocations(TimedOverlay[RevocationEvent]):
+    """One part per kind and target."""
+
+    CLASS = "revocation"
+    EVENTS = (RevocationEvent,)
+
+    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
+        assert isinstance(event, RevocationEvent)
+        return (part_of(event.kind, event.target),)
+
+    def rank(self, record: AdminRecord[RevocationEvent]) -> tuple[Any, ...]:
+        """Among revocations with the same start, the longest comes first because it covers the others."""
+        event = record.event
+        return event.ts, -(FOREVER if event.end is None else event.end), record.at
+
+    def plain(self, part: bytes, state: Records[RevocationEvent]) -> Mapping[str, cbor.Value]:
+        kind, target = target_of_part(part)
+        return {
+            "kind": str(kind),
+            "target": target,
+            "revocations": [
+                {"from": one.event.ts, "until": one.event.end, "reason": one.event.reason, **one.where()}
+                for one in state
+            ],
+        }
+
+
+REVOCATIONS = Revocations()
+
+
+def part_of(kind: str, target: bytes) -> bytes:
+    return kind.encode() + b"\0" + target
+
+
+def target_of_part(part: bytes) -> tuple[RevocationKind, bytes]:
+    return RevocationKind(part[: -HASH_BYTES - 1].decode()), part[-HASH_BYTES:]
+
+
+def token_target(token: CapToken) -> bytes:
+    """The target of a token revocation: the hash of the token's encoding."""
+    return h(token.encode())
+
+
+def revoked(states: States[RevocationEvent], kind: str, target: bytes, now: int) -> AdminRecord[RevocationEvent] | None:
+    """The revocation of a target in effect at a time, or None."""
+    return record_at(states.get(part_of(kind, target), ()), now)
+
+
+def of_token(states: States[RevocationEvent], token: CapToken, now: int) -> AdminRecord[RevocationEvent] | None:
+    """The revocation in effect for a token at a time: of the token, its `auth_ref` or its subject."""
+    named = (
+        (RevocationKind.CAP_TOKEN, token_target(token)),
+        (RevocationKind.AUTH_REF, token.auth_ref()),
+        (RevocationKind.CLIENT_ID, token.subject_pk),
+    )
+    return next((found for kind, target in named if (found := revoked(states, kind, target, now))), None)
+
+
+def revoked_at(
+    states: States[RevocationEvent], now: int
+) -> Iterator[tuple[RevocationKind, bytes, AdminRecord[RevocationEvent]]]:
+    """Every revocation in effect at a time, by kind and target."""
+    for part in sorted(states):
+        record = record_at(states[part], now)
+        if record is not None:
+            yield *target_of_part(part), record
 
 
 class ShownCapability(CapToken, Event):
@@ -126,9 +210,9 @@ def capability_status(
     record = only(logged, auth_ref)
     known = record.event if record else token
     found = (
-        revocation.revoked(revocations, RevocationKind.AUTH_REF, auth_ref, now)
+        revoked(revocations, RevocationKind.AUTH_REF, auth_ref, now)
         if known is None
-        else revocation.of_token(revocations, known, now)
+        else of_token(revocations, known, now)
     )
     if found is not None:
         return CapabilityStatus(Validity.REVOKED, record, found)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
-DURABLE = "durable.py"
+DURABLE = "plumbing/durable.py"
 SYNC_CALLS = {"fsync", "fdatasync"}
 MAY_PRINT = re.compile(r"(veen|veil)/cli(/|\.py)")
 CORE = "veen/core/"
@@ -68,8 +68,8 @@ def no_docstring(module: Module) -> Iterator[str]:
 
 
 def sync_outside_durable(module: Module) -> Iterator[str]:
-    """Each package has one module for durable writes, which documents their order."""
-    if module.path.rpartition("/")[2] == DURABLE:
+    """One module has the durable writes, and documents what a power cut leaves of each."""
+    if module.path == DURABLE:
         return
     for node in ast.walk(module.tree):
         if isinstance(node, ast.ImportFrom):
@@ -79,7 +79,7 @@ def sync_outside_durable(module: Module) -> Iterator[str]:
         else:
             continue
         for name in sorted(names & SYNC_CALLS):
-            yield module.at(node.lineno, f"{name} outside the package's {DURABLE}")
+            yield module.at(node.lineno, f"{name} outside {DURABLE}")
 
 
 def print_outside_cli(module: Module) -> Iterator[str]:

@@ -28,7 +28,7 @@ from veen.bridge.veil_gossip.gossip_items import (
     items_of,
     part_name,
 )
-from veen.client.durable import Busy
+from veen.client.local_files import Busy
 from veen.core import Malformed
 from veen.core.hashing import h
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
 
+from plumbing.durable import Disk
 from tests.cli.runner import Ran, Veen
 from tests.cli.test_edges import COMMAND
 from tests.client.hostile import HostileHub
@@ -19,7 +20,6 @@ from veen.client import ClientDir
 from veen.core import Limits, Profile
 from veen.hub.admission_rules import Admission
 from veen.storage import metadata
-from veen.storage.durable import Disk
 
 STREAM = "doors"
 EPOCHS = Profile(epoch_sec=1_500_000_000)  # epoch 1 is the current one and outlasts any test

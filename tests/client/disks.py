@@ -7,7 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from veen.client.durable import PRIVATE_FILE, Disk, named
+from plumbing.durable import PRIVATE_FILE
+from veen.client.local_files import Disk, named
 
 T = TypeVar("T")
 
@@ -29,8 +30,8 @@ class FailingDisk(Disk):
     def __init__(self) -> None:
         self.calls = 0
 
-    def make_folder(self, path: Path) -> None:
-        self._call(path, lambda: super(FailingDisk, self).make_folder(path))
+    def make_folder(self, path: Path, *, parents: bool = False) -> None:
+        self._call(path, lambda: super(FailingDisk, self).make_folder(path, parents=parents))
 
     def make_scaffold(self, beside: Path) -> Path:
         return self._call(beside, lambda: super(FailingDisk, self).make_scaffold(beside))

@@ -13,7 +13,7 @@ from tests.client.disks import Died, DyingDisk, FailingDisk, FullDisk, Last
 from tests.client.ledger import NOW, Ledger, messages
 from tests.client.test_state import full_disk
 from veen.client import Busy, ClientDir, Cost, WrongPassphrase
-from veen.client.durable import Disk
+from veen.client.local_files import Disk
 from veen.core import Malformed, Unavailable, Unverified
 
 CHEAP = Cost(passes=1, memory_kib=8_192)
@@ -229,7 +229,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from veen.client import ClientDir
-from veen.client.durable import Disk
+from veen.client.local_files import Disk
 class Killing(Disk):
     def replace(self, source, target):
         os.kill(os.getpid(), signal.SIGKILL)

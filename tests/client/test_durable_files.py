@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.client.ledger import Ledger, messages
-from veen.client import Busy, ClientDir, cbor_sequence, durable
-from veen.client.durable import DISK, scaffold
+from veen.client import Busy, ClientDir, cbor_sequence, local_files
+from veen.client.local_files import DISK, scaffold
 from veen.core import Malformed, Msg, Receipt, Unavailable
 
 
@@ -45,8 +45,8 @@ def test_a_fault_names_the_file(place: Path) -> None:
         lambda: DISK.make_folder(missing),
         lambda: DISK.sync_folder(missing),
         lambda: DISK.replace(missing, missing),
-        lambda: durable.read_file(missing, 1),
-        lambda: durable.check_private(missing),
+        lambda: local_files.read_file(missing, 1),
+        lambda: local_files.check_private(missing),
     ):
         with pytest.raises(Unavailable, match="missing/a: No such file or directory"):
             act()
@@ -56,10 +56,10 @@ def test_a_fault_names_the_file(place: Path) -> None:
 def test_no_more_of_a_file_is_read_than_it_may_have(place: Path, size: int, fits: bool) -> None:
     (place / "a").write_bytes(bytes(size))
     if fits:
-        assert durable.read_file(place / "a", 10) == bytes(size)
+        assert local_files.read_file(place / "a", 10) == bytes(size)
     else:
         with pytest.raises(Unavailable, match="is longer than 10 bytes"):
-            durable.read_file(place / "a", 10)
+            local_files.read_file(place / "a", 10)
 
 
 def test_a_lock_can_be_waited_for(place: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_lock_can_be_waited_for(place: Path) -> None:
     held, waiting = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with durable.locked(place / "lock", "it"):
+        with local_files.locked(place / "lock", "it"):
             held.set()
             waiting.wait()
             order.append("first")
@@ -75,10 +75,10 @@ def test_a_lock_can_be_waited_for(place: Path) -> None:
     thread = threading.Thread(target=hold)
     thread.start()
     held.wait()
-    with pytest.raises(Busy, match=f"it is in use by process {os.getpid()}"), durable.locked(place / "lock", "it"):
+    with pytest.raises(Busy, match=f"it is in use by process {os.getpid()}"), local_files.locked(place / "lock", "it"):
         pytest.fail("both have it")
     waiting.set()
-    with durable.locked(place / "lock", "it", wait=True):
+    with local_files.locked(place / "lock", "it", wait=True):
         order.append("second")
     thread.join()
     assert order == ["first", "second"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
 from tests.hub.client import START, Clock, Hub, make_dir, running
 from veen.client import ClientDir, evidence_verify
@@ -14,7 +15,6 @@ from veen.client.portable import export_identity, import_identity
 from veen.client.trust import Pin
 from veen.core import DhKey, Refused, Unverified
 from veen.storage import fork
-from veen.storage.durable import Disk
 
 KEPT = 4
 

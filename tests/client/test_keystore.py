@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from tests.client.ledger import NOW
 from veen.client import keystore
 from veen.client.client_identity import ClientIdentity
-from veen.client.durable import DISK
 from veen.client.keystore import ENCRYPTED, PLAIN, Cost, Keystore, Secrets, StreamSecret, WrongPassphrase
+from veen.client.local_files import DISK
 from veen.core import Malformed, Unavailable
 from veen.core.cbor import heads
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.client.hostile import HostileHub
 from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_all
 from tests.client.test_sending import PATIENT, _start, at_a_hub, meet
@@ -22,7 +23,6 @@ from veen.client.entry import Entry
 from veen.client.trust import Pin
 from veen.core import Limits, Profile, Refused, Unavailable, naming, proof
 from veen.storage import key_rotation
-from veen.storage.durable import Disk
 from veen.storage.paths import Folders
 
 

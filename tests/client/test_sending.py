@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.client.pair import NOW, QUICK, STREAM, Pair, bodies, pair, read_all, send_all
 from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, own_port, running
 from veen.client import Busy, ClientDir, KeyBounds
@@ -20,7 +21,6 @@ from veen.client.trust import Pin
 from veen.core import Limits, Profile, Rate, Refused, Unavailable, cap_token, naming
 from veen.hub.admission_rules import Admission
 from veen.storage import key_rotation
-from veen.storage.durable import Disk
 from veen.storage.paths import Folders
 
 PATIENT = RetryPolicy(attempts=1_000, first_wait_s=0.01, longest_wait_s=0.2)

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
+from plumbing.durable import Disk
 from veen.core import (
     CapToken,
     DhKey,
@@ -40,7 +41,6 @@ from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
 from veen.storage import metadata
-from veen.storage.durable import Disk
 
 PATIENCE_S = 300.0  # for what hangs, not for what is slow
 START = 1_750_000_000

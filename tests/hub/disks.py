@@ -2,11 +2,12 @@
 
 import errno
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Event, current_thread
 
+from plumbing.durable import Disk
 from tests.hub.client import PATIENCE_S
-from veen.storage.durable import Disk
 
 
 class QuickDisk(Disk):
@@ -126,7 +127,7 @@ class NoLogDisk(Disk):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return super().open_append(path, mode)
 
-    def write_file(self, path: Path, data: bytes, mode: int = 0o644) -> None:
+    def write_file(self, path: Path, data: bytes | Iterable[bytes], mode: int = 0o644) -> None:
         if self.full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         super().write_file(path, data, mode)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.hub.client import ISSUER, START, TOKEN, Clock, Hub, Writer, make_dir, running
 from tests.hub.disks import NoLogDisk
 from veen.core import CapToken, Limits, Profile, Rate, Receipt, SigningKey, cap_token, control_stream, naming, wire_json
@@ -14,7 +15,6 @@ from veen.core.envelopes import CheckpointRequest, CheckpointResponse, StreamReq
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
 from veen.core.tooling_messages import AuthorizeResponse, StreamRegistration
 from veen.hub.admission_rules import Admission
-from veen.storage.durable import Disk
 
 CAPABILITY: dict[str, Any] = {"admission": Admission.CAPABILITY}
 EPOCH_SEC = 60

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.hub.client import START, Clock, Hub, Writer, make_dir, running, until
 from tests.hub.disks import NoLogDisk
 from tests.hub.test_kill import ended, start
@@ -26,7 +27,6 @@ from veen.hub.config import HubConfig
 from veen.hub.service import HubService
 from veen.storage import fork, fsck
 from veen.storage.directory_reader import LogReader
-from veen.storage.durable import Disk
 from veen.storage.fsck_report import Severity
 
 

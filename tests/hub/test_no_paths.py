@@ -10,6 +10,7 @@ from threading import Thread
 import pytest
 from wsproto.events import CloseConnection
 
+from plumbing.durable import Disk
 from tests.hub.client import ISSUER, START, TOKEN, WITNESS, Clock, Hub, Writer, hub_key, make_dir, running, until
 from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
@@ -29,7 +30,6 @@ from veen.core.tooling_messages import (
 from veen.hub import conditions
 from veen.hub.admission_rules import Admission
 from veen.storage import key_rotation
-from veen.storage.durable import Disk
 from veen.storage.paths import Folders
 
 INTERVAL = 4

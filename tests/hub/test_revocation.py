@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.hub.client import ISSUER, READER, SCHEMA, START, TOKEN, Clock, Hub, Reply, Writer, make_dir, running
 from tests.hub.disks import FullDisk, NoLogDisk, QuickDisk
 from tests.hub.realms import AUTHORITIES, REALM, REVOCATIONS, Admin, names_of, sealed
@@ -19,7 +20,6 @@ from veen.core.tooling_messages import AuthorizeResponse
 from veen.hub.admission_rules import Admission
 from veen.hub.sequencer import Submission
 from veen.storage import fork, fsck
-from veen.storage.durable import Disk
 
 REVOKED_KEY = (403, "E.AUTH", "auth", "AUTH_REF")
 REVOKED_CAP = (403, "E.CAP", "auth", "CAP_INVALID")

@@ -183,7 +183,7 @@ def test_the_state_machine_matches_the_specification() -> None:
 
 
 def test_a_folder_is_locked_by_one_service(own: QuerySetup) -> None:
-    from veen.client.durable import Busy
+    from veen.client.local_files import Busy
 
     with own.serving(), pytest.raises(Busy), JobStore(own.folder):
         pass

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from plumbing.durable import Disk
 from tests.hub.client import PATIENCE_S, Hub, running
 from tests.hub.disks import QuickDisk
 from veen.client import ClientDir
@@ -22,7 +23,6 @@ from veen.recorder.feed import EventFeed
 from veen.recorder.shipper import Count
 from veen.state import HubSource
 from veen.storage import metadata
-from veen.storage.durable import Disk
 
 T = TypeVar("T")
 

@@ -8,6 +8,7 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 
+from plumbing.durable import Disk
 from veen.core import (
     CapToken,
     Checkpoint,
@@ -29,7 +30,6 @@ from veen.hub.admission_rules import Admission, Rules, parse
 from veen.hub.sequencer import ControlEvent, Outcome, SequencedGroup, Sequencer, Submission
 from veen.hub.signer import Signer
 from veen.storage import metadata
-from veen.storage.durable import Disk
 from veen.storage.index import TABLES
 from veen.storage.lookup import Lookup
 from veen.storage.paths import Folders

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, Last
 from tests.storage.hubs import QuickDisk
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
 from veen.storage.attachment_store import AttachmentDraft, AttachmentStore
-from veen.storage.durable import Disk
 from veen.storage.paths import Folders
 
 PIECES = (b"first", b"", b"second" * 1000, b"third")

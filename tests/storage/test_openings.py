@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from plumbing import durable
 from tests.storage.hubs import NOW, SCRATCH, Client, Hub, QuickDisk, create, label_of, receipts
 from veen.core import Checkpoint, HubIdentity, Malformed, Unavailable, Unverified, VeenError, naming, wire_json
 from veen.core.hashing import h
@@ -22,7 +23,7 @@ from veen.core.limits import (
     MAX_WITNESS_SIGS,
 )
 from veen.pipeline.sources.files import LocalFiles
-from veen.storage import durable, fork, fsck, log_walk, safe_open
+from veen.storage import fork, fsck, log_walk, safe_open
 from veen.storage.artifacts import BoundCheckpoint, ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.checkpoint_keys import WitnessKeys

@@ -82,13 +82,15 @@ def test_an_invitation_that_cannot_be_stored_is_processed_with_the_next_event(tm
     async def work() -> None:
         async with linked_nodes(tmp_path, "alice", "bob") as (alice, bob):
             await alice.post("/v1/groups", name="choir")
-            # A directory blocks the name of the temporary file for the keys.
-            in_the_way = bob.host.directory.path / f".identity.json.{os.getpid()}.part"
-            in_the_way.mkdir()
+            # A directory blocks the name of the file for the keys.
+            keys = bob.host.directory.path / "identity.json"
+            kept = keys.rename(keys.with_name("kept.json"))
+            keys.mkdir()
             await alice.post("/v1/groups/invite", group="choir", contact="bob")
             await bob.said(1)
             assert await bob.get("/v1/groups") == []
-            in_the_way.rmdir()
+            keys.rmdir()
+            kept.rename(keys)
             await alice.post("/v1/publish", text="next", to="bob")
             await bob.said(2)
             assert [one["name"] for one in await bob.get("/v1/groups")] == ["choir"]

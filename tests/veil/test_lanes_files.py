@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plumbing.durable import replace_file
 from plumbing.sodium import SigningKey
 from tests.veil.lane_fixture import ALICE, BOB, EVE, End
 from veil.lanes import Endpoint, Unavailable, file_lane, lane_limits
-from veil.lanes.durable import write_file
 from veil.lanes.file_lane import SUFFIX, FileLane
 from veil.lanes.lane import Session
 from veil.veil_errors import Malformed, Unverified
@@ -63,7 +63,7 @@ def test_arbitrary_bytes_are_not_a_parcel(data: bytes) -> None:
 def put(folder: Path, name: str, data: bytes) -> Path:
     inbox = folder / BOB.public_key.hex()
     inbox.mkdir(exist_ok=True)
-    write_file(inbox / name, data)
+    replace_file(inbox / name, data)
     return inbox / name
 
 
@@ -297,10 +297,10 @@ def test_dialling_a_missing_folder_reports_it(tmp_path: Path) -> None:
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "x"
-    write_file(path, b"old")
+    replace_file(path, b"old")
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectoryError):
-        write_file(tmp_path / "folder", b"new")
+        replace_file(tmp_path / "folder", b"new")
     assert path.read_bytes() == b"old"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["folder", "x"]
     assert path.stat().st_mode & 0o777 == 0o600

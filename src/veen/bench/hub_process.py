@@ -12,13 +12,13 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
+from plumbing.durable import Disk
 from veen.bench import load
 from veen.bench.load import Http, LoadResult, Plan
 from veen.bench.load_messages import Target
 from veen.core import Limits, Profile, Unavailable
 from veen.storage import metadata
 from veen.storage.directory_reader import LogReader
-from veen.storage.durable import Disk
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KIB = 1024

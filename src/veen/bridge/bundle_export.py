@@ -28,10 +28,10 @@ from veen.bridge.bundle import (
 )
 from veen.bridge.bundle_verify import VerifiedBundle
 from veen.bridge.reconciliation import exported
-from veen.client import durable
+from veen.client import local_files
 from veen.client.client import Client
 from veen.client.draft import Draft
-from veen.client.durable import DISK
+from veen.client.local_files import DISK
 from veen.core import Refused, Unavailable, naming
 from veen.overlays.bridging import EXPORTS, ONLINE_LOG, exported_ranges
 from veen.overlays.operations.mirror import missing
@@ -137,7 +137,7 @@ class Exporter:
         done = []
         for draft in sorted(self.folder.glob(f".*{SUFFIX}{DRAFT_SUFFIX}")):
             try:
-                found = self._verified(durable.read_file(draft, bundles.MAX_BUNDLE_BYTES))
+                found = self._verified(local_files.read_file(draft, bundles.MAX_BUNDLE_BYTES))
             except BundleFault:
                 draft.unlink()
                 continue

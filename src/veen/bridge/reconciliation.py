@@ -12,7 +12,7 @@ from pathlib import Path
 from veen.bridge import bundle as bundles
 from veen.bridge import bundle_verify
 from veen.bridge.bundle import SUFFIX
-from veen.client import durable
+from veen.client import local_files
 from veen.core import Mmr, naming
 from veen.core.strict_json import Json
 from veen.overlays.bridging import (
@@ -258,7 +258,7 @@ def exports_in(folder: Path, trusted: Collection[bytes]) -> list[BundleExported]
     """The exports that the bundle files in a folder show. Each is verified first. Raises `BundleFault`."""
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        one = bundle_verify.verify(durable.read_file(path, bundles.MAX_BUNDLE_BYTES), trusted)
+        one = bundle_verify.verify(local_files.read_file(path, bundles.MAX_BUNDLE_BYTES), trusted)
         found.append(exported(one, path.name))
     return found
 

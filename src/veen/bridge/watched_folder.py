@@ -19,7 +19,7 @@ from pathlib import Path
 from veen.bridge import bundle as bundles
 from veen.bridge.bundle import SUFFIX, BundleCode, BundleFault
 from veen.bridge.bundle_import import Importer, ImportOutcome
-from veen.client.durable import DISK, named
+from veen.client.local_files import DISK, named
 from veen.core import Malformed, Unavailable
 from veen.overlays.bridging import BridgeResult
 

@@ -134,7 +134,7 @@ def verify(
     """
     from veen.cli.kit.exit_status import hinted
     from veen.cli.kit.pinning import Signer
-    from veen.client import durable
+    from veen.client import local_files
     from veen.core import Unavailable
     from veen.pipeline.audit import AuditStatement
 
@@ -145,12 +145,12 @@ def verify(
     if auditor is not None and trust_embedded:
         raise Misuse("--auditor and --trust-embedded contradict each other", "give one of them")
     signer = Signer(wanted, trust_embedded, "auditor", "the auditor's key", "--auditor HEX")
-    report = durable.read_file(folder / REPORT, _MAX_REPORT_BYTES)
+    report = local_files.read_file(folder / REPORT, _MAX_REPORT_BYTES)
     if not (folder / STATEMENT).exists():
         raise hinted(
             Unavailable(f"the report in {folder} is not signed"), "veen audit run --out DIR --sign makes a signed one"
         )
-    found = AuditStatement.decode(durable.read_file(folder / STATEMENT, _MAX_REPORT_BYTES))
+    found = AuditStatement.decode(local_files.read_file(folder / STATEMENT, _MAX_REPORT_BYTES))
     found.verify(report, wanted)
     rows: dict[str, output.Value] = {
         "verdict": signer.verdict(found.verdict, Tone.GOOD if found.verdict == "sound" else Tone.BAD),
@@ -198,7 +198,7 @@ def _auditor(client: Path | None, passphrase_file: Path | None) -> "SigningKey":
 
 
 def _write(out: Path, report: bytes, page: str, key: "SigningKey | None") -> None:
-    from veen.client.durable import Disk
+    from veen.client.local_files import Disk
     from veen.pipeline.audit import sign
 
     disk = Disk()

@@ -16,7 +16,7 @@ from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.pinning import Signer
 from veen.cli.kit.sanitize import short, short_hex
-from veen.client import durable, evidence, evidence_verify, message_attachments
+from veen.client import evidence, evidence_verify, local_files, message_attachments
 from veen.client.client import Client
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence
 from veen.client.evidence_verify import EvidenceReport, ShownEntry
@@ -139,7 +139,7 @@ def verify(
     """
 
     signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader_key(reader)
-    data = durable.read_file(file, MAX_EVIDENCE_BYTES)
+    data = local_files.read_file(file, MAX_EVIDENCE_BYTES)
     try:
         found = evidence_verify.verify(data, signer.key, reader_pk)
     except Malformed as error:

@@ -12,7 +12,7 @@ from veen.cli.kit.client_options import ReaderPin, TrustEmbedded
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import ReadOptions, read_command
-from veen.client import durable
+from veen.client import local_files
 from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.core import Malformed, Unverified, naming
 from veen.overlays import AnyOverlay, registry
@@ -133,7 +133,7 @@ def _fold_evidence(
     options: ReadOptions, kind: AnyOverlay, file: Path, wanted: bytes | None, trust_embedded: bool, reader: str | None
 ) -> None:
     stream, signer = context_file.need_stream(options.stream), pinning.hub_signer(options.pin, trust_embedded)
-    data = durable.read_file(file, MAX_EVIDENCE_BYTES)
+    data = local_files.read_file(file, MAX_EVIDENCE_BYTES)
     parts = () if wanted is None else (wanted,)
     try:
         found = verify_state(data, kind, stream, *parts, pin=signer.key, reader=pinning.reader_key(reader))

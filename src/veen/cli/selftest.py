@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from plumbing.cli.command import Misuse, command, single
+from plumbing.durable import Disk
 from veen.cli.kit import open_session, output, pinning, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import JsonOption
@@ -22,7 +23,6 @@ from veen.cli.kit.exit_status import FAILED_STATUS
 from veen.cli.kit.output import Marked, Tone
 from veen.core import Limits, Profile, SigningKey, Unavailable
 from veen.storage import metadata
-from veen.storage.durable import Disk
 
 if TYPE_CHECKING:
     from veen.selftest import CheckResult, SelftestReport

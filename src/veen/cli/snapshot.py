@@ -14,7 +14,7 @@ from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import ReadOptions, read_command
-from veen.client import durable
+from veen.client import local_files
 from veen.core import Malformed, Unverified
 from veen.state import state_snapshot
 from veen.state.state_snapshot import MAX_SNAPSHOT_BYTES, SnapshotMatch, StateSnapshot
@@ -115,7 +115,7 @@ def show(
 
 
 def _read(file: Path, pin: bytes | None) -> StateSnapshot:
-    data = durable.read_file(file, 2 * MAX_SNAPSHOT_BYTES)
+    data = local_files.read_file(file, 2 * MAX_SNAPSHOT_BYTES)
     try:
         found = StateSnapshot.decode(data)
         found.verify(pin)

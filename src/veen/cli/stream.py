@@ -16,8 +16,8 @@ from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, TrustOnFi
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
 from veen.client.client import Client
 from veen.client.draft import DEFAULT_SCHEMA
-from veen.client.durable import check_local
 from veen.client.entry import Entry
+from veen.client.local_files import check_local
 from veen.core import Unverified, naming
 
 # Only characters that are safe in every file system and shell. A name never starts with a dot or dash: the number does.

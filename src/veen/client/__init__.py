@@ -10,9 +10,9 @@ from veen.client.capabilities import CapabilityStore
 from veen.client.client_dir import ClientDir
 from veen.client.client_identity import ClientIdentity
 from veen.client.client_state import ClientState, LabelState, StateConflict
-from veen.client.durable import Busy
 from veen.client.identity_card import Card
 from veen.client.keystore import Cost, WrongPassphrase
+from veen.client.local_files import Busy
 from veen.client.outbox import Outbox, Pending
 from veen.client.portable import export_identity, import_identity
 from veen.client.prekeys import Prekey

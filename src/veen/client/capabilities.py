@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from veen.client import cbor_sequence, durable
+from veen.client import cbor_sequence, local_files
 from veen.client.client_state import ClientState
-from veen.client.durable import Disk
 from veen.client.identity_card import Card
+from veen.client.local_files import Disk
 from veen.core import CapToken, Malformed, Rate, SigningKey, Unverified, cap_token
 from veen.core.hashing import u64be
 
@@ -101,7 +101,7 @@ def renew(issuer: SigningKey, tokens: Iterable[CapToken]) -> tuple[CapToken, ...
 
 def read_tokens(path: Path) -> tuple[CapToken, ...]:
     """Read and verify the tokens of a file."""
-    return decode_tokens(durable.read_file(path, MAX_FILE_BYTES), str(path))
+    return decode_tokens(local_files.read_file(path, MAX_FILE_BYTES), str(path))
 
 
 def decode_tokens(data: bytes, what: str) -> tuple[CapToken, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from veen.client.durable import named
+from veen.client.local_files import named
 from veen.core import Malformed
 from veen.core.cbor import DeferredFaults, Wire
 from veen.core.limits import MAX_MSG_BYTES

@@ -16,15 +16,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from veen.client import durable
 from veen.client import identity_card as cards
+from veen.client import local_files
 from veen.client.capabilities import CapabilityStore
 from veen.client.client_identity import ClientIdentity
 from veen.client.client_state import ClientState
-from veen.client.durable import DISK, Disk, scaffold
 from veen.client.identity_card import MAX_CARD_BYTES, Card
 from veen.client.keystore import DEFAULT_COST, ENCRYPTED, Cost, Keystore, Secrets, keystore_file
 from veen.client.lmdb_tables import TableRows
+from veen.client.local_files import DISK, Disk, scaffold
 from veen.client.outbox import Outbox
 from veen.client.stream_keys import StreamKeys
 from veen.client.writer_keys import DEFAULT_BOUNDS, ClientKeyUse, KeyBounds, WriterKey, WriterKeys, begin, current
@@ -106,7 +106,7 @@ class ClientDir:
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Hold the right to send. Raises `Busy` with the pid if another process holds it."""
-        with durable.locked(self.path / _LOCK, str(self.path)):
+        with local_files.locked(self.path / _LOCK, str(self.path)):
             yield
 
     def writer(
@@ -144,7 +144,7 @@ def check_client(path: Path) -> None:
     if missing:
         raise Unavailable(f"{path} is not a client directory: it has no {missing[0]}")
     for private in (path, path / _STATE, keystore_file(path)):
-        durable.check_private(private)
+        local_files.check_private(private)
 
 
 def write_client(
@@ -176,7 +176,7 @@ def _make_card(identity: ClientIdentity, use: ClientKeyUse, bounds: KeyBounds) -
 
 
 def _read_card(path: Path, identity: ClientIdentity) -> Card:
-    card = Card.decode(durable.read_file(path / CARD, MAX_CARD_BYTES))
+    card = Card.decode(local_files.read_file(path / CARD, MAX_CARD_BYTES))
     card.verify()
     if (card.id_sign, card.id_dh) != (identity.id_sign.public_key, identity.id_dh.public_key):
         raise Unverified(str(path / CARD), "its keys differ from those of the keystore")

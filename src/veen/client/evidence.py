@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from veen.client.contradiction import Contradiction
-from veen.client.durable import Disk
+from veen.client.local_files import Disk
 from veen.client.local_tree import label_of, size_of
 from veen.client.trust import HubRecord
 from veen.core import (

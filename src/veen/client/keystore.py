@@ -16,9 +16,9 @@ from typing import Annotated, Self
 from nacl import bindings
 from nacl.exceptions import RuntimeError as SodiumError
 
-from veen.client import durable
+from veen.client import local_files
 from veen.client.client_identity import SEED_BYTES, ClientIdentity
-from veen.client.durable import Disk
+from veen.client.local_files import Disk
 from veen.core import DhKey, SigningKey, Unavailable, Unverified, aead
 from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.limits import MAX_TEXT_BYTES
@@ -155,7 +155,7 @@ class Keystore:
     def open(cls, folder: Path, passphrase: bytes | None, disk: Disk) -> Self:
         """Raises `WrongPassphrase` if it does not open, `Unavailable` if it cannot be read."""
         path = keystore_file(folder)
-        data = durable.read_file(path, MAX_KEYSTORE_BYTES)
+        data = local_files.read_file(path, MAX_KEYSTORE_BYTES)
         if path.name == PLAIN:
             return cls(folder, disk, Secrets.decode(data), None)
         if passphrase is None:
@@ -176,7 +176,7 @@ class Keystore:
     def reload(self) -> Secrets:
         """Read the file again: another process may have changed it."""
         path = self._folder / (PLAIN if self._lock is None else ENCRYPTED)
-        data = durable.read_file(path, MAX_KEYSTORE_BYTES)
+        data = local_files.read_file(path, MAX_KEYSTORE_BYTES)
         if self._lock is None:
             self.secrets = Secrets.decode(data)
         else:
@@ -185,7 +185,7 @@ class Keystore:
 
     def update(self, change: Callable[[Secrets], Secrets]) -> None:
         """Change the content of the file, under a lock and atomically."""
-        with durable.locked(self._folder / LOCK, str(self._folder), wait=True):
+        with local_files.locked(self._folder / LOCK, str(self._folder), wait=True):
             changed = change(self.reload())
             self._write(changed)
             self._disk.sync_folder(self._folder)

@@ -27,7 +27,8 @@ from pathlib import Path
 
 import lmdb
 
-from veen.client.durable import PRIVATE_FILE, named
+from plumbing.durable import PRIVATE_FILE
+from veen.client.local_files import named
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import u64be
 

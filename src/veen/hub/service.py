@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
 from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint
 from veen.core.tooling_messages import Equivocation
@@ -31,7 +32,6 @@ from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import key_rotation, metadata, safe_open
 from veen.storage.attachment_store import AttachmentStore
-from veen.storage.durable import Disk
 from veen.storage.lock import exclusive
 from veen.storage.lookup import Lookup
 from veen.storage.paths import Folders

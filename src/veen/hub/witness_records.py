@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from threading import Lock
 
+from plumbing.durable import Disk
 from plumbing.http.message import Response
 from veen.core import Checkpoint, HubIdentity, Malformed, Refused, signing
 from veen.core.hashing import h
@@ -15,7 +16,6 @@ from veen.core.tooling_messages import CheckpointList, Equivocation, Equivocatio
 from veen.hub import responses
 from veen.storage import checkpoint_keys, safe_open
 from veen.storage.attachment_store import AttachmentStore
-from veen.storage.durable import Disk
 from veen.storage.index import Index
 from veen.storage.paths import Folders
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from veen.client.client import Client
-from veen.client.durable import Busy
+from veen.client.local_files import Busy
 from veen.core import HubIdentity, canonical_json, naming
 from veen.core.canonical_json import Plain
 from veen.pipeline.engine import UNWATCHED, QueryWatch

@@ -15,8 +15,8 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
-from veen.client import durable
-from veen.client.durable import DISK
+from veen.client import local_files
+from veen.client.local_files import DISK
 from veen.core import Malformed, Unavailable, canonical_json
 
 TOKEN_PREFIX = "veenq_"
@@ -89,12 +89,12 @@ class PolicyBook:
         """All principals. Raises `Unavailable` or `Malformed` if the file is unreadable or unsafe; no one is let in."""
         if not self.path.exists():
             return ()
-        with durable.named(self.path):
+        with local_files.named(self.path):
             stat = self.path.stat()
         seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
         if seen != self._seen:
-            durable.check_private(self.path)
-            self._principals, self._seen = _decode(durable.read_file(self.path, _MAX_BYTES), self.path), seen
+            local_files.check_private(self.path)
+            self._principals, self._seen = _decode(local_files.read_file(self.path, _MAX_BYTES), self.path), seen
         return self._principals
 
     def by_token(self, token: str) -> QueryPrincipal | None:

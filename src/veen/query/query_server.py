@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from plumbing.http import HttpServer, HttpSettings
 from veen.client.client import Client
-from veen.client.durable import check_local
+from veen.client.local_files import check_local
 from veen.core import HubIdentity, Unavailable
 from veen.pipeline.decoding import Keys
 from veen.pipeline.selection import Selection

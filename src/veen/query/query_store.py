@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from veen.client import durable
-from veen.client.durable import DISK
+from veen.client import local_files
+from veen.client.local_files import DISK
 from veen.core import Malformed, Unavailable, canonical_json
 from veen.core.canonical_json import Plain
 from veen.query import digest as digests
@@ -108,11 +108,11 @@ class JobStore:
     def __enter__(self) -> Self:
         for path in (self._folder, self._jobs, self._rows):
             DISK.make_folder(path)
-        self._stack.enter_context(durable.locked_folder(self._folder))
+        self._stack.enter_context(local_files.locked_folder(self._folder))
         for left in [*self._jobs.glob(".*.draft"), *self._rows.glob(".*.draft")]:
             left.unlink()
         for path in sorted(self._jobs.glob("*.json")):
-            self._index(QueryJob.decode(durable.read_file(path, _MAX_JOB_BYTES), str(path)))
+            self._index(QueryJob.decode(local_files.read_file(path, _MAX_JOB_BYTES), str(path)))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -171,7 +171,7 @@ class JobStore:
         """
         self._check(result_id, rows_hash)
         path, offsets = self._rows / f"{result_id}.rows", self._rows / f"{result_id}.at"
-        with durable.named(path), offsets.open("rb") as index, path.open("rb") as lines:
+        with local_files.named(path), offsets.open("rb") as index, path.open("rb") as lines:
             if offset >= index.seek(0, SEEK_END) // _OFFSET.size:
                 return []
             index.seek(offset * _OFFSET.size)
@@ -186,7 +186,7 @@ class JobStore:
 
     def evidence(self, result_id: str) -> dict[str, Plain]:
         path = self._rows / f"{result_id}.evidence"
-        with durable.named(path):
+        with local_files.named(path):
             found = json.loads(path.read_bytes())
         if not isinstance(found, dict):
             raise Malformed(str(path), "it is not an evidence summary")

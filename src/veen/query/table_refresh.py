@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from veen.client.durable import Busy
+from veen.client.local_files import Busy
 from veen.core import Unavailable, VeenError
 from veen.pipeline.decoding import Keys
 from veen.pipeline.jobs import Progress, in_processes, no_progress, run_inline

@@ -5,10 +5,10 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
+from veen.client import local_files
 from veen.client.client import Client
 from veen.core import Refused, naming
 from veen.overlays.record import RecorderProfile, profile_of
-from veen.recorder import durable
 from veen.recorder.recorder_checkpoint import SUFFIX, RecorderCheckpoint, StreamPosition, sign
 from veen.recorder.routes import CODE, NotSetUp, read_states
 from veen.state.hub_source import HubSource
@@ -21,7 +21,7 @@ class CheckpointFolder:
     """Checkpoint files in the order they were made. Each names the one before it."""
 
     def __init__(self, path: Path) -> None:
-        durable.make_folder(path)
+        local_files.DISK.make_folder(path, parents=True)
         self.path = path
 
     @classmethod
@@ -42,7 +42,7 @@ class CheckpointFolder:
 
     def add(self, made: RecorderCheckpoint) -> Path:
         path = self.path / f"{made.created_at:015d}-{made.hash().hex()[:8]}{SUFFIX}"
-        durable.replace_file(path, made.encode())
+        local_files.replace_file(path, made.encode())
         return path
 
 

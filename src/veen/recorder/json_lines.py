@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
+from veen.client import local_files
 from veen.core import Malformed, canonical_json, cbor
 from veen.core.hashing import h
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.record import RecordEvent
-from veen.recorder import durable, normalize
+from veen.recorder import normalize
 from veen.recorder.feed import FeedItem
 from veen.recorder.normalize import Defaults
 
@@ -229,7 +230,7 @@ class JsonLines:
         for _ in items:
             place = self._unsettled.popleft()
         if place is not None:
-            durable.replace_file(self._state, place.encode())
+            local_files.replace_file(self._state, place.encode())
 
     def _is_finished(self, last: bool) -> bool:
         """Whether another file has had the name for long enough that no more is written to this one."""
@@ -278,7 +279,7 @@ class JsonLines:
         self._open = _OpenFile(file, first_line, offset, self._max_line_bytes)
         if not self._unsettled:  # otherwise items of the previous file are still unsettled
             # Store the place before returning items: a file renamed before any item is settled must be found again.
-            durable.replace_file(self._state, _Place(self._open.inode, first_line, offset).encode())
+            local_files.replace_file(self._state, _Place(self._open.inode, first_line, offset).encode())
         return True
 
     def _file_of(self, place: _Place) -> Path | None:

@@ -6,7 +6,7 @@ Inputs append to `refused.jsonl`. While events are sent again, that file is name
 import os
 from pathlib import Path
 
-from veen.client.durable import DISK
+from veen.client.local_files import DISK
 from veen.core import Malformed, canonical_json
 from veen.core.canonical_json import Plain
 from veen.core.hashing import U64_MAX

@@ -11,12 +11,14 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from plumbing.durable import append_line
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
+from veen.client.local_files import DISK, named
 from veen.core import Refused, Unavailable
 from veen.core.limits import MAX_JSON_BYTES
 from veen.overlays.record import RecordEvent
-from veen.recorder import durable, normalize
+from veen.recorder import normalize
 from veen.recorder.feed import EventFeed, FeedItem, source_mark
 from veen.recorder.routes import NotRecorded, Routes, routes_of
 
@@ -55,8 +57,9 @@ class SetAside:
             names = ("subject_id", "event_type", "event_time", "origin", "content")
             row |= {name: getattr(item.event, name) for name in names}
         line = normalize.payload_of(row)
-        durable.make_folder(self.path.parent)
-        return durable.append_line(self.path, f"{line}\n".encode(), self._max_bytes)
+        DISK.make_folder(self.path.parent, parents=True)
+        with named(self.path):
+            return append_line(self.path, f"{line}\n".encode(), self._max_bytes)
 
 
 @dataclass(slots=True)

@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
+from plumbing.durable import AppendFile, is_abandoned
+from veen.client import local_files
+from veen.client.local_files import DISK, named
 from veen.core import Malformed, Unavailable, cbor
 from veen.core.hashing import HASH_BYTES
 from veen.core.limits import MAX_MSG_BYTES
 from veen.overlays.record import RecordEvent
-from veen.recorder import durable
-from veen.recorder.durable import AppendFile
 from veen.recorder.feed import FeedItem
 
 SUFFIX = ".spool"
@@ -54,7 +55,7 @@ class SpoolWriter:
         self, folder: Path, *, max_bytes: int = MAX_SPOOL_BYTES, segment_bytes: int = SEGMENT_BYTES, sync: bool = False
     ) -> None:
         """With `sync`, appended events also survive a power cut, at the cost of one disk sync each time."""
-        durable.make_folder(folder)
+        DISK.make_folder(folder, parents=True)
         self.folder = folder
         self.dropped = 0  # events dropped since the last successful append
         self._max_bytes = max_bytes
@@ -104,9 +105,11 @@ class SpoolWriter:
             self._end_segment()
         if self._segment is None:
             name = f"{time.time_ns():016x}-{secrets.token_hex(8)}{SUFFIX}"
-            self._segment = AppendFile(self.folder / name)
+            with named(self.folder / name):
+                self._segment = AppendFile(self.folder / name)
         try:
-            self._segment.append(frame, sync=self._sync)
+            with named(self._segment.path):
+                self._segment.append(frame, sync=self._sync)
         except BaseException:
             self._end_segment()  # readers stop at a partial frame, so nothing may follow it
             raise
@@ -193,7 +196,7 @@ def remove(path: Path) -> None:
     digests = [batch.digest for batch in batches(path) if batch.digest is not None]
     if digests:
         kept = (*read_digests(path.parent), *digests)[-MAX_DIGESTS:]
-        durable.replace_file(path.parent / DIGESTS, b"".join(kept))
+        local_files.replace_file(path.parent / DIGESTS, b"".join(kept))
     path.unlink(missing_ok=True)
 
 
@@ -229,7 +232,7 @@ class SpoolFeed:
 
     def __init__(self, folder: Path, name: str, *, follow: bool = True) -> None:
         """`name` prefixes the source names; each segment is one source."""
-        durable.make_folder(folder)
+        DISK.make_folder(folder, parents=True)
         self._folder = folder
         self._name = name
         self._follow = follow
@@ -260,7 +263,8 @@ class SpoolFeed:
         found: list[_HandedOut] = []
         for path in segments(self._folder):
             place = self._handed_out.get(path.name, _Place())
-            abandoned = durable.is_abandoned(path)  # before reading: an abandoned segment is complete
+            with named(path):
+                abandoned = is_abandoned(path)  # before reading: an abandoned segment is complete
             for one in self._events(path, place, most - len(found)):
                 found.append(one)
                 self._handed_out[path.name] = one.after
@@ -297,7 +301,7 @@ class SpoolFeed:
 
     def _write(self) -> None:
         rows = {name: (one.offset, one.before, one.within) for name, one in sorted(self._settled.items())}
-        durable.replace_file(self._folder / PLACES, cbor.encode(rows))
+        local_files.replace_file(self._folder / PLACES, cbor.encode(rows))
 
 
 def _read(path: Path) -> dict[str, _Place]:

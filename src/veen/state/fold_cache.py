@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import lmdb
 
-from veen.client import ClientDir, durable
+from veen.client import ClientDir, local_files
 from veen.client.entry import Entry as ReadEntry
 from veen.core import Malformed, Unverified
 from veen.overlays import At, Overlay
@@ -121,8 +121,7 @@ class CacheKeeper(Generic[S, M]):
         with self._guard:
             cache, count = self._shared.get(self.folder, (None, 0))
             if cache is None:
-                with durable.named(self.folder):
-                    self.folder.parent.mkdir(durable.PRIVATE_FOLDER, parents=True, exist_ok=True)
+                local_files.DISK.make_folder(self.folder.parent, parents=True)
                 cache = Cache(self.folder, overlay)
             self._shared[self.folder] = cache, count + 1
             return cache
@@ -136,7 +135,7 @@ class CacheKeeper(Generic[S, M]):
             raise Malformed("cache", str(error)) from None
 
     def append(self, page: Sequence[ReadEntry]) -> None:
-        with durable.locked(self.folder.with_name(self.folder.name + _LOCK_SUFFIX), str(self.folder), wait=True):
+        with local_files.locked(self.folder.with_name(self.folder.name + _LOCK_SUFFIX), str(self.folder), wait=True):
             with self._cache.reading() as timeline:
                 fresh = fresh_of(page, timeline)
             if fresh:

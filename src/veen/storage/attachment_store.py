@@ -19,10 +19,10 @@ from mmap import ACCESS_READ, MADV_WILLNEED, mmap
 from pathlib import Path
 from threading import Lock
 
+from plumbing.durable import Disk
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import HASH_BYTES, h
 from veen.storage import safe_open
-from veen.storage.durable import Disk
 from veen.storage.paths import Folders
 
 _SMALL_BYTES = 1 << 16

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Annotated
 
+from plumbing.durable import Disk
 from veen.core import Checkpoint, Malformed, Unverified, VeenError, signing
 from veen.core.cbor import Bstr, ListOf, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import write_bstr
 from veen.core.limits import MAX_WITNESS_SIGS
 from veen.storage import artifacts, safe_open
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
-from veen.storage.durable import Disk
 from veen.storage.fsck_report import Finding, Severity
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders

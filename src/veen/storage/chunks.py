@@ -25,12 +25,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
+from plumbing.durable import Disk
 from veen.core import Checkpoint, Limits, Malformed, Mmr, Receipt, mmr
 from veen.storage import checkpoint_index, chunk_blocks, log_walk, safe_open
 from veen.storage.artifacts import ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.checkpoint_keys import BindingFile
 from veen.storage.chunk_blocks import is_packed, mapped, read_blocks
-from veen.storage.durable import Disk
 from veen.storage.index import Index
 from veen.storage.label_head import LabelHead
 from veen.storage.paths import ChunkName, Folders
@@ -143,7 +143,7 @@ class ChunkWriter:
             if self._zstd_level is None:
                 self._disk.replace(opened, closed)
             else:
-                self._disk.write_parts(closed, chunk_blocks.pack(mapped(opened), self._zstd_level))
+                self._disk.write_file(closed, chunk_blocks.pack(mapped(opened), self._zstd_level))
                 self._disk.sync_folder(self._folders.log)
                 self._disk.unlink(opened)
         self._disk.sync_folder(self._folders.log)
@@ -166,7 +166,7 @@ class ChunkWriter:
         if closed is None:
             raise Malformed("log", f"{path.name} is missing but listed in the index")
         if is_packed(closed):
-            self._disk.write_parts(path, (bytes(data) for data, _ in read_blocks(closed)))
+            self._disk.write_file(path, (bytes(data) for data, _ in read_blocks(closed)))
         else:
             self._disk.replace(closed, path)
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import lmdb
 
+from plumbing.durable import Disk
 from veen.core import Checkpoint, Malformed, Mmr, SigningKey, Unavailable, VeenError, checkpoint, naming
 from veen.core import hub_identity as identities
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
@@ -26,7 +27,6 @@ from veen.core.origin import ForkOrigin, OriginHub
 from veen.storage import attachment_store, checkpoint_keys, log_walk, metadata, rebuild, safe_open
 from veen.storage.accepted_entry import CommitGroup
 from veen.storage.chunks import ChunkWriter
-from veen.storage.durable import Disk
 from veen.storage.index import FORMAT, Index
 from veen.storage.lock import shared
 from veen.storage.log_walk import ChunkFile

@@ -12,6 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+from plumbing.durable import Disk
 from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, naming
 from veen.storage import (
     checkpoint_keys,
@@ -28,7 +29,6 @@ from veen.storage.accepted_entry import Cursor
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.chunk_blocks import mapped, read_blocks
 from veen.storage.directory_reader import read_entries
-from veen.storage.durable import Disk
 from veen.storage.entry_check import EntryVerifier
 from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, FsckVerdict, Severity
@@ -111,9 +111,9 @@ def repack(disk: Disk, folders: Folders) -> None:
 def _write(disk: Disk, source: Path, target: Path, level: int | None) -> None:
     """If both forms exist, keep the compressed one: it was the one that was checked."""
     if level is None:
-        disk.write_parts(target, (bytes(data) for data, _ in read_blocks(source)))
+        disk.write_file(target, (bytes(data) for data, _ in read_blocks(source)))
     elif not target.exists():
-        disk.write_parts(target, chunk_blocks.pack(mapped(source), level))
+        disk.write_file(target, chunk_blocks.pack(mapped(source), level))
 
 
 __all__ = ["Finding", "FsckReport", "FsckVerdict", "Severity", "check", "repair"]

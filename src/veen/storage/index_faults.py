@@ -10,9 +10,9 @@ from pathlib import Path
 
 import lmdb
 
+from plumbing.durable import PLAIN_FILE, Disk
 from veen.core import Malformed, Unavailable
 from veen.storage import safe_open
-from veen.storage.durable import PLAIN_FILE, Disk
 from veen.storage.index_probe import UNREADABLE
 from veen.storage.paths import Folders
 

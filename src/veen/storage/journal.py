@@ -30,10 +30,10 @@ from operator import eq
 from pathlib import Path
 from zlib import crc32
 
+from plumbing.durable import Disk
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
 from veen.storage import frame, safe_open
-from veen.storage.durable import Disk
 from veen.storage.frame import LogEntry
 
 _SEGMENT_MAGIC = b"VJS1"

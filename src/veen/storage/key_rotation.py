@@ -10,10 +10,10 @@ after a crash if necessary.
     4. hub-identity.next removed              done
 """
 
+from plumbing.durable import Disk
 from veen.core import HubIdentity, IdentitySignature, Malformed, SigningKey, Unavailable, wire_json
 from veen.core import hub_identity as identities
 from veen.storage import metadata, safe_open
-from veen.storage.durable import Disk
 from veen.storage.paths import Folders
 
 

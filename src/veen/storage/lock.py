@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from plumbing.durable import PRIVATE_FILE
 from veen.core import Malformed, Unavailable
 from veen.storage import safe_open
-from veen.storage.durable import PRIVATE_FILE
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.core import (
     HubIdentity,
     IdentitySignature,
@@ -23,7 +24,6 @@ from veen.core.origin import ForkOrigin, Lineage, lineage
 from veen.core.signing import SEED_BYTES
 from veen.storage import safe_open
 from veen.storage.artifacts import CheckpointBinding
-from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)

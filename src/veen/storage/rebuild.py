@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import lmdb
 
+from plumbing.durable import PRIVATE_FOLDER, Disk, remove_all
 from veen.core import (
     Bucket,
     Limits,
@@ -27,7 +28,6 @@ from veen.core import (
 from veen.storage import index_faults, journal, log_walk, safe_open
 from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.chunks import append_at
-from veen.storage.durable import PRIVATE_FOLDER, Disk, remove_all
 from veen.storage.frame import LogEntry
 from veen.storage.index import FORMAT, Index, IndexRows
 from veen.storage.label_head import LabelHead

@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import lmdb
 
+from plumbing.durable import Disk
 from veen.core import Limits, Malformed, Unavailable
 from veen.storage import index_faults, journal, rebuild, safe_open
 from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.checkpoint_keys import BindingFile
 from veen.storage.chunks import LABELS_CHECKED_AT_START, CheckpointSigner, ChunkWriter, OpenChunks
-from veen.storage.durable import Disk
 from veen.storage.frame import LogEntry
 from veen.storage.index import DAMAGE
 from veen.storage.journal import Journal

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from plumbing.cli.command import Misuse, command, group
+from plumbing.durable import PRIVATE_FILE
 from veil.api.api_server import ApiServer
 from veil.cli import output
 from veil.cli.options import DataDir, JsonOption, client, data_dir
 from veil.lanes import Unavailable
-from veil.lanes.durable import PRIVATE_FILE
 from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Refused, VeilError
 

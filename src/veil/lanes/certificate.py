@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from veil.lanes.durable import write_file
+from plumbing.durable import replace_file
 from veil.veil_errors import Malformed, Unverified
 
 ALPN = "veil/1"
@@ -37,7 +37,7 @@ class Certificate:
     def load_or_make(cls, path: Path) -> Self:
         """Load the certificate, or create it if the file is missing."""
         if not path.exists():
-            write_file(path, _make())
+            replace_file(path, _make())
         try:
             found = x509.load_pem_x509_certificate(path.read_bytes())
         except ValueError:

@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from plumbing.durable import PRIVATE_FOLDER, replace_file
 from plumbing.sodium import SigningKey
 from veil.encryption.object_signature import verify
 from veil.hashing import derive, u32be
 from veil.lanes import lane_limits
-from veil.lanes.durable import PRIVATE_FOLDER, write_file
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.lane import Accept, Health, Incoming, Pull, Session
 from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES
@@ -250,7 +250,7 @@ class FileSession:
             self._outbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             self._number += 1
             name = f"{self._key.public_key.hex()}-{self._number:020d}{SUFFIX}"
-            write_file(self._outbox / name, pack(self._key, self.peer, frames), _READABLE)
+            replace_file(self._outbox / name, pack(self._key, self.peer, frames), _READABLE)
             self.health.frames_sent += len(frames)
             self.health.bytes_sent += sum(map(len, frames))
             self.health.delivered(len(frames), 0.0)

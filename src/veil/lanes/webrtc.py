@@ -12,9 +12,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from plumbing.durable import PRIVATE_FOLDER, replace_file
 from veil.hashing import h
 from veil.lanes import lane_limits
-from veil.lanes.durable import PRIVATE_FOLDER, write_file
 from veil.lanes.endpoint import Endpoint
 from veil.lanes.lane import AcceptLink, LaneLink, library
 from veil.veil_errors import Malformed, Unavailable, VeilError
@@ -63,7 +63,7 @@ class FolderSignalling:
         offer_path, answer_path = folder / (name + _OFFER), folder / (name + _ANSWER)
         try:
             folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            write_file(offer_path, offer.encode(), _READABLE)
+            replace_file(offer_path, offer.encode(), _READABLE)
             try:
                 while not answer_path.exists():
                     await asyncio.sleep(lane_limits.SCAN_SECONDS)
@@ -94,7 +94,7 @@ class FolderSignalling:
         self._answered.add(path.name)
         with suppress(VeilError, OSError, ValueError):
             answered_text = await answer(_read(path))
-            write_file(path.with_suffix(_ANSWER), answered_text.encode(), _READABLE)
+            replace_file(path.with_suffix(_ANSWER), answered_text.encode(), _READABLE)
 
 
 class CarriedSignalling:

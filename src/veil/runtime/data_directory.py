@@ -17,7 +17,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from veil.lanes.durable import PRIVATE_FOLDER, write_file
+from plumbing.durable import PRIVATE_FOLDER, replace_file
 from veil.veil_errors import Malformed, Refused, Unavailable
 
 _TOKEN_BYTES = 32
@@ -40,7 +40,7 @@ class DataDirectory:
         if any(self.path.iterdir()):
             raise Refused(str(self.path), "the directory is not empty")
         self.path.chmod(PRIVATE_FOLDER)
-        write_file(self.path / "api.token", secrets.token_hex(_TOKEN_BYTES).encode() + b"\n")
+        replace_file(self.path / "api.token", secrets.token_hex(_TOKEN_BYTES).encode() + b"\n")
 
     def exists(self) -> bool:
         return (self.path / "identity.json").exists()
@@ -84,7 +84,7 @@ class DataDirectory:
         """Replace a JSON file atomically. If that fails, raise `Unavailable`; the old file remains."""
         path = self.path / name
         try:
-            write_file(path, json.dumps(data, indent=1).encode() + b"\n")
+            replace_file(path, json.dumps(data, indent=1).encode() + b"\n")
         except OSError as error:
             raise Unavailable(str(path), f"cannot write: {error.strerror or error}") from None
 

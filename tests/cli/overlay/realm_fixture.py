@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from plumbing.durable import Disk
 from tests.cli.hub_fixture import STREAM
 from tests.cli.runner import Ran, Veen
 from tests.hub.client import Hub, running
@@ -14,7 +15,6 @@ from veen.client import ClientDir
 from veen.core import Limits, Profile, admin, naming
 from veen.hub.admission_rules import Admission
 from veen.storage import metadata
-from veen.storage.durable import Disk
 
 REALM = "town"
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from veen.client.durable import Disk
+from veen.client.local_files import Disk
 from veen.pipeline.tables import Tables
 
 MOST_CALLS = 40

@@ -16,7 +16,7 @@ from bench.entry_tables import Filler
 from tests.pipeline.tables.crashing_disk import deaths
 from tests.pipeline.tables.logs import OTHERS, Place, begun, everything, recorded, writes
 from tests.pipeline.tables.test_verify import changed, rewrite
-from veen.client.durable import Busy
+from veen.client.local_files import Busy
 from veen.core import Unverified
 from veen.overlays import FoldEntry
 from veen.pipeline.engine import Engine, EventQuery

@@ -15,9 +15,9 @@ from veen.bridge.anchors.statement import (
     anchor_verify,
 )
 from veen.bridge.bundle import BundleSource
-from veen.client import durable
+from veen.client import local_files
 from veen.client.client import Client
-from veen.client.durable import DISK
+from veen.client.local_files import DISK
 from veen.core import Malformed, Unavailable, naming
 from veen.core.hashing import h
 
@@ -54,7 +54,7 @@ class AnchorStore:
 
 def read_anchor(path: Path) -> Anchored:
     try:
-        return Anchored.decode(durable.read_file(path, 2 * MAX_ANCHOR_BYTES))
+        return Anchored.decode(local_files.read_file(path, 2 * MAX_ANCHOR_BYTES))
     except Malformed as error:
         raise Malformed(f"{path} ({KIND})", error.reason) from None
 

@@ -32,7 +32,7 @@ from veen.bridge.veil_gossip.gossip_items import (
 )
 from veen.bridge.veil_gossip.item_verify import ItemRejected, RejectReason, VerifiedCheckpoint
 from veen.bridge.veil_gossip.veil_node import Delivered
-from veen.client import durable
+from veen.client import local_files
 from veen.client.client import Client
 from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.client.trust import HubRecord
@@ -327,7 +327,7 @@ class Receiver:
             path = Path(one.file)
             if not one.untold:
                 continue
-            data = durable.read_file(path, MAX_EVIDENCE_BYTES) if path.exists() else b""  # removed by the user
+            data = local_files.read_file(path, MAX_EVIDENCE_BYTES) if path.exists() else b""  # removed by the user
             for item in items_of(self._comparer.hub_id, ItemKind.EVIDENCE, data) if data else ():
                 await self._group.publish(item)
             with self._inbox.change():

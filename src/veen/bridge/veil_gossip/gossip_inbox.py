@@ -21,8 +21,8 @@ from types import TracebackType
 from typing import Self
 
 from veen.bridge.veil_gossip.gossip_items import PartsManifest, part_name
-from veen.client import durable
-from veen.client.durable import DISK
+from veen.client import local_files
+from veen.client.local_files import DISK
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h, u64be
 
@@ -91,7 +91,7 @@ class Inbox:
         for path in (folder, folder / EVIDENCE, folder / BUNDLES):
             DISK.make_folder(path)
         with ExitStack() as stack, self._database_errors():
-            stack.enter_context(durable.locked_folder(folder))
+            stack.enter_context(local_files.locked_folder(folder))
             self.rows = sqlite3.connect(folder / _FILE, isolation_level=None)
             stack.callback(self.rows.close)
             self.rows.execute("PRAGMA synchronous = FULL")

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import httpx
 
-from veen.client import durable
+from veen.client import local_files
 from veen.client.exchange import TimedOut, exchange, reason_of
 from veen.core import Malformed, Unavailable
 
@@ -58,7 +58,7 @@ class VeilNode:
     def of(cls, folder: Path) -> "VeilNode":
         """The running node of a folder. `api.json` has its address, `api.token` its access token."""
         try:
-            where = json.loads(durable.read_file(folder / "api.json", _MAX_FILE_BYTES))["url"]
+            where = json.loads(local_files.read_file(folder / "api.json", _MAX_FILE_BYTES))["url"]
             return cls(str(where), read_token(folder / "api.token"))
         except (Unavailable, ValueError, KeyError, TypeError):
             away = Unavailable(f"the VEIL node of {folder} is not running")
@@ -145,7 +145,7 @@ class VeilNode:
 def read_token(path: Path) -> str:
     """Read the API token from a file that only its owner can read."""
     try:
-        return durable.read_file(path, _MAX_FILE_BYTES).decode("ascii").strip()
+        return local_files.read_file(path, _MAX_FILE_BYTES).decode("ascii").strip()
     except UnicodeDecodeError:
         raise Malformed(str(path), "not a token") from None
 

@@ -11,7 +11,7 @@ from veen.cli.bridge.bridge_options import app, need_folder
 from veen.cli.kit import output, output_files
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import hinted
-from veen.client import durable
+from veen.client import local_files
 from veen.core import Malformed
 
 
@@ -34,7 +34,7 @@ def print_(
     Use it for air gaps that only paper or a screen may cross.
     """
 
-    data = durable.read_file(file, bundle.MAX_BUNDLE_BYTES)
+    data = local_files.read_file(file, bundle.MAX_BUNDLE_BYTES)
     bundle.decode(data)
     try:
         texts = qr.split(data, part_bytes)

@@ -21,7 +21,7 @@ from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
-from veen.client import ClientDir, durable
+from veen.client import ClientDir, local_files
 from veen.client.client import Client
 from veen.client.trust import HubRecord
 from veen.core import Unavailable, naming
@@ -138,7 +138,7 @@ def publish(
 
 async def _file(publisher: Publisher, what: str, path: Path) -> tuple[output.Value, ...]:
 
-    data = durable.read_file(path, MAX_CONTENT_BYTES)
+    data = local_files.read_file(path, MAX_CONTENT_BYTES)
     item = await (publisher.evidence(data) if what == "evidence" else publisher.bundle(data))
     return _row(item, str(path), None)
 

@@ -23,7 +23,7 @@ from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
-from veen.client import durable
+from veen.client import local_files
 from veen.client.client import Client
 from veen.core import Malformed, Refused, Unverified
 
@@ -164,7 +164,7 @@ def verify(
 def _verify_file(file: Path, sources: frozenset[bytes]) -> VerifiedBundle:
 
     try:
-        return bundle_verify.verify(durable.read_file(file, bundle.MAX_BUNDLE_BYTES), sources)
+        return bundle_verify.verify(local_files.read_file(file, bundle.MAX_BUNDLE_BYTES), sources)
     except BundleFault as fault:
         kind = Malformed if fault.code is BundleCode.MALFORMED else Unverified
         raise kind(str(file), str(fault)) from None
@@ -208,7 +208,7 @@ def import_(
 
         found = []
         for path in files:
-            data = durable.read_file(path, bundle.MAX_BUNDLE_BYTES)
+            data = local_files.read_file(path, bundle.MAX_BUNDLE_BYTES)
             found.append(ProcessedFile(path, await importer.take(data)))
         return found
 

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from plumbing.cli.command import Misuse
+from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.cli.kit import context_file, output, values
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.hub_api import HubApi
@@ -22,7 +23,6 @@ from veen.core import Malformed, Receipt, Unavailable
 from veen.core.hashing import h
 from veen.storage import journal
 from veen.storage.directory_reader import LogReader
-from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.storage.index import Index
 from veen.storage.lock import is_held
 from veen.storage.paths import Folders

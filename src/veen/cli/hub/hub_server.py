@@ -12,6 +12,7 @@ from pathlib import Path
 
 import uvloop
 
+from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER
 from veen.cli.hub import hub_process
 from veen.cli.hub.hub_process import HubProcess
 from veen.cli.kit import values
@@ -20,7 +21,6 @@ from veen.core import Malformed, Unavailable, Unverified
 from veen.hub import fd_limit
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
-from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER
 from veen.storage.metadata import has_no_keys
 from veen.storage.paths import Folders
 

@@ -55,10 +55,10 @@ def init(
     A hub of a realm rejects clients and capabilities that the realm has revoked, and streams that the realm has
     assigned to another hub. Without a realm, only capabilities count.
     """
+    from plumbing.durable import Disk
     from veen.cli.kit.exit_status import hinted
     from veen.core import Malformed, Profile, Unavailable
     from veen.storage import metadata
-    from veen.storage.durable import Disk
 
     try:
         profile = Profile(epoch_sec, pad_block)

@@ -79,11 +79,11 @@ def rotate_key(
     The old key signs the new one, so clients that pinned the hub continue to trust it. Existing signatures stay valid:
     the new key becomes valid after the last entry of the log.
     """
+    from plumbing.durable import Disk
     from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
     from veen.storage import key_rotation, safe_open
-    from veen.storage.durable import Disk
     from veen.storage.lock import lock_directory
     from veen.storage.metadata import read_metadata
 
@@ -249,11 +249,11 @@ def fork(
     so both parts can be verified. Authorized capabilities are not copied: the operator of the new hub decides which to
     accept. No hub may run on the forked directory.
     """
+    from plumbing.durable import Disk
     from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
     from veen.storage import fork as forking
-    from veen.storage.durable import Disk
 
     kept = {place.label: place.stream_seq for place in upto or ()}
     if len(kept) != len(upto or ()):

@@ -20,7 +20,7 @@ from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import ReadOptions, read_command
 from veen.cli.kit.values import moment
-from veen.client import durable
+from veen.client import local_files
 from veen.client.entry import Entry
 from veen.core import CapToken, Mmr, Unavailable, Unverified, naming
 from veen.overlays import identity, identity_views
@@ -201,11 +201,11 @@ def _device_id(token: CapToken) -> bytes:
 
 
 def _challenge(path: Path) -> Challenge:
-    return Challenge.decode(durable.read_file(path, MAX_FILE_BYTES))
+    return Challenge.decode(local_files.read_file(path, MAX_FILE_BYTES))
 
 
 def _answer(path: Path) -> ChallengeAnswer:
-    return ChallengeAnswer.decode(durable.read_file(path, MAX_FILE_BYTES))
+    return ChallengeAnswer.decode(local_files.read_file(path, MAX_FILE_BYTES))
 
 
 @read_command(app, "message", "veen id auth message 12 --stream orders --realm shop --client shop")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from plumbing.cli.command import Misuse
+from plumbing.durable import PRIVATE_FILE, Disk
 from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable
-from veen.storage.durable import PRIVATE_FILE, Disk
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ADD_HINT = "veen context add NAME --hub URL"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from plumbing.cli.command import Misuse
 from veen.cli.kit.exit_status import hinted
-from veen.client import Card, ReaderKey, StreamKey, durable
+from veen.client import Card, ReaderKey, StreamKey, local_files
 from veen.client.client_dir import CARD
 from veen.client.identity_card import MAX_CARD_BYTES
 from veen.core import DhKey, Malformed, Unavailable, Unverified
@@ -16,7 +16,7 @@ def read_card(path: Path) -> Card:
     """Read a card, or the card of a client directory, and verify its signatures. No passphrase is needed."""
     file = path / CARD if path.is_dir() else path
     try:
-        data = durable.read_file(file, MAX_CARD_BYTES)
+        data = local_files.read_file(file, MAX_CARD_BYTES)
     except Unavailable as error:
         raise hinted(error, "a card is the card.cbor of a client directory") from None
     try:
@@ -37,7 +37,7 @@ _MAX_KEY_FILE_BYTES = 1 << 16
 
 def read_stream_key(file: Path) -> ReaderKey | StreamKey:
     """Read a stream key file: a secret key (`ReaderKey`) or a public one (`StreamKey`)."""
-    data = durable.read_file(file, _MAX_KEY_FILE_BYTES)
+    data = local_files.read_file(file, _MAX_KEY_FILE_BYTES)
     try:
         return ReaderKey.decode(data)
     except Malformed:
@@ -81,7 +81,7 @@ def _from_options(file: Path | None) -> bytes | None:
 def _from_file(file: Path) -> bytes:
     """Read a file of one line. The newline that an editor adds is not part of the passphrase."""
     try:
-        found = durable.read_file(file, _MAX_KEY_FILE_BYTES).removesuffix(b"\n").removesuffix(b"\r")
+        found = local_files.read_file(file, _MAX_KEY_FILE_BYTES).removesuffix(b"\n").removesuffix(b"\r")
     except Unavailable as error:
         raise Misuse(f"the passphrase cannot be read: {error}", _PASSPHRASE_HINT) from None
     if not found or b"\n" in found:

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from plumbing.cli.command import Misuse
 from veen.cli.kit.exit_status import hinted
-from veen.client import durable
-from veen.client.durable import check_local
+from veen.client import local_files
+from veen.client.local_files import check_local
 from veen.core import Checkpoint, Malformed, MmrProof, Receipt
 from veen.core.cbor import DeferredFaults
 
@@ -42,7 +42,7 @@ _KINDS: tuple[type[Statement], ...] = (Receipt, Checkpoint, MmrProof)
 
 def read_statements(path: Path) -> list[Statement]:
     """Read a file of statements. Raises `Malformed` if it is empty or contains anything else."""
-    data = durable.read_file(path, _MAX_FILE_BYTES)
+    data = local_files.read_file(path, _MAX_FILE_BYTES)
     found: list[Statement] = []
     pos = 0
     while pos < len(data):

@@ -39,7 +39,7 @@ def run(asked: PipelineRun, source: Sources, out: Out, fold: Overlays = None) ->
     is in the tables exactly once. Logs that differ from those the tables were made from are rejected. Spark starts only
     if there is work, which takes many seconds; --processes is faster for a small log.
     """
-    from veen.client.durable import Busy
+    from veen.client.local_files import Busy
     from veen.pipeline.tables import Tables, load
     from veen.pipeline.tables.compacting import tidy
 

@@ -11,7 +11,7 @@ from plumbing.cli.command import Misuse, group
 from veen.cli.kit.client_options import HubOptions, HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption
 from veen.cli.kit.open_session import HubCall
-from veen.client import durable
+from veen.client import local_files
 
 if TYPE_CHECKING:
     from veen.query.query_client import QueryClient
@@ -101,7 +101,7 @@ def remote(asked: ServiceOptions | ServiceAndHubOptions) -> "QueryClient":
         raise Misuse(f"{asked.service!r} is not an HTTP URL", "give --service http://HOST:PORT")
     token = None
     if asked.token_file is not None:
-        token = durable.read_file(asked.token_file, _MAX_TOKEN_BYTES).decode("utf-8", "replace").strip()
+        token = local_files.read_file(asked.token_file, _MAX_TOKEN_BYTES).decode("utf-8", "replace").strip()
         if not re.fullmatch(r"[!-~]+", token):
             what = "is empty" if not token else "contains more than a token"
             raise Misuse(f"{asked.token_file} {what}", "veen query token prints a token")

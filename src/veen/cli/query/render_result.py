@@ -14,7 +14,7 @@ from plumbing.cli.command import Misuse
 from plumbing.cli.extras import install_hint
 from veen.cli.kit import output
 from veen.cli.kit.exit_status import hinted
-from veen.client.durable import DISK, check_local
+from veen.client.local_files import DISK, check_local
 from veen.core import Unavailable, Unverified
 from veen.core.canonical_json import Plain
 

@@ -14,7 +14,7 @@ from veen.cli.kit.state_options import options_command
 from veen.cli.query import render_result
 from veen.cli.query.query_options import ServiceOptions, app, remote
 from veen.cli.query.render_result import RenderOptions
-from veen.client import durable
+from veen.client import local_files
 from veen.core import canonical_json
 from veen.core.limits import MAX_JSON_BYTES
 
@@ -209,7 +209,7 @@ def _read_descriptor(file: Path | None) -> dict[str, Any]:
 
     if file is None:
         return {}
-    found = canonical_json.parse(durable.read_file(file, MAX_JSON_BYTES), str(file))
+    found = canonical_json.parse(local_files.read_file(file, MAX_JSON_BYTES), str(file))
     if not isinstance(found, dict):
         raise Misuse(f"{file} is not a JSON object", "give a query descriptor; docs/query.md describes its fields")
     return dict(found)

@@ -13,7 +13,7 @@ from plumbing.cli.command import Misuse, command
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.query.query_options import app
-from veen.client.durable import DISK
+from veen.client.local_files import DISK
 
 if TYPE_CHECKING:
     from veen.query.policy import PolicyBook, QueryPrincipal

@@ -14,7 +14,7 @@ from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, options_command, read_command
 from veen.cli.recorder.recorder_options import Issuer, app, at_hub, issuer_key, with_hints
-from veen.client import durable
+from veen.client import local_files
 from veen.client.client import Client
 from veen.core import Rate
 from veen.overlays.overlay import Walk
@@ -211,7 +211,7 @@ def join(
     """Make this client a producer with a file from veen recorder enrol."""
     from veen.recorder import ProducerKit
 
-    kit = ProducerKit.decode(durable.read_file(file, 1 << 22))
+    kit = ProducerKit.decode(local_files.read_file(file, 1 << 22))
     with with_hints(), open_session.open_client_dir(client, passphrase_file) as folder:
         kit.join(folder)
     streams = [one.name for one in kit.streams]

@@ -11,10 +11,11 @@ from veen.cli.kit.client_options import HubOptions
 from veen.cli.recorder.recorder_options import with_hints
 from veen.client import ClientDir
 from veen.client.client import Client
+from veen.client.local_files import DISK
 from veen.core import Unavailable
 from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
-from veen.recorder import Routes, SetAside, Shipper, durable, routes_of
+from veen.recorder import Routes, SetAside, Shipper, routes_of
 from veen.recorder.json_lines import JsonLines
 from veen.recorder.retry_feed import REFUSED
 from veen.recorder.routes import NotSetUp
@@ -28,7 +29,7 @@ Inlet = AbstractAsyncContextManager[object]
 def own_folder(folder: ClientDir, *names: str) -> Path:
     """A folder for the state of inputs, in the client directory."""
     path = folder.path.joinpath("recorder", *names)
-    durable.make_folder(path)
+    DISK.make_folder(path, parents=True)
     return path
 
 

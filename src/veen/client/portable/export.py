@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from veen.client import durable
+from veen.client import local_files
 from veen.client.client_dir import CARD, ClientDir
 from veen.client.client_state import CaughtRow, LabelState
-from veen.client.durable import scaffold
 from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.client.keystore import DEFAULT_COST, MAX_KEYSTORE_BYTES, Cost, Keystore, keystore_file
 from veen.client.lmdb_tables import TableRows
+from veen.client.local_files import scaffold
 from veen.client.portable import manifest as manifests
 from veen.client.portable.manifest import MANIFEST, PortableManifest
 from veen.client.portable.rows import CARRIED, CARRIED_EVIDENCE, Routing, StateRow, SyncState
@@ -40,7 +40,7 @@ def export_identity(
             for name, parts in _sequences(rows):
                 disk.write_file(folder / name, parts)
             files = [client.path / CaughtRow.decode(row).file for _, row in rows.scan("caught")]
-        kept = [durable.read_file(file, MAX_EVIDENCE_BYTES) for file in files if file.exists()]
+        kept = [local_files.read_file(file, MAX_EVIDENCE_BYTES) for file in files if file.exists()]
         if kept:
             disk.write_file(folder / CARRIED_EVIDENCE, kept)
         manifest = manifests.make(client.identity, folder, now)
@@ -78,4 +78,4 @@ def _copy_keystore(client: ClientDir, folder: Path, passphrase: bytes | None, co
         Keystore.create(folder, client.keystore.reload(), passphrase, cost, client.disk)
         return
     path = keystore_file(client.path)
-    client.disk.write_file(folder / path.name, durable.read_file(path, MAX_KEYSTORE_BYTES))
+    client.disk.write_file(folder / path.name, local_files.read_file(path, MAX_KEYSTORE_BYTES))

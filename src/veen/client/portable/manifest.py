@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Self
 
-from veen.client import durable
+from veen.client import local_files
 from veen.client.client_identity import ClientIdentity
 from veen.core import Malformed, Unverified, signing
 from veen.core.cbor import Bstr, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire, int_map
@@ -83,7 +83,7 @@ def make(identity: ClientIdentity, folder: Path, now: int) -> PortableManifest:
 def read(folder: Path) -> PortableManifest:
     """Read the manifest of a set and verify its files."""
     try:
-        manifest = PortableManifest.decode(durable.read_file(folder / MANIFEST, MAX_MANIFEST_BYTES))
+        manifest = PortableManifest.decode(local_files.read_file(folder / MANIFEST, MAX_MANIFEST_BYTES))
     except Malformed as error:
         raise Malformed(str(folder / MANIFEST), error.reason) from None
     manifest.check_files(folder)
@@ -97,6 +97,6 @@ def names_in(folder: Path) -> list[str]:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    with durable.named(path), path.open("rb") as file:
+    with local_files.named(path), path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             yield block

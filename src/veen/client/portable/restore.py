@@ -4,17 +4,17 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from veen.client import cbor_sequence, durable
+from veen.client import cbor_sequence, local_files
 from veen.client import local_tree as trees
 from veen.client.capabilities import MAX_FILE_BYTES, decode_tokens
 from veen.client.client_dir import CAPS, CARD, EVIDENCE, ClientDir, write_client
 from veen.client.client_identity import SEED_BYTES
 from veen.client.client_state import ClientState
-from veen.client.durable import DISK, Disk, scaffold
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceStore
 from veen.client.identity_card import MAX_CARD_BYTES, Card
 from veen.client.keystore import Keystore, Secrets
 from veen.client.lmdb_tables import TableRows
+from veen.client.local_files import DISK, Disk, scaffold
 from veen.client.outbox import Pending, append
 from veen.client.portable import manifest as manifests
 from veen.client.portable.rows import CARRIED_EVIDENCE, Routing, StateRow, SyncState
@@ -59,7 +59,7 @@ def import_identity(
             box = EvidenceStore(folder / EVIDENCE, disk)
             for one in cbor_sequence.read_file(Evidence, source / CARRIED_EVIDENCE, MAX_EVIDENCE_BYTES):
                 box.save(one)
-        tokens = durable.read_file(source / "cap_tokens.cborseq", MAX_FILE_BYTES)
+        tokens = local_files.read_file(source / "cap_tokens.cborseq", MAX_FILE_BYTES)
         if tokens:
             decode_tokens(tokens, "cap_tokens.cborseq")
             disk.write_file(folder / CAPS / "imported.cbor", tokens)
@@ -70,7 +70,7 @@ def import_identity(
 
 
 def _check_one_identity(source: Path, id_sign: bytes, secrets: Secrets) -> None:
-    card = Card.decode(durable.read_file(source / CARD, MAX_CARD_BYTES))
+    card = Card.decode(local_files.read_file(source / CARD, MAX_CARD_BYTES))
     card.verify()
     own = secrets.identity()
     if not id_sign == card.id_sign == own.id_sign.public_key or card.id_dh != own.id_dh.public_key:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from veen.client import durable
-from veen.client.durable import DISK
+from veen.client import local_files
 from veen.client.keystore import Keystore, keystore_file
+from veen.client.local_files import DISK
 from veen.client.stream_keys import ReaderKey
 from veen.core import DhKey, Malformed, Unavailable, naming
 
@@ -70,12 +70,12 @@ def _secrets(reference: str, passphrase_file: str | None) -> dict[str, tuple[byt
     path = Path(reference)
     if path.is_dir():
         for private in (path, keystore_file(path)):
-            durable.check_private(private)
+            local_files.check_private(private)
         store = Keystore.open(path, _passphrase(passphrase_file), DISK)
         return {one.name: (one.stream_id, one.secret) for one in store.secrets.streams}
-    durable.check_private(path)
+    local_files.check_private(path)
     try:
-        key = ReaderKey.decode(durable.read_file(path, _MAX_KEY_FILE_BYTES))
+        key = ReaderKey.decode(local_files.read_file(path, _MAX_KEY_FILE_BYTES))
     except Malformed:
         raise Malformed(reference, "it is neither a client directory nor a reader key file") from None
     return {key.name: (naming.stream_id(key.name), key.secret)}
@@ -84,7 +84,7 @@ def _secrets(reference: str, passphrase_file: str | None) -> dict[str, tuple[byt
 def _passphrase(path: str | None) -> bytes | None:
     if path is None:
         return os.environb.get(VARIABLE) or None
-    return durable.read_file(Path(path), _MAX_PASSPHRASE_BYTES).removesuffix(b"\n").removesuffix(b"\r")
+    return local_files.read_file(Path(path), _MAX_PASSPHRASE_BYTES).removesuffix(b"\n").removesuffix(b"\r")
 
 
 def _provider(reference: str) -> Provider:

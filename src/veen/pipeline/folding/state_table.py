@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from veen.client.durable import DISK
+from veen.client.local_files import DISK
 from veen.core import Malformed, Unverified
 from veen.overlays import AnyOverlay, state_hash
 from veen.pipeline.decoding.plain_json import plain, to_json

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-from veen.client.durable import Disk
+from veen.client.local_files import Disk
 from veen.core import Unavailable
 from veen.overlays import AnyOverlay, At, EventFault, FaultKind, FoldEntry, ShippedSummary, Summary, receive, ship
 from veen.overlays.fold import SummaryPart, copy_reason

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from veen.client.durable import DISK
+from veen.client.local_files import DISK
 from veen.core import Unavailable, cbor
 from veen.overlays import AnyOverlay, At, EventFault, Fold, FoldEntry, ShippedSummary, Summary, run, state_hash
 from veen.pipeline.folding import state_table

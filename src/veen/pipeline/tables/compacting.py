@@ -12,8 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from veen.client import durable
-from veen.client.durable import Disk
+from veen.client import local_files
+from veen.client.local_files import Disk
 from veen.core import Unverified
 from veen.pipeline.jobs import Progress, Runner, no_progress, run_inline
 from veen.pipeline.tables import merging
@@ -150,7 +150,7 @@ def merge(group: _Group) -> bytes:
 
 def read(root: Path, file: FileRef) -> bytes:
     """The bytes of a file. Raises `Unverified` if they are not those committed."""
-    with durable.named(root / file.path):
+    with local_files.named(root / file.path):
         data = (root / file.path).read_bytes()
     if sha256(data).digest() != file.sha256:
         raise Unverified(file.path, "its bytes differ from those committed; run veen pipeline verify for details")

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from veen.client.durable import Disk
+from veen.client.local_files import Disk
 from veen.pipeline.decoding import DecodedEntry, DecodedRows, Decoder, LabelStream
 from veen.pipeline.tables import commit as commits
 from veen.pipeline.tables import layout

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
-from veen.client import durable
-from veen.client.durable import Disk
+from veen.client import local_files
+from veen.client.local_files import Disk
 from veen.core import Malformed, Unavailable
 from veen.pipeline.tables import commit as commits
 from veen.pipeline.tables.commit import Commit, TablesView
@@ -29,7 +29,7 @@ class Tables:
 
     def __init__(self, root: Path, disk: Disk | None = None) -> None:
         """Raises `Malformed` for a URL: locks and renames need a folder; on a cluster, one that all workers share."""
-        durable.check_local(root)
+        local_files.check_local(root)
         self.root = root
         self.own = root / OWN
         self._disk = disk or Disk()
@@ -83,7 +83,7 @@ class Tables:
         """Lock the tables for writing, and finish an interrupted commit first."""
         need_pyarrow()
         self._make()
-        with self._turn, durable.locked(self.own / _LOCK, str(self.root)):
+        with self._turn, local_files.locked(self.own / _LOCK, str(self.root)):
             self._recover()
             yield self.view()
 
@@ -91,7 +91,7 @@ class Tables:
     def merging(self) -> Iterator[Path]:
         """A folder for merged files. One process at a time may merge, while others continue to write."""
         self._make()
-        with durable.locked(self.own / _MERGE_LOCK, f"{self.root}, to merge files,"):
+        with local_files.locked(self.own / _MERGE_LOCK, f"{self.root}, to merge files,"):
             folder = self.own / _MERGING
             with self.writing():  # finish an interrupted commit first: it may need the files in the folder
                 shutil.rmtree(folder, ignore_errors=True)
@@ -156,7 +156,7 @@ class Tables:
 
     def _make(self) -> None:
         for folder in (self.root, self.own, self.own / _COMMITS, self.own / _STAGING):
-            with durable.named(folder):
+            with local_files.named(folder):
                 folder.mkdir(parents=True, exist_ok=True)
 
 

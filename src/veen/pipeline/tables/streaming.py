@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from veen.client.durable import Busy
+from veen.client.local_files import Busy
 from veen.core import Malformed, Msg, Receipt, Unverified
 from veen.pipeline import jobs, read_plan
 from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from veen.storage.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
+from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 
 
 def mode(path: Path) -> int:

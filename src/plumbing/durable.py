@@ -1,4 +1,4 @@
-"""The one module that syncs files. Everything that storage writes goes through a `Disk`.
+"""Durable writes. No other module syncs files.
 
 What a power cut leaves behind, by operation:
 
@@ -6,19 +6,22 @@ What a power cut leaves behind, by operation:
     truncate          done or not, until the file is synced
     sync              all writes before it
     replace           the old file or the new one, never a mixture; which of the two, until the folder is synced
+    write_file        the old file or the new one, never a mixture; which of the two, until the folder is synced
     unlink            the file or none, until the folder is synced
 
-No write follows a symlink, so that the content of a data directory cannot make a hub write elsewhere.
-
-Tests substitute a disk that fails at every call in turn.
+No write through a `Disk` follows a symlink, so that the content of a data directory cannot make a hub write elsewhere.
+Every error is an `OSError`. Tests substitute a disk that fails at every call in turn.
 """
 
 import ctypes
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 PRIVATE_FILE = 0o600
@@ -47,9 +50,7 @@ class Disk:
 
     def write(self, fd: int, data: bytes) -> None:
         """Write all of `data`. After an `OSError` any part of it may be in the file."""
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        _write_all(fd, data)
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
@@ -85,12 +86,11 @@ class Disk:
     def make_folder(self, path: Path, mode: int = PRIVATE_FOLDER) -> None:
         path.mkdir(mode=mode, parents=True, exist_ok=True)
 
-    def write_file(self, path: Path, data: bytes, mode: int = PLAIN_FILE) -> None:
-        """Write a file atomically. The caller syncs the folder."""
-        self.write_parts(path, (data,), mode)
+    def write_file(self, path: Path, data: bytes | Iterable[bytes], mode: int = PLAIN_FILE) -> None:
+        """Write a file atomically, from one part or many. The caller syncs the folder.
 
-    def write_parts(self, path: Path, parts: Iterable[bytes], mode: int = PLAIN_FILE) -> None:
-        """As `write_file`, for content that does not fit in memory."""
+        The draft has a fixed name, so the next write replaces what a crash left. Only one process may write the file.
+        """
         draft = path.with_name(path.name + ".draft")
         try:
             fd = _open(draft, os.O_EXCL, mode)
@@ -99,12 +99,107 @@ class Disk:
             draft.unlink()
             fd = _open(draft, os.O_EXCL, mode)
         try:
-            for part in parts:
+            for part in (data,) if isinstance(data, bytes) else data:
                 self.write(fd, part)
             self.sync(fd)
         finally:
             os.close(fd)
         self.replace(draft, path)
+
+    def write_shared_file(self, path: Path, data: bytes | Iterable[bytes], mode: int = PRIVATE_FILE) -> None:
+        """As `write_file`, for a file that several processes may write: each draft has a name of its own.
+
+        Draft names start with a dot. A failed write removes its draft; a killed process leaves it.
+        """
+        fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)
+        draft = Path(name)
+        try:
+            try:
+                os.fchmod(fd, mode)
+                for part in (data,) if isinstance(data, bytes) else data:
+                    self.write(fd, part)
+                self.sync(fd)
+            finally:
+                os.close(fd)
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def replace_file(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
+    """Replace a file atomically and durably, also if other processes write it."""
+    disk = Disk()
+    disk.write_shared_file(path, data, mode)
+    disk.sync_folder(path.parent)
+
+
+class AppendFile:
+    """A new file that one process appends to and keeps locked: see `is_abandoned`.
+
+    Appended data survives the process, even if it is killed. With `sync` it also survives a power cut.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, PRIVATE_FILE)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        self.path = path
+        self.size = 0
+
+    def append(self, data: bytes, *, sync: bool = False) -> None:
+        """Append with one write, so that a reader sees all of it or, after a crash, a truncated tail.
+
+        On failure the file is truncated to its previous size. That may fail too, so the caller must close the file:
+        later data could follow a partial write.
+        """
+        _extend(self._fd, data, self.size, sync=sync)
+        self.size += len(data)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether the process that appended to a file is gone."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def append_line(path: Path, line: bytes, max_bytes: int) -> bool:
+    """Append a line durably, completely or not at all. Returns False if the file has reached `max_bytes`."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_DSYNC | os.O_CLOEXEC, PRIVATE_FILE)
+    try:
+        size = os.fstat(fd).st_size
+        if size >= max_bytes:
+            return False
+        _extend(fd, line, size)
+    finally:
+        os.close(fd)
+    return True
+
+
+def _extend(fd: int, data: bytes, size: int, *, sync: bool = False) -> None:
+    """Append to a file of `size` bytes; on failure truncate it to that size."""
+    try:
+        _write_all(fd, data)
+        if sync:
+            os.fdatasync(fd)
+    except BaseException:
+        with suppress(OSError):
+            os.ftruncate(fd, size)
+        raise
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _open(path: Path, flags: int, mode: int) -> int:

@@ -1,11 +1,7 @@
-"""Durable file operations of the client, and the locks between processes. Only this module syncs.
+"""Files, folders and locks of a client. Errors are `Unavailable` and name the file.
 
-After a power cut:
-
-    write_file    the old file or the new one, never a mixture; certainly the new one once the folder is synced
-    replace       the old name or the new one, never both; certainly the new one once the folder is synced
-
-LMDB syncs its own commits. Tests use a `Disk` that fails at every call in turn.
+`plumbing.durable` says what each write leaves after a power cut. LMDB syncs its own commits. Tests use a `Disk` that
+fails at every call in turn.
 """
 
 import fcntl
@@ -17,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from plumbing import durable
+from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER
 from veen.core import Malformed, Unavailable
 
 SCAFFOLD_INFIX = ".scaffold-"
-PRIVATE_FILE = 0o600
-PRIVATE_FOLDER = 0o700
 _OTHERS = 0o077
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/.*|)", re.DOTALL)
 
@@ -35,11 +31,13 @@ class Busy(Unavailable):
 
 
 class Disk:
-    """The file system. Errors are `Unavailable` and name the file."""
+    """The file system, for files that several processes may write."""
 
-    def make_folder(self, path: Path) -> None:
+    _files = durable.Disk()
+
+    def make_folder(self, path: Path, *, parents: bool = False) -> None:
         with named(path):
-            path.mkdir(PRIVATE_FOLDER, exist_ok=True)
+            path.mkdir(PRIVATE_FOLDER, parents=parents, exist_ok=True)
 
     def make_scaffold(self, beside: Path) -> Path:
         """A new folder beside `beside`, on the same file system, so that `replace` can rename it."""
@@ -49,36 +47,17 @@ class Disk:
     def write_file(self, path: Path, data: bytes | Iterable[bytes], mode: int = PRIVATE_FILE) -> None:
         """Write a file atomically, from one part or many. The caller syncs the folder."""
         with named(path):
-            fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".draft", dir=path.parent)
-            draft = Path(name)
-            try:
-                try:
-                    os.fchmod(fd, mode)
-                    for part in (data,) if isinstance(data, bytes) else data:
-                        view = memoryview(part)
-                        while view:
-                            view = view[os.write(fd, view) :]
-                    os.fdatasync(fd)
-                finally:
-                    os.close(fd)
-                os.replace(draft, path)
-            except BaseException:
-                draft.unlink(missing_ok=True)
-                raise
+            self._files.write_shared_file(path, data, mode)
 
     def sync_folder(self, folder: Path) -> None:
         """When this returns, names that were created, replaced or removed in the folder are on disk."""
         with named(folder):
-            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            self._files.sync_folder(folder)
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file or folder. A folder can only replace an empty folder."""
         with named(target):
-            os.replace(source, target)
+            self._files.replace(source, target)
 
     def remove_folder(self, path: Path) -> None:
         """Remove an unpublished folder with its content. Errors are ignored."""
@@ -86,6 +65,12 @@ class Disk:
 
 
 DISK = Disk()
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically and durably."""
+    DISK.write_file(path, data)
+    DISK.sync_folder(path.parent)
 
 
 def read_file(path: Path, most: int) -> bytes:

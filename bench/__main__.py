@@ -3,10 +3,10 @@
 import sys
 from collections.abc import Callable
 
-from bench import client, decode, folding, http_posts, overlays, pipeline, prove, questions, seal, veil_codec, veil_node
-from veen.bench import hub_throughput, many_labels, scaling
+from bench import client, decode, folding, overlays, pipeline, prove, questions, seal, veil_codec, veil_node
+from veen.bench import scaling, throughput
 from veen.bench.bench_report import BenchReport
-from veen.bench.rounds import Progress, silent
+from veen.bench.hub_process import Progress, silent
 from veen.core import VeenError
 
 
@@ -22,10 +22,9 @@ MEASUREMENTS: dict[str, Callable[[], BenchReport]] = {
     "seal": seal.measure,
     "prove": prove.measure,
     "client": client.measure,
-    "http": http_posts.measure,
-    "hub": lambda: hub_throughput.run(progress=progress),
-    "labels": lambda: many_labels.run(progress=progress),
-    "growth": lambda: scaling.run(progress=progress),
+    "hub": lambda: throughput.measure_hub(progress=progress),
+    "labels": lambda: throughput.measure_labels(progress=progress),
+    "growth": lambda: scaling.measure_growth(progress=progress),
     "overlays": lambda: overlays.measure(progress),
     "veil": veil_codec.measure,
     "veil-node": veil_node.measure,

@@ -20,7 +20,7 @@ from bench.pipeline import cpu_of
 from bench.sealed_log import SealedLog
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import Progress, silent
+from veen.bench.hub_process import Progress, silent
 from veen.core import Unavailable
 from veen.overlays import Event, Fold, FoldEntry, state_hash
 from veen.overlays.wallet import WALLETS

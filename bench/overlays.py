@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.call_times import Action, microseconds, per_call
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import Progress, silent
+from veen.bench.hub_process import Progress, silent
 from veen.core import Mmr
 from veen.overlays import AnyOverlay, At, Event, FoldEntry
 from veen.overlays.kept_fold import Timeline

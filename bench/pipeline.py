@@ -21,7 +21,7 @@ from time import perf_counter
 from bench.big_log import BigLog
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import Progress, silent
+from veen.bench.hub_process import Progress, silent
 from veen.core import Limits, Unavailable
 from veen.pipeline import Selection, Task, plan, select
 from veen.pipeline.rows import batches

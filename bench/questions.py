@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from bench.call_times import Action, microseconds, per_call
 from bench.entry_tables import Filler
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import Progress, silent
+from veen.bench.hub_process import Progress, silent
 from veen.overlays import FoldEntry
 from veen.overlays.record import RecordEvent
 from veen.pipeline.engine import Engine, EventQuery

@@ -23,7 +23,7 @@ from typing import Any
 from bench.recorded_site import MATCH, ROBOT, WEB, Site, events
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import Progress, silent
+from veen.bench.hub_process import Progress, silent
 from veen.core import Unavailable
 from veen.pipeline.engine import Engine, EventQuery
 from veen.pipeline.engine.engine import SMALL_ROWS

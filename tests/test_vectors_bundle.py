@@ -8,7 +8,7 @@ import pytest
 
 from tests import vectors_oracle as oracle
 from tests.vectors_files import entries, load, unhex
-from veen.bridge import bundle_verify
+from veen.bridge import bundle
 from veen.bridge.bundle import Bundle, BundleFault
 from veen.client.entry import Opener
 from veen.core import DhKey
@@ -22,7 +22,7 @@ each = pytest.mark.parametrize("case", BUNDLES, ids=lambda case: case["name"])
 @each
 def test_each_bundle_verifies_offline(case: dict[str, Any]) -> None:
     data = unhex(case["cbor"])
-    found = bundle_verify.verify(data, {HUB_ID}).to_json()
+    found = bundle.verify(data, {HUB_ID}).to_json()
     assert {name: found[name] for name in ("bundle_id", "bundle_hash", "export_seq_from", "export_seq_to")} == {
         name: case[name] for name in ("bundle_id", "bundle_hash", "export_seq_from", "export_seq_to")
     }
@@ -60,7 +60,7 @@ def test_a_second_reader_decodes_the_same_values(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", entries("bundle.json", "refused"), ids=lambda case: case["name"])
 def test_each_invalid_bundle_is_rejected_with_its_code(case: dict[str, Any]) -> None:
     with pytest.raises(BundleFault) as caught:
-        bundle_verify.verify(unhex(case["cbor"]), {HUB_ID})
+        bundle.verify(unhex(case["cbor"]), {HUB_ID})
     assert str(caught.value.code) == case["error_code"]
 
 

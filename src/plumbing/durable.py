@@ -152,7 +152,7 @@ class AppendFile:
         On failure the file is truncated to its previous size. That may fail too, so the caller must close the file:
         later data could follow a partial write.
         """
-        _extend(self._fd, data, self.size, sync=sync)
+        extend(self._fd, data, self.size, sync=sync)
         self.size += len(data)
 
     def close(self) -> None:
@@ -178,13 +178,13 @@ def append_line(path: Path, line: bytes, max_bytes: int) -> bool:
         size = os.fstat(fd).st_size
         if size >= max_bytes:
             return False
-        _extend(fd, line, size)
+        extend(fd, line, size)
     finally:
         os.close(fd)
     return True
 
 
-def _extend(fd: int, data: bytes, size: int, *, sync: bool = False) -> None:
+def extend(fd: int, data: bytes, size: int, *, sync: bool = False) -> None:
     """Append to a file of `size` bytes; on failure truncate it to that size."""
     try:
         _write_all(fd, data)

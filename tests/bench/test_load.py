@@ -5,8 +5,7 @@ import pytest
 from tests.bench.answer_server import answering, ok
 from tests.hub.client import own_port
 from veen.bench import load
-from veen.bench.load import Http, LoadResult, Nats, Redis
-from veen.bench.load_messages import request
+from veen.bench.load import Http, LoadResult, Nats, Redis, request
 from veen.core import Malformed, Unavailable
 
 ASKED = request(b"/", b"asked")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from veen.bench import baselines, hub_process, hub_throughput, many_labels, scaling
-from veen.bench.bench_report import BenchReport, CryptoLimit
-from veen.bench.hub_process import HubProcess
-from veen.bench.load_messages import MessageWriters, Target
-from veen.bench.rounds import run_round
+from veen.bench import hub_process, scaling, throughput
+from veen.bench.bench_report import BenchReport
+from veen.bench.hub_process import HubProcess, run_round
+from veen.bench.load import MessageWriters, Target
 from veen.core import Msg, Profile, Unavailable, Unverified
 
 TARGET = Target(b"\x01" * 32, Profile().profile_id())
@@ -28,24 +27,24 @@ def assert_measured(report: BenchReport, folder: Path) -> None:
 def test_the_hub_measurement_shows_what_was_promised_of_every_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub_throughput, "_WARM_UP", 2)
+    monkeypatch.setattr(throughput, "_WARM_UP", 2)
     told: list[str] = []
-    report = hub_throughput.run(
+    report = throughput.measure_hub(
         rounds=1, per_connection=8, connections=8, beside=False, folder=tmp_path, progress=told.append
     )
     assert_measured(report, tmp_path)
     bounds = {row.what: row.least for row in report.rows if row.least is not None}
-    assert bounds == {f"{mode.name}: of the one-core crypto limit": mode.least for mode in hub_throughput.MODES}
-    for mode in hub_throughput.MODES:
+    assert bounds == {f"{mode.name}: of the one-core crypto limit": mode.least for mode in throughput.MODES}
+    for mode in throughput.MODES:
         for what in ("submits", "p50", "p99", "p99 / p50", "CPU a message, hub", "messages a sync"):
             assert report.row(f"{mode.name}: {what}").value > 0
     assert report.row("one process: CPU a message, workers").value == 0
-    assert len(told) == len(hub_throughput.MODES)
+    assert len(told) == len(throughput.MODES)
 
 
 @pytest.mark.slow
 def test_the_labels_measurement_compares_many_labels_with_one(tmp_path: Path) -> None:
-    report = many_labels.run(labels=20, rounds=1, per_round=100, connections=8, folder=tmp_path)
+    report = throughput.measure_labels(labels=20, rounds=1, per_round=100, connections=8, folder=tmp_path)
     assert_measured(report, tmp_path)
     many, one = report.row("20 labels in turn: submits"), report.row("one label: submits")
     assert report.rows[0].value == pytest.approx(many.value / one.value)
@@ -56,7 +55,7 @@ def test_the_labels_measurement_compares_many_labels_with_one(tmp_path: Path) ->
 def test_the_growth_measurement_reads_both_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scaling, "_JOURNAL_ENTRIES", 70)
     monkeypatch.setattr(scaling, "TURNS", 2)
-    report = scaling.run(small=50, large=500, rounds=1, each=1, proofs=5, folder=tmp_path)
+    report = scaling.measure_growth(small=50, large=500, rounds=1, each=1, proofs=5, folder=tmp_path)
     assert_measured(report, tmp_path)
     assert report.row("entries replayed from the journal").value == 70
     for size in ("50", "500"):
@@ -113,8 +112,8 @@ def test_messages_are_distributed_in_turn_with_consecutive_client_seq() -> None:
 
 def test_the_crypto_limit_is_more_than_a_verify_and_takes_a_real_message() -> None:
     encoded = MessageWriters(TARGET, 1, ["limit"]).one()
-    assert 1e-6 < CryptoLimit([encoded]).seconds() < 1
-    forged = CryptoLimit([encoded[:-1] + bytes([encoded[-1] ^ 1])])
+    assert 1e-6 < throughput.CryptoLimit([encoded]).seconds() < 1
+    forged = throughput.CryptoLimit([encoded[:-1] + bytes([encoded[-1] ^ 1])])
     with pytest.raises(Unverified):
         forged.seconds()
 
@@ -124,7 +123,7 @@ def test_a_baseline_that_is_not_installed_is_skipped_with_a_note(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with ExitStack() as stack:
-        found = baselines.start(stack, tmp_path, 2)
+        found = throughput.start_baselines(stack, tmp_path, 2)
     assert found.servers == ()
     assert found.notes == ("redis-server is not installed: skipped", "nats-server is not installed: skipped")
 
@@ -140,7 +139,7 @@ def test_an_installed_baseline_is_measured_and_stopped(
     (tmp_path / "bin" / program).symlink_to(path)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with ExitStack() as stack:
-        (server,) = baselines.start(stack, tmp_path, 4).servers
+        (server,) = throughput.start_baselines(stack, tmp_path, 4).servers
         server.run_round(10)
         assert server.loads[0].requests == 40
         assert all(row.value > 0 for row in server.rows())

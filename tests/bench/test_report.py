@@ -6,7 +6,7 @@ import pytest
 
 from bench.call_times import microseconds
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.rounds import noise_warning, other_load
+from veen.bench.hub_process import noise_warning, other_load
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from tests.client.hostile import START, HostileHub, Log
 from tests.client.pair import STREAM, Pair, pair, read_all, send_all
-from veen.bridge.veil_gossip import item_verify
+from veen.bridge.veil_gossip import gossip_items
 from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint
-from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint
-from veen.bridge.veil_gossip.item_verify import VerifiedCheckpoint
+from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint, VerifiedCheckpoint
 from veen.client import evidence_verify
 from veen.client.client import Client
 from veen.client.trust import Pin
@@ -47,7 +46,7 @@ class ForkedHub:
         return ShownCheckpoint(self.hub.identity, identities.sign(self.hub.identity, self.hub.key), checkpoint).encode()
 
     def verified(self, log: Log) -> VerifiedCheckpoint:
-        return item_verify.checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.session.trust.known)
+        return gossip_items.verify_checkpoint(self.shown(self.hub.checkpoint_of(log)), self.reader.session.trust.known)
 
     async def compare(self, log: Log, *others: Log, ask: bool = True) -> ComparedCheckpoint:
         comparer = CheckpointComparer(

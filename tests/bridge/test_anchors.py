@@ -12,8 +12,8 @@ from tests.bridge.bridge_fixture import Zones, zones
 from tests.bridge.tsa_server import Authority, authority, certify
 from tests.full_disk import no_file_longer_than
 from veen.bridge import anchors
-from veen.bridge.anchors import Anchored, AnchorRef, AnchorStatement, AnchorStore, Backend, Cadence, service
-from veen.bridge.anchors.backends import FileLog, GitRepo, OtherHub, TimeStampingAuthority
+from veen.bridge.anchor_backends import FileLog, GitRepo, OtherHub, TimeStampingAuthority
+from veen.bridge.anchors import Anchored, AnchorRef, AnchorStatement, AnchorStore, Backend, Cadence
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.trust import Pin
@@ -392,16 +392,16 @@ def test_a_due_stream_is_anchored_by_any_process(anchorer: Anchorer) -> None:
     async def run() -> None:
         cadence = Cadence(entries=3)
         async with anchorer.client() as client:
-            assert await service.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
+            assert await anchors.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
         await anchorer.send(3)
         async with anchorer.client() as client:
-            first = await service.once(client, NEWS, anchorer.log, anchorer.store, cadence)
+            first = await anchors.once(client, NEWS, anchorer.log, anchorer.store, cadence)
             assert first
             assert first.anchored.checkpoint.upto_seq == 3
-            assert await service.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
+            assert await anchors.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
         await anchorer.send(2)
         async with anchorer.client() as client:
-            assert await service.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
+            assert await anchors.once(client, NEWS, anchorer.log, anchorer.store, cadence) is None
         await anchorer.send(1)
         async with anchorer.client() as client:
             running = anchors.run(client, NEWS, anchorer.log, anchorer.store, cadence, 0.01)

@@ -11,7 +11,6 @@ import pytest
 from tests.bridge.bridge_fixture import EXPORT, zones
 from tests.hub.client import hub_key
 from veen.bridge import bundle as bundles
-from veen.bridge import bundle_verify
 from veen.bridge.bundle import Bundle, BundleCode, BundleFault, Contents
 from veen.bridge.bundle_export import ExportRange, build
 from veen.core import Malformed, Receipt, SigningKey
@@ -58,13 +57,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 
 def fault(data: bytes, *trusted: bytes) -> BundleFault:
     with pytest.raises(BundleFault) as caught:
-        bundle_verify.verify(data, trusted)
+        bundles.verify(data, trusted)
     return caught.value
 
 
 def test_a_bundle_verifies_offline(made: Made) -> None:
     for data in (made.data, made.later, made.before, made.small):
-        found = bundle_verify.verify(data, {made.hub_id})
+        found = bundles.verify(data, {made.hub_id})
         assert found.bundle.encode() == data
         assert found.bundle_hash == h(data)
     shown = found.to_json()

@@ -9,10 +9,9 @@ from tests.bridge.forked_histories import KNOWN, ForkedHub, with_forked_hub
 from tests.client.hostile import START, Log
 from tests.client.pair import QUICK
 from tests.hub.client import Clock
-from veen.bridge.veil_gossip import item_verify
+from veen.bridge.veil_gossip import gossip_items
 from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint, ComparisonResult
-from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint
-from veen.bridge.veil_gossip.item_verify import ItemRejected, RejectReason
+from veen.bridge.veil_gossip.gossip_items import ItemRejected, RejectReason, ShownCheckpoint
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import Receipt, Refused, SigningKey
@@ -176,7 +175,7 @@ def test_without_old_receipts_a_hub_proves_by_its_tree_or_is_doubted(place: Path
 
 def _reject_reason(at: ForkedHub, body: bytes) -> RejectReason:
     with pytest.raises(ItemRejected) as caught:
-        item_verify.checkpoint(body, at.reader.session.trust.known)
+        gossip_items.verify_checkpoint(body, at.reader.session.trust.known)
     return caught.value.reason
 
 
@@ -190,7 +189,7 @@ def test_a_checkpoint_that_the_hub_did_not_sign_is_rejected(place: Path) -> None
             at.hub.checkpoint_of(at.log, SigningKey.generate()),
         ]
         assert {_reject_reason(at, at.shown(one)) for one in wrong} == {RejectReason.SIGNATURE}
-        assert item_verify.checkpoint(at.shown(true), at.reader.session.trust.known).checkpoint == true
+        assert gossip_items.verify_checkpoint(at.shown(true), at.reader.session.trust.known).checkpoint == true
 
     with_forked_hub(place, then)
 
@@ -213,7 +212,7 @@ def test_a_foreign_identity_record_is_rejected(place: Path) -> None:
         longer = identities.rotate(forked, thief, thief2 := SigningKey.generate(), START + 2)
         for hub_metadata, key in ((forked, thief), (longer, thief2)):
             with pytest.raises(ItemRejected, match="identity"):
-                item_verify.checkpoint(
+                gossip_items.verify_checkpoint(
                     ShownCheckpoint(hub_metadata, identities.sign(hub_metadata, key), true).encode(), known
                 )
 
@@ -229,7 +228,7 @@ def test_a_new_key_is_accepted_if_a_known_hub_key_endorses_it(place: Path) -> No
         body = ShownCheckpoint(
             rotated, identities.sign(rotated, key), hub.checkpoint_of(at.other(4, KNOWN), key)
         ).encode()
-        judged = item_verify.checkpoint(body, at.reader.session.trust.known)
+        judged = gossip_items.verify_checkpoint(body, at.reader.session.trust.known)
         assert judged.record.identity == rotated
         compared = await CheckpointComparer(at.people.reader_dir, at.reader.session.trust.known).compare(judged)
         assert at.proves(compared)
@@ -243,7 +242,7 @@ def test_evidence_that_is_foreign_or_does_not_verify_is_rejected(place: Path) ->
         compared = await at.compare(at.other(4, KNOWN))
         assert compared.evidence
         data = compared.evidence.read_bytes()
-        report, _ = item_verify.evidence(data, known)
+        report, _ = gossip_items.verify_evidence(data, known)
         assert report.contradictions
         changed = bytearray(data)
         changed[-40] ^= 1
@@ -255,7 +254,7 @@ def test_evidence_that_is_foreign_or_does_not_verify_is_rejected(place: Path) ->
             (data, replace(known, profile=replace(known.profile, pad_block=512)), RejectReason.IDENTITY),
         ):
             with pytest.raises(ItemRejected) as caught:
-                item_verify.evidence(body, whose)
+                gossip_items.verify_evidence(body, whose)
             assert caught.value.reason is reason
 
     with_forked_hub(place, then)

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.bridge.bridge_fixture import Zones, zones
-from veen.bridge import bundle, watched_folder
+from veen.bridge import bundle, bundle_import
 from veen.bridge.bundle_export import BundleSizes
-from veen.bridge.bundle_import import Importer
-from veen.bridge.watched_folder import ProcessedFile
+from veen.bridge.bundle_import import Importer, ProcessedFile
 from veen.overlays.bridging import BundleImported
 
 
@@ -43,13 +42,13 @@ BAD: dict[str, Callable[[Path], None]] = {
 def test_paths_that_cannot_be_bundles_come_last(tmp_path: Path, bad: str) -> None:
     BAD[bad](tmp_path / "0.bundle")
     (tmp_path / "1.bundle").write_bytes(b"junk")
-    assert [path.name for path in watched_folder.waiting(tmp_path)] == ["0.bundle", "1.bundle"]
+    assert [path.name for path in bundle_import.waiting(tmp_path)] == ["0.bundle", "1.bundle"]
 
 
 async def _swept(at: Zones) -> list[ProcessedFile]:
     async with at.client("importer", at.offline) as client:
         importer = Importer(client, {at.source_id}, operator="test")
-        return [one async for one in watched_folder.sweep(importer, at.drop)]
+        return [one async for one in bundle_import.sweep(importer, at.drop)]
 
 
 def test_bundles_are_imported_despite_other_paths_with_their_suffix(place: Path) -> None:

@@ -14,7 +14,7 @@ from veen.state import rpc_calls
 
 OF_HUBS = [*(f"{row.code}/{row.detail_enum}" for row in ADMISSION), *API_STATUS]
 EVERY = [*OF_HUBS, *explain.STATE, *query_errors.QueryCode]
-HTTP: dict[str, int] = {**STATUS, **{str(code): status for code, status in query_errors.STATUS.items()}}
+HTTP: dict[str, int] = {**STATUS, **{str(code): code.status for code in query_errors.QueryCode}}
 
 
 def test_the_list_is_complete_and_in_the_order_of_the_checks(veen: Veen) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from tests.bridge.tsa_server import certify
 from tests.slow_server import STAGES, STARTS, dripping
+from veen.bridge.anchor_backends import TimeStampingAuthority
 from veen.bridge.anchors import AnchorStatement
-from veen.bridge.anchors.backends import TimeStampingAuthority
 from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.cli.kit.hub_api import HubApi
 from veen.client.exchange import MIN_BYTES_PER_S, SMALL_BYTES, TimedOut, exchange
@@ -21,8 +21,8 @@ from veen.client.transport import HubLink, RetryPolicy
 from veen.core import Unavailable
 from veen.core.hashing import h
 from veen.query.query_client import QueryClient, ServiceAccess
+from veen.selftest.check import Failed
 from veen.selftest.probe import Listener, Probe
-from veen.selftest.verdict import Failed
 
 LIMIT_S = 0.5
 POLICY = RetryPolicy(attempts=1, connect_s=60, answer_s=LIMIT_S)

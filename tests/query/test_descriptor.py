@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.query.query_fixture import WEB, asking
 from veen.core import Malformed, canonical_json
 from veen.pipeline.engine import EvidencePolicy
-from veen.query import descriptor, digest, timestamps
+from veen.query import descriptor, digest
 from veen.query.descriptor import QueryDescriptor, normalise
 from veen.query.digest import Position, ResultDigest
 from veen.query.query_errors import QueryFault
@@ -28,9 +28,9 @@ def queries(draw: st.DrawFn) -> dict[str, Any]:
     window = sorted(draw(st.lists(moments, min_size=2, max_size=2)))
     time: dict[str, Any] = {}
     if draw(st.booleans()):
-        time["from"] = draw(st.sampled_from([timestamps.write(window[0]), None]))
+        time["from"] = draw(st.sampled_from([descriptor.time_text(window[0]), None]))
     if draw(st.booleans()):
-        time["to"] = timestamps.write(window[1])
+        time["to"] = descriptor.time_text(window[1])
     kept = {"time": time, "subject_id": draw(st.none() | names), "event_type": draw(st.none() | st.lists(names))}
     made: dict[str, Any] = {
         "scope": draw(st.lists(names, min_size=1)),
@@ -125,9 +125,9 @@ def test_filter_times_are_rounded_up_to_whole_seconds() -> None:
 
 @given(moment=moments)
 def test_times_survive_encoding(moment: int) -> None:
-    text = timestamps.write(moment)
+    text = descriptor.time_text(moment)
     assert len(text) == len("2025-11-19T03:20:00.000Z")
-    assert timestamps.parse(text) == moment
+    assert descriptor.parse_time(text) == moment
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_times_survive_encoding(moment: int) -> None:
 )
 def test_another_time_format_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        timestamps.parse(text)
+        descriptor.parse_time(text)
 
 
 # Digests

@@ -21,7 +21,7 @@ from veen.query import digest as digests
 from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED, events, requests
 from veen.query.policy import QueryPrincipal
 from veen.query.query_app import MAX_BODY_BYTES
-from veen.query.query_errors import STATUS, QueryCode
+from veen.query.query_errors import QueryCode
 from veen.query.query_limits import MAX_LIMIT
 
 
@@ -31,7 +31,7 @@ def refusal(answer: httpx.Response) -> tuple[int, str]:
     found = answer.json()
     assert set(found) == {"error_code", "message"}
     assert found["message"]
-    assert STATUS[QueryCode(found["error_code"])] == answer.status_code
+    assert QueryCode(found["error_code"]).status == answer.status_code
     return answer.status_code, found["error_code"]
 
 
@@ -436,8 +436,8 @@ def test_every_error_code_of_the_specification_has_its_status() -> None:
         "internal_error": 500,
         "unsupported_version": 400,
     }
-    assert {str(code): STATUS[code] for code in QueryCode if str(code) in said} == said
-    assert STATUS[QueryCode.RESULT_NOT_READY] in (425, 404, 409)
+    assert {str(code): code.status for code in QueryCode if str(code) in said} == said
+    assert QueryCode.RESULT_NOT_READY.status in (425, 404, 409)
 
 
 # Principals

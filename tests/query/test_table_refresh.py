@@ -13,8 +13,7 @@ from veen.pipeline.sources import HubChunks
 from veen.pipeline.tables import Table, Tables, TablesView
 from veen.pipeline.tables.compacting import due
 from veen.query.audit_events import RESULTS
-from veen.query.query_server import refresher_of
-from veen.query.table_refresh import Stopped, TableRefresher, run_jobs
+from veen.query.query_server import Stopped, TableRefresher, refresher_of, run_jobs
 
 OFTEN_S = 0.02
 

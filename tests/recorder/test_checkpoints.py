@@ -15,8 +15,7 @@ from veen.core import Malformed, Profile, SigningKey, Unverified
 from veen.core.signing import SIGNATURE_BYTES
 from veen.overlays.record import CHANGES, RecorderProfile
 from veen.recorder import CheckpointFolder, CheckpointVerdict, RecorderCheckpoint, SpoolFeed, SpoolWriter, make, verify
-from veen.recorder.checkpoint_scheduler import is_due, make_when_due
-from veen.recorder.recorder_checkpoint import root_of, sign
+from veen.recorder.recorder_checkpoint import is_due, make_when_due, root_of, sign
 from veen.state import DirectorySource, HubSource
 from veen.storage.paths import Folders
 

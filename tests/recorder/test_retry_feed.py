@@ -10,7 +10,7 @@ from tests.recorder.recorder_fixture import event
 from veen.recorder import SetAside
 from veen.recorder.feed import FeedItem
 from veen.recorder.normalize import Defaults
-from veen.recorder.retry_feed import REFUSED, RETRYING, RetryFeed, item_of
+from veen.recorder.shipper import REFUSED, RETRYING, RetryFeed, retried_item
 
 DEFAULTS = Defaults("x", "y")
 ITEMS = [
@@ -74,5 +74,5 @@ def test_a_stale_state_file_does_not_apply_to_the_next_file(place: Path) -> None
     ],
 )
 def test_a_foreign_line_is_a_flaw_with_all_its_bytes(line: bytes) -> None:
-    found = item_of("here", 5, line, DEFAULTS)
+    found = retried_item("here", 5, line, DEFAULTS)
     assert (found.source, found.position, found.event, found.raw, bool(found.flaw)) == ("here", 5, None, line, True)

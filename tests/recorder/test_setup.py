@@ -26,7 +26,7 @@ from veen.recorder import (
     move,
     routes_of,
 )
-from veen.recorder.event_audit import audit
+from veen.recorder.replay import audit
 from veen.recorder.routes import read_states
 from veen.recorder.setup import LONG_TERM_SEC, OWN_STREAM, SetupResult
 from veen.state import EventRefused, HubSource, StateView

@@ -15,8 +15,7 @@ from tests.hub.client import PATIENCE_S
 from veen.overlays.record import RecordEvent
 from veen.recorder import SpoolWriter, spool
 from veen.recorder.normalize import Defaults
-from veen.recorder.syslog import MAX_SYSLOG_BYTES, NotSyslog, event_of, parse
-from veen.recorder.syslog_server import SyslogListener
+from veen.recorder.syslog import MAX_SYSLOG_BYTES, NotSyslog, SyslogListener, event_of, parse
 
 DEFAULTS = Defaults("router", "syslog.message")
 NOW = 5

@@ -4,12 +4,11 @@ import ssl
 
 from tests.hub.client import ISSUER
 from veen.selftest import SUITES, CheckOutcome, CheckResult, SelftestReport
-from veen.selftest.check import Check
 from veen.selftest.probe import Probe
-from veen.selftest.runner import run_checks
+from veen.selftest.runner import HubCheck, run_checks
 
 SEED, COUNT = 11, 40
-BY_ID: dict[str, Check] = {check.id: check for checks in SUITES.values() for check in checks}
+BY_ID: dict[str, HubCheck] = {check.id: check for checks in SUITES.values() for check in checks}
 # Each of these waits for a capability to expire.
 WAITING = {"cap.ttl", "refuse.CAP_TTL", "order.all", "json.refusals"} | {
     name for name in BY_ID if name.startswith("order.") and "auth" in name

@@ -14,10 +14,9 @@ from veen.client.draft import Draft
 from veen.client.entry import Entry
 from veen.core import VeenError, naming
 from veen.hub.admission_rules import Admission
-from veen.selftest.airgap import CHECKS, run
-from veen.selftest.airgap.two_hubs import BridgeRun, Zone
-from veen.selftest.selftest_report import CheckOutcome
-from veen.selftest.verdict import Failed
+from veen.selftest.airgap import CHECKS, BridgeRun, Zone, run
+from veen.selftest.check import Failed
+from veen.selftest.runner import CheckOutcome
 
 SEED, COUNT = 7, 7
 BY_ID = {claim.id: claim for claim in CHECKS}
@@ -142,7 +141,7 @@ def test_a_bridge_that_breaks_an_invariant_fails_its_claim(
     bridge = kind(tmp_path, (zone(hubs[0]), zone(hubs[1])), SEED, COUNT)
     try:
         with pytest.raises((Failed, VeenError)):
-            bridge.do(BY_ID[claim].run)
+            BY_ID[claim].run(bridge)
     finally:
         bridge.close()
 

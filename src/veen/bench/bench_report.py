@@ -1,56 +1,8 @@
-"""Bench reports, and the one-core limit of the cryptography of a submit."""
+"""Bench reports: figures, their spread and whether they keep what was promised."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from hashlib import sha256
 from statistics import median
-from time import thread_time
-
-from veen.core import Msg, SigningKey, msg, signing
-from veen.core.hashing import HASH_BYTES
-
-LIMIT_MESSAGES = 256
-_SLICES = 9
-# Sizes hashed per message besides the message: leaf, one tree node, the peaks of a tree, the receipt.
-_FIXED_HASHES = (170, 96, 320, 200)
-
-
-class CryptoLimit:
-    """The minimum cost of one submit on one core: a verify, a sign and the hashes.
-
-    Submits per second times `seconds()` is 1 if a hub does as much as one core could with nothing else to do. It uses
-    different messages, because the processor speeds up repeated verification of one signature.
-    """
-
-    def __init__(self, encoded: Sequence[bytes]) -> None:
-        self._signer, self._receipt = SigningKey.generate(), os.urandom(HASH_BYTES)
-        self._needs = [_needs(one) for one in encoded]
-
-    def seconds(self) -> float:
-        """The current limit: the median of several short slices, because the load meets average conditions too.
-
-        It is CPU time, not wall time: if other processes take the core, the limit must not look easier to reach.
-        """
-        return median(self._slice() for _ in range(_SLICES)) / len(self._needs)
-
-    def _slice(self) -> float:
-        start = thread_time()
-        for signed, hashed in self._needs:
-            signing.verify(*signed)
-            self._signer.sign(self._receipt)
-            for data in hashed:
-                sha256(data).digest()
-        return thread_time() - start
-
-
-def _needs(encoded: bytes) -> tuple[tuple[bytes, bytes, bytes], tuple[bytes, ...]]:
-    """The signature to verify and the bytes to hash for one message."""
-    message = Msg.decode(encoded)
-    # The ciphertext, the bytes that the client signs, and the entry in the log.
-    whole = (message.ciphertext, encoded, encoded)
-    signed = (message.client_id, msg.signing_digest(encoded), message.sig)
-    return signed, (*whole, *(os.urandom(size) for size in _FIXED_HASHES))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import truediv
@@ -14,10 +14,8 @@ from statistics import median
 
 from veen.bench import hub_process
 from veen.bench.bench_report import BenchReport, BenchRow
-from veen.bench.hub_process import HubProcess, Memory
-from veen.bench.load import LoadResult
-from veen.bench.load_messages import MessageWriters, request
-from veen.bench.rounds import Progress, noise_warning, other_load, silent
+from veen.bench.hub_process import HubProcess, Memory, Progress, noise_warning, other_load, silent
+from veen.bench.load import LoadResult, MessageWriters, request
 from veen.core import Unavailable
 from veen.core.tooling_messages import ProofAtRequest
 
@@ -49,7 +47,17 @@ class ScalingSample:
     made_us: float  # as measured by the hub, without HTTP
 
 
-def run(
+_SUBMIT_FIGURES: Mapping[str, Callable[[ScalingSample], Sequence[float]]] = {
+    "submit at {:,}": lambda one: one.submit_us,
+    "submit at {:,}: CPU of the hub": lambda one: [one.cpu_us],
+}
+_PROOF_FIGURES: Mapping[str, Callable[[ScalingSample], Sequence[float]]] = {
+    "proof at {:,}, over HTTP": lambda one: [one.proof_us],
+    "proof at {:,}, made": lambda one: [one.made_us],
+}
+
+
+def measure_growth(
     *,
     small: int = SMALL,
     large: int = LARGE,
@@ -89,8 +97,8 @@ def run(
     after_stop, after_kill = [starts[0], starts[-1]], starts[1:-1]
     kills, replayed = zip(*after_kill, strict=True)
     rows = [
-        *_submit_rows(readings[small], readings[large], (small, large)),
-        *_proof_rows(readings[small], readings[large], (small, large)),
+        *_compare(readings, _MAX_SUBMIT_RATIO, _SUBMIT_FIGURES),
+        *_compare(readings, _MAX_PROOF_RATIO, _PROOF_FIGURES),
         BenchRow.of(
             f"start at {large:,}, after a stop", [seconds for seconds, _ in after_stop], "s", most=_MAX_START_S
         ),
@@ -177,44 +185,21 @@ def _proof_us(hub: HubProcess, size: int, proofs: int) -> tuple[float, float]:
     return answered.seconds / proofs * 1e6, made_ms / proofs * 1e3
 
 
-def _submit_rows(
-    at_small: Sequence[ScalingSample], at_large: Sequence[ScalingSample], sizes: tuple[int, int]
+def _compare(
+    readings: Mapping[int, Sequence[ScalingSample]],
+    most: float,
+    figures: Mapping[str, Callable[[ScalingSample], Sequence[float]]],
 ) -> list[BenchRow]:
+    """Each figure at both sizes, and the ratio of the large log to the small one in the same round."""
     rows = []
-    for size, readings in zip(sizes, (at_small, at_large), strict=True):
-        rows += [
-            BenchRow.of(f"submit at {size:,}", [median(one.submit_us) for one in readings], "µs"),
-            BenchRow.of(f"submit at {size:,}: CPU of the hub", [one.cpu_us for one in readings], "µs"),
-        ]
-    pairs = list(zip(at_small, at_large, strict=True))
-    walls = [median(map(truediv, large.submit_us, small.submit_us)) for small, large in pairs]
-    cpus = [large.cpu_us / small.cpu_us for small, large in pairs]
-    return [
-        *rows,
-        BenchRow.of(f"submit at {sizes[1]:,}", walls, f"of that at {sizes[0]:,}", most=_MAX_SUBMIT_RATIO),
-        BenchRow.of(
-            f"submit at {sizes[1]:,}: CPU of the hub", cpus, f"of that at {sizes[0]:,}", most=_MAX_SUBMIT_RATIO
-        ),
-    ]
-
-
-def _proof_rows(
-    at_small: Sequence[ScalingSample], at_large: Sequence[ScalingSample], sizes: tuple[int, int]
-) -> list[BenchRow]:
-    rows = []
-    for size, readings in zip(sizes, (at_small, at_large), strict=True):
-        rows += [
-            BenchRow.of(f"proof at {size:,}, over HTTP", [one.proof_us for one in readings], "µs"),
-            BenchRow.of(f"proof at {size:,}, made", [one.made_us for one in readings], "µs"),
-        ]
-    pairs = list(zip(at_small, at_large, strict=True))
-    requests = [large.proof_us / small.proof_us for small, large in pairs]
-    made = [large.made_us / small.made_us for small, large in pairs]
-    return [
-        *rows,
-        BenchRow.of(f"proof at {sizes[1]:,}, over HTTP", requests, f"of that at {sizes[0]:,}", most=_MAX_PROOF_RATIO),
-        BenchRow.of(f"proof at {sizes[1]:,}, made", made, f"of that at {sizes[0]:,}", most=_MAX_PROOF_RATIO),
-    ]
+    for size, samples in sorted(readings.items()):
+        for what, of in figures.items():
+            rows.append(BenchRow.of(what.format(size), [median(of(one)) for one in samples], "µs"))
+    (small, at_small), (large, at_large) = sorted(readings.items())
+    for what, of in figures.items():
+        ratios = [median(map(truediv, of(after), of(before))) for before, after in zip(at_small, at_large, strict=True)]
+        rows.append(BenchRow.of(what.format(large), ratios, f"of that at {small:,}", most=most))
+    return rows
 
 
 def _memory_rows(memory: Sequence[Memory], sizes: Sequence[int]) -> list[BenchRow]:

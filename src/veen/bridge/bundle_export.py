@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from veen.bridge import bundle as bundles
-from veen.bridge import bundle_verify, zone_roles
+from veen.bridge import zone_roles
 from veen.bridge.bundle import (
     MAX_BUNDLE_EVENTS,
     SUFFIX,
@@ -25,17 +25,19 @@ from veen.bridge.bundle import (
     Contents,
     ExportCheckpoint,
     Header,
+    VerifiedBundle,
 )
-from veen.bridge.bundle_verify import VerifiedBundle
 from veen.bridge.reconciliation import exported
 from veen.client import local_files
 from veen.client.client import Client
 from veen.client.draft import Draft
 from veen.client.local_files import DISK
-from veen.core import Refused, Unavailable, naming
+from veen.core import Unavailable, naming
 from veen.overlays.bridging import EXPORTS, ONLINE_LOG, exported_ranges
 from veen.overlays.operations.mirror import missing
-from veen.state import HubSource, StateView
+from veen.state import HubSource
+from veen.state.hub_source import stream_end
+from veen.state.state_view import read_states
 
 DRAFT_SUFFIX = ".draft"
 DEFAULT_EVENTS = 1_000
@@ -160,22 +162,13 @@ class Exporter:
     async def waiting(self, stream: str) -> list[ExportRange]:
         """The ranges that have not been exported, in order."""
         source, stream_id = HubSource(self.client), naming.stream_id(stream)
-        async with StateView(source, self._log, EXPORTS) as view, view.reading() as reading:
-            gone = exported_ranges(dict(reading.states))
+        gone = exported_ranges(await read_states(source, self._log, EXPORTS))
         found = []
         for epoch in await source.epochs(stream_id, None):
-            end = await self._end(stream_id, epoch)
+            end = await stream_end(self.client, stream_id, epoch)
             known = gone.get((self.client.hub_id, stream, epoch), ())
             found += [ExportRange(epoch, first, last) for first, last in missing(known, end)]
         return found
-
-    async def _end(self, stream_id: bytes, epoch: int) -> int:
-        try:
-            return await self.client.follower(stream_id, epoch).end()
-        except Refused as refused:
-            if refused.code == "E.NOT_FOUND":
-                return 0
-            raise
 
     async def _bundles(self, stream: str, wanted: ExportRange, sizes: BundleSizes) -> AsyncGenerator[Bundle, None]:
         events: list[BundleEvent] = []
@@ -208,7 +201,7 @@ class Exporter:
 
     def _verified(self, data: bytes) -> VerifiedBundle:
         """Verify with the receiver's checks before the bundle leaves."""
-        return bundle_verify.verify(data, {self.client.hub_id})
+        return bundles.verify(data, {self.client.hub_id})
 
     def _publish_file(self, draft: Path, bundle: Bundle) -> None:
         DISK.replace(draft, self.folder / bundle.name)

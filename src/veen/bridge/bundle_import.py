@@ -5,20 +5,25 @@ the result. Each message carries a mark in the outbox, so a run after a crash wr
 """
 
 import asyncio
+import errno
+import os
+import secrets
+import stat
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from veen.bridge import bundle as bundles
-from veen.bridge import bundle_verify, zone_roles
-from veen.bridge.bundle import BundleCode, BundleEvent, BundleFault
-from veen.bridge.bundle_verify import VerifiedBundle
+from veen.bridge import zone_roles
+from veen.bridge.bundle import SUFFIX, BundleCode, BundleEvent, BundleFault, VerifiedBundle
 from veen.bridge.zone_roles import StreamMapping
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
 from veen.client.entry import Entry, Opener
-from veen.core import DhKey, Receipt, Refused, Unavailable, naming
+from veen.client.local_files import DISK, named
+from veen.core import DhKey, Malformed, Receipt, Refused, Unavailable, naming
 from veen.core.hashing import h
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.overlays.bridging import (
@@ -36,7 +41,8 @@ from veen.overlays.bridging import (
     TargetRange,
     joined,
 )
-from veen.state import HubSource, StateView
+from veen.state import HubSource
+from veen.state.state_view import read_states
 
 
 class TargetPlaces:
@@ -113,6 +119,10 @@ class ImportOutcome:
         return self.fault is None or self.fault.code is BundleCode.DUPLICATE
 
 
+def _failure(bundle_id: bytes, fault: BundleFault, stream: str = "") -> ImportOutcome:
+    return ImportOutcome(bundle_id, BridgeResult.FAILURE, stream, 0, 0, (), fault=fault)
+
+
 class Importer:
     """Imports bundles into one zone."""
 
@@ -140,13 +150,15 @@ class Importer:
         await self.client.recover()
         stream = ""
         try:
-            found = bundle_verify.verify(data, self._trusted)
+            found = bundles.verify(data, self._trusted)
             stream = self.mapping.target(found.bundle.header.export_stream)
             plan = self._plan(found, stream)
             await self._check_new(plan)
-            return await self._write(plan)
+            outcome = await self._write(plan)
         except BundleFault as fault:
-            return await self._fail(data, stream, fault)
+            outcome = _failure(bundles.claimed_id(data), fault, stream)
+        await self._log_result(h(data), outcome)
+        return outcome
 
     def _plan(self, found: VerifiedBundle, stream: str) -> "ImportPlan":
         """Open every event before anything is written."""
@@ -189,8 +201,7 @@ class Importer:
     async def _check_new(self, plan: "ImportPlan") -> None:
         """Raise unless the audit log shows that the events are new, or that this importer started them."""
         bundle_id, header = plan.bundle_id, plan.found.bundle.header
-        async with StateView(HubSource(self.client), self._log, IMPORTS) as view, view.reading() as reading:
-            states = dict(reading.states)
+        states = await read_states(HubSource(self.client), self._log, IMPORTS)
         standing = states.get(bundle_id, NOTHING)
         if standing.imported:
             raise BundleFault(BundleCode.DUPLICATE, "it was imported before")
@@ -228,7 +239,7 @@ class Importer:
         for _, future in written:
             places.add(future.result())
         places.find(known)
-        outcome = ImportOutcome(
+        return ImportOutcome(
             plan.bundle_id,
             BridgeResult.SUCCESS,
             plan.stream,
@@ -237,8 +248,6 @@ class Importer:
             places.ranges(),
             plan.excluded,
         )
-        await self._end(plan, outcome)
-        return outcome
 
     async def _announce(self, plan: "ImportPlan") -> None:
         """Write the intake, split into as many records as needed, and skip those of an earlier run."""
@@ -269,39 +278,24 @@ class Importer:
         room = self.client.session.trust.limits.max_msg_bytes // 2 - 2 * MAX_TEXT_BYTES
         return max(1, min(room // ORIGIN_BYTES, MAX_ORIGINS))
 
-    async def _end(self, plan: "ImportPlan", outcome: ImportOutcome) -> None:
-        policy = ",".join(sorted(self._exclude)) if outcome.excluded else None
+    async def _log_result(self, bundle_hash: bytes, outcome: ImportOutcome) -> None:
+        """Log the outcome; a failure with the failed check, its reason and the position of the event."""
+        fault = outcome.fault
         event = BundleImported(
-            plan.bundle_id,
-            plan.found.bundle_hash,
-            plan.stream,
+            outcome.bundle_id,
+            bundle_hash,
+            outcome.import_stream,
             outcome.targets,
             outcome.event_count,
-            BridgeResult.SUCCESS,
+            outcome.result,
             self.operator,
+            error_code=None if fault is None else str(fault.code),
+            reason=None if fault is None else str(fault).encode()[:MAX_TEXT_BYTES].decode(errors="ignore"),
+            position=None if fault is None else fault.position,
             excluded=outcome.excluded or None,
-            policy=policy,
+            policy=",".join(sorted(self._exclude)) if outcome.excluded else None,
         )
         await self.client.sender(self._log).put(Draft(event.encode(), event.SCHEMA))
-
-    async def _fail(self, data: bytes, stream: str, fault: BundleFault) -> ImportOutcome:
-        """Log a failure with bundle id, reason and position."""
-        bundle_id = bundles.claimed_id(data)
-        reason = str(fault).encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
-        event = BundleImported(
-            bundle_id,
-            h(data),
-            stream,
-            (),
-            0,
-            BridgeResult.FAILURE,
-            self.operator,
-            str(fault.code),
-            reason,
-            fault.position,
-        )
-        await self.client.sender(self._log).put(Draft(event.encode(), event.SCHEMA))
-        return ImportOutcome(bundle_id, BridgeResult.FAILURE, stream, 0, 0, (), fault=fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,3 +341,82 @@ def _overlaps(other: ImportStatus, header: bundles.Header) -> bool:
     if same != (header.source_hub_id, header.export_stream, header.epoch):
         return False
     return other.export_seq_from <= header.export_seq_to and header.export_seq_from <= other.export_seq_to
+
+
+IMPORTED, REFUSED = "imported", "refused"
+# Errors that will not go away by themselves: dangling or circular links, no permission, sockets.
+_PERMANENT_ERRORS = frozenset({errno.ENOENT, errno.ELOOP, errno.EACCES, errno.EPERM, errno.ENXIO})
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessedFile:
+    """A processed file: its new path and the result."""
+
+    path: Path
+    outcome: ImportOutcome
+
+
+def waiting(folder: Path) -> list[Path]:
+    """The bundles in the folder, ordered by stream and range; other files come last."""
+    return sorted(folder.glob(f"*{SUFFIX}"), key=_order)
+
+
+def _order(path: Path) -> tuple[bool, str, int, int, str]:
+    try:
+        header = bundles.decode(_read(path)).header
+    except (BundleFault, Malformed, Unavailable):
+        return True, "", 0, 0, path.name
+    return False, header.export_stream, header.epoch, header.export_seq_from, path.name
+
+
+def _read(path: Path) -> bytes:
+    """Read a file of at most a bundle's size. Raises `BundleFault` if the path can never be read as a bundle."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # O_NONBLOCK: opening a pipe must not block
+    except OSError as error:
+        if error.errno in _PERMANENT_ERRORS:
+            raise _not_a_bundle(f"cannot be read: {error.strerror}") from None
+        raise Unavailable(f"{path}: {error.strerror}") from None
+    with named(path):
+        try:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise _not_a_bundle("not a regular file")
+            if found.st_size > bundles.MAX_BUNDLE_BYTES:
+                raise _not_a_bundle(f"{found.st_size} bytes, the maximum is {bundles.MAX_BUNDLE_BYTES}")
+            with open(fd, "rb", closefd=False) as file:
+                return file.read(found.st_size)
+        finally:
+            os.close(fd)
+
+
+def _not_a_bundle(reason: str) -> BundleFault:
+    return BundleFault(BundleCode.MALFORMED, reason)
+
+
+async def sweep(importer: Importer, folder: Path) -> AsyncIterator[ProcessedFile]:
+    """Import every bundle in the folder, one by one, and move each aside afterwards."""
+    for path in waiting(folder):
+        if not os.path.lexists(path):
+            continue  # removed meanwhile
+        try:
+            outcome = await importer.take(_read(path))
+        except BundleFault as fault:
+            outcome = _failure(bundles.claimed_id(b""), fault)
+        yield ProcessedFile(_move_aside(path, folder / (IMPORTED if outcome.ok else REFUSED)), outcome)
+
+
+def _move_aside(path: Path, aside: Path) -> Path:
+    """Move aside and return the new path. A file replaces one of the same name; directories get a new name."""
+    DISK.make_folder(aside)
+    target = aside / path.name
+    if os.path.lexists(target) and (_is_folder(target) or _is_folder(path)):
+        target = aside / f"{path.stem}-{secrets.token_hex(4)}{SUFFIX}"
+    DISK.replace(path, target)
+    DISK.sync_folder(aside)
+    DISK.sync_folder(path.parent)
+    return target
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()

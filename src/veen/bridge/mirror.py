@@ -12,19 +12,22 @@ import tempfile
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
 from veen.client.entry import Entry
-from veen.core import Malformed, Mmr, Refused, Unavailable, Unverified, naming
+from veen.core import Malformed, Unavailable, Unverified, naming
 from veen.core.origin import lineage
 from veen.core.strict_json import Json
 from veen.overlays.bridging import joined
 from veen.overlays.operations.mirror import MIRRORS, Validated, mismatch, missing, record, source_of, validate
 from veen.overlays.operations.operation_events import Mirror
-from veen.state import HubSource, StateView
+from veen.state import HubSource
+from veen.state.entry_source import all_entries
+from veen.state.hub_source import stream_end
+from veen.state.state_view import read_states
 
 _BATCH_MESSAGES = 200  # messages sent before waiting for their receipts
 
@@ -70,7 +73,7 @@ class Mirrorer:
         await self.target.recover()
         stream_id = naming.stream_id(self.route.source)
         for epoch in await HubSource(self.source).epochs(stream_id, None):
-            last = await self._end(stream_id, epoch)
+            last = await stream_end(self.source, stream_id, epoch)
             for first, upto in await self._missing(epoch, last):
                 read = self.source.read(stream_id, first, upto, with_proof=True, epoch=epoch)
                 async with aclosing(self._mirror_batches(read)) as done:
@@ -83,7 +86,7 @@ class Mirrorer:
 
     async def _follow(self, stream_id: bytes) -> AsyncGenerator[MirroredMessage, None]:
         epoch = self.source.epoch()
-        first = await self._end(stream_id, epoch) + 1
+        first = await stream_end(self.source, stream_id, epoch) + 1
         for gap in await self._missing(epoch, first - 1):
             first = min(first, gap[0])
         read = self.source.read(stream_id, first, follow=True, with_proof=True, epoch=epoch)
@@ -91,22 +94,10 @@ class Mirrorer:
             async for entry in entries:
                 yield (await self._put([entry]))[0]
 
-    async def _end(self, stream_id: bytes, epoch: int) -> int:
-        try:
-            return await self.source.follower(stream_id, epoch).end()
-        except Refused as refused:
-            if refused.code == "E.NOT_FOUND":
-                return 0
-            raise
-
     async def _missing(self, epoch: int, last: int) -> Sequence[tuple[int, int]]:
         """The ranges of the source stream that the target has no record of."""
         source_label = self.source.label(self.route.source, epoch)
-        async with (
-            StateView(HubSource(self.target), self.route.record_stream, MIRRORS) as view,
-            view.reading() as reading,
-        ):
-            known = dict(reading.states)
+        known = await read_states(HubSource(self.target), self.route.record_stream, MIRRORS)
         # With epochs the target has several labels over time. All records on this stream belong to this route.
         of_source = (self.hub_identifier, source_label)
         ranges = [one for part, state in known.items() if source_of(part)[:2] == of_source for one in state]
@@ -189,17 +180,12 @@ class Mirrorer:
     async def _known(self) -> set[bytes]:
         """The originals of everything in the target stream, read once from its log."""
         if self._copied is None:
-            found = set()
-            source, stream_id = HubSource(self.target), naming.stream_id(self.route.target)
-            if source.key(stream_id) is None:
+            if HubSource(self.target).key(naming.stream_id(self.route.target)) is None:
                 raise Unavailable(
                     f"no reader key for stream {self.route.target!r}: existing copies cannot be recognized"
                 )
-            for epoch in await source.epochs(stream_id, None):
-                async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
-                    async for page in pages:
-                        found |= {parent for one in page if (parent := _parent_of(one)) is not None}
-            self._copied = found
+            entries = await _entries(self.target, self.route.target)
+            self._copied = {parent for one in entries if (parent := _parent_of(one)) is not None}
         return self._copied
 
 
@@ -217,9 +203,6 @@ class Difference:
     stream_seq: int
     reason: str
 
-    def to_json(self) -> Json:
-        return {"what": self.what, "epoch": self.epoch, "stream_seq": self.stream_seq, "reason": self.reason}
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -235,13 +218,7 @@ class Comparison:
         return not self.differences
 
     def to_json(self) -> dict[str, Json]:
-        return {
-            "clean": self.clean,
-            "source_entries": self.source_entries,
-            "records": self.records,
-            "copies": self.copies,
-            "differences": [one.to_json() for one in self.differences],
-        }
+        return {"clean": self.clean, **asdict(self)}
 
 
 async def compare(source: Client, target: Client, route: MirrorRoute) -> Comparison:
@@ -262,8 +239,9 @@ async def compare(source: Client, target: Client, route: MirrorRoute) -> Compari
             if event.source_hub_identifier == source.hub_id.hex():
                 records[event.source_label, event.source_stream_seq].append((entry, event))
     for entry in await _entries(target, route.target):
-        if entry.header is not None and entry.header.parent_id and entry.schema != Mirror.SCHEMA:
-            copies[entry.header.parent_id].append(entry)
+        parent = _parent_of(entry)
+        if parent is not None:
+            copies[parent].append(entry)
     for entry in entries:
         found += _compare_entry(entry, records.pop((entry.receipt.label, entry.stream_seq), []), copies, route)
     labels = {entry.receipt.label for entry in entries}
@@ -309,10 +287,5 @@ def _compare_copies(entry: Entry, copies: list[Entry], at: tuple[int, int]) -> l
 
 
 async def _entries(client: Client, stream: str) -> list[Entry]:
-    source, stream_id = HubSource(client), naming.stream_id(stream)
-    found: list[Entry] = []
-    for epoch in await source.epochs(stream_id, None):
-        async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
-            async for page in pages:
-                found += page
-    return found
+    async with aclosing(all_entries(HubSource(client), naming.stream_id(stream))) as entries:
+        return [entry async for entry in entries]

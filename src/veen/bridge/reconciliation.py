@@ -6,14 +6,14 @@ Each side can be read from a hub, from a copy of its data directory, or (exports
 from collections import defaultdict
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from veen.bridge import bundle as bundles
-from veen.bridge import bundle_verify
-from veen.bridge.bundle import SUFFIX
+from veen.bridge.bundle import SUFFIX, VerifiedBundle
 from veen.client import local_files
-from veen.core import Mmr, naming
+from veen.core import naming
 from veen.core.strict_json import Json
 from veen.overlays.bridging import (
     EXPORTS,
@@ -32,8 +32,8 @@ from veen.overlays.bridging import (
 )
 from veen.overlays.event import At
 from veen.overlays.operations.mirror import missing as missing_of
-from veen.state import StateView
-from veen.state.entry_source import EntrySource
+from veen.state.entry_source import EntrySource, all_entries
+from veen.state.state_view import read_states
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ImportedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """How far one stream of one epoch is identical in both zones: from its first entry to `upto_seq`, without a gap.
+    """How far one stream of one epoch is identical in both zones: from its first entry to `consistent_upto_seq`.
 
     `gaps` are the numbers up to the last exported or imported one that have not been imported.
     """
@@ -57,23 +57,11 @@ class Region:
     source_hub_id: bytes
     export_stream: str
     epoch: int
-    upto_seq: int
-    upto_time: int | None  # hub_ts of that entry at the source hub
+    consistent_upto_seq: int
+    consistent_upto_time: int | None  # hub_ts of that entry at the source hub
     exported: Ranges
     imported: Ranges
     gaps: Ranges
-
-    def to_json(self) -> Json:
-        return {
-            "source_hub_id": self.source_hub_id.hex(),
-            "export_stream": self.export_stream,
-            "epoch": self.epoch,
-            "consistent_upto_seq": self.upto_seq,
-            "consistent_upto_time": self.upto_time,
-            "exported": _ranges_json(self.exported),
-            "imported": _ranges_json(self.imported),
-            "gaps": _ranges_json(self.gaps),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,32 +76,14 @@ class MissingBundle:
     reason: str
     lacking: tuple[int, ...] = ()  # numbers of a partial import that the import stream lacks
 
-    def to_json(self) -> Json:
-        return {
-            "bundle_id": self.bundle_id.hex(),
-            "export_stream": self.export_stream,
-            "epoch": self.epoch,
-            "export_seq_from": self.export_seq_from,
-            "export_seq_to": self.export_seq_to,
-            "reason": self.reason,
-            "lacking": list(self.lacking),
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class DuplicateEvent:
     """One original that occurs more than once in an import stream, and its places."""
 
     origin_msg_id: bytes
-    stream: str
+    import_stream: str
     places: tuple[At, ...]
-
-    def to_json(self) -> Json:
-        return {
-            "origin_msg_id": self.origin_msg_id.hex(),
-            "import_stream": self.stream,
-            "places": [[place.epoch, place.stream_seq] for place in self.places],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +107,27 @@ class ReconcileReport:
         return {
             "clean": self.clean,
             "events": self.events,
-            "missing": [one.to_json() for one in self.missing],
-            "partial": [one.to_json() for one in self.partial],
-            "duplicates": [one.to_json() for one in self.duplicates],
+            "missing": _json(self.missing),
+            "partial": _json(self.partial),
+            "duplicates": _json(self.duplicates),
             "unexplained": [
                 {"import_stream": one.stream, "epoch": one.at.epoch, "stream_seq": one.at.stream_seq}
                 for one in self.unexplained
             ],
             "unannounced": [one.hex() for one in self.unannounced],
-            "regions": [one.to_json() for one in self.regions],
+            "regions": _json(self.regions),
         }
+
+
+def _json(records: Iterable[Region | MissingBundle | DuplicateEvent]) -> Json:
+    """The fields of each record; bytes become hex, and places and ranges become lists."""
+    return [{name: _json_value(value) for name, value in asdict(record).items()} for record in records]
+
+
+def _json_value(value: object) -> Any:
+    if isinstance(value, tuple):
+        return [_json_value(one) for one in value]
+    return value.hex() if isinstance(value, bytes) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,26 +225,22 @@ def _regions(
         yield Region(*key, upto, times[key].get(upto), exported, imported, missing_of(imported, last))
 
 
-def _ranges_json(ranges: Ranges) -> Json:
-    return [[first, last] for first, last in ranges]
-
-
 async def exports_of(source: EntrySource, log: str = ONLINE_LOG) -> list[BundleExported]:
     """The exports that a zone's own audit log lists."""
-    async with StateView(source, log, EXPORTS) as view, view.reading() as reading:
-        return [state for state in dict(reading.states).values() if state is not None]
+    states = await read_states(source, log, EXPORTS)
+    return [state for state in states.values() if state is not None]
 
 
 def exports_in(folder: Path, trusted: Collection[bytes]) -> list[BundleExported]:
     """The exports that the bundle files in a folder show. Each is verified first. Raises `BundleFault`."""
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        one = bundle_verify.verify(local_files.read_file(path, bundles.MAX_BUNDLE_BYTES), trusted)
+        one = bundles.verify(local_files.read_file(path, bundles.MAX_BUNDLE_BYTES), trusted)
         found.append(exported(one, path.name))
     return found
 
 
-def exported(found: bundle_verify.VerifiedBundle, operator: str) -> BundleExported:
+def exported(found: VerifiedBundle, operator: str) -> BundleExported:
     """The audit event that announces a bundle in its source zone."""
     bundle, header = found.bundle, found.bundle.header
     return BundleExported(
@@ -282,20 +259,16 @@ def exported(found: bundle_verify.VerifiedBundle, operator: str) -> BundleExport
 
 async def read_input(target: EntrySource, exports: Iterable[BundleExported], log: str = OFFLINE_LOG) -> ReconcileInput:
     """Read the import side. The reader needs the keys of the audit log and of every import stream."""
-    async with StateView(target, log, IMPORTS) as view, view.reading() as reading:
-        imports: ImportStates = dict(reading.states)
-    async with StateView(target, log, ORIGINS) as view_of, view_of.reading() as origins:
-        traced: dict[bytes, Traced] = {part: one for part, one in dict(origins.states).items() if one is not None}
+    imports = await read_states(target, log, IMPORTS)
+    origins = await read_states(target, log, ORIGINS)
+    traced = {part: one for part, one in origins.items() if one is not None}
     streams = sorted({one.import_stream for one in imports.values() if one.import_stream})
     arrived = [one for stream in streams async for one in _imported_entries(target, stream)]
     return ReconcileInput(tuple(exports), imports, traced, tuple(arrived))
 
 
 async def _imported_entries(source: EntrySource, stream: str) -> AsyncIterator[ImportedEntry]:
-    stream_id = naming.stream_id(stream)
-    for epoch in await source.epochs(stream_id, None):
-        async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
-            async for page in pages:
-                for entry in page:
-                    parent = entry.header.parent_id if entry.header else None
-                    yield ImportedEntry(stream, At(epoch, entry.stream_seq), entry.msg_id, parent, entry.hub_ts)
+    async with aclosing(all_entries(source, naming.stream_id(stream))) as entries:
+        async for entry in entries:
+            parent = entry.header.parent_id if entry.header else None
+            yield ImportedEntry(stream, At(entry.epoch, entry.stream_seq), entry.msg_id, parent, entry.hub_ts)

@@ -11,9 +11,9 @@ import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group
-from veen.bridge.anchors import Anchored, AnchorStore, Backend, Cadence, service
-from veen.bridge.anchors.backends import DEFAULT_BRANCH, FileLog, GitRepo, OtherHub, TimeStampingAuthority
-from veen.bridge.anchors.service import PublishedAnchor
+from veen.bridge import anchors
+from veen.bridge.anchor_backends import DEFAULT_BRANCH, FileLog, GitRepo, OtherHub, TimeStampingAuthority
+from veen.bridge.anchors import Anchored, AnchorStore, Backend, Cadence, PublishedAnchor
 from veen.cli.bridge.bridge_options import source_client
 from veen.cli.kit import context_file, output, pinning, values
 from veen.cli.kit.client_options import HubOptions
@@ -171,8 +171,6 @@ def publish(
     target = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
     async def work(client: Client, backend: Backend, kept: AnchorStore) -> PublishedAnchor:
-        from veen.bridge import anchors
-
         return await anchors.publish(client, name, backend, kept, upto_seq=upto)
 
     _show([_run_at_hub(asked, target, store, work)], asked.as_json, one=True)
@@ -217,9 +215,9 @@ def run(
 
     async def work(client: Client, backend: Backend, kept: AnchorStore) -> list[PublishedAnchor]:
         if once:
-            found = await service.once(client, name, backend, kept, cadence)
+            found = await anchors.once(client, name, backend, kept, cadence)
             return [] if found is None else [found]
-        async for one in service.run(client, name, backend, kept, cadence, poll):
+        async for one in anchors.run(client, name, backend, kept, cadence, poll):
             _show([one], asked.as_json)
         return []
 
@@ -259,13 +257,11 @@ def verify(
 
     Time stamps and another hub's evidence are verified offline; anchor files and repositories are read.
     """
-    from veen.bridge import anchors
-
     anchor = pinning.pinned_key(pin)
     assert anchor is not None
     rows: list[tuple[output.Value, ...]] = []
     for path in files:
-        found = service.read_anchor(path)
+        found = anchors.read_anchor(path)
         backend = Targets.verifying(found.ref.kind, file, git, tsa_root, anchor_pin)
         ts = asyncio.run(anchors.verify(found, backend, anchor))
         root = found.checkpoint.mmr_root

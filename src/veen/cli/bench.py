@@ -50,10 +50,10 @@ def hub(
     as_json: JsonOption = False,
 ) -> None:
     """Measure submits per second and latency, compared with the cryptography alone."""
-    from veen.bench import hub_throughput as measured
+    from veen.bench import throughput as measured
 
     with _progress() as progress:
-        report = measured.run(
+        report = measured.measure_hub(
             rounds=rounds or measured.ROUNDS,
             connections=connections or measured.CONNECTIONS,
             per_connection=per_connection or measured.PER_CONNECTION,
@@ -72,11 +72,11 @@ def labels(
     as_json: JsonOption = False,
 ) -> None:
     """Measure the cost of writing to many labels in turn, compared with one label."""
-    from veen.bench import many_labels as measured
+    from veen.bench import throughput as measured
 
     with _progress() as progress:
-        chosen, turns = count or measured.LABELS, rounds or measured.ROUNDS
-        report = measured.run(labels=chosen, rounds=turns, folder=folder, progress=progress)
+        chosen, turns = count or measured.LABELS, rounds or measured.LABEL_ROUNDS
+        report = measured.measure_labels(labels=chosen, rounds=turns, folder=folder, progress=progress)
     _show(report, as_json)
 
 
@@ -92,7 +92,7 @@ def growth(
 
     with _progress() as progress:
         most, turns = large or measured.LARGE, rounds or measured.ROUNDS
-        report = measured.run(large=most, rounds=turns, folder=folder, progress=progress)
+        report = measured.measure_growth(large=most, rounds=turns, folder=folder, progress=progress)
     _show(report, as_json)
 
 

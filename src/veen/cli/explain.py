@@ -40,7 +40,7 @@ STATE: Mapping[str, tuple[str, str]] = {
     "RPC.REPLY_TO": ("the server does not reply on the stream that the call names", "leave out the reply stream"),
 }
 
-# error_code of a query service: when it occurs. The advice is in query_errors.HINTS.
+# error_code of a query service: when it occurs. The advice is in query_errors.QueryCode.
 QUERY: Mapping[str, str] = {
     "invalid_json": "the body of a request to a query service is not one JSON object",
     "invalid_query_descriptor": "a query has an unknown field, lacks a field, or has a field of the wrong type",
@@ -95,10 +95,7 @@ def codes() -> list[ExplainedCode]:
     ]
     endpoints = [ExplainedCode(code, None, STATUS[code], None, *meaning) for code, meaning in API_MEANING.items()]
     states = [ExplainedCode(code, None, None, None, *meaning) for code, meaning in STATE.items()]
-    queries = [
-        ExplainedCode(code, None, query_errors.STATUS[code], None, QUERY[code], query_errors.HINTS[code])
-        for code in query_errors.QueryCode
-    ]
+    queries = [ExplainedCode(code, None, code.status, None, QUERY[code], code.hint) for code in query_errors.QueryCode]
     return admission + endpoints + states + queries
 
 

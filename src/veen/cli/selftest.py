@@ -196,7 +196,7 @@ class _SuiteRunner:
     ) -> "SelftestReport":
         """Run airgap between two given hubs or two temporary ones. With only one given hub, all checks are skipped."""
         from veen.selftest import CheckOutcome, CheckResult, SelftestReport, airgap
-        from veen.selftest.airgap.two_hubs import Zone
+        from veen.selftest.airgap import Zone
 
         if urls[0] is not None and urls[1] is None:
             why = "needs two hubs; name the second with --hub2"

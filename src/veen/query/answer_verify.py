@@ -18,9 +18,9 @@ from veen.query.audit_events import REQUESTS, RESULTS, requests, results
 from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import Position, ResultDigest
 from veen.query.execution import QueryExecution, QueryResult
-from veen.query.import_origin import origins_of
 from veen.query.query_client import FullResult
 from veen.query.query_store import RecordedPlace
+from veen.query.table_query import origins_of
 from veen.state import HubSource
 
 

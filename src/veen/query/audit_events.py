@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from veen.client.client import Client
 from veen.client.draft import Draft
-from veen.core import Malformed, Mmr, Receipt, Refused, Unavailable, naming
+from veen.core import Malformed, Receipt, Refused, Unavailable, naming
 from veen.core.hashing import h
 from veen.overlays.record import CHANGES, RECORDER_CHANGES, RecordEvent, profile_of, stream_of
 from veen.pipeline.engine import event_query
 from veen.query import descriptor as descriptors
-from veen.query import timestamps
 from veen.query.descriptor import QueryDescriptor
 from veen.query.digest import ResultDigest
 from veen.query.query_store import QueryJob, RecordedPlace
-from veen.state import HubSource, StateView
-from veen.state.entry_source import folded
+from veen.state import HubSource
+from veen.state.entry_source import all_entries
+from veen.state.state_view import read_states
 
 REQUESTS, RESULTS = "record/query/requests", "record/query/results"
 SUBMITTED, ANSWERED = "query.submitted", "query.result"
@@ -48,8 +48,7 @@ class QueryRecorder:
         """Check the event map of a recorder, if one is set up: it must map our event types to our streams."""
         if self._client.dir.stream_keys.secret(naming.stream_id(CHANGES)) is None:
             return
-        async with StateView.of(self._client, CHANGES, RECORDER_CHANGES) as view, view.reading() as reading:
-            states = dict(reading.states)
+        states = await read_states(HubSource(self._client), CHANGES, RECORDER_CHANGES)
         profile = profile_of(states)
         self.profile_id = None if profile is None else profile.profile_id().hex()
         for event_type, stream in ((SUBMITTED, REQUESTS), (ANSWERED, RESULTS)):
@@ -67,7 +66,10 @@ class QueryRecorder:
 
     async def result(self, digest: ResultDigest) -> RecordedPlace:
         """Record a result digest. The subject is the service itself."""
-        executed_ms, subject = timestamps.parse(digest.executed_at), f"client:{self._client.dir.card.id_sign.hex()}"
+        executed_ms, subject = (
+            descriptors.parse_time(digest.executed_at),
+            f"client:{self._client.dir.card.id_sign.hex()}",
+        )
         event = RecordEvent(
             subject, ANSWERED, executed_ms, self._origin, digest.text(), RESULTS, digest.result_id.encode()
         )
@@ -106,18 +108,16 @@ class QueryRequest:
 
 async def events(client: Client, stream: str, event_type: str) -> list[tuple[RecordEvent, RecordedPlace]]:
     """The events of one type on a stream in log order, verified."""
-    source, stream_id, found = HubSource(client), naming.stream_id(stream), []
-    for epoch in await source.epochs(stream_id, None):
-        async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
-            async for page in pages:
-                for entry in map(folded, page):
-                    try:
-                        event = RecordEvent.decode(entry.body or b"")
-                    except Malformed:
-                        continue  # not a record event
-                    if event.event_type == event_type:
-                        place = event_query.receipt_id(entry.label, entry.stream_seq)
-                        found.append((event, RecordedPlace(stream, entry.stream_seq, client.hub_id.hex(), place)))
+    found = []
+    async with aclosing(all_entries(HubSource(client), naming.stream_id(stream))) as entries:
+        async for entry in entries:
+            try:
+                event = RecordEvent.decode(entry.body or b"")
+            except Malformed:
+                continue  # not a record event
+            if event.event_type == event_type:
+                place = event_query.receipt_id(entry.msg.label, entry.stream_seq)
+                found.append((event, RecordedPlace(stream, entry.stream_seq, client.hub_id.hex(), place)))
     return found
 
 

@@ -7,13 +7,39 @@ filter that is not applied would answer another query.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from veen.core import Malformed, canonical_json
 from veen.core.canonical_json import Plain
 from veen.core.hashing import h
 from veen.pipeline.engine import EventQuery, EvidencePolicy
-from veen.query import timestamps
 from veen.query.query_errors import QueryCode, QueryFault, invalid
+
+_FORM = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,3}))?Z", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = 1000
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since 1970. Raises `ValueError` for another format or a time before 1970."""
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ValueError("not of the form YYYY-MM-DDTHH:MM:SSZ with at most three decimal places")
+    moment = datetime.fromisoformat(found[1]).replace(tzinfo=UTC)
+    if moment < _EPOCH:
+        raise ValueError("before 1970")
+    return int((moment - _EPOCH).total_seconds()) * _MS + int((found[2] or "0").ljust(3, "0"))
+
+
+def time_text(milliseconds: int) -> str:
+    seconds, rest = divmod(milliseconds, _MS)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:03}Z"
+
+
+def ceil_seconds(milliseconds: int | None) -> int | None:
+    """Round up to a whole second, since hub_commit_time has no fractions."""
+    return None if milliseconds is None else -(-milliseconds // _MS)
+
 
 VERSION = 1
 MAX_DESCRIPTOR_BYTES = 32_768
@@ -77,8 +103,8 @@ class QueryDescriptor:
             scope=self.scope,
             subject_id=self.subject_id,
             event_types=self.event_types,
-            time_from=timestamps.ceil_seconds(self.time_from),
-            time_to=timestamps.ceil_seconds(self.time_to),
+            time_from=ceil_seconds(self.time_from),
+            time_to=ceil_seconds(self.time_to),
             projection=self.projection,
             group_by=group_by,
             metrics=metrics,
@@ -193,7 +219,7 @@ def _time(value: Plain, what: str) -> int | None:
     if value is None:
         return None
     try:
-        return timestamps.parse(value if isinstance(value, str) else "")
+        return parse_time(value if isinstance(value, str) else "")
     except ValueError as error:
         raise invalid(f"{what} is {error}") from None
 
@@ -233,4 +259,4 @@ def _meta(value: Plain) -> str | None:
 
 
 def _time_text(milliseconds: int | None) -> str | None:
-    return None if milliseconds is None else timestamps.write(milliseconds)
+    return None if milliseconds is None else time_text(milliseconds)

@@ -1,7 +1,7 @@
 """ResultDigest: the hashes of a result and of its evidence. 001, query-api-spec §5.2–5.4."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from veen.core import Malformed, canonical_json
@@ -23,9 +23,6 @@ class Position:
     label: str
     seq: int
 
-    def plain(self) -> dict[str, Plain]:
-        return {"stream": self.stream, "label": self.label, "seq": self.seq}
-
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEvent:
@@ -35,9 +32,6 @@ class VerifiedEvent:
     mmr_root: str
     hub_id: str
 
-    def plain(self) -> dict[str, Plain]:
-        return {"receipt_id": self.receipt_id, "mmr_root": self.mmr_root, "hub_id": self.hub_id}
-
 
 @dataclass(frozen=True, slots=True)
 class ResultDigest:
@@ -45,6 +39,7 @@ class ResultDigest:
 
     query_id: str
     result_id: str
+    version: int = field(default=VERSION, kw_only=True)
     row_count: int
     evidence_policy: EvidencePolicy
     rows_hash: str
@@ -54,26 +49,10 @@ class ResultDigest:
     basis: tuple[Position, ...]
     profile_id: str | None = None
     request_receipt_id: str | None = None
-    version: int = field(default=VERSION)
 
     def plain(self) -> dict[str, Plain]:
-        made: dict[str, Plain] = {
-            "query_id": self.query_id,
-            "result_id": self.result_id,
-            "version": self.version,
-            "row_count": self.row_count,
-            "evidence_policy": descriptors.policy(self.evidence_policy),
-            "rows_hash": self.rows_hash,
-            "evidence_hash": self.evidence_hash,
-            "executed_at": self.executed_at,
-            "hub_id": self.hub_id,
-            "basis": [one.plain() for one in self.basis],
-        }
-        if self.profile_id is not None:
-            made["profile_id"] = self.profile_id
-        if self.request_receipt_id is not None:
-            made["request_receipt_id"] = self.request_receipt_id
-        return made
+        made = {name: value for name, value in asdict(self).items() if value is not None}
+        return {**made, "evidence_policy": descriptors.policy(self.evidence_policy), "basis": list(made["basis"])}
 
     def text(self) -> str:
         return canonical_json.encode(self.plain()).decode()
@@ -138,7 +117,7 @@ def evidence_summary(descriptor: QueryDescriptor, verified: Sequence[VerifiedEve
     if evidence.mode == "none":
         return {"mode": "none"}
     made: dict[str, Plain] = {"query_id": descriptor.query_id, "result_id": descriptor.result_id}
-    return {**made, **descriptors.policy(evidence), "verified": [one.plain() for one in verified]}
+    return {**made, **descriptors.policy(evidence), "verified": [asdict(one) for one in verified]}
 
 
 def evidence_hash(summary: dict[str, Plain]) -> str:

@@ -2,26 +2,118 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
 
 from veen.client.client import Client
+from veen.client.entry import Entry
 from veen.client.local_files import Busy
-from veen.core import HubIdentity, canonical_json, naming
+from veen.core import HubIdentity, Refused, Unverified, canonical_json, naming
 from veen.core.canonical_json import Plain
-from veen.pipeline.engine import UNWATCHED, QueryWatch
+from veen.pipeline.decoding import Decoder, Keys
+from veen.pipeline.decoding.decoder import EventRow
+from veen.pipeline.decoding.plain_json import to_json
+from veen.pipeline.engine import UNWATCHED, EventQuery, QueryWatch, event_query
 from veen.query import digest as digests
-from veen.query import spot_evidence, timestamps
+from veen.query import table_query
 from veen.query.audit_events import REQUESTS
-from veen.query.descriptor import QueryDescriptor
-from veen.query.digest import ResultDigest
-from veen.query.import_origin import NO_IMPORTS, ImportOrigins, origins_of
+from veen.query.descriptor import QueryDescriptor, time_text
+from veen.query.digest import ResultDigest, VerifiedEvent
 from veen.query.query_errors import QueryCode, QueryFault
 from veen.query.query_limits import RETRY_AFTER_S, Budget
-from veen.query.table_query import Bounds, QueryTables, Streams
-from veen.query.table_refresh import SharedRounds
+from veen.query.table_query import (
+    NO_IMPORTS,
+    Bounds,
+    ImportOrigins,
+    QueryTables,
+    SourceEvent,
+    Streams,
+    origins_of,
+    wanted,
+)
 from veen.state import HubSource
+from veen.state.entry_source import folded
+
+_GAP = 64  # unneeded entries to read rather than start a new request
+
+Identities = Mapping[bytes, HubIdentity]
+
+
+async def verify_evidence(
+    client: Client, query: EventQuery, sources: Sequence[SourceEvent], imports: ImportOrigins, identities: Identities
+) -> tuple[VerifiedEvent, ...]:
+    """The evidence of each event, in order. Raises `Unverified` at the first mismatch."""
+    checker = _Checker(query, imports, identities)
+    of_stream = sorted(sources, key=lambda one: (one.stream, one.epoch, one.seq))
+    for (stream, epoch), group in groupby(of_stream, lambda one: (one.stream, one.epoch)):
+        for run in _runs(list(group)):
+            missing = {one.seq: one for one in run}
+            async for entry in _entries(client, stream, epoch, run):
+                expected = missing.pop(entry.stream_seq, None)
+                if expected is not None:
+                    checker.check(entry, expected)
+            if missing:
+                raise Unverified("evidence", f"{stream}: the tables have entry {min(missing)}, but the log does not")
+    return tuple(one.shown for one in sources)
+
+
+async def _entries(client: Client, stream: str, epoch: int, run: Sequence[SourceEvent]) -> AsyncGenerator[Entry, None]:
+    try:
+        async with aclosing(client.read(stream, run[0].seq, run[-1].seq, epoch=epoch)) as entries:
+            async for entry in entries:
+                yield entry
+    except Refused as refused:
+        if refused.code != "E.NOT_FOUND":
+            raise
+
+
+class _Checker:
+    """Compares events with their values in the tables."""
+
+    def __init__(self, query: EventQuery, imports: ImportOrigins, identities: Identities) -> None:
+        self._query = query
+        self._came = imports
+        self._identities = identities
+        self._decoder = Decoder({}, Keys())
+
+    def check(self, entry: Entry, expected: SourceEvent) -> None:
+        where = f"{expected.stream}, entry {entry.stream_seq}"
+        row = self._decoder.read(folded(entry), entry.receipt.mmr_root, entry.fault)
+        if not isinstance(row, EventRow):
+            raise Unverified("evidence", f"{where}: the tables have an event, but the log has none: {row.reason}")
+        found: dict[str, Any] = {**row._asdict(), "stream": expected.shown_as}
+        hub_id = None
+        if expected.shown_as != expected.stream:
+            original = self._came.receipt(entry.header)
+            if original is None:
+                raise Unverified("evidence", f"{where}: it does not refer to an imported original")
+            traced, hub_id = original
+            table_query.check_receipt(traced.origin.receipt, hub_id, self._identities)
+            found = table_query.as_original(found, expected.shown_as, traced)
+        shown = (event_query.receipt_id(found["label"], found["stream_seq"]), found["mmr_root"].hex())
+        if shown != (expected.shown.receipt_id, expected.shown.mmr_root) or (
+            hub_id and hub_id.hex() != expected.shown.hub_id
+        ):
+            raise Unverified("evidence", f"{where}: the receipt in the tables differs from the log's")
+        if to_json(event_query.values(found, tuple(expected.values))) != to_json(expected.values):
+            raise Unverified("evidence", f"{where}: the event in the tables differs from the log's")
+        if not wanted(self._query, found):
+            raise Unverified("evidence", f"{where}: it does not match the query")
+
+
+def _runs(group: list[SourceEvent]) -> Iterator[list[SourceEvent]]:
+    """Groups that are close enough for one read."""
+    run: list[SourceEvent] = []
+    for one in group:
+        if run and one.seq - run[-1].seq > _GAP:
+            yield run
+            run = []
+        run.append(one)
+    yield run
+
 
 _MS = 1000
 
@@ -106,7 +198,7 @@ class QueryExecution:
         query, seed = descriptor.query(), descriptor.query_id.encode()
         watch = UNWATCHED if budget is None else budget.watch
         found = await asyncio.to_thread(self._tables.ask, query, seed, streams, imports, bounds, watch)
-        verified = await spot_evidence.verify(self._client, query, found.sources, imports, self._identities)
+        verified = await verify_evidence(self._client, query, found.sources, imports, self._identities)
         texts = await asyncio.to_thread(_texts, found.rows, watch)
         summary = digests.evidence_summary(descriptor, verified)
         digest = ResultDigest(
@@ -116,7 +208,7 @@ class QueryExecution:
             evidence_policy=descriptor.evidence,
             rows_hash=digests.rows_hash(texts),
             evidence_hash=digests.evidence_hash(summary),
-            executed_at=timestamps.write(int(self._clock() * _MS)),
+            executed_at=time_text(int(self._clock() * _MS)),
             hub_id=self._client.hub_id.hex(),
             basis=found.basis,
             profile_id=profile_id,
@@ -132,3 +224,41 @@ def _texts(rows: Sequence[dict[str, Plain]], watch: QueryWatch) -> list[bytes]:
         size += len(made[-1])
         watch.on(len(made), size)
     return made
+
+
+class SharedRounds:
+    """Work in consecutive rounds. Each caller gets a round that starts after its call, shared with other callers."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self._work = work
+        self._current: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[None] | None = None
+
+    async def run(self, wait_s: float | None = None) -> bool:
+        """Whether a round finished in time; otherwise it continues. Raises the error of the round."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._round(self._current))
+            self._next.add_done_callback(_retrieve_exception)
+        round_task = self._next
+        done, _ = await asyncio.wait((round_task,), timeout=wait_s)
+        if done:
+            round_task.result()
+        return bool(done)
+
+    async def stop(self) -> None:
+        pending = [task for task in (self._current, self._next) if task is not None]
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+    async def _round(self, previous: asyncio.Task[None] | None) -> None:
+        if previous is not None:
+            await asyncio.wait((previous,))
+        self._current, self._next = self._next, None
+        await self._work()
+
+
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Retrieve the exception, so that asyncio does not log it. The next round reports a lasting problem."""
+    if not task.cancelled():
+        task.exception()

@@ -3,7 +3,6 @@
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -74,7 +73,7 @@ class QueryClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._http.close()
 
     def submit(self, query: Plain, wait_s: int = 0) -> AcceptedQuery | FullResult:

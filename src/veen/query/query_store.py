@@ -17,7 +17,6 @@ from enum import StrEnum
 from itertools import islice
 from os import SEEK_END
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from veen.client import local_files
@@ -58,9 +57,6 @@ class RecordedPlace:
     seq: int
     hub_id: str
     receipt_id: str
-
-    def plain(self) -> dict[str, Plain]:
-        return {"stream": self.stream, "seq": self.seq, "hub_id": self.hub_id, "receipt_id": self.receipt_id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,7 @@ class JobStore:
             self._index(QueryJob.decode(local_files.read_file(path, _MAX_JOB_BYTES), str(path)))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def __iter__(self) -> Iterator[QueryJob]:

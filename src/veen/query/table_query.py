@@ -5,24 +5,100 @@ answered here: order, times and places are then those of the zone that the event
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from veen.core import PayloadHdr, Unavailable
+from veen.client.client import Client
+from veen.client.local_files import named
+from veen.core import HubIdentity, PayloadHdr, Receipt, Unavailable, Unverified, naming
 from veen.core.canonical_json import Plain
+from veen.overlays.bridging import IMPORTS, OFFLINE_LOG, ORIGINS, Traced
 from veen.pipeline.engine import UNWATCHED, AnswerBasis, Engine, EventQuery, QueryWatch, aggregate, event_query
 from veen.pipeline.engine.engine import sampled
 from veen.pipeline.engine.scan import batches, plan
 from veen.pipeline.tables import FileRef, Table, Tables, TablesView
-from veen.query import digest, import_origin
+from veen.query import digest
 from veen.query.digest import Position, VerifiedEvent
-from veen.query.import_origin import ImportOrigins
 from veen.query.query_errors import invalid
+from veen.state import HubSource
+from veen.state.state_view import read_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedEvent:
+    """A stream of another hub, and the local stream that holds its events."""
+
+    hub_id: bytes
+    stream: str
+    here: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOrigins:
+    """All imports into this zone."""
+
+    streams: tuple[ImportedEvent, ...] = ()
+    hubs: Mapping[bytes, bytes] = field(default_factory=dict)  # by bundle_id
+    traced: Mapping[bytes, Traced | None] = field(default_factory=dict)  # by the original's msg_id
+
+    def of_stream(self, name: str, hub_id: bytes | None) -> tuple[ImportedEvent, ...]:
+        """The local streams with the events of an imported one. Raises if several hubs have a stream of that name."""
+        found = [one for one in self.streams if one.stream == name and hub_id in (None, one.hub_id)]
+        if len({one.hub_id for one in found}) > 1:
+            raise invalid(f"stream {name!r} was imported from several hubs; name the import stream instead")
+        return tuple(found)
+
+    def receipt(self, header: PayloadHdr | None) -> tuple[Traced, bytes] | None:
+        """The original of a copy, by its header, and the hub it came from."""
+        traced = None if header is None or header.parent_id is None else self.traced.get(header.parent_id)
+        return None if traced is None else (traced, self.hubs[traced.bundle_id])
+
+
+NO_IMPORTS = ImportOrigins()
+
+
+async def origins_of(client: Client) -> ImportOrigins:
+    """The imports according to the bridge's log, verified; empty if this client cannot read it."""
+    if client.dir.stream_keys.secret(naming.stream_id(OFFLINE_LOG)) is None:
+        return NO_IMPORTS
+    source = HubSource(client)
+    hubs, named = {}, set()
+    for bundle_id, one in (await read_states(source, OFFLINE_LOG, IMPORTS)).items():
+        if one.source_hub_id is not None:
+            hubs[bundle_id] = one.source_hub_id
+            named.add(ImportedEvent(one.source_hub_id, one.export_stream, one.import_stream))
+    traced = await read_states(source, OFFLINE_LOG, ORIGINS)
+    return ImportOrigins(tuple(sorted(named, key=lambda one: (one.stream, one.hub_id, one.here))), hubs, traced)
+
+
+def as_original(row: dict[str, Any], stream: str, traced: Traced) -> dict[str, Any]:
+    """A row of events as in the zone that it came from."""
+    origin, receipt = traced.origin, traced.origin.receipt
+    return {
+        **row,
+        "stream": stream,
+        "label": receipt.label,
+        "stream_seq": receipt.stream_seq,
+        "hub_ts": receipt.hub_ts,
+        "msg_id": receipt.leaf_hash,
+        "mmr_root": receipt.mmr_root,
+        "client_id": origin.client_id,
+    }
+
+
+def check_receipt(receipt: Receipt, hub_id: bytes, known: Mapping[bytes, HubIdentity]) -> None:
+    """Raise `Unverified` unless the other hub signed the receipt, according to a known identity record."""
+    identity = known.get(hub_id)
+    if identity is None:
+        what = f"no identity record of hub {hub_id.hex()}, the source of imported events; add it with --trust"
+        raise Unverified("evidence", what)
+    identity.verify_receipt(receipt)
+
 
 _RECEIPT = "receipt_id"
 _NEEDED = ("label", "epoch", "stream_seq", "hub_ts", "msg_id", "mmr_root", "client_id", "subject_id", "event_type")
@@ -198,26 +274,13 @@ class QueryTables:
                     continue
                 original = imports.receipt(PayloadHdr.decode(row["header"]))
                 if original is not None and original[1] == hub_id:  # otherwise the header only claims an import
-                    yield here, import_origin.as_original(row, shown_as, original[0]), hub_id
+                    yield here, as_original(row, shown_as, original[0]), hub_id
 
     def _read_footer(self, file: FileRef) -> Any:
         import pyarrow.parquet as pq
 
-        with _readable(file.path):
+        with named(Path(file.path)):
             return pq.read_metadata(self._tables.root / file.path)
-
-
-class _readable:  # noqa: N801 # used like a function
-    """Convert an `OSError` to `Unavailable` with the name of the file."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: object) -> None:
-        if isinstance(error, OSError):
-            raise Unavailable(f"{self._path} cannot be read: {error}") from None
 
 
 def wanted(query: EventQuery, row: Mapping[str, Any]) -> bool:

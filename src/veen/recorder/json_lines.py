@@ -1,10 +1,9 @@
-"""JSON lines of a file as a feed that follows the file through rotation and resumes where it stopped.
+"""JSON lines of a pipe, and of a file as a feed that follows the file through rotation and resumes where it stopped.
 
 The position of a line is the offset of its first byte. A source is one file, identified by inode and first line. A
 renamed file is therefore read to its end under its new name, and a truncated and rewritten one is another source.
 """
 
-import asyncio
 import os
 import time
 from collections import deque
@@ -20,12 +19,13 @@ from veen.core.hashing import h
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.record import RecordEvent
 from veen.recorder import normalize
-from veen.recorder.feed import FeedItem
+from veen.recorder.feed import EventFeed, FeedItem
 from veen.recorder.normalize import Defaults
+from veen.recorder.spool import SpoolWriter
 
 MAX_LINE_BYTES = MAX_BODY_BYTES
 _MAX_RAW_BYTES = 1_000  # bytes to keep of an invalid line
-_POLL_S = 0.1
+_FULL_PAUSE_S = 0.2
 _BLOCK_BYTES = 1 << 20
 LINGER_S = 5.0  # wait at the end of a renamed file: its writer may still have it open
 _COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -38,19 +38,21 @@ _MS = 1_000_000
 def event_of(line: bytes, defaults: Defaults, now_ms: int) -> RecordEvent:
     """The event of a line. Known fields of an event are used as such; everything else becomes payload.
 
-    Raises `Malformed` if the line is not a JSON object.
+    Raises `Malformed` if the line is too long or not a JSON object.
     """
+    if len(line) > MAX_LINE_BYTES:
+        raise Malformed("line", f"it is longer than {MAX_LINE_BYTES} bytes")
     found = canonical_json.parse(line, "line", exact=True)
     if not isinstance(found, dict):
         raise Malformed("line", "it is not a JSON object")
     times = (normalize.milliseconds(found[name]) for name in _TIMES if name in found)
     payload = found["payload"] if "payload" in found and set(found) <= set(_EVENT_FIELDS) else found
-    return RecordEvent(
-        normalize.name(_text(found.get("subject_id")), defaults.subject),
-        normalize.name(_text(found.get("event_type")), defaults.event_type),
+    return defaults.event(
+        payload,
         next((one for one in times if one is not None), now_ms),
-        normalize.name(_text(found.get("origin")), defaults.origin),
-        normalize.payload_of(payload),
+        subject=_text(found.get("subject_id")),
+        event_type=_text(found.get("event_type")),
+        origin=_text(found.get("origin")),
     )
 
 
@@ -61,8 +63,6 @@ def _text(value: object) -> str:
 def item_of(source: str, position: int, line: bytes, defaults: Defaults) -> FeedItem:
     """The event of a line, or the reason why there is none."""
     try:
-        if len(line) > MAX_LINE_BYTES:
-            raise Malformed("line", f"it is longer than {MAX_LINE_BYTES} bytes")
         return FeedItem(source, position, event_of(line, defaults, time.time_ns() // _MS))
     except Malformed as error:
         return FeedItem(source, position, None, str(error), normalize.beginning(line, _MAX_RAW_BYTES))
@@ -143,7 +143,7 @@ class _OpenFile:
         return lines + 1
 
 
-class JsonLines:
+class JsonLines(EventFeed):
     """One file, or with `follow` every file that gets its name. `notify` receives reports of lost data."""
 
     def __init__(
@@ -159,12 +159,12 @@ class JsonLines:
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
         """`state` is this feed's own file, in an existing folder. `read` converts a line to an item."""
+        super().__init__(follow=follow)
         self._read = read
         self._max_line_bytes = max_line_bytes
         self._path = path
         self._state = state
         self._defaults = defaults
-        self._follow = follow
         self._linger_s = linger_s
         self._notify = notify
         self._finished_mtime_ns: int | None = None  # mtime of the last finished file
@@ -172,24 +172,11 @@ class JsonLines:
         self._open: _OpenFile | None = None
         self._known = _Place.read(state)
         self._unsettled: deque[_Place] = deque()
-        self._ended = False
 
     def close(self) -> None:
         if self._open is not None:
             self._open.file.close()
             self._open = None
-
-    def end(self) -> None:
-        """Stop following: return what exists now, then end."""
-        self._ended = True
-
-    async def take(self, most: int) -> Sequence[FeedItem]:
-        while True:
-            last = self._ended or not self._follow
-            found = await asyncio.to_thread(self._next, most, last)
-            if found or last:
-                return found
-            await asyncio.sleep(_POLL_S)
 
     def _next(self, most: int, last: bool) -> list[FeedItem]:
         """The next lines. Empty if every file has been read."""
@@ -302,3 +289,29 @@ def _first_line(file: BinaryIO) -> bytes | None:
     file.seek(0)
     line = file.readline(_MAX_RAW_BYTES)
     return h(line) if line.endswith(b"\n") or len(line) == _MAX_RAW_BYTES else None
+
+
+def spool_lines(lines: BinaryIO, writer: SpoolWriter, defaults: Defaults) -> int:
+    """Spool the lines of a pipe, and return their number. While the spool is full, the writer of the pipe is blocked.
+
+    Each line is on disk before the next is read, since a pipe cannot be read again. A line that is not a JSON object is
+    recorded as raw text, with the reason.
+    """
+    count, skipping = 0, False
+    while line := lines.readline(MAX_LINE_BYTES + 2):
+        complete = line.endswith(b"\n")
+        if not skipping and line.strip():
+            event = _line_event(line.rstrip(b"\r\n"), defaults)
+            while not writer.append([event], again=True):
+                time.sleep(_FULL_PAUSE_S)
+            count += 1
+        skipping = not complete  # skip the rest of an overlong line
+    return count
+
+
+def _line_event(line: bytes, defaults: Defaults) -> RecordEvent:
+    now_ms = time.time_ns() // _MS
+    try:
+        return event_of(line, defaults, now_ms)
+    except Malformed as error:
+        return defaults.malformed(str(error), normalize.beginning(line, _MAX_RAW_BYTES), now_ms)

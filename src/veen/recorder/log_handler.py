@@ -57,7 +57,6 @@ class RecorderHandler(logging.Handler):
 
     def _event(self, record: logging.LogRecord) -> RecordEvent:
         extra = {name: value for name, value in vars(record).items() if name not in _STANDARD_ATTRIBUTES}
-        defaults = self._defaults
         payload = {
             "logger": record.name,
             "level": record.levelname,
@@ -70,10 +69,9 @@ class RecorderHandler(logging.Handler):
         }
         if record.exc_info:
             payload["exception"] = logging.Formatter().formatException(record.exc_info)
-        return RecordEvent(
-            normalize.name(str(extra.get("subject_id") or ""), defaults.subject),
-            normalize.name(str(extra.get("event_type") or ""), defaults.event_type),
+        return self._defaults.event(
+            payload,
             max(int(record.created * 1_000), 0) if record.created else time.time_ns() // 1_000_000,
-            normalize.name(defaults.origin, defaults.origin),
-            normalize.payload_of(payload),
+            subject=str(extra.get("subject_id") or ""),
+            event_type=str(extra.get("event_type") or ""),
         )

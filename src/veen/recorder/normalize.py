@@ -111,6 +111,18 @@ class Defaults:
     def subject(self) -> str:
         return self.subject_id or self.origin
 
-    def example(self) -> RecordEvent:
-        """An event with only default fields."""
-        return RecordEvent(name(self.subject, self.origin), self.event_type, 0, self.origin, "{}")
+    def event(
+        self, payload: object, time_ms: int, *, subject: str = "", event_type: str = "", origin: str = ""
+    ) -> RecordEvent:
+        """An event with these fields. Missing ones get their defaults, and long names are shortened."""
+        return RecordEvent(
+            name(subject, self.subject),
+            name(event_type, self.event_type),
+            time_ms,
+            name(origin, self.origin),
+            payload_of(payload),
+        )
+
+    def malformed(self, reason: str, raw: bytes, time_ms: int) -> RecordEvent:
+        """An event for input that cannot be parsed: the raw text, with the reason."""
+        return self.event({"malformed": reason, **raw_input(raw)}, time_ms)

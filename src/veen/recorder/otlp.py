@@ -158,13 +158,8 @@ def _event(
     }
     if record.trace_id:
         payload |= {"trace_id": record.trace_id.hex(), "span_id": record.span_id.hex(), "flags": record.flags}
-    return RecordEvent(
-        normalize.name(subject, defaults.subject),
-        normalize.name(event_type, defaults.event_type),
-        nanoseconds // _MS if nanoseconds else now_ms,
-        defaults.origin,
-        normalize.payload_of(payload),
-    )
+    time_ms = nanoseconds // _MS if nanoseconds else now_ms
+    return defaults.event(payload, time_ms, subject=subject, event_type=event_type)
 
 
 def _attributes(listed: Iterable[KeyValue]) -> dict[str, object]:

@@ -7,13 +7,18 @@ states that these are all streams of the recorder, under that profile, at that t
     log_root    the root of the tree whose leaves are the positions, in the order they are listed
 """
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated
 
-from veen.core import Checkpoint, Mmr, SigningKey, Unverified, mmr, naming, signing
+from veen.client import local_files
+from veen.client.client import Client
+from veen.core import Checkpoint, Mmr, Refused, SigningKey, Unverified, mmr, naming, signing
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import h, ht
 from veen.core.limits import MAX_TEXT_BYTES
@@ -23,7 +28,9 @@ from veen.overlays import At
 from veen.overlays.kept_fold import LogPrefix
 from veen.overlays.record import CHANGES, MAX_LISTED, RECORDER_CHANGES, RecorderProfile, stream_flaw
 from veen.recorder.replay import Replayer, ReplaySpan
-from veen.state.entry_source import EntrySource, NoEntry, folded
+from veen.recorder.routes import CODE, read_states, required_profile
+from veen.state.entry_source import EntrySource, NoEntry, all_entries, folded
+from veen.state.hub_source import HubSource
 
 MAX_POSITIONS = 1 << 16
 SUFFIX = ".checkpoint"
@@ -257,13 +264,114 @@ async def _profile(source: EntrySource, checkpoint: RecorderCheckpoint) -> Recor
 
 
 async def _recorded(source: EntrySource, profile_id: bytes) -> RecorderProfile | None:
-    stream_id = naming.stream_id(CHANGES)
-    for epoch in await source.epochs(stream_id, None):
-        async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
-            async for page in pages:
-                for entry in map(folded, page):
-                    steps = RECORDER_CHANGES.read(entry)
-                    event = steps[0].event if isinstance(steps, tuple) and steps else None
-                    if isinstance(event, RecorderProfile) and event.profile_id() == profile_id:
-                        return event
+    async with aclosing(all_entries(source, naming.stream_id(CHANGES))) as entries:
+        async for entry in entries:
+            steps = RECORDER_CHANGES.read(folded(entry))
+            event = steps[0].event if isinstance(steps, tuple) and steps else None
+            if isinstance(event, RecorderProfile) and event.profile_id() == profile_id:
+                return event
     return None
+
+
+_POLL_S = 1.0
+_MS = 1_000
+
+
+class CheckpointFolder:
+    """Checkpoint files in the order they were made. Each names the one before it."""
+
+    def __init__(self, path: Path) -> None:
+        local_files.DISK.make_folder(path, parents=True)
+        self.path = path
+
+    @classmethod
+    def of(cls, client: Client) -> "CheckpointFolder":
+        """The folder of an administrator for one hub."""
+        return cls.at(client.dir.path, client.hub_id)
+
+    @classmethod
+    def at(cls, client_dir: Path, hub_id: bytes) -> "CheckpointFolder":
+        return cls(client_dir / "recorder" / "checkpoints" / hub_id.hex()[:16])
+
+    def files(self) -> list[Path]:
+        return sorted(self.path.glob(f"*{SUFFIX}"))
+
+    def latest(self) -> RecorderCheckpoint | None:
+        files = self.files()
+        return RecorderCheckpoint.decode(files[-1].read_bytes()) if files else None
+
+    def add(self, made: RecorderCheckpoint) -> Path:
+        path = self.path / f"{made.created_at:015d}-{made.hash().hex()[:8]}{SUFFIX}"
+        local_files.replace_file(path, made.encode())
+        return path
+
+
+async def make(client: Client, previous: RecorderCheckpoint | None) -> RecorderCheckpoint:
+    """Make a checkpoint of every stream of the recorder. Only its administrator can."""
+    profile = await _own_profile(client)
+    positions: list[StreamPosition] = []
+    empty: list[str] = []
+    for stream in profile.streams:
+        found = await _positions(client, stream, previous)
+        positions += found
+        if not found:
+            empty.append(stream)
+    now = time.time_ns() // 1_000_000
+    return sign(
+        client.dir.identity.id_sign,
+        hub_id=client.hub_id,
+        hub_pk=client.session.status.hub_pk,
+        profile_id=profile.profile_id(),
+        created_at=max(now, previous.created_at if previous else 0),
+        positions=positions,
+        empty=empty,
+        previous=previous,
+    )
+
+
+async def _own_profile(client: Client) -> RecorderProfile:
+    profile = required_profile(await read_states(client))
+    if profile.admin_pk != client.dir.card.id_sign:
+        raise Refused(
+            CODE, f"only the administrator {profile.admin_pk.hex()[:16]}… can make checkpoints of this recorder"
+        )
+    return profile
+
+
+async def _positions(client: Client, stream: str, previous: RecorderCheckpoint | None) -> list[StreamPosition]:
+    """Positions by epoch, from the last epoch of the previous checkpoint: earlier ones accept no more entries."""
+    known = [one.checkpoint.epoch for one in previous.positions if one.stream == stream] if previous else []
+    found = []
+    for epoch in await HubSource(client).epochs(naming.stream_id(stream), max(known, default=None)):
+        end = await client.follower(stream, epoch).end()
+        if end:
+            found.append(StreamPosition(stream, await client.checkpoint(stream, end, epoch=epoch)))
+    return found
+
+
+async def ends(client: Client, profile: RecorderProfile) -> dict[str, int]:
+    """The number of entries of each stream in the current epoch."""
+    return {stream: await client.follower(stream).end() for stream in profile.streams}
+
+
+def is_due(
+    profile: RecorderProfile, last: RecorderCheckpoint | None, now_ms: int, streams: Mapping[str, int], epoch: int
+) -> bool:
+    """Whether enough time has passed or enough was written since the last checkpoint. Never if nothing was written."""
+    written = sum(end - (last.last_seq(stream, epoch) if last else 0) for stream, end in streams.items())
+    if written <= 0:
+        return False
+    if last is None or (profile.every_events is not None and written >= profile.every_events):
+        return True
+    return profile.every_sec is not None and now_ms - last.created_at >= profile.every_sec * _MS
+
+
+async def make_when_due(client: Client, folder: CheckpointFolder) -> AsyncGenerator[RecorderCheckpoint, None]:
+    """Make a checkpoint whenever one is due, forever."""
+    while True:
+        profile, last = await _own_profile(client), folder.latest()
+        while not is_due(profile, last, time.time_ns() // 1_000_000, await ends(client, profile), client.epoch()):
+            await asyncio.sleep(_POLL_S)
+        made = await make(client, last)
+        await asyncio.to_thread(folder.add, made)
+        yield made

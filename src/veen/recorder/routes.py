@@ -76,12 +76,18 @@ async def read_states(client: Client) -> dict[bytes, RecorderSetting]:
         return dict(reading.states)
 
 
-async def routes_of(client: Client) -> Routes:
-    """The routes of a producer. Raises `Unavailable` without a recorder, `Refused` if the client is not a producer."""
-    states = await read_states(client)
+def required_profile(states: States) -> RecorderProfile:
+    """The profile in the settings. Raises `NotSetUp` if there is none."""
     profile = profile_of(states)
     if profile is None:
         raise NotSetUp
+    return profile
+
+
+async def routes_of(client: Client) -> Routes:
+    """The routes of a producer. Raises `Unavailable` without a recorder, `Refused` if the client is not a producer."""
+    states = await read_states(client)
+    profile = required_profile(states)
     client_id = client.dir.writers.current().client_id
     if profile.admin_pk == client.dir.card.id_sign:
         raise Refused(CODE, "this identity administers the recorder; an administrator cannot be a producer")

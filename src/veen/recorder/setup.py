@@ -11,7 +11,7 @@ from veen.client import Card, ClientDir, ReaderKey, StreamKey, capabilities, cbo
 from veen.client.client import Client
 from veen.core import CapToken, DhKey, Rate, Refused, SigningKey, Unverified, admin, cap_token, naming
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, VersionField, Wire, int_map
-from veen.overlays import Event, Overlay
+from veen.overlays import Event
 from veen.overlays.record import (
     CHANGES,
     MAX_LISTED,
@@ -26,7 +26,7 @@ from veen.overlays.record import (
     types_of,
 )
 from veen.overlays.stream_catalog import LABEL_CLASSES, LabelClass
-from veen.recorder.routes import CODE, NotSetUp, read_states
+from veen.recorder.routes import CODE, read_states, required_profile
 from veen.recorder.spool import DROPPED
 from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
@@ -114,7 +114,7 @@ async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> Se
             events.append(MapType(event_type, stream))
         elif found != stream:
             raise Refused(CODE, f"{event_type} is mapped to {found}; to change that, use veen recorder move")
-    sent = [await _send_event(client, CHANGES, RECORDER_CHANGES, event) for event in events]
+    sent = [await _send_change(client, event) for event in events]
     assert all(one.applied for one in sent)
     labelled = await _classify(client, classes, profile)
     return SetupResult(profile, (*events, *labelled))
@@ -176,13 +176,8 @@ async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[byt
         await client.authorize(cap_token.mint(issuer, one, wanted, ADMIN_TTL_SEC))
 
 
-async def _send_event(
-    client: Client,
-    stream: str | bytes,
-    overlay: Overlay,  # type: ignore[type-arg]
-    event: Event,
-) -> SentEvent:
-    async with StateView.of(client, stream, overlay, cached=False) as view:
+async def _send_change(client: Client, event: Event) -> SentEvent:
+    async with StateView.of(client, CHANGES, RECORDER_CHANGES, cached=False) as view:
         return await EventSender(view).send(event)
 
 
@@ -216,14 +211,12 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
     """Record a producer and make its kit. Raises `Refused` for an identity that administers the recorder."""
     enrolment.card.verify()
     states = await read_states(client)
-    profile = _required_profile(profile_of(states))
+    profile = required_profile(states)
     own = {*client.dir.card.client_ids, client.dir.writers.current().client_id}
     if enrolment.card.id_sign in (profile.admin_pk, client.dir.card.id_sign) or own & set(enrolment.card.client_ids):
         raise Refused(CODE, "this identity administers the recorder; an administrator cannot be a producer")
     streams = tuple(sorted({*enrolment.streams, OWN_STREAM}))
-    unknown = [stream for stream in streams if stream not in profile.streams]
-    if unknown:
-        raise Refused(CODE, f"{unknown[0]} is not a stream of this recorder; add it with veen recorder init --stream")
+    _check_streams(profile, streams)
     producer = Producer(
         enrolment.name, tuple(sorted(enrolment.card.client_ids)), tuple(sorted(set(enrolment.origins))), streams
     )
@@ -231,7 +224,7 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
         issuer, enrolment.card, [naming.stream_id(stream) for stream in streams], enrolment.ttl, enrolment.rate
     )
     if producer not in [one.producer for one in states.values()]:
-        await _send_event(client, CHANGES, RECORDER_CHANGES, producer)
+        await _send_change(client, producer)
     keys = {key.name: key for key, _ in client.dir.stream_keys.all()}
     changes = client.dir.stream_keys.export(CHANGES)
     return ProducerKit(client.hub_id, profile.admin_pk, changes, tuple(keys[stream] for stream in streams), tokens)
@@ -239,30 +232,22 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
 
 async def map_type(client: Client, event_type: str, stream: str) -> SentEvent:
     """Map an event type to a stream. Raises `EventRefused` if it is mapped already."""
-    profile = _required_profile(profile_of(await read_states(client)))
-    if stream not in profile.streams:
-        raise Refused(CODE, f"{stream} is not a stream of this recorder; add it with veen recorder init --stream")
-    return await _send_event(client, CHANGES, RECORDER_CHANGES, MapType(event_type, stream))
+    _check_streams(required_profile(await read_states(client)), (stream,))
+    return await _send_change(client, MapType(event_type, stream))
 
 
 async def move(client: Client, from_stream: str, to_stream: str, types: Iterable[str], reason: str | None) -> SentEvent:
     """Move event types to another stream: all of them is a rename, some a split. The move is logged."""
     states = await read_states(client)
-    profile, mapped, wanted = (
-        _required_profile(profile_of(states)),
-        types_of(states, from_stream),
-        tuple(sorted(set(types))),
-    )
-    if to_stream not in profile.streams:
-        raise Refused(CODE, f"{to_stream} is not a stream of this recorder; add it with veen recorder init --stream")
+    mapped, wanted = types_of(states, from_stream), tuple(sorted(set(types)))
+    _check_streams(required_profile(states), (to_stream,))
     if not mapped:
         raise Refused(CODE, f"no event type is mapped to {from_stream}, so there is nothing to move")
     kind = "rename" if not wanted or wanted == mapped else "split"
-    migration = Migration(kind, from_stream, to_stream, wanted or mapped, reason)
-    return await _send_event(client, CHANGES, RECORDER_CHANGES, migration)
+    return await _send_change(client, Migration(kind, from_stream, to_stream, wanted or mapped, reason))
 
 
-def _required_profile(profile: RecorderProfile | None) -> RecorderProfile:
-    if profile is None:
-        raise NotSetUp
-    return profile
+def _check_streams(profile: RecorderProfile, streams: Iterable[str]) -> None:
+    for stream in streams:
+        if stream not in profile.streams:
+            raise Refused(CODE, f"{stream} is not a stream of this recorder; add it with veen recorder init --stream")

@@ -6,6 +6,7 @@ ones, which the feed does not return again; marked ones, which are skipped; and 
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -15,13 +16,22 @@ from plumbing.durable import append_line
 from veen.client.client import Client
 from veen.client.draft import Draft, Sent
 from veen.client.local_files import DISK, named
-from veen.core import Refused, Unavailable
+from veen.core import Malformed, Refused, Unavailable, canonical_json
+from veen.core.canonical_json import Plain
+from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_JSON_BYTES
 from veen.overlays.record import RecordEvent
 from veen.recorder import normalize
 from veen.recorder.feed import EventFeed, FeedItem, source_mark
+from veen.recorder.json_lines import JsonLines
+from veen.recorder.normalize import Defaults
 from veen.recorder.routes import NotRecorded, Routes, routes_of
+from veen.recorder.spool import MAX_BATCH_BYTES
 
+REFUSED, RETRYING = "refused.jsonl", "retrying.jsonl"
+_RETRYING_STATE = "retrying.place"
+_MAX_LINE_BYTES = 8 * MAX_BATCH_BYTES  # an event as one JSON line with every character escaped
+_EVENT_FIELDS = ("subject_id", "event_type", "event_time", "origin", "content")
 BATCH = 256
 MAP_REFRESH_S = 60.0  # interval for reading the event map again
 MAP_RETRY_S = 1.0  # if an event does not match the map: it may just have been changed
@@ -54,12 +64,66 @@ class SetAside:
         if item.event is None:
             row |= normalize.raw_input(item.raw)
         else:
-            names = ("subject_id", "event_type", "event_time", "origin", "content")
-            row |= {name: getattr(item.event, name) for name in names}
+            row |= {name: getattr(item.event, name) for name in _EVENT_FIELDS}
         line = normalize.payload_of(row)
         DISK.make_folder(self.path.parent, parents=True)
         with named(self.path):
             return append_line(self.path, f"{line}\n".encode(), self._max_bytes)
+
+
+class RetryFeed:
+    """One pass over the set-aside events, which are sent again with their original source and position.
+
+    Inputs append to `refused.jsonl`. While events are sent again, that file is named `retrying.jsonl`. An interrupted
+    pass is finished first.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Call only while no other process sends for this client: an input might be writing to the file."""
+        self._file, self._state = folder / RETRYING, folder / _RETRYING_STATE
+        if not self._file.exists() and (folder / REFUSED).exists():
+            self._state.unlink(missing_ok=True)  # it belongs to a removed file that may look the same
+            os.replace(folder / REFUSED, self._file)
+            DISK.sync_folder(folder)
+        unused = Defaults("recorder", "recorder.refused")  # every line has its own values
+        self.feed = JsonLines(
+            self._file, self._state, unused, follow=False, read=retried_item, max_line_bytes=_MAX_LINE_BYTES
+        )
+
+    def finish(self) -> None:
+        """Remove the file: every event was sent or set aside again."""
+        self._file.unlink(missing_ok=True)
+        self._state.unlink(missing_ok=True)
+
+
+def retried_item(source: str, position: int, line: bytes, _: Defaults) -> FeedItem:
+    """The event of a line, with its original place. An invalid line becomes a flaw at its place in this file."""
+    try:
+        return _set_aside_item(canonical_json.parse(line, "line", exact=True))
+    except (Malformed, ValueError) as error:
+        return FeedItem(source, position, None, str(error), line)
+
+
+def _set_aside_item(found: Plain) -> FeedItem:
+    """Read a line that `SetAside` wrote. Raw input is refused again: no event can be made of it."""
+    match found:
+        case {"source": str() as source, "position": int() as at, "reason": str() as reason} if 0 <= at <= U64_MAX:
+            match found:
+                case {"raw": str() as text}:
+                    return FeedItem(source, at, None, reason, text.encode())
+                case {"raw_hex": str() as text}:
+                    return FeedItem(source, at, None, reason, bytes.fromhex(text))
+                case {
+                    "subject_id": str() as subject,
+                    "event_type": str() as event_type,
+                    "event_time": int() as event_time,
+                    "origin": str() as origin,
+                    "content": str() as payload,
+                }:
+                    event = RecordEvent(subject, event_type, event_time, origin, payload)
+                    event.encode()  # raises `ValueError` if it is invalid
+                    return FeedItem(source, at, event)
+    raise Malformed("line", "it is not a line of a set-aside file")
 
 
 @dataclass(slots=True)

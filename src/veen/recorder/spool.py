@@ -8,7 +8,6 @@ ignored: a half-written frame of a killed process ends its segment. The position
 segment, so positions need no other storage.
 """
 
-import asyncio
 import os
 import secrets
 import struct
@@ -27,7 +26,7 @@ from veen.core import Malformed, Unavailable, cbor
 from veen.core.hashing import HASH_BYTES
 from veen.core.limits import MAX_MSG_BYTES
 from veen.overlays.record import RecordEvent
-from veen.recorder.feed import FeedItem
+from veen.recorder.feed import EventFeed, FeedItem
 
 SUFFIX = ".spool"
 DIGESTS = "digests"
@@ -208,7 +207,6 @@ def _size(path: Path) -> int:
 
 
 PLACES = "places"
-_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,39 +225,20 @@ class _HandedOut:
     after: _Place  # the place once this event is settled
 
 
-class SpoolFeed:
+class SpoolFeed(EventFeed):
     """All segments of a folder, including those still being written. With `follow`, waits for more."""
 
     def __init__(self, folder: Path, name: str, *, follow: bool = True) -> None:
         """`name` prefixes the source names; each segment is one source."""
+        super().__init__(follow=follow)
         DISK.make_folder(folder, parents=True)
         self._folder = folder
         self._name = name
-        self._follow = follow
         self._settled = _read(folder / PLACES)
         self._handed_out: dict[str, _Place] = dict(self._settled)  # how far each segment has been handed out
         self._unsettled: deque[_HandedOut] = deque()
-        self._ended = False
 
-    def close(self) -> None:
-        """Nothing to close: no file stays open."""
-
-    def end(self) -> None:
-        """Stop following: hand out what exists now, then end."""
-        self._ended = True
-
-    async def take(self, most: int) -> Sequence[FeedItem]:
-        while True:
-            last = self._ended or not self._follow
-            found = await asyncio.to_thread(self._next, most)
-            if found:
-                self._unsettled.extend(found)
-                return [one.item for one in found]
-            if last:
-                return ()
-            await asyncio.sleep(_POLL_S)
-
-    def _next(self, most: int) -> list[_HandedOut]:
+    def _next(self, most: int, last: bool) -> list[FeedItem]:
         found: list[_HandedOut] = []
         for path in segments(self._folder):
             place = self._handed_out.get(path.name, _Place())
@@ -272,7 +251,8 @@ class SpoolFeed:
                 break
             if abandoned and self._settled.get(path.name, _Place()) == self._handed_out.get(path.name, _Place()):
                 self._remove(path)
-        return found
+        self._unsettled.extend(found)
+        return [one.item for one in found]
 
     def _events(self, path: Path, place: _Place, most: int) -> list[_HandedOut]:
         source, found = f"{self._name}/{path.name.removesuffix(SUFFIX)}", list[_HandedOut]()

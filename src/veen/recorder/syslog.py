@@ -4,13 +4,21 @@ A message has no identity, so one that arrives twice is two events, unless its s
 `sequenceId` in the structured data `meta` (§7.3.1), a repeated message is recognized as a copy.
 """
 
+import asyncio
 import re
+import ssl
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
+from veen.core import Unavailable
 from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
 from veen.recorder import normalize
+from veen.recorder.connections import HANDSHAKE_S, Connection, Connections
 from veen.recorder.normalize import Defaults
+from veen.recorder.spool import SpoolWriter
 
 MAX_SYSLOG_BYTES = 65_536
 _NIL = "-"
@@ -117,18 +125,145 @@ def event_of(data: bytes, defaults: Defaults, now_ms: int) -> tuple[RecordEvent,
     try:
         found = parse(data)
     except NotSyslog as error:
-        payload: dict[str, object] = {"malformed": str(error), **normalize.raw_input(data)}
-        return _event(defaults, defaults.subject, now_ms, payload), None
-    payload = {name: getattr(found, name) for name in SyslogMessage.__dataclass_fields__}
+        return defaults.malformed(str(error), data, now_ms), None
+    payload: dict[str, object] = {name: getattr(found, name) for name in SyslogMessage.__dataclass_fields__}
     if "raw_hex" in (raw := normalize.raw_input(data)):  # the decoded text is not the complete message
         payload |= raw
     event_time = normalize.milliseconds(found.timestamp) if found.timestamp else None
-    subject = defaults.subject_id or found.hostname or defaults.subject
+    subject = defaults.subject_id or found.hostname or ""
     numbered = found.sequence_id is not None and found.timestamp is not None
-    event = _event(defaults, subject, now_ms if event_time is None else event_time, payload)
+    event = defaults.event(payload, now_ms if event_time is None else event_time, subject=subject)
     return event, h(data) if numbered else None
 
 
-def _event(defaults: Defaults, subject: str, time_ms: int, payload: object) -> RecordEvent:
-    subject = normalize.name(subject, defaults.subject)
-    return RecordEvent(subject, defaults.event_type, time_ms, defaults.origin, normalize.payload_of(payload))
+MAX_CONNECTIONS = 256
+IDLE_S = 3_600.0  # between messages; long, since a sender loses the next message when its connection is closed
+MESSAGE_S = 60.0  # for one whole message
+_FULL_PAUSE_S = 0.2
+_COUNT_DIGITS = 6
+_MS = 1_000_000
+
+
+class SyslogListener:
+    """Listens on one address with either or both transports. An async context manager."""
+
+    def __init__(
+        self,
+        writer: SpoolWriter,
+        defaults: Defaults,
+        host: str,
+        port: int,
+        *,
+        udp: bool = True,
+        tcp: bool = True,
+        tls: ssl.SSLContext | None = None,
+        notify: Callable[[str], None] = lambda text: None,
+        idle_s: float = IDLE_S,
+        message_s: float = MESSAGE_S,
+        handshake_s: float = HANDSHAKE_S,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
+        self._writer = writer
+        self._defaults = defaults
+        self._address = host, port
+        self._transports = udp and tls is None, tcp or tls is not None
+        self._notify = notify
+        self._timeouts = idle_s, message_s
+        self._failing = False
+        self._connections = Connections(
+            self._serve, tls=tls, max_connections=max_connections, handshake_s=handshake_s, notify=notify
+        )
+        self._datagrams: asyncio.DatagramTransport | None = None
+
+    async def __aenter__(self) -> Self:
+        host, port = self._address
+        udp, tcp = self._transports
+        if tcp:
+            # Room for the longest message and its length prefix.
+            await self._connections.start(host, port, MAX_SYSLOG_BYTES + 2)
+            port = self._connections.port
+        if udp:
+            loop = asyncio.get_running_loop()
+            self._datagrams, _ = await loop.create_datagram_endpoint(
+                lambda: _Datagrams(self._store), local_addr=(host, port)
+            )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._datagrams is not None:
+            self._datagrams.close()
+        if self._transports[1]:
+            await self._connections.stop()
+
+    @property
+    def port(self) -> int:
+        if self._transports[1]:
+            return self._connections.port
+        assert self._datagrams is not None
+        return int(self._datagrams.get_extra_info("sockname")[1])
+
+    def _store(self, data: bytes, again: bool = False) -> bool:
+        """Store a message. Returns False if there is no room or the disk fails."""
+        event, digest = event_of(data, self._defaults, time.time_ns() // _MS)
+        try:
+            kept = self._writer.append([event], digest, again=again)
+            self._failing = False
+            return kept
+        except Unavailable as error:
+            if not self._failing:  # report once, not for every message
+                self._notify(str(error))
+            self._failing = True
+            return False
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            while (data := await _frame(connection.reader, *self._timeouts)) is not None:
+                with connection.storing():
+                    # While the spool is full, reading stops, so that the sender waits and nothing is lost.
+                    while data and not self._store(data, again=True):
+                        await asyncio.sleep(_FULL_PAUSE_S)
+        except ValueError as error:
+            self._notify(f"closed a syslog connection: {error}")
+
+
+async def _frame(reader: asyncio.StreamReader, idle_s: float, message_s: float) -> bytes | None:
+    """The next message of a connection; None at its end. Raises `ValueError` if it is too long or malformed."""
+    async with asyncio.timeout(idle_s):
+        first = await reader.read(1)
+    if not first:
+        return None
+    async with asyncio.timeout(message_s):
+        return await _rest(reader, first)
+
+
+async def _rest(reader: asyncio.StreamReader, first: bytes) -> bytes | None:
+    if not first.isdigit() or first == b"0":
+        return await _line(reader, first)
+    count = first
+    while (digit := await reader.readexactly(1)) != b" ":
+        count += digit
+        if not digit.isdigit() or len(count) > _COUNT_DIGITS:
+            raise ValueError(f"{count[:20]!r} is not an octet count")
+    if int(count) > MAX_SYSLOG_BYTES:
+        raise ValueError(f"message of {int(count)} bytes, the limit is {MAX_SYSLOG_BYTES}")
+    return await reader.readexactly(int(count))
+
+
+async def _line(reader: asyncio.StreamReader, first: bytes) -> bytes | None:
+    if first == b"\n":
+        return b""
+    try:
+        return (first + await reader.readuntil(b"\n")).rstrip(b"\r\n")
+    except asyncio.IncompleteReadError as error:
+        return (first + error.partial).rstrip(b"\r\n")
+    except asyncio.LimitOverrunError:
+        raise ValueError(f"line longer than {MAX_SYSLOG_BYTES} bytes") from None
+
+
+class _Datagrams(asyncio.DatagramProtocol):
+    def __init__(self, store: Callable[[bytes], bool]) -> None:
+        self._store = store
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        if data:
+            self._store(data.rstrip(b"\r\n\x00") or data)

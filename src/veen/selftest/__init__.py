@@ -4,7 +4,6 @@
 random history. `fuzz` sends damaged input. Every run writes to its own streams under new keys.
 """
 
-from veen.selftest.runner import ALL, SUITES, Progress, run
-from veen.selftest.selftest_report import CheckOutcome, CheckResult, SelftestReport
+from veen.selftest.runner import ALL, SUITES, CheckOutcome, CheckResult, Progress, SelftestReport, run
 
 __all__ = ["ALL", "CheckOutcome", "CheckResult", "Progress", "SUITES", "SelftestReport", "run"]

@@ -1,20 +1,248 @@
 """What a check works with: the hub, writers, a seeded random generator, and data shared between checks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from secrets import token_bytes
 from typing import NamedTuple, TypeVar, cast
 
-from veen.core import CapToken, Profile, Rate, SigningKey, cap_token
-from veen.core.envelopes import StreamItem, StreamRequest, StreamResponse
+from veen.core import (
+    CapToken,
+    Checkpoint,
+    DhKey,
+    HubIdentity,
+    IdentitySignature,
+    Malformed,
+    MmrProof,
+    Msg,
+    PayloadHdr,
+    Place,
+    Profile,
+    Rate,
+    Receipt,
+    SigningKey,
+    Unverified,
+    cap_token,
+    ciphertext,
+    limits,
+    msg,
+    naming,
+)
+from veen.core.cbor import Wire
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ProofRequest,
+    ProofResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+    StreamItem,
+    StreamRequest,
+    StreamResponse,
+    SubmitResponse,
+)
+from veen.core.hashing import U64_MAX, h
 from veen.core.limits import MAX_PAGE_ITEMS
-from veen.core.tooling_messages import AuthorizeResponse
-from veen.selftest.hub_facts import OPEN, HubFacts
+from veen.core.strict_json import Json
+from veen.core.tooling_messages import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, ProofAtResponse
+from veen.core.wire_json import Fields
+from veen.selftest.check import Failed, Skipped, expect
 from veen.selftest.probe import Probe
-from veen.selftest.verdict import Failed, Skipped, expect
-from veen.selftest.writer import AcceptedMessage, Writer
+
+OPEN, CAPABILITY = "open", "capability"
+# The limit registry of spec §14.1, with the maximum that spec §14 allows.
+REGISTRY: dict[str, int] = {
+    "max_msg_bytes": limits.MAX_MSG_BYTES,
+    "max_hdr_bytes": limits.MAX_HDR_BYTES,
+    "max_body_bytes": limits.MAX_BODY_BYTES,
+    "max_attachments_per_msg": limits.MAX_ATTACHMENTS,
+    "max_attachment_bytes": U64_MAX,
+    "max_chunk_bytes": U64_MAX,
+    "max_checkpoint_interval": U64_MAX,
+    "max_cap_rate_per_sec": U64_MAX,
+    "max_cap_rate_burst": U64_MAX,
+    "max_epoch_skew_sec": U64_MAX,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HubFacts:
+    """A parsed GET /tooling/status."""
+
+    hub_id: bytes
+    hub_pk: bytes
+    key_id: bytes
+    profile: Profile
+    profile_id: bytes  # as claimed; a check compares it with the profile
+    routing_key: bytes
+    limits: dict[str, int]
+    admission: str
+    epoch: int
+    hub_ts: int
+    identity: HubIdentity | None  # only some hubs include it
+    signature: IdentitySignature | None
+    identity_holds: bool  # whether it verifies; a separate check reports if it does not
+
+    @classmethod
+    def read(cls, found: dict[str, Json]) -> "HubFacts":
+        """Raises `Malformed` if a field is missing that the checks need."""
+        status = Fields("status", found)
+        shows_identity = "identity" in found and "identity_sig" in found
+        identity = status.wire("identity", HubIdentity) if shows_identity else None
+        signature = status.wire("identity_sig", IdentitySignature) if shows_identity else None
+        hub_id = status.hash("hub_id")
+        return cls(
+            hub_id=hub_id,
+            hub_pk=status.hash("hub_pk"),
+            key_id=status.hash("key_id"),
+            profile=status.wire("profile", Profile),
+            profile_id=status.hash("profile_id"),
+            routing_key=identity.routing_key if identity else naming.routing_key(hub_id),
+            limits=_limits(status),
+            admission=_admission(status),
+            epoch=status.number("epoch"),
+            hub_ts=status.number("hub_ts"),
+            identity=identity,
+            signature=signature,
+            identity_holds=bool(identity and signature and _verifies(identity, signature, hub_id)),
+        )
+
+    def verify_receipt(self, receipt: Receipt) -> None:
+        """Raise `Unverified` unless a hub key that was active then signed it."""
+        if self.identity and self.identity_holds:
+            self.identity.verify_receipt(receipt)
+        else:
+            receipt.verify_signature(self.hub_pk)
+
+    def verify_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Raise `Unverified` unless a hub key that was active in its epoch signed it."""
+        if self.identity and self.identity_holds:
+            self.identity.verify_checkpoint(checkpoint, self.profile)
+        else:
+            checkpoint.verify_signature(self.hub_pk)
+
+    def verify_identity(self, pin: bytes) -> None:
+        """Raise `Unverified` unless the hub has this `hub_id` or `H(hub_pk)`."""
+        if self.identity and self.signature:
+            self.identity.verify(self.signature, pin)
+        elif pin not in (self.hub_id, h(self.hub_pk)):
+            raise Unverified("hub", "is not the pinned hub")
+
+    def label(self, stream_id: bytes, epoch: int) -> bytes:
+        if not 0 <= epoch <= U64_MAX:
+            raise Malformed("status", f"epoch {epoch} does not fit into a label")
+        return naming.label(self.routing_key, stream_id, epoch)
+
+    @property
+    def max_msg_bytes(self) -> int:
+        """Bounded by the protocol maximum, whatever the hub claims."""
+        return min(self.limits["max_msg_bytes"], limits.MAX_MSG_BYTES)
+
+    def window(self) -> int:
+        """The number of epochs before and after its own that the hub accepts. Spec §12."""
+        return self.limits["max_epoch_skew_sec"] // self.profile.epoch_sec if self.profile.epoch_sec else 0
+
+
+def _verifies(identity: HubIdentity, signature: IdentitySignature, hub_id: bytes) -> bool:
+    try:
+        identity.verify(signature, hub_id)
+    except Unverified:
+        return False
+    return True
+
+
+def _limits(status: Fields) -> dict[str, int]:
+    limits_object = status.field("limits")
+    if not isinstance(limits_object, dict):
+        raise Malformed("status", "limits is not an object")
+    registry = Fields("status", limits_object)
+    return {name: registry.number(name) for name in REGISTRY}
+
+
+def _admission(status: Fields) -> str:
+    mode = status.field("admission")
+    if mode not in (OPEN, CAPABILITY):
+        raise Malformed("status", f"admission is neither {OPEN} nor {CAPABILITY}")
+    return str(mode)
+
+
+SCHEMA = naming.schema_id("veen.selftest.v1")
+# Every read: its request for a label and a place, and its response.
+READS: Mapping[str, tuple[Callable[[bytes, int], Wire], type[Wire]]] = {
+    "/v1/stream": (StreamRequest, StreamResponse),
+    "/v1/receipt": (ReceiptRequest, ReceiptResponse),
+    "/v1/proof": (ProofRequest, ProofResponse),
+    "/v1/checkpoint": (CheckpointRequest, CheckpointResponse),
+}
+
+
+class AcceptedMessage(NamedTuple):
+    """A message and its receipt."""
+
+    msg: Msg
+    receipt: Receipt
+
+
+def _random_reader() -> bytes:
+    """A reader key whose secret is discarded: the hub's behaviour must not depend on the content."""
+    return DhKey.generate().public_key
+
+
+@dataclass(slots=True)
+class Writer:
+    """One client key under one label."""
+
+    probe: Probe
+    facts: HubFacts
+    stream_id: bytes
+    label: bytes
+    key: SigningKey
+    auth_ref: bytes | None = None
+    client_seq: int = 0
+    prev_ack: int = 0
+    reader_pk: bytes = field(default_factory=_random_reader)
+
+    def message(
+        self,
+        body: bytes = b"selftest",
+        *,
+        client_seq: int | None = None,
+        prev_ack: int | None = None,
+        header: PayloadHdr | None = None,
+    ) -> Msg:
+        """The next message, optionally with other counters or with this header."""
+        place = Place(
+            self.facts.profile.profile_id(),
+            self.label,
+            self.key.public_key,
+            self.client_seq + 1 if client_seq is None else client_seq,
+            self.prev_ack if prev_ack is None else prev_ack,
+            self.auth_ref,
+        )
+        header = header or PayloadHdr(SCHEMA)
+        sealed = ciphertext.seal(self.reader_pk, place, header, body, self.facts.profile.pad_block)
+        return msg.sign(
+            self.key,
+            profile_id=place.profile_id,
+            label=place.label,
+            client_seq=place.client_seq,
+            prev_ack=place.prev_ack,
+            auth_ref=place.auth_ref,
+            ciphertext=sealed,
+        )
+
+    def send(self, body: bytes = b"selftest") -> AcceptedMessage:
+        """Submit the next message; the hub must accept it."""
+        return self.accept(self.message(body))
+
+    def accept(self, message: Msg) -> AcceptedMessage:
+        """Submit this message; the hub must accept it."""
+        receipt = self.probe.submit(message).read(SubmitResponse).receipt
+        self.client_seq, self.prev_ack = message.client_seq, receipt.stream_seq
+        return AcceptedMessage(message, receipt)
+
 
 T = TypeVar("T")
 
@@ -121,6 +349,12 @@ class CheckContext:
             found.auth_ref = self.grant(found).auth_ref()
         return found
 
+    def writer_beside(self, first: Writer) -> Writer:
+        """Another writer with the same label, even if an epoch has ended meanwhile."""
+        other = self.writer(first.stream_id)
+        other.label = first.label
+        return other
+
     def grant(self, to: Writer, *streams: bytes, ttl: int = _GRANT_SEC, rate: Rate | None = None) -> CapToken:
         """Issue and authorize a capability for the writer's key; by default for its own stream."""
         token = cap_token.mint(self.issuer, to.key.public_key, streams or [to.stream_id], ttl, rate)
@@ -160,12 +394,30 @@ class CheckContext:
         owner = self.stranger()
         owner.auth_ref = self.grant(owner, ttl=_SHORT_GRANT_SEC, rate=rate).auth_ref()
         last_ts = owner.send().receipt.hub_ts
-        other = self.writer(owner.stream_id)
-        other.label = owner.label
+        other = self.writer_beside(owner)
         other.send()
         return ExpiredWriters(owner, other, last_ts)
 
     # Reading.
+
+    def receipt(self, label: bytes, stream_seq: int) -> Receipt:
+        return self.probe.post("/v1/receipt", ReceiptRequest(label, stream_seq)).read(ReceiptResponse).receipt
+
+    def proof(self, label: bytes, stream_seq: int) -> MmrProof:
+        """The inclusion proof of an entry against its own receipt."""
+        return self.probe.post("/v1/proof", ProofRequest(label, stream_seq)).read(ProofResponse).mmr_proof
+
+    def proof_at(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
+        """The inclusion proof of an entry in the tree of `size` entries."""
+        asked = ProofAtRequest(label, stream_seq, size)
+        return self.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
+
+    def consistency(self, label: bytes, old_size: int, new_size: int) -> MmrProof:
+        asked = ConsistencyRequest(label, old_size, new_size)
+        return self.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
+
+    def checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
+        return self.probe.post("/v1/checkpoint", CheckpointRequest(label, upto_seq)).read(CheckpointResponse).checkpoint
 
     def page(self, request: StreamRequest) -> StreamResponse:
         return self.probe.post("/v1/stream", request).read(StreamResponse)

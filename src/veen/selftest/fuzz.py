@@ -10,24 +10,17 @@ from veen.core import Malformed, Msg, SigningKey, Unavailable, cap_token, strict
 from veen.core.cbor import Wire
 from veen.core.cbor.value import read_value
 from veen.core.envelopes import (
-    CheckpointRequest,
-    CheckpointResponse,
-    ProofRequest,
-    ProofResponse,
-    ReceiptRequest,
-    ReceiptResponse,
     StreamRequest,
-    StreamResponse,
     SubmitRequest,
 )
 from veen.core.hashing import U64_MAX
 from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
-from veen.selftest import faulty_messages
-from veen.selftest.check import Check, claim
-from veen.selftest.check_context import CheckContext
+from veen.selftest.check import Failed, Suite, expect, expect_equal
+from veen.selftest.check_context import READS, AcceptedMessage, CheckContext, Writer
+from veen.selftest.core import refusals
 from veen.selftest.probe import OK, SUBMIT_HEAD, ProbeReply
-from veen.selftest.verdict import Failed, expect, expect_equal
-from veen.selftest.writer import AcceptedMessage, Writer
+
+CHECKS = Suite[CheckContext]()
 
 # One-byte items of every type, indefinite-length items, tags, floats, and heads that claim too much.
 _SUSPICIOUS_ITEMS = (
@@ -117,7 +110,6 @@ def _spans(data: bytes) -> list[tuple[int, int]]:
 
 
 Make: TypeAlias = Callable[[Random], bytes]
-Ask: TypeAlias = Callable[[bytes], ProbeReply]
 
 _SHOWN_BYTES = 96
 _BURST = 20
@@ -138,12 +130,15 @@ def fuzz_target(context: CheckContext) -> FuzzTarget:
     return FuzzTarget(writer, entries, writer.message(b"the next"))
 
 
-def _send_damaged(context: CheckContext, make: Make, ask: Ask, answer: type[Wire] | None = None) -> str:
+def _send_damaged(
+    context: CheckContext, path: str, make: Make, answer: type[Wire] | None = None, *, in_json: bool = False
+) -> str:
     """Send damaged input repeatedly. `answer` is the type of a successful answer to input that is still valid."""
+    post = context.probe.post_json if in_json else context.probe.post
     for number in range(context.count):
         body = make(context.rng)
         try:
-            _check_answer(ask(body), answer)
+            _check_answer(post(path, body), answer)
         except (Failed, Unavailable) as error:
             shown = body[:_SHOWN_BYTES].hex() + ("…" if len(body) > _SHOWN_BYTES else "")
             raise Failed(f"{error}; input {number}, of {len(body)} bytes, was {shown}") from None
@@ -168,71 +163,66 @@ def _damage(good: bytes, *ways: Callable[[Random, bytes], bytes]) -> Make:
     return make
 
 
-@claim("fuzz.messages", "a damaged message is rejected with a reason", "§7 I10, §8.1–8.2")
+@CHECKS.claim("fuzz.messages", "a damaged message is rejected with a reason", "§7 I10, §8.1–8.2")
 def messages(context: CheckContext) -> str:
-    good = context.once(fuzz_target).good.encode()
-    make = _damage(good, bytewise, itemwise)
-    return _send_damaged(context, make, lambda body: context.probe.post("/v1/submit", SUBMIT_HEAD + body))
+    damage = _damage(context.once(fuzz_target).good.encode(), bytewise, itemwise)
+    return _send_damaged(context, "/v1/submit", lambda rng: SUBMIT_HEAD + damage(rng))
 
 
-@claim("fuzz.envelopes", "a damaged submit request is rejected with a reason", "§10.4.1, §8.2")
+@CHECKS.claim("fuzz.envelopes", "a damaged submit request is rejected with a reason", "§10.4.1, §8.2")
 def envelopes(context: CheckContext) -> str:
     good = SUBMIT_HEAD + context.once(fuzz_target).good.encode()
-    make = _damage(good, bytewise, itemwise)
-    return _send_damaged(context, make, lambda body: context.probe.post("/v1/submit", body))
+    return _send_damaged(context, "/v1/submit", _damage(good, bytewise, itemwise))
 
 
-@claim("fuzz.signed", "an invalid message with a valid signature is rejected with a reason", "§7, §8.2")
+@CHECKS.claim("fuzz.signed", "an invalid message with a valid signature is rejected with a reason", "§7, §8.2")
 def signed(context: CheckContext) -> str:
     target = context.once(fuzz_target)
     most = context.facts.limits["max_hdr_bytes"]
 
     def make(rng: Random) -> bytes:
-        return faulty_messages.signed_wrong(rng, target.good, target.writer.key, most)
+        return SUBMIT_HEAD + refusals.signed_wrong(rng, target.good, target.writer.key, most)
 
-    return _send_damaged(context, make, lambda body: context.probe.post("/v1/submit", SUBMIT_HEAD + body))
+    return _send_damaged(context, "/v1/submit", make)
 
 
 def _reads(context: CheckContext) -> list[tuple[str, Wire, type[Wire]]]:
     label = context.once(fuzz_target).writer.label
-    return [
-        ("/v1/stream", StreamRequest(label, 1, 3, 2, 1, True, True), StreamResponse),
-        ("/v1/receipt", ReceiptRequest(label, 2), ReceiptResponse),
-        ("/v1/proof", ProofRequest(label, 2), ProofResponse),
-        ("/v1/checkpoint", CheckpointRequest(label, 2), CheckpointResponse),
-    ]
+    requests = {path: request(label, 2) for path, (request, _) in READS.items()}
+    requests["/v1/stream"] = StreamRequest(label, 1, 3, 2, 1, True, True)  # with every field
+    return [(path, requests[path], answer) for path, (_, answer) in READS.items()]
 
 
-@claim("fuzz.reads", "a damaged read request is answered, or rejected with a reason", "§10.4, §10.6")
+@CHECKS.claim("fuzz.reads", "a damaged read request is answered, or rejected with a reason", "§10.4, §10.6")
 def reads(context: CheckContext) -> str:
     for path, request, answer in _reads(context):
-        make = _damage(request.encode(), bytewise, itemwise)
-        _send_damaged(context, make, lambda body, path=path: context.probe.post(path, body), answer)  # type: ignore[misc]
+        _send_damaged(context, path, _damage(request.encode(), bytewise, itemwise), answer)
     return f"{context.count} inputs for each read"
 
 
-@claim("fuzz.tooling", "a damaged capability or proof request is rejected, or answered if still valid", "§6, §10.6")
+@CHECKS.claim(
+    "fuzz.tooling", "a damaged capability or proof request is rejected, or answered if still valid", "§6, §10.6"
+)
 def tooling(context: CheckContext) -> str:
     label = context.once(fuzz_target).writer.label
     issuer = context.issuer if context.has_issuer else SigningKey.generate()
     token = cap_token.resign(cap_token.mint(issuer, SigningKey.generate().public_key, [label], 60), issuer)
-    make = _damage(token.encode(), bytewise, itemwise)
-    _send_damaged(context, make, lambda body: context.probe.post("/tooling/authorize", body))
-    make = _damage(ProofAtRequest(label, 1, 2).encode(), bytewise, itemwise)
-    _send_damaged(context, make, lambda body: context.probe.post("/tooling/proof", body), ProofAtResponse)
-    make = _damage(ConsistencyRequest(label, 1, 2).encode(), bytewise, itemwise)
-    _send_damaged(context, make, lambda body: context.probe.post("/tooling/consistency", body), ProofAtResponse)
+    requests: list[tuple[str, Wire, type[Wire] | None]] = [
+        ("/tooling/authorize", token, None),
+        ("/tooling/proof", ProofAtRequest(label, 1, 2), ProofAtResponse),
+        ("/tooling/consistency", ConsistencyRequest(label, 1, 2), ProofAtResponse),
+    ]
+    for path, request, answer in requests:
+        _send_damaged(context, path, _damage(request.encode(), bytewise, itemwise), answer)
     return f"{context.count} inputs for each"
 
 
-@claim("fuzz.json", "a damaged JSON request is rejected with a reason", "§10.3, §10.6")
+@CHECKS.claim("fuzz.json", "a damaged JSON request is rejected with a reason", "§10.3, §10.6")
 def in_json(context: CheckContext) -> str:
-    good = wire_json.encode(SubmitRequest(context.once(fuzz_target).good))
-    make = _damage_json(good)
-    _send_damaged(context, make, lambda body: context.probe.post_json("/v1/submit", body))
-    for path, request, answer in _reads(context):
-        make = _damage_json(wire_json.encode(request))
-        _send_damaged(context, make, lambda body, path=path: context.probe.post_json(path, body), answer)  # type: ignore[misc]
+    submit = SubmitRequest(context.once(fuzz_target).good)
+    requests: list[tuple[str, Wire, type[Wire] | None]] = [("/v1/submit", submit, None), *_reads(context)]
+    for path, request, answer in requests:
+        _send_damaged(context, path, _damage_json(wire_json.encode(request)), answer, in_json=True)
     return f"{context.count} inputs for each path"
 
 
@@ -255,7 +245,9 @@ def _json_value(text: bytes) -> strict_json.Json:
         return None
 
 
-@claim("fuzz.afterwards", "after damaged input the log is unchanged and the next message is accepted", "§7 I13, §8.1")
+@CHECKS.claim(
+    "fuzz.afterwards", "after damaged input the log is unchanged and the next message is accepted", "§7 I13, §8.1"
+)
 def afterwards(context: CheckContext) -> None:
     new = fuzz_target(context)  # its own, because the label of the shared one may have expired
     make = _damage(SUBMIT_HEAD + new.good.encode(), bytewise)
@@ -267,6 +259,3 @@ def afterwards(context: CheckContext) -> None:
     receipt = new.writer.accept(new.good).receipt
     expect_equal(receipt.stream_seq, len(new.entries) + 1, "stream_seq of the next message")
     expect(context.probe.get("/readyz").status == OK, "the hub is no longer ready")
-
-
-CHECKS: tuple[Check, ...] = (messages, envelopes, signed, reads, tooling, in_json, afterwards)

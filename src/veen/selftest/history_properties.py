@@ -7,18 +7,12 @@ from random import Random
 
 from veen.core import Mmr, Msg, Receipt, proof
 from veen.core.envelopes import (
-    ProofRequest,
-    ProofResponse,
-    ReceiptRequest,
-    ReceiptResponse,
     StreamRequest,
 )
-from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
-from veen.selftest.check import Check, claim
-from veen.selftest.check_context import CheckContext
-from veen.selftest.core.checkpoints import checkpoint_at
-from veen.selftest.verdict import Failed, expect, expect_equal
-from veen.selftest.writer import AcceptedMessage, Writer
+from veen.selftest.check import Failed, Suite, expect, expect_equal
+from veen.selftest.check_context import AcceptedMessage, CheckContext, Writer
+
+CHECKS = Suite[CheckContext]()
 
 _MAX_LABELS, _MAX_WRITERS, _MAX_BODY_BYTES = 3, 4, 600
 _WRONG_SHARE = 0.2
@@ -75,9 +69,7 @@ def _lasts_sec(context: CheckContext) -> float:
 
 def _new_label(context: CheckContext, rng: Random) -> LabelModel:
     first = context.writer()
-    others = [context.writer(first.stream_id) for _ in range(rng.randrange(_MAX_WRITERS))]
-    for other in others:
-        other.label = first.label
+    others = [context.writer_beside(first) for _ in range(rng.randrange(_MAX_WRITERS))]
     return LabelModel(first.label, [first, *others])
 
 
@@ -121,7 +113,7 @@ def _history(context: CheckContext) -> History:
     return context.once(history)
 
 
-@claim("props.order", "a message gets the next place of its label, in any order of writers", "§2, §7 I8–I9")
+@CHECKS.claim("props.order", "a message gets the next place of its label, in any order of writers", "§2, §7 I8–I9")
 def order(context: CheckContext) -> str:
     models = _history(context).models
     for model in models:
@@ -131,7 +123,7 @@ def order(context: CheckContext) -> str:
     return f"{entries} entries by {writers} writers under {len(models)} labels"
 
 
-@claim("props.refusals", "wrong counters are rejected by their row and change nothing", "§7 I13, §8.2")
+@CHECKS.claim("props.refusals", "wrong counters are rejected by their row and change nothing", "§7 I13, §8.2")
 def refusals(context: CheckContext) -> str:
     made = _history(context)
     if made.mistakes:
@@ -139,7 +131,9 @@ def refusals(context: CheckContext) -> str:
     return f"{made.refused} refusals"
 
 
-@claim("props.receipts", "every receipt is signed by the hub, for its message, over the tree so far", "§4.3, §7 I1–I3")
+@CHECKS.claim(
+    "props.receipts", "every receipt is signed by the hub, for its message, over the tree so far", "§4.3, §7 I1–I3"
+)
 def receipts(context: CheckContext) -> None:
     for model in _history(context).models:
         tree = Mmr()
@@ -150,53 +144,49 @@ def receipts(context: CheckContext) -> None:
             expect_equal(entry.receipt.mmr_root, tree.root(), f"the root at {entry.receipt.stream_seq}")
 
 
-@claim("props.fetched", "any receipt fetched later is the same", "§10.4.3")
+@CHECKS.claim("props.fetched", "any receipt fetched later is the same", "§10.4.3")
 def fetched(context: CheckContext) -> str:
     for model, seq in _places(context):
-        found = context.probe.post("/v1/receipt", ReceiptRequest(model.label, seq)).read(ReceiptResponse).receipt
-        expect(found == model.receipt(seq), f"the receipt at {seq} changed")
+        expect(context.receipt(model.label, seq) == model.receipt(seq), f"the receipt at {seq} changed")
     return f"{_tries(context)} places"
 
 
-@claim("props.proofs", "any entry has an inclusion proof against its receipt", "§5.2–5.4")
+@CHECKS.claim("props.proofs", "any entry has an inclusion proof against its receipt", "§5.2–5.4")
 def proofs(context: CheckContext) -> str:
     for model, seq in _places(context):
-        found = context.probe.post("/v1/proof", ProofRequest(model.label, seq)).read(ProofResponse).mmr_proof
-        proof.verify_in_receipt(found, model.receipt(seq))
+        proof.verify_in_receipt(context.proof(model.label, seq), model.receipt(seq))
     return f"{_tries(context)} places"
 
 
-@claim("props.checkpoints", "any prefix has a checkpoint with the root of its last receipt", "§4.4")
+@CHECKS.claim("props.checkpoints", "any prefix has a checkpoint with the root of its last receipt", "§4.4")
 def checkpoints(context: CheckContext) -> str:
     for model, seq in _places(context):
-        found = checkpoint_at(context, model.label, seq)
+        found = context.checkpoint(model.label, seq)
         context.facts.verify_checkpoint(found)
         found_entries = (found.label_curr, found.upto_seq, found.mmr_root)
         expect_equal(found_entries, (model.label, seq, model.receipt(seq).mmr_root), f"the checkpoint at {seq}")
     return f"{_tries(context)} prefixes"
 
 
-@claim("props.later", "any entry has an inclusion proof in any later tree", "§5.4")
+@CHECKS.claim("props.later", "any entry has an inclusion proof in any later tree", "§5.4")
 def later(context: CheckContext) -> str:
     for model, seq in _places(context):
         upto = context.rng.randint(seq, len(model.entries))
-        asked = ProofAtRequest(model.label, seq, upto)
-        found = context.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
-        proof.verify_inclusion(found, proof.Leaf.of(model.receipt(seq)), model.receipt(upto))
+        proof.verify_inclusion(
+            context.proof_at(model.label, seq, upto), proof.Leaf.of(model.receipt(seq)), model.receipt(upto)
+        )
     return f"{_tries(context)} pairs"
 
 
-@claim("props.consistency", "a consistency proof exists from any tree to any later one", "§5.4, §4.4.1")
+@CHECKS.claim("props.consistency", "a consistency proof exists from any tree to any later one", "§5.4, §4.4.1")
 def consistency(context: CheckContext) -> str:
     for model, old in _places(context):
         new = context.rng.randint(old, len(model.entries))
-        asked = ConsistencyRequest(model.label, old, new)
-        found = context.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
-        proof.verify_consistency(found, model.receipt(old), model.receipt(new))
+        proof.verify_consistency(context.consistency(model.label, old, new), model.receipt(old), model.receipt(new))
     return f"{_tries(context)} pairs"
 
 
-@claim("props.pages", "any page has the entries accepted there, in order, and leads to the rest", "§10.2, §10.5")
+@CHECKS.claim("props.pages", "any page has the entries accepted there, in order, and leads to the rest", "§10.2, §10.5")
 def pages(context: CheckContext) -> str:
     for model, _ in _places(context):
         _check_page(context, model, _any_range(context.rng, model))
@@ -261,16 +251,3 @@ def _places(context: CheckContext) -> list[tuple[LabelModel, int]]:
     made = _history(context)
     models = [made.pick(context.rng) for _ in range(_tries(context))]
     return [(model, context.rng.randint(1, len(model.entries))) for model in models]
-
-
-CHECKS: tuple[Check, ...] = (
-    order,
-    refusals,
-    receipts,
-    fetched,
-    proofs,
-    checkpoints,
-    later,
-    consistency,
-    pages,
-)

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
-from types import TracebackType
 from typing import Self, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,7 +23,7 @@ from veen.core.envelopes import ErrorEnvelope, StreamItem
 from veen.core.limits import MAX_MSG_BYTES, MAX_PAGE_BYTES
 from veen.core.msg import Msg
 from veen.core.strict_json import Json
-from veen.selftest.verdict import Failed, Skipped, expect
+from veen.selftest.check import Failed, Skipped, expect
 
 W = TypeVar("W", bound=Wire)
 
@@ -54,9 +53,13 @@ class ProbeReply:
 
     def offered(self, cls: type[W]) -> W:
         """Like `read`, for an optional endpoint."""
+        return self.if_offered().read(cls)
+
+    def if_offered(self) -> Self:
+        """Raise `Skipped` if the hub does not have this optional endpoint."""
         if self.status in (NOT_FOUND, METHOD_NOT_ALLOWED):
             raise Skipped(f"the hub does not offer {self.asked}")
-        return self.read(cls)
+        return self
 
     def error(self) -> ErrorEnvelope:
         """The error envelope of a rejection; its HTTP status must match its code. Spec §10.6."""
@@ -248,7 +251,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def item(self) -> StreamItem:

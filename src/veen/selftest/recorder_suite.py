@@ -9,17 +9,15 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from veen.core import Checkpoint, DhKey, Mmr, PayloadHdr, Place, ciphertext, proof
-from veen.core.envelopes import ReceiptRequest, ReceiptResponse, StreamItem, StreamRequest
+from veen.core.envelopes import StreamItem, StreamRequest
 from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_PAGE_ITEMS
-from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.overlays import EventFault, FoldEntry
 from veen.overlays.record import RECORD_TALLIES, RecordEvent
-from veen.selftest.check import Check, claim
-from veen.selftest.check_context import CheckContext
-from veen.selftest.core.checkpoints import checkpoint_at
-from veen.selftest.verdict import Failed, expect, expect_equal
-from veen.selftest.writer import AcceptedMessage, Writer
+from veen.selftest.check import Failed, Suite, expect, expect_equal
+from veen.selftest.check_context import AcceptedMessage, CheckContext, Writer
+
+CHECKS = Suite[CheckContext]()
 
 _EVENTS, _COVERED = 13, 9  # 0b1101 and 0b1001: trees of several peaks
 _READABLE = Limits()
@@ -44,33 +42,20 @@ def recording(context: CheckContext) -> RecorderRun:
     """Shared by all checks: some events, a checkpoint, and more events."""
     key = DhKey.generate()
     first = context.writer()
-    second = context.writer(first.stream_id)
-    second.label = first.label
+    second = context.writer_beside(first)
+    first.reader_pk = second.reader_pk = key.public_key
     made: list[tuple[RecordEvent, AcceptedMessage]] = []
     checkpoint: Checkpoint | None = None
     for number in range(_EVENTS):
         producer = context.rng.choice((first, second)) if number > 1 else (first, second)[number]
         event = RecordEvent(f"subject-{number % 3}", "selftest.event", number, "selftest", f'{{"n":{number}}}')
-        made.append((event, _record(context, producer, key, event)))
+        header = PayloadHdr(event.SCHEMA, cap_ref=producer.auth_ref)
+        made.append((event, producer.accept(producer.message(event.encode(), header=header))))
         if number + 1 == _COVERED:
-            checkpoint = checkpoint_at(context, first.label, _COVERED)
+            checkpoint = context.checkpoint(first.label, _COVERED)
     assert checkpoint is not None
     events, accepted = zip(*made, strict=True)
     return RecorderRun(key, (first, second), events, accepted, checkpoint)
-
-
-def _record(context: CheckContext, producer: Writer, key: DhKey, event: RecordEvent) -> AcceptedMessage:
-    place = Place(
-        context.profile.profile_id(),
-        producer.label,
-        producer.key.public_key,
-        producer.client_seq + 1,
-        producer.prev_ack,
-        producer.auth_ref,
-    )
-    header = PayloadHdr(event.SCHEMA, cap_ref=producer.auth_ref)
-    sealed = ciphertext.seal(key.public_key, place, header, event.encode(), context.profile.pad_block)
-    return producer.accept(producer.message(sealed=sealed))
 
 
 def _range(context: CheckContext, run: RecorderRun, first: int, last: int) -> tuple[StreamItem, ...]:
@@ -92,7 +77,7 @@ def _event(run: RecorderRun, item: StreamItem) -> RecordEvent:
     return event
 
 
-@claim("recorder.order", "I1: any replay by range returns all its events in order", "§3.4 of products-spec-1")
+@CHECKS.claim("recorder.order", "I1: any replay by range returns all its events in order", "§3.4 of products-spec-1")
 def order(context: CheckContext) -> str:
     run = context.once(recording)
     ranges = [(1, _EVENTS), (1, 1), (_EVENTS, _EVENTS)]
@@ -108,30 +93,30 @@ def order(context: CheckContext) -> str:
     return f"{len(ranges)} ranges"
 
 
-@claim("recorder.window", "I1: hub time never decreases, so a time window is a range", "§3.2.5 of products-spec-1")
+@CHECKS.claim(
+    "recorder.window", "I1: hub time never decreases, so a time window is a range", "§3.2.5 of products-spec-1"
+)
 def window(context: CheckContext) -> None:
     run = context.once(recording)
-    asked = [ReceiptRequest(run.label, seq) for seq in range(1, _EVENTS + 1)]
-    times = [context.probe.post("/v1/receipt", one).read(ReceiptResponse).receipt.hub_ts for one in asked]
+    times = [context.receipt(run.label, seq).hub_ts for seq in range(1, _EVENTS + 1)]
     for seq, (before, after) in enumerate(pairwise(times), 2):
         expect(before <= after, f"hub_ts decreases from {before} to {after} at entry {seq}")
     signed = [accepted.receipt.hub_ts for accepted in run.accepted]
     expect_equal(times, signed, "the sequence of hub_ts")
 
 
-@claim("recorder.covered", "I2: every event that a checkpoint covers is proved in it", "§3.4 of products-spec-1")
+@CHECKS.claim("recorder.covered", "I2: every event that a checkpoint covers is proved in it", "§3.4 of products-spec-1")
 def covered(context: CheckContext) -> str:
     run = context.once(recording)
     context.facts.verify_checkpoint(run.checkpoint)
     expect_equal(run.checkpoint.upto_seq, _COVERED, "the last entry that the checkpoint covers")
     for accepted in run.accepted[:_COVERED]:
-        asked = ProofAtRequest(run.label, accepted.receipt.stream_seq, _COVERED)
-        shown = context.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
+        shown = context.proof_at(run.label, accepted.receipt.stream_seq, _COVERED)
         proof.verify_inclusion(shown, proof.Leaf.of(accepted.receipt), run.checkpoint)
     return f"{_COVERED} of {_EVENTS} events"
 
 
-@claim(
+@CHECKS.claim(
     "recorder.whole",
     "I2: the entries that a checkpoint covers are complete: they give its root",
     "§3.4 of products-spec-1",
@@ -146,18 +131,16 @@ def whole(context: CheckContext) -> None:
     expect_equal(tree.root(), run.checkpoint.mmr_root, "the root of the returned entries")
 
 
-@claim("recorder.stable", "I2: later events do not change a checkpoint", "§3.4 of products-spec-1")
+@CHECKS.claim("recorder.stable", "I2: later events do not change a checkpoint", "§3.4 of products-spec-1")
 def stable(context: CheckContext) -> None:
     run = context.once(recording)
-    expect(checkpoint_at(context, run.label, _COVERED) == run.checkpoint, "the checkpoint of the same entries changed")
-    later = checkpoint_at(context, run.label, _EVENTS)
+    expect(context.checkpoint(run.label, _COVERED) == run.checkpoint, "the checkpoint of the same entries changed")
+    later = context.checkpoint(run.label, _EVENTS)
     context.facts.verify_checkpoint(later)
-    asked = ConsistencyRequest(run.label, _COVERED, _EVENTS)
-    shown = context.probe.post("/tooling/consistency", asked).offered(ProofAtResponse).mmr_proof
-    proof.verify_consistency(shown, run.checkpoint, later)
+    proof.verify_consistency(context.consistency(run.label, _COVERED, _EVENTS), run.checkpoint, later)
 
 
-@claim(
+@CHECKS.claim(
     "recorder.actors",
     "I3: the events of a principal are exactly those it wrote",
     "§3.4 of products-spec-1",
@@ -180,7 +163,9 @@ def actors(context: CheckContext) -> str:
     return f"{len(run.producers)} principals"
 
 
-@claim("recorder.forged", "I3: a producer cannot record under another principal", "§3.4, §8.2 of products-spec-1")
+@CHECKS.claim(
+    "recorder.forged", "I3: a producer cannot record under another principal", "§3.4, §8.2 of products-spec-1"
+)
 def forged(context: CheckContext) -> None:
     run = context.once(recording)
     victim, thief = run.producers
@@ -188,7 +173,7 @@ def forged(context: CheckContext) -> None:
     context.probe.submit(replace(honest, client_id=victim.key.public_key)).expect_row("SIG_INVALID")
 
 
-@claim(
+@CHECKS.claim(
     "recorder.kept-apart",
     "a producer can write only to the streams of its capability",
     "§3.2.3 of products-spec-1",
@@ -201,6 +186,3 @@ def kept_apart(context: CheckContext) -> None:
     context.grant(other)  # the hub must know the stream, so only the capability is missing
 
     context.probe.submit(stray.message()).expect_row("AUTH_REF")
-
-
-CHECKS: tuple[Check, ...] = (order, window, covered, whole, stable, actors, forged, kept_apart)

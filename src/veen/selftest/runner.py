@@ -2,34 +2,103 @@
 
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
 from veen.core import Malformed, SigningKey, VeenError
+from veen.core.strict_json import Json
 from veen.selftest import core, fuzz, history_properties, recorder_suite
-from veen.selftest.check import Check
-from veen.selftest.check_context import CheckContext
+from veen.selftest.check import C, Check, Failed, Skipped
+from veen.selftest.check_context import CheckContext, HubFacts
 from veen.selftest.core import tooling_checks
-from veen.selftest.hub_facts import HubFacts
 from veen.selftest.probe import Probe
-from veen.selftest.selftest_report import CheckOutcome, CheckResult, SelftestReport
-from veen.selftest.verdict import Failed, Skipped
+
+
+class CheckOutcome(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check: claim, section of the specification, and outcome."""
+
+    suite: str
+    id: str
+    claim: str
+    spec: str
+    outcome: CheckOutcome
+    reason: str  # why it failed or was skipped; for a pass, an optional note on what it covered
+    seconds: float
+
+    def to_json(self) -> dict[str, Json]:
+        shown = {**asdict(self), "outcome": str(self.outcome), "ms": round(self.seconds * 1e3)}
+        del shown["seconds"]
+        return shown
+
+
+@dataclass(frozen=True, slots=True)
+class SelftestReport:
+    """A whole run. Seed and count are enough to repeat its random choices."""
+
+    suite: str
+    url: str
+    hub_id: bytes | None  # None if the status could not be read
+    seed: int
+    count: int
+    results: tuple[CheckResult, ...]
+
+    @property
+    def ok(self) -> bool:
+        """No check failed and at least one passed."""
+        return not self.failures and any(result.outcome is CheckOutcome.PASS for result in self.results)
+
+    @property
+    def failures(self) -> tuple[CheckResult, ...]:
+        return tuple(result for result in self.results if result.outcome is CheckOutcome.FAIL)
+
+    @property
+    def counts(self) -> dict[CheckOutcome, int]:
+        found = Counter(result.outcome for result in self.results)
+        return {outcome: found[outcome] for outcome in CheckOutcome}
+
+    def to_json(self) -> dict[str, Json]:
+        return {
+            "suite": self.suite,
+            "hub": self.url,
+            "hub_id": None if self.hub_id is None else self.hub_id.hex(),
+            "seed": self.seed,
+            "count": self.count,
+            "ok": self.ok,
+            "counts": {str(outcome): count for outcome, count in self.counts.items()},
+            "results": [result.to_json() for result in self.results],
+        }
+
+
+Progress: TypeAlias = Callable[[int, int, CheckResult], None]  # checks done, checks in all, last result
+HubCheck: TypeAlias = Check[CheckContext]
 
 ALL = "all"
-SUITES: Mapping[str, tuple[Check, ...]] = MappingProxyType(
-    {"core": core.CHECKS, "props": history_properties.CHECKS, "fuzz": fuzz.CHECKS, "recorder": recorder_suite.CHECKS}
+SUITES: Mapping[str, tuple[HubCheck, ...]] = MappingProxyType(
+    {
+        "core": core.CHECKS,
+        "props": tuple(history_properties.CHECKS),
+        "fuzz": tuple(fuzz.CHECKS),
+        "recorder": tuple(recorder_suite.CHECKS),
+    }
 )
 
 
-def checks_of(suite: str) -> tuple[tuple[str, Check], ...]:
+def checks_of(suite: str) -> tuple[tuple[str, HubCheck], ...]:
     """The checks of a suite, each with the name of its suite. Raises `ValueError` for an unknown suite."""
     if suite != ALL and suite not in SUITES:
         raise ValueError(f"unknown suite {suite!r}; choose {', '.join(SUITES)} or {ALL}")
     return tuple((name, check) for name, checks in SUITES.items() if suite in (name, ALL) for check in checks)
-
-
-Progress: TypeAlias = Callable[[int, int, CheckResult], None]  # checks done, checks in all, last result
 
 
 def run(
@@ -59,7 +128,7 @@ def run(
 
 
 def run_checks(
-    checks: Sequence[tuple[str, Check]],
+    checks: Sequence[tuple[str, HubCheck]],
     probe: Probe,
     suite: str,
     issuer: SigningKey | None,
@@ -79,10 +148,10 @@ def run_checks(
     try:
         facts = HubFacts.read(probe.get("/tooling/status").json())
     except (Failed, Malformed) as error:
-        note(_result("core", tooling_checks.status, CheckOutcome.FAIL, str(error), 0.0))
+        note(_unrun("core", tooling_checks.status, CheckOutcome.FAIL, str(error)))
         for name, check in checks:
             if check is not tooling_checks.status:
-                note(_result(name, check, CheckOutcome.SKIP, "the hub status cannot be read", 0.0))
+                note(_unrun(name, check, CheckOutcome.SKIP, "the hub status cannot be read"))
     else:
         hub_id = facts.hub_id
         context = CheckContext(probe, facts, issuer=issuer, pin=pin, seed=seed, count=count)
@@ -91,12 +160,14 @@ def run_checks(
     return SelftestReport(suite, probe.url, hub_id, seed, count, tuple(results))
 
 
-def _run_check(suite: str, check: Check, context: CheckContext) -> CheckResult:
+def _run_check(suite: str, check: HubCheck, context: CheckContext) -> CheckResult:
     """Run a check. If it fails while an epoch ends, run it once more: its labels may have expired meanwhile."""
     before = _epoch(context)
-    result = _run_once(suite, check, context)
+    context.begin(check.id)
+    result = result_of(suite, check, context)
     if result.outcome is CheckOutcome.FAIL and _epoch(context) != before:
-        result = _run_once(suite, check, context)
+        context.begin(check.id)
+        result = result_of(suite, check, context)
     return result
 
 
@@ -109,8 +180,8 @@ def _epoch(context: CheckContext) -> int:
         return -1  # the check itself will fail if the status cannot be read
 
 
-def _run_once(suite: str, check: Check, context: CheckContext) -> CheckResult:
-    context.begin(check.id)
+def result_of(suite: str, check: Check[C], context: C) -> CheckResult:
+    """Run a check once."""
     start = time.monotonic()
     try:
         outcome, reason = CheckOutcome.PASS, check.run(context) or ""
@@ -118,11 +189,11 @@ def _run_once(suite: str, check: Check, context: CheckContext) -> CheckResult:
         outcome, reason = CheckOutcome.SKIP, str(skipped)
     except (Failed, VeenError) as failed:
         outcome, reason = CheckOutcome.FAIL, str(failed)
-    return _result(suite, check, outcome, reason, time.monotonic() - start)
+    return CheckResult(suite, check.id, check.claim, check.spec, outcome, reason, time.monotonic() - start)
 
 
-def _result(suite: str, check: Check, outcome: CheckOutcome, reason: str, seconds: float) -> CheckResult:
-    return CheckResult(suite, check.id, check.claim, check.spec, outcome, reason, seconds)
+def _unrun(suite: str, check: HubCheck, outcome: CheckOutcome, reason: str) -> CheckResult:
+    return CheckResult(suite, check.id, check.claim, check.spec, outcome, reason, 0.0)
 
 
 def _no_progress(done: int, total: int, result: CheckResult) -> None:

@@ -5,6 +5,7 @@ sources: a live hub (`hub_source`) and a data directory (`directory_source`).
 """
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Protocol
 
@@ -100,3 +101,12 @@ def folded(entry: ReadEntry) -> FoldEntry:
     if header is not None and entry.schema is not None:
         header = replace(header, schema=entry.schema)  # with attachments: the schema of the wrapped payload
     return FoldEntry.of(entry.msg, entry.receipt, header, entry.body, entry.epoch)
+
+
+async def all_entries(source: EntrySource, stream_id: bytes) -> AsyncGenerator[ReadEntry, None]:
+    """Every entry of a stream, epoch by epoch, up to the current end."""
+    for epoch in await source.epochs(stream_id, None):
+        async with aclosing(source.read(stream_id, epoch, Mmr())) as pages:
+            async for page in pages:
+                for entry in page:
+                    yield entry

@@ -103,3 +103,13 @@ class HubSource:
             ties=[tie for one in made for tie in one.ties],
             exhibits=[shown for one in made for shown in one.exhibits],
         )
+
+
+async def stream_end(client: Client, stream_id: bytes, epoch: int) -> int:
+    """The last entry of a stream in an epoch; 0 if the hub has none."""
+    try:
+        return await client.follower(stream_id, epoch).end()
+    except Refused as refused:
+        if refused.code == "E.NOT_FOUND":
+            return 0
+        raise

@@ -165,3 +165,11 @@ class StateView(Generic[S, M]):
 def shown(at: At) -> str:
     """A place in its written form: `seq` or `epoch:seq`."""
     return f"{at.epoch}:{at.stream_seq}" if at.epoch else str(at.stream_seq)
+
+
+async def read_states(
+    source: EntrySource, stream: str | bytes, overlay: Overlay[S, M], *, cached: bool = True
+) -> dict[bytes, S]:
+    """All current states of an overlay on one stream, verified."""
+    async with StateView(source, stream, overlay, cached=cached) as view, view.reading() as reading:
+        return dict(reading.states)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from veen.bridge.veil_gossip.item_verify import VerifiedCheckpoint
+from veen.bridge.veil_gossip.gossip_items import VerifiedCheckpoint
 from veen.client import evidence_verify, local_tree
 from veen.client.client import Client
 from veen.client.client_dir import ClientDir

@@ -6,7 +6,7 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from veen.bridge.veil_gossip import item_verify
+from veen.bridge.veil_gossip import gossip_items
 from veen.bridge.veil_gossip.checkpoint_compare import OPEN, CheckpointComparer, ComparedCheckpoint, ComparisonResult
 from veen.bridge.veil_gossip.gossip_inbox import (
     BUNDLES,
@@ -24,13 +24,15 @@ from veen.bridge.veil_gossip.gossip_items import (
     GossipGroup,
     GossipItem,
     ItemKind,
+    ItemRejected,
     PartsManifest,
+    RejectReason,
     ShownCheckpoint,
+    VerifiedCheckpoint,
     digest_of,
     items_of,
     part_name,
 )
-from veen.bridge.veil_gossip.item_verify import ItemRejected, RejectReason, VerifiedCheckpoint
 from veen.bridge.veil_gossip.veil_node import Delivered
 from veen.client import local_files
 from veen.client.client import Client
@@ -78,16 +80,16 @@ class Publisher:
             raise Malformed(what.word, f"{len(content)} bytes, the maximum is {MAX_CONTENT_BYTES}")
         try:
             _VERIFIERS[what](content, self._known)
-        except item_verify.ItemRejected as refusal:
+        except gossip_items.ItemRejected as refusal:
             raise Unverified(what.word, f"not published, because receivers would reject it: {refusal}") from None
         ids = [await self._group.publish(item) for item in items_of(self._group.hub_id, what, content)]
         return PublishedItem(what, digest_of(what, content), len(content), tuple(ids))
 
 
 _VERIFIERS = {
-    ItemKind.CHECKPOINT: item_verify.checkpoint,
-    ItemKind.EVIDENCE: item_verify.evidence,
-    ItemKind.BUNDLE: item_verify.bundled,
+    ItemKind.CHECKPOINT: gossip_items.verify_checkpoint,
+    ItemKind.EVIDENCE: gossip_items.verify_evidence,
+    ItemKind.BUNDLE: gossip_items.verify_bundle,
 }
 
 
@@ -257,7 +259,7 @@ class Receiver:
             elif what is ItemKind.EVIDENCE:
                 report = self._evidence(content, sender)
             else:
-                found = item_verify.bundled(content, self._comparer.known)
+                found = gossip_items.verify_bundle(content, self._comparer.known)
                 report = ReceivedReport(
                     TAKEN, what, file=self._inbox.put_file(BUNDLES, found.name, content), sender=sender
                 )
@@ -267,7 +269,7 @@ class Receiver:
         return report
 
     async def _checkpoint(self, content: bytes, sender: bytes) -> ReceivedReport:
-        received = item_verify.checkpoint(content, self._comparer.known)
+        received = gossip_items.verify_checkpoint(content, self._comparer.known)
         compared = await self._compare(content, received)
         return _report(TAKEN, received, compared, sender)
 
@@ -291,7 +293,7 @@ class Receiver:
         return compared
 
     def _evidence(self, content: bytes, sender: bytes) -> ReceivedReport:
-        report, plain = item_verify.evidence(content, self._comparer.known)
+        report, plain = gossip_items.verify_evidence(content, self._comparer.known)
         if self._inbox.has_seen(plain):
             raise ItemRejected(RejectReason.AGAIN, "the same evidence was already received with another claim")
         if report.contradictions and len(self._inbox.found()) >= self._inbox.limits.found:
@@ -310,7 +312,7 @@ class Receiver:
         for kept in self._inbox.open_heads():
             with self._inbox.change():
                 try:
-                    received = item_verify.checkpoint(kept.shown, self._comparer.known)
+                    received = gossip_items.verify_checkpoint(kept.shown, self._comparer.known)
                 except ItemRejected as refusal:
                     # The current hub record no longer accepts it.
                     shown = ShownCheckpoint.decode(kept.shown).checkpoint

@@ -5,7 +5,6 @@ import binascii
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -13,13 +12,14 @@ import httpx
 from veen.client import local_files
 from veen.client.exchange import TimedOut, exchange, reason_of
 from veen.core import Malformed, Unavailable
+from veen.core.wire_json import Fields
 
 _MAX_FILE_BYTES = 1 << 16
 # One page of events is at most this long; one event is at most one VEIL object.
 _PAGE_EVENTS = 32
 _MAX_ANSWER_BYTES = 1 << 26
 _ANSWER_TIMEOUT_S = 90.0  # longer than the node's own long poll
-_KEY_BYTES = 32
+_WHAT = "VEIL node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +68,16 @@ class VeilNode:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
     async def pubkey(self) -> bytes:
-        return _key(await self._request("GET", "/v1/status"), "pubkey")
+        return (await self._request("GET", "/v1/status")).hash("pubkey")
 
     async def join(self, name: str, secret: bytes, namespace: int) -> str:
         """Join the group of all holders of a secret. Returns the group id."""
         asked = {"name": name, "secret": secret.hex(), "namespace": namespace}
-        return _text(await self._request("POST", "/v1/groups", asked), "group_id")
+        return (await self._request("POST", "/v1/groups", asked)).text("group_id")
 
     async def subscribe(self, group: str, namespace: int) -> None:
         await self._request("POST", "/v1/subscriptions", {"kind": "group", "group": group, "namespace": namespace})
@@ -87,30 +85,29 @@ class VeilNode:
     async def publish(self, payload: bytes, group: str, namespace: int) -> int:
         """Publish to a group. The payload is on the node's disk when this returns; it is sent when peers connect."""
         coded = base64.b64encode(payload).decode()
-        received = await self._request(
-            "POST", "/v1/publish", {"payload_b64": coded, "group": group, "namespace": namespace}
-        )
-        return _number(received, "message_id")
+        asked = {"payload_b64": coded, "group": group, "namespace": namespace}
+        return (await self._request("POST", "/v1/publish", asked)).number("message_id")
 
     async def page(self, since: int, namespace: int, wait_s: int = 0) -> FeedPage:
         """Payloads delivered in a namespace after event `since`; waits up to `wait_s` if there are no events."""
         query = {"since": since, "limit": _PAGE_EVENTS, "wait_s": wait_s}
         found = await self._request("GET", "/v1/events", query=query)
-        events = found.get("events")
+        events = found.field("events")
         if not isinstance(events, list):
-            raise _unexpected("events is not a list")
+            raise Malformed(_WHAT, "events is not a list")
         upto, delivered = since, []
-        for event in events:
-            upto = _number(event, "seq")
-            data = event.get("data")
-            if event.get("kind") == "delivered" and isinstance(data, dict) and data.get("namespace") == namespace:
-                sender = _key(data, "sender") if data.get("sender") else b""
-                delivered.append(Delivered(upto, sender, _payload(data)))
-        return FeedPage(_number(found, "first_seq"), _number(found, "last_seq"), upto, tuple(delivered))
+        for event in (Fields.of(_WHAT, one) for one in events):
+            upto = event.number("seq")
+            data = event.found.get("data")
+            if event.found.get("kind") == "delivered" and isinstance(data, dict) and data.get("namespace") == namespace:
+                content = Fields(_WHAT, data)
+                sender = content.hash("sender") if data.get("sender") else b""
+                delivered.append(Delivered(upto, sender, _payload(content)))
+        return FeedPage(found.number("first_seq"), found.number("last_seq"), upto, tuple(delivered))
 
     async def _request(
         self, method: str, path: str, body: dict[str, Any] | None = None, *, query: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    ) -> Fields:
         try:
             content = None if body is None else json.dumps(body).encode()
             headers = None if body is None else {"content-type": "application/json"}
@@ -134,12 +131,11 @@ class VeilNode:
         try:
             found = json.loads(received)
         except ValueError:
-            raise _unexpected(f"answer {answer.status_code} is not JSON") from None
-        if not isinstance(found, dict):
-            raise _unexpected("the answer is not a JSON object")
+            raise Malformed(_WHAT, f"answer {answer.status_code} is not JSON") from None
+        fields = Fields.of(_WHAT, found)
         if answer.is_error:
-            raise _refused(answer.status_code, found)
-        return found
+            raise _refused(answer.status_code, fields.found)
+        return fields
 
 
 def read_token(path: Path) -> str:
@@ -161,39 +157,10 @@ def _refused(status: int, found: dict[str, Any]) -> Unavailable:
     return error
 
 
-def _unexpected(reason: str) -> Malformed:
-
-    return Malformed("VEIL node", reason)
-
-
-def _number(found: Any, name: str) -> int:
-    number = found.get(name) if isinstance(found, dict) else None
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise _unexpected(f"{name} is missing, or not a number")
-    return number
-
-
-def _text(found: dict[str, Any], name: str) -> str:
-    text = found.get(name)
-    if not isinstance(text, str):
-        raise _unexpected(f"{name} is missing, or not text")
-    return text
-
-
-def _key(found: dict[str, Any], name: str) -> bytes:
-    try:
-        key = bytes.fromhex(_text(found, name))
-    except ValueError:
-        key = b""
-    if len(key) != _KEY_BYTES:
-        raise _unexpected(f"{name} is not a key")
-    return key
-
-
-def _payload(found: dict[str, Any]) -> bytes:
-    if found.get("invitation"):
+def _payload(content: Fields) -> bytes:
+    if content.found.get("invitation"):
         return b""  # a group invitation, which the node has processed itself
     try:
-        return base64.b64decode(_text(found, "payload_b64"), validate=True)
+        return base64.b64decode(content.text("payload_b64"), validate=True)
     except binascii.Error:
-        raise _unexpected("payload_b64 is not base64") from None
+        raise Malformed(_WHAT, "payload_b64 is not base64") from None

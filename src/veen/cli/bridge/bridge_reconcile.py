@@ -114,7 +114,7 @@ def _show(report: ReconcileReport, as_json: bool) -> None:
             rows.append((Marked(what, Tone.BAD), one.export_stream, which, one.reason))
     for twice in report.duplicates:
         places = ", ".join(str(place.stream_seq) for place in twice.places)
-        rows.append((Marked("duplicate", Tone.BAD), twice.stream, twice.origin_msg_id.hex(), f"at {places}"))
+        rows.append((Marked("duplicate", Tone.BAD), twice.import_stream, twice.origin_msg_id.hex(), f"at {places}"))
     for alone in report.unexplained:
         reason = "no import record names its original"
         rows.append((Marked("unexplained", Tone.BAD), alone.stream, alone.at.stream_seq, reason))
@@ -124,5 +124,5 @@ def _show(report: ReconcileReport, as_json: bool) -> None:
         gaps = ", ".join(f"{first} to {last}" for first, last in region.gaps)
         state = Marked("consistent" if not gaps else "gaps", Tone.GOOD if not gaps else Tone.BAD)
         reason = f"missing {gaps}" if gaps else ""
-        rows.append((state, region.export_stream, f"epoch {region.epoch}, up to {region.upto_seq}", reason))
+        rows.append((state, region.export_stream, f"epoch {region.epoch}, up to {region.consistent_upto_seq}", reason))
     output.table(_COLUMNS, rows, False)

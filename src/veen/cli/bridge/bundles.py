@@ -9,12 +9,10 @@ import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command
-from veen.bridge import bundle, bundle_verify, watched_folder, zone_roles
-from veen.bridge.bundle import BundleCode, BundleFault
+from veen.bridge import bundle, bundle_import, zone_roles
+from veen.bridge.bundle import BundleCode, BundleFault, VerifiedBundle
 from veen.bridge.bundle_export import BundleSizes, Exporter, ExportRange, build
-from veen.bridge.bundle_import import Importer, ImportPolicy
-from veen.bridge.bundle_verify import VerifiedBundle
-from veen.bridge.watched_folder import ProcessedFile
+from veen.bridge.bundle_import import Importer, ImportPolicy, ProcessedFile
 from veen.bridge.zone_roles import StreamMapping
 from veen.cli.bridge.bridge_options import Every, Map, Operator, Trust, app, need_folder, trusted
 from veen.cli.kit import output
@@ -164,7 +162,7 @@ def verify(
 def _verify_file(file: Path, sources: frozenset[bytes]) -> VerifiedBundle:
 
     try:
-        return bundle_verify.verify(local_files.read_file(file, bundle.MAX_BUNDLE_BYTES), sources)
+        return bundle.verify(local_files.read_file(file, bundle.MAX_BUNDLE_BYTES), sources)
     except BundleFault as fault:
         kind = Malformed if fault.code is BundleCode.MALFORMED else Unverified
         raise kind(str(file), str(fault)) from None
@@ -242,9 +240,9 @@ def watch(
 
     async def work(importer: Importer) -> list[ProcessedFile]:
         if once:
-            return [one async for one in watched_folder.sweep(importer, folder)]
+            return [one async for one in bundle_import.sweep(importer, folder)]
         while True:
-            async for one in watched_folder.sweep(importer, folder):
+            async for one in bundle_import.sweep(importer, folder):
                 _show_import([one], asked.as_json)
             await asyncio.sleep(every)
 

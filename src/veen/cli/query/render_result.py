@@ -5,7 +5,7 @@ import io
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
@@ -42,21 +42,21 @@ class TimeCounts:
     bars: tuple[int, ...]
 
     def name(self, at: int) -> str:
-        from veen.query import timestamps
+        from veen.query import descriptor
 
-        text = timestamps.write((self.start_s + at * self.step_s) * _MS)
+        text = descriptor.time_text((self.start_s + at * self.step_s) * _MS)
         return text[:10] if self.step_s >= 86_400 else text[:16].replace("T", " ") if self.step_s >= 60 else text[:19]
 
 
 def count_by_time(rows: Sequence[dict[str, Any]], over: str | None) -> TimeCounts:
     """Count rows by a time field. A row with a `count` field counts for that many."""
-    from veen.query import timestamps
+    from veen.query import descriptor
 
     names = dict.fromkeys(name for row in rows for name in row)
     field = over or next((name for name in (*_TIMES, *names) if name in names and _has_times(rows, name)), None)
     if field is None or not _has_times(rows, field):
         raise Misuse("the rows have no time field to plot", "query hub_commit_time, and name it with --over")
-    found = [(timestamps.parse(row[field]) // _MS, _weight(row)) for row in rows if row.get(field) is not None]
+    found = [(descriptor.parse_time(row[field]) // _MS, _weight(row)) for row in rows if row.get(field) is not None]
     first, last = min(at for at, _ in found), max(at for at, _ in found)
     step = next((one for one in _STEPS_S if (last // one - first // one) < _MAX_BARS), _STEPS_S[-1])
     start = first // step * step
@@ -72,11 +72,11 @@ def _weight(row: dict[str, Any]) -> int:
 
 
 def _has_times(rows: Sequence[dict[str, Any]], name: str) -> bool:
-    from veen.query import timestamps
+    from veen.query import descriptor
 
     found = [row[name] for row in rows if row.get(name) is not None]
     try:
-        return bool(found) and all(timestamps.parse(one) >= 0 for one in found)
+        return bool(found) and all(descriptor.parse_time(one) >= 0 for one in found)
     except (TypeError, ValueError):
         return False
 
@@ -194,7 +194,7 @@ def show(found: "FullResult", names: list[str], as_json: bool, options: RenderOp
 def _document(found: "FullResult") -> dict[str, Any]:
     return {
         "result_digest": found.digest.plain(),
-        "record_event": found.recorded.plain(),
+        "record_event": asdict(found.recorded),
         "rows": found.rows,
     }
 

@@ -42,7 +42,7 @@ def checkpoint(
     before it. With --watch, checkpoints are made by time and by number of events, as set with veen recorder init.
     """
     from veen.recorder import CheckpointFolder, make
-    from veen.recorder.checkpoint_scheduler import make_when_due
+    from veen.recorder.recorder_checkpoint import make_when_due
 
     async def work(client: Client) -> None:
         kept = CheckpointFolder(folder) if folder else CheckpointFolder.of(client)

@@ -129,8 +129,8 @@ def pipe(asked: HubOptions, origin: Origin, subject: Subject = None, event_type:
     even if the command is killed. Lines that were still in the pipe are lost then; their writer must repeat them.
     """
     from veen.recorder import SpoolFeed, SpoolWriter
+    from veen.recorder.json_lines import spool_lines
     from veen.recorder.normalize import Defaults
-    from veen.recorder.stdin_source import spool_lines
 
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         place = own_folder(folder, "spool", "pipe")
@@ -177,7 +177,7 @@ def retry(asked: HubOptions) -> None:
     Each event keeps its source and position, so an event that was recorded already is recognised as a copy. Events that
     still cannot be recorded are set aside again.
     """
-    from veen.recorder.retry_feed import RetryFeed
+    from veen.recorder.shipper import RetryFeed
 
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         running = Input(asked, folder)

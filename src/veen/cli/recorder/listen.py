@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from veen.recorder import SpoolWriter
     from veen.recorder.normalize import Defaults
     from veen.recorder.otlp_server import OtlpServer
-    from veen.recorder.syslog_server import SyslogListener
+    from veen.recorder.syslog import SyslogListener
 
     Refusal: TypeAlias = Callable[[RecordEvent], str | None]
     MakeListener: TypeAlias = Callable[[SpoolWriter, Refusal], SyslogListener | OtlpServer]
@@ -145,8 +145,8 @@ def syslog(
     Messages are written to disk at once and sent from there exactly once. If the sender numbers its messages (the
     sequenceId of RFC 5424), a repeated message is recognised. The command does not start if --type has no stream.
     """
-    from veen.recorder import syslog_server
     from veen.recorder.normalize import Defaults
+    from veen.recorder.syslog import SyslogListener
 
     if transport not in ("udp", "tcp", "both"):
         raise Misuse(f"there is no transport {transport!r}", "give udp, tcp or both")
@@ -155,7 +155,7 @@ def syslog(
     where = listen or Address("127.0.0.1", 5_514)
 
     def make(writer: "SpoolWriter", refusal: "Refusal") -> "SyslogListener":
-        return syslog_server.SyslogListener(
+        return SyslogListener(
             writer,
             defaults,
             where.host,
@@ -175,7 +175,7 @@ def _listen(asked: HubOptions, name: str, defaults: "Defaults", make: "MakeListe
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         place = own_folder(folder, "spool", name)
         running = Input(asked, folder)
-        running.check(defaults.example())
+        running.check(defaults.event({}, 0))
         writer = SpoolWriter(place, sync=sync)
         listener = make(writer, running.refusal)
 

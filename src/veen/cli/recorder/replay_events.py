@@ -182,7 +182,7 @@ def audit(asked: FromLog) -> None:
     The command reads every stream of the recorder and checks the key, the origin and the stream of each event. The exit
     status is 4 if an event breaks a rule.
     """
-    from veen.recorder.event_audit import EventAudit, audit
+    from veen.recorder.replay import EventAudit, audit
 
     async def work(source: EntrySource) -> EventAudit:
         return await audit(source)

@@ -17,8 +17,8 @@ from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
 from veen.recorder import Routes, SetAside, Shipper, routes_of
 from veen.recorder.json_lines import JsonLines
-from veen.recorder.retry_feed import REFUSED
 from veen.recorder.routes import NotSetUp
+from veen.recorder.shipper import REFUSED
 from veen.recorder.spool import SpoolFeed
 
 FINISH_S = 5.0  # time to send the rest after a signal

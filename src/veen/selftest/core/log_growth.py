@@ -1,18 +1,22 @@
-"""Scenario A: one writer, one label, and a log that only grows. Spec 001 §20; §4.3, §5, §7."""
+"""Scenarios A to C: a log that only grows, shared labels, checkpoints and epochs. 001 §20; §4, §5, §7, §12."""
 
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 from veen.core import Mmr, proof
-from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse, StreamRequest
-from veen.core.tooling_messages import ProofAtRequest, ProofAtResponse
-from veen.selftest.check import claim
-from veen.selftest.check_context import CheckContext
-from veen.selftest.verdict import Failed, expect, expect_equal
-from veen.selftest.writer import AcceptedMessage, Writer
+from veen.core.envelopes import (
+    StreamRequest,
+)
+from veen.selftest.check import Failed, Skipped, Suite, expect, expect_equal
+from veen.selftest.check_context import AcceptedMessage, CheckContext, Writer
+
+CHECKS = Suite[CheckContext]()
+_WRITERS, _TURNS = 4, 6
+_MAX_WAIT_SEC = 10
+_ATTEMPTS = 3
 
 
-@claim("append.receipt", "every accepted message gets a receipt signed by the hub", "§4.3, §7 I1–I2")
+@CHECKS.claim("append.receipt", "every accepted message gets a receipt signed by the hub", "§4.3, §7 I1–I2")
 def receipt(context: CheckContext) -> str:
     for accepted in context.filled:
         accepted.receipt.check_binds(accepted.msg)
@@ -20,20 +24,20 @@ def receipt(context: CheckContext) -> str:
     return f"{len(context.filled)} receipts"
 
 
-@claim("append.sequence", "stream_seq runs from 1 without a gap", "§2")
+@CHECKS.claim("append.sequence", "stream_seq runs from 1 without a gap", "§2")
 def sequence(context: CheckContext) -> None:
     found = [accepted.receipt.stream_seq for accepted in context.filled]
     expect_equal(found, list(range(1, len(found) + 1)), "the sequence of stream_seq")
 
 
-@claim("append.time", "hub_ts never decreases", "§6, §12")
+@CHECKS.claim("append.time", "hub_ts never decreases", "§6, §12")
 def hub_time(context: CheckContext) -> None:
     for before, after in pairwise(context.filled):
         earlier, later = before.receipt.hub_ts, after.receipt.hub_ts
         expect(earlier <= later, f"hub_ts decreases from {earlier} to {later} at {after.receipt.stream_seq}")
 
 
-@claim("append.root", "each receipt signs the root of the tree that ends with its message", "§5.1, §7 I3")
+@CHECKS.claim("append.root", "each receipt signs the root of the tree that ends with its message", "§5.1, §7 I3")
 def root(context: CheckContext) -> None:
     tree = Mmr()
     for accepted in context.filled:
@@ -41,24 +45,22 @@ def root(context: CheckContext) -> None:
         expect_equal(accepted.receipt.mmr_root, tree.root(), f"the root at {accepted.receipt.stream_seq}")
 
 
-@claim("append.proof", "every entry has an inclusion proof against its own receipt", "§5.2–5.4, §10.4.4")
+@CHECKS.claim("append.proof", "every entry has an inclusion proof against its own receipt", "§5.2–5.4, §10.4.4")
 def inclusion(context: CheckContext) -> None:
     for accepted in context.filled:
-        asked = ProofRequest(accepted.msg.label, accepted.receipt.stream_seq)
-        found = context.probe.post("/v1/proof", asked).read(ProofResponse).mmr_proof
+        found = context.proof(accepted.msg.label, accepted.receipt.stream_seq)
         proof.verify_in_receipt(found, accepted.receipt)
 
 
-@claim("append.proof-later", "every entry has an inclusion proof in every later tree", "§5.4")
+@CHECKS.claim("append.proof-later", "every entry has an inclusion proof in every later tree", "§5.4")
 def inclusion_later(context: CheckContext) -> None:
     last = context.filled[-1].receipt
     for accepted in context.filled:
-        asked = ProofAtRequest(last.label, accepted.receipt.stream_seq, last.stream_seq)
-        found = context.probe.post("/tooling/proof", asked).offered(ProofAtResponse).mmr_proof
+        found = context.proof_at(last.label, accepted.receipt.stream_seq, last.stream_seq)
         proof.verify_inclusion(found, proof.Leaf.of(accepted.receipt), last)
 
 
-@claim("append.replay", "reading returns the sent messages in order, byte for byte", "§10.2")
+@CHECKS.claim("append.replay", "reading returns the sent messages in order, byte for byte", "§10.2")
 def replay(context: CheckContext) -> None:
     label = context.filled[0].msg.label
     items = context.page(StreamRequest(label, 1)).items
@@ -69,15 +71,14 @@ def replay(context: CheckContext) -> None:
         expect(item.msg == accepted.msg, f"the message at {item.stream_seq} differs from the sent one")
 
 
-@claim("append.receipt-again", "a receipt fetched later is the same", "§10.1, §10.4.3")
+@CHECKS.claim("append.receipt-again", "a receipt fetched later is the same", "§10.1, §10.4.3")
 def receipt_again(context: CheckContext) -> None:
     for accepted in context.filled:
-        asked = ReceiptRequest(accepted.msg.label, accepted.receipt.stream_seq)
-        found = context.probe.post("/v1/receipt", asked).read(ReceiptResponse).receipt
+        found = context.receipt(accepted.msg.label, accepted.receipt.stream_seq)
         expect(found == accepted.receipt, f"the receipt at {accepted.receipt.stream_seq} changed")
 
 
-@claim("append.labels", "each label has its own numbers", "§2")
+@CHECKS.claim("append.labels", "each label has its own numbers", "§2")
 def labels(context: CheckContext) -> None:
     writers = [context.writer() for _ in range(3)]
     for turn in (1, 2):
@@ -88,20 +89,10 @@ def labels(context: CheckContext) -> None:
         expect(found == {writer.label}, "a page contains entries of another label")
 
 
-APPEND_CHECKS = (receipt, sequence, hub_time, root, inclusion, inclusion_later, replay, receipt_again, labels)
-
-
-_WRITERS = 4
-_TURNS = 6
-
-
 def _shared_writers(context: CheckContext) -> list[Writer]:
     """Writers with different keys and the same label."""
     first = context.writer()
-    others = [context.writer(first.stream_id) for _ in range(_WRITERS - 1)]
-    for other in others:
-        other.label = first.label  # an epoch may have ended meanwhile
-    return [first, *others]
+    return [first, *(context.writer_beside(first) for _ in range(_WRITERS - 1))]
 
 
 def _check_one_order(context: CheckContext, sent: list[AcceptedMessage], label: bytes) -> None:
@@ -122,7 +113,7 @@ def _check_one_order(context: CheckContext, sent: list[AcceptedMessage], label: 
     expect_equal(tree.size, len(sent), "the number of entries")
 
 
-@claim("share.turns", "writers under one label share one order and have separate counters", "§7 I8–I9")
+@CHECKS.claim("share.turns", "writers under one label share one order and have separate counters", "§7 I8–I9")
 def turns(context: CheckContext) -> None:
     writers = _shared_writers(context)
     sent = [writer.send() for _ in range(_TURNS) for writer in writers]
@@ -132,7 +123,7 @@ def turns(context: CheckContext) -> None:
         expect_equal(found, list(range(1, _TURNS + 1)), "the sequence of a writer's client_seq")
 
 
-@claim("share.at-once", "concurrent writers get one order without gaps or duplicates", "§7 I3, I8")
+@CHECKS.claim("share.at-once", "concurrent writers get one order without gaps or duplicates", "§7 I3, I8")
 def at_once(context: CheckContext) -> str:
     writers = _shared_writers(context)
     with ThreadPoolExecutor(_WRITERS) as threads:
@@ -141,7 +132,7 @@ def at_once(context: CheckContext) -> str:
     return f"{_WRITERS} writers"
 
 
-@claim("share.resend", "a repeated message is rejected as a duplicate, with its place", "§7 I8, §8.2")
+@CHECKS.claim("share.resend", "a repeated message is rejected as a duplicate, with its place", "§7 I8, §8.2")
 def resend(context: CheckContext) -> None:
     first, second = _shared_writers(context)[:2]
     accepted = [first.send(), second.send(), first.send()]
@@ -151,7 +142,7 @@ def resend(context: CheckContext) -> None:
     _check_one_order(context, accepted, first.label)
 
 
-@claim("share.reuse", "another message with a used client_seq is rejected", "§7 I8, §8.2")
+@CHECKS.claim("share.reuse", "another message with a used client_seq is rejected", "§7 I8, §8.2")
 def reuse(context: CheckContext) -> None:
     writer = context.writer()
     accepted = [writer.send(), writer.send()]
@@ -160,7 +151,7 @@ def reuse(context: CheckContext) -> None:
     _check_one_order(context, accepted, writer.label)
 
 
-@claim("share.gap", "client_seq starts at 1 and has no gaps", "§7 I9, §8.2")
+@CHECKS.claim("share.gap", "client_seq starts at 1 and has no gaps", "§7 I9, §8.2")
 def gap(context: CheckContext) -> None:
     writer = context.writer()
     for wrong in (0, 2, (1 << 64) - 1):
@@ -171,7 +162,7 @@ def gap(context: CheckContext) -> None:
     writer.send()
 
 
-@claim("share.prev-ack", "prev_ack is never ahead of the log and never decreases", "§7 I6, §8.2")
+@CHECKS.claim("share.prev-ack", "prev_ack is never ahead of the log and never decreases", "§7 I6, §8.2")
 def prev_ack(context: CheckContext) -> None:
     first, second = _shared_writers(context)[:2]
     context.probe.submit(first.message(prev_ack=1)).expect_row("PREV_ACK")
@@ -184,7 +175,7 @@ def prev_ack(context: CheckContext) -> None:
     second.send()
 
 
-@claim("share.refused", "a rejected message leaves no trace", "§7 I13, §8.1")
+@CHECKS.claim("share.refused", "a rejected message leaves no trace", "§7 I13, §8.1")
 def refused_leaves_nothing(context: CheckContext) -> None:
     writer = context.writer()
     accepted = [writer.send()]
@@ -200,4 +191,87 @@ def refused_leaves_nothing(context: CheckContext) -> None:
     _check_one_order(context, accepted, writer.label)
 
 
-SHARED_LABEL_CHECKS = (turns, at_once, resend, reuse, gap, prev_ack, refused_leaves_nothing)
+@CHECKS.claim("checkpoint.prefix", "every prefix has a checkpoint with its place and root, signed by the hub", "§4.4")
+def prefix(context: CheckContext) -> None:
+    for accepted in context.filled:
+        label, upto_seq = accepted.receipt.label, accepted.receipt.stream_seq
+        found = context.checkpoint(label, upto_seq)
+        expect_equal((found.label_curr, found.upto_seq), (label, upto_seq), "the place of a checkpoint")
+        expect_equal(found.mmr_root, accepted.receipt.mmr_root, f"the root of the checkpoint at {upto_seq}")
+        context.facts.verify_checkpoint(found)
+
+
+@CHECKS.claim("checkpoint.again", "the checkpoint of a prefix does not change when the log grows", "§4.4")
+def again(context: CheckContext) -> None:
+    writer = context.writer()
+    writer.send()
+    seq = writer.send().receipt.stream_seq
+    first = context.checkpoint(writer.label, seq)
+    writer.send()
+    expect(context.checkpoint(writer.label, seq) == first, "the checkpoint of the same prefix changed")
+
+
+@CHECKS.claim("checkpoint.labels", "a checkpoint names its label, its epoch and the previous label", "§4.4.1")
+def checkpoint_labels(context: CheckContext) -> None:
+    writer = context.writer()
+    seq = writer.send().receipt.stream_seq
+    found = context.checkpoint(writer.label, seq)
+    found.check_labels(context.profile, context.facts.routing_key, writer.stream_id)
+
+
+@CHECKS.claim("checkpoint.grown", "a consistency proof exists from each tree to every later one", "§5.4, §4.4.1")
+def grown(context: CheckContext) -> None:
+    new = context.checkpoint(context.filled[-1].msg.label, len(context.filled))
+    for accepted in context.filled:
+        old = accepted.receipt
+        proof.verify_consistency(context.consistency(old.label, old.stream_seq, new.upto_seq), old, new)
+
+
+def _in_epoch(context: CheckContext, writer: Writer, epoch: int) -> Writer:
+    """The same writer under its stream's label of another epoch, where it has not written yet."""
+    label = context.facts.label(writer.stream_id, epoch)
+    return Writer(context.probe, context.facts, writer.stream_id, label, writer.key, writer.auth_ref)
+
+
+@CHECKS.claim("epoch.window", "labels of the epochs around the hub's own are accepted, and no others", "§12, §7 I12")
+def window(context: CheckContext) -> str:
+    context.need_epochs()
+    reach = context.facts.window()
+    for _ in range(_ATTEMPTS):
+        writer = context.writer()
+        before = context.status().epoch
+        outside = [context.probe.submit(_in_epoch(context, writer, before + away).message()) for away in _beyond(reach)]
+        inside = [context.probe.submit(_in_epoch(context, writer, before + away).message()) for away in {-reach, reach}]
+        if context.status().epoch != before:
+            continue  # the epoch changed during the check
+        for reply in outside:
+            reply.expect_row("EPOCH")
+        expect(all(reply.status == 200 for reply in inside), f"a label {reach} epochs away was rejected")
+        return f"{reach} epochs in each direction"
+    raise Skipped(f"an epoch of {context.profile.epoch_sec} s ends before its window can be tested")
+
+
+def _beyond(reach: int) -> tuple[int, ...]:
+    return -reach - 1, reach + 1, reach + 1000
+
+
+@CHECKS.claim(
+    "epoch.roll", "in the next epoch a stream continues under a label that refers to the previous one", "§4.4.1"
+)
+def roll(context: CheckContext) -> None:
+    context.need_epochs()
+    writer = context.writer()
+    now = context.status()
+    starts = (now.epoch + 1) * context.profile.epoch_sec
+    if starts - now.hub_ts > _MAX_WAIT_SEC:
+        raise Skipped(f"the next epoch begins in {starts - now.hub_ts} s; the check waits at most {_MAX_WAIT_SEC} s")
+    old = _in_epoch(context, writer, now.epoch)
+    old.send()
+    context.wait_until(starts)
+    new = _in_epoch(context, writer, now.epoch + 1)
+    expect_equal(new.send().receipt.stream_seq, 1, "stream_seq of a stream's first message in an epoch")
+    for one in (old, new):
+        found = context.checkpoint(one.label, 1)
+        found.check_labels(context.profile, context.facts.routing_key, writer.stream_id)
+        context.facts.verify_checkpoint(found)
+    expect_equal(found.label_prev, old.label, "label_prev of the first checkpoint after a rotation")

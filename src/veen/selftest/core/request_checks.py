@@ -7,104 +7,20 @@ from typing import TypeVar
 from veen.core import cbor, proof, strict_json, wire_json
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
-    CheckpointRequest,
-    CheckpointResponse,
-    ProofRequest,
-    ProofResponse,
-    ReceiptRequest,
-    ReceiptResponse,
     StreamRequest,
     StreamResponse,
     SubmitRequest,
     SubmitResponse,
 )
-from veen.selftest import faulty_messages
-from veen.selftest.check import claim
-from veen.selftest.check_context import CheckContext
-from veen.selftest.verdict import Failed, expect, expect_equal
+from veen.core.hashing import U64_MAX
+from veen.selftest.check import Failed, Suite, case, expect, expect_equal
+from veen.selftest.check_context import READS, CheckContext
+from veen.selftest.core import refusals
+
+CHECKS = Suite[CheckContext]()
 
 W = TypeVar("W", bound=Wire)
 _NOT_PROVOKED_IN_JSON = ("SIZE_PREFILTER",)  # hex doubles the size, so each encoding has its own limit
-
-
-def _expect_same(context: CheckContext, path: str, request: Wire, cls: type[W]) -> None:
-    plain = context.probe.post(path, request).read(cls)
-    shown = context.probe.post_json(path, request).read(cls)
-    expect(plain == shown, f"{path} answers differently in CBOR and in JSON")
-
-
-@claim("json.reads", "every read request gets the same answer in JSON as in CBOR", "§10.3–10.4")
-def reads(context: CheckContext) -> None:
-    label = context.filled[0].msg.label
-    _expect_same(context, "/v1/stream", StreamRequest(label, 1), StreamResponse)
-    full = StreamRequest(label, 2, to_seq=8, max_items=4, with_receipts=True, with_mmr_proof=True)
-    _expect_same(context, "/v1/stream", full, StreamResponse)
-    _expect_same(context, "/v1/receipt", ReceiptRequest(label, 3), ReceiptResponse)
-    _expect_same(context, "/v1/proof", ProofRequest(label, 7), ProofResponse)
-    _expect_same(context, "/v1/checkpoint", CheckpointRequest(label, 5), CheckpointResponse)
-
-
-@claim("json.submit", "a message submitted in JSON is the same message", "§10.3–10.4")
-def submit(context: CheckContext) -> None:
-    writer = context.writer()
-    message = writer.message()
-    receipt = context.probe.post_json("/v1/submit", SubmitRequest(message)).read(SubmitResponse).receipt
-    receipt.check_binds(message)
-    context.facts.verify_receipt(receipt)
-    asked = ReceiptRequest(message.label, receipt.stream_seq)
-    again = context.probe.post("/v1/receipt", asked).read(ReceiptResponse).receipt
-    expect(again == receipt, "the receipt differs in CBOR")
-
-
-@claim("json.refusals", "a message is rejected in JSON as in CBOR", "§8.2, §10.6")
-def refusals(context: CheckContext) -> str:
-    tried = [fault for fault in faulty_messages.possible(context) if fault not in _NOT_PROVOKED_IN_JSON]
-    for fault in tried:
-        try:
-            context.probe.post_json("/v1/submit", faulty_messages.draft(context, fault).json()).expect_row(fault)
-        except Failed as failed:
-            raise Failed(f"{fault}: {failed}") from None
-    return f"{len(tried)} rows"
-
-
-_INVALID_JSON: dict[str, Callable[[list[strict_json.Json]], bytes]] = {
-    "empty": lambda fields: b"",
-    "not JSON": lambda fields: b"{",
-    "an array": lambda fields: strict_json.encode([1, fields]),
-    "another version": lambda fields: _request(fields, ver=2),
-    "true for 1": lambda fields: _request(fields, ver=True),
-    "an unknown name": lambda fields: _request(fields, more=1),
-    "no message": lambda fields: b'{"ver":1}',
-    "a field less": lambda fields: _request(fields[:-1]),
-    "a field more": lambda fields: _request([*fields, 1]),
-    "a negative number": lambda fields: _request([*fields[:4], -1, *fields[5:]]),
-    "a float": lambda fields: _request(fields).replace(b'"ver":1', b'"ver":1.0'),
-    "capital digits": lambda fields: _request([*fields[:-1], "AB" * 64]),
-    "half a byte": lambda fields: _request([*fields[:-1], str(fields[-1])[:-1]]),
-    "text for a number": lambda fields: _request([*fields[:4], "01", *fields[5:]]),
-}
-
-
-def _request(fields: list[strict_json.Json], **more: strict_json.Json) -> bytes:
-    return strict_json.encode({"ver": 1, "msg": fields, **more})
-
-
-@claim("json.strict", "a non-canonical submit request is rejected in JSON, too", "§10.3–10.4, §3.1")
-def strict(context: CheckContext) -> str:
-    fields = wire_json.to_json(faulty_messages.any_writer(context).message())
-    assert isinstance(fields, list)
-    for name, make in _INVALID_JSON.items():
-        try:
-            context.probe.post_json("/v1/submit", make(fields)).expect_row("CBOR_INVALID")
-        except Failed as failed:
-            raise Failed(f"{name}: {failed}") from None
-    return f"{len(_INVALID_JSON)} forms"
-
-
-JSON_FORM_CHECKS = (reads, submit, refusals, strict)
-
-
-_U64_MAX = (1 << 64) - 1
 
 
 def _seqs(page: StreamResponse) -> list[int]:
@@ -115,7 +31,7 @@ def _label(context: CheckContext) -> bytes:
     return context.filled[0].msg.label
 
 
-@claim("page.bounds", "from_seq and to_seq are inclusive", "§10.5")
+@CHECKS.claim("page.bounds", "from_seq and to_seq are inclusive", "§10.5")
 def bounds(context: CheckContext) -> None:
     label, last = _label(context), len(context.filled)
     for from_seq, to_seq in ((1, 1), (2, 5), (last, last), (3, last + 9), (0, 2)):
@@ -125,7 +41,7 @@ def bounds(context: CheckContext) -> None:
     expect_equal(_seqs(context.page(StreamRequest(label, 4))), list(range(4, last + 1)), "the page from 4")
 
 
-@claim("page.echo", "a page names its label and its bounds", "§10.4.2")
+@CHECKS.claim("page.echo", "a page names its label and its bounds", "§10.4.2")
 def echo(context: CheckContext) -> None:
     label = _label(context)
     page = context.page(StreamRequest(label, 2, to_seq=4))
@@ -134,7 +50,7 @@ def echo(context: CheckContext) -> None:
     expect_equal(page.from_seq, 5, "the lower bound of a page with cursor")
 
 
-@claim("page.cursor", "a cursor overrides from_seq", "§10.5")
+@CHECKS.claim("page.cursor", "a cursor overrides from_seq", "§10.5")
 def cursor(context: CheckContext) -> None:
     label = _label(context)
     for from_seq, at in ((2, 7), (9, 3)):
@@ -144,7 +60,7 @@ def cursor(context: CheckContext) -> None:
     expect_equal(_seqs(page), [6, 7], "the page at cursor 6 up to 7")
 
 
-@claim("page.next", "next_cursor is present while there is more, and follows the last entry", "§10.5")
+@CHECKS.claim("page.next", "next_cursor is present while there is more, and follows the last entry", "§10.5")
 def next_cursor(context: CheckContext) -> None:
     label, last = _label(context), len(context.filled)
     for request, wanted in (
@@ -159,14 +75,14 @@ def next_cursor(context: CheckContext) -> None:
         expect_equal(page.next_cursor, wanted, f"next_cursor of the page {shown}")
 
 
-@claim("page.most", "a page has at most max_items entries", "§10.5")
+@CHECKS.claim("page.most", "a page has at most max_items entries", "§10.5")
 def most(context: CheckContext) -> None:
     for max_items in (1, 2, 5):
         page = context.page(StreamRequest(_label(context), 1, max_items=max_items))
         expect_equal(_seqs(page), list(range(1, max_items + 1)), f"the page of {max_items}")
 
 
-@claim("page.follow", "following the cursor reads every entry once, with any page size", "§10.5")
+@CHECKS.claim("page.follow", "following the cursor reads every entry once, with any page size", "§10.5")
 def follow(context: CheckContext) -> None:
     last = len(context.filled)
     for max_items in (1, 2, 5, last, last + 1):
@@ -174,12 +90,12 @@ def follow(context: CheckContext) -> None:
         expect_equal(found, list(range(1, last + 1)), f"the result of pages of {max_items}")
 
 
-@claim("page.empty", "a range beyond the end is an empty last page", "§10.5")
+@CHECKS.claim("page.empty", "a range beyond the end is an empty last page", "§10.5")
 def empty(context: CheckContext) -> None:
     label, last = _label(context), len(context.filled)
     for request in (
         StreamRequest(label, last + 1),
-        StreamRequest(label, _U64_MAX),
+        StreamRequest(label, U64_MAX),
         StreamRequest(label, 5, to_seq=4),
         StreamRequest(label, 1, cursor=last + 1),
     ):
@@ -187,7 +103,7 @@ def empty(context: CheckContext) -> None:
         expect_equal((page.items, page.next_cursor), ((), None), "entries and next_cursor beyond the end")
 
 
-@claim("page.receipts", "receipts are included only if requested", "§10.4.2")
+@CHECKS.claim("page.receipts", "receipts are included only if requested", "§10.4.2")
 def receipts(context: CheckContext) -> None:
     label = _label(context)
     page = context.page(StreamRequest(label, 1, with_receipts=True))
@@ -201,7 +117,7 @@ def receipts(context: CheckContext) -> None:
         )
 
 
-@claim("page.proof", "a page has an inclusion proof of its last entry only if requested", "§10.4.2, §5.4")
+@CHECKS.claim("page.proof", "a page has an inclusion proof of its last entry only if requested", "§10.4.2, §5.4")
 def page_proof(context: CheckContext) -> None:
     label = _label(context)
     for last in range(1, len(context.filled) + 1):
@@ -213,13 +129,7 @@ def page_proof(context: CheckContext) -> None:
     expect(context.page(StreamRequest(label, 1)).mmr_proof is None, "a proof was included without request")
 
 
-PAGE_CHECKS = (bounds, echo, cursor, next_cursor, most, follow, empty, receipts, page_proof)
-
-
-_READS = ("/v1/stream", "/v1/receipt", "/v1/proof", "/v1/checkpoint")
-
-
-@claim("request.version", "another major version than v1 is E.VERSION", "§10.3, §10.6")
+@CHECKS.claim("request.version", "another major version than v1 is E.VERSION", "§10.3, §10.6")
 def version(context: CheckContext) -> None:
     for path in ("/v0/stream", "/v2/submit", "/v2/stream", "/v10/receipt"):
         context.probe.post(path, b"\xa1\x01\x01").expect_code("E.VERSION")
@@ -247,49 +157,101 @@ def _malformed(label: bytes) -> dict[str, bytes]:
     }
 
 
-@claim("request.malformed", "a non-canonical read request is E.BAD_REQUEST", "§10.4, §10.6")
+@CHECKS.claim("request.malformed", "a non-canonical read request is E.BAD_REQUEST", "§10.4, §10.6")
 def malformed(context: CheckContext) -> str:
     cases = _malformed(token_bytes(32))
-    for path in _READS:
+    for path in READS:
         for name, body in cases.items():
-            try:
+            with case(name):
                 context.probe.post(path, body).expect_code("E.BAD_REQUEST")
-            except Failed as failed:
-                raise Failed(f"{name}: {failed}") from None
-    return f"{len(cases)} encodings for each of {len(_READS)} reads"
+    return f"{len(cases)} encodings for each of {len(READS)} reads"
 
 
-@claim("request.malformed-json", "a non-canonical read request in JSON is E.BAD_REQUEST", "§10.3–10.6")
+@CHECKS.claim("request.malformed-json", "a non-canonical read request in JSON is E.BAD_REQUEST", "§10.3–10.6")
 def malformed_json(context: CheckContext) -> None:
-    for path in _READS:
+    for path in READS:
         for body in (b"", b"{", b"[]", b'{"ver":2}', b'{"ver":1,"extra":0}'):
             context.probe.post_json(path, body).expect_code("E.BAD_REQUEST")
 
 
-@claim("request.label", "a label without entries is E.NOT_FOUND", "§10.6")
+@CHECKS.claim("request.label", "a label without entries is E.NOT_FOUND", "§10.6")
 def unknown_label(context: CheckContext) -> None:
     label = token_bytes(32)
-    for path, request in _requests(label, 1):
-        context.probe.post(path, request).expect_code("E.NOT_FOUND")
-        context.probe.post_json(path, request).expect_code("E.NOT_FOUND")
+    for path, (request, _) in READS.items():
+        context.probe.post(path, request(label, 1)).expect_code("E.NOT_FOUND")
+        context.probe.post_json(path, request(label, 1)).expect_code("E.NOT_FOUND")
 
 
-@claim("request.place", "a place that is not in the log is E.NOT_FOUND", "§5.4, §10.6")
+@CHECKS.claim("request.place", "a place that is not in the log is E.NOT_FOUND", "§5.4, §10.6")
 def unknown_place(context: CheckContext) -> None:
     label, size = context.filled[0].msg.label, len(context.filled)
-    for seq in (0, size + 1, _U64_MAX):
-        for path, request in _requests(label, seq):
+    for seq in (0, size + 1, U64_MAX):
+        for path, (request, _) in READS.items():
             if path != "/v1/stream":  # which returns an empty page
-                context.probe.post(path, request).expect_code("E.NOT_FOUND")
+                context.probe.post(path, request(label, seq)).expect_code("E.NOT_FOUND")
 
 
-def _requests(label: bytes, seq: int) -> list[tuple[str, Wire]]:
-    return [
-        ("/v1/stream", StreamRequest(label, seq)),
-        ("/v1/receipt", ReceiptRequest(label, seq)),
-        ("/v1/proof", ProofRequest(label, seq)),
-        ("/v1/checkpoint", CheckpointRequest(label, seq)),
-    ]
+def _expect_same(context: CheckContext, path: str, request: Wire, cls: type[W]) -> None:
+    plain = context.probe.post(path, request).read(cls)
+    shown = context.probe.post_json(path, request).read(cls)
+    expect(plain == shown, f"{path} answers differently in CBOR and in JSON")
 
 
-REQUEST_CHECKS = (version, malformed, malformed_json, unknown_label, unknown_place)
+@CHECKS.claim("json.reads", "every read request gets the same answer in JSON as in CBOR", "§10.3–10.4")
+def reads(context: CheckContext) -> None:
+    label = context.filled[0].msg.label
+    full = StreamRequest(label, 2, to_seq=8, max_items=4, with_receipts=True, with_mmr_proof=True)
+    _expect_same(context, "/v1/stream", full, StreamResponse)
+    for path, (request, answer) in READS.items():
+        _expect_same(context, path, request(label, 3), answer)
+
+
+@CHECKS.claim("json.submit", "a message submitted in JSON is the same message", "§10.3–10.4")
+def submit(context: CheckContext) -> None:
+    writer = context.writer()
+    message = writer.message()
+    receipt = context.probe.post_json("/v1/submit", SubmitRequest(message)).read(SubmitResponse).receipt
+    receipt.check_binds(message)
+    context.facts.verify_receipt(receipt)
+    expect(context.receipt(message.label, receipt.stream_seq) == receipt, "the receipt differs in CBOR")
+
+
+@CHECKS.claim("json.refusals", "a message is rejected in JSON as in CBOR", "§8.2, §10.6")
+def refused(context: CheckContext) -> str:
+    tried = [fault for fault in refusals.possible(context) if fault not in _NOT_PROVOKED_IN_JSON]
+    for fault in tried:
+        with case(fault):
+            context.probe.post_json("/v1/submit", refusals.draft(context, fault).json()).expect_row(fault)
+    return f"{len(tried)} rows"
+
+
+_INVALID_JSON: dict[str, Callable[[list[strict_json.Json]], bytes]] = {
+    "empty": lambda fields: b"",
+    "not JSON": lambda fields: b"{",
+    "an array": lambda fields: strict_json.encode([1, fields]),
+    "another version": lambda fields: _request(fields, ver=2),
+    "true for 1": lambda fields: _request(fields, ver=True),
+    "an unknown name": lambda fields: _request(fields, more=1),
+    "no message": lambda fields: b'{"ver":1}',
+    "a field less": lambda fields: _request(fields[:-1]),
+    "a field more": lambda fields: _request([*fields, 1]),
+    "a negative number": lambda fields: _request([*fields[:4], -1, *fields[5:]]),
+    "a float": lambda fields: _request(fields).replace(b'"ver":1', b'"ver":1.0'),
+    "capital digits": lambda fields: _request([*fields[:-1], "AB" * 64]),
+    "half a byte": lambda fields: _request([*fields[:-1], str(fields[-1])[:-1]]),
+    "text for a number": lambda fields: _request([*fields[:4], "01", *fields[5:]]),
+}
+
+
+def _request(fields: list[strict_json.Json], **more: strict_json.Json) -> bytes:
+    return strict_json.encode({"ver": 1, "msg": fields, **more})
+
+
+@CHECKS.claim("json.strict", "a non-canonical submit request is rejected in JSON, too", "§10.3–10.4, §3.1")
+def strict(context: CheckContext) -> str:
+    fields = wire_json.to_json(refusals.any_writer(context).message())
+    assert isinstance(fields, list)
+    for name, make in _INVALID_JSON.items():
+        with case(name):
+            context.probe.post_json("/v1/submit", make(fields)).expect_row("CBOR_INVALID")
+    return f"{len(_INVALID_JSON)} forms"

@@ -8,17 +8,19 @@ from veen.core.cbor import DeferredFaults
 from veen.core.envelopes import ErrorEnvelope
 from veen.core.hashing import h
 from veen.core.tooling_messages import CheckpointList
-from veen.selftest.check import claim
-from veen.selftest.check_context import CheckContext
-from veen.selftest.core.checkpoints import checkpoint_at
-from veen.selftest.hub_facts import OPEN, REGISTRY
-from veen.selftest.probe import METHOD_NOT_ALLOWED, NOT_FOUND, OK, Listener, ProbeReply
-from veen.selftest.verdict import Failed, Skipped, expect, expect_equal
+from veen.selftest.check import Skipped, Suite, case, expect, expect_equal
+from veen.selftest.check_context import OPEN, REGISTRY, CheckContext
+from veen.selftest.probe import NOT_FOUND, OK, Listener, ProbeReply
 
+STATUS_CHECKS = Suite[CheckContext]()
+TOOLING_CHECKS = Suite[CheckContext]()
 _CLOCK_SLACK_SEC = 5
+_CREATED = 201
+_ARRAY_MAJOR = 4
+_ATTACHED_BYTES = 100_000
 
 
-@claim("hub.status", "the status names the hub, its profile, its limits and its admission rule", "§12")
+@STATUS_CHECKS.claim("hub.status", "the status names the hub, its profile, its limits and its admission rule", "§12")
 def status(context: CheckContext) -> None:
     found, before = context.status(), context.facts
     expect_equal(found.hub_id, before.hub_id, "hub_id in a second status")
@@ -27,18 +29,18 @@ def status(context: CheckContext) -> None:
     expect_equal(found.admission, before.admission, "admission in a second status")
 
 
-@claim("hub.profile", "profile_id is the id of the profile", "§3.2")
+@STATUS_CHECKS.claim("hub.profile", "profile_id is the id of the profile", "§3.2")
 def profile(context: CheckContext) -> None:
     expect_equal(context.facts.profile_id, context.profile.profile_id(), "profile_id")
 
 
-@claim("hub.limits", "no limit exceeds the protocol's maximum", "§14, §14.1")
+@STATUS_CHECKS.claim("hub.limits", "no limit exceeds the protocol's maximum", "§14, §14.1")
 def limits(context: CheckContext) -> None:
     for name, most in REGISTRY.items():
         expect(context.facts.limits[name] <= most, f"{name} is {context.facts.limits[name]}, the maximum is {most}")
 
 
-@claim("hub.time", "the status has the hub time and its epoch, and neither decreases", "§3.2, §12")
+@STATUS_CHECKS.claim("hub.time", "the status has the hub time and its epoch, and neither decreases", "§3.2, §12")
 def hub_time(context: CheckContext) -> None:
     first, second = context.status(), context.status()
     expect(first.hub_ts <= second.hub_ts, f"hub_ts decreased from {first.hub_ts} to {second.hub_ts}")
@@ -51,7 +53,9 @@ def hub_time(context: CheckContext) -> None:
         expect(stamped <= now + _CLOCK_SLACK_SEC, f"hub_ts {stamped} of a receipt is ahead of {now} of the status")
 
 
-@claim("hub.identity", "every key of the hub is endorsed by the one before it, back to its hub_id", "§8.4")
+@STATUS_CHECKS.claim(
+    "hub.identity", "every key of the hub is endorsed by the one before it, back to its hub_id", "§8.4"
+)
 def identity(context: CheckContext) -> str:
     facts = context.facts
     if facts.identity is None:
@@ -62,33 +66,19 @@ def identity(context: CheckContext) -> str:
     return f"{len(facts.identity.hub_keys)} keys"
 
 
-@claim("hub.pin", "the hub is the pinned one", "§8.4")
+@STATUS_CHECKS.claim("hub.pin", "the hub is the pinned one", "§8.4")
 def pin(context: CheckContext) -> None:
     if context.pin is None:
         raise Skipped("no pin was given")
     context.facts.verify_identity(context.pin)
 
 
-@claim("hub.health", "the hub is alive and ready, and has metrics", "§12")
+@STATUS_CHECKS.claim("hub.health", "the hub is alive and ready, and has metrics", "§12")
 def health(context: CheckContext) -> None:
     for path in ("/healthz", "/readyz", "/metrics"):
         reply = context.probe.get(path)
         expect(reply.status == 200, f"GET {path} answered {reply.status}")
     expect(b"# TYPE" in reply.body, "GET /metrics is not in the Prometheus text format")
-
-
-HUB_STATUS_CHECKS = (status, profile, limits, hub_time, identity, pin, health)
-
-
-_CREATED = 201
-_ARRAY_MAJOR = 4
-_ATTACHED_BYTES = 100_000
-
-
-def _offered(reply: ProbeReply) -> ProbeReply:
-    if reply.status in (NOT_FOUND, METHOD_NOT_ALLOWED):
-        raise Skipped(f"the hub does not offer {reply.asked}")
-    return reply
 
 
 def _outcomes(body: bytes) -> list[Receipt | ErrorEnvelope]:
@@ -104,7 +94,9 @@ def _outcomes(body: bytes) -> list[Receipt | ErrorEnvelope]:
     return found
 
 
-@claim("tool.batch", "the messages of a batch are admitted one by one, in order, by the same rules", "§8.1")
+@TOOLING_CHECKS.claim(
+    "tool.batch", "the messages of a batch are admitted one by one, in order, by the same rules", "§8.1"
+)
 def batch(context: CheckContext) -> None:
     writer = context.writer()
     first = writer.message(b"first")
@@ -112,7 +104,7 @@ def batch(context: CheckContext) -> None:
     forged = replace(writer.message(client_seq=3), sig=bytes(64))
     third = writer.message(b"third", client_seq=3)
     sent = (first, second, first, forged, third)
-    reply = _offered(context.probe.post("/tooling/submit-batch", b"".join(message.encode() for message in sent)))
+    reply = context.probe.post("/tooling/submit-batch", b"".join(message.encode() for message in sent)).if_offered()
     expect(reply.status == OK, f"{reply.asked} answered {reply.status}")
     found = [_short(outcome) for outcome in _outcomes(reply.body)]
     expect_equal(found, [1, 2, "DUPLICATE", "SIG_INVALID", 3], "the list of outcomes")
@@ -124,7 +116,9 @@ def _short(outcome: Receipt | ErrorEnvelope) -> int | str | None:
     return outcome.stream_seq if isinstance(outcome, Receipt) else outcome.refused().detail_enum
 
 
-@claim("tool.subscribe", "a subscriber gets every entry from its start place, in order, as they commit", "§10.2")
+@TOOLING_CHECKS.claim(
+    "tool.subscribe", "a subscriber gets every entry from its start place, in order, as they commit", "§10.2"
+)
 def subscribe(context: CheckContext) -> None:
     writer = context.writer()
     sent = [writer.send() for _ in range(3)]
@@ -143,7 +137,9 @@ def _check_item(listener: Listener, encoded: bytes, receipt: Receipt) -> None:
     expect(item.receipt in (None, receipt), f"the receipt at {item.stream_seq} differs")
 
 
-@claim("tool.checkpoints", "listed checkpoints are signed, ascend, and equal those requested one by one", "§4.4")
+@TOOLING_CHECKS.claim(
+    "tool.checkpoints", "listed checkpoints are signed, ascend, and equal those requested one by one", "§4.4"
+)
 def checkpoints(context: CheckContext) -> str:
     label = context.filled[0].msg.label
     reply = context.probe.get(f"/tooling/checkpoints?label={label.hex()}")
@@ -153,7 +149,7 @@ def checkpoints(context: CheckContext) -> str:
     for checkpoint in found.checkpoints:
         context.facts.verify_checkpoint(checkpoint)
         expect(checkpoint.upto_seq > behind, f"the checkpoint at {checkpoint.upto_seq} is not after {behind}")
-        single = checkpoint_at(context, label, checkpoint.upto_seq)
+        single = context.checkpoint(label, checkpoint.upto_seq)
         expect(replace(checkpoint, witness_sigs=None) == replace(single, witness_sigs=None), "two checkpoints differ")
         behind = checkpoint.upto_seq
     return f"{len(found.checkpoints)} checkpoints"
@@ -163,7 +159,7 @@ def _put(context: CheckContext, name: bytes, sealed: bytes) -> ProbeReply:
     """Upload an attachment: without proof if admission is open, else with a capability."""
     path = f"/tooling/attachments/{name.hex()}"
     if context.facts.admission == OPEN:
-        return _offered(context.probe.put(path, sealed))
+        return context.probe.put(path, sealed).if_offered()
     writer = context.stranger()
     auth_ref = context.grant(writer).auth_ref()
     proof = upload_proof.sign(
@@ -174,10 +170,12 @@ def _put(context: CheckContext, name: bytes, sealed: bytes) -> ProbeReply:
         size=len(sealed),
         made_at=context.status().hub_ts,
     )
-    return _offered(context.probe.put(path, sealed, proof.header()))
+    return context.probe.put(path, sealed, proof.header()).if_offered()
 
 
-@claim("tool.attachment", "an attachment is stored under the hash of its bytes and returned unchanged", "§4.6")
+@TOOLING_CHECKS.claim(
+    "tool.attachment", "an attachment is stored under the hash of its bytes and returned unchanged", "§4.6"
+)
 def attachment(context: CheckContext) -> None:
     sealed = token_bytes(min(_ATTACHED_BYTES, context.facts.limits["max_attachment_bytes"]))
     path = f"/tooling/attachments/{h(sealed).hex()}"
@@ -188,7 +186,9 @@ def attachment(context: CheckContext) -> None:
     expect((found.status, found.body) == (OK, sealed), "the attachment was not returned unchanged")
 
 
-@claim("tool.attachment-name", "bytes under a name that is not their hash are rejected and not stored", "§4.6")
+@TOOLING_CHECKS.claim(
+    "tool.attachment-name", "bytes under a name that is not their hash are rejected and not stored", "§4.6"
+)
 def attachment_name(context: CheckContext) -> None:
     name = token_bytes(32)
     reply = _put(context, name, b"something else")
@@ -197,7 +197,7 @@ def attachment_name(context: CheckContext) -> None:
     expect(found.status == NOT_FOUND, f"{found.asked} answered {found.status} although nothing was stored")
 
 
-@claim("tool.equivocation", "only two contradicting receipts of the hub are evidence", "§7 I3, §8.4")
+@TOOLING_CHECKS.claim("tool.equivocation", "only two contradicting receipts of the hub are evidence", "§7 I3, §8.4")
 def equivocation(context: CheckContext) -> None:
     receipt, other = context.filled[0].receipt, context.filled[1].receipt
     forged = replace(receipt, mmr_root=token_bytes(32))
@@ -207,17 +207,12 @@ def equivocation(context: CheckContext) -> None:
         "a forged one": _pair(receipt, forged),
     }
     for name, pair in pairs.items():
-        reply = _offered(context.probe.post("/tooling/equivocation", pair))
-        try:
+        reply = context.probe.post("/tooling/equivocation", pair).if_offered()
+        with case(name):
             expect(reply.status < 500, f"{reply.asked} answered {reply.status}")
             reply.error()
-        except Failed as failed:
-            raise Failed(f"{name}: {failed}") from None
 
 
 def _pair(first: Receipt, second: Receipt) -> bytes:
     """Encoded by hand, because our encoder rejects invalid pairs."""
     return b"\xa3\x01\x01\x02" + first.encode() + b"\x03" + second.encode()
-
-
-TOOLING_CHECKS = (batch, subscribe, checkpoints, attachment, attachment_name, equivocation)

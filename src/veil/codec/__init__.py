@@ -1,0 +1,1 @@
+"""Encodings: CBOR primitives and the native form of objects and shards."""

@@ -1,0 +1,1 @@
+"""The encoding of existing VEIL nodes for the same objects and shards."""

@@ -1,0 +1,1 @@
+"""Encryption and signatures: AEAD, private delivery, group keys, object signatures."""

@@ -1,0 +1,1 @@
+"""Forward error correction: Reed-Solomon, the hardened transform, and reassembly of objects."""

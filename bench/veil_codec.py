@@ -16,13 +16,13 @@ from veil import (
     Published,
     SharedKey,
     SigningKey,
+    dialect,
+    erasure_code,
     open_object,
     publish,
     receive,
 )
-from veil.dialect import dialect_assembly as dialect
-from veil.fec import reed_solomon
-from veil.fec.hardened import harden
+from veil.erasure_code import harden
 
 KIB = 1024
 OBJECT_BYTES = 64 * KIB
@@ -62,7 +62,7 @@ def measure() -> BenchReport:
             blake3(payload).digest(),
             bindings.crypto_aead_xchacha20poly1305_ietf_encrypt(payload, b"", nonce, key),
         ),
-        "Reed-Solomon, four rows of six": lambda: reed_solomon.encode(package, 6, n),
+        "Reed-Solomon, four rows of six": lambda: erasure_code.encode(package, 6, n),
         "one object of 4 KiB shards, from k of them": lambda: decode(small.shards[-k:]),
         "the dialect: encode 64 KiB": lambda: dialect.publish(payload, _ADDRESS),
     }

@@ -151,7 +151,7 @@ def lint(tree: Path) -> subprocess.CompletedProcess[str]:
             (tree / "src" / package).mkdir(parents=True)
             if package != "veen/attic":
                 (tree / "src" / package / "__init__.py").touch()
-        for module in ("veen/core/msg.py", "veen/hub/http.py", "veen/cli/main.py"):
+        for module in ("veen/core/msg.py", "veen/hub/http.py", "veen/cli/main.py", "plumbing/durable.py"):
             (tree / "src" / module).touch()
     command = [str(Path(sys.executable).parent / "lint-imports"), "--no-logo", "--no-cache"]
     environment = {**os.environ, "PYTHONPATH": str(tree / "src")}

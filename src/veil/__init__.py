@@ -2,17 +2,13 @@
 
 from plumbing.sodium import SigningKey
 from veil import profiles, tags
-from veil.assembly import Opened, Published, Received, open_object, publish, receive
-from veil.batching import Batcher, batch_payload
+from veil.assembly import Batcher, Opened, Published, Received, batch_payload, open_object, publish, receive
 from veil.channels import Channel, Feed, GroupChannel, Mailbox, publish_feed, send_group, send_private
-from veil.codec.native import NATIVE
-from veil.encryption.aead import SharedKey
-from veil.encryption.group_keys import Group, GroupSecret
-from veil.encryption.private_delivery import DeliveryKey, Recipient
-from veil.fec.reassembly import Inbox, Reassembled, Reassembly
-from veil.namespaces import ErasureMode, Namespace, NamespacePolicy
-from veil.objects import Address, Flags, ObjectV1, ShardSet, ShardV1
+from veil.codec import NATIVE
+from veil.encryption import DeliveryKey, Group, GroupSecret, Recipient, SharedKey
+from veil.objects import Address, ErasureMode, Flags, Namespace, NamespacePolicy, ObjectV1, ShardSet, ShardV1
 from veil.profiles import Shape
+from veil.reassembly import Inbox, Reassembled, Reassembly
 from veil.tags import Epochs
 from veil.veil_errors import Malformed, Refused, Unavailable, Unverified, VeilError
 

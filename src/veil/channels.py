@@ -13,12 +13,9 @@ from typing import Protocol, Self
 
 from plumbing.sodium import SigningKey
 from veil.assembly import Opened, Published, Received, open_object, publish
-from veil.encryption.aead import Key, Lock, SharedKey
-from veil.encryption.group_keys import Group
-from veil.encryption.private_delivery import DeliveryKey, Recipient, read_letter, write_letter
+from veil.encryption import DeliveryKey, Group, Key, Lock, Recipient, SharedKey, read_letter, write_letter
 from veil.hashing import derive
-from veil.namespaces import ErasureMode
-from veil.objects import Address, Flags, ObjectV1
+from veil.objects import Address, ErasureMode, Flags, ObjectV1
 from veil.tags import DEFAULT_EPOCHS, Epochs, feed_tag, rv_tags
 from veil.veil_errors import Unverified
 

@@ -1,16 +1,53 @@
-"""ObjectV1, the sealed form of what an application publishes, and ShardV1, one of its n pieces. Spec §4 and §5.
+"""Namespaces; ObjectV1, the sealed form of what an application publishes; and ShardV1, one of its n pieces.
 
-A shard has in clear all that a node needs to forward it: its address and its shard set. No key is needed.
+A shard has in clear all that a node needs to forward it: its address and its shard set. No key is needed. Spec §2.1, §4
+and §5; the local policy for objects in a namespace follows §8 and §9.3.
 """
 
 from dataclasses import dataclass
-from enum import IntFlag
+from enum import IntEnum, IntFlag
 
 from veil.hashing import HASH_BYTES, u16be, u32be
-from veil.namespaces import ErasureMode
 from veil.profiles import Shape
 from veil.veil_errors import Malformed
 from veil.veil_limits import BUCKET_SIZES, MAX_SHARDS, MAX_UINT16, MAX_UINT32
+
+
+class Namespace(IntEnum):
+    """Assigned numbers. The range up to 31 is reserved; applications use the rest."""
+
+    SYSTEM = 0
+    PUBLIC_FEED = 1
+    PRIVATE = 2
+    TRUST = 3
+    RELAY = 4
+    BUNDLES = 5
+
+
+class ErasureMode(IntEnum):
+    """Systematic: the first k shards are the blocks. Hardened: blocks pass the all-or-nothing transform first."""
+
+    SYSTEMATIC = 0
+    HARDENED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePolicy:
+    """Local policy: the namespaces with systematic shards, and those that require a signature in clear.
+
+    Public feeds are systematic, as the specification suggests, because their content is not secret. Public feeds,
+    endorsements and relay announcements must be signed, because their meaning depends on the author.
+    """
+
+    systematic: frozenset[int] = frozenset({Namespace.PUBLIC_FEED})
+    signed: frozenset[int] = frozenset({Namespace.PUBLIC_FEED, Namespace.TRUST, Namespace.RELAY})
+
+    def erasure_mode(self, namespace: int) -> ErasureMode:
+        return ErasureMode.SYSTEMATIC if namespace in self.systematic else ErasureMode.HARDENED
+
+    def requires_signature(self, namespace: int) -> bool:
+        return namespace in self.signed
+
 
 OBJECT_VERSION = 1
 NONCE_BYTES = 24

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plumbing.http.http2_writer import MAX_FRAME_BYTES, PREFACE, FrameMeter
+from plumbing.http.http2 import MAX_FRAME_BYTES, PREFACE, FrameMeter
 
 HEADERS, RST_STREAM, PRIORITY = 1, 3, 2
 ALL = 1 << 30

@@ -28,6 +28,7 @@ async def gone(home: House) -> None:
 @pytest.mark.parametrize(
     ("part", "reason"),
     [
+        (get("/")[:2], b"the head took too long\n"),
         (get("/")[:5], b"the head took too long\n"),
         (get("/")[:-2], b"the head took too long\n"),
         (post("/", b"body")[:-1], b"the body took too long\n"),

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from plumbing.http import HttpSettings, Response
-from plumbing.http.http1_writer import Http1Writer
+from plumbing.http.http1 import Http1
 from tests.http.h2client import H2Client, connected
 from tests.http.loopback import BODY_LIMIT, PATIENCE_S, Answer, Client, Echo, House, Taker, get, house, run
 
@@ -29,9 +29,9 @@ async def settled(home: House) -> None:
     assert (await other.ask(get("/"))).status == 200
 
 
-def pipeline(home: House) -> Http1Writer:
+def pipeline(home: House) -> Http1:
     (only,) = home.server._service.roster.connections  # type: ignore[union-attr]
-    assert isinstance(only, Http1Writer)
+    assert isinstance(only, Http1)
     return only
 
 
@@ -281,11 +281,11 @@ def test_a_paused_upload_is_not_read_and_goes_on_where_it_was() -> None:
     run(test)
 
 
-def pipeline_of(home: House, taker: Taker) -> Http1Writer:
+def pipeline_of(home: House, taker: Taker) -> Http1:
     """The connection of an upload."""
     service = home.server._service
     assert service is not None
-    found = [one for one in service.roster.connections if isinstance(one, Http1Writer) and one.upload_body is not None]
+    found = [one for one in service.roster.connections if isinstance(one, Http1) and one.upload_body is not None]
     (only,) = found
     return only
 

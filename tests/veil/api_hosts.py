@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 
+from plumbing.http import HttpSettings
 from veil.api.api_server import ApiServer
 from veil.node import Event, NodeConfig
-from veil.runtime import keyring, node_settings
+from veil.runtime import data_directory, groups
 from veil.runtime.daemon import Host
-from veil.runtime.data_directory import DataDirectory
-from veil.runtime.node_settings import Settings
+from veil.runtime.data_directory import DataDirectory, Settings
 
 
 class Running:
@@ -72,15 +72,17 @@ def make(folder: Path, name: str, chosen: Settings | None = None) -> DataDirecto
     """Create the data directory of a new node."""
     made = DataDirectory(folder / name)
     made.make()
-    node_settings.save(made, chosen or Settings(listen=("tls://127.0.0.1:0",)))
-    keyring.save(made, keyring.Keyring.generate(name))
+    data_directory.save_settings(made, chosen or Settings(listen=("tls://127.0.0.1:0",)))
+    groups.save_keyring(made, groups.Keyring.generate(name))
     return made
 
 
 @asynccontextmanager
-async def running(folder: DataDirectory, config: NodeConfig | None = None) -> AsyncIterator[Running]:
+async def running(
+    folder: DataDirectory, config: NodeConfig | None = None, http_settings: HttpSettings | None = None
+) -> AsyncIterator[Running]:
     host = Host(folder, config)
-    api = ApiServer(host)
+    api = ApiServer(host, http_settings)
     await host.start()
     await api.start()
     try:

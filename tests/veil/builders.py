@@ -20,7 +20,7 @@ from veil import (
     SigningKey,
     publish,
 )
-from veil.codec.native import Form, payload_bytes
+from veil.codec import Form, payload_bytes
 from veil.profiles import SHAPES
 from veil.veil_limits import MAX_UINT16, MAX_UINT32
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from plumbing.sodium import SigningKey
 from tests.veil.lanes_proxy import socks5_server
 from veil.lanes import Certificate, Endpoint, Lane, Session
-from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.file_lane import FileLane
 from veil.lanes.lane import LinkLane
 from veil.lanes.quic import QuicLane
-from veil.lanes.tls_lane import TlsLane
-from veil.lanes.tor import TorLane
+from veil.lanes.session import AuthenticatedLane
+from veil.lanes.tls_lane import TlsLane, TorLane
 from veil.lanes.webrtc import FolderSignalling, WebRtcLane
 from veil.lanes.websocket_lane import WebSocketLane
 from veil.veil_errors import VeilError

@@ -11,9 +11,8 @@ from typing import Any
 
 import veil
 from veil.api.api_client import Client
-from veil.runtime import keyring, node_settings
-from veil.runtime.data_directory import DataDirectory
-from veil.runtime.node_settings import Settings
+from veil.runtime import data_directory, groups
+from veil.runtime.data_directory import DataDirectory, Settings
 
 SRC = str(Path(veil.__file__).parents[1])
 
@@ -24,9 +23,9 @@ class NodeProcess:
     def __init__(self, path: Path, name: str, chosen: Settings) -> None:
         self.folder = DataDirectory(path / name)
         self.folder.make()
-        node_settings.save(self.folder, chosen)
-        ring = keyring.Keyring.generate(name)
-        keyring.save(self.folder, ring)
+        data_directory.save_settings(self.folder, chosen)
+        ring = groups.Keyring.generate(name)
+        groups.save_keyring(self.folder, ring)
         self.pubkey = ring.signing.public_key
         self.seen = 0
         self._process: subprocess.Popen[bytes] | None = None

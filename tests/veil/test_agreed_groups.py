@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.veil.api_hosts import linked_nodes, make, running
-from veil.encryption.group_keys import GroupSecret
+from veil.encryption import GroupSecret
 from veil.hashing import h
 from veil.node import Destination
 from veil.runtime.data_directory import DataDirectory

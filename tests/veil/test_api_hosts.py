@@ -8,16 +8,15 @@ import pytest
 
 from plumbing.sodium import SigningKey
 from tests.veil.api_hosts import Running, linked_nodes, make, running
-from veil.encryption.group_keys import GroupSecret
-from veil.lanes import lane_limits
-from veil.lanes.authenticated_lane import AuthenticatedLane
+from veil import veil_limits
+from veil.encryption import GroupSecret
 from veil.lanes.lane import Session
+from veil.lanes.session import AuthenticatedLane
 from veil.lanes.tls_lane import TlsLane
 from veil.node import Destination, Subscription
 from veil.runtime.daemon import Host
-from veil.runtime.data_directory import DataDirectory
+from veil.runtime.data_directory import DataDirectory, Settings
 from veil.runtime.groups import Invitation
-from veil.runtime.node_settings import Settings
 from veil.tags import feed_tag
 from veil.veil_errors import Refused
 
@@ -172,7 +171,7 @@ async def peers_by_name(node: Running) -> dict[str | None, dict[str, Any]]:
 NONSENSE = {
     "garbage": b"\x00garbage",
     "a shard cut short": bytes([0x8B]) + bytes(100),
-    "the largest frame of zeros": bytes(lane_limits.MAX_FRAME_BYTES),
+    "the largest frame of zeros": bytes(veil_limits.MAX_FRAME_BYTES),
     "an empty frame": b"",
 }
 

@@ -20,8 +20,7 @@ from veil import (
     publish,
     receive,
 )
-from veil.assembly import batch_target, overhead
-from veil.batching import decode_batch, encode_batch
+from veil.assembly import batch_target, decode_batch, encode_batch, overhead
 from veil.veil_limits import KIB, MAX_BATCH_ITEMS, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 
 OVERHEAD = overhead(ADDRESS, KEY, signed=False)

@@ -37,7 +37,7 @@ from veil import (
     send_private,
 )
 from veil.channels import feed_key
-from veil.encryption.private_delivery import LETTER_BYTES, WRAPPED_BYTES, read_letter, write_letter
+from veil.encryption import LETTER_BYTES, WRAPPED_BYTES, read_letter, write_letter
 from veil.tags import feed_tag
 from veil.veil_limits import EPOCH_SECONDS, MAX_GROUP_GENERATIONS, MAX_UINT32
 

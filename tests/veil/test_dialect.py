@@ -28,11 +28,10 @@ from veil import (
     ShardV1,
     SharedKey,
     Unverified,
+    dialect,
 )
-from veil.codec.cbor_reader import Reader
-from veil.dialect import dialect_assembly, packets
-from veil.dialect.dialect_assembly import DIALECT, Scheme, SchnorrKey, choose_shape
-from veil.dialect.dialect_wire import encode_ints, read_bytes
+from veil.codec import Reader
+from veil.dialect import DIALECT, Scheme, SchnorrKey, choose_shape, encode_ints, read_bytes
 from veil.hashing import h
 from veil.veil_limits import KIB
 
@@ -61,7 +60,7 @@ SHARD = ShardV1(
     SHARD_FIELDS["index"],
     unhex(KNOWN["shard"]["payload_byte"]) * (SHARD_FIELDS["bucket_size"] - 85),
 )
-SMALL_SHARD = DIALECT.decode_shard(dialect_assembly.publish(b"small", ADDRESS).shards[1])
+SMALL_SHARD = DIALECT.decode_shard(dialect.publish(b"small", ADDRESS).shards[1])
 
 
 def as_byte_strings(encoded: bytes) -> bytes:
@@ -187,12 +186,12 @@ def test_a_shard_of_the_dialect_is_refused_with(name: str) -> None:
 
 @pytest.mark.parametrize(("channel", "namespace"), KNOWN["channel_namespaces"]["cases"].items())
 def test_a_channel_has_the_known_namespace(channel: str, namespace: int) -> None:
-    assert dialect_assembly.channel_namespace(KNOWN["channel_namespaces"]["base"], channel) == namespace
+    assert dialect.channel_namespace(KNOWN["channel_namespaces"]["base"], channel) == namespace
 
 
 def test_discovery_has_the_known_tag() -> None:
     namespace, tag = KNOWN["discovery_tag"]
-    assert dialect_assembly.discovery_tag(namespace).hex() == dialect_assembly.discovery_tag().hex() == tag
+    assert dialect.discovery_tag(namespace).hex() == dialect.discovery_tag().hex() == tag
 
 
 @pytest.mark.parametrize(("size", "profile_id", "k", "n", "bucket"), KNOWN["profiles"])
@@ -224,56 +223,56 @@ def test_jitter_is_drawn_from_the_first_byte_of_the_root() -> None:
 @pytest.mark.parametrize("case", KNOWN["batches"], ids=str)
 def test_a_batch_is_the_known_one(case: dict[str, object]) -> None:
     items = tuple(unhex(item) for item in case["items"])  # type: ignore[attr-defined]
-    assert packets.encode_batch(items).hex() == case["cbor"]
-    assert packets.decode_batch(packets.encode_batch(items)) == items
-    assert packets.decode_batch(cbor2.dumps(list(items))) == items
+    assert dialect.encode_batch(items).hex() == case["cbor"]
+    assert dialect.decode_batch(dialect.encode_batch(items)) == items
+    assert dialect.decode_batch(cbor2.dumps(list(items))) == items
 
 
 @pytest.mark.parametrize(("target", "limit", "sizes", "count"), KNOWN["batch_lengths"])
 def test_batch_length_matches_existing_nodes(target: int, limit: int, sizes: list[int], count: int) -> None:
-    assert packets.batch_length(sizes, target, limit) == count
+    assert dialect.batch_length(sizes, target, limit) == count
 
 
 def test_a_shard_request_is_the_known_one() -> None:
     known = KNOWN["shard_request"]
-    request = packets.ShardRequest(
+    request = dialect.ShardRequest(
         unhex(known["object_root"]), unhex(known["tag"]), known["k"], known["n"], tuple(known["want"]), known["hop"]
     )
     assert request.encode().hex() == known["packet"]
-    assert packets.ShardRequest.decode(unhex(known["packet"])) == request
+    assert dialect.ShardRequest.decode(unhex(known["packet"])) == request
 
 
 @pytest.mark.parametrize(
     "change", [{"k": 0}, {"k": 11}, {"want": (10,)}, {"want": tuple(range(9))}, {"hop": 256}, {"n": 25}]
 )
 def test_an_invalid_shard_request_is_rejected(change: dict[str, Any]) -> None:
-    good = packets.ShardRequest(bytes(32), bytes(32), 6, 10, (1, 2, 3), 1)
+    good = dialect.ShardRequest(bytes(32), bytes(32), 6, 10, (1, 2, 3), 1)
     with pytest.raises(Malformed):
-        packets.ShardRequest.decode(replace(good, **change).encode())
+        dialect.ShardRequest.decode(replace(good, **change).encode())
 
 
 def test_an_acknowledgement_names_a_root() -> None:
-    assert packets.decode_ack(packets.encode_ack(b"\x07" * 32)) == b"\x07" * 32
-    for bad in (b"", b"VEIL_ACK_V1", packets.encode_ack(bytes(31)), packets.encode_ack(bytes(33)), bytes(43)):
+    assert dialect.decode_ack(dialect.encode_ack(b"\x07" * 32)) == b"\x07" * 32
+    for bad in (b"", b"VEIL_ACK_V1", dialect.encode_ack(bytes(31)), dialect.encode_ack(bytes(33)), bytes(43)):
         with pytest.raises(Malformed):
-            packets.decode_ack(bad)
+            dialect.decode_ack(bad)
 
 
 def test_keys_and_nonces_are_the_known_ones() -> None:
-    assert dialect_assembly.node_key(unhex(KNOWN["node_key"]["secret"])).hex() == KNOWN["node_key"]["key"]
+    assert dialect.node_key(unhex(KNOWN["node_key"]["secret"])).hex() == KNOWN["node_key"]["key"]
     known = KNOWN["object_nonce"]
     address = Address(unhex(known["tag"]), known["namespace"], known["epoch"])
-    assert dialect_assembly.object_nonce(address, known["now_step"], unhex(known["payload"])).hex() == known["nonce"]
+    assert dialect.object_nonce(address, known["now_step"], unhex(known["payload"])).hex() == known["nonce"]
 
 
 def test_two_nodes_have_the_known_key_for_direct_messages() -> None:
     known = KNOWN["dm"]
     secret_a, secret_b = unhex(known["secret_a"]), unhex(known["secret_b"])
     assert SchnorrKey(secret_a).public_key.hex() == known["pub_a"]
-    assert dialect_assembly.dm_key(secret_a, unhex(known["pub_b"])).hex() == known["key"]
-    assert dialect_assembly.dm_key(secret_b, unhex(known["pub_a"])).hex() == known["key"]
+    assert dialect.dm_key(secret_a, unhex(known["pub_b"])).hex() == known["key"]
+    assert dialect.dm_key(secret_b, unhex(known["pub_a"])).hex() == known["key"]
     with pytest.raises(Malformed):
-        dialect_assembly.dm_key(secret_a, b"\xff" * 32)
+        dialect.dm_key(secret_a, b"\xff" * 32)
 
 
 def test_the_known_schnorr_signature_is_made_and_holds() -> None:
@@ -296,9 +295,9 @@ def test_an_invalid_curve_secret_is_rejected(secret: bytes) -> None:
 )
 def test_either_scheme_holds_and_covers_the_header_and_the_ciphertext(key: SchnorrKey, scheme: Scheme) -> None:
     plain = replace(OBJECT, flags=Flags.PUBLIC, sender_pubkey=None, signature=None)
-    signed = dialect_assembly.sign_object(plain, key)
-    assert dialect_assembly.verify_object(signed) is scheme
-    assert dialect_assembly.verify_object(plain) is None
+    signed = dialect.sign_object(plain, key)
+    assert dialect.verify_object(signed) is scheme
+    assert dialect.verify_object(plain) is None
     for altered in (
         replace(signed, nonce=bytes(24)),
         replace(signed, flags=signed.flags | Flags.BATCHED),
@@ -309,56 +308,56 @@ def test_either_scheme_holds_and_covers_the_header_and_the_ciphertext(key: Schno
         replace(signed, signature=bytes(64)),
     ):
         with pytest.raises(Unverified):
-            dialect_assembly.verify_object(altered)
+            dialect.verify_object(altered)
 
 
 def restored(made: Published, key: SharedKey | None = None) -> bytes:
     found = restore(made.of, made.shards[-made.of.shape.k :], DIALECT)
     assert found is not None
     assert found.encoded == made.encoded
-    return dialect_assembly.open_object(dialect_assembly.receive(made.of, found.encoded, POLICY), key).payload
+    return dialect.open_object(dialect.receive(made.of, found.encoded, POLICY), key).payload
 
 
 @given(st.integers(0, 120_000), modes, st.booleans())
 def test_an_object_of_the_dialect_is_restored_from_any_k_shards(size: int, mode: ErasureMode, public: bool) -> None:
     payload = pattern(size)
-    flags, lock = (Flags.PUBLIC, dialect_assembly.PUBLIC_KEY) if public else (Flags.NONE, KEY)
-    made = dialect_assembly.publish(payload, ADDRESS, lock, flags=flags, mode=mode, signer=SIGNER)
+    flags, lock = (Flags.PUBLIC, dialect.PUBLIC_KEY) if public else (Flags.NONE, KEY)
+    made = dialect.publish(payload, ADDRESS, lock, flags=flags, mode=mode, signer=SIGNER)
     assert restored(made, None if public else KEY) == payload
 
 
 def test_an_object_longer_than_existing_nodes_take_is_refused() -> None:
     with pytest.raises(Refused):
-        dialect_assembly.publish(b"\xff" * (140 * KIB), ADDRESS)
+        dialect.publish(b"\xff" * (140 * KIB), ADDRESS)
 
 
 def test_a_private_object_does_not_open_without_its_key() -> None:
-    made = dialect_assembly.publish(b"mine", ADDRESS, KEY, flags=Flags.NONE)
-    received = dialect_assembly.receive(made.of, made.encoded, POLICY)
-    for key in (None, dialect_assembly.PUBLIC_KEY, SharedKey(b"\x01" * 32)):
+    made = dialect.publish(b"mine", ADDRESS, KEY, flags=Flags.NONE)
+    received = dialect.receive(made.of, made.encoded, POLICY)
+    for key in (None, dialect.PUBLIC_KEY, SharedKey(b"\x01" * 32)):
         with pytest.raises(Unverified):
-            dialect_assembly.open_object(received, key)
+            dialect.open_object(received, key)
 
 
 def test_a_payload_that_has_another_root_than_it_names_is_refused() -> None:
-    made = dialect_assembly.publish(b"mine", ADDRESS)
-    received = dialect_assembly.receive(made.of, made.encoded, POLICY)
+    made = dialect.publish(b"mine", ADDRESS)
+    received = dialect.receive(made.of, made.encoded, POLICY)
     forged = replace(received, obj=replace(received.obj, payload_root=bytes(32)))
     with pytest.raises(Unverified):
-        dialect_assembly.open_object(forged)
+        dialect.open_object(forged)
 
 
 def test_an_object_of_the_dialect_must_be_where_its_shards_say_and_signed_where_it_must() -> None:
-    made = dialect_assembly.publish(b"mine", replace(ADDRESS, namespace=1))
+    made = dialect.publish(b"mine", replace(ADDRESS, namespace=1))
     with pytest.raises(Refused):
-        dialect_assembly.receive(made.of, made.encoded, POLICY)
+        dialect.receive(made.of, made.encoded, POLICY)
     with pytest.raises(Malformed):
-        dialect_assembly.receive(replace(made.of, address=ADDRESS), made.encoded, POLICY)
+        dialect.receive(replace(made.of, address=ADDRESS), made.encoded, POLICY)
 
 
 @pytest.mark.parametrize("mode", ErasureMode)
 def test_anything_but_zeros_behind_an_object_is_refused(mode: ErasureMode) -> None:
-    made = dialect_assembly.publish(b"small", ADDRESS, mode=mode)
+    made = dialect.publish(b"small", ADDRESS, mode=mode)
     for behind, fits in [(bytes(9), True), (b"\x00\x01", False), (made.encoded, False)]:
         payloads = DIALECT.cut(made.of, made.encoded + behind)
         if fits:
@@ -369,7 +368,7 @@ def test_anything_but_zeros_behind_an_object_is_refused(mode: ErasureMode) -> No
 
 
 def test_a_poisoned_shard_of_the_dialect_does_not_block_its_object() -> None:
-    made = dialect_assembly.publish(pattern(20_000), ADDRESS, nonce=NONCE)
+    made = dialect.publish(pattern(20_000), ADDRESS, nonce=NONCE)
     reassembly, found = Reassembly(made.of, DIALECT), None
     bad = replace(DIALECT.decode_shard(made.shards[0]), payload=corrupted(DIALECT.decode_shard(made.shards[0]).payload))
     for shard in [bad, *map(DIALECT.decode_shard, made.shards[1 : made.of.shape.k + 1])]:
@@ -380,7 +379,7 @@ def test_a_poisoned_shard_of_the_dialect_does_not_block_its_object() -> None:
 
 def test_the_old_hardened_mode_leaves_a_small_object_in_plain_and_ours_does_not() -> None:
     """The reason why only the dialect uses it."""
-    made = dialect_assembly.publish(b"a small object", ADDRESS, mode=ErasureMode.HARDENED)
+    made = dialect.publish(b"a small object", ADDRESS, mode=ErasureMode.HARDENED)
     payloads = [DIALECT.decode_shard(shard).payload for shard in made.shards]
     assert made.encoded.ljust(len(payloads[0]), b"\x00") in payloads
     assert bytes(len(payloads[0])) in payloads

@@ -18,7 +18,7 @@ from tests.veil.node_process import NodeProcess
 from tests.veil.test_lanes_endpoints import contact
 from veil import Unavailable
 from veil.api.routes import ROUTES
-from veil.runtime.node_settings import Settings
+from veil.runtime.data_directory import Settings
 
 MESSAGES, SOME = 1_000, 50
 PAYLOAD_BYTES, TEXT_NUMBER = 3_000, 4

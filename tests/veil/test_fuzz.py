@@ -9,12 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.veil.builders import ADDRESS, KEY, SIGNER, published
-from veil import NATIVE, GroupSecret, Malformed, Unverified, publish
-from veil.batching import decode_batch, encode_batch
-from veil.dialect import dialect_assembly, packets
-from veil.dialect.dialect_assembly import DIALECT
-from veil.encryption.aead import pad, unpad
-from veil.encryption.private_delivery import Letter, read_letter, write_letter
+from veil import NATIVE, GroupSecret, Malformed, Unverified, dialect, publish
+from veil.assembly import decode_batch, encode_batch
+from veil.dialect import DIALECT
+from veil.encryption import Letter, pad, read_letter, unpad, write_letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,7 @@ def letter(payload: bytes) -> Letter | None:
 
 
 SMALL_OBJECT = publish(b"x", ADDRESS, KEY, signer=SIGNER)
-OLD = dialect_assembly.publish(b"x" * 40, ADDRESS, signer=SIGNER)
+OLD = dialect.publish(b"x" * 40, ADDRESS, signer=SIGNER)
 DECODERS = {
     "native object": Decoder(NATIVE.decode_object, SMALL_OBJECT.encoded, NATIVE.encode_object),
     "native shard": Decoder(NATIVE.decode_shard, SMALL_OBJECT.shards[1], NATIVE.encode_shard),
@@ -47,13 +45,13 @@ DECODERS = {
     "dialect shard": Decoder(DIALECT.decode_shard, OLD.shards[1], DIALECT.encode_shard, 2),
     "dialect shard id": Decoder(DIALECT.shard_id, OLD.shards[1]),
     "dialect batch": Decoder(
-        packets.decode_batch, packets.encode_batch((b"a", b"\x18\xff" * 9)), packets.encode_batch, 2
+        dialect.decode_batch, dialect.encode_batch((b"a", b"\x18\xff" * 9)), dialect.encode_batch, 2
     ),
-    "dialect ack": Decoder(packets.decode_ack, packets.encode_ack(bytes(32)), packets.encode_ack),
+    "dialect ack": Decoder(dialect.decode_ack, dialect.encode_ack(bytes(32)), dialect.encode_ack),
     "dialect shard request": Decoder(
-        packets.ShardRequest.decode,
-        packets.ShardRequest(bytes(32), bytes(32), 6, 10, (1, 2), 1).encode(),
-        packets.ShardRequest.encode,
+        dialect.ShardRequest.decode,
+        dialect.ShardRequest(bytes(32), bytes(32), 6, 10, (1, 2), 1).encode(),
+        dialect.ShardRequest.encode,
     ),
 }
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.veil import oracle
 from tests.veil.builders import ADDRESS, KEY, NONCE, pattern, published
 from veil import NATIVE, ErasureMode, Unverified, publish
-from veil.codec.native import object_bytes
-from veil.fec.hardened import WRAPPED_BYTES, harden, unharden
+from veil.codec import object_bytes
+from veil.erasure_code import WRAPPED_BYTES, harden, unharden
 from veil.hashing import derive, h, keyed
 from veil.objects import ShardSet
 from veil.profiles import SHAPES, Shape

@@ -9,7 +9,7 @@ from plumbing import cbor_heads
 from plumbing.cbor_heads import ARRAY, BSTR, TEXT, UINT
 from tests.veil.builders import EDGES
 from veil import Malformed
-from veil.codec.cbor_reader import Reader
+from veil.codec import Reader
 
 MOST = (1 << 64) - 1
 numbers = st.one_of(st.sampled_from([*EDGES, 1 << 32, MOST]), st.integers(0, MOST))

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.veil.lane_fixture import ALICE, ALL_LANES, BOB, EVE, LINK_LANES, Listener, connect, run
-from veil.lanes import Lane, lane_limits
+from veil import veil_limits
+from veil.lanes import Lane
 from veil.lanes.lane import Health
 from veil.veil_errors import Unverified
 
@@ -18,7 +19,7 @@ each_link_lane = pytest.mark.parametrize("name", LINK_LANES)
 
 @each_lane
 def test_frames_arrive_whole_both_ways(name: str, tmp_path: Path) -> None:
-    sent = [os.urandom(size) for size in (1, 100, 2048, lane_limits.MAX_FRAME_BYTES)]
+    sent = [os.urandom(size) for size in (1, 100, 2048, veil_limits.MAX_FRAME_BYTES)]
 
     async def work(alice: Lane, listener: Listener) -> None:
         ours, theirs = await connect(alice, listener)
@@ -42,7 +43,7 @@ def test_each_end_knows_the_other(name: str, tmp_path: Path) -> None:
 
 @each_lane
 def test_more_than_a_window_of_frames_arrives(name: str, tmp_path: Path) -> None:
-    sent = [number.to_bytes(4, "big") + bytes(4092) for number in range(3 * lane_limits.WINDOW_FRAMES)]
+    sent = [number.to_bytes(4, "big") + bytes(4092) for number in range(3 * veil_limits.WINDOW_FRAMES)]
 
     async def work(alice: Lane, listener: Listener) -> None:
         ours, theirs = await connect(alice, listener)

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from plumbing.durable import replace_file
 from plumbing.sodium import SigningKey
 from tests.veil.lane_fixture import ALICE, BOB, EVE, End
-from veil.lanes import Endpoint, Unavailable, file_lane, lane_limits
+from veil import veil_limits
+from veil.lanes import Endpoint, Unavailable, file_lane
 from veil.lanes.file_lane import SUFFIX, FileLane
 from veil.lanes.lane import Session
 from veil.veil_errors import Malformed, Unverified
 
-FRAMES = (b"one", bytes(2048), os.urandom(lane_limits.MAX_FRAME_BYTES))
+FRAMES = (b"one", bytes(2048), os.urandom(veil_limits.MAX_FRAME_BYTES))
 
 
 def packed() -> bytes:
@@ -48,7 +49,7 @@ def test_a_parcel_for_another_is_refused() -> None:
         file_lane.unpack(packed(), EVE.public_key)
 
 
-@pytest.mark.parametrize("frame", [b"", bytes(lane_limits.MAX_FRAME_BYTES + 1)])
+@pytest.mark.parametrize("frame", [b"", bytes(veil_limits.MAX_FRAME_BYTES + 1)])
 def test_an_empty_or_oversized_frame_is_rejected(frame: bytes) -> None:
     with pytest.raises(Malformed):
         file_lane.unpack(file_lane.pack(ALICE, BOB.public_key, [frame]), BOB.public_key)
@@ -169,7 +170,7 @@ def test_junk_that_cannot_be_removed_is_read_once(tmp_path: Path, monkeypatch: p
         raise PermissionError(13, "Permission denied")
 
     async def work() -> None:
-        for number in range(lane_limits.NEW_SENDERS_PER_SCAN):
+        for number in range(veil_limits.NEW_SENDERS_PER_SCAN):
             put(tmp_path, parcel_name(number, bytes([number]) * 32), b"junk")
         monkeypatch.setattr(Path, "unlink", refuse)
         lane, sessions = await taken(tmp_path, [])
@@ -183,11 +184,11 @@ def test_junk_that_cannot_be_removed_is_read_once(tmp_path: Path, monkeypatch: p
 
 def test_one_scan_verifies_a_bounded_number_of_parcels_from_new_senders(tmp_path: Path) -> None:
     async def work() -> None:
-        names = [parcel_name(1, number.to_bytes(32, "big")) for number in range(3 * lane_limits.NEW_SENDERS_PER_SCAN)]
+        names = [parcel_name(1, number.to_bytes(32, "big")) for number in range(3 * veil_limits.NEW_SENDERS_PER_SCAN)]
         for name in names:
             put(tmp_path, name, b"junk")
         lane, sessions = await taken(tmp_path, [])
-        left = [len(names) - lane_limits.NEW_SENDERS_PER_SCAN]
+        left = [len(names) - veil_limits.NEW_SENDERS_PER_SCAN]
         for _ in range(3):
             lane.scan()
             left.append(sum(1 for _ in (tmp_path / BOB.public_key.hex()).iterdir()))
@@ -200,13 +201,13 @@ def test_new_senders_are_bounded_and_dialled_sessions_stay(tmp_path: Path) -> No
     async def work() -> None:
         lane, sessions = await taken(tmp_path, [])
         dialled = await lane.dial(Endpoint("file", path=str(tmp_path)), ALICE.public_key, None)
-        unauthenticated = [SigningKey.generate() for _ in range(lane_limits.MAX_UNAUTHENTICATED + 10)]
+        unauthenticated = [SigningKey.generate() for _ in range(veil_limits.MAX_UNAUTHENTICATED + 10)]
         for number, stranger in enumerate(unauthenticated):
             signed = file_lane.pack(stranger, BOB.public_key, [b"x"])
             path = put(tmp_path, parcel_name(number, stranger.public_key), signed)
             lane.scan()
             path.unlink()
-        assert [met.closed.is_set() for met in sessions] == [True] * 10 + [False] * lane_limits.MAX_UNAUTHENTICATED
+        assert [met.closed.is_set() for met in sessions] == [True] * 10 + [False] * veil_limits.MAX_UNAUTHENTICATED
         assert not dialled.closed.is_set()
 
     asyncio.run(work())
@@ -269,7 +270,7 @@ def test_no_more_parcels_are_left_than_the_bound(tmp_path: Path) -> None:
     async def work() -> None:
         outbox = tmp_path / BOB.public_key.hex()
         outbox.mkdir()
-        for number in range(lane_limits.MAX_PARCELS):
+        for number in range(veil_limits.MAX_PARCELS):
             (outbox / parcel_name(number)).touch()
         lane = FileLane(ALICE)
         end = End(await lane.dial(Endpoint("file", path=str(tmp_path)), BOB.public_key, None))

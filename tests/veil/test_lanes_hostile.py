@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.veil.lane_fixture import ALICE, BOB, EVE, LINK_LANES, Listener, connect, run
-from veil.lanes import Lane, LaneLink, Unavailable, lane_limits, session
-from veil.lanes.authenticated_lane import AuthenticatedLane, Banlist
-from veil.lanes.session import FrameKind, LinkSession
+from veil import veil_limits
+from veil.lanes import Lane, LaneLink, Unavailable, session
+from veil.lanes.session import AuthenticatedLane, Banlist, FrameKind, LinkSession
 from veil.veil_errors import Malformed, Unverified, VeilError
 
 each_lane = pytest.mark.parametrize("name", LINK_LANES)
@@ -48,8 +48,8 @@ BROKEN: dict[str, Callable[[], bytes]] = {
     "a count of another length": lambda: bytes((FrameKind.RECEIVED,)) + b"\x01",
     "a ping with something in it": lambda: bytes((FrameKind.PING, 1)),
     "ready with something in it": lambda: bytes((FrameKind.READY, 1)),
-    "a frame too large": lambda: bytes((FrameKind.FRAME,)) + bytes(lane_limits.MAX_FRAME_BYTES + 1),
-    "a message too large by far": lambda: bytes((FrameKind.FRAME,)) + bytes(3 * lane_limits.MAX_FRAME_BYTES),
+    "a frame too large": lambda: bytes((FrameKind.FRAME,)) + bytes(veil_limits.MAX_FRAME_BYTES + 1),
+    "a message too large by far": lambda: bytes((FrameKind.FRAME,)) + bytes(3 * veil_limits.MAX_FRAME_BYTES),
 }
 # Messages instead of the handshake.
 RUDE = {
@@ -58,7 +58,7 @@ RUDE = {
     "an old version": bytes((FrameKind.HELLO, 0)) + bytes(32),
     "half a hello": bytes((FrameKind.HELLO, session.VERSION)) + bytes(31),
     "a proof first": bytes((FrameKind.PROOF,)) + bytes(96),
-    "too much": bytes((FrameKind.HELLO,)) + bytes(3 * lane_limits.MAX_FRAME_BYTES),
+    "too much": bytes((FrameKind.HELLO,)) + bytes(3 * veil_limits.MAX_FRAME_BYTES),
 }
 
 # WebRTC takes a second to set up, and the code after that is the same.
@@ -148,8 +148,8 @@ def test_unauthenticated_links_are_bounded(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         bob = listener.lane
         assert isinstance(bob, AuthenticatedLane)
-        links = [await raw_link(alice, listener) for _ in range(lane_limits.MAX_UNAUTHENTICATED)]
-        while bob.unauthenticated < lane_limits.MAX_UNAUTHENTICATED:
+        links = [await raw_link(alice, listener) for _ in range(veil_limits.MAX_UNAUTHENTICATED)]
+        while bob.unauthenticated < veil_limits.MAX_UNAUTHENTICATED:
             await asyncio.sleep(0)
         with pytest.raises(Unavailable):
             await alice.dial(listener.endpoint, BOB.public_key, None)
@@ -165,7 +165,7 @@ def test_unauthenticated_links_are_bounded(tmp_path: Path) -> None:
 
 def test_an_address_with_repeated_violations_is_banned(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        for _ in range(lane_limits.MAX_STRIKES):
+        for _ in range(veil_limits.MAX_STRIKES):
             link = await raw_link(alice, listener)
             await link.send(b"\xff")
             await ends(link)
@@ -177,7 +177,7 @@ def test_an_address_with_repeated_violations_is_banned(tmp_path: Path) -> None:
 
 def test_an_onion_peer_with_violations_does_not_ban_others(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        for _ in range(2 * lane_limits.MAX_STRIKES):
+        for _ in range(2 * veil_limits.MAX_STRIKES):
             link = await raw_link(alice, listener)
             await link.send(b"\xff")
             await ends(link)
@@ -189,19 +189,19 @@ def test_an_onion_peer_with_violations_does_not_ban_others(tmp_path: Path) -> No
 def test_bans_end_and_are_bounded() -> None:
     now = [0.0]
     banlist = Banlist(lambda: now[0])
-    for _ in range(lane_limits.MAX_STRIKES - 1):
+    for _ in range(veil_limits.MAX_STRIKES - 1):
         banlist.strike("192.0.2.1")
     assert not banlist.is_banned("192.0.2.1")
     banlist.strike("192.0.2.1")
     assert banlist.is_banned("192.0.2.1")
     assert not banlist.is_banned("192.0.2.2")
-    now[0] += lane_limits.BAN_SECONDS + 1
+    now[0] += veil_limits.BAN_SECONDS + 1
     assert not banlist.is_banned("192.0.2.1")
     banlist.strike("192.0.2.1")
     assert not banlist.is_banned("192.0.2.1")
-    for number in range(2 * lane_limits.MAX_BANS):
+    for number in range(2 * veil_limits.MAX_BANS):
         banlist.strike(f"2001:db8::{number:x}")
-    assert len(banlist) == lane_limits.MAX_BANS
+    assert len(banlist) == veil_limits.MAX_BANS
 
 
 def test_data_in_flight_never_exceeds_the_window(tmp_path: Path) -> None:
@@ -210,16 +210,16 @@ def test_data_in_flight_never_exceeds_the_window(tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
         eve = await proved(alice, listener)
         judged = await listener.ends.get()
-        judged.send(*[bytes(8)] * (4 * lane_limits.WINDOW_FRAMES))
-        for _ in range(lane_limits.WINDOW_FRAMES):
+        judged.send(*[bytes(8)] * (4 * veil_limits.WINDOW_FRAMES))
+        for _ in range(veil_limits.WINDOW_FRAMES):
             assert (await eve.receive())[0] == FrameKind.FRAME
-        assert len(judged.outgoing) == 3 * lane_limits.WINDOW_FRAMES
+        assert len(judged.outgoing) == 3 * veil_limits.WINDOW_FRAMES
         await eve.send(bytes((FrameKind.RECEIVED,)) + (1).to_bytes(8, "big"))
         assert (await eve.receive())[0] == FrameKind.FRAME
-        assert len(judged.outgoing) == 3 * lane_limits.WINDOW_FRAMES - 1
+        assert len(judged.outgoing) == 3 * veil_limits.WINDOW_FRAMES - 1
         await eve.close()
         await judged.ended()
-        assert judged.session.health.frames_lost == lane_limits.WINDOW_FRAMES
+        assert judged.session.health.frames_lost == veil_limits.WINDOW_FRAMES
 
     run("quic", tmp_path, work)
 

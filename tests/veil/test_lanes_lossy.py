@@ -13,7 +13,7 @@ import pytest
 
 from tests.veil.lanes_proxy import LossyUdp
 from tests.veil.node_process import NodeProcess, stop_all
-from veil.runtime.node_settings import Settings
+from veil.runtime.data_directory import Settings
 
 LOSS = 0.2
 SEED = 20_260

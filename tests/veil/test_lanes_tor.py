@@ -7,9 +7,9 @@ import pytest
 
 from tests.veil.lane_fixture import ALICE, BOB, Listener
 from tests.veil.lanes_proxy import Socks5, socks5_server
-from veil.lanes import Certificate, Endpoint, Unavailable, tor
-from veil.lanes.authenticated_lane import AuthenticatedLane
-from veil.lanes.tor import TorLane
+from veil.lanes import Certificate, Endpoint, Unavailable, tls_lane
+from veil.lanes.session import AuthenticatedLane
+from veil.lanes.tls_lane import TorLane
 from veil.veil_errors import Malformed
 
 ONION = "pg6mmjiyjmcrsslvykfwnntlaru7p5svn6y2ymmju6nubxndf4pscryd.onion"
@@ -78,7 +78,7 @@ def test_a_missing_proxy_is_reported(tmp_path: Path) -> None:
 
 def talk(*answers: bytes) -> list[bytes]:
     """The bytes sent to a proxy with these answers."""
-    steps = tor.connect("a.onion", 443)
+    steps = tls_lane.connect("a.onion", 443)
     said = [next(steps)[0]]
     for answer in answers:
         try:
@@ -115,4 +115,4 @@ def test_a_server_that_is_not_a_socks_proxy_is_rejected(answers: list[bytes]) ->
 @pytest.mark.parametrize("host", ["", "x" * 256])
 def test_a_host_name_too_long_for_socks_is_rejected(host: str) -> None:
     with pytest.raises(Malformed):
-        next(tor.connect(host, 1))
+        next(tls_lane.connect(host, 1))

@@ -9,8 +9,8 @@ import pytest
 
 from tests.veil.lane_fixture import ALICE, BOB, Listener
 from veil.lanes import Certificate, Endpoint, Unavailable
-from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.lane import library
+from veil.lanes.session import AuthenticatedLane
 from veil.lanes.webrtc import CarriedSignalling, WebRtcLane, _binding
 from veil.veil_errors import Malformed, VeilError
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.veil import oracle
 from tests.veil.builders import ADDRESS, EDGES, addresses, modes, objects, shapes, shard_sets, shards
 from veil import NATIVE, Address, ErasureMode, Flags, Malformed, ObjectV1, Shape, ShardSet, ShardV1, Unverified
-from veil.codec.native import ciphertext_bytes, object_bytes, payload_bytes
+from veil.codec import ciphertext_bytes, object_bytes, payload_bytes
 from veil.hashing import h
 from veil.profiles import SHAPES
 from veil.veil_limits import BUCKET_SIZES, MAX_UINT16

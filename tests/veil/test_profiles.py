@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from tests.veil.builders import ADDRESS, KEY, NONCE, SIGNER, published
 from veil import NATIVE, ErasureMode, Flags, ObjectV1, Refused, Shape, ShardSet, open_object, publish, receive
 from veil.assembly import batch_target, overhead
-from veil.codec.native import ciphertext_bytes, fixed_bytes, object_bytes
-from veil.encryption.aead import pad
+from veil.codec import ciphertext_bytes, fixed_bytes, object_bytes
+from veil.encryption import pad
 from veil.hashing import h
-from veil.namespaces import NamespacePolicy
+from veil.objects import NamespacePolicy
 from veil.profiles import LARGE, MICRO, PROFILES, SHAPES, SMALL, choose, fullest, is_known
 from veil.veil_limits import BUCKET_SIZES, KIB, MAX_OBJECT_BYTES, TARGET_BATCH_BYTES
 

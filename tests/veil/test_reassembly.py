@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.veil.builders import corrupted, published, restore
 from veil import NATIVE, ErasureMode, Published, Reassembled, Reassembly, ShardSet
-from veil.codec.native import NativeForm
+from veil.codec import NativeForm
 from veil.profiles import SHAPES, Shape
 from veil.veil_limits import ATTEMPTS_PER_SHARD, MAX_RIVALS
 

@@ -22,9 +22,8 @@ from veil import (
     SigningKey,
     Unverified,
 )
-from veil.encryption.aead import pad, unpad
-from veil.encryption.object_signature import check_policy, sign_object, verify_object
-from veil.namespaces import FIRST_APPLICATION, ErasureMode, Namespace, check_application, is_reserved
+from veil.encryption import check_policy, pad, sign_object, unpad, verify_object
+from veil.objects import ErasureMode, Namespace
 
 KNOWN = DIALECT["aead"]
 PLAIN = ObjectV1(ADDRESS, Flags.PUBLIC, NONCE, b"sealed payload")
@@ -156,21 +155,8 @@ def test_only_configured_namespaces_are_systematic() -> None:
         assert policy.erasure_mode(namespace) is ErasureMode.HARDENED
 
 
-@pytest.mark.parametrize("namespace", [0, 5, FIRST_APPLICATION - 1, 65_536, -1])
-def test_an_application_may_not_use_reserved_or_invalid_namespaces(namespace: int) -> None:
-    with pytest.raises(Refused):
-        check_application(namespace)
-    assert is_reserved(namespace) is (0 <= namespace < 32)
-
-
-@pytest.mark.parametrize("namespace", [FIRST_APPLICATION, 65_535])
-def test_an_application_may_use_the_rest(namespace: int) -> None:
-    check_application(namespace)
-    assert not is_reserved(namespace)
-
-
 @pytest.mark.parametrize("size", [0, 31, 33])
-@pytest.mark.parametrize("kind", [SharedKey, SigningKey, DeliveryKey, Recipient])
+@pytest.mark.parametrize("kind", [SharedKey, DeliveryKey, Recipient])
 def test_a_key_of_another_length_is_refused(kind: type, size: int) -> None:
     with pytest.raises(Malformed):
         kind(bytes(size))

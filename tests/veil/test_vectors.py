@@ -28,7 +28,7 @@ from veil import (
     receive,
 )
 from veil.channels import feed_key
-from veil.encryption.private_delivery import read_letter
+from veil.encryption import read_letter
 from veil.tags import feed_tag, rv_tag
 
 OBJECTS, ERASURE, CHANNELS = load("objects.json"), load("erasure.json"), load("channels.json")

@@ -7,7 +7,7 @@ import pytest
 
 from veil import Address, ErasureMode, NamespacePolicy, ShardSet, SharedKey, veil_limits
 from veil.assembly import batch_target, overhead
-from veil.codec.native import object_bytes, payload_bytes
+from veil.codec import object_bytes, payload_bytes
 from veil.profiles import SHAPES
 
 ROOT = Path(__file__).parents[2]

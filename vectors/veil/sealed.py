@@ -4,7 +4,7 @@ from pyhpke import AEADId, CipherSuite, KDFId, KEMId, KEMKeyPair
 
 from vectors.form import Doc
 from veil import Address, DeliveryKey, GroupSecret, Recipient, SharedKey, SigningKey
-from veil.encryption.private_delivery import write_letter
+from veil.encryption import write_letter
 from veil.hashing import derive, h
 from veil.tags import feed_tag, rv_tag
 

@@ -4,10 +4,9 @@ from random import Random
 
 from vectors.form import Doc
 from veil import NATIVE, Address, ErasureMode, Flags, SharedKey, SigningKey, publish
-from veil.codec.native import payload_bytes
-from veil.encryption.object_signature import signing_digest
-from veil.fec.hardened import harden
-from veil.fec.reed_solomon import encode, parity_rows
+from veil.codec import payload_bytes
+from veil.encryption import signing_digest
+from veil.erasure_code import encode, harden, parity_rows
 from veil.hashing import h
 from veil.profiles import PROFILES, SHAPES, Shape
 

@@ -1,13 +1,13 @@
-"""The base of every connection: transport, registration, fair scheduling, and closing."""
+"""The base of every connection: transport, registration, the timer, fair scheduling, and closing."""
 
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from email.utils import formatdate
+from itertools import count, islice
 
-from plumbing.http.connection_timer import ConnectionTimer
 from plumbing.http.http_settings import HttpSettings
 from plumbing.http.message import App, Report
 from plumbing.http.peer_address import Callers
@@ -18,10 +18,43 @@ CONNECTIONS_PER_TURN = 4
 UNIT_BYTES = 512
 
 
+class ConnectionTimer:
+    """Time in whole intervals, so that a request needs no timer and no system call.
+
+    The clock counts ticks, not seconds. If the loop was blocked, no time passed for peers that could not be served.
+    """
+
+    def __init__(self, interval_s: float, on_tick: Callable[[], None]) -> None:
+        self.now = 0.0
+        self.date = _date()
+        self._interval_s = interval_s
+        self._on_tick = on_tick
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._handle = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def overdue(self, since: float, limit_s: float) -> bool:
+        """Whether more than `limit_s` have certainly passed: a time stamp is up to one interval old."""
+        return self.now - since > limit_s + self._interval_s
+
+    def _tick(self) -> None:
+        self.now += self._interval_s
+        self.date = _date()
+        self.start()
+        self._on_tick()
+
+
+def _date() -> bytes:
+    return formatdate(usegmt=True).encode()
+
+
 class FairScheduler:
     """Schedules the connections that have unprocessed input, in order of arrival."""
-
-    __slots__ = ("_due", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[Connection, None] = {}
@@ -50,11 +83,9 @@ class FairScheduler:
 class Roster:
     """All connections, those in a handshake, and their number per caller."""
 
-    __slots__ = ("arriving", "callers", "connections", "empty", "on_left")
-
     def __init__(self) -> None:
         self.on_left: Callable[[bytes | None], None] = lambda caller: None
-        self.arriving: set[asyncio.Protocol] = set()
+        self.arriving: dict[Connection, asyncio.Task[None]] = {}  # with the task of the handshake
         self.connections: set[Connection] = set()
         self.callers = Callers()
         self.empty = asyncio.Event()
@@ -66,6 +97,11 @@ class Roster:
     def add(self, connection: "Connection") -> None:
         self.connections.add(connection)
         self.empty.clear()
+
+    def longest_idle(self) -> "Connection | None":
+        """The connection that finished no request for longest, counted from its acceptance."""
+        idle = (one for one in (*self.arriving, *self.connections) if not one.is_busy())
+        return min(idle, key=lambda one: one.order, default=None)
 
     def left(self, caller: bytes | None) -> None:
         """A connection of a caller was removed."""
@@ -82,7 +118,6 @@ class BodyMemoryLimit:
     """A memory limit for unfinished bodies of all connections. The first bytes of each body are not counted."""
 
     FREE_BYTES = 1 << 16
-    __slots__ = ("_left",)
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -108,31 +143,18 @@ class Service:
     body_memory: BodyMemoryLimit
     roster: Roster = field(default_factory=Roster)
     scheduler: FairScheduler = field(default_factory=FairScheduler)
+    numbers: Iterator[int] = field(default_factory=count)
 
 
 class Connection(asyncio.Protocol):
     """One peer. Subclasses implement a protocol; this class closes it, and drops a peer that does not read."""
-
-    __slots__ = (
-        "__weakref__",
-        "_leaving",
-        "_leaving_since",
-        "_paused_since",
-        "_unsent_bytes",
-        "caller",
-        "certificate",
-        "lost",
-        "peer",
-        "service",
-        "transport",
-        "write_paused",
-    )
 
     transport: asyncio.Transport
 
     def __init__(self, service: Service) -> None:
         self.service = service
         self.caller: bytes | None = None  # the caller it is counted for
+        self.order = next(service.numbers)  # of its acceptance, then of its last finished request
         self.lost = False
         self.peer = ""
         self.certificate: bytes | None = None
@@ -157,6 +179,7 @@ class Connection(asyncio.Protocol):
             transport.set_protocol(self)
             predecessor.lost = True
             self.caller = predecessor.caller
+            self.order = predecessor.order
             self.service.roster.remove(predecessor)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -189,6 +212,10 @@ class Connection(asyncio.Protocol):
 
     def is_lost(self) -> bool:
         return self.lost
+
+    def is_busy(self) -> bool:
+        """Whether the app works on a complete request."""
+        return False
 
     def is_leaving(self) -> bool:
         return self._leaving
@@ -232,8 +259,6 @@ class Connection(asyncio.Protocol):
 
 class BufferedConnection(Connection, ABC):
     """Processes a portion of the input per turn of the loop, and pauses reading until all of it is processed."""
-
-    __slots__ = ("_at", "_buffer")
 
     def __init__(self, service: Service) -> None:
         super().__init__(service)

@@ -17,6 +17,7 @@ class HttpSettings:
     """The defaults suit a public server; tests use tiny values."""
 
     max_connections: int = 1024  # above it a connection gets a 503 and is closed
+    makes_room: bool = False  # instead close the connection that finished no request for longest, if one is idle
     max_connections_per_address: int = 128  # per IPv4 address, or per IPv6 /64 network
     uncounted_networks: tuple[Network, ...] = _LOOPBACK  # not counted per address: many callers share a proxy
     backlog: int = 1024
@@ -25,7 +26,8 @@ class HttpSettings:
     max_bodies_bytes: int = 256 * _MIB  # unfinished bodies of all connections, without the first 64 KiB of each
     max_pipelined: int = 64  # unanswered requests of one HTTP/1.1 connection
     max_turn_units: int = 16  # requests or small frames of one connection in one turn of the loop
-    header_timeout_s: float = 10.0  # from the first byte of a head to its end; also for the TLS handshake
+    handshake_timeout_s: float = 10.0  # for TLS
+    header_timeout_s: float = 10.0  # from the first byte of a head to its end
     body_timeout_s: float = 10.0  # for a body, plus its size at `min_bytes_per_s`
     write_timeout_s: float = 20.0  # for a peer to read what was written, plus likewise
     min_bytes_per_s: int = 8 * _KIB

@@ -75,9 +75,12 @@ Report = Callable[[str, BaseException], None]
 
 
 class WebSocketHandler(Protocol):
-    """The app's side of one WebSocket. Called on the loop's thread, never after `on_close`."""
+    """The app's side of one WebSocket. Called on the loop's thread, never after `on_close`.
 
-    def on_open(self, send: Callable[[bytes], bool], close: Callable[[int], None]) -> None:
+    It may have an attribute `subprotocol`: the name to confirm to the peer.
+    """
+
+    def on_open(self, send: Callable[[bytes | str], bool], close: Callable[[int], None]) -> None:
         """Store `send` and `close`. `send` returns False, and sends nothing, if the peer is too slow or gone."""
 
     def on_message(self, data: bytes) -> None: ...
@@ -119,8 +122,11 @@ class App(Protocol):
     def too_large(self, head: Request) -> Response:
         """The response (413) to a body above the limit. The rest of it is not read."""
 
-    def refused(self, status: int, reason: str, head: Request) -> Response:
-        """The response to a request that the server rejects. `head` has the parsed part, possibly nothing."""
+    def refused(self, status: int, reason: str, head: Request) -> Response | None:
+        """The response to a request that the server rejects. `head` has the parsed part, possibly nothing.
+
+        With None the connection, or the HTTP/2 stream, is closed without a response.
+        """
 
     def upload(self, head: Request) -> Upload | Response | None:
         """How to read the body of a PUT: in pieces (Upload), not at all (Response), or as a whole (None)."""
@@ -147,8 +153,6 @@ Answer = Callable[[Response, bool], None]  # the flag is True if the body is not
 
 class UploadBody:
     """Connects a connection and an upload: each end is reported once, and late responses are dropped."""
-
-    __slots__ = ("_answer", "_pause", "_paused", "_report", "_silenced", "_upload", "open")
 
     def __init__(self, upload: Upload, answer: Answer, pause: Callable[[bool], None], report: Report) -> None:
         self.open = True  # the body continues, and the app reads it

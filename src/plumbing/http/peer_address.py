@@ -22,8 +22,6 @@ def caller_of(address: str, uncounted: Iterable[Network]) -> bytes | None:
 class Callers:
     """The number of connections per caller. Callers without connections are not stored."""
 
-    __slots__ = ("_counts",)
-
     def __init__(self) -> None:
         self._counts: dict[bytes, int] = {}
 

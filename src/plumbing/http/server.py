@@ -5,15 +5,13 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from plumbing.http.connection import BodyMemoryLimit, Connection, Service
-from plumbing.http.connection_timer import ConnectionTimer
-from plumbing.http.http1 import Http1
-from plumbing.http.http1_writer import encode
-from plumbing.http.http2 import Http2
-from plumbing.http.http2_writer import PREFACE
+from plumbing.http.connection import BodyMemoryLimit, Connection, ConnectionTimer, Roster, Service
+from plumbing.http.http1 import Http1, encode
+from plumbing.http.http2 import PREFACE, Http2
 from plumbing.http.http_settings import HttpSettings
 from plumbing.http.message import App, Report
 from plumbing.http.peer_address import caller_of
@@ -23,8 +21,6 @@ from plumbing.http.request_head import partial_request
 class ProtocolDetection(Connection):
     """Detects the protocol: HTTP/2 by ALPN, or in clear text by its preface (RFC 9113 3.3), otherwise HTTP/1.1."""
 
-    __slots__ = ("_first", "_since")
-
     def __init__(self, service: Service) -> None:
         super().__init__(service)
         self._first = b""
@@ -32,7 +28,7 @@ class ProtocolDetection(Connection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         chosen = cast(asyncio.Transport, transport)
-        self.service.roster.arriving.discard(self)
+        self.service.roster.arriving.pop(self, None)
         high = self.service.settings.write_high_bytes
         chosen.set_write_buffer_limits(high=high, low=high // 4)
         self.take_over(chosen)
@@ -83,6 +79,7 @@ class HttpServer:
         self.refused_connections = {"total": 0, "address": 0}  # by limit
         self.on_refused: OnLimit = lambda cap, caller: None
         self.on_relieved: OnLimit = lambda cap, caller: None
+        self.on_full: Callable[[], None] = lambda: None  # a connection was closed to make room
         self._refusing: set[tuple[str, bytes | None]] = set()  # bounded, because each has connections
 
     @property
@@ -173,7 +170,7 @@ class HttpServer:
             peer.setblocking(False)
             settings, roster = service.settings, service.roster
             caller = caller_of(address[0], settings.uncounted_networks)
-            if len(roster) >= settings.max_connections:
+            if len(roster) >= settings.max_connections and not (settings.makes_room and self._make_room(roster)):
                 self._refuse_connection(peer, service, "total", None)
                 continue
             if roster.callers.count(caller) >= settings.max_connections_per_address:
@@ -182,8 +179,8 @@ class HttpServer:
             detection = ProtocolDetection(service)
             detection.caller = caller
             roster.callers.add(caller)
-            roster.arriving.add(detection)
             task = asyncio.get_running_loop().create_task(self._admit(peer, detection, service))
+            roster.arriving[detection] = task
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
             # A task cancelled before its first step cannot close the socket itself.
@@ -199,15 +196,30 @@ class HttpServer:
                 lambda: detection,
                 peer,
                 ssl=tls,
-                ssl_handshake_timeout=settings.header_timeout_s if tls else None,
+                ssl_handshake_timeout=settings.handshake_timeout_s if tls else None,
                 ssl_shutdown_timeout=settings.linger_s if tls else None,
             )
         except OSError:
             pass  # the peer left, or the TLS handshake failed
         finally:
-            if detection in service.roster.arriving:  # the handshake did not finish
-                service.roster.arriving.discard(detection)
+            if service.roster.arriving.pop(detection, None) is not None:  # the handshake did not finish
                 service.roster.left(detection.caller)
+
+    def _make_room(self, roster: Roster) -> bool:
+        """Close the connection that is idle for longest. Returns False if every connection is busy."""
+        idle = roster.longest_idle()
+        if idle is None:
+            return False
+        handshake = roster.arriving.pop(idle, None)
+        roster.remove(idle)
+        roster.left(idle.caller)
+        idle.caller = None  # it is not counted again when its transport reports the end
+        if handshake is not None:
+            handshake.cancel()
+        else:
+            idle.transport.abort()
+        self.on_full()
+        return True
 
     def _left(self, caller: bytes | None) -> None:
         if self._refusing:
@@ -233,10 +245,9 @@ class HttpServer:
             if self._tls is None:
                 reason = "too many connections" + (" from this address" if cap == "address" else "")
                 answer = service.app.refused(503, reason, partial_request(b"", (), ""))
-                try:
-                    peer.send(encode(answer, service.timer.date, False, True))
-                except OSError:
-                    return
+                if answer is not None:
+                    with suppress(OSError):
+                        peer.send(encode(answer, service.timer.date, False, True))
 
 
 async def _listen(host: str, port: int, backlog: int) -> list[socket.socket]:

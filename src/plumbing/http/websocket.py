@@ -1,4 +1,4 @@
-"""A WebSocket connection: binary messages, no extensions. RFC 6455."""
+"""A WebSocket connection: binary messages from the peer, no extensions. RFC 6455."""
 
 import base64
 import binascii
@@ -19,8 +19,8 @@ _PORTION_BYTES = 512
 _NORMAL, _GOING_AWAY, _UNSUPPORTED, _TOO_BIG, _INTERNAL = 1000, 1001, 1003, 1009, 1011
 
 
-def accept_upgrade(method: str, http_version: str, headers: Mapping[bytes, bytes]) -> bytes:
-    """The head that accepts an upgrade. Raises `BadHead` for one that RFC 6455 4.2.1 does not allow."""
+def check_upgrade(method: str, http_version: str, headers: Mapping[bytes, bytes]) -> bytes:
+    """The key of an upgrade request. Raises `BadHead` for one that RFC 6455 4.2.1 does not allow."""
     if method != "GET" or http_version != "1.1":
         raise BadHead(400, "a websocket upgrade must be a GET of HTTP/1.1")
     if headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers:
@@ -34,16 +34,11 @@ def accept_upgrade(method: str, http_version: str, headers: Mapping[bytes, bytes
         valid = False
     if not valid:
         raise BadHead(400, "sec-websocket-key is not 16 bytes in base64")
-    return (
-        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-        b"sec-websocket-accept: %b\r\n\r\n" % generate_accept_token(key)
-    )
+    return key
 
 
 class WebSocket(BufferedConnection):
     """Transports messages between a peer and a handler. The handler's `on_close` is called exactly once."""
-
-    __slots__ = ("_frames", "_handler", "_last_received", "_message", "_open", "_pinged")
 
     def __init__(self, service: Service, handler: WebSocketHandler) -> None:
         super().__init__(service)
@@ -54,18 +49,24 @@ class WebSocket(BufferedConnection):
         self._last_received = service.timer.now
         self._pinged = False
 
-    def open(self, head: bytes, data: bytes) -> None:
-        """Accept the upgrade. `data` are the bytes that followed the request."""
-        self.transport.write(head)
+    def open(self, key: bytes, data: bytes) -> None:
+        """Accept the upgrade with this key. `data` are the bytes that followed the request."""
+        subprotocol: str | None = getattr(self._handler, "subprotocol", None)
+        chosen = b"sec-websocket-protocol: %b\r\n" % subprotocol.encode("latin-1") if subprotocol else b""
+        self.transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\n%b"
+            b"sec-websocket-accept: %b\r\n\r\n" % (chosen, generate_accept_token(key))
+        )
         self.transport.resume_reading()
         if self._call(lambda: self._handler.on_open(self.send, self.close)) and data:
             self.data_received(data)
 
-    def send(self, data: bytes) -> bool:
-        """Send one binary message. Returns False, and sends nothing, if the peer is slow or the socket is closing."""
+    def send(self, data: bytes | str) -> bool:
+        """Send one message. Returns False, and sends nothing, if the peer is slow or the socket is closing."""
         if self.write_paused or not self._is_open():
             return False
-        self.transport.write(self._frames.send(BytesMessage(data)))
+        message = TextMessage(data) if isinstance(data, str) else BytesMessage(data)
+        self.transport.write(self._frames.send(message))
         return True
 
     def close(self, code: int = _NORMAL) -> None:

@@ -15,7 +15,7 @@ from typing import cast
 
 HANDSHAKE_S = 10.0
 _CLOSE_S = 1.0
-_NOTIFY_EVERY_S = 60.0
+NOTIFY_EVERY_S = 60.0
 
 
 @dataclass(eq=False, slots=True)
@@ -92,7 +92,7 @@ class Connections:
     def _make_room(self) -> bool:
         """Close the oldest idle connection. Returns False if every connection is storing a message."""
         now = asyncio.get_running_loop().time()
-        if now - self._notified_at >= _NOTIFY_EVERY_S:
+        if now - self._notified_at >= NOTIFY_EVERY_S:
             self._notified_at = now
             self._notify(f"all {self._max} connections are in use; each new one closes the one idle for longest")
         waiting = [one for one in self._open if not one.is_storing]

@@ -5,22 +5,22 @@ recognized by its digest.
 """
 
 import asyncio
+import logging
 import ssl
 import time
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
-import h11
-
-from plumbing.http import peer_address
+from plumbing.http import HttpServer, HttpSettings, Request, Respond, Response, peer_address
 from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_MSG_BYTES
 from veen.overlays.record import RecordEvent
 from veen.recorder import otlp
-from veen.recorder.connections import HANDSHAKE_S, Connection, Connections
+from veen.recorder.connections import HANDSHAKE_S, NOTIFY_EVERY_S
 from veen.recorder.normalize import Defaults
 from veen.recorder.spool import SpoolWriter
 
@@ -30,32 +30,21 @@ MAX_UNPACKED_BYTES = 8 * MAX_MSG_BYTES
 MAX_CONNECTIONS = 128
 IDLE_S = 60.0  # between requests
 REQUEST_S = 30.0  # for a whole request, and for sending its response
-_RETRY_AFTER = "retry-after", "1"
-_READ_BYTES = 65_536
+_STOP_S = 1.0
+_RETRY_AFTER = b"retry-after", b"1"
 _MS = 1_000_000
-_TEXT = "text/plain; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class OtlpAnswer:
-    """An HTTP response."""
-
-    status: int
-    body: bytes = b""
-    content_type: str = _TEXT
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 class _Rejected(Exception):
     """A rejected request, with its response."""
 
-    def __init__(self, status: int, reason: str, *headers: tuple[str, str]) -> None:
+    def __init__(self, status: int, reason: str, *headers: tuple[bytes, bytes]) -> None:
         super().__init__(reason)
-        self.answer = OtlpAnswer(status, reason.encode(), headers=headers)
+        self.response = Response(status, reason.encode(), headers=headers)
 
 
 class OtlpServer:
-    """The OTLP endpoint, as an async context manager."""
+    """The OTLP endpoint, as an async context manager. It is the app of an HTTP server."""
 
     def __init__(
         self,
@@ -80,98 +69,105 @@ class OtlpServer:
         self._refusal = refusal
         self._defaults = defaults
         self._address = host, port
-        self._idle_s = idle_s
-        self._request_s = request_s
-        self._connections = Connections(
-            self._serve, tls=tls, max_connections=max_connections, handshake_s=handshake_s, notify=notify
+        self._tls = tls
+        self._settings = HttpSettings(
+            max_connections=max_connections,
+            makes_room=True,
+            max_connections_per_address=max_connections,
+            handshake_timeout_s=handshake_s,
+            header_timeout_s=request_s / 2,
+            body_timeout_s=request_s / 2,
+            write_timeout_s=request_s,
+            min_bytes_per_s=1 << 40,  # a longer body gets no more time
+            idle_timeout_s=idle_s,
         )
+        self._notify = notify
+        self._notified_at = float("-inf")
         self._local = peer_address.is_loopback(host)
         self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = HttpServer(_log_bug)
+        self._server.on_full = self._on_full
 
     async def __aenter__(self) -> Self:
-        await self._connections.start(*self._address, _READ_BYTES)
+        await self._server.start(self, *self._address, tls=self._tls, settings=self._settings)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await self._connections.stop()
+        await self._server.stop(_STOP_S)
+        await asyncio.gather(*self._tasks)
 
     @property
     def port(self) -> int:
-        return self._connections.port
+        return self._server.port
 
-    async def _serve(self, connection: Connection) -> None:
-        wire, stream = h11.Connection(h11.SERVER), connection.writer
-        while True:
-            try:
-                found = await self._request(wire, connection.reader, stream)
-                if found is None:
-                    return
-                with connection.storing():
-                    answer = await self._answer(*found)
-            except _Rejected as rejected:
-                answer = rejected.answer
-            except h11.RemoteProtocolError as error:
-                answer = OtlpAnswer(error.error_status_hint, b"invalid HTTP request")
-            if wire.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                stream.write(_encode(wire, answer))
-                async with asyncio.timeout(self._request_s):
-                    await stream.drain()
-            if wire.our_state is not h11.DONE or wire.their_state is not h11.DONE:
-                return
-            wire.start_next_cycle()
+    def body_limit(self, method: str, path: str) -> int | None:
+        return MAX_REQUEST_BYTES
 
-    async def _request(
-        self, wire: h11.Connection, reader: asyncio.StreamReader, stream: asyncio.StreamWriter
-    ) -> tuple[h11.Request, bytes] | None:
-        """The next request of a connection; None at its end."""
-        request: h11.Request | None = None
-        body = bytearray()
-        is_begun = False
-        async with asyncio.timeout(self._idle_s) as deadline:
-            while True:
-                event = wire.next_event()
-                if event is h11.NEED_DATA:
-                    if wire.they_are_waiting_for_100_continue:
-                        stream.write(wire.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-                    data = await reader.read(_READ_BYTES)
-                    if not is_begun:
-                        is_begun = True
-                        deadline.reschedule(asyncio.get_running_loop().time() + self._request_s)
-                    wire.receive_data(data)
-                elif isinstance(event, h11.Request):
-                    request = event
-                elif isinstance(event, h11.Data):
-                    body += event.data
-                    if len(body) > MAX_REQUEST_BYTES:
-                        raise _Rejected(413, f"the request has more than {MAX_REQUEST_BYTES} bytes")
-                elif isinstance(event, h11.EndOfMessage):
-                    assert request is not None
-                    return request, bytes(body)
-                else:
-                    return None
+    def too_large(self, head: Request) -> Response:
+        return Response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"the request has more than %d bytes" % MAX_REQUEST_BYTES)
 
-    async def _answer(self, request: h11.Request, body: bytes) -> OtlpAnswer:
-        headers = {name.decode().lower(): value.decode("latin-1") for name, value in request.headers}
-        self._check_asked_here(headers)
-        if request.target.partition(b"?")[0] != PATH.encode():
+    def refused(self, status: int, reason: str, head: Request) -> Response | None:
+        """Exporters retry after a broken connection, and drop the data after a 408."""
+        if status == HTTPStatus.REQUEST_TIMEOUT:
+            return None
+        return Response(status, (reason or HTTPStatus(status).phrase).encode())
+
+    def upload(self, head: Request) -> None:
+        return None
+
+    def shortcut(self, head: Request) -> None:
+        return None
+
+    def websocket(self, head: Request) -> Response:
+        return Response(HTTPStatus.NOT_FOUND, f"unknown path; use {PATH}".encode())
+
+    def handle(self, request: Request, respond: Respond) -> None:
+        try:
+            form, encoding = self._check(request)
+        except _Rejected as rejected:
+            respond(rejected.response)
+            return
+        task = asyncio.ensure_future(self._record(request.body, encoding, form, respond))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check(self, request: Request) -> tuple[str, str]:
+        """Content type and encoding of an acceptable request."""
+        headers = {name.decode(): value.decode("latin-1") for name, value in request.headers.items()}
+        # A web page may have sent the browser to a loopback endpoint: reject cross-origin requests.
+        if self._local and not peer_address.is_local_request(headers.get("host", ""), headers.get("origin")):
+            raise _Rejected(403, "the Host or Origin header is not that of this endpoint")
+        if request.path != PATH:
             raise _Rejected(404, f"unknown path; use {PATH}")
-        if request.method != b"POST":
-            raise _Rejected(405, "use POST", ("allow", "POST"))
+        if request.method != "POST":
+            raise _Rejected(405, "use POST", (b"allow", b"POST"))
         form = headers.get("content-type", "").partition(";")[0].strip().lower()
         if form not in (otlp.PROTOBUF, otlp.JSON):
             raise _Rejected(415, f"the content type must be {otlp.PROTOBUF} or {otlp.JSON}")
-        encoding = headers.get("content-encoding", "identity").strip().lower()
+        return form, headers.get("content-encoding", "identity").strip().lower()
+
+    async def _record(self, body: bytes, encoding: str, form: str, respond: Respond) -> None:
         async with self._lock:  # one at a time: decoding can take seconds and many times the memory of the request
-            return await asyncio.to_thread(self._store, body, encoding, form)
+            try:
+                response = await asyncio.to_thread(self._store, body, encoding, form)
+            except _Rejected as rejected:
+                response = rejected.response
+            except Exception as error:  # noqa: BLE001  the exporter gets a response in any case
+                _log_bug(PATH, error)
+                response = Response(HTTPStatus.INTERNAL_SERVER_ERROR, b"internal error")
+        respond(response)
 
-    def _check_asked_here(self, headers: Mapping[str, str]) -> None:
-        """Reject cross-origin requests to a loopback endpoint: a web page may have sent the browser here."""
-        if self._local and not peer_address.is_local_request(headers.get("host", ""), headers.get("origin")):
-            raise _Rejected(403, "the Host or Origin header is not that of this endpoint")
+    def _on_full(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._notified_at >= NOTIFY_EVERY_S:
+            self._notified_at = now
+            most = self._settings.max_connections
+            self._notify(f"all {most} connections are in use; each new one closes the one idle for longest")
 
-    def _store(self, body: bytes, encoding: str, form: str) -> OtlpAnswer:
+    def _store(self, body: bytes, encoding: str, form: str) -> Response:
         """Runs in a thread, so that other connections are served meanwhile."""
         data = _unpacked(body, encoding)
         try:
@@ -185,7 +181,7 @@ class OtlpServer:
             raise _Rejected(400, str(error)) from None
         if not kept:
             raise _Rejected(503, "the spool is full", _RETRY_AFTER)
-        return OtlpAnswer(200, otlp.encode(self._with_refusals(exported).response(), form), form)
+        return Response(200, otlp.encode(self._with_refusals(exported).response(), form), form.encode())
 
     def _with_refusals(self, exported: otlp.OtlpExport) -> otlp.OtlpExport:
         """Count events that will be set aside as rejected."""
@@ -213,13 +209,5 @@ def _unpacked(body: bytes, encoding: str) -> bytes:
     return data
 
 
-def _encode(wire: h11.Connection, answer: OtlpAnswer) -> bytes:
-    headers = [("content-type", answer.content_type), ("content-length", str(len(answer.body))), *answer.headers]
-    if wire.their_state is not h11.DONE:
-        headers.append(("connection", "close"))
-    parts = (
-        wire.send(h11.Response(status_code=answer.status, headers=headers)),
-        wire.send(h11.Data(data=answer.body)),
-        wire.send(h11.EndOfMessage()),
-    )
-    return b"".join(part for part in parts if part)
+def _log_bug(place: str, error: BaseException) -> None:
+    logging.getLogger("veen.recorder").error("bug in the OTLP endpoint at %s", place, exc_info=error)

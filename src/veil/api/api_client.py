@@ -12,11 +12,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from veil.api.http import STATUS
-from veil.lanes import Unavailable
 from veil.runtime.data_directory import DataDirectory
-from veil.veil_errors import Malformed, VeilError
+from veil.veil_errors import Malformed, Refused, Unavailable, Unverified, VeilError
 
+# HTTP status and error kind by class. A test checks that the table is complete.
+STATUS: dict[type[VeilError], tuple[int, str]] = {
+    Malformed: (HTTPStatus.BAD_REQUEST, "malformed"),
+    Unverified: (HTTPStatus.UNPROCESSABLE_ENTITY, "unverified"),
+    Refused: (HTTPStatus.CONFLICT, "refused"),
+    Unavailable: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
+}
 _BY_KIND = {kind: error for error, (_, kind) in STATUS.items()}
 _SECONDS = 90.0  # for a whole call; a request for events may wait 60 s at the node
 

@@ -16,13 +16,23 @@ COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
         CommandEntry("id", "veil.cli.views:id_app", "show the keys of this node, and the tags of its feeds"),
     ),
     "other nodes": (
-        CommandEntry("contact", "veil.cli.contact", "exchange contacts with other nodes, as text or as a QR code"),
-        CommandEntry("group", "veil.cli.group", "share a secret with several nodes, and replace it when one leaves"),
-        CommandEntry("policy", "veil.cli.policy", "set how far a node is trusted, and explain its tier"),
+        CommandEntry(
+            "contact", "veil.cli.contact:contact_app", "exchange contacts with other nodes, as text or as a QR code"
+        ),
+        CommandEntry(
+            "group", "veil.cli.contact:group_app", "share a secret with several nodes, and replace it when one leaves"
+        ),
+        CommandEntry("policy", "veil.cli.contact:policy_app", "set how far a node is trusted, and explain its tier"),
     ),
     "messages": (
-        CommandEntry("subscribe", "veil.cli.subscribe", "choose the tags that this node requests, opens and forwards"),
-        CommandEntry("publish", "veil.cli.publish", "publish a message in a feed, to one node, or to a group"),
+        CommandEntry(
+            "subscribe",
+            "veil.cli.messages:subscribe_app",
+            "choose the tags that this node requests, opens and forwards",
+        ),
+        CommandEntry(
+            "publish", "veil.cli.messages:publish_app", "publish a message in a feed, to one node, or to a group"
+        ),
         CommandEntry(
             "feed", "veil.cli.views:feed_app", "show the messages that this node received, and follow new ones"
         ),
@@ -43,9 +53,13 @@ COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
     ),
     "measure": (
         CommandEntry(
-            "sim", "veil.cli.sim", "simulate hundreds of nodes under loss, partitions and attackers, from one seed"
+            "sim",
+            "veil.cli.measure:sim_app",
+            "simulate hundreds of nodes under loss, partitions and attackers, from one seed",
         ),
-        CommandEntry("bench", "veil.cli.bench", "measure encoding, decoding and shard intake on this machine"),
+        CommandEntry(
+            "bench", "veil.cli.measure:bench_app", "measure encoding, decoding and shard intake on this machine"
+        ),
     ),
 }
 

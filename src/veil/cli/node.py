@@ -10,22 +10,20 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from plumbing.cli.command import Misuse, command, group
+from plumbing.cli.result_output import facts, moment
 from plumbing.durable import PRIVATE_FILE
 from veil.api.api_server import ApiServer
-from veil.cli import output
-from veil.cli.options import DataDir, JsonOption, client, data_dir
-from veil.lanes import Unavailable
-from veil.runtime.data_directory import DataDirectory
+from veil.cli.options import DataDir, JsonOption, client, data_dir, remark
+from veil.lanes import Certificate, Unavailable
+from veil.runtime import data_directory, groups
+from veil.runtime.daemon import Host
+from veil.runtime.data_directory import DataDirectory, Settings
 from veil.veil_errors import Refused, VeilError
-
-if TYPE_CHECKING:
-    from veil.runtime.node_settings import Settings
-
 
 _LOG = "node.log"
 _NOISY_LOGGERS = ("aioice", "aioquic", "aiortc", "quic")
@@ -40,8 +38,6 @@ def run(path: Path) -> None:
 
 
 async def _run(path: Path) -> None:
-    from veil.runtime.daemon import Host
-
     for name in _NOISY_LOGGERS:  # peers must not be able to fill the disk with log lines; counters record their errors
         logging.getLogger(name).setLevel(logging.CRITICAL)
     host = Host(DataDirectory(path))
@@ -53,7 +49,7 @@ async def _run(path: Path) -> None:
         await host.start()
         await api.start()
         # The first line gives the log its first block: later lines fit in it even when the disk is full.
-        output.remark(f"node started, local API at {api.url}")
+        remark(f"node started, local API at {api.url}")
         await host.stopping.wait()
     finally:
         await api.stop()
@@ -147,26 +143,10 @@ RelayAll: TypeAlias = Annotated[
 ]
 
 
-def _changed(
-    settings: "Settings",
-    listen: list[str] | None,
-    announce: list[str] | None,
-    api: str | None,
-    proxy: str | None,
-    stun: list[str] | None,
-    relay_all: bool | None,
-) -> "Settings":
-
-    changes: dict[str, object] = {
-        "listen": None if listen is None else tuple(listen),
-        "announce": None if announce is None else tuple(announce),
-        "api": api,
-        "proxy": proxy,
-        "stun": None if stun is None else tuple(stun),
-        "relay_all": relay_all,
-    }
-    given = {name: value for name, value in changes.items() if value is not None}
-    return replace(settings, **given)  # type: ignore[arg-type]
+def _changed(settings: Settings, **given: list[str] | str | bool | None) -> Settings:
+    """The settings with the given options."""
+    changes = {name: tuple(one) if isinstance(one, list) else one for name, one in given.items() if one is not None}
+    return replace(settings, **changes)  # type: ignore[arg-type]
 
 
 @command(app, "init", "veil node init --listen quic://127.0.0.1:4433", "veil node init --data-dir alice --name alice")
@@ -182,18 +162,17 @@ def init(
     as_json: JsonOption = False,
 ) -> None:
     """Create a node: its data directory, keys and settings."""
-    from veil.lanes import Certificate
-    from veil.runtime import keyring, node_settings
-
     directory = DataDirectory(data_dir(given))
-    chosen = _changed(node_settings.Settings(), listen, announce, api, proxy, stun, relay_all)
+    chosen = _changed(
+        Settings(), listen=listen, announce=announce, api=api, proxy=proxy, stun=stun, relay_all=relay_all
+    )
     chosen.check()
-    ring = keyring.Keyring.generate(name)
+    ring = groups.Keyring.generate(name)
     directory.make()
-    node_settings.save(directory, chosen)
+    data_directory.save_settings(directory, chosen)
     Certificate.load_or_make(directory.certificate)
-    keyring.save(directory, ring)
-    output.facts({"data_dir": str(directory.path), "pubkey": ring.signing.public_key, "name": name}, as_json)
+    groups.save_keyring(directory, ring)
+    facts({"data_dir": str(directory.path), "pubkey": ring.signing.public_key, "name": name}, as_json)
 
 
 @command(app, "set", "veil node set --proxy 127.0.0.1:9050", "veil node set --listen quic://0.0.0.0:4433")
@@ -211,16 +190,21 @@ def set_(
 
     Options that are not given keep their values.
     """
-
-    from veil.runtime import node_settings
-
     directory = DataDirectory(data_dir(given))
     directory.check()
-    chosen = _changed(node_settings.load(directory), listen, announce, api, proxy, stun, relay_all)
-    node_settings.save(directory, chosen)
+    chosen = _changed(
+        data_directory.load_settings(directory),
+        listen=listen,
+        announce=announce,
+        api=api,
+        proxy=proxy,
+        stun=stun,
+        relay_all=relay_all,
+    )
+    data_directory.save_settings(directory, chosen)
     shown = asdict(chosen)
     rows = {name: " ".join(one) if isinstance(one, tuple) else one for name, one in shown.items()}
-    output.facts(rows, as_json, data=shown)
+    facts(rows, as_json, data=shown)
 
 
 @command(app, "start", "veil node start", "veil node start --data-dir alice --foreground")
@@ -249,16 +233,14 @@ def start(
         wait_end(directory)
         raise _cannot_listen(failed)
     for lane, why in failed.items():
-        output.remark(f"{lane} does not listen: {why}")
+        remark(f"{lane} does not listen: {why}")
     rows = {"pubkey": status["pubkey"], "api": url, "listens": " ".join(lanes)}
-    output.facts(rows, as_json, data={**rows, "listens": lanes, "does_not_listen": failed})
+    facts(rows, as_json, data={**rows, "listens": lanes, "does_not_listen": failed})
 
 
 def _failed_lanes(directory: Path, found: list[dict[str, Any]]) -> dict[str, str]:
     """The lanes that should listen and do not, with the reason."""
-    from veil.runtime import node_settings
-
-    wanted = {place.partition(":")[0] for place in node_settings.load(DataDirectory(directory)).listen}
+    wanted = {place.partition(":")[0] for place in data_directory.load_settings(DataDirectory(directory)).listen}
     return {one["lane"]: one["why_not"] for one in found if one["lane"] in wanted and one["why_not"]}
 
 
@@ -277,7 +259,7 @@ def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
     with client(directory) as api:
         api.post("/v1/stop")
     wait_end(directory)
-    output.facts({"stopped": True}, as_json)
+    facts({"stopped": True}, as_json)
 
 
 @command(app, "status", "veil node status", "veil node status --json")
@@ -285,11 +267,11 @@ def status(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show the state of a running node."""
     with client(given) as api:
         found = api.get("/v1/status")
-    rows = {**found, "now": output.moment(found["now"]), "started_at": output.moment(found["started_at"])}
+    rows = {**found, "now": moment(found["now"]), "started_at": moment(found["started_at"])}
     fault = rows.pop("store_fault")
     rows["store"] = f"cannot write: {fault['reason']}" if fault else "writes"
-    rows["store_failed_since"] = output.moment(fault["since"] if fault else None)
-    output.facts(rows, as_json, data=found)
+    rows["store_failed_since"] = moment(fault["since"] if fault else None)
+    facts(rows, as_json, data=found)
 
 
 @command(app, "destroy", "veil node destroy --data-dir alice --yes")
@@ -306,4 +288,4 @@ def destroy(
         raise Misuse(f"this deletes {directory.path} with its keys, which cannot be recovered", "confirm with --yes")
     directory.lock()
     shutil.rmtree(directory.path)
-    output.facts({"removed": str(Path(directory.path))}, as_json)
+    facts({"removed": str(Path(directory.path))}, as_json)

@@ -1,4 +1,4 @@
-"""Options that many commands share, their defaults, and the API client of the chosen node."""
+"""Options and output that many commands share, and the API client of the chosen node."""
 
 import os
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from plumbing.cli import result_output
 from veil.api.api_client import Client
 
 JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="the result as JSON")]
@@ -44,3 +45,8 @@ def client(given: Path | None) -> Client:
     """An API client for the running node of a data directory."""
 
     return Client(data_dir(given))
+
+
+def remark(text: str) -> None:
+    """Print a remark on standard error."""
+    result_output.remark("veil", text)

@@ -11,8 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from plumbing.cli.command import command, group, single
-from veil.cli import output
+from plumbing.cli.result_output import Value, document, facts, moment, table
 from veil.cli.options import DataDir, JsonOption, Namespace, client, data_dir
+from veil.lanes import Certificate
+from veil.runtime import groups
+from veil.runtime.data_directory import DataDirectory
 
 # How long one request for events waits at the node before it returns an empty list.
 _WAIT_S = 20
@@ -31,20 +34,16 @@ metrics_app = single("metrics")
 @command(id_app, "show", "veil id show", "veil id show --json")
 def id_show(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show the public keys and name of a node, whether it runs or not."""
-    from veil.lanes import Certificate
-    from veil.runtime import keyring
-    from veil.runtime.data_directory import DataDirectory
-
     directory = DataDirectory(data_dir(given))
-    ring = keyring.load(directory)
-    rows: dict[str, output.Value] = {
+    ring = groups.load_keyring(directory)
+    rows: dict[str, Value] = {
         "name": ring.name,
         "pubkey": ring.signing.public_key,
         "delivery_pubkey": ring.delivery.public_key,
         "pin": Certificate.load_or_make(directory.certificate).pin,
         "groups": len(ring.groups),
     }
-    output.facts(rows, as_json)
+    facts(rows, as_json)
 
 
 @command(id_app, "tag", "veil id tag", "veil id tag bob --namespace 40")
@@ -56,7 +55,7 @@ def id_tag(
 ) -> None:
     """Show the tag of a feed. Anyone with the tag can read the feed."""
     with client(given) as api:
-        output.facts(api.get("/v1/tag", publisher=who, namespace=namespace), as_json)
+        facts(api.get("/v1/tag", publisher=who, namespace=namespace), as_json)
 
 
 @command(feed_app, "feed", "veil feed", "veil feed --from bob --follow", "veil feed --raw --limit 1 > picture.jpg")
@@ -99,10 +98,10 @@ def _show_messages(found: list[dict[str, Any]], raw: bool, as_json: bool) -> Non
             _show_message(message, raw, as_json)
         return
     rows = [
-        (output.moment(message["at"]), _sender(message["data"]), message["data"]["namespace"], _body(message["data"]))
+        (moment(message["at"]), _sender(message["data"]), message["data"]["namespace"], _body(message["data"]))
         for message in found
     ]
-    output.table(("at", "from", "namespace", "message"), rows, as_json, data=found)
+    table(("at", "from", "namespace", "message"), rows, as_json, data=found)
 
 
 def _show_message(message: Mapping[str, Any], raw: bool, as_json: bool) -> None:
@@ -110,7 +109,7 @@ def _show_message(message: Mapping[str, Any], raw: bool, as_json: bool) -> None:
     if raw:
         sys.stdout.buffer.write(base64.b64decode(data["payload_b64"]))
     elif as_json:
-        output.document(message)
+        document(message)
     else:
         sys.stdout.write(f"{_sender(data)}\t{_body(data)}\n")
 
@@ -145,14 +144,14 @@ def events(
     with client(given) as api:
         if not follow:
             found = api.get("/v1/events", since=since, limit=limit)["events"]
-            rows = [(one["seq"], output.moment(one["at"]), one["kind"], _fields(one["data"])) for one in found]
-            output.table(("seq", "at", "kind", "data"), rows, as_json, data=found)
+            rows = [(one["seq"], moment(one["at"]), one["kind"], _fields(one["data"])) for one in found]
+            table(("seq", "at", "kind", "data"), rows, as_json, data=found)
             return
         while True:
             for event in api.get("/v1/events", since=since, limit=limit, wait_s=_WAIT_S)["events"]:
                 since = event["seq"]
                 if as_json:
-                    output.document(event)
+                    document(event)
                 else:
                     sys.stdout.write(f"{event['seq']}\t{event['kind']}\t{_fields(event['data'])}\n")
             sys.stdout.flush()
@@ -168,10 +167,10 @@ def outbox_list(given: DataDir = None, as_json: JsonOption = False) -> None:
     with client(given) as api:
         found = api.get("/v1/outbound")
     rows = [
-        (one["message_id"], one["state"], output.moment(one["queued_at"]), one["attempts"], one["peers_whole"])
+        (one["message_id"], one["state"], moment(one["queued_at"]), one["attempts"], one["peers_whole"])
         for one in found
     ]
-    output.table(("message_id", "state", "queued_at", "attempts", "peers_whole"), rows, as_json, data=found)
+    table(("message_id", "state", "queued_at", "attempts", "peers_whole"), rows, as_json, data=found)
 
 
 @command(outbox_app, "cancel", "veil outbox cancel 17")
@@ -182,7 +181,7 @@ def outbox_cancel(
 ) -> None:
     """Cancel a message. Shards that were sent before stay with the peers."""
     with client(given) as api:
-        output.facts(api.delete("/v1/outbound", message_id=message_id), as_json)
+        facts(api.delete("/v1/outbound", message_id=message_id), as_json)
 
 
 @command(peers_app, "peers", "veil peers", "veil peers --json")
@@ -194,7 +193,7 @@ def peers(given: DataDir = None, as_json: JsonOption = False) -> None:
         (one["name"] or "", one["peer"][:16], one["tier"], " ".join(one["lanes"]), one["bytes_in"], one["bytes_out"])
         for one in found
     ]
-    output.table(("name", "peer", "tier", "lanes", "bytes_in", "bytes_out"), rows, as_json, data=found)
+    table(("name", "peer", "tier", "lanes", "bytes_in", "bytes_out"), rows, as_json, data=found)
 
 
 @command(lanes_app, "lanes", "veil lanes", "veil lanes --json")
@@ -213,7 +212,7 @@ def lanes(given: DataDir = None, as_json: JsonOption = False) -> None:
         )
         for one in found
     ]
-    output.table(("lane", "class", "peers", "score", "rtt_s", "endpoint or error"), rows, as_json, data=found)
+    table(("lane", "class", "peers", "score", "rtt_s", "endpoint or error"), rows, as_json, data=found)
 
 
 @command(cache_app, "list", "veil cache list", "veil cache list --limit 1000 --json")
@@ -226,10 +225,17 @@ def cache_list(
     with client(given) as api:
         found = api.get("/v1/cache", limit=limit)
     rows = [
-        (one["object_root"][:16], one["index"], one["size"], one["replicas"], one["tier"], output.moment(one["expiry"]))
+        (
+            one["object_root"][:16],
+            one["index"],
+            one["size"],
+            one["replicas"],
+            one["tier"],
+            moment(one["expiry"]),
+        )
         for one in found
     ]
-    output.table(("object_root", "index", "size", "replicas", "tier", "expiry"), rows, as_json, data=found)
+    table(("object_root", "index", "size", "replicas", "tier", "expiry"), rows, as_json, data=found)
 
 
 @command(cache_app, "forget", "veil cache forget 5f3a…")
@@ -240,7 +246,7 @@ def cache_forget(
 ) -> None:
     """Remove all shards of an object from the cache."""
     with client(given) as api:
-        output.facts(api.delete("/v1/cache", object_root=object_root), as_json)
+        facts(api.delete("/v1/cache", object_root=object_root), as_json)
 
 
 @command(metrics_app, "metrics", "veil metrics", "veil metrics --json")
@@ -248,6 +254,6 @@ def metrics(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show all counters of a node in the Prometheus text format."""
     with client(given) as api:
         if as_json:
-            output.document(api.get("/v1/metrics", format="json"))
+            document(api.get("/v1/metrics", format="json"))
         else:
             sys.stdout.write(api.text("/v1/metrics"))

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from plumbing.durable import replace_file
+from veil.lanes.lane import Endpoint
 from veil.veil_errors import Malformed, Unverified
 
 ALPN = "veil/1"
@@ -49,6 +50,30 @@ class Certificate:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.path)
         return context
+
+
+class ListeningLane:
+    """A lane whose links are bound to a certificate pin. It listens on `listen`, if set.
+
+    `announce` replaces the endpoint for contacts, for example behind a forwarder.
+    """
+
+    shares_addresses = False
+    pinned = True
+
+    def __init__(
+        self, certificate: Certificate, listen: Endpoint | None = None, announce: tuple[Endpoint, ...] = ()
+    ) -> None:
+        self._certificate = certificate
+        self._listen = listen
+        self._announce = announce
+        self._port: int | None = None  # while it listens
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        if self._announce or self._port is None or self._listen is None:
+            return self._announce
+        return (self._listen.at(self._port),)
 
 
 def client_context() -> ssl.SSLContext:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from plumbing.durable import PRIVATE_FOLDER, replace_file
 from plumbing.sodium import SigningKey
-from veil.encryption.object_signature import verify
+from veil import veil_limits
+from veil.encryption import verify
 from veil.hashing import derive, u32be
-from veil.lanes import lane_limits
-from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import Accept, Health, Incoming, Pull, Session
+from veil.lanes.lane import Accept, Endpoint, Health, Incoming, Pull, Session
 from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES
 from veil.veil_errors import Malformed, Unavailable, Unverified, VeilError
 
@@ -29,7 +28,7 @@ _CONTEXT = "veil parcel v1"
 _LENGTH_BYTES = 4
 _MIN_BYTES = len(MAGIC) + 2 * PUBKEY_BYTES + SIGNATURE_BYTES
 # A pull may exceed `PARCEL_BYTES` by one frame.
-MAX_FILE_BYTES = _MIN_BYTES + lane_limits.PARCEL_BYTES + lane_limits.MAX_FRAME_BYTES + 4 * _LENGTH_BYTES
+MAX_FILE_BYTES = _MIN_BYTES + veil_limits.PARCEL_BYTES + veil_limits.MAX_FRAME_BYTES + 4 * _LENGTH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def _frames(signed: bytes, at: int) -> list[bytes]:
         start = at + _LENGTH_BYTES
         length = int.from_bytes(signed[at:start], "big")
         at = start + length
-        if start > len(signed) or at > len(signed) or not 0 < length <= lane_limits.MAX_FRAME_BYTES:
+        if start > len(signed) or at > len(signed) or not 0 < length <= veil_limits.MAX_FRAME_BYTES:
             raise Malformed("parcel", "invalid frame length")
         found.append(signed[start:at])
     return found
@@ -130,18 +129,18 @@ class FileLane:
         while True:
             with suppress(OSError):  # for example a removed USB stick
                 self.scan()
-            await asyncio.sleep(lane_limits.SCAN_SECONDS)
+            await asyncio.sleep(veil_limits.SCAN_SECONDS)
 
     def scan(self) -> None:
         """Pass new parcels to their sessions."""
         self._sessions = {key: one for key, one in self._sessions.items() if not one.closed.is_set()}
         self._accepted = {key: None for key in self._accepted if key in self._sessions}
         folders = {folder for folder, _ in self._sessions} | ({self._folder} if self._folder else set())
-        new_senders = lane_limits.NEW_SENDERS_PER_SCAN
+        new_senders = veil_limits.NEW_SENDERS_PER_SCAN
         for folder in folders:
             inbox = self._inbox(folder)
             found = sorted(set(inbox.glob(f"*{SUFFIX}")) - self._junk.keys()) if inbox.is_dir() else []
-            for path in found[: lane_limits.MAX_PARCELS]:
+            for path in found[: veil_limits.MAX_PARCELS]:
                 key = folder, _sender(path)
                 if len(key[1]) != PUBKEY_BYTES:
                     continue
@@ -166,7 +165,7 @@ class FileLane:
             _remove(path, self._junk)
             return False
         session = self._session(folder, peer)
-        while len(self._accepted) >= lane_limits.MAX_UNAUTHENTICATED:
+        while len(self._accepted) >= veil_limits.MAX_UNAUTHENTICATED:
             oldest = next(iter(self._accepted))
             del self._accepted[oldest]
             self._sessions.pop(oldest).end()
@@ -197,7 +196,7 @@ class FileSession:
         self._work.set()
 
     def arrived(self, path: Path) -> None:
-        if path not in self._unremovable and len(self._waiting) < lane_limits.MAX_PARCELS:
+        if path not in self._unremovable and len(self._waiting) < veil_limits.MAX_PARCELS:
             self._waiting[path] = None
             self._work.set()
 
@@ -246,7 +245,7 @@ class FileSession:
             _remove(path, self._unremovable)
 
     def _send_parcels(self, pull: Pull) -> None:
-        while self._room() and (frames := pull(lane_limits.PARCEL_BYTES)):
+        while self._room() and (frames := pull(veil_limits.PARCEL_BYTES)):
             self._outbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
             self._number += 1
             name = f"{self._key.public_key.hex()}-{self._number:020d}{SUFFIX}"
@@ -257,7 +256,7 @@ class FileSession:
 
     def _room(self) -> bool:
         ours = self._outbox.glob(f"{self._key.public_key.hex()}-*{SUFFIX}")
-        return sum(1 for _ in ours) < lane_limits.MAX_PARCELS
+        return sum(1 for _ in ours) < veil_limits.MAX_PARCELS
 
 
 def _sender(path: Path) -> bytes:
@@ -294,5 +293,5 @@ def _remove(path: Path, unremovable: dict[Path, None]) -> None:
         path.unlink(missing_ok=True)
     except OSError:
         unremovable[path] = None
-        while len(unremovable) > lane_limits.MAX_PARCELS:
+        while len(unremovable) > veil_limits.MAX_PARCELS:
             del unremovable[next(iter(unremovable))]

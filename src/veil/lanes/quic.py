@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, cast
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from veil.lanes import lane_limits
-from veil.lanes.certificate import ALPN, Certificate, pin_of
-from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, LaneLink, library
+from veil import veil_limits
+from veil.lanes.certificate import ALPN, Certificate, ListeningLane, pin_of
+from veil.lanes.lane import AcceptLink, Endpoint, LaneLink, ReceivedMessages, library
 from veil.veil_errors import Malformed, Unavailable, VeilError
 
 if TYPE_CHECKING:
@@ -23,28 +22,21 @@ if TYPE_CHECKING:
     from aioquic.quic.configuration import QuicConfiguration
 
 # Buffered bytes of incomplete messages per connection.
-_PARTIAL_BYTES = 2 * lane_limits.WINDOW_BYTES
-# Complete messages per connection that wait for the reader.
-_WHOLE_MESSAGES = 4 * lane_limits.WINDOW_FRAMES
+_PARTIAL_BYTES = 2 * veil_limits.WINDOW_BYTES
 _TOO_MUCH = 0x1
 
 
-class QuicLane:
+class QuicLane(ListeningLane):
     """Listens on a UDP port, if configured. Every outgoing connection has its own local port."""
 
     name = "quic"
-    shares_addresses = False
-    pinned = True
+    _server: "QuicServer | None" = None
 
     def __init__(
         self, certificate: Certificate, listen: Endpoint | None = None, announce: tuple[Endpoint, ...] = ()
     ) -> None:
         library("aioquic", self.name)
-        self._certificate = certificate
-        self._listen = listen
-        self._announce = announce
-        self._server: QuicServer | None = None
-        self._port = 0
+        super().__init__(certificate, listen, announce)
 
     async def start(self, accept: AcceptLink) -> None:
         if self._listen is None:
@@ -64,15 +56,9 @@ class QuicLane:
         transport = cast("asyncio.DatagramTransport", self._server._transport)
         self._port = transport.get_extra_info("sockname")[1]
 
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        if self._announce or self._server is None or self._listen is None:
-            return self._announce
-        return (self._listen.at(self._port),)
-
     async def dial(self, endpoint: Endpoint, peer: bytes) -> LaneLink:
         try:
-            async with asyncio.timeout(lane_limits.DIAL_SECONDS):
+            async with asyncio.timeout(veil_limits.DIAL_SECONDS):
                 return await _dial(endpoint)
         except (OSError, TimeoutError) as error:
             raise Unavailable(str(endpoint), str(error) or "no answer") from None
@@ -88,9 +74,9 @@ def _configuration(*, is_client: bool) -> "QuicConfiguration":
     return QuicConfiguration(
         is_client=is_client,
         alpn_protocols=[ALPN],
-        idle_timeout=lane_limits.SILENCE_SECONDS,
-        max_data=lane_limits.WINDOW_BYTES,
-        max_stream_data=lane_limits.MAX_MESSAGE_BYTES,
+        idle_timeout=veil_limits.SILENCE_SECONDS,
+        max_data=veil_limits.WINDOW_BYTES,
+        max_stream_data=veil_limits.MAX_MESSAGE_BYTES,
         verify_mode=ssl.CERT_NONE,
     )
 
@@ -120,34 +106,26 @@ async def _dial(endpoint: Endpoint) -> LaneLink:
     return link
 
 
-class QuicLink:
+class QuicLink(ReceivedMessages):
     """Messages over one connection."""
 
     def __init__(self, protocol: "QuicConnectionProtocol", binding: bytes, remote: str) -> None:
+        super().__init__()
         self.binding = binding
         self.remote = remote
         self.transport: asyncio.BaseTransport | None = None
         self._protocol = protocol
         self._partial: dict[int, bytearray] = {}
         self._partial_bytes = 0
-        self._whole: asyncio.Queue[bytes | VeilError] = asyncio.Queue()
-        self._gone: VeilError | None = None
 
     async def send(self, message: bytes) -> None:
-        if self._gone is not None:
-            raise self._gone
+        if self.gone is not None:
+            raise self.gone
         quic = self._protocol._quic
         quic.send_stream_data(quic.get_next_available_stream_id(is_unidirectional=True), message, end_stream=True)
         self._protocol._transmit_soon()
         # The window of the session bounds the data buffered here.
         await asyncio.sleep(0)
-
-    async def receive(self) -> bytes:
-        found = await self._whole.get()
-        if isinstance(found, VeilError):
-            self._whole.put_nowait(found)
-            raise found
-        return found
 
     async def close(self) -> None:
         self.fail(Unavailable("link", "closed"))
@@ -157,30 +135,28 @@ class QuicLink:
 
     def on_data(self, stream_id: int, data: bytes, ended: bool) -> None:
         """Data of a stream. Close the connection if a message is too long or too much is buffered."""
-        if self._gone is not None:
+        if self.gone is not None:
             return
         held = self._partial.setdefault(stream_id, bytearray())
         held += data
         self._partial_bytes += len(data)
-        too_long = len(held) > lane_limits.MAX_MESSAGE_BYTES or (ended and not held)
-        if too_long or self._partial_bytes > _PARTIAL_BYTES or self._whole.qsize() > _WHOLE_MESSAGES:
+        too_long = len(held) > veil_limits.MAX_MESSAGE_BYTES or (ended and not held)
+        if too_long or self._partial_bytes > _PARTIAL_BYTES or self.is_full():
             self.fail(
-                Malformed("message", f"more than {lane_limits.MAX_MESSAGE_BYTES} bytes, empty, or too many at once")
+                Malformed("message", f"more than {veil_limits.MAX_MESSAGE_BYTES} bytes, empty, or too many at once")
             )
             self._protocol.close(_TOO_MUCH, "too much")
         elif ended:
             self._partial_bytes -= len(held)
-            self._whole.put_nowait(bytes(self._partial.pop(stream_id)))
+            self.arrived(bytes(self._partial.pop(stream_id)))
 
     def on_reset(self, stream_id: int) -> None:
         """The peer reset a stream."""
         self._partial_bytes -= len(self._partial.pop(stream_id, b""))
 
     def fail(self, error: VeilError) -> None:
-        if self._gone is None:
-            self._gone = error
-            self._partial.clear()
-            self._whole.put_nowait(error)
+        super().fail(error)
+        self._partial.clear()
 
 
 def _protocol(opened: Callable[[QuicLink], None], own_pin: bytes | None) -> Callable[..., "QuicConnectionProtocol"]:

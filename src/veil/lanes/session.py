@@ -1,4 +1,4 @@
-"""A session: an authenticated link with flow control.
+"""Sessions: authenticated links with flow control, and the lane that makes them from links.
 
 The receiver reports how many frames it has processed. Frames without such a report are in flight, and the window
 bounds them, so a slow peer slows only its own session. Frames are pulled when the window has room, so they wait in the
@@ -6,22 +6,27 @@ queue of the node, which can reorder and store them.
 
     1 HELLO   2 ANSWER   3 PROOF   4 READY   5 FRAME bytes   6 RECEIVED u64   7 PING   8 PONG   9 BYE
     10 SIGNAL bytes, for the setup of another lane
+
+Both ends of a link authenticate before any other message. The number of unauthenticated links and the time for
+authentication are bounded. A peer that violates the protocol gets no error message, and an address with repeated
+violations is banned for a while.
 """
 
 import asyncio
 import os
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
 from plumbing.sodium import SigningKey
-from veil.encryption.object_signature import verify
+from veil import veil_limits
+from veil.encryption import verify
 from veil.hashing import derive
-from veil.lanes import lane_limits
-from veil.lanes.lane import Health, Incoming, LaneLink, Pull
+from veil.lanes.certificate import check_pin
+from veil.lanes.lane import Accept, Endpoint, Health, Incoming, LaneLink, LinkLane, Pull, Session
 from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES
 from veil.veil_errors import Malformed, Unavailable, Unverified, VeilError
 
@@ -135,11 +140,11 @@ async def answer(link: LaneLink, key: SigningKey) -> "LinkSession":
 async def _handshake_deadline(link: LaneLink) -> AsyncIterator[None]:
     """Limit the time of a handshake, and close the link on timeout or failure."""
     try:
-        async with asyncio.timeout(lane_limits.HANDSHAKE_SECONDS):
+        async with asyncio.timeout(veil_limits.HANDSHAKE_SECONDS):
             yield
     except TimeoutError:
         await link.close()
-        raise Unavailable("peer", f"no handshake within {lane_limits.HANDSHAKE_SECONDS:.0f} s") from None
+        raise Unavailable("peer", f"no handshake within {veil_limits.HANDSHAKE_SECONDS:.0f} s") from None
     except BaseException:
         await link.close()
         raise
@@ -190,7 +195,7 @@ class LinkSession:
 
     def signal(self, data: bytes) -> bool:
         """Queue SIGNAL data for the peer. Return False if too much is queued."""
-        if self.closed.is_set() or len(self._signals) >= _MAX_SIGNALS or len(data) > lane_limits.MAX_FRAME_BYTES:
+        if self.closed.is_set() or len(self._signals) >= _MAX_SIGNALS or len(data) > veil_limits.MAX_FRAME_BYTES:
             return False
         self._signals.append(data)
         self._work.set()
@@ -252,8 +257,8 @@ class LinkSession:
             await self._link.send(bytes((FrameKind.RECEIVED,)) + self._received_reported.to_bytes(_U64, "big"))
 
     async def _send_frame(self, frame: bytes) -> None:
-        if len(frame) > lane_limits.MAX_FRAME_BYTES:
-            raise ValueError(f"frame of {len(frame)} bytes, more than {lane_limits.MAX_FRAME_BYTES}")
+        if len(frame) > veil_limits.MAX_FRAME_BYTES:
+            raise ValueError(f"frame of {len(frame)} bytes, more than {veil_limits.MAX_FRAME_BYTES}")
         self._in_flight.append((len(frame), time.monotonic()))
         self._in_flight_bytes += len(frame)
         self.health.frames_sent += 1
@@ -262,8 +267,8 @@ class LinkSession:
 
     def _room(self) -> int:
         """Free bytes in the window; 0 if the largest frame would not fit."""
-        room = lane_limits.WINDOW_BYTES - self._in_flight_bytes
-        return room if room >= lane_limits.MAX_FRAME_BYTES and len(self._in_flight) < lane_limits.WINDOW_FRAMES else 0
+        room = veil_limits.WINDOW_BYTES - self._in_flight_bytes
+        return room if room >= veil_limits.MAX_FRAME_BYTES and len(self._in_flight) < veil_limits.WINDOW_FRAMES else 0
 
     async def _receive_all(self, incoming: Incoming) -> None:
         if self.early is not None and not self._handle(self.early, incoming):
@@ -311,10 +316,103 @@ class LinkSession:
     async def _watch(self) -> None:
         """Send pings while the peer is silent, and end the session if it stays silent."""
         while True:
-            await asyncio.sleep(lane_limits.PING_SECONDS)
+            await asyncio.sleep(veil_limits.PING_SECONDS)
             silent = time.monotonic() - self._last_received_at
-            if silent > lane_limits.SILENCE_SECONDS:
+            if silent > veil_limits.SILENCE_SECONDS:
                 raise Unavailable("peer", f"silent for {silent:.0f} s")
-            if silent > lane_limits.PING_SECONDS / 2:
+            if silent > veil_limits.PING_SECONDS / 2:
                 self._ping_due = True
                 self._work.set()
+
+
+class Banlist:
+    """Addresses that violated the protocol, with the count of violations and the end of the ban."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._until: OrderedDict[str, tuple[int, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def is_banned(self, address: str) -> bool:
+        strikes, until = self._until.get(address, (0, 0.0))
+        return strikes >= veil_limits.MAX_STRIKES and self._clock() < until
+
+    def strike(self, address: str) -> None:
+        strikes, until = self._until.pop(address, (0, 0.0))
+        if until < self._clock():
+            strikes = 0
+        self._until[address] = (strikes + 1, self._clock() + veil_limits.BAN_SECONDS)
+        while len(self._until) > veil_limits.MAX_BANS:
+            self._until.popitem(last=False)
+
+
+class AuthenticatedLane:
+    """Authenticates the links of a `LinkLane` with the key of the node."""
+
+    def __init__(self, lane: LinkLane, key: SigningKey) -> None:
+        self.unauthenticated = 0
+        self.refused = 0
+        self.banlist = Banlist()
+        self._lane = lane
+        self._key = key
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def name(self) -> str:
+        return self._lane.name
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self._lane.endpoints
+
+    async def start(self, accept: Accept) -> None:
+        await self._lane.start(lambda link: self._on_link(link, accept))
+
+    async def dial(self, endpoint: Endpoint, peer: bytes, pin: bytes | None) -> Session:
+        link = await self._lane.dial(endpoint, peer)
+        try:
+            check_pin(link.binding, pin if self._lane.pinned else None)
+        except Unverified:
+            await link.close()
+            raise
+        return await dial(link, self._key, peer)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._lane.stop()
+
+    def _on_link(self, link: LaneLink, accept: Accept) -> None:
+        task = asyncio.ensure_future(self._authenticate(link, accept))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _authenticate(self, link: LaneLink, accept: Accept) -> None:
+        address = link.remote.rpartition(":")[0]
+        if self.unauthenticated >= veil_limits.MAX_UNAUTHENTICATED or self.banlist.is_banned(address):
+            self.refused += 1
+            await link.close()
+            return
+        self.unauthenticated += 1
+        try:
+            with suppress(VeilError):
+                accept(await self._handshake(link, address))
+        finally:
+            self.unauthenticated -= 1
+
+    async def _handshake(self, link: LaneLink, address: str) -> LinkSession:
+        def strike() -> None:
+            if not self._lane.shares_addresses:
+                self.banlist.strike(address)
+
+        try:
+            authenticated = await answer(link, self._key)
+        except (Malformed, Unverified):
+            self.refused += 1
+            strike()
+            raise
+        authenticated.on_fault = strike
+        return authenticated

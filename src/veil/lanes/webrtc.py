@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from plumbing.durable import PRIVATE_FOLDER, replace_file
+from veil import veil_limits
 from veil.hashing import h
-from veil.lanes import lane_limits
-from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, LaneLink, library
+from veil.lanes.lane import AcceptLink, Endpoint, LaneLink, ReceivedMessages, library
 from veil.veil_errors import Malformed, Unavailable, VeilError
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ class FolderSignalling:
             replace_file(offer_path, offer.encode(), _READABLE)
             try:
                 while not answer_path.exists():
-                    await asyncio.sleep(lane_limits.SCAN_SECONDS)
+                    await asyncio.sleep(veil_limits.SCAN_SECONDS)
                 return _read(answer_path)
             finally:
                 for path in (offer_path, answer_path):
@@ -82,14 +81,14 @@ class FolderSignalling:
     async def _scan_forever(self, inbox: Path, answer: Answer) -> None:
         while True:
             with suppress(OSError):
-                for path in sorted(inbox.glob(f"*{_OFFER}"))[: lane_limits.MAX_UNAUTHENTICATED]:
+                for path in sorted(inbox.glob(f"*{_OFFER}"))[: veil_limits.MAX_UNAUTHENTICATED]:
                     await self._reply(path, answer)
-            await asyncio.sleep(lane_limits.SCAN_SECONDS)
+            await asyncio.sleep(veil_limits.SCAN_SECONDS)
 
     async def _reply(self, path: Path, answer: Answer) -> None:
         if path.name in self._answered:
             return
-        if len(self._answered) >= lane_limits.MAX_BANS:
+        if len(self._answered) >= veil_limits.MAX_BANS:
             self._answered.clear()
         self._answered.add(path.name)
         with suppress(VeilError, OSError, ValueError):
@@ -125,7 +124,7 @@ class CarriedSignalling:
         kind, name, text = data[:1], data[1:17], data[17:].decode(errors="replace")
         if kind == b"A" and name in self._pending_offers and not self._pending_offers[name].done():
             self._pending_offers[name].set_result(text)
-        elif kind == b"O" and len(name) == 16 and len(self._tasks) < lane_limits.MAX_UNAUTHENTICATED:
+        elif kind == b"O" and len(name) == 16 and len(self._tasks) < veil_limits.MAX_UNAUTHENTICATED:
             task = asyncio.ensure_future(self._reply(peer, name, text))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -162,16 +161,15 @@ class EitherSignalling:
 
 def _read(path: Path) -> str:
     with path.open("rb") as file:
-        data = file.read(lane_limits.MAX_SIGNAL_BYTES + 1)
-    if len(data) > lane_limits.MAX_SIGNAL_BYTES:
-        raise ValueError(f"a description of more than {lane_limits.MAX_SIGNAL_BYTES} bytes")
+        data = file.read(veil_limits.MAX_SIGNAL_BYTES + 1)
+    if len(data) > veil_limits.MAX_SIGNAL_BYTES:
+        raise ValueError(f"a description of more than {veil_limits.MAX_SIGNAL_BYTES} bytes")
     return data.decode(errors="replace")
 
 
 _LABEL = "veil/1"
 _FINGERPRINT = re.compile(r"^a=fingerprint:sha-256 ((?:[0-9A-F]{2}:){31}[0-9A-F]{2})\r?$", re.MULTILINE | re.IGNORECASE)
-_BUFFERED_BYTES = lane_limits.WINDOW_BYTES
-_WHOLE_MESSAGES = 4 * lane_limits.WINDOW_FRAMES
+_BUFFERED_BYTES = veil_limits.WINDOW_BYTES
 # NAT traversal takes longer than a direct connection.
 WEBRTC_DIAL_SECONDS = 30.0
 _CLOSE_SECONDS = 2.0
@@ -230,7 +228,7 @@ class WebRtcLane:
 
     async def _answer(self, offer: str) -> str:
         """Answer an offer. The link is accepted when its data channel opens."""
-        if len(self._pending) >= lane_limits.MAX_UNAUTHENTICATED:
+        if len(self._pending) >= veil_limits.MAX_UNAUTHENTICATED:
             raise Unavailable("webrtc", "too many pending offers")
         connection = self._connection()
         self._pending.add(connection)
@@ -267,7 +265,7 @@ async def _apply_description(connection: "RTCPeerConnection", text: str, what: s
     """Set the remote description. aiortc raises arbitrary exceptions for an invalid one, which the peer caused."""
     from aiortc import RTCSessionDescription
 
-    if len(text) > lane_limits.MAX_SIGNAL_BYTES or "m=application" not in text or text.count("m=") != 1:
+    if len(text) > veil_limits.MAX_SIGNAL_BYTES or "m=application" not in text or text.count("m=") != 1:
         raise Malformed("description", "not a description of exactly one data channel")
     try:
         await connection.setRemoteDescription(RTCSessionDescription(sdp=text, type=what))
@@ -282,17 +280,16 @@ def _binding(offer: str, answer: str) -> bytes:
     return h("|".join(names[0].upper() for names in found).encode())
 
 
-class WebRtcLink:
+class WebRtcLink(ReceivedMessages):
     """Messages over one data channel."""
 
     def __init__(self, connection: "RTCPeerConnection", channel: "RTCDataChannel", binding: bytes) -> None:
+        super().__init__()
         self.binding = binding
         self.remote = "webrtc"
         self.opened = asyncio.Event()
         self._connection = connection
         self._channel = channel
-        self._whole: asyncio.Queue[bytes | VeilError] = asyncio.Queue()
-        self._gone: VeilError | None = None
         self._drained = asyncio.Event()
         channel.bufferedAmountLowThreshold = _BUFFERED_BYTES // 2
         if channel.readyState == "open":
@@ -303,40 +300,31 @@ class WebRtcLink:
         channel.on("bufferedamountlow", self._drained.set)
 
     async def send(self, message: bytes) -> None:
-        while self._gone is None and self._channel.bufferedAmount > _BUFFERED_BYTES:
+        while self.gone is None and self._channel.bufferedAmount > _BUFFERED_BYTES:
             self._drained.clear()
             await self._drained.wait()
-        if self._gone is not None or self._channel.readyState != "open":
-            raise self._gone or Unavailable("link", "connection lost")
+        if self.gone is not None or self._channel.readyState != "open":
+            raise self.gone or Unavailable("link", "connection lost")
         self._channel.send(message)
         await asyncio.sleep(0)
 
-    async def receive(self) -> bytes:
-        found = await self._whole.get()
-        if isinstance(found, VeilError):
-            self._whole.put_nowait(found)
-            raise found
-        return found
-
     async def close(self) -> None:
-        self._fail(Unavailable("link", "closed"))
+        self.fail(Unavailable("link", "closed"))
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._connection.close()
 
     def _on_message(self, message: object) -> None:
-        if not isinstance(message, bytes) or not 0 < len(message) <= lane_limits.MAX_MESSAGE_BYTES:
-            self._fail(Malformed("message", f"text, or more than {lane_limits.MAX_MESSAGE_BYTES} bytes"))
-        elif self._whole.qsize() > _WHOLE_MESSAGES:
-            self._fail(Malformed("message", "too many at once"))
-        elif self._gone is None:
-            self._whole.put_nowait(message)
+        if not isinstance(message, bytes) or not 0 < len(message) <= veil_limits.MAX_MESSAGE_BYTES:
+            self.fail(Malformed("message", f"text, or more than {veil_limits.MAX_MESSAGE_BYTES} bytes"))
+        elif self.is_full():
+            self.fail(Malformed("message", "too many at once"))
+        elif self.gone is None:
+            self.arrived(message)
 
     def _on_close(self) -> None:
-        self._fail(Unavailable("link", "connection lost"))
+        self.fail(Unavailable("link", "connection lost"))
 
-    def _fail(self, error: VeilError) -> None:
-        if self._gone is None:
-            self._gone = error
-            self._whole.put_nowait(error)
-            self._drained.set()
+    def fail(self, error: VeilError) -> None:
+        super().fail(error)
+        self._drained.set()

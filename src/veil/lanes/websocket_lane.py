@@ -1,7 +1,6 @@
 """The WebSocket lane: one binary message per message, over TLS, for networks that allow only HTTPS. RFC 6455."""
 
 import asyncio
-import functools
 from collections import deque
 
 from wsproto import ConnectionType, WSConnection
@@ -18,75 +17,43 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from veil.lanes import lane_limits
-from veil.lanes.byte_stream import close_writer, peer_pin, remote_of
-from veil.lanes.certificate import Certificate, client_context
-from veil.lanes.endpoint import Endpoint
-from veil.lanes.lane import AcceptLink, LaneLink
+from veil import veil_limits
+from veil.lanes.certificate import Certificate
+from veil.lanes.lane import AcceptLink, Endpoint, LaneLink
+from veil.lanes.tls_lane import TlsLane, close_writer, peer_pin, remote_of
 from veil.veil_errors import Malformed, Unavailable
 
 _READ_BYTES = 65_536
 _DEFAULT_PATH = "/veil"
 
 
-class WebSocketLane:
+class WebSocketLane(TlsLane):
     """Listens for WebSockets at any path, if configured. A proxy in front may use paths to share the port."""
 
     name = "wss"
-    shares_addresses = False
-    pinned = True
 
     def __init__(
         self, certificate: Certificate, listen: Endpoint | None = None, announce: tuple[Endpoint, ...] = ()
     ) -> None:
-        self._certificate = certificate
-        self._listen = listen
-        self._announce = announce
-        self._server: asyncio.Server | None = None
+        super().__init__(certificate, listen, announce)
         # Connections in the WebSocket handshake.
         self._handshaking: set[asyncio.Task[None]] = set()
 
-    async def start(self, accept: AcceptLink) -> None:
-        if self._listen is None:
-            return
-        try:
-            self._server = await asyncio.start_server(
-                functools.partial(self._on_connection, accept),
-                self._listen.host,
-                self._listen.port,
-                ssl=self._certificate.server_context(),
-                ssl_handshake_timeout=lane_limits.HANDSHAKE_SECONDS,
-            )
-        except OSError as error:
-            raise Unavailable(str(self._listen), error.strerror or str(error)) from None
-
-    @property
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        if self._announce or self._server is None or self._listen is None:
-            return self._announce
-        return (self._listen.at(self._server.sockets[0].getsockname()[1]),)
-
-    async def dial(self, endpoint: Endpoint, peer: bytes) -> LaneLink:
-        try:
-            async with asyncio.timeout(lane_limits.DIAL_SECONDS):
-                reader, writer = await asyncio.open_connection(
-                    endpoint.host, endpoint.port, ssl=client_context(), server_hostname=""
-                )
-                link = WebSocketLink(reader, writer, WSConnection(ConnectionType.CLIENT), peer_pin(writer))
-                await link.request_handshake(Request(host=endpoint.host, target=endpoint.path or _DEFAULT_PATH))
-                return link
-        except (OSError, TimeoutError) as error:
-            raise Unavailable(str(endpoint), str(error) or "no answer") from None
-
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        await super().stop()
         for task in self._handshaking:
             task.cancel()
         await asyncio.gather(*self._handshaking, return_exceptions=True)
 
+    async def _dialled(
+        self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> LaneLink:
+        link = WebSocketLink(reader, writer, WSConnection(ConnectionType.CLIENT), peer_pin(writer))
+        await link.request_handshake(Request(host=endpoint.host, target=endpoint.path or _DEFAULT_PATH))
+        return link
+
     def _on_connection(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._handshaking) >= lane_limits.MAX_UNAUTHENTICATED:
+        if len(self._handshaking) >= veil_limits.MAX_UNAUTHENTICATED:
             writer.transport.abort()
             return
         task = asyncio.ensure_future(self._handshake(accept, reader, writer))
@@ -96,7 +63,7 @@ class WebSocketLane:
     async def _handshake(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = WebSocketLink(reader, writer, WSConnection(ConnectionType.SERVER), self._certificate.pin)
         try:
-            async with asyncio.timeout(lane_limits.HANDSHAKE_SECONDS):
+            async with asyncio.timeout(veil_limits.HANDSHAKE_SECONDS):
                 await link.accept_handshake()
         except (Malformed, Unavailable, TimeoutError):
             await link.close()
@@ -143,8 +110,8 @@ class WebSocketLink:
             event = await self._next_event()
             if isinstance(event, BytesMessage):
                 held += event.data
-                if len(held) > lane_limits.MAX_MESSAGE_BYTES:
-                    raise Malformed("message", f"more than {lane_limits.MAX_MESSAGE_BYTES} bytes")
+                if len(held) > veil_limits.MAX_MESSAGE_BYTES:
+                    raise Malformed("message", f"more than {veil_limits.MAX_MESSAGE_BYTES} bytes")
                 if event.message_finished:
                     if not held:
                         raise Malformed("message", "empty")

@@ -3,7 +3,7 @@
 An object is *whole* once k shards restored it and its root matched.
 """
 
-from veil.node.addressing import Destination
+from veil.node.addressing import Destination, Identity
 from veil.node.config import (
     Bounds,
     Escalation,
@@ -19,7 +19,6 @@ from veil.node.config import (
 )
 from veil.node.core import Node
 from veil.node.node_events import Event
-from veil.node.node_identity import Identity
 from veil.node.outbox import Outbound, Publication
 from veil.node.status_views import CacheInfo, LaneInfo, PeerInfo, Status, StoreFault
 from veil.node.subscriptions import Subscription

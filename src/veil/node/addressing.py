@@ -1,4 +1,4 @@
-"""Destinations of messages, and sealing for them.
+"""The keys of a node, the destinations of messages, and sealing for them.
 
 Messages in the queue are not sealed: a tag lasts one epoch, and a node may be offline for days. The node seals a
 message when a peer is connected, under the epoch of that moment.
@@ -8,18 +8,37 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Self
 
+from plumbing.sodium import SigningKey
 from veil.assembly import Published, overhead, publish
 from veil.assembly import batch_target as largest_full_batch
 from veil.channels import feed_address, feed_key
-from veil.encryption.aead import Lock
-from veil.encryption.private_delivery import LETTER_BYTES, Recipient, write_letter
+from veil.encryption import LETTER_BYTES, DeliveryKey, Group, Lock, Recipient, write_letter
 from veil.hashing import HASH_BYTES, derive
-from veil.namespaces import ErasureMode
 from veil.node.config import NodeConfig
-from veil.node.node_identity import Identity
-from veil.objects import Address, Flags
+from veil.objects import Address, ErasureMode, Flags
 from veil.veil_errors import Malformed, Refused
 from veil.veil_limits import MAX_OBJECT_BYTES, MAX_UINT16
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Signing key, delivery key and groups of a node."""
+
+    signing: SigningKey
+    delivery: DeliveryKey
+    groups: tuple[Group, ...] = ()
+
+    @classmethod
+    def generate(cls) -> Self:
+        return cls(SigningKey.generate(), DeliveryKey.generate())
+
+    def group(self, group_id: bytes) -> Group:
+        """Find a group by id. Raise `Refused` if the node is not a member."""
+        for group in self.groups:
+            if group.newest.group_id == group_id:
+                return group
+        raise Refused("group", f"this node is not a member of group {group_id.hex()[:16]}")
+
 
 _ACK_CONTEXT = "veil ack v1"
 

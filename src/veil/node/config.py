@@ -1,13 +1,64 @@
-"""All settings of a node with their defaults. They are local: no two nodes need equal settings."""
+"""All settings of a node with their defaults, and its counters. They are local: no two nodes need equal settings."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
-from veil.namespaces import NamespacePolicy
+from veil.objects import NamespacePolicy
 from veil.tags import DEFAULT_EPOCHS, Epochs
 from veil.veil_limits import CACHE_TTL_SECONDS, KIB
+
+NAMES = (
+    "frames_in",
+    "frames_refused",
+    "frames_garbage",
+    "frames_oversized",
+    "bytes_in",
+    "bytes_out",
+    "shards_new",
+    "shards_duplicate",
+    "shards_late",
+    "shards_rival",
+    "shards_stray",
+    "shards_implausible",
+    "shards_forwarded",
+    "shards_held_back",
+    "shards_served",
+    "shards_pushed",
+    "shards_escalated",
+    "objects_whole",
+    "objects_refused",
+    "objects_delivered",
+    "objects_unreadable",
+    "objects_replayed",
+    "objects_dropped",
+    "lies_found",
+    "pulls_sent",
+    "pulls_answered",
+    "pulls_failed",
+    "summaries_sent",
+    "summaries_received",
+    "entries_announced",
+    "entries_received",
+    "acks_sent",
+    "acks_received",
+    "queue_overflows",
+    "cache_evicted",
+    "cache_expired",
+)
+
+
+class Counters(Counter[str]):
+    """Counts by name. An unknown name raises `KeyError`."""
+
+    def __init__(self) -> None:
+        super().__init__(dict.fromkeys(NAMES, 0))
+
+    def __missing__(self, key: str) -> int:
+        raise KeyError(key)
+
 
 MIB = KIB * KIB
 

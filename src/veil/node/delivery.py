@@ -10,19 +10,17 @@ from collections.abc import Hashable
 
 from veil.assembly import Opened, Received, encode_shards, open_object, publish, receive
 from veil.channels import Channel, Feed
-from veil.encryption.aead import Key, SharedKey
-from veil.encryption.private_delivery import write_letter
-from veil.fec.reassembly import Reassembled
+from veil.encryption import Key, SharedKey, write_letter
 from veil.hashing import h
-from veil.namespaces import Namespace
 from veil.node.addressing import ack_key
+from veil.node.cache import TrackedObject
 from veil.node.forwarding import Dispersal, Forwarder
 from veil.node.node_context import NodeContext
-from veil.node.object_progress import TrackedObject
 from veil.node.outbox import Outbox
 from veil.node.trust import decode_endorsement
-from veil.objects import Flags
-from veil.store.tables import Table
+from veil.objects import Flags, Namespace
+from veil.reassembly import Reassembled
+from veil.store import Table
 from veil.veil_errors import VeilError
 
 _WHEN = struct.Struct(">d")

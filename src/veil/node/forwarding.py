@@ -7,10 +7,10 @@ At least one shard is held back from every peer for escalation, even with k = 2 
 import math
 
 from veil.hashing import h
+from veil.node.cache import TrackedObject
 from veil.node.config import LaneClass, Tier
 from veil.node.frames import MAX_ENTRIES, Inventory, InventoryEntry, Want
 from veil.node.node_context import NodeContext
-from veil.node.object_progress import TrackedObject
 from veil.node.peers import Peer, PeerLink
 from veil.objects import ShardSet, ShardV1
 

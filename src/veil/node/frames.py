@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from plumbing.cbor_heads import ARRAY, BSTR, UINT, write_array, write_head, write_items
-from veil.codec.cbor_reader import Reader
-from veil.codec.native import SHARD_FIELDS
+from veil.codec import SHARD_FIELDS, Reader
 from veil.hashing import HASH_BYTES
-from veil.namespaces import ErasureMode
-from veil.objects import Address, ShardSet
+from veil.objects import Address, ErasureMode, ShardSet
 from veil.profiles import SHAPES
 from veil.veil_errors import Malformed
 from veil.veil_limits import BUCKET_SIZES, KIB, MAX_SHARDS, MAX_UINT16, MAX_UINT32

@@ -9,15 +9,14 @@ from collections import OrderedDict
 from veil.assembly import encode_shards
 from veil.hashing import h
 from veil.node import frames
+from veil.node.cache import TrackedObject
 from veil.node.delivery import Delivery
 from veil.node.forwarding import Forwarder
 from veil.node.frames import MAX_CONTROL_BYTES, SHARD_START, Inventory, Summary, Want
 from veil.node.node_context import NodeContext
-from veil.node.object_progress import TrackedObject
 from veil.node.outbox import Outbox
 from veil.node.peers import Peer, PeerLink
-from veil.node.pull import ShardPull
-from veil.node.summary_exchange import SummaryExchange
+from veil.node.pull import ShardPull, SummaryExchange
 from veil.objects import ShardSet, ShardV1
 from veil.veil_errors import Malformed, Unverified
 from veil.veil_limits import BUCKET_SIZES

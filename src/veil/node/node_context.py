@@ -6,20 +6,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from veil.codec.native import NATIVE, Form
-from veil.fec.reassembly import Inbox
-from veil.node.cache import Cache
-from veil.node.config import LaneClass, NodeConfig, Tier
-from veil.node.counters import Counters
+from veil.codec import NATIVE, Form
+from veil.node.addressing import Identity
+from veil.node.cache import Cache, TrackedObject, TrackedObjects
+from veil.node.config import Counters, LaneClass, NodeConfig, Tier
 from veil.node.frames import Control, encode
 from veil.node.node_events import Events
-from veil.node.node_identity import Identity
-from veil.node.object_progress import TrackedObject, TrackedObjects
 from veil.node.peers import Peer, PeerLink, Peers
 from veil.node.subscriptions import Subscriptions
 from veil.node.trust import Trust
 from veil.objects import Address
-from veil.store.tables import Store
+from veil.reassembly import Inbox
+from veil.store import Store
 
 Action = Callable[[], None]
 

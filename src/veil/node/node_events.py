@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from veil.node.config import Bounds
-from veil.store.tables import Store, Table
+from veil.store import Store, Table
 
 Value = str | int | float | bytes | None
 _SEQ = struct.Struct(">Q")

@@ -16,18 +16,15 @@ from functools import partial
 from typing import Self
 
 from plumbing.cbor_heads import ARRAY, write_array
-from veil.assembly import Published, Received, encode_shards, open_object
-from veil.batching import Batcher, batch_payload
-from veil.codec.cbor_reader import Reader
-from veil.encryption.aead import SharedKey
-from veil.encryption.private_delivery import read_letter
-from veil.node.addressing import Destination, DestinationKind, Sealed, Sealer
+from veil.assembly import Batcher, Published, Received, batch_payload, encode_shards, open_object
+from veil.codec import Reader
+from veil.encryption import SharedKey, read_letter
+from veil.node.addressing import Destination, DestinationKind, Identity, Sealed, Sealer
 from veil.node.forwarding import Dispersal
 from veil.node.frames import decode_set, encode_set
 from veil.node.node_context import NodeContext
-from veil.node.node_identity import Identity
 from veil.objects import NONCE_BYTES, Flags, ShardSet
-from veil.store.tables import Table
+from veil.store import Table
 from veil.veil_errors import Refused, VeilError
 from veil.veil_limits import MAX_BATCH_ITEMS, MAX_GROUP_BYTES, MAX_OBJECT_BYTES, MAX_UINT16
 

@@ -86,43 +86,30 @@ class PeerLink:
             self.rtt_s = seconds if not self.rtt_s else self.rtt_s + _SMOOTHING * (seconds - self.rtt_s)
 
 
+@dataclass(slots=True, eq=False)
 class Peer:
     """A connected node, or one that left recently: budgets and demerits outlive its links."""
 
-    __slots__ = (
-        "_credit",
-        "_credit_at",
-        "_demerits",
-        "_demerits_at",
-        "_penalties",
-        "_tokens",
-        "_tokens_at",
-        "bytes_in",
-        "lies",
-        "links",
-        "muted_until",
-        "name",
-        "open_objects",
-        "pubkey",
-        "served",
-        "tier",
-    )
+    name: str
+    pubkey: bytes | None
+    tier: Tier
+    _penalties: Penalties
+    links: dict[str, PeerLink] = field(default_factory=dict)
+    muted_until: float = 0.0
+    bytes_in: int = 0
+    lies: int = 0
+    served: int = 0
+    # Unfinished objects that this peer started, oldest first.
+    open_objects: dict[object, None] = field(default_factory=dict)
+    _demerits: float = 0.0
+    _demerits_at: float = 0.0
+    _tokens: float = -1.0
+    _tokens_at: float = 0.0
+    _credit: float = field(init=False)
+    _credit_at: float = 0.0
 
-    def __init__(self, name: str, pubkey: bytes | None, tier: Tier, penalties: Penalties) -> None:
-        self.name = name
-        self.pubkey = pubkey
-        self.tier = tier
-        self.links: dict[str, PeerLink] = {}
-        self.muted_until = 0.0
-        self.bytes_in = 0
-        self.lies = 0
-        self.served = 0
-        # Unfinished objects that this peer started, oldest first.
-        self.open_objects: dict[object, None] = {}
-        self._penalties = penalties
-        self._demerits = self._demerits_at = 0.0
-        self._tokens, self._tokens_at = -1.0, 0.0
-        self._credit, self._credit_at = float(penalties.credit_bytes), 0.0
+    def __post_init__(self) -> None:
+        self._credit = float(self._penalties.credit_bytes)
 
     def admit(self, size: int, now: float, policy: TierPolicy) -> bool:
         """Whether to process a frame: the peer is not muted and within its rate."""

@@ -10,12 +10,12 @@ from typing import Self
 
 from plumbing.cbor_heads import ARRAY, write_array
 from veil.channels import Channel, Feed, GroupChannel, Mailbox
-from veil.codec.cbor_reader import Reader
-from veil.encryption.aead import Key
+from veil.codec import Reader
+from veil.encryption import Key
 from veil.hashing import HASH_BYTES
+from veil.node.addressing import Identity
 from veil.node.config import NodeConfig
-from veil.node.node_identity import Identity
-from veil.store.tables import Store, Table
+from veil.store import Store, Table
 from veil.tags import rv_tags
 from veil.veil_errors import Malformed, Refused
 from veil.veil_limits import MAX_UINT16

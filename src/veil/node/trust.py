@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from plumbing.cbor_heads import ARRAY, UINT, write_array
-from veil.codec.cbor_reader import Reader
+from veil.codec import Reader
 from veil.node.config import Bounds, Tier, TierPolicy
 from veil.objects import PUBKEY_BYTES
-from veil.store.tables import Store, Table
+from veil.store import Store, Table
 from veil.tags import feed_tag
 from veil.veil_errors import Malformed
 from veil.veil_limits import MAX_UINT32

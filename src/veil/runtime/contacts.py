@@ -14,11 +14,11 @@ from typing import Self
 
 from plumbing.cbor_heads import ARRAY, TEXT, UINT, write_head, write_items
 from plumbing.sodium import SigningKey
-from veil.codec.cbor_reader import Reader
-from veil.encryption.object_signature import verify
+from veil.codec import Reader
+from veil.encryption import verify
 from veil.hashing import derive
 from veil.lanes.certificate import PIN_BYTES
-from veil.lanes.endpoint import MAX_ENDPOINT_CHARACTERS, Endpoint
+from veil.lanes.lane import MAX_ENDPOINT_CHARACTERS, Endpoint
 from veil.objects import PUBKEY_BYTES, SIGNATURE_BYTES
 from veil.runtime.data_directory import DataDirectory
 from veil.veil_errors import Malformed, Refused

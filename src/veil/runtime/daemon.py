@@ -12,20 +12,18 @@ from pathlib import Path
 
 from plumbing.sodium import SigningKey
 from veil.lanes import Certificate, Endpoint, Lane, LinkLane, Session
-from veil.lanes.authenticated_lane import AuthenticatedLane
 from veil.lanes.file_lane import FileLane
 from veil.lanes.quic import QuicLane
-from veil.lanes.tls_lane import TlsLane
-from veil.lanes.tor import TorLane
+from veil.lanes.session import AuthenticatedLane
+from veil.lanes.tls_lane import TlsLane, TorLane
 from veil.lanes.webrtc import CarriedSignalling, Carry, EitherSignalling, FolderSignalling, WebRtcLane
 from veil.lanes.websocket_lane import WebSocketLane
-from veil.namespaces import Namespace
 from veil.node import Event, LaneClass, LaneSpec, Node, NodeConfig, StoreFault, Subscription
-from veil.runtime import keyring, node_settings
+from veil.objects import Namespace
+from veil.runtime import data_directory, groups
 from veil.runtime.contacts import MAX_ENDPOINTS, AddressBook, AddressBookEntry, Contact
-from veil.runtime.data_directory import DataDirectory
+from veil.runtime.data_directory import DataDirectory, Settings, host_port
 from veil.runtime.groups import Groups
-from veil.runtime.node_settings import Settings, host_port
 from veil.runtime.sessions import Dialler, Sessions
 from veil.store import DiskStore, StoreFailed
 from veil.veil_errors import Unavailable, VeilError
@@ -113,8 +111,8 @@ class Host:
     def __init__(self, directory: DataDirectory, config: NodeConfig | None = None) -> None:
         directory.check()
         self.directory = directory
-        self.settings = node_settings.load(directory)
-        ring = keyring.load(directory)
+        self.settings = data_directory.load_settings(directory)
+        ring = groups.load_keyring(directory)
         self.started_at = time.time()
         self.book = AddressBook(directory)
         self.listeners: set[Callable[[Event], None]] = set()

@@ -9,7 +9,8 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 
-from veil.lanes import Endpoint, Lane, Session, lane_limits
+from veil import veil_limits
+from veil.lanes import Endpoint, Lane, Session
 from veil.lanes.session import LinkSession
 from veil.node import Node
 from veil.runtime.contacts import Contact
@@ -100,7 +101,7 @@ class Sessions:
     def add(self, lane: str, session: Session) -> None:
         """Add a session. At the limit per peer the oldest one is closed; at the global limit this one."""
         entry = self._by_peer.get((lane, session.peer))
-        if len(self) >= lane_limits.MAX_SESSIONS and entry is None:
+        if len(self) >= veil_limits.MAX_SESSIONS and entry is None:
             self._spawn(session.close())
             return
         if entry is None:
@@ -109,7 +110,7 @@ class Sessions:
                 return
             entry = self._by_peer[lane, session.peer] = _PeerSessions()
         entry.sessions.append(session)
-        if len(entry.sessions) > lane_limits.MAX_SESSIONS_PER_PEER:
+        if len(entry.sessions) > veil_limits.MAX_SESSIONS_PER_PEER:
             self._spawn(entry.sessions[0].close())
         self._spawn(self._run(lane, session, entry))
         self._wake_timers()
@@ -208,7 +209,7 @@ class Dialler:
 
     async def _dial_forever(self, contact: Contact, endpoint: Endpoint) -> None:
         lane = endpoint.scheme
-        wait = lane_limits.FIRST_REDIAL_SECONDS
+        wait = veil_limits.FIRST_REDIAL_SECONDS
         while True:
             await self._sessions.gone(lane, contact.pubkey)
             try:
@@ -216,12 +217,12 @@ class Dialler:
             except VeilError as error:
                 self._sessions.dial_failed(lane, str(error))
                 if isinstance(error, Unverified):
-                    wait = lane_limits.MAX_REDIAL_SECONDS
+                    wait = veil_limits.MAX_REDIAL_SECONDS
                 await self._pause(wait)
-                wait = min(2 * wait, lane_limits.MAX_REDIAL_SECONDS)
+                wait = min(2 * wait, veil_limits.MAX_REDIAL_SECONDS)
                 continue
             self._sessions.add(lane, session)
-            wait = lane_limits.FIRST_REDIAL_SECONDS
+            wait = veil_limits.FIRST_REDIAL_SECONDS
             await session.closed.wait()
             await self._pause(wait)
 

@@ -4,7 +4,7 @@ from tests.veil.node.net import FEED, SIGNER, Net, drained, feed_object, payload
 from veil import SigningKey, publish_feed
 from veil.node import Bounds, Node, NodeConfig, Subscription, Tier
 from veil.node.frames import Inventory, InventoryEntry, Want, all_indices, encode
-from veil.node.summary_exchange import summarise
+from veil.node.pull import summarise
 from veil.veil_limits import CACHE_TTL_SECONDS
 
 SALT = b"\x05" * 16

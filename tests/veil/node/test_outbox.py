@@ -8,7 +8,7 @@ import pytest
 from tests.veil.node.net import EPOCH, FEED, SIGNER, Net, drained, feed_object, identity, payload_of, reader_node
 from veil import NATIVE, Address, Group, GroupSecret, Refused, SharedKey, publish, publish_feed
 from veil.channels import feed_key
-from veil.encryption.private_delivery import write_letter
+from veil.encryption import write_letter
 from veil.node import Bounds, Destination, Escalation, LaneClass, LaneSpec, NodeConfig, Subscription
 from veil.node.frames import Inventory, InventoryEntry, all_indices, encode
 from veil.profiles import SHAPES, Shape

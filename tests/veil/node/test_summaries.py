@@ -7,7 +7,7 @@ import pytest
 from tests.veil.node.net import Net, drained, feed_object, payload_of, reader_node
 from veil.node import Destination, NodeConfig, Subscription, Summaries
 from veil.node.frames import MAX_FILTER_BYTES, Inventory, Summary, decode, encode
-from veil.node.summary_exchange import Filter, summarise
+from veil.node.pull import Filter, summarise
 from veil.tags import feed_tag
 
 SALT = b"\x01" * 16

@@ -1,21 +1,41 @@
-"""`veil sim`: hundreds of real nodes in one process, with virtual time and a simulated network."""
+"""`veil sim`: hundreds of real nodes over a simulated network; `veil bench`: the speed of this machine."""
 
 import math
+import os
+import random
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from plumbing.cli.command import Misuse, command, group
-from veil.cli import output
+from plumbing.cli import durations
+from plumbing.cli.command import Misuse, command, group, single
+from plumbing.cli.result_output import facts, table
+from veil import (
+    NATIVE,
+    Address,
+    Inbox,
+    NamespacePolicy,
+    SharedKey,
+    SigningKey,
+    open_object,
+    publish,
+    publish_feed,
+    receive,
+)
+from veil.cli.exit_status import MISSED_STATUS
 from veil.cli.options import JsonOption
+from veil.node import Identity, LaneSpec, Node, NodeConfig, Subscription
+from veil.sim import plot_run_svg, plot_svg, simulate
+from veil.sim.simulate import Result, Scenario
+from veil.store import MemoryStore
+from veil.tags import feed_tag
 
-if TYPE_CHECKING:
-    from veil.sim import Result, Scenario
-
-app = group(
+sim_app = group(
     "sim",
     """Simulate hundreds of nodes under loss, partitions and attackers, from one seed.
 
@@ -49,13 +69,10 @@ _MAX_LOSS = 0.95
 
 def _scenario(
     nodes: int, objects: int, payload: int, sybils: float, eclipsed: str | None, churn: float, split_s: float | None
-) -> "Scenario":
-    from veil.sim import Scenario
-    from veil.sim import Split as SplitFor
-
+) -> Scenario:
     if eclipsed not in (None, "fast", "fallback"):
         raise Misuse(f"no lane {eclipsed!r} in the simulation", "give fast or fallback")
-    split = SplitFor(1.0, 1.0 + split_s) if split_s else None
+    split = simulate.Split(1.0, 1.0 + split_s) if split_s else None
     return Scenario(
         nodes=nodes,
         objects=objects,
@@ -67,7 +84,7 @@ def _scenario(
     )
 
 
-def _figures(result: "Result") -> dict[str, Any]:
+def _figures(result: Result) -> dict[str, Any]:
     return {
         "seed": result.seed,
         "wanted": result.wanted,
@@ -81,7 +98,7 @@ def _figures(result: "Result") -> dict[str, Any]:
     }
 
 
-@command(app, "run", "veil sim run --loss 0.1 --seed 1", "veil sim run --nodes 50 --sybils 0.3 --eclipsed fast")
+@command(sim_app, "run", "veil sim run --loss 0.1 --seed 1", "veil sim run --nodes 50 --sybils 0.3 --eclipsed fast")
 def run(
     loss: Annotated[
         float, typer.Option("--loss", metavar="PART", min=0, max=_MAX_LOSS, help="fraction of frames that are lost")
@@ -98,19 +115,15 @@ def run(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate one network, and show delivery rate, latency and cost."""
-
-    from veil.sim import plot_run_svg
-    from veil.sim import run as simulate
-
     scenario = replace(_scenario(nodes, objects, payload, sybils, eclipsed, churn, split_s), loss=loss)
-    result = simulate(scenario, seed)
+    result = simulate.run(scenario, seed)
     if svg is not None:
         svg.write_text(plot_run_svg(scenario, result), "utf-8")
     figures = _figures(result)
-    output.facts(figures, as_json, data={**figures, "counters": result.counters})
+    facts(figures, as_json, data={**figures, "counters": result.counters})
 
 
-@command(app, "sweep", "veil sim sweep --losses 0,0.1,0.3 --seeds 5", "veil sim sweep --svg delivery.svg")
+@command(sim_app, "sweep", "veil sim sweep --losses 0,0.1,0.3 --seeds 5", "veil sim sweep --svg delivery.svg")
 def sweep(
     losses: Annotated[
         str, typer.Option("--losses", metavar="PART,…", help="loss rates to simulate", show_default="0 to 0.6 by 0.1")
@@ -128,11 +141,8 @@ def sweep(
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a network at several loss rates, and show or draw the delivery rate."""
-    from veil.sim import plot_svg
-    from veil.sim import sweep as simulate
-
     scenario = _scenario(nodes, objects, payload, sybils, eclipsed, churn, split_s)
-    found = simulate(scenario, _losses(losses), range(seed, seed + seeds), _progress)
+    found = simulate.sweep(scenario, _losses(losses), range(seed, seed + seeds), _progress)
     if svg is not None:
         svg.write_text(plot_svg(found), "utf-8")
     columns = ("loss", "rate", "worst_rate", "far_rate", "latency_p50_s", "latency_p99_s", "bytes_per_byte_per_hop")
@@ -147,7 +157,7 @@ def sweep(
         )
         for point in found.points
     ]
-    output.table(columns, rows, as_json)
+    table(columns, rows, as_json)
 
 
 def _losses(text: str) -> list[float]:
@@ -163,3 +173,75 @@ def _losses(text: str) -> list[float]:
 def _progress(text: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\rveil: {text}   ")
+
+
+bench_app = single("bench")
+
+_MIB = 1 << 20
+PROMISED_MIB_S = 50.0
+PROMISED_SHARDS_S = 5_000.0
+_INTAKE_SHARDS = 2_000
+
+
+def _per_second(work: Callable[[], object], seconds: float) -> float:
+    """Runs per second of CPU time of this process, so other processes do not change the result."""
+    count, started = 0, time.process_time()
+    while (spent := time.process_time() - started) < seconds or not count:
+        work()
+        count += 1
+    return count / spent
+
+
+@command(bench_app, "bench", "veil bench", "veil bench --seconds 3 --json")
+def bench(
+    seconds: Annotated[float, durations.option("--seconds", least=0.1, most=60, help="CPU time per measurement")] = 1.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure encoding, decoding and shard intake on this machine.
+
+    The measurements use one core, in this process. The exit status is 9 if a measurement is below the promised rate.
+    """
+
+    encode, decode = _codec(seconds)
+    rows = [
+        ("encode objects of 64 KiB", round(encode, 1), "MiB/s", PROMISED_MIB_S),
+        ("decode objects of 64 KiB", round(decode, 1), "MiB/s", PROMISED_MIB_S),
+        ("receive shards of 4 KiB", round(_intake(), 0), "shards/s", PROMISED_SHARDS_S),
+    ]
+    table(("what", "measured", "unit", "promised"), rows, as_json)
+    if any(measured < promised for _, measured, _, promised in rows):
+        raise typer.Exit(MISSED_STATUS)
+
+
+def _codec(seconds: float) -> tuple[float, float]:
+
+    payload, address, key = os.urandom(64 << 10), Address(os.urandom(32), 40, 20_000), SharedKey.generate()
+    made = publish(payload, address, key)
+
+    def decode() -> None:
+        inbox, whole = Inbox(NATIVE), None
+        for shard in made.shards[-made.of.shape.k :]:
+            whole = inbox.add(NATIVE.decode_shard(shard), 0) or whole
+        assert whole is not None
+        open_object(receive(whole.of, whole.encoded, NamespacePolicy()), key)
+
+    size = len(payload) / _MIB
+    return size * _per_second(lambda: publish(payload, address, key), seconds), size * _per_second(decode, seconds)
+
+
+def _intake() -> float:
+    """Shards per second of CPU time that a node receives from a peer, of signed objects in a subscribed feed."""
+    signer, now = SigningKey.generate(), time.time()
+    config = NodeConfig(lanes=(LaneSpec("bench"),))
+    frames: list[bytes] = []
+    while len(frames) < _INTAKE_SHARDS:
+        frames.extend(publish_feed(os.urandom(6 << 10), signer, 1, config.epochs.at(now)).shards)
+    node = Node(config, MemoryStore(), Identity.generate(), clock=lambda: now, random=random.Random(1))
+    node.subscribe(Subscription.feed(feed_tag(signer.public_key, 1), 1))
+    node.connected("bench", "peer")
+    started = time.process_time()
+    for frame in frames:
+        node.receive("bench", "peer", frame)
+    spent = time.process_time() - started
+    assert node.metrics()["objects_delivered"] == len(frames) // 3
+    return len(frames) / spent

@@ -1,23 +1,23 @@
-"""The native form: deterministic CBOR, and shards whose encoding is exactly `bucket_size` bytes long.
-
-    ObjectV1   [1, namespace, epoch, flags, tag, nonce, ciphertext, padding]
-               [1, namespace, epoch, flags, tag, nonce, ciphertext, padding, sender_pubkey, signature]
-    ShardV1    [2, namespace, epoch, tag, object_root, profile_id, erasure_mode, bucket_size, k, n, index, payload]
-
-An object exactly fills its shards, so shards have no padding. The padding of the object is inside the seal
-(`encryption.aead`), where an observer cannot distinguish it from the payload. The field `padding` is always empty.
-"""
+"""The CBOR reader, and the native form of objects and shards. RFC 8949 §4.2.1."""
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-from plumbing.cbor_heads import ARRAY, BSTR, UINT, head_bytes, head_width, write_head, write_items
-from veil.codec.cbor_reader import Reader
-from veil.fec import reed_solomon
-from veil.fec.hardened import WRAPPED_BYTES, harden, unharden
+from plumbing.cbor_heads import (
+    ARRAY,
+    BSTR,
+    UINT,
+    InvalidHead,
+    head_bytes,
+    head_width,
+    read_head,
+    write_head,
+    write_items,
+)
+from veil import erasure_code
+from veil.erasure_code import WRAPPED_BYTES, harden, unharden
 from veil.hashing import HASH_BYTES, h
-from veil.namespaces import ErasureMode
 from veil.objects import (
     ALL_FLAGS,
     NONCE_BYTES,
@@ -26,6 +26,7 @@ from veil.objects import (
     SHARD_VERSION,
     SIGNATURE_BYTES,
     Address,
+    ErasureMode,
     Flags,
     ObjectV1,
     ShardSet,
@@ -34,6 +35,61 @@ from veil.objects import (
 from veil.profiles import Shape, is_known
 from veil.veil_errors import Malformed, Unverified
 from veil.veil_limits import BUCKET_SIZES, MAX_GROUP_BYTES, MAX_SHARDS, MAX_UINT16, MAX_UINT32
+
+
+class Reader:
+    """Reads values in order and raises `Malformed` at the first invalid one. `what` names the input in errors."""
+
+    __slots__ = ("at", "data", "what")
+
+    def __init__(self, data: bytes, what: str, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+        self.what = what
+
+    def fail(self, reason: str) -> NoReturn:
+        raise Malformed(self.what, f"{reason} (at byte {self.at})")
+
+    def head(self, major: int, most: int) -> int:
+        """The value of a head of one major type, at most `most`."""
+        try:
+            found, value, end = read_head(self.data, self.at)
+        except InvalidHead as error:
+            raise Malformed(self.what, str(error)) from None
+        if found != major:
+            self.fail(f"CBOR major type {found}, not {major}")
+        if value > most:
+            self.fail(f"{value} is more than {most}")
+        self.at = end
+        return value
+
+    def uint(self, most: int) -> int:
+        return self.head(UINT, most)
+
+    def exactly(self, major: int, value: int) -> None:
+        found = self.head(major, value)
+        if found != value:
+            self.fail(f"{found}, not {value}")
+
+    def byte_string(self, most: int) -> bytes:
+        return self.take(self.head(BSTR, most))
+
+    def fixed(self, length: int) -> bytes:
+        """A byte string of one length."""
+        self.exactly(BSTR, length)
+        return self.take(length)
+
+    def take(self, length: int) -> bytes:
+        end = self.at + length
+        if end > len(self.data):
+            self.fail("truncated")
+        data = self.data[self.at : end]
+        self.at = end
+        return data
+
+    def end(self) -> None:
+        if self.at != len(self.data):
+            self.fail("trailing bytes")
 
 
 class Form(Protocol):
@@ -139,10 +195,10 @@ class NativeForm:
             raise ValueError(f"an object of {len(encoded)} bytes does not fill its shards")
         hardened = of.erasure_mode is ErasureMode.HARDENED
         package = harden(of.object_root, encoded) if hardened else encoded
-        return reed_solomon.encode(package, of.shape.k, of.shape.n)
+        return erasure_code.encode(package, of.shape.k, of.shape.n)
 
     def restore(self, of: ShardSet, payloads: Mapping[int, bytes]) -> bytes:
-        package = reed_solomon.decode(payloads, of.shape.k)
+        package = erasure_code.decode(payloads, of.shape.k)
         hardened = of.erasure_mode is ErasureMode.HARDENED
         encoded = unharden(of.object_root, package) if hardened else package
         if h(encoded) != of.object_root:

@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from veil.codec.native import Form
+from veil.codec import Form
 from veil.objects import ShardSet, ShardV1
 from veil.veil_errors import Unverified
 from veil.veil_limits import ATTEMPTS_PER_SHARD, CACHE_TTL_SECONDS, MAX_INBOX_BYTES, MAX_INBOX_DONE, MAX_RIVALS

@@ -1,15 +1,32 @@
-"""Reed-Solomon: any k of n rows determine all others. Spec §8.
+"""Reed-Solomon, and the hardened transform before it. Spec §8.
 
-Byte by byte, the k blocks are the values of one polynomial of degree below k at the points 0 to k-1 of GF(2^8), and
-row i is its value at point i. This is the systematic code of the Vandermonde matrix V[r][c] = r^c. Its generator is
-V times the inverse of the first k rows of V. Lagrange interpolation gives the same rows.
+Any k of n rows determine all others. Byte by byte, the k blocks are the values of one polynomial of degree below k at
+the points 0 to k-1 of GF(2^8), and row i is its value at point i. This is the systematic code of the Vandermonde
+matrix V[r][c] = r^c. Its generator is V times the inverse of the first k rows of V. Lagrange interpolation gives the
+same rows.
+
+The hardened transform is an all-or-nothing package, so fewer than k shards reveal nothing of the object:
+
+    key      = keyed(derive("veil hardened key v1", root), object)
+    masked   = object XOR ChaCha20(key)
+    wrapped  = key XOR keyed(derive("veil hardened wrap v1", root), masked)
+    package  = masked || wrapped
+
+The key is a keyed hash of the whole object, so the package is a function of the object, and the root in the shards
+does not reveal the key. Unwrapping the key needs all of `masked`, which fewer than k shards do not have.
+`keyed` and `derive` are BLAKE3's keyed hash and key derivation; `root` is the object root.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
+
+from veil.hashing import HASH_BYTES, derive, keyed
+from veil.veil_errors import Unverified
 
 Bytes = NDArray[np.uint8]
 Rows = tuple[bytes, ...]
@@ -110,3 +127,36 @@ def decode(rows: Mapping[int, bytes], k: int) -> bytes:
         found = apply(tuple(_row(known, index) for index in missing), columns)
         blocks.update(zip(missing, (row.tobytes() for row in found), strict=True))
     return b"".join(blocks[index] for index in range(k))
+
+
+WRAPPED_BYTES = HASH_BYTES
+
+_KEY = "veil hardened key v1"
+_WRAP = "veil hardened wrap v1"
+# Each key encrypts one object, so counter and nonce are zero.
+_START = bytes(16)
+
+
+def harden(root: bytes, data: bytes) -> bytes:
+    """The package of an object, `WRAPPED_BYTES` longer than the object."""
+    key = keyed(derive(_KEY, root), data)
+    masked = _stream(key, data)
+    return masked + _xor(key, keyed(derive(_WRAP, root), masked))
+
+
+def unharden(root: bytes, package: bytes) -> bytes:
+    """The object in a package. Raise `Unverified` unless this is the only valid package of the object."""
+    masked, wrapped = package[:-WRAPPED_BYTES], package[-WRAPPED_BYTES:]
+    key = _xor(wrapped, keyed(derive(_WRAP, root), masked))
+    data = _stream(key, masked)
+    if keyed(derive(_KEY, root), data) != key:
+        raise Unverified("object", "the shards are inconsistent")
+    return data
+
+
+def _stream(key: bytes, data: bytes) -> bytes:
+    return Cipher(ChaCha20(key, _START), None).encryptor().update(data)
+
+
+def _xor(a: bytes, b: bytes) -> bytes:
+    return (int.from_bytes(a, "big") ^ int.from_bytes(b, "big")).to_bytes(HASH_BYTES, "big")

@@ -1,1 +1,0 @@
-"""Encodings: CBOR primitives and the native form of objects and shards."""

@@ -1,1 +1,0 @@
-"""The encoding of existing VEIL nodes for the same objects and shards."""

@@ -1,1 +1,0 @@
-"""Encryption and signatures: AEAD, private delivery, group keys, object signatures."""

@@ -1,1 +1,0 @@
-"""Forward error correction: Reed-Solomon, the hardened transform, and reassembly of objects."""

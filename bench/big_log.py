@@ -10,9 +10,9 @@ from plumbing.durable import Disk
 from veen.core import Limits, Mmr, Profile, SigningKey, checkpoint, msg, naming, receipt
 from veen.core.checkpoint import Checkpoint
 from veen.storage import frame, key_rotation, metadata
-from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.checkpoint_keys import BindingFile
 from veen.storage.chunks import ChunkWriter
+from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.index import FORMAT, Index
 from veen.storage.log_writer import LogWriter
 from veen.storage.paths import Folders

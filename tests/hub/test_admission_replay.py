@@ -12,6 +12,7 @@ import pytest
 
 from tests.hub.client import ISSUER, READER, SCHEMA, START, Clock, make_dir
 from tests.hub.disks import QuickDisk
+from tests.storage import hubs
 from veen.core import (
     Bucket,
     CapToken,
@@ -216,22 +217,21 @@ class Author:
 
     def _run(self, item: Submission | ControlEvent, encoded: bytes | None) -> Outcome:
         sequencer, store = self.service.sequencer, self.service.store
-        sequencer.decide([item])
-        group = sequencer.take()
-        if group.batch.records:
-            store.committed(group.batch, store.commit(group.batch))
-        sequencer.keep()
-        _, outcome = group.outcomes[0]
-        known = isinstance(item, ControlEvent) and not group.batch.records
+        group = hubs.decided(sequencer, self.service.signer, [item])
+        if group.records:
+            store.committed(group, store.commit(group))
+        sequencer.state.keep()
+        (outcome,) = hubs.outcomes(group)
+        known = isinstance(item, ControlEvent) and not group.records
         if not known:
-            message = encoded if encoded is not None else frame.read(group.batch.records[0].frame)[0].msg
+            message = encoded if encoded is not None else frame.read(group.records[0].frame)[0].msg
             hub_ts = Receipt.decode(outcome).hub_ts if isinstance(outcome, bytes) else self._now()
             self.steps.append(Step(message, hub_ts, outcome))
         return outcome
 
     def _now(self) -> int:
         """The hub's time."""
-        return max(int(self.clock.now), self.service.sequencer._state.hub_ts)
+        return self.service.sequencer.hub_ts
 
     def _stream(self) -> bytes:
         return self.dice.choice([*(naming.stream_id(name) for name in "abc"), *self.admins])

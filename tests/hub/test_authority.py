@@ -153,7 +153,7 @@ def test_a_record_that_has_ended_makes_room_for_the_next(hub: Hub, admin: Admin,
         clock.now += 3
         if number % 2:
             writer.send()
-    assert len(hub.service.sequencer.realm._authorities[naming.stream_id("s")]) == 1
+    assert len(hub.service.sequencer.state.realm._authorities[naming.stream_id("s")]) == 1
 
 
 # Invalid records.

@@ -341,7 +341,7 @@ def test_a_node_file_that_goes_while_the_hub_runs_costs_nothing(tmp_path: Path, 
 
 async def _tree(hub: Hub, label: bytes) -> None:
     """Make the hub read the label's tree."""
-    hub.service.sequencer._state.tree(label)
+    hub.service.sequencer.state.tree(label)
 
 
 def test_more_nodes_than_the_head_has_are_what_a_crash_left(tmp_path: Path) -> None:

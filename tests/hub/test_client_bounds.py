@@ -148,6 +148,6 @@ def test_the_first_use_of_a_key_is_known_after_its_state_was_evicted(tmp_path: P
         writer.send()
     shutil.rmtree(hub.data_dir / "index")
     with running(hub.data_dir, clock, QuickDisk()) as again:
-        assert again.service.sequencer._state._first_ts == {}
+        assert again.service.sequencer.state._first_ts == {}
         clock.now += LIFETIME_SEC + 1
         assert refused(replace(writer, hub=again)) == USED_UP

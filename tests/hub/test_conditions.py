@@ -105,7 +105,7 @@ def test_an_idle_hub_leaves_the_state_by_itself(
 def test_a_log_that_cannot_catch_up_is_logged_once_however_often_it_is_tried(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veen.hub.commit.RETRY_S", 0.01)
+    monkeypatch.setattr("veen.hub.catch_up.RETRY_S", 0.01)
     disk = NoLogDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         hub.writer().send()
@@ -176,7 +176,7 @@ def test_a_flood_of_submits_is_one_state_that_ends_when_the_queue_has_drained(
         senders = [Thread(target=hub.submit, args=(hub.writer(f"s{n}").message(),)) for n in range(4)]
         for sender in senders:
             sender.start()
-        until(lambda: hub.service._submit_queue.in_flight == 4)
+        until(lambda: hub.service.pipeline.in_flight == 4)
         for _ in range(REFUSALS):
             assert hub.submit(hub.writer().message()).status == 503
         assert gauge(hub, "submit_overload") == (1, 1)

@@ -345,14 +345,14 @@ MAX_CHECKS = 4
 def gated(folder: Path, monkeypatch: pytest.MonkeyPatch, **config: Any) -> Iterator[tuple[Hub, Gate]]:
     monkeypatch.setattr(submit, "MAX_CHECKS", MAX_CHECKS)
     with running(make_dir(folder), disk=QuickDisk(), **config) as hub:
-        gate = hub.service._submit_queue._verifier = Gate(hub.service._submit_queue._verifier)
+        gate = hub.service.pipeline._verifier = Gate(hub.service.pipeline._verifier)
         yield hub, gate
 
 
 def in_flight(hub: Hub) -> int:
     """Each check takes a turn of the hub's loop."""
     assert hub.get("/healthz").status == 200
-    return hub.service._submit_queue.in_flight
+    return hub.service.pipeline.in_flight
 
 
 def test_a_client_with_one_message_does_not_wait_for_all_of_anothers(

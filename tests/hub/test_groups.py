@@ -8,15 +8,18 @@ import pytest
 
 from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make_dir, running, until
 from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk, WatchedDisk
-from veen.core import Msg, Profile, Receipt, Refused, SigningKey, Unverified, cap_token, naming
+from tests.storage import hubs
+from veen.core import Profile, Receipt, Refused, SigningKey, Unverified, cap_token, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.hub import admission_state, commit
+from veen.hub import admission_state, submit
 from veen.hub.admission_rules import Admission
-from veen.hub.commit import FULL_GROUP, IDLE_ENTRIES, MAX_TICKS, QUICK_SYNCS
+from veen.hub.admission_state import Group
+from veen.hub.catch_up import IDLE_ENTRIES, MAX_TICKS
 from veen.hub.config import HubConfig
-from veen.hub.sequencer import ControlEvent, Item, Outcome, SequencedGroup, Submission
+from veen.hub.sequencer import ControlEvent, Item, Outcome, Submission
 from veen.hub.service import HubService
-from veen.storage.accepted_entry import CommitGroup
+from veen.hub.submit import FULL_GROUP, QUICK_SYNCS
+from veen.storage.commit_group import CommitGroup
 
 OPEN = {"admission": Admission.OPEN}
 
@@ -30,25 +33,24 @@ def submission(writer: Writer, **given: Any) -> Submission:
     return Submission(message, message.encode(), ignore_outcome)
 
 
-def prepared(hub: Hub, *items: Item) -> SequencedGroup:
+def prepared(hub: Hub, *items: Item) -> Group:
     """One group, decided and signed on the hub's thread, and kept."""
 
-    async def prepare() -> SequencedGroup:
+    async def prepare() -> Group:
         sequencer, store = hub.service.sequencer, hub.service.store
-        sequencer.decide(list(items))
-        group = sequencer.take()
-        if group.batch.records:
-            store.committed(group.batch, store.commit(group.batch))
-        sequencer.keep()
+        group = hubs.decided(sequencer, hub.service.signer, list(items))
+        if group.records:
+            store.committed(group, store.commit(group))
+        sequencer.state.keep()
         return group
 
     return hub.do(prepare())
 
 
-def shown(group: SequencedGroup) -> list[int | str | None]:
+def shown(group: Group) -> list[int | str | None]:
     return [
         outcome.detail_enum or outcome.code if isinstance(outcome, Refused) else Receipt.decode(outcome).stream_seq
-        for _, outcome in group.outcomes
+        for outcome in hubs.outcomes(group)
     ]
 
 
@@ -74,7 +76,7 @@ def test_a_duplicate_in_the_same_group_gets_the_place_of_the_first(hub: Hub) -> 
     item = submission(hub.writer())
     group = prepared(hub, item, item)
     assert shown(group) == [1, "DUPLICATE"]
-    refused = group.outcomes[1][1]
+    refused = hubs.outcomes(group)[1]
     assert isinstance(refused, Refused)
     assert refused.detail.get("stream_seq") == 1
 
@@ -82,14 +84,16 @@ def test_a_duplicate_in_the_same_group_gets_the_place_of_the_first(hub: Hub) -> 
 def test_a_capability_twice_in_one_group_is_logged_once(hub: Hub) -> None:
     token = cap_token.mint(ISSUER, SigningKey.generate().public_key, [naming.stream_id("s")], 10)
     group = prepared(hub, ControlEvent(token, ignore_outcome), ControlEvent(token, ignore_outcome))
-    assert group.outcomes[0][1] == group.outcomes[1][1]
-    assert len(group.batch.records) == 1
+    first, second = hubs.outcomes(group)
+    assert first == second
+    assert len(group.records) == 1
 
 
 def test_a_stream_twice_in_one_group_is_logged_once(hub: Hub) -> None:
     group = prepared(hub, ControlEvent(bytes(32), ignore_outcome), ControlEvent(bytes(32), ignore_outcome))
-    assert group.outcomes[0][1] == group.outcomes[1][1]
-    assert len(group.batch.records) == 1
+    first, second = hubs.outcomes(group)
+    assert first == second
+    assert len(group.records) == 1
 
 
 def test_a_capability_serves_the_messages_behind_it_in_its_group(tmp_path: Path) -> None:
@@ -128,7 +132,7 @@ def test_what_was_decided_behind_a_group_that_failed_is_undone_with_it(tmp_path:
 
         async def put(*encoded: bytes) -> None:
             for one in encoded:
-                hub.service._committer.put(Submission(Msg.decode(one), one, heard.append))
+                hub.service.pipeline.submit(one, heard.append)
 
         disk.full = True
         hub.do(put(first))
@@ -156,7 +160,7 @@ def test_the_loop_syncs_by_itself_while_the_disk_is_quick(tmp_path: Path, monkey
             (0.0, 2, ["hub", "commit"]),
             (3600.0, QUICK_SYNCS + 1, ["commit"] * QUICK_SYNCS + ["hub"]),
         ):
-            monkeypatch.setattr(commit, "QUICK_S", quick_s)
+            monkeypatch.setattr(submit, "QUICK_S", quick_s)
             disk.by.clear()
             for _ in range(syncs):
                 writer.send()
@@ -166,8 +170,8 @@ def test_the_loop_syncs_by_itself_while_the_disk_is_quick(tmp_path: Path, monkey
 def test_a_large_group_is_left_to_the_thread_however_quick_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit, "QUICK_S", 3600.0)
-    monkeypatch.setattr(commit, "QUICK_BYTES", 2000)
+    monkeypatch.setattr(submit, "QUICK_S", 3600.0)
+    monkeypatch.setattr(submit, "QUICK_BYTES", 2000)
     disk = WatchedDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         writer = hub.writer()
@@ -188,11 +192,10 @@ def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch
             raise ValueError("a mistake of ours")
 
         monkeypatch.setattr(hub.service.store, "commit", mistaken)
-        message = hub.writer().message()
-        item = Submission(message, message.encode(), ignore_outcome)
+        encoded = hub.writer().message().encode()
 
         async def put() -> None:
-            hub.service._committer.put(item)
+            hub.service.pipeline.submit(encoded, ignore_outcome)
 
         hub.do(put())
         assert hub.service.broken is not None
@@ -202,7 +205,7 @@ def test_a_mistake_on_the_commit_thread_ends_the_hub(tmp_path: Path, monkeypatch
 
 
 def test_a_busy_hub_catches_up_when_there_is_enough_to_do_or_after_a_while(hub: Hub) -> None:
-    found, store = hub.service._committer._catch_up, hub.service.store
+    found, store = hub.service.pipeline._catch_up, hub.service.store
 
     async def look(entries: int) -> int:
         """The number of entries that the log lacks after a tick, with `entries` new ones since the last."""
@@ -212,7 +215,7 @@ def test_a_busy_hub_catches_up_when_there_is_enough_to_do_or_after_a_while(hub: 
         found._recent_entries = entries
         found._tick()
         found.stop_timer()
-        return len(store.pending.batch.records)
+        return len(store.pending.records)
 
     until(lambda: hub.do(look(0)) == 0)
     for busy_looks, last in ((1, IDLE_ENTRIES), (MAX_TICKS - 1, IDLE_ENTRIES + 1)):
@@ -226,24 +229,24 @@ def test_a_busy_hub_catches_up_when_there_is_enough_to_do_or_after_a_while(hub: 
 def test_signatures_are_sent_off_before_the_loop_signs(hub: Hub) -> None:
     """Otherwise the verifier would be idle until the group is on disk."""
     seen: list[int] = []
-    hub.service._committer._feed = lambda: seen.append(hub.service.sequencer.decided)
+    hub.service.pipeline._verifier.flush = lambda: seen.append(len(hub.service.sequencer.state.open.outcomes))  # type: ignore[method-assign]
     hub.writer().send()
     assert seen == [0]
 
 
 async def decided(hub: Hub) -> int:
-    return hub.service.sequencer.decided
+    return len(hub.service.sequencer.state.open.outcomes)
 
 
 def test_a_small_group_waits_for_those_that_are_being_verified(tmp_path: Path) -> None:
     with running(make_dir(tmp_path)) as hub:
         heard: list[Outcome] = []
-        found = hub.service._committer
+        found = hub.service.pipeline
 
         async def put(coming: int) -> None:
-            found.checks_started = found.checks_finished + coming
+            found._checks_started = found._checks_finished + coming
             message = hub.writer().message()
-            found.put(Submission(message, message.encode(), heard.append))
+            found._put(Submission(message, message.encode(), heard.append))
 
         hub.do(put(coming=2))
         until(lambda: hub.do(decided(hub)) == 1)
@@ -256,17 +259,17 @@ def test_a_small_group_waits_for_a_few_answers_however_many_are_coming(tmp_path:
     """A flood of bad signatures: each answered check is followed by another."""
     with running(make_dir(tmp_path)) as hub:
         heard: list[Outcome] = []
-        found = hub.service._committer
+        found = hub.service.pipeline
 
         async def put() -> None:
-            found.checks_started = found.checks_finished + 1000
+            found._checks_started = found._checks_finished + 1000
             message = hub.writer().message()
-            found.put(Submission(message, message.encode(), heard.append))
+            found._put(Submission(message, message.encode(), heard.append))
 
         async def answer_and_ask() -> None:
-            found.checks_started += 1
-            found.checks_finished += 1
-            found.schedule_turn()
+            found._checks_started += 1
+            found._checks_finished += 1
+            found._schedule_turn()
 
         hub.do(put())
         until(lambda: hub.do(decided(hub)) == 1)
@@ -277,7 +280,7 @@ def test_a_small_group_waits_for_a_few_answers_however_many_are_coming(tmp_path:
         hub.do(answer_and_ask())
         until(lambda: len(heard) == 1)
         assert isinstance(heard[0], bytes)
-        assert found.checks_started - found.checks_finished == 1000
+        assert found._checks_started - found._checks_finished == 1000
 
 
 def test_a_stopping_hub_does_not_wait_for_a_group_to_grow(tmp_path: Path) -> None:
@@ -285,9 +288,9 @@ def test_a_stopping_hub_does_not_wait_for_a_group_to_grow(tmp_path: Path) -> Non
     with running(make_dir(tmp_path)) as hub:
 
         async def put() -> None:
-            hub.service._committer.checks_started += 1000
+            hub.service.pipeline._checks_started += 1000
             message = hub.writer().message()
-            hub.service._committer.put(Submission(message, message.encode(), heard.append))
+            hub.service.pipeline._put(Submission(message, message.encode(), heard.append))
 
         hub.do(put())
         until(lambda: hub.do(decided(hub)) == 1)
@@ -302,8 +305,7 @@ def test_a_failing_callback_does_not_affect_the_rest_of_its_group(hub: Hub) -> N
 
     async def put() -> None:
         for done in (heard.append, fail, heard.append):
-            message = hub.writer().message()
-            hub.service._committer.put(Submission(message, message.encode(), done))
+            hub.service.pipeline.submit(hub.writer().message().encode(), done)
 
     hub.do(put())
     until(lambda: len(heard) == 2)
@@ -315,16 +317,15 @@ def test_what_was_forgotten_meanwhile_is_undone_all_the_same(tmp_path: Path, mon
     """The log catches up while a group is being written, and state is evicted: then the write fails."""
     monkeypatch.setattr(admission_state, "MAX_CACHED", 0)
     with running(make_dir(tmp_path), admission=Admission.CAPABILITY) as hub:
-        sequencer = hub.service.sequencer
+        state = hub.service.sequencer.state
         key = SigningKey.generate()
         token = cap_token.mint(ISSUER, key.public_key, [naming.stream_id("s")], 10)
         writer = hub.writer("s", key, token)
 
         async def undone(*items: Item) -> None:
-            sequencer.decide(list(items))
-            group = sequencer.take()
-            sequencer.forget()
-            sequencer.undo(group, "no room")
+            hubs.decided(hub.service.sequencer, hub.service.signer, list(items))
+            state.forget()
+            assert state.undo() == list(items)
 
         hub.do(undone(ControlEvent(token, ignore_outcome)))
         assert shown(prepared(hub, submission(writer))) == ["CAP_MISSING"]
@@ -344,17 +345,16 @@ def test_after_a_failed_sync_nothing_more_is_acknowledged(tmp_path: Path) -> Non
         heard: list[Outcome] = []
 
         async def put(writer: Writer) -> None:
-            message = writer.message()
-            hub.service._committer.put(Submission(message, message.encode(), heard.append))
+            hub.service.pipeline.submit(writer.message().encode(), heard.append)
 
         hub.do(put(hub.writer()))
         broken = hub.service.broken
         assert broken is not None
         hub.do(broken)
         hub.do(put(hub.writer()))
-        found = hub.service._committer
-        found._groups.put(None)
-        found._syncer.join(PATIENCE_S)
+        found = hub.service.pipeline
+        found._writes.put(None)
+        found._writer.join(PATIENCE_S)
         hub.do(nothing())
         hub.do(nothing())
         assert not [outcome for outcome in heard if isinstance(outcome, bytes)]

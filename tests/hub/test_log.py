@@ -18,7 +18,7 @@ from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ProofRequest
 from veen.hub import log
 from veen.hub.log import BURST_LINES, LINES_PER_S, LineWriter, Log
-from veen.hub.submit_log import SubmitLog
+from veen.hub.submit import SubmitLog
 
 
 def test_the_log_is_json_and_holds_no_secret(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def hub(template: Path, tmp_path: Path) -> Iterator[Hub]:
 
 
 def book_of(hub: Hub) -> StreamRegistry:
-    return hub.sequencer._state.streams
+    return hub.state.streams
 
 
 def refusal(hub: Hub, label: bytes) -> str | None:
@@ -57,7 +57,7 @@ def refusal(hub: Hub, label: bytes) -> str | None:
 
 
 def prepare(hub: Hub) -> None:
-    while hub.sequencer.prepare():
+    while hub.state.streams.prepare(hub.sequencer.hub_ts):
         pass
 
 
@@ -245,7 +245,7 @@ def test_a_running_hub_is_ready_for_the_next_epoch(tmp_path: Path) -> None:
     with running(make_dir(tmp_path, profile=EPOCHAL), clock) as hub:
         for number in range(3):
             hub.register(naming.stream_id(named(number)))
-        book = hub.service.sequencer._state.streams
+        book = hub.service.sequencer.state.streams
         until(lambda: hub.status()["labels"] and book.derived >= 2 * 4)
         ready = book.derived
         clock.now += HOUR

@@ -79,7 +79,7 @@ def wait_for_all_in_flight(hub: Hub, count: int) -> None:
     """Each check takes a turn of the hub's loop, so no sleep is needed."""
 
     async def look() -> int:
-        return hub.service._submit_queue.in_flight
+        return hub.service.pipeline.in_flight
 
     until(lambda: hub.do(look()) == count)
 
@@ -187,7 +187,7 @@ def test_many_clients_at_once_share_syncs_and_lose_nothing(tmp_path: Path) -> No
 
 
 def workers(hub: Hub) -> list[int]:
-    return cast(VerifierPool, hub.service._verifier).pids
+    return cast(VerifierPool, hub.service.pipeline._verifier).pids
 
 
 def test_a_worker_process_decides_as_the_thread_does(tmp_path: Path) -> None:

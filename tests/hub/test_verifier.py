@@ -278,7 +278,7 @@ def test_a_hub_with_a_worker_that_mixes_up_answers_admits_nothing_and_ends(
 
         async def submit(*messages: Msg) -> None:
             for message in messages:
-                hub.service._submit_queue.submit(message.encode(), outcomes.append)
+                hub.service.pipeline.submit(message.encode(), outcomes.append)
 
         hub.do(submit(forged(writer, SigningKey.generate().public_key), writer.message()))
         assert hub.service.broken is not None
@@ -292,4 +292,4 @@ def test_a_hub_with_a_worker_that_mixes_up_answers_admits_nothing_and_ends(
 
 
 async def closed(hub: Hub) -> None:
-    hub.service._verifier.close()
+    hub.service.pipeline._verifier.close()

@@ -450,7 +450,7 @@ def lagging(history: History, root: Path) -> Iterator[Hub]:
         receipts(hub.submit(group))
         if number % 4 == 3:
             hub.catch_up()
-    assert hub.store.pending.batch.records
+    assert hub.store.pending.records
     try:
         yield hub
     finally:

@@ -27,7 +27,8 @@ from veen.core import (
     naming,
 )
 from veen.hub.admission_rules import Admission, Rules, parse
-from veen.hub.sequencer import ControlEvent, Outcome, SequencedGroup, Sequencer, Submission
+from veen.hub.admission_state import AdmissionState, Group, Placed
+from veen.hub.sequencer import ControlEvent, ControlLog, Item, Outcome, Sequencer, Submission
 from veen.hub.signer import Signer
 from veen.storage import metadata
 from veen.storage.index import TABLES
@@ -92,11 +93,13 @@ class Hub:
         )
         self.store = Store(disk or QuickDisk(), self.folders, self.hub_metadata.limits, self.sign)
         try:
-            self.sequencer = Sequencer(self.store, self.rules, self._signer, control_key, self.clock)
-            self.replayed = self.sequencer.replay()
+            self.state = AdmissionState(self.store, self.rules)
+            self.replayed = self.state.replay()
         except BaseException:
             self.abandon()
             raise
+        control_log = ControlLog(self.store, self.state, self.rules, control_key)
+        self.sequencer = Sequencer(self.state, self.rules, control_log, self.clock)
         self.lookup = Lookup(self.store)
 
     def sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
@@ -121,22 +124,15 @@ class Hub:
             else ControlEvent(item, _nobody)
             for item in items
         ]
-        self.sequencer.decide(given)
-        group = self.sequencer.take()
-        if group.batch.records:
-            group = self._commit(group)
-        else:
-            self.sequencer.keep()
-        return [outcome for _, outcome in group.outcomes]
-
-    def _commit(self, group: SequencedGroup) -> SequencedGroup:
-        try:
-            number = self.store.commit(group.batch)
-        except Unavailable as error:
-            return self.sequencer.undo(group, str(error))
-        self.store.committed(group.batch, number)
-        self.sequencer.keep()
-        return group
+        group = decided(self.sequencer, self._signer, given)
+        if group.records:
+            try:
+                number = self.store.commit(group)
+            except Unavailable as error:
+                return [Refused("E.UNAVAILABLE", str(error), retry_after=1) for _ in self.state.undo()]
+            self.store.committed(group, number)
+        self.state.keep()
+        return outcomes(group)
 
     def catch_up(self) -> None:
         tail = self.store.begin_catching_up()
@@ -156,6 +152,18 @@ class Hub:
 
     def entries(self, label: bytes) -> list[tuple[bytes, bytes]]:
         return [(entry.msg, entry.receipt) for entry in self.lookup.entries(label, 1, self.lookup.size(label))]
+
+
+def decided(sequencer: Sequencer, signer: Signer, items: list[Item]) -> Group:
+    """A group, decided, signed and closed."""
+    placed = sequencer.decide(items, sequencer.hub_ts)
+    sequencer.state.open.seal(placed, signer.sign_many(placed))
+    return sequencer.state.take()
+
+
+def outcomes(group: Group) -> list[Outcome]:
+    """What the items of a signed group are answered."""
+    return [outcome.receipt if isinstance(outcome, Placed) else outcome for _, outcome in group.outcomes]
 
 
 def _nobody(outcome: Outcome) -> None:

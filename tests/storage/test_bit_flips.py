@@ -43,7 +43,7 @@ def original(history: History, tmp_path_factory: pytest.TempPathFactory) -> Path
         receipts(hub.submit(group))
         if number % 4 == 3:
             hub.catch_up()
-    assert hub.store.pending.batch.records
+    assert hub.store.pending.records
     hub.abandon()
     AttachmentStore(QuickDisk(), Folders(root)).put(h(b"sealed"), b"sealed")
     return root

@@ -257,7 +257,7 @@ def test_no_room_for_the_compressed_form_leaves_the_chunk_as_it_was(place: Path,
         with pytest.raises(Unavailable, match="No space left"):
             hub.store.catch_up(tail)
         assert not list((root / "log").glob("*.zst"))
-        assert hub.lookup.size(tail.batch.records[0].label)
+        assert hub.lookup.size(tail.records[0].label)
     disk.heal()
     hub.store.catch_up(tail)
     hub.store.end_catching_up()

@@ -26,9 +26,9 @@ from tests.storage.hubs import (
 from veen.core import Malformed, Mmr, Msg, Receipt, Unavailable, msg, receipt
 from veen.core.hashing import h
 from veen.storage import frame, fsck, journal, key_rotation, metadata, rebuild
-from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.artifacts import CheckpointIndex
 from veen.storage.attachment_store import AttachmentStore
+from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.fsck import FsckVerdict, Severity
 from veen.storage.fsck_report import MAX_FINDINGS, Finding, FsckReport
 from veen.storage.index import Index

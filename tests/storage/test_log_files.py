@@ -13,10 +13,10 @@ from tests.storage.hubs import SMALL, History, Hub, QuickDisk, index_rows, key, 
 from veen.core import Checkpoint, Limits, Profile, Unavailable, checkpoint, hub_identity
 from veen.core.origin import Lineage
 from veen.storage import frame
-from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.artifacts import CheckpointIndex, ChunkSummary, PeakSnapshot
 from veen.storage.checkpoint_keys import BindingFile
 from veen.storage.chunks import ChunkWriter
+from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.frame import LogEntry
 from veen.storage.index import TABLES, Index
 from veen.storage.log_writer import LogWriter
@@ -30,7 +30,7 @@ def records(history: History, tmp_path_factory: pytest.TempPathFactory) -> list[
     hub = Hub(history.fresh(tmp_path_factory.mktemp("records") / "hub"))
     for group in history.groups:
         hub.submit(group)
-    found = hub.store.pending.batch.records
+    found = hub.store.pending.records
     hub.abandon()
     return found
 
@@ -207,7 +207,7 @@ def test_a_failed_catch_up_can_be_repeated(place: Path, history: History) -> Non
         with pytest.raises(Unavailable, match="the log cannot be written: No space left"):
             hub.store.catch_up(tail)
         disk.heal()
-        assert hub.lookup.size(tail.batch.records[0].label)
+        assert hub.lookup.size(tail.records[0].label)
     hub.store.catch_up(tail)
     hub.store.end_catching_up()
     rows, files = index_rows(hub), log_files(place / "hub")

@@ -13,9 +13,9 @@ import pytest
 from tests.core.trees import Tree
 from tests.storage.hubs import Client, History, Hub, label_of, leaf_of, receipts
 from veen.core import Unavailable
-from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
+from veen.storage.commit_group import AcceptedEntry, CommitGroup, JournalTail
 from veen.storage.directory_reader import LogReader, chunk_entries
-from veen.storage.store import JournalTail, Store
+from veen.storage.store import Store
 
 
 class Full:
@@ -130,7 +130,7 @@ def test_a_tail_is_never_seen_twice_nor_empty() -> None:
 
     assert len(Between().tails()) == 1
     tail = JournalTail()
-    tail.add(CommitGroup([AcceptedEntry(bytes(32), 1, b"", b"", [], b"", 1, 0, 0)]), 1)
+    tail.add_group(CommitGroup([AcceptedEntry(bytes(32), 1, b"", b"", [], b"", 1, 0, 0)]), 1)
     assert [len(records) for records in tail.labels.values()] == [1]
 
 

@@ -45,7 +45,7 @@ def test_what_was_acknowledged_is_found_before_and_after_the_log_has_it(place: P
 def test_a_restart_finds_everything_and_replays_only_what_the_log_lacks(place: Path, history: History) -> None:
     hub = Hub(history.fresh(place / "hub"))
     given = run(hub, history, catch_up_after=9)
-    lacking = len(hub.store.pending.batch.records)
+    lacking = len(hub.store.pending.records)
     assert lacking
     hub.abandon()
     again = Hub(place / "hub")

@@ -4,18 +4,19 @@ Everything here is also in the journal or the index. Missing values are read fro
 last catch-up are never evicted. Decisions are made before they are durable, so every change can be undone.
 """
 
-from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
-from veen.core import Bucket, CapToken, Malformed, Mmr, Msg, admin, naming
+from veen.core import Bucket, CapToken, Limits, Malformed, Mmr, Msg, Refused, admin, control_stream, naming
 from veen.core.admin import Authority, RevocationKind
-from veen.hub.admission_rules import Cap, Rules
+from veen.hub.admission_rules import Cap, Rules, check_client, check_revoked, revocable
 from veen.hub.label_epochs import StreamRegistry
 from veen.hub.realm import Realm
 from veen.storage import frame
-from veen.storage.accepted_entry import CommitGroup
 from veen.storage.chunks import check_open_chunks
+from veen.storage.commit_group import AcceptedEntry, CommitGroup
+from veen.storage.frame import LogEntry
 from veen.storage.lookup import Lookup
 from veen.storage.store import Store
 from veen.storage.tree_nodes import check_peaks
@@ -23,17 +24,50 @@ from veen.storage.tree_nodes import check_peaks
 MAX_CACHED = 65_536
 
 
-class _Changes:
-    """The changes of one group, with the old values for an undo."""
+@dataclass(slots=True, eq=False)  # not frozen: one is made for every message, and freezing triples its cost
+class Placed:
+    """A message with its place in the log. The receipt is empty until it is signed."""
 
-    __slots__ = ("batch", "before", "hub_ts", "streams", "trees")
+    message: Msg
+    encoded: bytes
+    stream_seq: int
+    leaf_hash: bytes
+    mmr_root: bytes
+    new_nodes: list[bytes]
+    hub_ts: int
+    receipt: bytes = b""
 
-    def __init__(self, hub_ts: int) -> None:
-        self.batch = CommitGroup()
-        self.before: list[tuple[dict[bytes, Any], bytes, object]] = []
-        self.trees: dict[bytes, Mmr] = {}
-        self.streams: list[bytes] = []
-        self.hub_ts = hub_ts
+
+@dataclass(slots=True)
+class Group(CommitGroup):
+    """The messages that one sync covers: what is written, the answers, and the old values for an undo."""
+
+    hub_ts: int = 0  # the hub's time before the group
+    outcomes: list[tuple[Any, Placed | bytes | Refused]] = field(default_factory=list)  # (item, outcome)
+    placed: list[Placed] = field(default_factory=list)
+    old_values: list[tuple[dict[bytes, Any], bytes, object]] = field(default_factory=list)
+    old_trees: dict[bytes, Mmr] = field(default_factory=dict)
+    new_streams: list[bytes] = field(default_factory=list)
+
+    def seal(self, placed: list[Placed], receipts: list[bytes]) -> None:
+        """Add signed messages to what is written."""
+        for one, receipt in zip(placed, receipts, strict=True):
+            message = one.message
+            one.receipt = receipt
+            framed, digest = frame.write(message.label, one.stream_seq, one.encoded, receipt)
+            self.add(
+                AcceptedEntry(
+                    message.label,
+                    one.stream_seq,
+                    framed,
+                    digest,
+                    one.new_nodes,
+                    message.client_id,
+                    message.client_seq,
+                    message.prev_ack,
+                    one.hub_ts,
+                )
+            )
 
 
 class AdmissionState:
@@ -52,11 +86,11 @@ class AdmissionState:
         with store.index.read() as rows:
             self.hub_ts = rows.number("hub_ts")
             events = list(rows.admin_events())
-        self._open = _Changes(self.hub_ts)
+        self.open = Group(hub_ts=self.hub_ts)  # the open group
+        self._closed: Group | None = None  # the group that is being written
         for event in events:
-            self.add_admin_event(event)
-        self._open.before.clear()
-        self._committing: deque[_Changes] = deque()
+            self._add_admin_event(event)
+        self.open.old_values.clear()
         self.streams = StreamRegistry(rules, store)
 
     # Looking up.
@@ -132,11 +166,11 @@ class AdmissionState:
 
     def accepted_at(self, message: Msg) -> int | None:
         wanted = (message.client_id, message.label, message.client_seq)
-        for batch in self.undurable():
-            for record in batch.records:
-                if (record.client_id, record.label, record.client_seq) == wanted:
-                    same = frame.read(record.frame)[0].msg == message.encode()
-                    return record.stream_seq if same else None
+        for group in self.undurable():
+            for placed in group.placed:
+                known = placed.message
+                if (known.client_id, known.label, known.client_seq) == wanted:
+                    return placed.stream_seq if placed.encoded == message.encode() else None
         with self._store.index.read() as rows:
             found = rows.stream_seq_of(message.label, message.client_id, message.client_seq)
         for tail in self._store.tails():
@@ -148,86 +182,149 @@ class AdmissionState:
         entry = Lookup(self._store).entry(message.label, found)
         return found if entry is not None and entry.msg == message.encode() else None
 
-    # Changing.
+    def policy_of(self, label: bytes, hub_ts: int) -> str:
+        """The authority policy of a label, as far as the realm defines it."""
+        found = self.authority(label, self.stream_of(label, hub_ts), hub_ts)
+        return found.policy if found else str(admin.AuthorityPolicy.UNSPECIFIED)
 
-    def append(self, label: bytes, leaf_hash: bytes) -> tuple[Mmr, list[bytes]]:
+    def check_capability(self, token: CapToken, hub_ts: int) -> None:
+        """Raise if a logged capability, or the key it is for, is revoked."""
+        check_revoked(revocable(token), self, self._rules, hub_ts)
+        check_client(token.subject_pk, self, self._rules, hub_ts)
+
+    # Changing. Every change belongs to the open group.
+
+    def place(self, message: Msg, encoded: bytes, hub_ts: int) -> Placed:
+        """Give an admitted message the next place of its label."""
+        label, leaf = message.label, message.leaf_hash()
         tree = self.tree(label)
-        if label not in self._open.trees:
-            self._open.trees[label] = tree.copy()
-        return tree, tree.append(leaf_hash)
-
-    def set_cursor(self, label: bytes, client_id: bytes, cursor: tuple[int, int]) -> None:
-        self._set(self._cursors, client_id + label, cursor)
-
-    def set_first_ts(self, label: bytes, client_id: bytes, hub_ts: int) -> None:
-        self._set(self._first_ts, client_id + label, hub_ts)
+        if label not in self.open.old_trees:
+            self.open.old_trees[label] = tree.copy()
+        new_nodes = tree.append(leaf)
+        placed = Placed(message, encoded, tree.size, leaf, tree.root(), new_nodes, hub_ts)
+        self.open.placed.append(placed)
+        if self._rules.profile.epoch_sec and label not in self.open.epochs:
+            found = self.streams.find(label, hub_ts)
+            if found:  # stored with the entry, so that stream and epoch are known for ever
+                self.open.epochs[label] = found
+        key = message.client_id + label
+        self._set(self._cursors, key, (message.client_seq, message.prev_ack))
+        if message.client_seq == 1 and self._rules.limits.max_client_id_lifetime_sec is not None:
+            self._set(self._first_ts, key, hub_ts)
+        self._apply_admin_event(placed)
+        return placed
 
     def set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket) -> None:
         self._set(self._buckets, auth_ref + label, bucket)
+        self.open.buckets[auth_ref, label] = bucket
 
-    def add_cap(self, auth_ref: bytes, cap: Cap) -> None:
-        self._set(self._caps, auth_ref, cap)
+    def apply_control_event(self, event: control_stream.Event, placed: Placed) -> None:
+        """Apply a logged event of the control stream, new or replayed."""
+        at = (placed.message.label, placed.stream_seq)
+        if isinstance(event, bytes):
+            self._add_stream(event, at)
+            return
+        auth_ref = event.auth_ref()
+        self._set(self._caps, auth_ref, Cap.of(event, placed.hub_ts, self._rules.limits))
+        self.open.caps[auth_ref] = (*at, placed.hub_ts, event.encode())
+        for stream in event.allow.stream_ids:
+            self._add_stream(stream, at)
 
-    def add_admin_event(self, event: admin.Event) -> None:
-        """Apply an event of the realm's admin streams."""
+    def _add_stream(self, stream: bytes, at: tuple[bytes, int]) -> None:
+        if self.streams.add(stream):
+            self.open.new_streams.append(stream)
+            self.open.streams[stream] = at
+
+    def _apply_admin_event(self, placed: Placed) -> None:
+        """Apply an event of an admin stream. It takes effect with the next message."""
+        message, realm_id = placed.message, self._rules.realm_id
+        stream = self.stream_of(message.label, placed.hub_ts) if realm_id else None
+        if realm_id is None or stream is None or stream not in self._rules.admin_streams:
+            return
+        event = admin.event_of(realm_id, stream, message, Limits())
+        if event:
+            self._add_admin_event(event)
+            self.open.admin_events[message.label, placed.stream_seq] = event
+
+    def _add_admin_event(self, event: admin.Event) -> None:
         self._set(*self.realm.folded(event, self.hub_ts))
         if isinstance(event, Authority) and not self._rules.profile.epoch_sec:
             # Without epochs, clients may write to a label whose stream is not registered.
             self._set(self._governed, naming.label(self._rules.routing_key, event.stream_id, 0), event.stream_id)
 
-    def add_stream(self, stream: bytes) -> bool:
-        """Returns False if it was already registered."""
-        if not self.streams.add(stream):
-            return False
-        self._open.streams.append(stream)
-        return True
-
-    def advance(self, hub_ts: int) -> None:
-        self.hub_ts = hub_ts
-
     def _set(self, cache: dict[bytes, Any], key: bytes, value: object) -> None:
-        self._open.before.append((cache, key, cache.get(key)))
+        self.open.old_values.append((cache, key, cache.get(key)))
         cache[key] = value
+
+    # Replaying.
+
+    def replay(self) -> int:
+        """Apply the journal. Returns the number of entries."""
+        count = 0
+        for number, entries in self._store.replay():
+            for entry in entries:
+                self._replay_entry(entry)
+            self._store.committed(self.take(), number)
+            self.keep()
+            count += len(entries)
+        return count
+
+    def _replay_entry(self, entry: LogEntry) -> None:
+        """Apply an acknowledged entry. It is not checked again, but must match the tree."""
+        message, receipt = entry.open()
+        self.hub_ts = max(self.hub_ts, receipt.hub_ts)
+        cap = self.cap(message.auth_ref) if message.auth_ref else None
+        if cap and cap.rate and message.auth_ref:
+            before = self.bucket(message.auth_ref, message.label) or Bucket.full(cap.rate, receipt.hub_ts)
+            self.set_bucket(message.auth_ref, message.label, before.take(cap.rate, receipt.hub_ts) or before)
+        placed = self.place(message, entry.msg, receipt.hub_ts)
+        if placed.stream_seq != receipt.stream_seq or placed.mmr_root != receipt.mmr_root:
+            raise Malformed(
+                "journal", f"entry {receipt.stream_seq} of {entry.label.hex()[:16]}… does not match the log"
+            )
+        self.open.seal([placed], [entry.receipt])
+        if message.client_id == self._rules.control_pk:
+            # A logged event is valid even if it exceeds the current limits.
+            event = control_stream.event_of(self._rules.hub_id, message, Limits())
+            self.apply_control_event(event, placed)
 
     # Groups.
 
-    @property
-    def batch(self) -> CommitGroup:
-        """The open group."""
-        return self._open.batch
-
-    def undurable(self) -> list[CommitGroup]:
+    def undurable(self) -> list[Group]:
         """Groups that are decided but not durable, newest first."""
-        return [self._open.batch, *(changes.batch for changes in reversed(self._committing))]
+        return [self.open, self._closed] if self._closed else [self.open]
 
-    def take(self) -> CommitGroup:
-        """Close the open group for commit, and open the next."""
-        taken = self._open
-        self._committing.append(taken)
-        self._open = _Changes(self.hub_ts)
-        return taken.batch
+    def take(self) -> Group:
+        """Close the open group for commit, and open the next. `keep` or `undo` must follow."""
+        assert self._closed is None, "one group is written at a time"
+        self._closed, self.open = self.open, Group(hub_ts=self.hub_ts)
+        return self._closed
 
     def keep(self) -> None:
-        """Mark the oldest closed group as durable."""
-        self._committing.popleft()
+        """Mark the closed group as durable."""
+        self._closed = None
 
-    def undo(self) -> None:
-        """Undo all groups that are not durable, and everything decided since."""
-        self._revert(self._open)
-        while self._committing:
-            self._revert(self._committing.pop())
-        self._open = _Changes(self.hub_ts)
+    def undo(self) -> list[Any]:
+        """Undo the closed group and everything decided since. Returns the items of both, in order.
 
-    def _revert(self, changes: _Changes) -> None:
-        for cache, key, value in reversed(changes.before):
+        All of them must be rejected, also those that were rejected before: that may depend on what was undone.
+        """
+        groups = self.undurable()
+        for group in groups:
+            self._revert(group)
+        self._closed, self.open = None, Group(hub_ts=self.hub_ts)
+        return [item for group in reversed(groups) for item, _ in group.outcomes]
+
+    def _revert(self, group: Group) -> None:
+        for cache, key, value in reversed(group.old_values):
             if value is None:
                 cache.pop(key, None)
             else:
                 cache[key] = value
-        self._trees |= changes.trees
-        for stream in reversed(changes.streams):
+        self._trees |= group.old_trees
+        for stream in reversed(group.new_streams):
             self.streams.drop(stream)
-        self.hub_ts = changes.hub_ts
+        self.hub_ts = group.hub_ts
 
     def forget(self) -> None:
         """Evict values that the index has, if the caches are too large."""
@@ -235,14 +332,17 @@ class AdmissionState:
         caches: tuple[dict[bytes, Any], ...] = (self._trees, self._cursors, self._buckets, self._caps, self._first_ts)
         if max(len(cache) for cache in caches) <= MAX_CACHED:
             return
-        batches = [*self.undurable(), *(tail.batch for tail in tails)]
-        labels = {record.label for batch in batches for record in batch.records}
-        clients = {record.client_id + record.label for batch in batches for record in batch.records}
+        groups: list[CommitGroup] = [*self.undurable(), *tails]
+        messages = [placed.message for group in self.undurable() for placed in group.placed]
+        places = [(one.label, one.client_id) for one in messages]
+        places += [(record.label, record.client_id) for tail in tails for record in tail.records]
+        labels = {label for label, _ in places}
+        clients = {client_id + label for label, client_id in places}
         _keep_only(self._trees, labels)
         _keep_only(self._cursors, clients)
         _keep_only(self._first_ts, clients)
-        _keep_only(self._buckets, {a + label for batch in batches for a, label in batch.buckets})
-        _keep_only(self._caps, {auth_ref for batch in batches for auth_ref in batch.caps})
+        _keep_only(self._buckets, {a + label for group in groups for a, label in group.buckets})
+        _keep_only(self._caps, {auth_ref for group in groups for auth_ref in group.caps})
 
 
 def _keep_only(cache: dict[bytes, Any], keys: Iterable[bytes]) -> None:

@@ -4,18 +4,19 @@ from collections.abc import Callable
 from functools import partial
 
 from plumbing.http.message import Request, Respond, Response, Upload, WebSocketHandler
-from veen.core import Msg, Refused, wire_json
+from veen.core import Malformed, Msg, Refused, cbor, strict_json, wire_json
 from veen.core.admission import BY_DETAIL
-from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
+from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest, SubmitRequest
 from veen.hub import responses
 from veen.hub.admission_rules import Rules
 from veen.hub.prefilter import Prefilter
 from veen.hub.read_api import PageMemoryBudget, ReadApi
 from veen.hub.read_executor import ReadExecutor
-from veen.hub.sequencer import Outcome
-from veen.hub.submit import ENVELOPE, SubmitQueue, from_json, unwrapped
+from veen.hub.submit import SubmitPipeline
 from veen.hub.tooling import Tooling
 
+# {1: 1, 2: msg}: the only encoding of a submit request starts with these bytes, followed by the MSG.
+ENVELOPE = b"\xa2\x01\x01\x02"
 _SMALL_BODY = 4096
 # One comma after "ver", and one between fields: a text with more cannot be a message, and is not parsed.
 _MAX_COMMAS = len(Msg.LAYOUT.kinds)
@@ -29,13 +30,13 @@ class HubApp:
         executor: ReadExecutor,
         rules: Rules,
         prefilter: Prefilter,
-        submit_queue: SubmitQueue,
+        pipeline: SubmitPipeline,
         reads: ReadApi,
         tooling: Tooling,
     ) -> None:
         self._executor = executor
         self._prefilter = prefilter
-        self._submit_queue = submit_queue
+        self._pipeline = pipeline
         self._reads = reads
         self._tooling = tooling
         self.pages = PageMemoryBudget()
@@ -59,9 +60,7 @@ class HubApp:
         if head.path == "/v1/submit":
             refused = BY_DETAIL["SIZE_PREFILTER"].refused("the body is too large")
             announced = head.headers.get(b"content-length", b"")
-            self._submit_queue.record_rejection(
-                refused, int(announced) if announced.isdigit() else self._max_body_bytes
-            )
+            self._pipeline.record_rejection(refused, int(announced) if announced.isdigit() else self._max_body_bytes)
             return responses.refusal(refused, as_json=as_json)
         return responses.refusal(Refused("E.LIMIT", "the body is too large"), as_json=as_json)
 
@@ -107,17 +106,19 @@ class HubApp:
                 raise BY_DETAIL["CBOR_INVALID"].refused("more fields than a message has")
             encoded = from_json(request.body)
         except Refused as refused:
-            self._submit_queue.record_rejection(refused, len(request.body))
+            self._pipeline.record_rejection(refused, len(request.body))
             respond(responses.refusal(refused, as_json=True))
             return
-        self._submit_queue.submit(encoded, lambda outcome: respond(_submitted_json(outcome)), request.owner)
+        self._pipeline.submit(
+            encoded, lambda outcome: respond(responses.submitted(outcome, as_json=True)), request.owner
+        )
 
     def _submit_filtered(self, head: Request, body: bytes, respond: Respond) -> None:
         if self._prefilter.is_active and len(body) <= self._max_body_bytes:  # size comes first
             try:
                 self._prefilter.check(head.peer, head.headers, body)
             except Refused as refused:
-                self._submit_queue.record_rejection(refused, len(body))
+                self._pipeline.record_rejection(refused, len(body))
                 respond(responses.refusal(refused))
                 return
         self._submit_cbor(head.owner, body, respond)
@@ -129,10 +130,10 @@ class HubApp:
                 raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self._max_body_bytes)
             encoded = unwrapped(body)
         except Refused as refused:
-            self._submit_queue.record_rejection(refused, len(body))
+            self._pipeline.record_rejection(refused, len(body))
             respond(responses.refusal(refused))
             return
-        self._submit_queue.submit(encoded, lambda outcome: respond(_submitted(outcome)), owner)
+        self._pipeline.submit(encoded, lambda outcome: respond(responses.submitted(outcome)), owner)
 
     def _read(self, request: Request, respond: Respond) -> None:
         as_json = responses.wants_json(request)
@@ -170,11 +171,45 @@ def _unknown(request: Request) -> Refused:
     return Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")
 
 
-def _submitted(outcome: Outcome) -> Response:
-    return responses.refusal(outcome) if isinstance(outcome, Refused) else responses.submitted(outcome)
+def unwrapped(body: bytes) -> bytes:
+    """The MSG in a submit request. Faults of the envelope are reported as structural faults of the submit."""
+    if body.startswith(ENVELOPE):
+        return body[len(ENVELOPE) :]
+    try:
+        SubmitRequest.decode(body)
+    except Malformed as error:
+        raise BY_DETAIL["CBOR_INVALID"].refused(error.reason) from None
+    raise AssertionError("a submit request has one encoding")
 
 
-def _submitted_json(outcome: Outcome) -> Response:
-    if isinstance(outcome, Refused):
-        return responses.refusal(outcome, as_json=True)
-    return responses.submitted_json(outcome)
+def from_json(body: bytes) -> bytes:
+    """The encoded MSG of a JSON submit request. From here on both formats are handled alike."""
+    try:
+        request = strict_json.decode(body, "submit request")
+    except Malformed as error:
+        raise BY_DETAIL["CBOR_INVALID"].refused(error.reason) from None
+    if not isinstance(request, dict) or request.keys() != {"ver", "msg"} or not _is_one(request["ver"]):
+        raise BY_DETAIL["CBOR_INVALID"].refused('a submit request is {"ver": 1, "msg": [...]}')
+    if not isinstance(request["msg"], list):
+        raise BY_DETAIL["CBOR_INVALID"].refused("msg must be the array of its fields")
+    try:
+        return cbor.encode([_field(value) for value in request["msg"]])
+    except ValueError:
+        raise BY_DETAIL["CBOR_INVALID"].refused(
+            "every field of msg must be an unsigned integer, null or lowercase hex"
+        ) from None
+
+
+def _is_one(value: strict_json.Json) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value == 1
+
+
+def _field(value: strict_json.Json) -> cbor.Value:
+    if isinstance(value, str):
+        content = bytes.fromhex(value)
+        if content.hex() != value:
+            raise ValueError("not lowercase hex")
+        return content
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError("not a field of a message")

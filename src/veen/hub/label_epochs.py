@@ -152,8 +152,8 @@ class LabelRotation:
 
     def _stream_and_epoch(self, label: bytes) -> tuple[bytes, int] | None:
         for tail in self._store.tails():
-            if label in tail.batch.labels:
-                return tail.batch.labels[label]
+            if label in tail.epochs:
+                return tail.epochs[label]
         with self._store.index.read() as rows:
             found = rows.stream_and_epoch(label)
             if found and self._label(*found) != label:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -9,9 +10,17 @@ from prometheus_client.registry import Collector
 
 from plumbing.http import HttpServer
 from veen.core import Refused
-from veen.hub.commit import CommitReport
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.log import LineWriter
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReport:
+    """Sizes and times of one group."""
+
+    entries: int
+    group_seconds: float
+    sync_seconds: float
 
 
 class Histogram(Collector):

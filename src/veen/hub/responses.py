@@ -46,12 +46,13 @@ def wants_json(request: Request) -> bool:
     return request.method != "POST" and b"json" in request.headers.get(b"accept", b"").lower()
 
 
-def submitted(receipt: bytes) -> Response:
-    return Response(200, _SUBMITTED_HEAD + receipt + _SUBMITTED_TAIL, CBOR)
-
-
-def submitted_json(receipt: bytes) -> Response:
-    return answer(SubmitResponse(Receipt.decode(receipt), SERVER_VERSION), as_json=True)
+def submitted(outcome: bytes | Refused, *, as_json: bool = False) -> Response:
+    """The response to a submit: the encoded receipt or the rejection."""
+    if isinstance(outcome, Refused):
+        return refusal(outcome, as_json=as_json)
+    if as_json:
+        return answer(SubmitResponse(Receipt.decode(outcome), SERVER_VERSION), as_json=True)
+    return Response(200, _SUBMITTED_HEAD + outcome + _SUBMITTED_TAIL, CBOR)
 
 
 def answer(wire: Wire, *, as_json: bool, status: int = 200) -> Response:

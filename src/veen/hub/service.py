@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from plumbing.durable import Disk
@@ -11,27 +11,27 @@ from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint
 from veen.core.tooling_messages import Equivocation
 from veen.hub import verifier
 from veen.hub.admission_rules import Rules
+from veen.hub.admission_state import AdmissionState
 from veen.hub.app import HubApp
-from veen.hub.commit import CommitReport, Committer
 from veen.hub.conditions import Conditions, Reason, system_error
 from veen.hub.config import HubConfig
 from veen.hub.label_epochs import BackgroundSteps, LabelRotation
 from veen.hub.log import Log, standard_error
-from veen.hub.metrics import Metrics
+from veen.hub.metrics import CommitReport, Metrics
 from veen.hub.prefilter import Prefilter
 from veen.hub.read_api import ReadApi
 from veen.hub.read_executor import ReadExecutor
-from veen.hub.sequencer import SequencedGroup, Sequencer
+from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import Signer
 from veen.hub.status import HubStatusPage
-from veen.hub.submit import SubmitQueue
-from veen.hub.submit_log import SubmitLog
+from veen.hub.submit import SubmitPipeline
 from veen.hub.subscriptions import Subscriptions
 from veen.hub.tooling import Tooling
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import key_rotation, metadata, safe_open
 from veen.storage.attachment_store import AttachmentStore
+from veen.storage.commit_group import AcceptedEntry
 from veen.storage.lock import exclusive
 from veen.storage.lookup import Lookup
 from veen.storage.paths import Folders
@@ -84,8 +84,9 @@ class HubService:
             closed=self.metrics.checkpointed,
         )
         self._labels = LabelRotation(self.rules, self.store)
-        self.sequencer = Sequencer(self.store, self.rules, self.signer, control_key, clock)
-        self.replayed = self.sequencer.replay()
+        state = AdmissionState(self.store, self.rules)
+        self.replayed = state.replay()
+        self.sequencer = Sequencer(state, self.rules, ControlLog(self.store, state, self.rules, control_key), clock)
         self.signer.at(self.sequencer.hub_ts)  # do not start without a usable key
         self.server = HttpServer(self.log.failed)
         self.metrics.watch(self.server)
@@ -103,20 +104,22 @@ class HubService:
         self.server.on_relieved = lambda cap, caller: conditions.leave(Reason.CONNECTION_OVERLOAD, (cap, caller))
         read_executor = ReadExecutor(loop, self._executor, conditions, self.log.failed)
         lookup = Lookup(self.store)
-        self._verifier = verifier.start(loop, config.worker_count(), conditions, self._break, self.log.failed)
-        self._committer = Committer(
-            loop, self.store, self.sequencer, conditions, self._committed, self._break, self._verifier.flush
-        )
-        self._background = BackgroundSteps(loop, self._background_step, self._break)
-        self._submit_queue = SubmitQueue(
+        self.pipeline = SubmitPipeline(
+            loop,
             self.rules,
-            self._verifier,
-            self._committer,
+            self.store,
+            self.sequencer,
+            self.signer,
+            verifier.start(loop, config.worker_count(), conditions, self._break, self.log.failed),
             self.metrics,
             conditions,
+            self.log,
             config.max_in_flight,
-            SubmitLog(self.log) if config.log_submits else None,
+            self._committed,
+            self._break,
+            log_submits=config.log_submits,
         )
+        self._background = BackgroundSteps(loop, self._background_step, self._break)
         self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS, read_executor.record_error)
         attachments = AttachmentStore(self._disk, self.folders)
         attachments.remove_drafts()
@@ -139,14 +142,13 @@ class HubService:
             self._prefilter,
             read_executor,
             reads,
-            self._submit_queue,
-            self._committer,
+            self.pipeline,
             self._subscriptions,
             witness_records,
             self.uploads,
             self.status,
         )
-        self.app = HubApp(read_executor, self.rules, self._prefilter, self._submit_queue, reads, tooling)
+        self.app = HubApp(read_executor, self.rules, self._prefilter, self.pipeline, reads, tooling)
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
             await self.server.start(self.app, config.host, config.port, tls=tls, settings=config.http)
@@ -160,8 +162,7 @@ class HubService:
         self.status.health.stopping = True
         self._background.stop()
         await self.server.stop(grace_s)
-        await self._committer.close()
-        self._verifier.close()
+        await self.pipeline.close()
         self._executor.shutdown()
         self.store.close()
         self.conditions.close()
@@ -218,21 +219,13 @@ class HubService:
     def _background_step(self) -> bool:
         """Do a step of the work that a start does not wait for. Returns whether more may be left."""
         more = self.store.open_chunks.check()
-        return self.sequencer.prepare() or more
+        return self.sequencer.state.streams.prepare(self.sequencer.hub_ts) or more
 
-    def _committed(self, group: SequencedGroup, report: CommitReport) -> None:
-        """On the loop: answer the items of a durable group. An error in one answer does not affect the others."""
-        self._call_safely(self.status.committed, group, report)
-        for item, outcome in group.outcomes:
-            self._call_safely(item.done, outcome)
-        if group.batch.records:
-            self._call_safely(self._subscriptions.committed, group.batch.records)
-
-    def _call_safely(self, act: Callable[..., None], *given: object) -> None:
-        try:
-            act(*given)
-        except Exception as mistake:  # noqa: BLE001  the group is durable, and the others need their answers
-            self.log.failed("committed", mistake)
+    def _committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
+        """On the loop: a group is durable and answered, or was rejected."""
+        self.status.committed(records, report)
+        if records:
+            self._subscriptions.committed(records)
 
     def _status(self, witness_records: WitnessRecords) -> HubStatusPage:
         return HubStatusPage(
@@ -241,11 +234,11 @@ class HubService:
             self.rules,
             self.store,
             self.conditions,
-            self._submit_queue,
+            self.pipeline,
             witness_records,
             self.metrics,
             self._clock,
-            self.sequencer.realm,
+            self.sequencer.state.realm,
             self._config.pow_difficulty,
         )
 
@@ -268,7 +261,9 @@ class HubService:
     def _equivocated(self, found: Equivocation) -> None:
         """On the loop: someone proved that this hub signed a contradiction. The log states the label's policy."""
         label = found.first.label
-        self.log.equivocated(label, found.first.stream_seq, self.sequencer.policy_of(label))
+        self.log.equivocated(
+            label, found.first.stream_seq, self.sequencer.state.policy_of(label, self.sequencer.hub_ts)
+        )
 
     def _refused_connection(self, cap: str, caller: bytes | None) -> None:
         self.conditions.enter(

@@ -1,6 +1,10 @@
-"""Selects the hub key that is active at the signed time. Spec §8.4."""
+"""Selects the hub key that is active at the signed time, and signs with it. Spec §8.4."""
+
+from collections.abc import Iterable
 
 from veen.core import HubIdentity, SigningKey
+from veen.core.receipt import sign_encoded
+from veen.hub.admission_state import Placed
 from veen.storage import metadata
 from veen.storage.paths import Folders
 
@@ -25,3 +29,12 @@ class Signer:
             key = self._loaded[key_id] = metadata.read_signing_key(self._folders, key_id)
         self._last = (hub_ts, key)
         return key
+
+    def sign_many(self, placed: Iterable[Placed]) -> list[bytes]:
+        """The encoded receipts of decided messages. Raises as `at` does."""
+        return [
+            sign_encoded(
+                self.at(one.hub_ts), one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, one.hub_ts
+            )
+            for one in placed
+        ]

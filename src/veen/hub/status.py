@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from plumbing.http.message import Response
@@ -12,14 +12,13 @@ from veen.core.strict_json import Json
 from veen.core.wire_json import to_json
 from veen.hub import responses
 from veen.hub.admission_rules import Rules
-from veen.hub.commit import CommitReport
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.metrics import Metrics
+from veen.hub.metrics import CommitReport, Metrics
 from veen.hub.realm import Realm
-from veen.hub.sequencer import SequencedGroup
-from veen.hub.submit import SubmitQueue
+from veen.hub.submit import SubmitPipeline
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame
+from veen.storage.commit_group import AcceptedEntry
 from veen.storage.label_head import LabelHead
 from veen.storage.store import Store
 
@@ -45,12 +44,11 @@ class Health:
         self._last: bytes | None = None  # the frame of the newest entry since
         self.stopping = False
         for tail in store.tails():
-            if tail.batch.records and self._last is None:
-                self._last = tail.batch.records[-1].frame
+            if tail.records and self._last is None:
+                self._last = tail.records[-1].frame
 
-    def committed(self, group: SequencedGroup) -> None:
-        """Record a durable group."""
-        self._last = group.batch.records[-1].frame
+    def committed(self, newest: AcceptedEntry) -> None:
+        self._last = newest.frame
 
     def alive(self) -> Response:
         """GET /healthz: size and root of the tree with the newest entry. The label is not revealed."""
@@ -117,7 +115,7 @@ class HubStatusPage:
         rules: Rules,
         store: Store,
         conditions: Conditions,
-        submit_queue: SubmitQueue,
+        pipeline: SubmitPipeline,
         witness_records: WitnessRecords,
         metrics: Metrics,
         clock: Callable[[], float],
@@ -129,7 +127,7 @@ class HubStatusPage:
         self._rules = rules
         self._store = store
         self._conditions = conditions
-        self._submit_queue = submit_queue
+        self._pipeline = pipeline
         self._metrics = metrics
         self._clock = clock
         self._realm = realm
@@ -142,18 +140,17 @@ class HubStatusPage:
         self.health = Health(rules, store, conditions, newest)
         # Replayed entries are not in the index yet.
         for tail in store.tails():
-            self.entries += len(tail.batch.records)
-            self.labels += sum(record.stream_seq == 1 for record in tail.batch.records)
+            self.entries += len(tail.records)
+            self.labels += sum(record.stream_seq == 1 for record in tail.records)
 
-    def committed(self, group: SequencedGroup, report: CommitReport) -> None:
-        """Record a durable group, or one that the disk rejected."""
-        records = group.batch.records
+    def committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
+        """Record a durable group. If the disk rejected it, `records` is empty."""
         control_pk = self._rules.control_pk  # entries of the hub itself were not submitted
         self._metrics.committed(report, len(records), sum(record.client_id != control_pk for record in records))
         if records:
             self.entries += len(records)
             self.labels += sum(record.stream_seq == 1 for record in records)
-            self.health.committed(group)
+            self.health.committed(records[-1])
         elif report.entries:
             self.health.check_disk()
 
@@ -198,7 +195,7 @@ class HubStatusPage:
 
     def _hub_ts(self) -> int:
         """The time of the next receipt: it never decreases."""
-        last = [tail.batch.records[-1].hub_ts for tail in self._store.tails() if tail.batch.records]
+        last = [tail.records[-1].hub_ts for tail in self._store.tails() if tail.records]
         if not last:
             with self._store.index.read() as rows:
                 last.append(rows.number("hub_ts"))
@@ -207,7 +204,7 @@ class HubStatusPage:
     def probe(self, path: str) -> Response:
         if path == "/metrics":
             self.health.check_disk()
-            self._metrics.queue_depth.set(self._submit_queue.in_flight)
+            self._metrics.queue_depth.set(self._pipeline.in_flight)
             self._metrics.journal_bytes.set(self._store.journal_bytes)
             self._metrics.revocations.set(self._realm.revocations)
             self._metrics.multi_primary.set(sum(1 for _ in self._realm.multi_primary(self._hub_ts())))

@@ -1,25 +1,42 @@
-"""The submit path: from the bytes of a message to its receipt. Spec §8.1.
+"""The submit pipeline: from the bytes of a message to its receipt. Spec §8.1.
 
-Everything here runs on the loop's thread and hands over: signatures to the verifier, ordering to the committer.
+    admit       parse the message, bound how many are in flight
+    verify      check its signature in a worker; clients take turns
+    decide      the sequencer gives it a place in the log, or rejects it
+    replicate   empty: this hub orders alone. Decisions are unsigned here, and may still be withdrawn
+    sign        sign the receipts of the decided messages
+    persist     one journal write and sync for the whole group
+    reply       answer every message of the group, then update metrics and subscribers
+
+Groups form without timers: while one is being written, the next is decided and signed. Everything runs on the loop's
+thread, except signature checks and, on a slow disk, the write and sync. No receipt leaves before its group is durable.
+A crash before the sync loses only messages that nobody was answered about; after it, replay restores the group.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from time import perf_counter
 
-from veen.core import Malformed, Msg, Refused, cbor, msg, strict_json
+from plumbing.http.message import Report
+from veen.core import Msg, Receipt, Refused, Unavailable, Unverified, control_stream, msg
 from veen.core.admission import BY_DETAIL
-from veen.core.envelopes import SubmitRequest
+from veen.hub import responses
 from veen.hub.admission_rules import Rules, parse
-from veen.hub.commit import Committer
-from veen.hub.conditions import Conditions, Reason
-from veen.hub.metrics import Metrics
+from veen.hub.admission_state import Group, Placed
+from veen.hub.catch_up import CatchUp
+from veen.hub.conditions import Conditions, Reason, public_text
+from veen.hub.log import Log
+from veen.hub.metrics import CommitReport, Metrics
 from veen.hub.read_executor import FairQueue
-from veen.hub.sequencer import Outcome, Submission
-from veen.hub.submit_log import SubmitLog
+from veen.hub.sequencer import ControlEvent, Done, Item, Outcome, Sequencer, Submission
+from veen.hub.signer import Signer
 from veen.hub.verifier import Verifier
+from veen.storage.commit_group import AcceptedEntry
+from veen.storage.store import Store
 
-# {1: 1, 2: msg}: the only encoding of a submit request starts with these bytes, followed by the MSG.
-ENVELOPE = b"\xa2\x01\x01\x02"
 # At most this many signature checks run at once. Further messages wait in a queue in which clients take turns. It is
 # emptied in batches: fewer messages at a time would make groups, and so syncs, small.
 MAX_CHECKS = 1024
@@ -30,38 +47,98 @@ _CLIENT_SHARE_DIVISOR, _RESERVE_DIVISOR, _FEW_QUEUED = 2, 8, 16
 # The overload state ends when at most this part of `max_in_flight` is in flight.
 _RELIEVED_DIVISOR = 4
 _SIG_INVALID = BY_DETAIL["SIG_INVALID"].refused("the signature does not verify under client_id")
+# Decide and sign at most this many messages per turn, so that answers go out meanwhile.
+MAX_DECIDED = 256
+# A group of this size is committed without waiting for more messages.
+FULL_GROUP = 16
+# While the log cannot be written, the journal may grow to this size.
+MAX_PENDING_BYTES = 1 << 27
+# After this many writes and syncs in a row that were this fast, the loop syncs without the commit thread.
+QUICK_S = 0.001
+QUICK_SYNCS = 4
+# A larger group is slow on any disk.
+QUICK_BYTES = 1 << 20
+_PREFIX_BYTES = 4  # of ids in the log
 
 
-class SubmitQueue:
-    """Messages between arrival and receipt, counted and bounded."""
+class _Probe:
+    """A task of the commit thread: test whether the journal can be written."""
+
+
+class SubmitPipeline:
+    """Owns every message between arrival and receipt: its queues, the verifier, and when groups are written."""
 
     def __init__(
         self,
+        loop: asyncio.AbstractEventLoop,
         rules: Rules,
+        store: Store,
+        sequencer: Sequencer,
+        signer: Signer,
         verifier: Verifier,
-        committer: Committer,
         metrics: Metrics,
         conditions: Conditions,
+        log: Log,
         max_in_flight: int,
-        log: SubmitLog | None = None,
+        on_group: Callable[[Sequence[AcceptedEntry], CommitReport], None],
+        on_broken: Callable[[BaseException], None],
+        *,
+        log_submits: bool = False,
     ) -> None:
+        """`on_group` gets the entries of each durable group, or none if the group was rejected."""
+        self._loop = loop
         self._rules = rules
+        self._store = store
+        self._sequencer = sequencer
+        self._state = sequencer.state
+        self._signer = signer
         self._verifier = verifier
-        self.committer = committer
-        self.metrics = metrics
-        self.conditions = conditions
+        self._metrics = metrics
+        self._conditions = conditions
+        self._report: Report = log.failed
+        self._submit_log = SubmitLog(log) if log_submits else None
         self._max_in_flight = max_in_flight
-        self.relieved_at = max_in_flight // _RELIEVED_DIVISOR
-        self.is_refusing = False
-        self.log = log
-        self.in_flight = 0
-        self.unchecked: FairQueue[tuple[bytes, Callable[[bool], None]]] = FairQueue()
+        self._on_group = on_group
+        self._on_broken = on_broken
+        # Admit and verify.
+        self.in_flight = 0  # messages between arrival and receipt
+        self._is_refusing = False
+        self._unchecked: FairQueue[Submission] = FairQueue()
+        self._checks_started = 0
+        self._checks_finished = 0
+        # Decide and sign.
+        self._verified: list[Item] = []
+        self._turn_due = False
+        self._opened = 0.0  # when the open group got its first item; 0 if it has none
+        self._commit_at = 0  # commit a small group once `_checks_finished` reaches this
+        # Persist.
+        self._is_writing = False
+        self._quick_syncs = 0  # in a row
+        self._broken = False
+        self._drained: asyncio.Future[None] | None = None  # set while closing
+        self._writes: SimpleQueue[tuple[Group, float] | _Probe | None] = SimpleQueue()
+        self._writer = Thread(target=self._write_groups, name="commit", daemon=True)
+        self._writer.start()
+        self._catch_up = CatchUp(loop, store, conditions, self._caught_up, self._break)
 
-    def submit(self, encoded: bytes, done: Callable[[Outcome], None], owner: object = None) -> None:
+    async def close(self) -> None:
+        """Commit queued items, catch up, stop."""
+        self._catch_up.stop_timer()
+        self._drained = self._loop.create_future()
+        self._maybe_drained()
+        await self._drained
+        self._writes.put(None)
+        await self._loop.run_in_executor(None, self._writer.join)
+        await self._loop.run_in_executor(None, self._catch_up.close)
+        self._verifier.close()
+
+    # Admit.
+
+    def submit(self, encoded: bytes, done: Done, owner: object = None) -> None:
         """Decide about one encoded MSG of `owner`. `done` is called exactly once, on the loop's thread."""
-        if (self.in_flight >= self._max_in_flight or self.unchecked.waiting) and not self._has_room(owner):
-            self.is_refusing = True
-            text = self.conditions.enter(Reason.SUBMIT_OVERLOAD, in_flight=self.in_flight)
+        if (self.in_flight >= self._max_in_flight or self._unchecked.waiting) and not self._has_room(owner):
+            self._is_refusing = True
+            text = self._conditions.enter(Reason.SUBMIT_OVERLOAD, in_flight=self.in_flight)
             refused = Refused("E.UNAVAILABLE", text, retry_after=1)
             self.record_rejection(refused, len(encoded))
             done(refused)
@@ -73,122 +150,313 @@ class SubmitQueue:
             done(error)
             return
         self.in_flight += 1
-        item = PendingSubmit(self, message, encoded, done)
-        check = message.client_id + msg.signing_digest(encoded) + message.sig
-        committer = self.committer
-        if self.unchecked.waiting or committer.checks_started - committer.checks_finished >= MAX_CHECKS:
-            self.unchecked.put(owner, (check, item.verified))
+        submission = Submission(message, encoded, done, perf_counter())
+        if self._unchecked.waiting or self._checks_started - self._checks_finished >= MAX_CHECKS:
+            self._unchecked.put(owner, submission)
         else:
-            committer.checks_started += 1
-            self._verifier.check(check, item.verified)
+            self._verify(submission)
 
-    def refill_verifier(self) -> None:
-        """Refill the verifier from the queue, in batches."""
-        room = MAX_CHECKS - (self.committer.checks_started - self.committer.checks_finished)
-        if room >= min(_REFILL_BATCH, MAX_CHECKS):
-            while room and (queued := self.unchecked.take()) is not None:
-                room -= 1
-                self.committer.checks_started += 1
-                self._verifier.check(*queued)
-
-    def _has_room(self, owner: object) -> bool:
-        """Whether one more message of `owner` may be in flight."""
-        waiting = self.unchecked.count(owner)
-        if self.unchecked.waiting and waiting < _FEW_QUEUED:
-            return self.in_flight < self._max_in_flight + self._max_in_flight // _RESERVE_DIVISOR
-        return self.in_flight < self._max_in_flight and waiting < max(1, self._max_in_flight // _CLIENT_SHARE_DIVISOR)
+    def log_event(self, event: control_stream.Event, done: Done) -> None:
+        """Log an event of the operator on the control stream."""
+        self._put(ControlEvent(event, done))
 
     def record_rejection(self, refused: Refused, bytes_in: int) -> None:
         """Count a message that was rejected before it was decoded."""
-        self.metrics.refused(refused)
-        if self.log:
-            self.log.record_rejection(refused, bytes_in)
+        self._metrics.refused(refused)
+        if self._submit_log:
+            self._submit_log.record_rejection(refused, bytes_in)
 
+    def _has_room(self, owner: object) -> bool:
+        """Whether one more message of `owner` may be in flight."""
+        waiting = self._unchecked.count(owner)
+        if self._unchecked.waiting and waiting < _FEW_QUEUED:
+            return self.in_flight < self._max_in_flight + self._max_in_flight // _RESERVE_DIVISOR
+        return self.in_flight < self._max_in_flight and waiting < max(1, self._max_in_flight // _CLIENT_SHARE_DIVISOR)
 
-class PendingSubmit(Submission):
-    """One message between arrival and receipt."""
+    # Verify.
 
-    __slots__ = ("_arrived", "_submit_queue", "_verify_s")
+    def _verify(self, submission: Submission) -> None:
+        self._checks_started += 1
+        message = submission.message
+        check = message.client_id + msg.signing_digest(submission.encoded) + message.sig
+        self._verifier.check(check, partial(self._checked, submission))
 
-    def __init__(
-        self, submit_queue: SubmitQueue, message: Msg, encoded: bytes, done: Callable[[Outcome], None]
-    ) -> None:
-        self.message = message
-        self.encoded = encoded
-        self._done = done
-        self._submit_queue = submit_queue
-        self._arrived = perf_counter()
-        self._verify_s = 0.0
-
-    def verified(self, valid: bool) -> None:
-        """The result of the signature check."""
-        submit_queue = self._submit_queue
-        submit_queue.committer.checks_finished += 1
-        if submit_queue.unchecked.waiting:
-            submit_queue.refill_verifier()
-        self._verify_s = seconds = perf_counter() - self._arrived
+    def _checked(self, submission: Submission, valid: bool) -> None:
+        """The result of a signature check."""
+        self._checks_finished += 1
+        if self._unchecked.waiting:
+            self._refill_verifier()
+        submission.verify_s = seconds = perf_counter() - submission.arrived
         if valid:
-            submit_queue.metrics.verify_ms.observe(seconds * 1e3)
-            submit_queue.committer.put(self)
+            self._metrics.verify_ms.observe(seconds * 1e3)
+            self._put(submission)
         else:
-            submit_queue.committer.schedule_turn()  # the open group may have waited for this check
-            self.done(_SIG_INVALID)
+            self._schedule_turn()  # the open group may have waited for this check
+            self._answer(submission, _SIG_INVALID)
 
-    def done(self, outcome: Outcome) -> None:
-        submit_queue = self._submit_queue
-        seconds = perf_counter() - self._arrived
-        submit_queue.in_flight -= 1
-        if submit_queue.is_refusing and submit_queue.in_flight <= submit_queue.relieved_at:
-            submit_queue.is_refusing = False
-            submit_queue.conditions.leave(Reason.SUBMIT_OVERLOAD)
+    def _refill_verifier(self) -> None:
+        room = MAX_CHECKS - (self._checks_started - self._checks_finished)
+        if room >= min(_REFILL_BATCH, MAX_CHECKS):
+            while room and (queued := self._unchecked.take()) is not None:
+                room -= 1
+                self._verify(queued)
+
+    def _put(self, item: Item) -> None:
+        """Queue an item for the next turn. Rejects everything once the disk cannot be trusted."""
+        if self._broken:
+            self._answer(item, _unavailable("the disk failed; this hub is stopping"))
+            return
+        self._verified.append(item)
+        self._schedule_turn()
+
+    # Decide, replicate, sign.
+
+    def _schedule_turn(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Take what has been verified through the stages, and write the open group if the disk is free."""
+        self._turn_due = False
+        if self._broken:
+            return
+        items, self._verified = self._verified[:MAX_DECIDED], self._verified[MAX_DECIDED:]
+        if self._verified:
+            self._schedule_turn()
+        trouble = self._catch_up.trouble
+        if trouble is not None and self._store.pending.size_bytes > MAX_PENDING_BYTES:
+            self._conditions.count(Reason.LOG_WRITE, len(items))
+            self._reject(items, trouble)
+        elif items:
+            try:
+                placed = self._decide(items)
+                # Replicate `placed` here, when a hub has replicas: nothing is signed yet.
+                self._state.open.seal(placed, self._signer.sign_many(placed))
+            except Exception as mistake:  # noqa: BLE001  a partial decision must never be written
+                self._break(mistake)
+                return
+        self._persist()
+
+    def _decide(self, items: list[Item]) -> list[Placed]:
+        """Add items to the open group. Returns those that got a place."""
+        hub_ts = self._sequencer.hub_ts
+        try:
+            self._signer.at(hub_ts)
+        except (Unverified, Unavailable) as error:
+            text = self._conditions.enter(Reason.SIGNING_KEY, error, refused=len(items), recheck=self._lacks_key)
+            self._reject(items, text)
+            return []
+        self._conditions.leave(Reason.SIGNING_KEY)
+        if not self._opened:
+            self._opened = perf_counter()
+            self._commit_at = self._checks_finished + FULL_GROUP
+        self._verifier.flush()  # the workers are busy while this thread is
+        return self._sequencer.decide(items, hub_ts)
+
+    def _lacks_key(self) -> bool:
+        try:
+            self._signer.at(self._sequencer.hub_ts)
+        except (Unverified, Unavailable):
+            return True
+        return False
+
+    # Persist.
+
+    def _persist(self) -> None:
+        """Write the open group, unless the disk is busy or the group should grow."""
+        count = len(self._state.open.outcomes)
+        if self._is_writing or not count or self._should_grow(count):
+            return
+        group, start, self._opened = self._state.take(), self._opened, 0.0
+        if not group.records:
+            self._state.keep()
+            self._reply(group, CommitReport(0, perf_counter() - start, 0.0))
+            return
+        self._is_writing = True
+        if self._is_quick() and group.size_bytes <= QUICK_BYTES:
+            self._written(*self._write(group, start))
+        else:
+            self._writes.put((group, start))
+
+    def _should_grow(self, count: int) -> bool:
+        """Whether the open group is small, and too few of the pending signature checks have finished since."""
+        few = count < min(FULL_GROUP, self._checks_started - self._checks_finished)
+        return few and self._checks_finished < self._commit_at and self._drained is None
+
+    def _is_quick(self) -> bool:
+        return self._quick_syncs >= QUICK_SYNCS
+
+    def _write_groups(self) -> None:
+        """The commit thread: only writes and syncs."""
+        while (given := self._writes.get()) is not None:
+            if isinstance(given, _Probe):
+                self._loop.call_soon_threadsafe(self._probed, self._try_journal())
+            else:
+                self._loop.call_soon_threadsafe(self._written, *self._write(*given))
+
+    def _write(self, group: Group, start: float) -> tuple[Group, int | Exception, CommitReport]:
+        """Make a group durable. Returns its number or the error."""
+        before = perf_counter()
+        outcome: int | Exception
+        try:
+            outcome = self._store.commit(group)
+        except Exception as error:  # noqa: BLE001  if the thread ended here, all clients would wait for ever
+            outcome = error
+        now = perf_counter()
+        return group, outcome, CommitReport(len(group.records), now - start, now - before)
+
+    def _written(self, group: Group, outcome: int | Exception, report: CommitReport) -> None:
+        """Handle the result: the group is durable, or was not written."""
+        self._is_writing = False
+        self._quick_syncs = self._quick_syncs + 1 if report.sync_seconds < QUICK_S else 0
+        if isinstance(outcome, int):
+            self._conditions.leave(Reason.JOURNAL_WRITE)
+            self._store.committed(group, outcome)
+            self._catch_up.add_entries(report.entries)
+            self._state.keep()
+            if not self._is_quick():
+                self._persist()  # before the replies, so that the disk does not wait for them
+            self._reply(group, report)
+        elif isinstance(outcome, Unavailable):
+            items = self._state.undo()
+            self._opened = 0.0
+            self._conditions.enter(Reason.JOURNAL_WRITE, outcome, refused=len(items), recheck=self._probe)
+            self._reject(items, public_text(Reason.JOURNAL_WRITE, outcome), report)
+        else:
+            # It is unknown whether this group is on disk, so no client in it gets an answer.
+            self._break(outcome)
+            return
+        self._catch_up.start_if_due()
+        if self._is_quick():
+            self._persist()
+
+    def _probe(self) -> bool:
+        """Test the journal without writing a group, so that an idle hub notices when its disk recovers."""
+        if not (self._is_writing or self._broken or self._drained):
+            self._is_writing = True
+            self._writes.put(_Probe())
+        return True
+
+    def _try_journal(self) -> Exception | None:
+        """Runs on the commit thread."""
+        try:
+            self._store.probe()
+        except Exception as error:  # noqa: BLE001  if the thread ended here, all clients would wait for ever
+            return error
+        return None
+
+    def _probed(self, error: Exception | None) -> None:
+        self._is_writing = False
+        if error is None:
+            self._conditions.leave(Reason.JOURNAL_WRITE)
+        elif not isinstance(error, Unavailable):
+            self._break(error)
+            return
+        self._persist()
+        self._maybe_drained()
+
+    # Reply.
+
+    def _reply(self, group: Group, report: CommitReport) -> None:
+        """Answer the items of a durable group. An error in one answer does not affect the others."""
+        for item, outcome in group.outcomes:
+            self._attempt(self._answer, item, outcome.receipt if isinstance(outcome, Placed) else outcome)
+        self._attempt(self._on_group, group.records, report)
+        self._maybe_drained()
+
+    def _reject(self, items: list[Item], reason: str, report: CommitReport | None = None) -> None:
+        """Answer items that nothing was written for."""
+        for item in items:
+            self._attempt(self._answer, item, _unavailable(reason))
+        self._attempt(self._on_group, (), report or CommitReport(0, 0.0, 0.0))
+        self._maybe_drained()
+
+    def _answer(self, item: Item, outcome: Outcome) -> None:
+        if isinstance(item, ControlEvent):
+            item.done(outcome)
+            return
+        seconds = perf_counter() - item.arrived
+        self.in_flight -= 1
+        if self._is_refusing and self.in_flight <= self._max_in_flight // _RELIEVED_DIVISOR:
+            self._is_refusing = False
+            self._conditions.leave(Reason.SUBMIT_OVERLOAD)
         if isinstance(outcome, Refused):
-            submit_queue.metrics.refused(outcome)
+            self._metrics.refused(outcome)
         else:
-            submit_queue.metrics.end_to_end_ms.observe(seconds * 1e3)
-        self._done(outcome)
-        if submit_queue.log:
-            submit_queue.log.ended(self.message, self.encoded, outcome, self._verify_s, seconds)
+            self._metrics.end_to_end_ms.observe(seconds * 1e3)
+        item.done(outcome)
+        if self._submit_log:
+            self._submit_log.ended(item.message, item.encoded, outcome, item.verify_s, seconds)
+
+    def _attempt(self, act: Callable[..., None], *given: object) -> None:
+        try:
+            act(*given)
+        except Exception as mistake:  # noqa: BLE001  the group is durable, and the others need their answers
+            self._report("committed", mistake)
+
+    # Behind the replies.
+
+    def _caught_up(self) -> None:
+        """A catch-up ended, successfully or not."""
+        if self._catch_up.trouble is None:
+            self._state.forget()
+        self._maybe_drained()
+
+    def _maybe_drained(self) -> None:
+        """While closing: finish when nothing is queued and the log has everything or cannot be written."""
+        if self._drained is None or self._drained.done() or self._verified or self._is_writing:
+            return
+        if self._state.open.outcomes:
+            self._persist()
+            return
+        if self._store.catching is None:
+            self._catch_up.start_if_due(idle=True)
+        if self._store.catching is None or self._catch_up.trouble is not None:
+            self._drained.set_result(None)
+
+    def _break(self, error: BaseException) -> None:
+        """Accept nothing more: the process must exit."""
+        self._broken = True
+        self._on_broken(error)
 
 
-def unwrapped(body: bytes) -> bytes:
-    """The MSG in a submit request. Faults of the envelope are reported as structural faults of the submit."""
-    if body.startswith(ENVELOPE):
-        return body[len(ENVELOPE) :]
-    try:
-        SubmitRequest.decode(body)
-    except Malformed as error:
-        raise BY_DETAIL["CBOR_INVALID"].refused(error.reason) from None
-    raise AssertionError("a submit request has one encoding")
+def _unavailable(reason: str) -> Refused:
+    return Refused("E.UNAVAILABLE", reason, retry_after=1)
 
 
-def from_json(body: bytes) -> bytes:
-    """The encoded MSG of a JSON submit request. From here on both formats are handled alike."""
-    try:
-        request = strict_json.decode(body, "submit request")
-    except Malformed as error:
-        raise BY_DETAIL["CBOR_INVALID"].refused(error.reason) from None
-    if not isinstance(request, dict) or request.keys() != {"ver", "msg"} or not _is_one(request["ver"]):
-        raise BY_DETAIL["CBOR_INVALID"].refused('a submit request is {"ver": 1, "msg": [...]}')
-    if not isinstance(request["msg"], list):
-        raise BY_DETAIL["CBOR_INVALID"].refused("msg must be the array of its fields")
-    try:
-        return cbor.encode([_field(value) for value in request["msg"]])
-    except ValueError:
-        raise BY_DETAIL["CBOR_INVALID"].refused(
-            "every field of msg must be an unsigned integer, null or lowercase hex"
-        ) from None
+class SubmitLog:
+    """One JSON line per submit, if the operator enables it. OBS0.2: prefixes of ids, never a payload.
 
+    Every accepted message has a line; accepting it cost a signature, a place and a sync. Lines for rejections are
+    limited. A line has the whole label, so that it can be matched with the log.
+    """
 
-def _is_one(value: strict_json.Json) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value == 1
+    def __init__(self, log: Log) -> None:
+        self._log = log
 
+    def record_rejection(self, refused: Refused, bytes_in: int) -> None:
+        """Log a rejection before decoding: only the size is known."""
+        if self._log.may_log("refused submit"):
+            self._write(None, bytes_in, refused, 0.0, 0.0)
 
-def _field(value: strict_json.Json) -> cbor.Value:
-    if isinstance(value, str):
-        content = bytes.fromhex(value)
-        if content.hex() != value:
-            raise ValueError("not lowercase hex")
-        return content
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise ValueError("not a field of a message")
+    def ended(self, message: Msg, encoded: bytes, outcome: Outcome, verify_s: float, whole_s: float) -> None:
+        if not isinstance(outcome, Refused) or self._log.may_log("refused submit"):
+            self._write(message, len(encoded), outcome, verify_s, whole_s - verify_s)
+
+    def _write(self, message: Msg | None, bytes_in: int, outcome: Outcome, verify_s: float, commit_s: float) -> None:
+        fields: dict[str, object] = {
+            "label": message.label.hex() if message else None,
+            "client_id_prefix": message.client_id[:_PREFIX_BYTES].hex() if message else None,
+            "stream_seq": None,
+            "leaf_hash_prefix": message.leaf_hash()[:_PREFIX_BYTES].hex() if message else None,
+            "bytes_in": bytes_in,
+            "verify_ms": round(verify_s * 1e3, 3),
+            "commit_ms": round(commit_s * 1e3, 3),
+        }
+        if isinstance(outcome, Refused):
+            size = len(responses.envelope_of(outcome).encode())
+            fields |= {"bytes_out": size, "code": outcome.code, "detail_enum": outcome.detail_enum}
+        else:
+            fields |= {"bytes_out": len(outcome), "stream_seq": Receipt.decode(outcome).stream_seq}
+        self._log.event("info", "submit", **fields)

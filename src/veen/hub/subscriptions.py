@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 
 from veen.core import Refused
 from veen.hub.read_api import PageMemoryBudget, item
 from veen.hub.read_executor import BoundedQueue, QueuedJob
-from veen.storage.accepted_entry import AcceptedEntry
+from veen.storage.commit_group import AcceptedEntry
 from veen.storage.lookup import Lookup
 
 _PAGE_ITEMS = 64
@@ -55,7 +55,7 @@ class Subscriptions:
     def read(self, subscriber: "Subscriber", from_seq: int) -> None:
         self._queue.put(QueuedJob(lambda: subscriber.read(from_seq), subscriber, subscriber.is_lost))
 
-    def committed(self, records: list[AcceptedEntry]) -> None:
+    def committed(self, records: Iterable[AcceptedEntry]) -> None:
         """Wake the subscribers of these labels."""
         if not self._by_label:
             return

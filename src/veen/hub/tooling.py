@@ -14,14 +14,13 @@ from veen.core.limits import MAX_PAGE_ITEMS
 from veen.core.tooling_messages import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, StreamRegistration
 from veen.hub import hub_openapi, responses
 from veen.hub.admission_rules import Rules
-from veen.hub.commit import Committer
 from veen.hub.config import HubConfig, need_operator
 from veen.hub.prefilter import Prefilter
 from veen.hub.read_api import ReadApi
 from veen.hub.read_executor import ReadExecutor
-from veen.hub.sequencer import ControlEvent, Outcome
+from veen.hub.sequencer import Outcome
 from veen.hub.status import HubStatusPage
-from veen.hub.submit import SubmitQueue
+from veen.hub.submit import SubmitPipeline
 from veen.hub.subscriptions import Subscriber, Subscriptions
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
@@ -83,8 +82,8 @@ def _end_of_value(body: bytes, pos: int) -> int:
 class SubmitBatch:
     """The messages of one request, answered together once all have an answer."""
 
-    def __init__(self, submit_queue: SubmitQueue, respond: Callable[[Response], None], owner: object = None) -> None:
-        self._submit_queue = submit_queue
+    def __init__(self, pipeline: SubmitPipeline, respond: Callable[[Response], None], owner: object = None) -> None:
+        self._pipeline = pipeline
         self._respond = respond
         self._owner = owner
         self._outcomes: list[bytes] = []
@@ -97,7 +96,7 @@ class SubmitBatch:
         if not items:
             self._respond(Response(200, b"", responses.CBOR_SEQ))
         for number, encoded in enumerate(items):
-            self._submit_queue.submit(
+            self._pipeline.submit(
                 encoded,
                 lambda outcome, number=number: self._ended(number, outcome),  # type: ignore[misc]
                 self._owner,
@@ -126,8 +125,7 @@ class Tooling:
         prefilter: Prefilter,
         executor: ReadExecutor,
         reads: ReadApi,
-        submit_queue: SubmitQueue,
-        committer: Committer,
+        pipeline: SubmitPipeline,
         subscriptions: Subscriptions,
         witness_records: WitnessRecords,
         uploads: Uploads,
@@ -138,8 +136,7 @@ class Tooling:
         self._prefilter = prefilter
         self._executor = executor
         self._reads = reads
-        self._submit_queue = submit_queue
-        self._committer = committer
+        self._pipeline = pipeline
         self._subscriptions = subscriptions
         self._witness_records = witness_records
         self._uploads = uploads
@@ -236,23 +233,16 @@ class Tooling:
             answer = AuthorizeResponse(token.auth_ref(), token.expires_at(receipt.hub_ts), receipt)
             respond(responses.answer(answer, as_json=as_json))
 
-        self._committer.put(ControlEvent(token, done))
+        self._pipeline.log_event(token, done)
 
     def _register(self, request: Request, respond: Respond) -> None:
         need_operator(self._config, request.headers)
         as_json = responses.wants_json(request)
         registration = responses.decode_request(StreamRegistration, request.body, as_json)
 
-        def done(outcome: Outcome) -> None:
-            respond(
-                responses.refusal(outcome, as_json=as_json)
-                if isinstance(outcome, Refused)
-                else responses.submitted_json(outcome)
-                if as_json
-                else responses.submitted(outcome)
-            )
-
-        self._committer.put(ControlEvent(registration.stream_id, done))
+        self._pipeline.log_event(
+            registration.stream_id, lambda outcome: respond(responses.submitted(outcome, as_json=as_json))
+        )
 
     def _proof(self, request: Request, respond: Respond) -> None:
         as_json = responses.wants_json(request)
@@ -279,9 +269,9 @@ class Tooling:
         try:
             self._prefilter.check(request.peer, request.headers, request.body, batch=True)
         except Refused as refused:
-            self._submit_queue.record_rejection(refused, len(request.body))
+            self._pipeline.record_rejection(refused, len(request.body))
             raise
-        SubmitBatch(self._submit_queue, respond, request.owner).submit(split(request.body))
+        SubmitBatch(self._pipeline, respond, request.owner).submit(split(request.body))
 
     def _origin(self, request: Request, respond: Respond) -> None:
         as_json = responses.wants_json(request)

@@ -270,7 +270,7 @@ class Uploads:
             detail: dict[str, int | str] = {"expires_at": expired}
             raise Refused("E.FORBIDDEN", f"the capability expired at {expired}", detail=detail)
         try:
-            self._sequencer.check_capability(token)
+            self._sequencer.state.check_capability(token, hub_ts)
         except Refused as refused:
             raise Refused("E.FORBIDDEN", refused.message, detail=refused.detail) from None
         if proof.size > self.max_bytes:
@@ -284,7 +284,7 @@ class Uploads:
 
     def _cap(self, auth_ref: bytes) -> tuple[CapToken, int]:
         """A logged capability, and when it was logged."""
-        found = [tail.batch.caps[auth_ref] for tail in self._store.tails() if auth_ref in tail.batch.caps]
+        found = [tail.caps[auth_ref] for tail in self._store.tails() if auth_ref in tail.caps]
         if not found:
             with self._store.index.read() as rows:
                 row = rows.cap(auth_ref)

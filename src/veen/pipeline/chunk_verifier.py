@@ -9,8 +9,8 @@ from veen.core.hashing import HASH_BYTES
 from veen.pipeline.read_plan import Piece
 from veen.pipeline.sources import Chunk, ChunkSource, DirectoryChunks
 from veen.storage import frame
-from veen.storage.accepted_entry import Cursor
 from veen.storage.artifacts import BoundCheckpoint, ChunkSummary, PeakSnapshot
+from veen.storage.commit_group import Cursor
 from veen.storage.entry_check import EntryCheck, EntryVerifier, Failure
 from veen.storage.frame import Data, LogEntry
 from veen.storage.log_check import check_checkpoint

@@ -25,8 +25,8 @@ from veen.core import hub_identity as identities
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
 from veen.core.origin import ForkOrigin, OriginHub
 from veen.storage import attachment_store, checkpoint_keys, log_walk, metadata, rebuild, safe_open
-from veen.storage.accepted_entry import CommitGroup
 from veen.storage.chunks import ChunkWriter
+from veen.storage.commit_group import CommitGroup
 from veen.storage.index import FORMAT, Index
 from veen.storage.lock import shared
 from veen.storage.log_walk import ChunkFile

@@ -25,9 +25,9 @@ from veen.storage import (
     rebuild,
     safe_open,
 )
-from veen.storage.accepted_entry import Cursor
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.chunk_blocks import mapped, read_blocks
+from veen.storage.commit_group import Cursor
 from veen.storage.directory_reader import read_entries
 from veen.storage.entry_check import EntryVerifier
 from veen.storage.frame import LogEntry

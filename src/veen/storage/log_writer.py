@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from veen.core import Limits, Malformed, Mmr, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.storage import chunks
-from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.chunks import LogFiles
+from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.index import PAIR, PLACE, Index, WriteRows
 from veen.storage.label_head import SECONDS_PER_DAY, LabelHead
 
@@ -150,7 +150,7 @@ def _put_registry(rows: WriteRows, batch: CommitGroup) -> None:
         rows.put_cap(auth_ref, label, stream_seq, issued_at, token)
     for stream_id, (label, stream_seq) in batch.streams.items():
         rows.put_stream(stream_id, label, stream_seq)
-    for label, (stream_id, epoch) in batch.labels.items():
+    for label, (stream_id, epoch) in batch.epochs.items():
         if rows.stream_and_epoch(label) is None:
             rows.put_label(label, stream_id, epoch)
     for (label, stream_seq), event in batch.admin_events.items():

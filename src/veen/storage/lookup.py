@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from veen.core import MmrProof, Unavailable, mmr, proof
 from veen.storage import frame
-from veen.storage.accepted_entry import AcceptedEntry
+from veen.storage.commit_group import AcceptedEntry, JournalTail
 from veen.storage.directory_reader import read_entries
 from veen.storage.frame import LogEntry
-from veen.storage.store import JournalTail, Store
+from veen.storage.store import Store
 from veen.storage.tree_nodes import NodeFile
 
 

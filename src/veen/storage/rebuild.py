@@ -26,8 +26,8 @@ from veen.core import (
     naming,
 )
 from veen.storage import index_faults, journal, log_walk, safe_open
-from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.chunks import append_at
+from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.frame import LogEntry
 from veen.storage.index import FORMAT, Index, IndexRows
 from veen.storage.label_head import LabelHead
@@ -182,7 +182,7 @@ class Registrar:
         found = self._labels.find(label, hub_ts)
         self._labels.forget()
         if found:
-            batch.labels[label] = found
+            batch.epochs[label] = found
 
     def _note_event(self, event: control_stream.Event, receipt: Receipt, batch: CommitGroup) -> None:
         streams: tuple[bytes, ...]

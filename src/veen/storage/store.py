@@ -13,9 +13,9 @@ import lmdb
 from plumbing.durable import Disk
 from veen.core import Limits, Malformed, Unavailable
 from veen.storage import index_faults, journal, rebuild, safe_open
-from veen.storage.accepted_entry import AcceptedEntry, CommitGroup
 from veen.storage.checkpoint_keys import BindingFile
 from veen.storage.chunks import LABELS_CHECKED_AT_START, CheckpointSigner, ChunkWriter, OpenChunks
+from veen.storage.commit_group import CommitGroup, JournalTail
 from veen.storage.frame import LogEntry
 from veen.storage.index import DAMAGE
 from veen.storage.journal import Journal
@@ -23,36 +23,6 @@ from veen.storage.lock import lock_directory
 from veen.storage.log_writer import LogWriter
 from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
-
-
-class JournalTail:
-    """Entries that are only in the journal, by label, for look-ups during catch-up."""
-
-    __slots__ = ("batch", "group", "labels", "size_bytes")
-
-    def __init__(self) -> None:
-        self.batch = CommitGroup()
-        self.group = 0
-        self.size_bytes = 0
-        self.labels: dict[bytes, list[AcceptedEntry]] = {}
-
-    def add(self, batch: CommitGroup, group: int) -> None:
-        self.batch.extend(batch)
-        self.group = group
-        for record in batch.records:
-            records = self.labels.get(record.label)
-            if records is None:
-                self.labels[record.label] = [record]  # other threads read this: a list is never empty
-            else:
-                records.append(record)
-            self.size_bytes += len(record.frame)
-
-    def record(self, label: bytes, stream_seq: int) -> AcceptedEntry | None:
-        records = self.labels.get(label)
-        if not records:
-            return None
-        at = stream_seq - records[0].stream_seq
-        return records[at] if 0 <= at < len(records) else None
 
 
 class Store:
@@ -105,7 +75,7 @@ class Store:
         self.catching: JournalTail | None = None
 
     def replay(self) -> Iterator[tuple[int, list[LogEntry]]]:
-        """The groups that the log lacks. Read all of them, and pass each to `restore`."""
+        """The groups that the log lacks. Read all of them, and pass each to `committed`."""
         last = self.applied
         for group, entries in journal.recover(self._disk, self.folders.journal, self.applied):
             if group != last + 1:
@@ -114,17 +84,13 @@ class Store:
             yield group, entries
         self._journal = Journal(self._disk, self.folders.journal, last + 1)
 
-    def restore(self, batch: CommitGroup, group: int) -> None:
-        """Add a replayed group, which is already durable."""
-        self.pending.add(batch, group)
-
-    def commit(self, batch: CommitGroup) -> int:
+    def commit(self, group: CommitGroup) -> int:
         """Make a group durable. Its receipts may be sent after this."""
         assert self._journal is not None, "replay first"
         if self._journal.needs_segment:
             self._lock.check()
-        frames = b"".join([record.frame for record in batch.records])
-        return self._journal.append(frames, len(batch.records))
+        frames = b"".join([record.frame for record in group.records])
+        return self._journal.append(frames, len(group.records))
 
     def probe(self) -> None:
         """Raise as `commit` would if the journal cannot be written now. Adds nothing to it."""
@@ -132,13 +98,13 @@ class Store:
         self._lock.check()
         self._journal.probe()
 
-    def committed(self, batch: CommitGroup, group: int) -> None:
+    def committed(self, group: CommitGroup, number: int) -> None:
         """Make a durable group visible to look-ups. Called on the owner's thread."""
-        self.pending.add(batch, group)
+        self.pending.add_group(group, number)
 
     def begin_catching_up(self) -> JournalTail | None:
         """Set the pending entries aside for catch-up; None if there are none or a catch-up is running."""
-        if self.catching is not None or not self.pending.batch.records:
+        if self.catching is not None or not self.pending.records:
             return None
         self.catching, self.pending = self.pending, JournalTail()
         return self.catching
@@ -155,7 +121,7 @@ class Store:
             if is_applied:  # the last attempt completed all but the last step
                 self.index.extend_file()
             else:
-                self._writer.apply(tail.batch, tail.group)
+                self._writer.apply(tail, tail.group)
         except OSError as error:
             raise Unavailable(f"the log cannot be written: {error.strerror}") from error
         except DAMAGE as error:

@@ -1,4 +1,4 @@
-"""An accepted entry between admission and the log, with everything the index stores about it."""
+"""Accepted entries between admission and the log, with everything the index stores about them."""
 
 from dataclasses import dataclass, field
 
@@ -32,16 +32,37 @@ class CommitGroup:
     streams: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
     buckets: dict[tuple[bytes, bytes], Bucket] = field(default_factory=dict)
     admin_events: dict[tuple[bytes, int], admin.Event] = field(default_factory=dict)  # by label and stream_seq
-    labels: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # with epochs: stream_id and epoch of each
+    epochs: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # stream_id and epoch of each label
 
-    def size_bytes(self) -> int:
-        """Size of the entries in the journal, without the group header."""
-        return sum([len(record.frame) for record in self.records])
+    size_bytes: int = 0  # of the entries in the journal, without the group header
+
+    def add(self, record: AcceptedEntry) -> None:
+        self.records.append(record)
+        self.size_bytes += len(record.frame)
 
     def extend(self, later: "CommitGroup") -> None:
         self.records += later.records
+        self.size_bytes += later.size_bytes
         self.caps |= later.caps
         self.streams |= later.streams
         self.buckets |= later.buckets
         self.admin_events |= later.admin_events
-        self.labels |= later.labels
+        self.epochs |= later.epochs
+
+
+@dataclass(slots=True)
+class JournalTail(CommitGroup):
+    """The entries that are only in the journal, also by label, for look-ups until the log has caught up."""
+
+    group: int = 0  # the number of the last group
+    labels: dict[bytes, list[AcceptedEntry]] = field(default_factory=dict)
+
+    def add_group(self, group: CommitGroup, number: int) -> None:
+        self.extend(group)
+        self.group = number
+        for record in group.records:
+            records = self.labels.get(record.label)
+            if records is None:
+                self.labels[record.label] = [record]  # other threads read this: a list is never empty
+            else:
+                records.append(record)

@@ -9,12 +9,11 @@ from pathlib import Path
 from plumbing.durable import Disk
 from veen.core import Limits, Mmr, Profile, SigningKey, checkpoint, msg, naming, receipt
 from veen.core.checkpoint import Checkpoint
-from veen.storage import frame, key_rotation, metadata
-from veen.storage.checkpoint_keys import BindingFile
-from veen.storage.chunks import ChunkWriter
+from veen.storage import frame, metadata
+from veen.storage.checkpoint_files import BindingFile
 from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.index import FORMAT, Index
-from veen.storage.log_writer import LogWriter
+from veen.storage.log_writer import ChunkWriter, LogWriter
 from veen.storage.paths import Folders
 
 BORN = 1_700_000_000
@@ -77,7 +76,7 @@ class BigLog:
     def rotate(self) -> None:
         """Rotate the hub key."""
         self._born += 10
-        key_rotation.rotate(self._disk, self.folders, self._born + self._made // self._per_sec, 0)
+        metadata.rotate_key(self._disk, self.folders, self._born + self._made // self._per_sec, 0)
         self._open(self.folders.root)
 
     def label(self, stream: str) -> bytes:

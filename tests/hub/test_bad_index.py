@@ -17,7 +17,7 @@ from tests.hub.test_running import broken, check_kept, check_no_receipt, in_back
 from tests.storage import hubs
 from veen.core import Limits, Malformed, Rate, Receipt, SigningKey, naming
 from veen.hub.admission_rules import Admission
-from veen.storage import fsck, index_faults
+from veen.storage import fsck, rebuild
 from veen.storage.directory_reader import LogReader
 from veen.storage.index import PAIR, Index
 from veen.storage.paths import Folders
@@ -79,7 +79,7 @@ def ends_hub(data_dir: Path, ask: Callable[[Hub], Reply], admission: Admission =
         assert isinstance(error, Malformed)
         assert error.what == "index", error
         check_no_receipt(unanswered)
-    assert index_faults.fault_recorded(Folders(data_dir))
+    assert rebuild.fault_recorded(Folders(data_dir))
 
 
 def written(tmp_path: Path, limits: Limits | None = None) -> tuple[Path, Writer, list[Receipt]]:
@@ -208,7 +208,7 @@ def test_a_wrong_cursor_of_one_client_is_not_met_by_another(tmp_path: Path) -> N
     with running(data_dir) as hub:
         told.append(hub.writer().send())
         check_kept(hub, writer.label, told)
-    assert not index_faults.fault_recorded(Folders(data_dir))
+    assert not rebuild.fault_recorded(Folders(data_dir))
     assert fsck.repair(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
     check_goes_on(data_dir, writer, told)
 
@@ -293,7 +293,7 @@ def test_a_reader_in_another_process_gets_the_error_and_changes_nothing(tmp_path
         with pytest.raises(Malformed, match="index: the checksum of a row of cursors does not match"):
             rows.client_cursor(writer.label, writer.key.public_key)
         assert len(list(reader.entries(writer.label, 1, 9))) == 9
-    assert not index_faults.fault_recorded(Folders(data_dir))
+    assert not rebuild.fault_recorded(Folders(data_dir))
 
 
 # Node files.
@@ -335,7 +335,7 @@ def test_a_node_file_that_goes_while_the_hub_runs_costs_nothing(tmp_path: Path, 
     assert isinstance(error, Malformed)
     assert "but the index lists" in str(error)
     hub.abandon()
-    assert index_faults.fault_recorded(Folders(data_dir))
+    assert rebuild.fault_recorded(Folders(data_dir))
     check_goes_on(data_dir, writer, told)
 
 

@@ -5,7 +5,6 @@ import random
 import signal
 from pathlib import Path
 
-import lmdb
 import pytest
 
 from tests.hub.client import START, Clock, Hub, make_dir, running, until
@@ -17,7 +16,8 @@ from veen.core.envelopes import StreamRequest
 from veen.hub import catch_up
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
-from veen.storage import fsck, index_faults
+from veen.storage import fsck
+from veen.storage.index import Index
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENOSPC], ids=["read-only", "full"])
@@ -93,17 +93,17 @@ def test_a_commit_whose_file_could_not_be_extended_is_not_repeated(
 ) -> None:
     """The transaction was committed; only extending the file afterwards failed."""
     failed: list[Path] = []
-    extend_file = index_faults.extend_file
+    extend_file = Index.extend_file
 
-    def fails_twice(env: lmdb.Environment, path: Path) -> None:
+    def fails_twice(index: Index) -> None:
         if len(failed) < 2:
-            failed.append(path)
+            failed.append(data_dir)
             raise OSError(errno.ENOSPC, "No space left on device")
-        extend_file(env, path)
+        extend_file(index)
 
     data_dir = make_dir(tmp_path)
     with running(data_dir) as hub:
-        monkeypatch.setattr(index_faults, "extend_file", fails_twice)
+        monkeypatch.setattr(Index, "extend_file", fails_twice)
         monkeypatch.setattr(catch_up, "RETRY_S", 0.01)
         writer = hub.writer()
         kept = writer.send_many(3)

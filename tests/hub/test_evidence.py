@@ -16,7 +16,7 @@ from veen.core.envelopes import ReceiptRequest, ReceiptResponse
 from veen.core.hashing import h
 from veen.core.tooling_messages import CheckpointList, Equivocation, EquivocationList, WitnessRequest
 from veen.hub import witness_records
-from veen.storage import checkpoint_keys, fsck
+from veen.storage import checkpoint_files, fsck
 from veen.storage.paths import Folders
 
 INTERVAL = 4
@@ -253,7 +253,7 @@ def test_the_key_of_a_witness_is_kept_so_that_a_wrong_bit_of_its_signature_is_fo
     hub.post("/tooling/witness", witness_request(hub, writer)).read(Checkpoint)
     folders = Folders(hub.data_dir)
     hub.stop()
-    assert checkpoint_keys.read_witnesses(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
+    assert checkpoint_files.read_witnesses(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
     assert fsck.check(hub.data_dir, isolated=False).findings == []
     path = folders.checkpoint(writer.label, INTERVAL)
     data = bytearray(path.read_bytes())
@@ -274,7 +274,7 @@ def test_a_witness_without_a_stored_key_can_repeat_its_signature(
     assert [one.severity for one in fsck.check(hub.data_dir, isolated=False).findings] == [fsck.Severity.NOTICE]
     hub.start()
     assert hub.post("/tooling/witness", request).read(Checkpoint) == first
-    assert checkpoint_keys.read_witnesses(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
+    assert checkpoint_files.read_witnesses(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
 
 
 def test_witness_keys_that_are_damaged_are_not_written_over(checkpointed: tuple[Hub, Writer, list[Receipt]]) -> None:

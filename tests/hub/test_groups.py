@@ -226,12 +226,26 @@ def test_a_busy_hub_catches_up_when_there_is_enough_to_do_or_after_a_while(hub: 
         assert hub.do(look(last)) == 0
 
 
+class FlushRecorder:
+    """A verifier that records how many items were decided when the pipeline flushed it."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._verifier = hub.service.pipeline._verifier
+        self.check = self._verifier.check
+        self.close = self._verifier.close
+        self.decided: list[int] = []
+
+    def flush(self) -> None:
+        self.decided.append(len(self._hub.service.sequencer.state.open.outcomes))
+        self._verifier.flush()
+
+
 def test_signatures_are_sent_off_before_the_loop_signs(hub: Hub) -> None:
     """Otherwise the verifier would be idle until the group is on disk."""
-    seen: list[int] = []
-    hub.service.pipeline._verifier.flush = lambda: seen.append(len(hub.service.sequencer.state.open.outcomes))  # type: ignore[method-assign]
+    recorder = hub.service.pipeline._verifier = FlushRecorder(hub)
     hub.writer().send()
-    assert seen == [0]
+    assert recorder.decided == [0]
 
 
 async def decided(hub: Hub) -> int:

@@ -13,8 +13,8 @@ from veen.core import Malformed
 from veen.core.receipt import Receipt
 from veen.hub.admission_rules import Admission
 from veen.storage import store
-from veen.storage.chunks import OpenChunks
 from veen.storage.index import IndexRows
+from veen.storage.log_writer import OpenChunks
 
 LABELS = 40
 

@@ -29,7 +29,7 @@ from veen.core.tooling_messages import (
 )
 from veen.hub import conditions
 from veen.hub.admission_rules import Admission
-from veen.storage import key_rotation
+from veen.storage import metadata
 from veen.storage.paths import Folders
 
 INTERVAL = 4
@@ -100,7 +100,7 @@ class Kept:
             found = hub.get(f"/tooling/checkpoints?label={self.writer.label.hex()}").read(CheckpointList)
             self.checkpoint = found.checkpoints[0]
             hub.post("/tooling/witness", witnessed(self.checkpoint)).read(Checkpoint)
-        key_rotation.rotate(Disk(), Folders(self.data_dir), START + 100, 0)
+        metadata.rotate_key(Disk(), Folders(self.data_dir), START + 100, 0)
 
     def copy(self, target: Path) -> Path:
         shutil.copytree(self.data_dir, target / "hub")

@@ -32,9 +32,8 @@ from veen.hub.sequencer import ControlEvent, ControlLog, Item, Outcome, Sequence
 from veen.hub.signer import Signer
 from veen.storage import metadata
 from veen.storage.index import TABLES
-from veen.storage.lookup import Lookup
 from veen.storage.paths import Folders
-from veen.storage.store import Store
+from veen.storage.store import Lookup, Store
 
 NOW = 1_700_000_000
 SMALL = Limits(max_msg_bytes=4096, max_chunk_bytes=5120, max_checkpoint_interval=7)

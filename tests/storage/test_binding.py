@@ -9,7 +9,7 @@ import pytest
 from tests.storage.disks import Died, DyingDisk, Last, RefusingDisk
 from tests.storage.hubs import NOW, Client, Clock, History, Hub, QuickDisk, key, label_of, receipts
 from veen.core import Checkpoint, Unavailable, checkpoint
-from veen.storage import checkpoint_keys, fsck, key_rotation, metadata
+from veen.storage import checkpoint_files, fsck, metadata
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import Folders
@@ -51,7 +51,7 @@ def test_it_names_every_regular_checkpoint_with_the_key_that_signed_it(place: Pa
 def test_after_a_rotation_each_checkpoint_keeps_its_key(place: Path, history: History) -> None:
     root = filled(place / "hub", history)
     before = found(root)
-    key_rotation.rotate(QuickDisk(), Folders(root), NOW + 100, 0)
+    metadata.rotate_key(QuickDisk(), Folders(root), NOW + 100, 0)
     hub = Hub(root, clock=Clock(NOW + 200))
     label = label_of(hub.rules, "stream 0")
     client = Client("dot", hub.rules)
@@ -72,7 +72,7 @@ def test_a_witness_does_not_change_it(place: Path, history: History) -> None:
     path.write_bytes(Checkpoint.decode(path.read_bytes()).witnessed(key("witness")).encode())
     assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN
     hub_metadata = metadata.read_metadata(Folders(root))
-    assert checkpoint_keys.derived(Folders(root), hub_metadata) == found(root)
+    assert checkpoint_files.derived_binding(Folders(root), hub_metadata) == found(root)
 
 
 def _row(change: Callable[[BoundCheckpoint], BoundCheckpoint]) -> Callable[[CheckpointBinding], bytes]:
@@ -150,7 +150,7 @@ def test_a_checkpoint_that_no_key_of_the_hub_signed_has_no_row(place: Path, hist
         epoch=one.epoch,
     )
     path.write_bytes(forged.encode())
-    rows = checkpoint_keys.derived(Folders(root), metadata.read_metadata(Folders(root))).checkpoints
+    rows = checkpoint_files.derived_binding(Folders(root), metadata.read_metadata(Folders(root))).checkpoints
     assert len(rows) == len(found(root).checkpoints) - 1
     assert fsck.check(root, isolated=False).verdict is FsckVerdict.DAMAGED
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.storage.hubs import SMALL, Client, History, Hub, label_of, log_files, receipts
 from veen.core import Checkpoint, Malformed, Receipt
-from veen.storage import checkpoint_index, fsck, index_faults
+from veen.storage import checkpoint_files, fsck, rebuild
 from veen.storage.artifacts import CheckpointIndex, IndexedCheckpoint
 from veen.storage.paths import Folders
 
@@ -124,8 +124,8 @@ def test_a_root_that_one_file_has_wrong_is_taken_from_the_log(log: Log) -> None:
 def test_rows_are_those_before_a_chunk_also_where_it_was_closed_before(log: Log) -> None:
     for chunks in range(5):
         start = chunks * INTERVAL + 1
-        rows = checkpoint_index.rows_before(log.folders, log.label, start)
-        assert rows == checkpoint_index.derived(log.folders, log.label, start) == log.expected()[:chunks]
+        rows = checkpoint_files.rows_before(log.folders, log.label, start)
+        assert rows == checkpoint_files.derived_rows(log.folders, log.label, start) == log.expected()[:chunks]
     log.hub.close()
 
 
@@ -144,7 +144,7 @@ def test_a_root_that_is_not_its_receipts_is_never_signed(place: Path, history: H
         log.grow(INTERVAL)
     assert not log.folders.checkpoint(log.label, 2 * INTERVAL).exists()
     assert len(log.index().checkpoints) == 1
-    assert index_faults.fault_recorded(log.folders)
+    assert rebuild.fault_recorded(log.folders)
     log.hub.abandon()
     log.hub = Hub(log.root)  # the next start rebuilds the index
     log.hub.catch_up()

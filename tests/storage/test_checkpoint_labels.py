@@ -8,7 +8,7 @@ import pytest
 
 from tests.storage.hubs import NOW, Client, Hub, QuickDisk, create, label_of, receipts
 from veen.core import Checkpoint, Malformed, Profile, checkpoint, naming
-from veen.storage import checkpoint_keys, fork, fsck, metadata
+from veen.storage import checkpoint_files, fork, fsck, metadata
 from veen.storage.artifacts import CheckpointBinding
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import Folders
@@ -109,7 +109,9 @@ def test_a_repair_binds_what_was_verified_and_nothing_else(folders: Folders) -> 
     left = replace(found, upto_seq=14)
     folders.checkpoint(left.label_curr, left.upto_seq).write_bytes(sign_again(folders, left))
     folders.binding.unlink()
-    assert len(checkpoint_keys.derived(folders, metadata.read_metadata(folders)).checkpoints) == 1 + len(_rows(before))
+    assert len(checkpoint_files.derived_binding(folders, metadata.read_metadata(folders)).checkpoints) == 1 + len(
+        _rows(before)
+    )
     assert fsck.repair(folders.root, isolated=False).verdict is FsckVerdict.CLEAN
     assert folders.binding.read_bytes() == before
 

@@ -21,8 +21,8 @@ from tests.storage.hubs import (
 )
 from tests.storage.test_storage_crash import Given, check_after, run
 from veen.core import Limits, Malformed, Unavailable, wire_json
-from veen.storage import chunk_blocks, fsck, journal, log_writer
-from veen.storage.chunk_blocks import PackedChunk, read_blocks
+from veen.storage import chunk_reader, fsck, journal, log_writer
+from veen.storage.chunk_reader import PackedChunk, read_blocks
 from veen.storage.directory_reader import LogReader
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import ChunkName, Folders
@@ -31,7 +31,7 @@ from veen.storage.paths import ChunkName, Folders
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small frames, so that a chunk of a few kilobytes has several."""
-    monkeypatch.setattr(chunk_blocks, "FRAME_BYTES", 1500)
+    monkeypatch.setattr(chunk_reader, "FRAME_BYTES", 1500)
 
 
 def filled(root: Path, history: History, catch_up_after: int = 3) -> Given:

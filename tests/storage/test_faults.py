@@ -13,7 +13,7 @@ import pytest
 from tests.storage.disks import FailingFrom
 from tests.storage.hubs import History, Hub, QuickDisk, index_rows, place_of, receipts
 from veen.core import Malformed, Unavailable
-from veen.storage import fsck, index_faults
+from veen.storage import fsck, rebuild
 from veen.storage.directory_reader import LogReader
 from veen.storage.index import Index
 from veen.storage.paths import Folders
@@ -89,7 +89,7 @@ def test_a_start_on_a_damaged_index_lives_and_knows_every_entry(root: Path, hist
 
 def test_a_sound_index_passes_the_probe_and_stays(root: Path) -> None:
     before = (root / "index" / "data.mdb").stat().st_ino
-    index_faults.probe(QuickDisk(), Folders(root))
+    rebuild.probe(QuickDisk(), Folders(root))
     assert not (root / "fault.txt").exists()
     assert opened(root, "probe").returncode == 0
     assert (root / "index" / "data.mdb").stat().st_ino == before
@@ -98,12 +98,12 @@ def test_a_sound_index_passes_the_probe_and_stays(root: Path) -> None:
 def test_a_damaged_index_on_a_full_disk_is_reported(root: Path) -> None:
     spoil(root, 1)
     with pytest.raises(Unavailable, match="the index is damaged, and the fault cannot be recorded: No space left"):
-        index_faults.probe(FailingFrom(1), Folders(root))
+        rebuild.probe(FailingFrom(1), Folders(root))
 
 
 def test_where_there_is_no_index_there_is_nothing_to_probe(place: Path, history: History) -> None:
     root = history.fresh(place / "hub")
-    index_faults.probe(QuickDisk(), Folders(root))
+    rebuild.probe(QuickDisk(), Folders(root))
     assert not (root / "fault.txt").exists()
 
 
@@ -126,14 +126,14 @@ def test_a_terminated_process_records_no_fault(root: Path, number: signal.Signal
     before = (root / "index" / "data.mdb").stat().st_ino
     ended = opened(root, then=f"import os\nos.kill(os.getpid(), {int(number)})\n")
     assert ended.returncode == -number
-    assert not index_faults.fault_recorded(Folders(root))
+    assert not rebuild.fault_recorded(Folders(root))
     assert opened(root).returncode == 0
     assert (root / "index" / "data.mdb").stat().st_ino == before
 
 
 def test_an_enabled_faulthandler_is_left_alone(root: Path) -> None:
     assert faulthandler.is_enabled()  # pytest uses it
-    watch = index_faults.FatalSignalRecorder(Folders(root))
+    watch = rebuild.FatalSignalRecorder(Folders(root))
     watch.close()
     assert faulthandler.is_enabled()
     assert not (root / "fault.txt").exists()

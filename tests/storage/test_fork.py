@@ -40,7 +40,7 @@ from veen.core import (
     wire_json,
 )
 from veen.core.origin import ForkOrigin
-from veen.storage import fork, frame, fsck, key_rotation, metadata
+from veen.storage import fork, frame, fsck, metadata
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import Folders
@@ -243,7 +243,7 @@ def test_attachments_come_along(source: Path, place: Path) -> None:
 def test_a_fork_can_have_a_new_key_and_keeps_its_origin(source: Path, place: Path) -> None:
     root = forked(source, place / "fork")
     extended(root)
-    key_rotation.rotate(QuickDisk(), Folders(root), LATER + 100, 0)
+    metadata.rotate_key(QuickDisk(), Folders(root), LATER + 100, 0)
     extended(root, now=LATER + 200, name="later")
     clean(root)
     assert metadata.read_metadata(Folders(root)).identity.origin is not None

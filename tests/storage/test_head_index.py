@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veen.core import Malformed, Unavailable
-from veen.storage.index import PAIR, PLACE, Index
-from veen.storage.label_head import LabelHead
+from veen.storage.index import PAIR, PLACE, Index, LabelHead
 
 A, B, C = (bytes([number]) * 32 for number in (1, 2, 3))
 

@@ -11,8 +11,7 @@ import pytest
 
 from veen.core import Malformed, Unavailable
 from veen.core.admin import Revocation, RevocationKind
-from veen.storage.index import PAIR, SUMMED, Index, IndexRows
-from veen.storage.label_head import LabelHead
+from veen.storage.index import PAIR, SUMMED, Index, IndexRows, LabelHead
 
 A, B, C = (bytes([number]) * 32 for number in (1, 2, 3))
 KEYS = [bytes([number]) * 32 for number in range(10, 60, 10)]

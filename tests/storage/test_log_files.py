@@ -14,12 +14,11 @@ from veen.core import Checkpoint, Limits, Profile, Unavailable, checkpoint, hub_
 from veen.core.origin import Lineage
 from veen.storage import frame
 from veen.storage.artifacts import CheckpointIndex, ChunkSummary, PeakSnapshot
-from veen.storage.checkpoint_keys import BindingFile
-from veen.storage.chunks import ChunkWriter
+from veen.storage.checkpoint_files import BindingFile
 from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.frame import LogEntry
 from veen.storage.index import TABLES, Index
-from veen.storage.log_writer import LogWriter
+from veen.storage.log_writer import ChunkWriter, LogWriter
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
 

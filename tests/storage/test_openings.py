@@ -23,10 +23,10 @@ from veen.core.limits import (
     MAX_WITNESS_SIGS,
 )
 from veen.pipeline.sources.files import LocalFiles
-from veen.storage import fork, fsck, log_walk, safe_open
+from veen.storage import chunk_reader, fork, fsck, safe_open
 from veen.storage.artifacts import BoundCheckpoint, ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.attachment_store import AttachmentStore
-from veen.storage.checkpoint_keys import WitnessKeys
+from veen.storage.checkpoint_files import WitnessKeys
 from veen.storage.directory_reader import LogReader, chunk_entries
 from veen.storage.fsck_report import FsckVerdict, Severity
 from veen.storage.lock import is_held, lock_directory, shared
@@ -326,7 +326,7 @@ def test_a_file_of_zeros_is_not_counted_through(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 30)
     with pytest.raises(Malformed, match="no entry at byte 0"):
-        log_walk.size_of([log_walk.ChunkFile(1, None, path)])
+        chunk_reader.size_of([chunk_reader.ChunkFile(1, None, path)])
 
 
 _PUBLIC = [number.to_bytes(32, "big") for number in range(MAX_HUB_KEYS)]

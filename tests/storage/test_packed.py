@@ -13,15 +13,15 @@ import zstandard
 
 from veen.core import Malformed
 from veen.core.limits import ENTRY_OVERHEAD_BYTES, MAX_MSG_BYTES
-from veen.storage import chunk_blocks, frame
-from veen.storage.chunk_blocks import PackedChunk
+from veen.storage import chunk_reader, frame
+from veen.storage.chunk_reader import PackedChunk
 
 FRAME_BYTES = 2000
 
 
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk_blocks, "FRAME_BYTES", FRAME_BYTES)
+    monkeypatch.setattr(chunk_reader, "FRAME_BYTES", FRAME_BYTES)
 
 
 def chunk(sizes: list[int], seed: int = 1) -> bytes:
@@ -37,7 +37,7 @@ SIZES = [300, 10, 1900, 2500, 40, 40, 40, 700, 700, 700, 700, 9000, 1]
 
 
 def packed_file(data: bytes, level: int = 3) -> bytes:
-    return b"".join(chunk_blocks.pack(data, level))
+    return b"".join(chunk_reader.pack(data, level))
 
 
 def rebuilt(frames: list[bytes], plains: list[int]) -> bytes:
@@ -181,7 +181,7 @@ def _streamed(data: bytes) -> bytes:
 
 
 BOMB_BYTES = 1 << 26
-MOST_PLAIN = chunk_blocks.FRAME_BYTES + MAX_MSG_BYTES + ENTRY_OVERHEAD_BYTES
+MOST_PLAIN = chunk_reader.FRAME_BYTES + MAX_MSG_BYTES + ENTRY_OVERHEAD_BYTES
 
 
 @pytest.mark.parametrize("made", [zstandard.compress, _streamed], ids=["honest header", "no size in its header"])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.storage.hubs import NOW, QuickDisk, create
 from veen.core import Malformed, checkpoint
 from veen.core.cbor import Wire
-from veen.storage import artifacts, checkpoint_index, checkpoint_keys, metadata
+from veen.storage import artifacts, checkpoint_files, metadata
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding, CheckpointIndex, IndexedCheckpoint
-from veen.storage.checkpoint_keys import BindingFile
+from veen.storage.checkpoint_files import BindingFile
 from veen.storage.paths import Folders
 
 LABEL, HUB = b"\x07" * 32, b"\x05" * 32
@@ -41,8 +41,8 @@ def bound_rows(ends: list[int]) -> tuple[BoundCheckpoint, ...]:
 
 
 KINDS: dict[str, tuple[re.Pattern[bytes], bytes, Callable[[list[int]], Wire]]] = {
-    "checkpoint index": (checkpoint_index._ROW, LABEL, lambda ends: CheckpointIndex(LABEL, index_rows(ends))),
-    "checkpoint binding": (checkpoint_keys._ROW, HUB, lambda ends: CheckpointBinding(HUB, bound_rows(ends))),
+    "checkpoint index": (checkpoint_files._INDEX_ROW, LABEL, lambda ends: CheckpointIndex(LABEL, index_rows(ends))),
+    "checkpoint binding": (checkpoint_files._BINDING_ROW, HUB, lambda ends: CheckpointBinding(HUB, bound_rows(ends))),
 }
 
 
@@ -85,7 +85,9 @@ def test_what_the_decoder_refuses_has_no_rows_but_where_they_are_out_of_order(
 
 @given(ENDS)
 def test_an_integer_is_read_as_it_was_written(ends: list[int]) -> None:
-    found = artifacts.split(CheckpointIndex(LABEL, index_rows(ends)).encode(), head_of(LABEL), checkpoint_index._ROW)
+    found = artifacts.split(
+        CheckpointIndex(LABEL, index_rows(ends)).encode(), head_of(LABEL), checkpoint_files._INDEX_ROW
+    )
     assert [artifacts.uint(row[1]) for row in found or ()] == ends
 
 
@@ -93,7 +95,7 @@ def test_an_integer_is_read_as_it_was_written(ends: list[int]) -> None:
 def test_an_integer_that_is_longer_than_it_need_be_or_nothing_makes_no_row(longer: str) -> None:
     uint = bytes.fromhex(longer)
     row = b"\xa5\x01" + uint + b"\x02\x58\x20" + bytes(32) + b"\x03\x01\x04" + uint + b"\x05" + uint
-    assert artifacts.split(artifacts.joined(head_of(LABEL), [row]), head_of(LABEL), checkpoint_index._ROW) is None
+    assert artifacts.split(artifacts.joined(head_of(LABEL), [row]), head_of(LABEL), checkpoint_files._INDEX_ROW) is None
 
 
 # The checkpoint index.
@@ -110,14 +112,14 @@ def test_one_more_row_is_added_without_decoding_the_others(folders: Folders, mon
     for upto in range(len(rows)):
         if upto:
             folders.checkpoint_index(LABEL).write_bytes(CheckpointIndex(LABEL, rows[:upto]).encode())
-            made = checkpoint_index.with_row(folders, LABEL, rows[upto])
+            made = checkpoint_files.index_with_row(folders, LABEL, rows[upto])
             assert made == CheckpointIndex(LABEL, rows[: upto + 1]).encode()
 
 
 def test_rows_that_a_crash_left_behind_the_new_one_are_written_over(folders: Folders) -> None:
     rows = index_rows([4, 8, 12])
     folders.checkpoint_index(LABEL).write_bytes(CheckpointIndex(LABEL, rows).encode())
-    assert checkpoint_index.with_row(folders, LABEL, rows[1]) == CheckpointIndex(LABEL, rows[:2]).encode()
+    assert checkpoint_files.index_with_row(folders, LABEL, rows[1]) == CheckpointIndex(LABEL, rows[:2]).encode()
 
 
 WRONG_INDEXES: dict[str, Callable[[tuple[IndexedCheckpoint, ...]], CheckpointIndex]] = {
@@ -134,7 +136,7 @@ WRONG_INDEXES: dict[str, Callable[[tuple[IndexedCheckpoint, ...]], CheckpointInd
 def test_no_row_is_added_to_an_index_that_is_not_whole(folders: Folders, wrong: str) -> None:
     rows = index_rows([4, 8, 12])
     folders.checkpoint_index(LABEL).write_bytes(WRONG_INDEXES[wrong](rows).encode())
-    assert checkpoint_index._encoded_before(folders, head_of(LABEL), LABEL, rows[2].chunk_start) is None
+    assert checkpoint_files._encoded_before(folders, head_of(LABEL), LABEL, rows[2].chunk_start) is None
 
 
 # The binding.

@@ -10,7 +10,7 @@ import pytest
 from tests.storage.disks import Died, DyingDisk, Last
 from tests.storage.hubs import History, Hub, QuickDisk, key, receipts
 from veen.core import Checkpoint, Malformed, Unverified
-from veen.storage import checkpoint_keys, fork, fsck
+from veen.storage import checkpoint_files, fork, fsck
 from veen.storage.fsck import FsckVerdict, Severity
 from veen.storage.paths import Folders
 
@@ -45,7 +45,7 @@ def path_of(folders: Folders) -> Path:
 
 
 def write_witnesses(folders: Folders, signed: Checkpoint, *witness_pks: bytes) -> None:
-    checkpoint_keys.write_witnesses(QuickDisk(), folders, signed.label_curr, signed.upto_seq, witness_pks)
+    checkpoint_files.write_witnesses(QuickDisk(), folders, signed.label_curr, signed.upto_seq, witness_pks)
 
 
 def keys_file(folders: Folders) -> Path:
@@ -54,9 +54,9 @@ def keys_file(folders: Folders) -> Path:
 
 def test_witnesses_whose_keys_are_known_are_verified(witnessed: Folders) -> None:
     signed = Checkpoint.decode(path_of(witnessed).read_bytes())
-    known = checkpoint_keys.read_witnesses(witnessed, signed.label_curr, signed.upto_seq)
+    known = checkpoint_files.read_witnesses(witnessed, signed.label_curr, signed.upto_seq)
     assert known == (ANN.public_key, BOB.public_key)
-    assert checkpoint_keys.read_witnesses(witnessed, signed.label_curr, signed.upto_seq + 1) == ()
+    assert checkpoint_files.read_witnesses(witnessed, signed.label_curr, signed.upto_seq + 1) == ()
     assert fsck.check(witnessed.root, isolated=False).findings == []
 
 
@@ -93,7 +93,7 @@ def cut_short(folders: Folders, signed: Checkpoint) -> None:
 
 
 def of_another_place(folders: Folders, signed: Checkpoint) -> None:
-    made = checkpoint_keys.WitnessKeys(signed.label_curr, signed.upto_seq + 1, (ANN.public_key,))
+    made = checkpoint_files.WitnessKeys(signed.label_curr, signed.upto_seq + 1, (ANN.public_key,))
     keys_file(folders).write_bytes(made.encode())
 
 
@@ -133,10 +133,10 @@ def test_keys_that_are_not_what_a_hub_wrote_are_not_read(witnessed: Folders) -> 
     signed = Checkpoint.decode(path_of(witnessed).read_bytes())
     of_another_place(witnessed, signed)
     with pytest.raises(Unverified):
-        checkpoint_keys.read_witnesses(witnessed, signed.label_curr, signed.upto_seq)
-    once = checkpoint_keys.WitnessKeys(signed.label_curr, signed.upto_seq, (ANN.public_key, BOB.public_key)).encode()
+        checkpoint_files.read_witnesses(witnessed, signed.label_curr, signed.upto_seq)
+    once = checkpoint_files.WitnessKeys(signed.label_curr, signed.upto_seq, (ANN.public_key, BOB.public_key)).encode()
     with pytest.raises(Malformed, match="twice"):
-        checkpoint_keys.WitnessKeys.decode(once.replace(BOB.public_key, ANN.public_key))
+        checkpoint_files.WitnessKeys.decode(once.replace(BOB.public_key, ANN.public_key))
 
 
 @pytest.mark.parametrize("last", list(Last))
@@ -145,11 +145,11 @@ def test_keys_are_there_whole_or_as_they_were_whenever_the_hub_dies(unsigned: Pa
         folders = Folders(shutil.copytree(unsigned, place / "hub", dirs_exist_ok=True))
         shutil.rmtree(folders.witnesses, ignore_errors=True)
         try:
-            checkpoint_keys.write_witnesses(DyingDisk(call, last), folders, bytes(32), 7, (ANN.public_key,))
+            checkpoint_files.write_witnesses(DyingDisk(call, last), folders, bytes(32), 7, (ANN.public_key,))
         except Died:
-            assert checkpoint_keys.read_witnesses(folders, bytes(32), 7) in ((), (ANN.public_key,))
+            assert checkpoint_files.read_witnesses(folders, bytes(32), 7) in ((), (ANN.public_key,))
             continue
-        assert checkpoint_keys.read_witnesses(folders, bytes(32), 7) == (ANN.public_key,)
+        assert checkpoint_files.read_witnesses(folders, bytes(32), 7) == (ANN.public_key,)
         return
     pytest.fail("it never came to its end")
 
@@ -159,5 +159,5 @@ def test_a_fork_keeps_the_witnesses_of_what_it_keeps(witnessed: Folders, place: 
     for upto, kept in ((None, (ANN.public_key, BOB.public_key)), ({signed.label_curr: signed.upto_seq - 1}, ())):
         target = place / f"fork of {len(kept)}"
         fork.fork(QuickDisk(), witnessed.root, target, upto, 1_800_000_000)
-        assert checkpoint_keys.read_witnesses(Folders(target), signed.label_curr, signed.upto_seq) == kept
+        assert checkpoint_files.read_witnesses(Folders(target), signed.label_curr, signed.upto_seq) == kept
         assert fsck.check(target, isolated=False).findings == []

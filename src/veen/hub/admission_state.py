@@ -14,12 +14,11 @@ from veen.hub.admission_rules import Cap, Rules, check_client, check_revoked, re
 from veen.hub.label_epochs import StreamRegistry
 from veen.hub.realm import Realm
 from veen.storage import frame
-from veen.storage.chunks import check_open_chunks
 from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.frame import LogEntry
-from veen.storage.lookup import Lookup
-from veen.storage.store import Store
-from veen.storage.tree_nodes import check_peaks
+from veen.storage.index import check_peaks
+from veen.storage.log_writer import check_open_chunks
+from veen.storage.store import Lookup, Store
 
 MAX_CACHED = 65_536
 

@@ -21,7 +21,7 @@ from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
 from veen.core.tooling_messages import ProofAtResponse
 from veen.storage.frame import LogEntry
-from veen.storage.lookup import Lookup
+from veen.storage.store import Lookup
 
 MAX_PAGE_MEMORY_BYTES = 1 << 28
 # Shares of one connection and of one caller. Connections through a proxy have no caller.

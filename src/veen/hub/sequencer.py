@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from veen.core import CapToken, Msg, Place, Refused, SigningKey, control_stream, naming
 from veen.hub.admission_rules import Rules, authorize, check_revoked, revocable, sequence
 from veen.hub.admission_state import AdmissionState, Placed
-from veen.storage.lookup import Lookup
-from veen.storage.store import Store
+from veen.storage.store import Lookup, Store
 
 Outcome = bytes | Refused  # an encoded receipt, or the rejection
 Done = Callable[[Outcome], None]

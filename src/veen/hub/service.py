@@ -29,13 +29,12 @@ from veen.hub.subscriptions import Subscriptions
 from veen.hub.tooling import Tooling
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
-from veen.storage import key_rotation, metadata, safe_open
+from veen.storage import metadata, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.commit_group import AcceptedEntry
 from veen.storage.lock import exclusive
-from veen.storage.lookup import Lookup
 from veen.storage.paths import Folders
-from veen.storage.store import Store
+from veen.storage.store import Lookup, Store
 
 _READ_THREADS = 4
 _MAX_SUBSCRIBERS = 1024
@@ -58,7 +57,7 @@ class HubService:
             raise Unavailable(f"{config.data_dir} is not a data directory of a hub; run `veen hub init` to create one")
         safe_open.check_folders(self.folders)
         with exclusive(self.folders.lock):
-            key_rotation.finish(self._disk, self.folders)
+            metadata.finish_rotation(self._disk, self.folders)
         self.hub_metadata = metadata.read_metadata(self.folders)
         self.signer = Signer(self.folders, self.hub_metadata.identity)
         control_key = metadata.read_control_key(self.folders)

@@ -19,7 +19,7 @@ from veen.hub.submit import SubmitPipeline
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame
 from veen.storage.commit_group import AcceptedEntry
-from veen.storage.label_head import LabelHead
+from veen.storage.index import LabelHead
 from veen.storage.store import Store
 
 # Below this the next group may not fit. The disk counts as full until twice as much is free.

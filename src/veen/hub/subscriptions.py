@@ -9,7 +9,7 @@ from veen.core import Refused
 from veen.hub.read_api import PageMemoryBudget, item
 from veen.hub.read_executor import BoundedQueue, QueuedJob
 from veen.storage.commit_group import AcceptedEntry
-from veen.storage.lookup import Lookup
+from veen.storage.store import Lookup
 
 _PAGE_ITEMS = 64
 PAGE_BYTES = 1 << 18  # a page ends with the entry that reaches this size

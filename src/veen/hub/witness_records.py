@@ -14,7 +14,7 @@ from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
 from veen.core.origin import ForkOrigin
 from veen.core.tooling_messages import CheckpointList, Equivocation, EquivocationList, WitnessRequest
 from veen.hub import responses
-from veen.storage import checkpoint_keys, safe_open
+from veen.storage import checkpoint_files, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.index import Index
 from veen.storage.paths import Folders
@@ -68,7 +68,7 @@ class WitnessRecords:
 
     def _witnessed(self, request: WitnessRequest) -> Checkpoint:
         checkpoint = self._checkpoint(request.label, request.upto_seq)
-        known = checkpoint_keys.read_witnesses(self._folders, request.label, request.upto_seq)
+        known = checkpoint_files.read_witnesses(self._folders, request.label, request.upto_seq)
         digest, sigs = checkpoint.signing_digest(), checkpoint.witness_sigs or ()
         signing.verify(request.witness_pk, digest, request.sig, "witness signature")
         # A key can produce many valid signatures. Store one per witness: more would use up the places of others.
@@ -81,7 +81,7 @@ class WitnessRecords:
         self._disk.sync_folder(self._folders.log)
         if request.witness_pk not in known:
             known = (*known, request.witness_pk)
-        checkpoint_keys.write_witnesses(self._disk, self._folders, request.label, request.upto_seq, known)
+        checkpoint_files.write_witnesses(self._disk, self._folders, request.label, request.upto_seq, known)
         return checkpoint
 
     def store_equivocation(self, body: bytes, as_json: bool) -> Response:

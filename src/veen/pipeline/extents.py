@@ -22,7 +22,7 @@ from veen.core import Malformed, Unavailable, Unverified, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.pipeline.sources import Chunk, DirectoryChunks, HubChunks
 from veen.pipeline.sources.files import LocalFiles
-from veen.storage import checkpoint_keys, journal
+from veen.storage import checkpoint_files, journal
 from veen.storage.artifacts import CheckpointIndex
 from veen.storage.entry_check import EntryCheck, Failure
 from veen.storage.frame import LogEntry
@@ -230,7 +230,7 @@ def _indexes(names: Iterable[str]) -> dict[bytes, str]:
 def _bound(source: DirectoryChunks, metadata: HubMetadata) -> dict[bytes, int]:
     """The newest checkpoint of each label according to the binding; empty if it cannot be read."""
     try:
-        return checkpoint_keys.newest(source.files.read(_NAMES.binding.name), metadata.identity.hub_id)
+        return checkpoint_files.newest_bound(source.files.read(_NAMES.binding.name), metadata.identity.hub_id)
     except (Malformed, Unavailable):
         return {}
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from veen.core import Malformed, Unavailable
 from veen.storage import frame, journal
-from veen.storage.chunk_blocks import read_blocks
+from veen.storage.chunk_reader import read_blocks
 from veen.storage.directory_reader import ChunkRef, LogReader
 from veen.storage.frame import LogEntry
 from veen.storage.paths import Folders

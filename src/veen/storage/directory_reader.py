@@ -12,13 +12,11 @@ from veen.core import Checkpoint, Malformed, MmrProof, Unavailable, proof
 from veen.core import mmr as trees
 from veen.storage import frame, safe_open
 from veen.storage.artifacts import ChunkSummary, PeakSnapshot
-from veen.storage.chunk_blocks import mapped, read_blocks
+from veen.storage.chunk_reader import mapped, read_blocks
 from veen.storage.frame import LogEntry
-from veen.storage.index import Index, IndexRows
-from veen.storage.label_head import LabelHead
+from veen.storage.index import Index, IndexRows, LabelHead, NodeFile
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import ChunkName, Folders
-from veen.storage.tree_nodes import NodeFile
 
 
 @dataclass(frozen=True, slots=True, order=True)

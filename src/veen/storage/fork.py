@@ -24,13 +24,12 @@ from veen.core import Checkpoint, Malformed, Mmr, SigningKey, Unavailable, VeenE
 from veen.core import hub_identity as identities
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
 from veen.core.origin import ForkOrigin, OriginHub
-from veen.storage import attachment_store, checkpoint_keys, log_walk, metadata, rebuild, safe_open
-from veen.storage.chunks import ChunkWriter
+from veen.storage import attachment_store, checkpoint_files, chunk_reader, metadata, rebuild, safe_open
+from veen.storage.chunk_reader import ChunkFile
 from veen.storage.commit_group import CommitGroup
 from veen.storage.index import FORMAT, Index
 from veen.storage.lock import shared
-from veen.storage.log_walk import ChunkFile
-from veen.storage.log_writer import LogWriter
+from veen.storage.log_writer import ChunkWriter, LogWriter
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 from veen.storage.rebuild import BATCH_BYTES, BATCH_ENTRIES, progress_counter
@@ -55,7 +54,7 @@ def fork(
         hub_metadata = metadata.read_metadata(Folders(source))
         if len(hub_metadata.lineage.identities) > MAX_ORIGINS:
             raise Unavailable(f"a hub can be forked {MAX_ORIGINS} times in a row, and this one already was")
-        forked = _Source(Folders(source), hub_metadata, log_walk.chunk_files(Folders(source)))
+        forked = _Source(Folders(source), hub_metadata, chunk_reader.chunk_files(Folders(source)))
         wanted = forked.wanted(upto)
         folders = metadata.create_folders(disk, target)
         try:
@@ -80,7 +79,9 @@ class _Source:
     def wanted(self, upto: Mapping[bytes, int] | None) -> dict[bytes, int]:
         """The labels to keep, in ascending order, with their last entry."""
         _, pending = rebuild.journal_start(self.folders)
-        sizes = {label: log_walk.size_of(self.files[label]) for label in self.files if upto is None or label in upto}
+        sizes = {
+            label: chunk_reader.size_of(self.files[label]) for label in self.files if upto is None or label in upto
+        }
         requested = sizes if upto is None else upto
         if len(requested) > MAX_ORIGIN_LABELS:
             raise Unavailable(
@@ -141,8 +142,8 @@ class _Source:
     def _streams(self) -> set[bytes]:
         """Every stream registered on the control stream."""
         registrar, batch = rebuild.Registrar(self.hub_metadata), CommitGroup()
-        for label in log_walk.control_labels(self.hub_metadata, self.files):
-            for entry, _ in log_walk.read_log(self.files[label], None):
+        for label in chunk_reader.control_labels(self.hub_metadata, self.files):
+            for entry, _ in chunk_reader.read_log(self.files[label], None):
                 registrar.note(*entry.open(), batch)
         return {*batch.streams, naming.control_stream(self.hub_metadata.identity.hub_id)}
 
@@ -160,7 +161,7 @@ class _Fork:
         hub_metadata = self.source.hub_metadata
         checkpoints = self._copy_log(wanted)
         attachment_store.copy(self.disk, self.source.folders, self.folders)
-        checkpoint_keys.copy(self.disk, self.source.folders, self.folders)
+        checkpoint_files.copy_witnesses(self.disk, self.source.folders, self.folders)
         before = (
             ForkOrigin.decode(safe_open.read(self.source.folders.origin)).hubs if hub_metadata.identity.origin else ()
         )
@@ -170,7 +171,7 @@ class _Fork:
         record = identities.create(key, now, origin=origin.ref())
         lineage = metadata.read_lineage(self.folders, record)
         made = HubMetadata(record, identities.sign(record, key), hub_metadata.limits, hub_metadata.profile, lineage)
-        checkpoint_keys.write(self.disk, self.folders, checkpoint_keys.derived(self.folders, made))
+        checkpoint_files.write_binding(self.disk, self.folders, checkpoint_files.derived_binding(self.folders, made))
         self.disk.sync_filesystem(self.folders.root)
         metadata.write_metadata(self.disk, self.folders, record, key, hub_metadata.profile, hub_metadata.limits)
         return metadata.read_metadata(self.folders)
@@ -178,7 +179,7 @@ class _Fork:
     def _copy_log(self, wanted: Mapping[bytes, int]) -> tuple[Checkpoint, ...]:
         """Write the prefixes with the code a hub uses. Returns one checkpoint per label."""
         hub_metadata = self.source.hub_metadata
-        bound = checkpoint_keys.BindingFile(self.disk, self.folders, hub_metadata)
+        bound = checkpoint_files.BindingFile(self.disk, self.folders, hub_metadata)
         files = ChunkWriter(self.disk, self.folders, self.source.regular, bound, hub_metadata.limits.chunk_zstd_level)
         index = Index(self.folders.index, durable=False)
         try:
@@ -194,7 +195,7 @@ class _Fork:
 
     def _copy_label(self, writer: LogWriter, label: bytes, last: int) -> Checkpoint:
         tree, batch, size, hub_ts = Mmr(), CommitGroup(), 0, 0
-        for entry, framed in log_walk.read_log(self.source.files[label], last):
+        for entry, framed in chunk_reader.read_log(self.source.files[label], last):
             if entry.label != label:
                 raise Malformed("log", f"the log of {label.hex()[:16]}… contains an entry of another label")
             record, _, receipt = rebuild.accepted_entry(entry, framed, tree)

@@ -15,18 +15,17 @@ from pathlib import Path
 from plumbing.durable import Disk
 from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, naming
 from veen.storage import (
-    checkpoint_keys,
-    chunk_blocks,
+    checkpoint_files,
+    chunk_reader,
     index_check,
     journal,
     log_check,
-    log_walk,
     metadata_check,
     rebuild,
     safe_open,
 )
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
-from veen.storage.chunk_blocks import mapped, read_blocks
+from veen.storage.chunk_reader import mapped, read_blocks
 from veen.storage.commit_group import Cursor
 from veen.storage.directory_reader import read_entries
 from veen.storage.entry_check import EntryVerifier
@@ -82,7 +81,7 @@ def _check_checkpoint(
     except (OSError, VeenError) as error:
         yield Finding(Severity.DAMAGED, f"log/{path.name}", str(error), row.label, row.upto_seq)
         return
-    yield from checkpoint_keys.check(folders, found)
+    yield from checkpoint_files.check_witnesses(folders, found)
 
 
 def _check_labels(hub_metadata: HubMetadata, found: Checkpoint, streams_by_label: dict[bytes, bytes]) -> None:
@@ -113,7 +112,7 @@ def _write(disk: Disk, source: Path, target: Path, level: int | None) -> None:
     if level is None:
         disk.write_file(target, (bytes(data) for data, _ in read_blocks(source)))
     elif not target.exists():
-        disk.write_file(target, chunk_blocks.pack(mapped(source), level))
+        disk.write_file(target, chunk_reader.pack(mapped(source), level))
 
 
 __all__ = ["Finding", "FsckReport", "FsckVerdict", "Severity", "check", "repair"]
@@ -166,7 +165,7 @@ def _repair(disk: Disk, folders: Folders, report: FsckReport, progress: Progress
         # Only verified checkpoints. Those that the journal still brings are bound when their chunks are closed.
         hub_id, bound = read_metadata(folders).identity.hub_id, sorted(report.bound, key=attrgetter("place"))
         _remove_empty_folder(folders.binding)
-        checkpoint_keys.write(disk, folders, CheckpointBinding(hub_id, tuple(bound)))
+        checkpoint_files.write_binding(disk, folders, CheckpointBinding(hub_id, tuple(bound)))
     if what & {folders.index.name, INDEX_DRAFT}:
         rebuild.rebuild_index(disk, folders, progress).close()
 
@@ -251,14 +250,14 @@ class _Check:
         return index_check.read_index(self.folders, scratch, self.report, isolated=isolated)
 
     def _check_log(self, applied: int, journal_from: dict[bytes, int], progress: Progress | None) -> None:
-        files = log_walk.chunk_files(self.folders)
+        files = chunk_reader.chunk_files(self.folders)
         names = log_check.artifacts_by_label(self.folders, self.report)
         count = progress_counter(log_check.bytes_to_read(files), progress)
         shadow = ShadowFiles(self.folders, self.report)
         refill = IndexFiller(
             LogWriter(shadow, self.truth, self.hub_metadata.limits), Registrar(self.hub_metadata), applied
         )
-        ordered = log_walk.control_first(self.hub_metadata, files)
+        ordered = chunk_reader.control_first(self.hub_metadata, files)
         others = (names.keys() | self.hub_metadata.lineage.labels()) - files.keys()
         for label in [*ordered, *others]:
             upto = journal_from[label] - 1 if label in journal_from else None
@@ -283,7 +282,7 @@ class _Check:
         if self.report.verdict is FsckVerdict.DAMAGED:
             return  # its correct content is unknown
         self.report.bound = tuple(self.bound.values())
-        found = checkpoint_keys.read_binding(self.folders)
+        found = checkpoint_files.read_binding(self.folders)
         rows = {row.place: row for row in found.checkpoints} if found else {}
         wrong = [place for place, row in self.bound.items() if rows.get(place) != row]
         for label, upto_seq in rows.keys() - self.bound.keys():

@@ -22,9 +22,12 @@ because a row with a damaged key is still stored at the place of the right key. 
 last row in by_client, also if there is no cursor.
 """
 
+import os
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -34,9 +37,68 @@ from zlib import crc32
 
 import lmdb
 
-from veen.core import Malformed, Unavailable, admin
-from veen.storage import index_faults
-from veen.storage.label_head import LabelHead
+from veen.core import Malformed, Unavailable, admin, mmr
+from veen.core.hashing import HASH_BYTES
+from veen.storage import safe_open
+
+_FIXED = struct.Struct(">QQQQQQBB")
+SECONDS_PER_DAY = 86_400
+
+
+@dataclass(slots=True)
+class LabelHead:
+    """The state of a label's log files after the last entry in them."""
+
+    size: int = 0  # entries in the log: the last stream_seq
+    hub_ts: int = 0  # of the last entry
+    chunk_start: int = 1  # stream_seq of the open chunk's first entry
+    chunk_bytes: int = 0  # valid bytes of the open chunk's file
+    place_seq: int = 0  # the last entry with a row in `places`
+    place_offset: int = 0  # its offset in the open chunk
+    peaks: list[bytes] = field(default_factory=list)
+    hash_peaks: list[bytes] = field(default_factory=list)  # of the tree over the open chunk's entry hashes
+
+    @property
+    def chunk_entries(self) -> int:
+        return self.size - self.chunk_start + 1
+
+    def copy(self) -> "LabelHead":
+        return LabelHead(
+            self.size,
+            self.hub_ts,
+            self.chunk_start,
+            self.chunk_bytes,
+            self.place_seq,
+            self.place_offset,
+            list(self.peaks),
+            list(self.hash_peaks),
+        )
+
+    def encode(self) -> bytes:
+        fixed = _FIXED.pack(
+            self.size,
+            self.hub_ts,
+            self.chunk_start,
+            self.chunk_bytes,
+            self.place_seq,
+            self.place_offset,
+            len(self.peaks),
+            len(self.hash_peaks),
+        )
+        return fixed + b"".join(self.peaks) + b"".join(self.hash_peaks)
+
+    @classmethod
+    def decode(cls, row: bytes) -> Self:
+        if len(row) < _FIXED.size:
+            raise Malformed("index", "a head is shorter than its fixed part")
+        size, hub_ts, start, used, seq, offset, peaks, hash_peaks = _FIXED.unpack_from(row)
+        hashes = [row[at : at + HASH_BYTES] for at in range(_FIXED.size, len(row), HASH_BYTES)]
+        if len(row) != _FIXED.size + HASH_BYTES * (peaks + hash_peaks):
+            raise Malformed("index", "the length of a head does not match its peaks")
+        head = cls(size, hub_ts, start, used, seq, offset, hashes[:peaks], hashes[peaks:])
+        if len(head.peaks) != head.size.bit_count() or len(head.hash_peaks) != head.chunk_entries.bit_count():
+            raise Malformed("index", "the peaks of a head do not match its size")
+        return head
 
 
 def values_descending(cursor: lmdb.Cursor, key: bytes) -> Iterator[bytes]:
@@ -87,6 +149,10 @@ def unpacked(layout: struct.Struct, row: _LmdbBytes) -> tuple[Any, ...]:
     return layout.unpack(row)
 
 
+_LENGTH_CHECKS, _LENGTH_CHECK_DELAY_S = 20, 0.005
+_LOCK_BYTES = 8192  # enough for LMDB's default number of readers
+_MODE = 0o755  # the mode that LMDB uses
+_LEAST_ROW_BYTES = 16
 FORMAT = 4
 MAP_BYTES = 1 << 40  # address space, not disk
 _MAX_DBS = 16
@@ -115,9 +181,9 @@ class Index:
         # Called on any thread when damaged rows were read.
         self.on_damage: Callable[[Exception], None] | None = None
         try:
-            index_faults.check_files(folder)
+            check_files(folder)
             if lock and not readonly:
-                index_faults.reserve_lock(folder)
+                _reserve_lock(folder)
             self._env = lmdb.open(
                 str(folder),
                 map_size=MAP_BYTES,
@@ -129,8 +195,8 @@ class Index:
                 sync=durable,
                 lock=lock,
             )
-            index_faults.check_length(self._env, folder)
             self._file = folder / "data.mdb"
+            self._check_length()
             self._env.reader_check()  # free the reader slots of killed processes
             self._dbs = {name: self._env.open_db(name.encode(), create=not readonly) for name in _PLAIN}
             for name in _PACKED:
@@ -158,12 +224,48 @@ class Index:
         self._env.sync(True)
 
     def most_rows(self) -> int:
-        """An upper bound for the rows of an undamaged file of this size."""
-        return index_faults.most_rows(self._env)
+        """An upper bound for the rows of all tables in an undamaged file."""
+        return self._needed_bytes() // _LEAST_ROW_BYTES
 
     def extend_file(self) -> None:
-        """The last step of `commit`. If it fails, the transaction is committed nevertheless."""
-        index_faults.extend_file(self._env, self._file)
+        """Extend the file to its last page: LMDB never writes a page that it allocated and freed in one transaction.
+
+        The last step of `commit`; if it fails, the transaction is committed nevertheless. A file that is too short was
+        therefore truncated, unless a crash came right before this. In both cases the index is rebuilt.
+        """
+        needed = self._needed_bytes()
+        with self._file.open("r+b") as file:
+            if os.fstat(file.fileno()).st_size < needed:
+                os.posix_fallocate(file.fileno(), 0, needed)
+
+    def _needed_bytes(self) -> int:
+        return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"])
+
+    def _check_length(self) -> None:
+        """Raise `Malformed` if the file ends before its last page: touching that page would crash the process."""
+        for _ in range(_LENGTH_CHECKS):
+            needed, size = self._needed_bytes(), self._file.stat().st_size
+            if size >= needed:
+                return
+            time.sleep(_LENGTH_CHECK_DELAY_S)  # its writer may be about to extend it
+        self._env.close()
+        raise Malformed("index", f"data.mdb has {size} bytes of {needed}")
+
+
+def check_files(folder: Path) -> None:
+    """Raise `Malformed` if a file is a link or FIFO: LMDB opens by name, and would follow or block."""
+    for name in ("data.mdb", "lock.mdb"):
+        safe_open.check_file(folder / name)
+
+
+def _reserve_lock(folder: Path) -> None:
+    """Allocate the lock file. LMDB writes it through a map, so a full disk would crash the process."""
+    folder.mkdir(_MODE, exist_ok=True)
+    fd = os.open(folder / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    try:
+        os.posix_fallocate(fd, 0, _LOCK_BYTES)
+    finally:
+        os.close(fd)
 
 
 class IndexRows:
@@ -411,3 +513,40 @@ class WriteRows(IndexRows):
 
     def _put_with_checksum(self, table: str, rows: Iterable[tuple[bytes, bytes]]) -> None:
         self._txn.cursor(self._dbs[table]).putmulti([(key, with_checksum(table, key, row)) for key, row in rows])
+
+
+class NodeFile:
+    """The node file of one label, for reading. Nodes that are not in the log yet are not in it."""
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = safe_open.open_file(path)
+
+    def __enter__(self) -> "NodeFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def read(self, position: int) -> bytes:
+        node = os.pread(self._fd, HASH_BYTES, position * HASH_BYTES)
+        if len(node) != HASH_BYTES:
+            raise Malformed("nodes", f"{self._path.name} ends before node {position}")
+        return node
+
+
+def check_peaks(path: Path, head: LabelHead) -> None:
+    """Raise `Malformed` if a label's nodes do not match the peaks of its head. O(log n) reads."""
+    try:
+        with NodeFile(path) as nodes:
+            found = mmr.peaks_at(nodes.read, head.size)
+    except FileNotFoundError:
+        raise Malformed("index", f"{path.name} is missing") from None
+    except OSError:
+        return  # unreadable now, which does not mean that it is wrong
+    except Malformed as error:
+        raise Malformed("index", error.reason) from None
+    if found != head.peaks:
+        raise Malformed("index", f"{path.name} does not match the peaks of the label's head")

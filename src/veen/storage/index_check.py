@@ -20,9 +20,7 @@ from veen.core import Malformed, Unavailable, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.storage import safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
-from veen.storage.index import FORMAT, SUM, SUMMED, TABLES, Index, share
-from veen.storage.index_faults import check_files
-from veen.storage.label_head import LabelHead
+from veen.storage.index import FORMAT, SUM, SUMMED, TABLES, Index, LabelHead, check_files, share
 from veen.storage.paths import Folders
 
 Row = tuple[bytes, bytes]

@@ -9,13 +9,12 @@ from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.storage import frame, safe_open
 from veen.storage.artifacts import BoundCheckpoint, CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
-from veen.storage.chunk_blocks import check_packing, is_packed, read_blocks
+from veen.storage.chunk_reader import ChunkFile, check_packing, is_packed, read_blocks
 from veen.storage.commit_group import Cursor
 from veen.storage.entry_check import EntryVerifier
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.index import Index
 from veen.storage.index_check import ShadowFiles
-from veen.storage.log_walk import ChunkFile
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
 from veen.storage.rebuild import IndexFiller

@@ -4,15 +4,214 @@ Order: files first, synced, then one index transaction that names them and their
 transaction leaves bytes behind the heads, which the next write cuts off; the journal still has the entries.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Protocol
 
-from veen.core import Limits, Malformed, Mmr, mmr
+from plumbing.durable import Disk
+from veen.core import Checkpoint, Limits, Malformed, Mmr, Receipt, mmr
 from veen.core.hashing import HASH_BYTES
-from veen.storage import chunks
-from veen.storage.chunks import LogFiles
+from veen.storage import checkpoint_files, chunk_reader, safe_open
+from veen.storage.artifacts import ChunkSummary, IndexedCheckpoint, PeakSnapshot
+from veen.storage.checkpoint_files import BindingFile
+from veen.storage.chunk_reader import is_packed, mapped, read_blocks
 from veen.storage.commit_group import AcceptedEntry, CommitGroup
-from veen.storage.index import PAIR, PLACE, Index, WriteRows
-from veen.storage.label_head import SECONDS_PER_DAY, LabelHead
+from veen.storage.index import PAIR, PLACE, SECONDS_PER_DAY, Index, LabelHead, WriteRows
+from veen.storage.paths import ChunkName, Folders
+
+# Number of labels whose open chunks are checked at a start, and per later step.
+LABELS_CHECKED_AT_START = 1024
+LABELS_PER_CHECK = 128
+
+# Signs the checkpoint at the end of a chunk: (label, upto_seq, mmr_root, hub_ts of the last entry).
+CheckpointSigner = Callable[[bytes, int, bytes, int], Checkpoint]
+
+
+def must_roll_before(head: LabelHead, frame_bytes: int, limits: Limits) -> bool:
+    """Whether the open chunk has no room for an entry of that size."""
+    return head.chunk_bytes > 0 and head.chunk_bytes + frame_bytes > limits.max_chunk_bytes
+
+
+def must_roll_after(head: LabelHead, limits: Limits) -> bool:
+    return head.chunk_entries >= limits.max_checkpoint_interval
+
+
+class LogFiles(Protocol):
+    """The files that an index describes: those of a hub, or a substitute while an index is rebuilt."""
+
+    def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
+        """Append to an open chunk. The first `at` bytes of the file are valid."""
+
+    def close(self, label: bytes, head: LabelHead) -> None:
+        """Close the open chunk, which is synced and ends at the head."""
+
+    def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
+        """Append tree nodes of the label. The first `at` bytes of the file are valid."""
+
+    def settle(self, *, everything: bool) -> None:
+        """Make new file names durable, and with `everything` also writes that were not synced."""
+
+
+class ChunkWriter:
+    """The chunk and node files of one data directory. One writer."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folders: Folders,
+        sign: CheckpointSigner,
+        binding: BindingFile,
+        zstd_level: int | None,
+        closed: Callable[[int], None] | None = None,
+    ) -> None:
+        """`closed` is called with the number of entries of each closed chunk."""
+        self._disk = disk
+        self._folders = folders
+        self._sign = sign
+        self._binding = binding
+        self._zstd_level = zstd_level
+        self._closed = closed
+        self._new_names = False
+
+    def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
+        path = self._folders.open_chunk(label, start_seq)
+        if at and not path.exists():
+            self._reopen(label, start_seq, path)
+        append_at(self._disk, path, at, frames, sync=sync)
+        self._new_names |= not at
+
+    def add_nodes(self, label: bytes, at: int, nodes: bytes, *, sync: bool) -> None:
+        append_at(self._disk, self._folders.node_file(label), at, nodes, sync=sync)
+        self._new_names |= not at
+
+    def settle(self, *, everything: bool) -> None:
+        if everything:
+            self._disk.sync_filesystem(self._folders.log)
+        elif self._new_names:
+            self._disk.sync_folder(self._folders.log)
+            self._disk.sync_folder(self._folders.nodes)
+        self._new_names = False
+        self._binding.save()
+
+    def close(self, label: bytes, head: LabelHead) -> None:
+        start, end = head.chunk_start, head.size
+        root = self._checked_root(label, head)
+        hashes = Mmr(head.chunk_entries, head.hash_peaks)
+        summary = ChunkSummary(label, start, end, root, head.chunk_entries, head.chunk_bytes, hashes.root())
+        self._disk.write_file(self._folders.summary(label, start, end), summary.encode())
+        self._disk.write_file(self._folders.peaks(label, end), PeakSnapshot(label, end, tuple(head.peaks)).encode())
+        signed = self._sign(label, end, root, head.hub_ts)
+        self._write_checkpoint(self._folders.checkpoint(label, end), signed)
+        self._add_to_index(label, IndexedCheckpoint(end, root, start, end, end))
+        self._binding.add(signed)
+        closed = ChunkName(label, start, end, packed=self._zstd_level is not None)
+        self._settle_chunk(self._folders.open_chunk(label, start), self._folders.log / closed.file_name())
+        if self._closed:
+            self._closed(head.chunk_entries)
+
+    def _checked_root(self, label: bytes, head: LabelHead) -> bytes:
+        """The root at the head, to be signed. The receipt of the last entry must contain the same root."""
+        path = self._folders.open_chunk(label, head.chunk_start)
+        if not path.exists():  # closed before a crash; the index does not know yet
+            path = self._folders.closed_chunk_from(label, head.chunk_start) or path
+        entry = chunk_reader.last_entry(path, head.place_offset, head.chunk_bytes)
+        root, receipt = mmr.root_of(head.peaks), Receipt.decode(entry.receipt)
+        if (receipt.label, receipt.stream_seq, receipt.mmr_root) != (label, head.size, root):
+            what = f"the head of {label.hex()} does not match the root in receipt {head.size}"
+            raise Malformed("index", f"{what}; run `veen fsck DIR --repair` to rebuild the index")
+        return root
+
+    def _settle_chunk(self, opened: Path, closed: Path) -> None:
+        """Move a chunk to its final form and name. After a crash this may already be done."""
+        if opened.exists() or not closed.exists():
+            if self._zstd_level is None:
+                self._disk.replace(opened, closed)
+            else:
+                self._disk.write_file(closed, chunk_reader.pack(mapped(opened), self._zstd_level))
+                self._disk.sync_folder(self._folders.log)
+                self._disk.unlink(opened)
+        self._disk.sync_folder(self._folders.log)
+
+    def _write_checkpoint(self, path: Path, made: Checkpoint) -> None:
+        """Keep an existing checkpoint: rewriting it after a crash would lose its witness signatures."""
+        if path.exists() and _digest(path) == made.signing_digest():
+            return
+        self._disk.write_file(path, made.encode())
+
+    def _add_to_index(self, label: bytes, added: IndexedCheckpoint) -> None:
+        """Append a row to the checkpoint index; missing earlier rows are derived."""
+        self._disk.write_file(
+            self._folders.checkpoint_index(label), checkpoint_files.index_with_row(self._folders, label, added)
+        )
+
+    def _reopen(self, label: bytes, start_seq: int, path: Path) -> None:
+        """Reopen a chunk that was closed before a crash, before the index knew it."""
+        closed = self._folders.closed_chunk_from(label, start_seq)
+        if closed is None:
+            raise Malformed("log", f"{path.name} is missing but listed in the index")
+        if is_packed(closed):
+            self._disk.write_file(path, (bytes(data) for data, _ in read_blocks(closed)))
+        else:
+            self._disk.replace(closed, path)
+
+
+def _digest(path: Path) -> bytes | None:
+    """The signing digest of the stored checkpoint; None if the file is damaged."""
+    try:
+        return Checkpoint.decode(safe_open.read(path)).signing_digest()
+    except Malformed:
+        return None
+
+
+def check_open_chunks(folders: Folders, heads: Iterable[tuple[bytes, LabelHead]]) -> None:
+    """Raise `Malformed` if an open chunk is missing or shorter than its label's head."""
+    for label, head in heads:
+        if head.chunk_bytes and folders.open_chunk_size(label, head.chunk_start) < head.chunk_bytes:
+            if folders.closed_chunk_from(label, head.chunk_start):
+                continue  # closed before a crash; the index does not know yet
+            name = folders.open_chunk(label, head.chunk_start).name
+            what = f"{name} does not hold the {head.chunk_entries} entries that the index lists"
+            raise Malformed(
+                "log", f"{what}; run `veen fsck` to list the damage, and restore the entries from another copy"
+            )
+
+
+class OpenChunks:
+    """Checks in steps that the open chunks are as long as the index says. There is one chunk per label."""
+
+    def __init__(self, folders: Folders, index: Index) -> None:
+        self._folders = folders
+        self._index = index
+        self._after: bytes | None = b""  # the last label checked; None when all are
+
+    def check(self, count: int = LABELS_PER_CHECK) -> bool:
+        """Check the next `count` labels. Returns whether more may follow."""
+        if self._after is None:
+            return False
+        with self._index.read() as rows:
+            some = list(islice(rows.labels(self._after), count))
+        check_open_chunks(self._folders, some)
+        self._after = some[-1][0] if len(some) == count else None
+        return self._after is not None
+
+
+def append_at(disk: Disk, path: Path, at: int, data: bytes, *, sync: bool) -> None:
+    """Append to a file whose first `at` bytes are valid. Cut off extra bytes (from a crash); fewer bytes are damage."""
+    fd = disk.open_append(path)
+    try:
+        size = os.fstat(fd).st_size
+        if size < at:
+            raise Malformed("log", f"{path.name} has {size} bytes, but the index lists {at}")
+        if size > at:
+            disk.truncate(fd, at)
+        disk.write(fd, data)
+        if sync:
+            disk.sync(fd)
+    finally:
+        os.close(fd)
+
 
 # The distance of an entry to the indexed one before it is bounded, so finding it is a bounded read.
 PLACE_ENTRIES = 32
@@ -96,7 +295,7 @@ class _ChunkAppender:
 
     def add(self, record: AcceptedEntry) -> None:
         head, seq, size = self._head, record.stream_seq, len(record.frame)
-        if chunks.must_roll_before(head, size, self._limits):
+        if must_roll_before(head, size, self._limits):
             self._close_chunk()
         start = head.chunk_bytes
         if not start or seq - head.place_seq >= PLACE_ENTRIES or start - head.place_offset >= PLACE_BYTES:
@@ -106,7 +305,7 @@ class _ChunkAppender:
         self._hashes.append(record.entry_hash)
         self._frames.append(record.frame)
         head.size, head.hub_ts, head.chunk_bytes = seq, record.hub_ts, start + size
-        if chunks.must_roll_after(head, self._limits):
+        if must_roll_after(head, self._limits):
             self._close_chunk()
 
     def flush(self) -> None:

@@ -176,3 +176,60 @@ def _bytes(path: Path) -> bytes:
         return safe_open.read(path)
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
+
+
+def rotate_key(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
+    """Add a key that signs from `valid_from` on. The caller holds the lock of the directory."""
+    try:
+        return _rotate_key(disk, folders, valid_from, overlap_sec)
+    except OSError as error:
+        raise Unavailable(f"the key cannot be rotated: {error.strerror}") from error
+
+
+def _rotate_key(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
+    finish_rotation(disk, folders)
+    record = read_metadata(folders).identity
+    old = read_signing_key(folders, record.newest.key_id)
+    new = SigningKey.generate()
+    try:
+        rotated = identities.rotate(record, old, new, valid_from, overlap_sec)
+    except ValueError as error:
+        raise Unavailable(f"the key cannot be rotated: {error}") from None
+    add_signing_key(disk, folders, new)
+    signature = identities.sign(rotated, new)
+    disk.write_file(folders.rotation, wire_json.encode(rotated) + b"\n" + wire_json.encode(signature))
+    disk.sync_folder(folders.root)
+    finish_rotation(disk, folders)
+    return rotated
+
+
+def finish_rotation(disk: Disk, folders: Folders) -> bool:
+    """Complete a rotation that a crash interrupted. Returns False if there was none."""
+    if not folders.rotation.exists():
+        return False
+    try:
+        _finish_rotation(disk, folders)
+    except OSError as error:
+        raise Unavailable(f"the new identity cannot be written: {error.strerror}") from error
+    return True
+
+
+def _finish_rotation(disk: Disk, folders: Folders) -> None:
+    rotated, signed = read_rotation(folders)
+    before = wire_json.decode_canonical(HubIdentity, safe_open.read(folders.identity))
+    if before != rotated:
+        rotated.check_follows(before)
+    if len(rotated.hub_keys) < len(before.hub_keys):
+        raise Malformed("hub-identity.next", "it has fewer keys than the current identity")
+    write_identity(disk, folders, rotated, signed)
+    disk.unlink(folders.rotation)
+    disk.sync_folder(folders.root)
+
+
+def read_rotation(folders: Folders) -> tuple[HubIdentity, IdentitySignature]:
+    """The identity of an unfinished rotation, verified."""
+    record, _, signature = safe_open.read(folders.rotation).partition(b"\n")
+    rotated = wire_json.decode_canonical(HubIdentity, record)
+    signed = wire_json.decode_canonical(IdentitySignature, signature)
+    rotated.verify(signed, rotated.hub_id)
+    return rotated, signed

@@ -22,7 +22,7 @@ from veen.core.cbor import Wire
 from veen.core.hashing import h
 from veen.core.origin import Lineage
 from veen.core.tooling_messages import Equivocation
-from veen.storage import key_rotation, safe_open
+from veen.storage import metadata, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_lineage
 from veen.storage.paths import Folders
@@ -88,7 +88,7 @@ def _check_identity(
 
 def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity, IdentitySignature]:
     """The identity of an interrupted rotation, which the next start puts in place."""
-    record, signature = key_rotation.read(folders)
+    record, signature = metadata.read_rotation(folders)
     if before != record:
         record.check_follows(before)
     return record, signature

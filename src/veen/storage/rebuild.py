@@ -3,14 +3,22 @@
 They are built up to the start of the journal, which is then replayed as after any crash. That is sufficient, because a
 group leaves the journal only when log and index have it. It is simple, because everything that an interrupted write
 left in the log behind that point is written again with the same bytes.
+
+A damaged LMDB file can crash the process that maps it. Such a fault is recorded in a file of the data directory, and
+the next start rebuilds the index.
 """
 
+import faulthandler
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
 import lmdb
 
-from plumbing.durable import PRIVATE_FOLDER, Disk, remove_all
+from plumbing.durable import PLAIN_FILE, PRIVATE_FOLDER, Disk, remove_all
 from veen.core import (
     Bucket,
     Limits,
@@ -25,15 +33,14 @@ from veen.core import (
     control_stream,
     naming,
 )
-from veen.storage import index_faults, journal, log_walk, safe_open
-from veen.storage.chunks import append_at
+from veen.storage import chunk_reader, journal, safe_open
+from veen.storage.chunk_reader import ChunkFile
 from veen.storage.commit_group import AcceptedEntry, CommitGroup
 from veen.storage.frame import LogEntry
-from veen.storage.index import FORMAT, Index, IndexRows
-from veen.storage.label_head import LabelHead
+from veen.storage.index import FORMAT, Index, IndexRows, LabelHead
+from veen.storage.index_probe import UNREADABLE
 from veen.storage.label_map import LabelMap
-from veen.storage.log_walk import ChunkFile
-from veen.storage.log_writer import LogWriter
+from veen.storage.log_writer import LogWriter, append_at
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import INDEX_DRAFT, Folders
 
@@ -41,6 +48,7 @@ Progress = Callable[[int, int], None]  # bytes done, bytes in total
 
 BATCH_ENTRIES = 4096
 BATCH_BYTES = 1 << 24
+_FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
 def open_index(disk: Disk, folders: Folders) -> Index:
@@ -76,7 +84,7 @@ def _rebuilt(disk: Disk, folders: Folders, progress: Progress | None) -> Index:
     remove_all(folders.index)
     disk.replace(draft.index, folders.index)
     disk.sync_folder(folders.root)
-    index_faults.clear_fault(disk, folders)
+    clear_fault(disk, folders)
     return Index(folders.index)
 
 
@@ -247,7 +255,7 @@ class _ExistingLogFiles:
 
 def _usable(folders: Folders) -> Index | None:
     """The index; None if it is missing, has a recorded fault, is damaged, or does not match the journal."""
-    if index_faults.fault_recorded(folders):
+    if fault_recorded(folders):
         return None
     if not safe_open.is_file(folders.index / "data.mdb") or not folders.nodes.is_dir():
         return None
@@ -287,16 +295,16 @@ def _matches_journal(rows: IndexRows, folders: Folders) -> bool:
 
 def _fill(disk: Disk, folders: Folders, index: Index, hub_metadata: HubMetadata, progress: Progress | None) -> None:
     applied, journal_from = journal_start(folders)
-    files = log_walk.chunk_files(folders)
+    files = chunk_reader.chunk_files(folders)
     total = sum(chunk.path.lstat().st_size for chunks in files.values() for chunk in chunks)
     done = 0
     filler = IndexFiller(
         LogWriter(_ExistingLogFiles(disk, folders, files), index, hub_metadata.limits), Registrar(hub_metadata), applied
     )
-    for label in log_walk.control_first(hub_metadata, files):
+    for label in chunk_reader.control_first(hub_metadata, files):
         tree = Mmr()
         upto = journal_from[label] - 1 if label in journal_from else None
-        for entry, framed in log_walk.read_log(files[label], upto):
+        for entry, framed in chunk_reader.read_log(files[label], upto):
             if entry.label != label:
                 raise Malformed("log", f"the log of {label.hex()[:16]}… contains an entry of another label")
             filler.add(*accepted_entry(entry, framed, tree))
@@ -307,3 +315,71 @@ def _fill(disk: Disk, folders: Folders, index: Index, hub_metadata: HubMetadata,
     with index.write() as rows:
         rows.put_number("format", FORMAT)
         rows.commit()
+
+
+def probe(disk: Disk, folders: Folders) -> None:
+    """Read parts of the index in another process; record a fault if that crashes. The caller holds the lock."""
+    if not safe_open.is_file(folders.index / "data.mdb"):
+        return
+    command = [sys.executable, "-m", "veen.storage.index_probe", str(folders.index)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if -done.returncode in _FATAL:
+        record_fault(disk, folders, f"reading the index ended a process: {signal.Signals(-done.returncode).name}\n")
+    elif done.returncode == UNREADABLE:
+        record_fault(disk, folders, f"the index cannot be read: {done.stdout.decode(errors='replace')}\n")
+
+
+def record_fault(disk: Disk, folders: Folders, what: str) -> None:
+    """Record a fault, so that the next start rebuilds the index. The caller holds the lock."""
+    try:
+        fd = disk.open_append(folders.fault)
+        try:
+            disk.write(fd, what.encode())
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise Unavailable(f"the index is damaged, and the fault cannot be recorded: {error.strerror}") from error
+
+
+def fault_recorded(folders: Folders) -> bool:
+    """Whether a fault was recorded since the index was built."""
+    try:
+        return folders.fault.lstat().st_size > 0
+    except FileNotFoundError:
+        return False
+
+
+def clear_fault(disk: Disk, folders: Folders) -> None:
+    """Forget recorded faults after a rebuild. Truncates the file: a running process may have it open."""
+    if fault_recorded(folders):
+        fd = disk.open_append(folders.fault)
+        try:
+            disk.truncate(fd, 0)
+        finally:
+            os.close(fd)
+
+
+class FatalSignalRecorder:
+    """Records fatal signals through faulthandler until closed, unless the process already uses faulthandler."""
+
+    def __init__(self, folders: Folders) -> None:
+        self._path = folders.fault
+        self._fd = -1
+        if faulthandler.is_enabled():
+            return
+        try:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | safe_open.SAFE_FLAGS, PLAIN_FILE)
+        except OSError:
+            return  # an unwritable disk is reported elsewhere
+        faulthandler.enable(self._fd, all_threads=False)
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        faulthandler.disable()
+        empty = os.fstat(self._fd).st_size == 0
+        os.close(self._fd)
+        self._fd = -1
+        if empty:
+            self._path.unlink(missing_ok=True)

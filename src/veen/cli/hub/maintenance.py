@@ -83,7 +83,7 @@ def rotate_key(
     from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
-    from veen.storage import key_rotation, safe_open
+    from veen.storage import metadata, safe_open
     from veen.storage.lock import lock_directory
     from veen.storage.metadata import read_metadata
 
@@ -96,9 +96,9 @@ def rotate_key(
         ) from None
     with held:
         safe_open.check_folders(folders)
-        key_rotation.finish(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
+        metadata.finish_rotation(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
         last = max(read_metadata(folders).identity.newest.valid_from, hub_process.last_hub_ts(data_dir))
-        rotated = key_rotation.rotate(Disk(), folders, max(int(time.time()), last + 1), overlap_sec)
+        rotated = metadata.rotate_key(Disk(), folders, max(int(time.time()), last + 1), overlap_sec)
     old, new = rotated.hub_keys[-2:]
     rows: dict[str, output.Value] = {
         "hub_id": rotated.hub_id,

@@ -11,7 +11,7 @@ from veen.pipeline.sources.chunk import Chunk
 from veen.pipeline.sources.files import LocalFiles, Missing, RemoteFiles, open_files
 from veen.storage import frame
 from veen.storage.artifacts import PeakSnapshot
-from veen.storage.chunk_blocks import is_packed
+from veen.storage.chunk_reader import is_packed
 from veen.storage.frame import Data
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import ChunkName, Folders

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from plumbing.cli.extras import install_hint
 from veen.core import Unavailable
 from veen.storage import frame, safe_open
-from veen.storage.chunk_blocks import PackedChunk, is_packed, mapped, read_blocks
+from veen.storage.chunk_reader import PackedChunk, is_packed, mapped, read_blocks
 from veen.storage.frame import Data
 
 if TYPE_CHECKING:

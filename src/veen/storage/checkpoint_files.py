@@ -9,6 +9,7 @@ is not kept in memory and not read at start.
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from typing import Annotated
 
@@ -17,13 +18,14 @@ from veen.core import Checkpoint, Malformed, Unverified, VeenError, signing
 from veen.core.cbor import Bstr, ListOf, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import write_bstr
 from veen.core.limits import MAX_WITNESS_SIGS
-from veen.storage import artifacts, safe_open
-from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
+from veen.storage import artifacts, chunk_reader, safe_open
+from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding, CheckpointIndex, ChunkSummary, IndexedCheckpoint
+from veen.storage.chunk_reader import ChunkFile
 from veen.storage.fsck_report import Finding, Severity
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 
-_ROW = re.compile(
+_BINDING_ROW = re.compile(
     rb"(\xa5(\x01%b\x02%b)\x03%b\x04%b\x05%b)"
     % (artifacts.HASH, artifacts.FROM_1, artifacts.UINT, artifacts.HASH, artifacts.HASH),
     re.DOTALL,
@@ -39,12 +41,12 @@ class BindingFile:
         self._folders = folders
         self._hub_metadata = hub_metadata
         self._added: dict[bytes, bytes] = {}  # rows by their place, both encoded
-        self._exists = _starts_with(folders, _head(hub_metadata.identity.hub_id))
+        self._exists = _binding_starts_with(folders, _binding_head(hub_metadata.identity.hub_id))
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Add a regular checkpoint; `save` writes it."""
-        row = bound(checkpoint, self._hub_metadata).encode()
-        found = _ROW.fullmatch(row)
+        row = bound_row(checkpoint, self._hub_metadata).encode()
+        found = _BINDING_ROW.fullmatch(row)
         assert found, "the pattern is that of a row"
         self._added[found[2]] = row
 
@@ -52,10 +54,10 @@ class BindingFile:
         """Write the file if there are new rows, or if the existing file is unreadable."""
         if self._exists and not self._added:
             return
-        head = _head(self._hub_metadata.identity.hub_id)
-        data, rows = _read(self._folders, head)
+        head = _binding_head(self._hub_metadata.identity.hub_id)
+        data, rows = _read_binding_rows(self._folders, head)
         if rows is None:
-            known = derived(self._folders, self._hub_metadata).checkpoints
+            known = derived_binding(self._folders, self._hub_metadata).checkpoints
             data, rows = b"", [row.encode() for row in known]
         # Encoded rows sort like their places: the shortest form of a larger integer compares greater.
         for place, row in self._added.items():
@@ -70,11 +72,11 @@ class BindingFile:
         self._exists = True
 
 
-def _head(hub_id: bytes) -> bytes:
+def _binding_head(hub_id: bytes) -> bytes:
     return b"\xa3\x01\x01\x02" + write_bstr(hub_id) + b"\x03"
 
 
-def _starts_with(folders: Folders, head: bytes) -> bool:
+def _binding_starts_with(folders: Folders, head: bytes) -> bool:
     try:
         with open(safe_open.open_file(folders.binding), "rb", buffering=0) as file:
             return file.read(len(head)) == head
@@ -82,21 +84,21 @@ def _starts_with(folders: Folders, head: bytes) -> bool:
         return False
 
 
-def _read(folders: Folders, head: bytes) -> tuple[bytes, list[bytes] | None]:
+def _read_binding_rows(folders: Folders, head: bytes) -> tuple[bytes, list[bytes] | None]:
     """The file and its encoded rows; None instead of rows if it is not a valid binding of this hub."""
     try:
         data = safe_open.read(folders.binding)
     except (FileNotFoundError, Malformed):
         return b"", None
-    found = artifacts.split(data, head, _ROW)
+    found = artifacts.split(data, head, _BINDING_ROW)
     if found is None or not all(a < b for (_, a), (_, b) in pairwise(found)):
         return data, None
     return data, [row for row, _ in found]
 
 
-def newest(data: bytes, hub_id: bytes) -> dict[bytes, int]:
+def newest_bound(data: bytes, hub_id: bytes) -> dict[bytes, int]:
     """The last bound entry of each label. Raises `Malformed` if the bytes are not a binding of this hub."""
-    found = artifacts.split(data, _head(hub_id), _ROW)
+    found = artifacts.split(data, _binding_head(hub_id), _BINDING_ROW)
     if found is None or not all(a < b for (_, a), (_, b) in pairwise(found)):
         raise Malformed("checkpoint binding", "not a binding of this hub")
     return {place[3:35]: artifacts.uint(place[36:]) for _, place in found}
@@ -110,12 +112,12 @@ def read_binding(folders: Folders) -> CheckpointBinding | None:
         return None
 
 
-def write(disk: Disk, folders: Folders, binding: CheckpointBinding) -> None:
+def write_binding(disk: Disk, folders: Folders, binding: CheckpointBinding) -> None:
     disk.write_file(folders.binding, binding.encode())
     disk.sync_folder(folders.root)
 
 
-def bound(checkpoint: Checkpoint, hub_metadata: HubMetadata) -> BoundCheckpoint:
+def bound_row(checkpoint: Checkpoint, hub_metadata: HubMetadata) -> BoundCheckpoint:
     """The row of a checkpoint. Raises `Unverified` if no key of the hub signed it.
 
     The caller checks whether the key was valid at that time.
@@ -127,14 +129,14 @@ def bound(checkpoint: Checkpoint, hub_metadata: HubMetadata) -> BoundCheckpoint:
     raise Unverified("checkpoint", "no key of the hub signed it")
 
 
-def derived(folders: Folders, hub_metadata: HubMetadata) -> CheckpointBinding:
+def derived_binding(folders: Folders, hub_metadata: HubMetadata) -> CheckpointBinding:
     """The binding of the stored checkpoints. An invalid checkpoint gets no row; other checks report it."""
     rows = []
     for path in folders.log.iterdir():
         if not _CHECKPOINT.fullmatch(path.name):
             continue
         try:
-            rows.append(bound(Checkpoint.decode(safe_open.read(path)), hub_metadata))
+            rows.append(bound_row(Checkpoint.decode(safe_open.read(path)), hub_metadata))
         except (Malformed, Unverified):
             continue
     return CheckpointBinding(hub_metadata.identity.hub_id, tuple(sorted(rows, key=lambda row: row.place)))
@@ -177,7 +179,7 @@ def write_witnesses(disk: Disk, folders: Folders, label: bytes, upto_seq: int, w
         disk.sync_folder(folders.root)
 
 
-def copy(disk: Disk, source: Folders, target: Folders) -> None:
+def copy_witnesses(disk: Disk, source: Folders, target: Folders) -> None:
     """Copy the witness keys of all checkpoints that exist in the target. The caller syncs the copy as a whole."""
     for path in sorted(source.witnesses.glob("*.cbor")):
         if (target.log / f"checkpoint-{path.name}").exists():
@@ -185,7 +187,7 @@ def copy(disk: Disk, source: Folders, target: Folders) -> None:
             disk.write_file(target.witnesses / path.name, safe_open.read(path))
 
 
-def check(folders: Folders, checkpoint: Checkpoint) -> Iterator[Finding]:
+def check_witnesses(folders: Folders, checkpoint: Checkpoint) -> Iterator[Finding]:
     """Findings about the witness signatures of a checkpoint."""
     label, upto_seq = checkpoint.label_curr, checkpoint.upto_seq
     try:
@@ -207,3 +209,75 @@ def check(folders: Folders, checkpoint: Checkpoint) -> Iterator[Finding]:
     if unmatched and not lost:
         what = f"the keys of {len(unmatched)} witness signatures are not stored, so they cannot be verified"
         yield Finding(Severity.NOTICE, artifact, what, label, upto_seq)
+
+
+# upto_seq, chunk_end and peaks_ref are equal.
+_INDEX_ROW = re.compile(
+    rb"(\xa5\x01(%b)\x02%b\x03(%b)\x04\2\x05\2)" % (artifacts.FROM_1, artifacts.HASH, artifacts.FROM_1), re.DOTALL
+)
+
+
+def index_with_row(folders: Folders, label: bytes, added: IndexedCheckpoint) -> bytes:
+    """The index file with one row added. Incomplete earlier rows are derived from the log files."""
+    head = b"\xa3\x01\x01\x02" + write_bstr(label) + b"\x03"
+    rows = _encoded_before(folders, head, label, added.chunk_start)
+    if rows is None:
+        rows = [row.encode() for row in rows_before(folders, label, added.chunk_start)]
+    return artifacts.joined(head, [*rows, added.encode()])
+
+
+def _encoded_before(folders: Folders, head: bytes, label: bytes, start_seq: int) -> list[bytes] | None:
+    """The encoded rows of a complete index file; None if the file is damaged or lacks rows."""
+    try:
+        found = artifacts.split(safe_open.read(folders.checkpoint_index(label)), head, _INDEX_ROW)
+    except (OSError, Malformed):
+        return None
+    rows, expected = [], 1
+    for row, end, start in found or ():
+        if expected == start_seq or artifacts.uint(start) != expected:
+            break
+        rows.append(row)
+        expected = artifacts.uint(end) + 1
+    return rows if expected == start_seq else None
+
+
+def rows_before(folders: Folders, label: bytes, start_seq: int) -> tuple[IndexedCheckpoint, ...]:
+    """The rows of all chunks before `start_seq`. Raises if the files they are derived from are damaged, too."""
+    try:
+        found = CheckpointIndex.decode(safe_open.read(folders.checkpoint_index(label)))
+        rows = tuple(row for row in found.checkpoints if row.upto_seq < start_seq)
+        if found.label == label and _is_whole(rows, start_seq):
+            return rows
+    except (OSError, Malformed):
+        pass
+    if start_seq == 1:
+        return ()
+    return derived_rows(folders, label, start_seq)
+
+
+def derived_rows(folders: Folders, label: bytes, start_seq: int) -> tuple[IndexedCheckpoint, ...]:
+    """The same rows, derived from chunk names, checkpoints and summaries."""
+    rows = []
+    for chunk in chunk_reader.chunk_files(folders, label).get(label, []):
+        if chunk.end_seq is not None and chunk.end_seq < start_seq:
+            root = _root_after(folders, label, chunk, chunk.end_seq)
+            rows.append(IndexedCheckpoint(chunk.end_seq, root, chunk.start_seq, chunk.end_seq, chunk.end_seq))
+    return tuple(rows)
+
+
+def _is_whole(rows: tuple[IndexedCheckpoint, ...], start_seq: int) -> bool:
+    """Whether the rows cover 1 to `start_seq - 1` without gaps, and each row is consistent with its chunk."""
+    starts = [1, *(row.chunk_end + 1 for row in rows)]
+    return starts == [*(row.chunk_start for row in rows), start_seq] and all(
+        row.upto_seq == row.chunk_end == row.peaks_ref for row in rows
+    )
+
+
+def _root_after(folders: Folders, label: bytes, chunk: ChunkFile, end_seq: int) -> bytes:
+    """Use the root that checkpoint and summary agree on. If they differ, read the last receipt of the chunk."""
+    with suppress(OSError, Malformed):
+        signed = Checkpoint.decode(safe_open.read(folders.checkpoint(label, end_seq)))
+        summary = ChunkSummary.decode(safe_open.read(folders.summary(label, chunk.start_seq, end_seq)))
+        if (signed.label_curr, signed.upto_seq, signed.mmr_root) == (label, end_seq, summary.mmr_root_end):
+            return signed.mmr_root
+    return chunk_reader.last_entry(chunk.path).open()[1].mmr_root

@@ -13,7 +13,7 @@ from tests.hub.test_running import check_kept
 from tests.storage.disks import FailingFrom
 from veen.core import Malformed
 from veen.core.envelopes import StreamRequest
-from veen.hub import catch_up
+from veen.hub import submit
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
 from veen.storage import fsck
@@ -104,7 +104,7 @@ def test_a_commit_whose_file_could_not_be_extended_is_not_repeated(
     data_dir = make_dir(tmp_path)
     with running(data_dir) as hub:
         monkeypatch.setattr(Index, "extend_file", fails_twice)
-        monkeypatch.setattr(catch_up, "RETRY_S", 0.01)
+        monkeypatch.setattr(submit, "RETRY_S", 0.01)
         writer = hub.writer()
         kept = writer.send_many(3)
         until(lambda: len(failed) == 2)

@@ -105,7 +105,7 @@ def test_an_idle_hub_leaves_the_state_by_itself(
 def test_a_log_that_cannot_catch_up_is_logged_once_however_often_it_is_tried(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veen.hub.catch_up.RETRY_S", 0.01)
+    monkeypatch.setattr("veen.hub.submit.RETRY_S", 0.01)
     disk = NoLogDisk()
     with running(make_dir(tmp_path), disk=disk) as hub:
         hub.writer().send()

@@ -17,7 +17,7 @@ from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
 from veen.core import Receipt, Refused
 from veen.core.envelopes import ReceiptRequest, StreamRequest, StreamResponse
-from veen.hub import read_api, read_executor, submit, subscriptions, tooling
+from veen.hub import read_api, read_executor, submit, submit_api
 from veen.hub.verifier import Answer, Verifier
 
 BODY = bytes(100_000)  # makes a page large enough to be counted
@@ -58,7 +58,7 @@ def leave(connection: socket.socket) -> None:
 
 
 def waiting(hub: Hub) -> int:
-    return hub.service.app._executor.long.waiting
+    return hub.service.app.executor.long.waiting
 
 
 def check_told_to_come_again(reply: Reply) -> None:
@@ -142,7 +142,7 @@ def test_what_waits_for_a_subscriber_is_little_and_counted(hub: Hub) -> None:
     page_memory = hub.service._subscriptions.page_memory
     with Subscriber(hub, f"label={writer.label.hex()}", receive_bytes=4096) as subscriber:
         until(lambda: page_memory.held > 0 and hub.get("/healthz").status == 200)
-        assert page_memory.held < subscriptions.PAGE_BYTES + 11 * len(BODY)
+        assert page_memory.held < read_api.PAGE_BYTES + 11 * len(BODY)
         assert [item.stream_seq for item in subscriber.items(12)] == list(range(1, 13))
         until(lambda: page_memory.held == 0)
     with Subscriber(hub, f"label={writer.label.hex()}", receive_bytes=4096):
@@ -160,7 +160,7 @@ def test_short_entries_go_to_a_subscriber_many_at_a_time(hub: Hub) -> None:
 def test_a_subscriber_waits_while_others_hold_too_much_and_misses_nothing(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subscriptions, "_RETRY_S", 0.01)
+    monkeypatch.setattr(read_api, "_RETRY_S", 0.01)
     writer, short = hub.writer("long"), hub.writer("short")
     for _ in range(12):
         writer.send(bytes(10 * len(BODY)))
@@ -180,7 +180,7 @@ def test_a_subscriber_waits_while_others_hold_too_much_and_misses_nothing(
 # Bodies that are not messages.
 
 
-@pytest.mark.parametrize("count", [1, tooling._MAX_HEADS - 1])
+@pytest.mark.parametrize("count", [1, submit_api._MAX_HEADS - 1])
 def test_behind_a_short_value_that_is_no_message_the_next_is_found(hub: Hub, count: int) -> None:
     first, second = hub.writer().next_messages(2)
     junk = b"\x98" + bytes([count]) + bytes(count) if count > 23 else b"\x80" + b"\x00" * (count - 1)
@@ -190,8 +190,8 @@ def test_behind_a_short_value_that_is_no_message_the_next_is_found(hub: Hub, cou
 @pytest.mark.parametrize(
     ("name", "junk"),
     [
-        ("too many values", b"\x98" + bytes([tooling._MAX_HEADS]) + bytes(tooling._MAX_HEADS)),
-        ("too many levels", b"\x81" * tooling._MAX_HEADS + b"\x00"),
+        ("too many values", b"\x98" + bytes([submit_api._MAX_HEADS]) + bytes(submit_api._MAX_HEADS)),
+        ("too many levels", b"\x81" * submit_api._MAX_HEADS + b"\x00"),
         ("too many names", b"\xb8\x64" + b"\x61a\x00" * 100),
         ("an array longer than the body", b"\x9a\x00\xff\xff\xff"),
         ("a map longer than the body", b"\xba\xff\xff\xff\xff"),
@@ -224,9 +224,9 @@ def test_behind_a_value_without_an_end_in_sight_nothing_is_found(hub: Hub, name:
     ids=["number", "negative", "string", "no text", "constant", "map", "array"],
 )
 def test_the_end_of_a_value_is_behind_all_that_is_in_it(junk: bytes) -> None:
-    assert tooling.split(junk + b"\x00") == [junk, b"\x00"]
+    assert submit_api.split(junk + b"\x00") == [junk, b"\x00"]
     for cut in range(1, len(junk)):
-        assert tooling.split(junk[:cut])[-1] != junk
+        assert submit_api.split(junk[:cut])[-1] != junk
 
 
 @pytest.mark.parametrize("body", [b'{"ver":1,"msg":[%s0]}' % (b"0," * 1000), b"," * 11, b"[" + b"[]," * 20])

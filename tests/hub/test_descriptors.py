@@ -12,25 +12,26 @@ import pytest
 
 from plumbing.http import HttpSettings
 from tests.hub.client import make_dir
-from veen.hub.config import HubConfig
-from veen.hub.fd_limit import RESERVED, fit_connections, hard_limit
+from veen.hub.config import RESERVED_FILES, HubConfig, fit_connections, hard_file_limit
 
 CONFIG = HubConfig(Path("data"), http=HttpSettings(max_connections=1000))
 
 
-@pytest.mark.parametrize("files", [None, RESERVED + 1000, RESERVED + 1001, 1 << 20])
+@pytest.mark.parametrize("files", [None, RESERVED_FILES + 1000, RESERVED_FILES + 1001, 1 << 20])
 def test_with_enough_files_a_hub_allows_the_configured_connections(files: int | None) -> None:
     assert fit_connections(CONFIG, files) is CONFIG
 
 
-@pytest.mark.parametrize(("files", "most"), [(RESERVED + 999, 999), (RESERVED + 1, 1), (RESERVED, 1), (3, 1)])
+@pytest.mark.parametrize(
+    ("files", "most"), [(RESERVED_FILES + 999, 999), (RESERVED_FILES + 1, 1), (RESERVED_FILES, 1), (3, 1)]
+)
 def test_with_fewer_it_takes_fewer_and_nothing_else_changes(files: int, most: int) -> None:
     assert fit_connections(CONFIG, files) == replace(CONFIG, http=replace(CONFIG.http, max_connections=most))
 
 
 def test_what_is_allowed_is_the_hard_limit() -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    assert hard_limit() == (None if hard == resource.RLIM_INFINITY else hard)
+    assert hard_file_limit() == (None if hard == resource.RLIM_INFINITY else hard)
 
 
 def started(data_dir: Path, soft: int, hard: int) -> tuple[str, dict[str, object], str]:
@@ -62,4 +63,4 @@ def test_a_hub_that_may_have_few_says_how_many_connections_that_leaves(tmp_path:
     soft, first, _ = started(make_dir(tmp_path), 256, 512)
     assert soft == "512"
     assert (first["level"], first["event"]) == ("warn", "few_open_files")
-    assert (first["allowed"], first["connections"], first["wanted"]) == (512, 512 - RESERVED, 1024)
+    assert (first["allowed"], first["connections"], first["wanted"]) == (512, 512 - RESERVED_FILES, 1024)

@@ -14,11 +14,10 @@ from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.hub import admission_state, submit
 from veen.hub.admission_rules import Admission
 from veen.hub.admission_state import Group
-from veen.hub.catch_up import IDLE_ENTRIES, MAX_TICKS
 from veen.hub.config import HubConfig
 from veen.hub.sequencer import ControlEvent, Item, Outcome, Submission
 from veen.hub.service import HubService
-from veen.hub.submit import FULL_GROUP, QUICK_SYNCS
+from veen.hub.submit import FULL_GROUP, IDLE_ENTRIES, MAX_TICKS, QUICK_SYNCS
 from veen.storage.commit_group import CommitGroup
 
 OPEN = {"admission": Admission.OPEN}

@@ -17,8 +17,8 @@ from veen.core import Receipt, Refused, Unavailable, wire_json
 from veen.core.envelopes import ErrorEnvelope, SubmitRequest, SubmitResponse
 from veen.core.limits import LEAST_MSG_BYTES, MAX_MSG_BYTES, MAX_POW_DIFFICULTY
 from veen.core.proof_of_work import PowCookie, challenge_of, solve
+from veen.hub.admission_rules import Prefilter
 from veen.hub.config import HubConfig
-from veen.hub.prefilter import Prefilter
 
 BITS = 9
 REJECTED = (403, "E.AUTH", "prefilter", "PREFILTER_REJECT")

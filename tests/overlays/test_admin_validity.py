@@ -14,7 +14,7 @@ from veen.core import Malformed, admin, cap_token, cbor, naming
 from veen.core.admin import AuthorityPolicy, RevocationKind
 from veen.core.hashing import U64_MAX, h
 from veen.core.signing import SigningKey
-from veen.hub.realm import Realm
+from veen.hub.admission_state import Realm
 from veen.overlays import AnyOverlay, Event, FaultKind, FoldEntry, check_laws, draft, fold, preview
 from veen.overlays.admin_records import record_at, slots
 from veen.overlays.authority import (

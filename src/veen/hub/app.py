@@ -1,167 +1,239 @@
-"""The endpoints of a hub: the data plane under /v1, and dispatch of the rest. Spec §10."""
+"""The endpoints of a hub: the data plane under /v1, tooling, health. Spec §10. No proof needs the tooling."""
 
+import re
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TypeVar
+from urllib.parse import parse_qsl
 
 from plumbing.http.message import Request, Respond, Response, Upload, WebSocketHandler
-from veen.core import Malformed, Msg, Refused, cbor, strict_json, wire_json
+from veen.core import CapToken, Receipt, Refused, Unverified, strict_json, wire_json
 from veen.core.admission import BY_DETAIL
-from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest, SubmitRequest
-from veen.hub import responses
-from veen.hub.admission_rules import Rules
-from veen.hub.prefilter import Prefilter
-from veen.hub.read_api import PageMemoryBudget, ReadApi
+from veen.core.cbor import Wire
+from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
+from veen.core.hashing import U64_MAX
+from veen.core.tooling_messages import (
+    AuthorizeResponse,
+    ConsistencyRequest,
+    Equivocation,
+    ProofAtRequest,
+    StreamRegistration,
+    WitnessRequest,
+)
+from veen.hub import hub_openapi, responses
+from veen.hub.admission_rules import Prefilter, Rules
+from veen.hub.config import HubConfig, need_operator
+from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptions
 from veen.hub.read_executor import ReadExecutor
+from veen.hub.sequencer import Outcome
+from veen.hub.status import HubStatusPage
 from veen.hub.submit import SubmitPipeline
-from veen.hub.tooling import Tooling
+from veen.hub.submit_api import SubmitApi
+from veen.hub.uploads import Uploads
+from veen.hub.witness_records import WitnessRecords
 
-# {1: 1, 2: msg}: the only encoding of a submit request starts with these bytes, followed by the MSG.
-ENVELOPE = b"\xa2\x01\x01\x02"
 _SMALL_BODY = 4096
-# One comma after "ver", and one between fields: a text with more cannot be a message, and is not parsed.
-_MAX_COMMAS = len(Msg.LAYOUT.kinds)
+_TOOLING_BODY = 1 << 17  # the largest capability in JSON takes more than half of it
+_BATCH_BODY = 1 << 26
+_ATTACHMENTS = "/tooling/attachments/"
+_SEQ = re.compile(r"[1-9][0-9]{0,19}")
+Handler = Callable[[Request, Respond], None]
+W = TypeVar("W", bound=Wire)
 
 
+@dataclass(slots=True)
 class HubApp:
-    """The application that the HTTP server calls."""
+    """The application that the HTTP server calls. `routes` has every endpoint but uploads and subscriptions."""
 
-    def __init__(
-        self,
-        executor: ReadExecutor,
-        rules: Rules,
-        prefilter: Prefilter,
-        pipeline: SubmitPipeline,
-        reads: ReadApi,
-        tooling: Tooling,
-    ) -> None:
-        self._executor = executor
-        self._prefilter = prefilter
-        self._pipeline = pipeline
-        self._reads = reads
-        self._tooling = tooling
-        self.pages = PageMemoryBudget()
-        self._max_body_bytes = rules.limits.max_msg_bytes + len(ENVELOPE)
-        self._data_plane = {
-            "/v1/stream": self._stream,
-            "/v1/receipt": self._receipt,
-            "/v1/proof": self._proof,
-            "/v1/checkpoint": self._checkpoint,
+    config: HubConfig
+    rules: Rules
+    prefilter: Prefilter
+    executor: ReadExecutor
+    reads: ReadApi
+    pipeline: SubmitPipeline
+    subscriptions: Subscriptions
+    records: WitnessRecords
+    uploads: Uploads
+    status: HubStatusPage
+    pages: PageMemoryBudget = field(default_factory=PageMemoryBudget)
+    submits: SubmitApi = field(init=False)
+    routes: dict[tuple[str, str], Handler] = field(init=False)
+
+    def __post_init__(self) -> None:
+        reads, records = self.reads, self.records
+        self.submits = SubmitApi(self.rules, self.prefilter, self.pipeline)
+        self.routes = {
+            ("POST", "/v1/submit"): self.submits.submit,
+            ("POST", "/v1/stream"): self._stream,
+            ("POST", "/v1/receipt"): self._query(ReceiptRequest, reads.receipt),
+            ("POST", "/v1/proof"): self._query(ProofRequest, reads.proof),
+            ("POST", "/v1/checkpoint"): self._query(CheckpointRequest, reads.checkpoint),
+            ("GET", "/healthz"): self._probe,
+            ("GET", "/readyz"): self._probe,
+            ("GET", "/metrics"): self._probe,
+            ("GET", "/tooling/status"): self._get_status,
+            ("GET", "/tooling/openapi.json"): self._get_openapi,
+            ("POST", "/tooling/authorize"): self._authorize,
+            ("POST", "/tooling/streams"): self._register,
+            ("POST", "/tooling/submit-batch"): self.submits.submit_batch,
+            ("POST", "/tooling/proof"): self._query(
+                ProofAtRequest, lambda query: reads.proof_at(query.label, query.stream_seq, query.upto_seq)
+            ),
+            # The inclusion proof of the older tree's last leaf in the newer tree proves consistency.
+            ("POST", "/tooling/consistency"): self._query(
+                ConsistencyRequest, lambda query: reads.proof_at(query.label, query.from_seq, query.to_seq)
+            ),
+            ("GET", "/tooling/origin"): lambda request, respond: self._answer(request, respond, records.origin),
+            ("GET", "/tooling/checkpoints"): self._checkpoints,
+            ("GET", "/tooling/equivocation"): lambda request, respond: self._answer(
+                request, respond, records.evidence, long=True
+            ),
+            ("POST", "/tooling/equivocation"): self._query(Equivocation, records.store_equivocation),
+            ("POST", "/tooling/witness"): self._query(WitnessRequest, records.add_witness),
         }
 
+    # The server calls these.
+
     def body_limit(self, method: str, path: str) -> int | None:
-        if method == "POST" and path == "/v1/submit":
-            return 2 * self._max_body_bytes + _SMALL_BODY  # JSON has two digits per byte; CBOR is checked again later
+        if path == "/tooling/submit-batch":
+            return _BATCH_BODY
+        if path.startswith(_ATTACHMENTS):
+            return self.uploads.max_bytes
+        if (method, path) not in self.routes:
+            return None
         if path.startswith("/tooling/"):
-            return self._tooling.body_limit(method, path)
-        return _SMALL_BODY if method == "POST" and path in self._data_plane else None
+            return _TOOLING_BODY
+        if path == "/v1/submit":  # JSON has two digits per byte; CBOR is checked again later
+            return 2 * self.submits.max_body_bytes + _SMALL_BODY
+        return _SMALL_BODY if method == "POST" else None
 
     def too_large(self, head: Request) -> Response:
-        as_json = responses.wants_json(head)
-        if head.path == "/v1/submit":
-            refused = BY_DETAIL["SIZE_PREFILTER"].refused("the body is too large")
-            announced = head.headers.get(b"content-length", b"")
-            self._pipeline.record_rejection(refused, int(announced) if announced.isdigit() else self._max_body_bytes)
-            return responses.refusal(refused, as_json=as_json)
-        return responses.refusal(Refused("E.LIMIT", "the body is too large"), as_json=as_json)
+        is_submit = head.path == "/v1/submit"
+        refused = self.submits.too_large(head) if is_submit else Refused("E.LIMIT", "the body is too large")
+        return responses.refusal(refused, as_json=responses.wants_json(head))
 
     def refused(self, status: int, reason: str, head: Request) -> Response:
         return responses.front_refusal(status, reason, head)
 
     def upload(self, head: Request) -> Upload | Response | None:
-        return self._tooling.upload(head)
+        """Start an attachment upload, the only PUT."""
+        try:
+            self.prefilter.check_peer(head.peer)
+            return self.uploads.begin(head, _coid_in(head.path))
+        except Refused as refused:
+            return responses.refusal(refused, as_json=responses.wants_json(head))
 
     def handle(self, request: Request, respond: Respond) -> None:
         if request.method == "HEAD":
             request.method = "GET"  # the server omits the body
-        if request.method == "POST" and request.path == "/v1/submit":
-            self._submit(request, respond)
-        elif request.path.startswith("/tooling/"):
-            self._tooling.handle(request, respond)
-        elif request.path.startswith("/v1/"):
-            self._read(request, respond)
-        elif request.method == "GET" and request.path in ("/healthz", "/readyz", "/metrics"):
-            respond(self._tooling.probe(request.path))
-        else:
-            respond(responses.refusal(_unknown(request), as_json=responses.wants_json(request)))
+        handler = self.routes.get((request.method, request.path))
+        try:
+            if handler:
+                handler(request, respond)
+            elif request.method == "GET" and request.path.startswith(_ATTACHMENTS):
+                coid = _coid_in(request.path)
+                self.executor.answer(request, lambda: self.records.get_attachment(coid), respond)
+            elif request.method == "GET" and request.path == "/tooling/subscribe":
+                raise Refused("E.BAD_REQUEST", "subscribe needs a WebSocket connection")
+            else:
+                raise _unknown(request)
+        except Refused as refused:
+            respond(responses.refusal(refused, as_json=responses.wants_json(request)))
 
     def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
-        if head.method != "POST" or head.path != "/v1/submit" or responses.wants_json(head):
-            return None
-        if self._prefilter.is_active:
-            return partial(self._submit_filtered, head)
-        return partial(self._submit_cbor, head.owner)
+        return self.submits.shortcut(head) if (head.method, head.path) == ("POST", "/v1/submit") else None
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
-        if head.path == "/tooling/subscribe":
-            return self._tooling.subscribe(head)
-        return responses.refusal(_unknown(head))
-
-    def _submit(self, request: Request, respond: Respond) -> None:
-        if not responses.wants_json(request):
-            self._submit_filtered(request, request.body, respond)
-            return
         try:
-            self._prefilter.check(request.peer, request.headers, request.body)
-            if request.body.count(b",") > _MAX_COMMAS:
-                raise BY_DETAIL["CBOR_INVALID"].refused("more fields than a message has")
-            encoded = from_json(request.body)
+            if head.path != "/tooling/subscribe":
+                raise _unknown(head)
+            label, start = _place_in(head.query)
         except Refused as refused:
-            self._pipeline.record_rejection(refused, len(request.body))
-            respond(responses.refusal(refused, as_json=True))
-            return
-        self._pipeline.submit(
-            encoded, lambda outcome: respond(responses.submitted(outcome, as_json=True)), request.owner
-        )
+            return responses.refusal(refused)
+        return Subscriber(self.subscriptions, label, start or 1)
 
-    def _submit_filtered(self, head: Request, body: bytes, respond: Respond) -> None:
-        if self._prefilter.is_active and len(body) <= self._max_body_bytes:  # size comes first
-            try:
-                self._prefilter.check(head.peer, head.headers, body)
-            except Refused as refused:
-                self._pipeline.record_rejection(refused, len(body))
-                respond(responses.refusal(refused))
-                return
-        self._submit_cbor(head.owner, body, respond)
+    # Endpoints.
 
-    def _submit_cbor(self, owner: object, body: bytes, respond: Respond) -> None:
-        """The hot path: most requests of a hub."""
-        try:
-            if len(body) > self._max_body_bytes:
-                raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self._max_body_bytes)
-            encoded = unwrapped(body)
-        except Refused as refused:
-            self._pipeline.record_rejection(refused, len(body))
-            respond(responses.refusal(refused))
-            return
-        self._pipeline.submit(encoded, lambda outcome: respond(responses.submitted(outcome)), owner)
+    def _query(self, cls: type[W], work: Callable[[W], Wire]) -> Handler:
+        """A handler that decodes the body and answers it on the thread pool."""
 
-    def _read(self, request: Request, respond: Respond) -> None:
+        def handle(request: Request, respond: Respond) -> None:
+            as_json = responses.wants_json(request)
+            self._answer(request, respond, lambda: work(responses.decode_request(cls, request.body, as_json)))
+
+        return handle
+
+    def _answer(self, request: Request, respond: Respond, work: Callable[[], Wire], *, long: bool = False) -> None:
         as_json = responses.wants_json(request)
-        work = self._data_plane.get(request.path) if request.method == "POST" else None
-        if work is None:
-            respond(responses.refusal(_unknown(request), as_json=as_json))
-        else:
-            long = request.path == "/v1/stream"
-            self._executor.answer(request, lambda: work(request, as_json), respond, long=long)
+        self.executor.answer(request, lambda: responses.answer(work(), as_json=as_json), respond, long=long)
 
-    def _stream(self, request: Request, as_json: bool) -> Response:
-        query = responses.decode_request(StreamRequest, request.body, as_json)
-        self.pages.check(request)
-        page = self._reads.page(query)
-        shown = wire_json.encode(page.response()) if as_json else page.encode()
-        return Response(200, self.pages.counted(shown, request), responses.JSON if as_json else responses.CBOR)
+    def _stream(self, request: Request, respond: Respond) -> None:
+        as_json = responses.wants_json(request)
 
-    def _receipt(self, request: Request, as_json: bool) -> Response:
-        query = responses.decode_request(ReceiptRequest, request.body, as_json)
-        return responses.answer(self._reads.receipt(query), as_json=as_json)
+        def page() -> Response:
+            query = responses.decode_request(StreamRequest, request.body, as_json)
+            self.pages.check(request)
+            found = self.reads.page(query)
+            shown = wire_json.encode(found.response()) if as_json else found.encode()
+            return Response(200, self.pages.counted(shown, request), responses.JSON if as_json else responses.CBOR)
 
-    def _proof(self, request: Request, as_json: bool) -> Response:
-        query = responses.decode_request(ProofRequest, request.body, as_json)
-        return responses.answer(self._reads.proof(query), as_json=as_json)
+        self.executor.answer(request, page, respond, long=True)
 
-    def _checkpoint(self, request: Request, as_json: bool) -> Response:
-        query = responses.decode_request(CheckpointRequest, request.body, as_json)
-        return responses.answer(self._reads.checkpoint(query), as_json=as_json)
+    def _checkpoints(self, request: Request, respond: Respond) -> None:
+        label, start = _place_in(request.query)
+        self._answer(request, respond, lambda: self.records.checkpoints(label, start), long=True)
+
+    def _probe(self, request: Request, respond: Respond) -> None:
+        respond(self.status.probe(request.path))
+
+    def _get_status(self, request: Request, respond: Respond) -> None:
+        respond(Response(200, strict_json.encode(self.status.as_json()), responses.JSON))
+
+    def _get_openapi(self, request: Request, respond: Respond) -> None:
+        respond(Response(200, _described(), responses.JSON))
+
+    def _authorize(self, request: Request, respond: Respond) -> None:
+        """Log a capability of a trusted issuer. A repeat gets the receipt of the first time."""
+        as_json = responses.wants_json(request)
+
+        def verified() -> Response:
+            token = responses.decode_request(CapToken, request.body, as_json)
+            if token.issuer_pk not in self.config.issuers:
+                raise Refused("E.FORBIDDEN", "the issuer of the capability is not trusted by this hub")
+            try:
+                token.verify()
+            except Unverified as error:
+                raise BY_DETAIL["CAP_INVALID"].refused(str(error)) from None
+            token.rate_under(self.rules.limits)
+            self.executor.loop.call_soon_threadsafe(self._log_token, token, respond, as_json)
+            return _NOT_YET
+
+        def respond_unless_later(response: Response) -> None:
+            if response is not _NOT_YET:
+                respond(response)
+
+        self.executor.answer(request, verified, respond_unless_later)
+
+    def _log_token(self, token: CapToken, respond: Respond, as_json: bool) -> None:
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, Refused):
+                respond(responses.refusal(outcome, as_json=as_json))
+                return
+            receipt = Receipt.decode(outcome)
+            answer = AuthorizeResponse(token.auth_ref(), token.expires_at(receipt.hub_ts), receipt)
+            respond(responses.answer(answer, as_json=as_json))
+
+        self.pipeline.log_event(token, done)
+
+    def _register(self, request: Request, respond: Respond) -> None:
+        need_operator(self.config, request.headers)
+        as_json = responses.wants_json(request)
+        registration = responses.decode_request(StreamRegistration, request.body, as_json)
+
+        self.pipeline.log_event(
+            registration.stream_id, lambda outcome: respond(responses.submitted(outcome, as_json=as_json))
+        )
 
 
 def _unknown(request: Request) -> Refused:
@@ -171,45 +243,40 @@ def _unknown(request: Request) -> Refused:
     return Refused("E.NOT_FOUND", f"there is no {request.method} {request.path[:200]}")
 
 
-def unwrapped(body: bytes) -> bytes:
-    """The MSG in a submit request. Faults of the envelope are reported as structural faults of the submit."""
-    if body.startswith(ENVELOPE):
-        return body[len(ENVELOPE) :]
-    try:
-        SubmitRequest.decode(body)
-    except Malformed as error:
-        raise BY_DETAIL["CBOR_INVALID"].refused(error.reason) from None
-    raise AssertionError("a submit request has one encoding")
+_NOT_YET = Response(200)
 
 
-def from_json(body: bytes) -> bytes:
-    """The encoded MSG of a JSON submit request. From here on both formats are handled alike."""
+@cache
+def _described() -> bytes:
+    """The same for every hub of this version."""
+    return strict_json.encode(hub_openapi.describe())
+
+
+def _place_in(query: str) -> tuple[bytes, int | None]:
+    """`label` and the optional `from` of a query string."""
     try:
-        request = strict_json.decode(body, "submit request")
-    except Malformed as error:
-        raise BY_DETAIL["CBOR_INVALID"].refused(error.reason) from None
-    if not isinstance(request, dict) or request.keys() != {"ver", "msg"} or not _is_one(request["ver"]):
-        raise BY_DETAIL["CBOR_INVALID"].refused('a submit request is {"ver": 1, "msg": [...]}')
-    if not isinstance(request["msg"], list):
-        raise BY_DETAIL["CBOR_INVALID"].refused("msg must be the array of its fields")
+        given = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=2)
+        named = dict(given)
+        label, start = named["label"], named.get("from")
+        if len(given) > 1 + (start is not None) or (start is not None and not _SEQ.fullmatch(start)):
+            raise ValueError(query)
+    except (ValueError, KeyError):
+        raise Refused("E.BAD_REQUEST", "the query must be label=HEX, optionally with from=NUMBER") from None
+    place = None if start is None else int(start)
+    if place is not None and place > U64_MAX:
+        raise Refused("E.BAD_REQUEST", "from is not a stream_seq", detail={"field": "from"})
+    return _hash_in(label, "label"), place
+
+
+def _coid_in(path: str) -> bytes:
+    return _hash_in(path.removeprefix(_ATTACHMENTS), "coid")
+
+
+def _hash_in(text: str, name: str) -> bytes:
     try:
-        return cbor.encode([_field(value) for value in request["msg"]])
+        found = bytes.fromhex(text)
     except ValueError:
-        raise BY_DETAIL["CBOR_INVALID"].refused(
-            "every field of msg must be an unsigned integer, null or lowercase hex"
-        ) from None
-
-
-def _is_one(value: strict_json.Json) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value == 1
-
-
-def _field(value: strict_json.Json) -> cbor.Value:
-    if isinstance(value, str):
-        content = bytes.fromhex(value)
-        if content.hex() != value:
-            raise ValueError("not lowercase hex")
-        return content
-    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    raise ValueError("not a field of a message")
+        found = b""
+    if len(found) != 32 or text != found.hex():
+        raise Refused("E.BAD_REQUEST", f"{name} is not 64 lowercase hex digits", detail={"field": name})
+    return found

@@ -1,8 +1,10 @@
 """Settings of one run of a hub, as opposed to what is fixed in the data directory."""
 
 import os
+import resource
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from hmac import compare_digest
 from pathlib import Path
 
@@ -66,3 +68,29 @@ def need_operator(config: HubConfig, headers: Mapping[bytes, bytes], needed: str
         raise Refused("E.UNAUTHORIZED", f"this needs {needed}")
     if config.operator_token is None or not compare_digest(given, config.operator_token.encode()):
         raise Refused("E.UNAUTHORIZED", "the token is not the operator's")
+
+
+# For log, index, readers, uploads and workers.
+RESERVED_FILES = 128
+
+
+def hard_file_limit() -> int | None:
+    """The hard limit on open files; None if there is none."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def raise_file_limit() -> int | None:
+    """Raise the soft limit to the hard limit. Returns the new limit; None if there is none."""
+    with suppress(OSError, ValueError):  # some systems refuse although the hard limit allows it
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def fit_connections(config: HubConfig, files: int | None) -> HubConfig:
+    """The configuration with `max_connections` reduced to what `files` allows."""
+    if files is None or files - RESERVED_FILES >= config.http.max_connections:
+        return config
+    return replace(config, http=replace(config.http, max_connections=max(1, files - RESERVED_FILES)))

@@ -10,7 +10,7 @@ from plumbing.http import HttpServer, tls_context
 from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint
 from veen.core.tooling_messages import Equivocation
 from veen.hub import verifier
-from veen.hub.admission_rules import Rules
+from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import AdmissionState
 from veen.hub.app import HubApp
 from veen.hub.conditions import Conditions, Reason, system_error
@@ -18,15 +18,12 @@ from veen.hub.config import HubConfig
 from veen.hub.label_epochs import BackgroundSteps, LabelRotation
 from veen.hub.log import Log, standard_error
 from veen.hub.metrics import CommitReport, Metrics
-from veen.hub.prefilter import Prefilter
-from veen.hub.read_api import ReadApi
+from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import Signer
 from veen.hub.status import HubStatusPage
 from veen.hub.submit import SubmitPipeline
-from veen.hub.subscriptions import Subscriptions
-from veen.hub.tooling import Tooling
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import metadata, safe_open
@@ -135,7 +132,7 @@ class HubService:
         )
         self.status = self._status(witness_records)
         reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._nodes_damaged)
-        tooling = Tooling(
+        self.app = HubApp(
             config,
             self.rules,
             self._prefilter,
@@ -147,7 +144,6 @@ class HubService:
             self.uploads,
             self.status,
         )
-        self.app = HubApp(read_executor, self.rules, self._prefilter, self.pipeline, reads, tooling)
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
             await self.server.start(self.app, config.host, config.port, tls=tls, settings=config.http)

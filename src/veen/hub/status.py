@@ -12,9 +12,9 @@ from veen.core.strict_json import Json
 from veen.core.wire_json import to_json
 from veen.hub import responses
 from veen.hub.admission_rules import Rules
+from veen.hub.admission_state import Realm
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.metrics import CommitReport, Metrics
-from veen.hub.realm import Realm
 from veen.hub.submit import SubmitPipeline
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame

@@ -13,7 +13,6 @@ from veen.core.hashing import h
 from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
 from veen.core.origin import ForkOrigin
 from veen.core.tooling_messages import CheckpointList, Equivocation, EquivocationList, WitnessRequest
-from veen.hub import responses
 from veen.storage import checkpoint_files, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.index import Index
@@ -58,13 +57,12 @@ class WitnessRecords:
             ends = rows.chunk_ends(label, from_seq, MAX_PAGE_ITEMS)
         return CheckpointList(label, tuple(self._checkpoint(label, upto_seq) for upto_seq in ends))
 
-    def add_witness(self, body: bytes, as_json: bool) -> Response:
+    def add_witness(self, request: WitnessRequest) -> Checkpoint:
         """Store the signature of a known witness in its checkpoint, and the key beside it."""
-        request = responses.decode_request(WitnessRequest, body, as_json)
         if request.witness_pk not in self._witnesses:
             raise Refused("E.FORBIDDEN", "this witness is not in the hub's list of witnesses")
         with self._lock:
-            return responses.answer(self._witnessed(request), as_json=as_json)
+            return self._witnessed(request)
 
     def _witnessed(self, request: WitnessRequest) -> Checkpoint:
         checkpoint = self._checkpoint(request.label, request.upto_seq)
@@ -84,9 +82,8 @@ class WitnessRecords:
         checkpoint_files.write_witnesses(self._disk, self._folders, request.label, request.upto_seq, known)
         return checkpoint
 
-    def store_equivocation(self, body: bytes, as_json: bool) -> Response:
+    def store_equivocation(self, found: Equivocation) -> Equivocation:
         """Store two contradicting receipts of this hub, so that the proof survives its reporter."""
-        found = responses.decode_request(Equivocation, body, as_json)
         self._identity.verify_receipt(found.first)
         self._identity.verify_receipt(found.second)
         # The order of the two does not matter.
@@ -100,7 +97,7 @@ class WitnessRecords:
                 self.equivocations += 1
                 self._proved(found)
             self._disk.sync_folder(self._folders.evidence)
-        return responses.answer(found, as_json=as_json)
+        return found
 
     def evidence(self) -> EquivocationList:
         """All valid proofs of this hub's contradictions. fsck reports damaged ones."""

@@ -18,8 +18,7 @@ from veen.cli.hub.hub_process import HubProcess
 from veen.cli.kit import values
 from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable, Unverified
-from veen.hub import fd_limit
-from veen.hub.config import HubConfig
+from veen.hub.config import HubConfig, fit_connections, raise_file_limit
 from veen.hub.service import HubService
 from veen.storage.metadata import has_no_keys
 from veen.storage.paths import Folders
@@ -32,8 +31,8 @@ _GC_THRESHOLDS = (20_000, 20, 50)
 
 def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. Calls `ready` with the URL once the port is open."""
-    files = fd_limit.raise_limit()
-    wanted, config = config, fd_limit.fit_connections(config, files)
+    files = raise_file_limit()
+    wanted, config = config, fit_connections(config, files)
     try:
         service = HubService(config)
     except Unavailable as error:

@@ -15,9 +15,8 @@ from veen.cli.kit import values
 from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
-from veen.hub import fd_limit
 from veen.hub.admission_rules import Admission
-from veen.hub.config import HubConfig
+from veen.hub.config import HubConfig, fit_connections, hard_file_limit
 
 # Every setting. Names are those of `veen hub start` with underscores; paths are relative to the file.
 EXAMPLE = """\
@@ -103,8 +102,8 @@ def warning(made: HubConfig) -> str | None:
     warnings: list[str] = []
     if made.admission is Admission.CAPABILITY and not made.issuers:
         warnings.append("no --issuer given: only clients with a capability authorized here before can write")
-    files = fd_limit.hard_limit()
-    fits = fd_limit.fit_connections(made, files).http.max_connections
+    files = hard_file_limit()
+    fits = fit_connections(made, files).http.max_connections
     if fits < made.http.max_connections:
         warnings.append(
             f"the limit of {files} open files (ulimit -Hn) allows {fits} connections, not {made.http.max_connections}"

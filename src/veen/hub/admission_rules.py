@@ -287,7 +287,12 @@ _HEADER = HEADER.encode()
 
 
 class Prefilter:
-    """Checks the source address and the proof of work."""
+    """Stage 0: checks the source address and the proof of work before a request is read. Spec §8.1; 001, spec-2 §5.1.
+
+    They depend only on the request and on fixed settings, so the same request always gets the same result. If proof of
+    work is required, the rejection contains the challenge, and the client can retry with it. Reusing the same proof is
+    possible, because nothing is stored; it only gains another check of the same signature.
+    """
 
     def __init__(
         self, hub_id: bytes, difficulty: int, allowed: tuple[Network, ...] = (), denied: tuple[Network, ...] = ()

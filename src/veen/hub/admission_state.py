@@ -24,7 +24,12 @@ Changed = tuple[dict[bytes, tuple[Interval, ...]] | dict[bytes, tuple[Authority,
 
 
 class Realm:
-    """Two maps with immutable values, so that a change can be undone by restoring the old value."""
+    """The state of the realm's admin streams: revocations, and which hub is primary for a stream. spec-2 §2.4, §4.3.
+
+    It is in memory because every message needs it; it has at most one row per record. Records may come in any order:
+    revoked times are the union of all intervals, and among several authorities the rank decides. The values of both
+    maps are immutable, so that a change can be undone by restoring the old value.
+    """
 
     def __init__(self) -> None:
         self._revoked: dict[bytes, tuple[Interval, ...]] = {}

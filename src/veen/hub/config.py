@@ -70,7 +70,8 @@ def need_operator(config: HubConfig, headers: Mapping[bytes, bytes], needed: str
         raise Refused("E.UNAUTHORIZED", "the token is not the operator's")
 
 
-# For log, index, readers, uploads and workers.
+# Of the limit on open files: for log, index, readers, uploads and workers. Connections of strangers must never use up
+# the descriptors that the log needs.
 RESERVED_FILES = 128
 
 

@@ -1,4 +1,4 @@
-"""Reads of the log: pages, receipts, proofs and checkpoints, with a memory limit for pages that are being sent."""
+"""Reads of the log: pages, receipts, proofs, checkpoints and subscriptions, with a memory limit for unsent pages."""
 
 import asyncio
 from collections import deque
@@ -307,7 +307,10 @@ class Subscriptions:
 
 
 class Subscriber:
-    """One WebSocket. It reads through the log, so a slow one delays nothing else."""
+    """One WebSocket: it receives the entries of one label from a place on, in order and without gaps, as they commit.
+
+    It reads through the log, so a slow one delays nothing else.
+    """
 
     def __init__(self, subscriptions: Subscriptions, label: bytes, from_seq: int) -> None:
         self.label = label

@@ -1,4 +1,7 @@
-"""Read the log from its files alone, without an index: find the chunks, and read their entries in order."""
+"""Read the log from its files alone, without an index: find the chunks, and read their entries in order.
+
+A chunk is read in blocks of whole entries, from a plain or a compressed file.
+"""
 
 import mmap
 import struct

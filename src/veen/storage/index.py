@@ -1,8 +1,8 @@
-"""The index: an LMDB environment that locates entries. All of it can be rebuilt from the log.
+"""The index: an LMDB environment that locates entries, and files of tree nodes. All of it can be rebuilt from the log.
 
     meta        name                     number: format, applied (journal group), hub_ts (last entry), sum;
                                          newest (the last entry's label)
-    heads       label                    Head
+    heads       label                    LabelHead
     chunks      label                    start_seq, end_seq                  closed ones
     places      label                    stream_seq, chunk_start, offset     one row per block of entries, not per entry
     by_client   client_id, label         client_seq, stream_seq              one row per entry
@@ -47,7 +47,7 @@ SECONDS_PER_DAY = 86_400
 
 @dataclass(slots=True)
 class LabelHead:
-    """The state of a label's log files after the last entry in them."""
+    """The state of a label's log files after the last entry in them: all that is needed to append, in one row."""
 
     size: int = 0  # entries in the log: the last stream_seq
     hub_ts: int = 0  # of the last entry
@@ -516,7 +516,10 @@ class WriteRows(IndexRows):
 
 
 class NodeFile:
-    """The node file of one label, for reading. Nodes that are not in the log yet are not in it."""
+    """The tree nodes of one label, 32 bytes each by position, so that any proof is O(log n) reads.
+
+    Nodes that are not in the log yet are not in it.
+    """
 
     __slots__ = ("_fd", "_path")
 

@@ -2,6 +2,24 @@
 
 Order: files first, synced, then one index transaction that names them and their journal group. A crash before the
 transaction leaves bytes behind the heads, which the next write cuts off; the journal still has the entries.
+
+The order of writes when a chunk closes, and what a crash after each leaves (spec §4.8.2, §4.8.3):
+
+    1. entries to the open file, synced         nothing new is visible
+    2. summary, peak snapshot, checkpoint       they describe a chunk that is still named open
+    3. checkpoint index                         the same
+    4. open file renamed, folder synced         the chunk is closed
+    5. checkpoint binding (`settle`)            binds the checkpoint to the hub and its key
+    6. index row (the transaction)              the label's head starts a new chunk
+
+If the limit registry says that chunks are compressed, step 4 is three steps:
+
+    4a. compressed file, synced, folder synced  both forms of the chunk exist, both are complete
+    4b. open file removed                       the chunk is closed
+    4c. folder synced                           the removal is durable
+
+Steps that a crash prevented are repeated from the journal with the same bytes, because only the limits decide where a
+chunk ends.
 """
 
 import os

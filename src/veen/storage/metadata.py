@@ -179,7 +179,17 @@ def _bytes(path: Path) -> bytes:
 
 
 def rotate_key(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
-    """Add a key that signs from `valid_from` on. The caller holds the lock of the directory."""
+    """Add a key that signs from `valid_from` on. The caller holds the lock of the directory. Spec §8.4.
+
+    The identity is three files that must agree, and a crash can come between any two of them. The new identity is
+    therefore first written to one file. Once that file is durable the rotation is final, and the three files are
+    derived from it, after a crash if necessary.
+
+        1. the new key, synced                    no record names it yet
+        2. hub-identity.next, synced              the rotation has happened
+        3. key map, signature, record, synced     the public files
+        4. hub-identity.next removed              done
+    """
     try:
         return _rotate_key(disk, folders, valid_from, overlap_sec)
     except OSError as error:

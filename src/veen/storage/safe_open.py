@@ -1,4 +1,4 @@
-"""Opens files of a data directory for reading. Writing is in `durable`.
+"""Opens files of a data directory for reading. Writing is in `plumbing.durable`.
 
 A data directory may come from an archive, another machine or an attacker. Its content must not lead out of the
 directory, block the reader or exhaust memory: links are not followed, only regular files are read, and each file name

@@ -170,7 +170,10 @@ class Store:
 
 
 class Lookup:
-    """Reads of one store."""
+    """Reads of everything a running hub has: the log, and the entries that are only in the journal.
+
+    Thread-safe: the tails are read first, so everything that is not in them is in the log by then.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store

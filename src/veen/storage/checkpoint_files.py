@@ -1,9 +1,10 @@
 """Files about checkpoints: the binding, the index of a label, and the keys of witnesses. Spec §4.8.3, §8.4.
 
-The binding says which hub key signed which checkpoint, over which root. It can be derived from the checkpoints and the identity record at any time, with the same result. The file is written
-as a whole, after the checkpoints it names and before the index row of their chunks. A crash in between leaves a binding
-without those rows; the chunks are then closed again from the journal (see `log_writer`). The file grows with the log, so it
-is not kept in memory and not read at start.
+The binding says which hub key signed which checkpoint, over which root. It can be derived from the checkpoints and the
+identity record at any time, with the same result. The file is written as a whole, after the checkpoints it names and
+before the index row of their chunks. A crash in between leaves a binding without those rows; the chunks are then closed
+again from the journal (see `log_writer`). The file grows with the log, so it is not kept in memory and not read at
+start.
 
 The checkpoint index of a label has one row for every closed chunk, and the rows are contiguous, so a missing row is
 detected. Each row is redundant: the range is also in the chunk's file name, and the root is also in the checkpoint, in

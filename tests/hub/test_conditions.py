@@ -159,7 +159,7 @@ def test_a_verification_worker_that_is_killed_is_logged_and_its_successor_ends_t
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with running(make_dir(tmp_path), workers=2) as hub:
-        pids = hub.service._verifier.pids  # type: ignore[attr-defined]
+        pids = hub.service.pipeline._verifier.pids  # type: ignore[attr-defined]
         os.kill(pids[0], signal.SIGKILL)
         until(lambda: gauge(hub, "verifier") == (0, 1))  # without any request
         hub.writer().send()

@@ -258,22 +258,23 @@ class AdmissionState:
 
     def place(self, message: Msg, encoded: bytes, hub_ts: int) -> Placed:
         """Give an admitted message the next place of its label."""
-        label, leaf = message.label, message.leaf_hash()
+        group, label, leaf = self.open, message.label, message.leaf_hash()
         tree = self.tree(label)
-        if label not in self.open.old_trees:
-            self.open.old_trees[label] = tree.copy()
+        if label not in group.old_trees:
+            group.old_trees[label] = tree.copy()
         new_nodes = tree.append(leaf)
         placed = Placed(message, encoded, tree.size, leaf, tree.root(), new_nodes, hub_ts)
-        self.open.placed.append(placed)
-        if self._rules.profile.epoch_sec and label not in self.open.epochs:
+        group.placed.append(placed)
+        if self._rules.profile.epoch_sec and label not in group.epochs:
             found = self.streams.find(label, hub_ts)
             if found:  # stored with the entry, so that stream and epoch are known for ever
-                self.open.epochs[label] = found
+                group.epochs[label] = found
         key = message.client_id + label
         self._set(self._cursors, key, (message.client_seq, message.prev_ack))
         if message.client_seq == 1 and self._rules.limits.max_client_id_lifetime_sec is not None:
             self._set(self._first_ts, key, hub_ts)
-        self._apply_admin_event(placed)
+        if self._rules.realm_id:
+            self._apply_admin_event(placed, self._rules.realm_id)
         return placed
 
     def set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket) -> None:
@@ -297,11 +298,11 @@ class AdmissionState:
             self.open.new_streams.append(stream)
             self.open.streams[stream] = at
 
-    def _apply_admin_event(self, placed: Placed) -> None:
+    def _apply_admin_event(self, placed: Placed, realm_id: bytes) -> None:
         """Apply an event of an admin stream. It takes effect with the next message."""
-        message, realm_id = placed.message, self._rules.realm_id
-        stream = self.stream_of(message.label, placed.hub_ts) if realm_id else None
-        if realm_id is None or stream is None or stream not in self._rules.admin_streams:
+        message = placed.message
+        stream = self.stream_of(message.label, placed.hub_ts)
+        if stream is None or stream not in self._rules.admin_streams:
             return
         event = admin.event_of(realm_id, stream, message, Limits())
         if event:

@@ -358,17 +358,28 @@ class SubmitPipeline:
     # Reply.
 
     def _reply(self, group: Group, report: CommitReport) -> None:
-        """Answer the items of a durable group. An error in one answer does not affect the others."""
-        for item, outcome in group.outcomes:
-            self._attempt(self._answer, item, outcome.receipt if isinstance(outcome, Placed) else outcome)
-        self._attempt(self._on_group, group.records, report)
-        self._maybe_drained()
+        """Answer the items of a durable group."""
+        answers = [(item, found.receipt if isinstance(found, Placed) else found) for item, found in group.outcomes]
+        self._answer_all(answers, group.records, report)
 
     def _reject(self, items: list[Item], reason: str, report: CommitReport | None = None) -> None:
         """Answer items that nothing was written for."""
-        for item in items:
-            self._attempt(self._answer, item, _unavailable(reason))
-        self._attempt(self._on_group, (), report or CommitReport(0, 0.0, 0.0))
+        answers = [(item, _unavailable(reason)) for item in items]
+        self._answer_all(answers, (), report or CommitReport(0, 0.0, 0.0))
+
+    def _answer_all(
+        self, answers: Sequence[tuple[Item, Outcome]], records: Sequence[AcceptedEntry], report: CommitReport
+    ) -> None:
+        """An error in one answer does not affect the others."""
+        for item, outcome in answers:
+            try:
+                self._answer(item, outcome)
+            except Exception as mistake:  # noqa: BLE001  the group is durable, and the others need their answers
+                self._report("committed", mistake)
+        try:
+            self._on_group(records, report)
+        except Exception as mistake:  # noqa: BLE001  the same
+            self._report("committed", mistake)
         self._maybe_drained()
 
     def _answer(self, item: Item, outcome: Outcome) -> None:
@@ -387,12 +398,6 @@ class SubmitPipeline:
         item.done(outcome)
         if self._submit_log:
             self._submit_log.ended(item.message, item.encoded, outcome, item.verify_s, seconds)
-
-    def _attempt(self, act: Callable[..., None], *given: object) -> None:
-        try:
-            act(*given)
-        except Exception as mistake:  # noqa: BLE001  the group is durable, and the others need their answers
-            self._report("committed", mistake)
 
     # Behind the replies.
 

@@ -117,19 +117,7 @@ class Group(CommitGroup):
             message = one.message
             one.receipt = receipt
             framed, digest = frame.write(message.label, one.stream_seq, one.encoded, receipt)
-            self.add(
-                AcceptedEntry(
-                    message.label,
-                    one.stream_seq,
-                    framed,
-                    digest,
-                    one.new_nodes,
-                    message.client_id,
-                    message.client_seq,
-                    message.prev_ack,
-                    one.hub_ts,
-                )
-            )
+            self.add(AcceptedEntry.of(message, one.stream_seq, framed, digest, one.new_nodes, one.hub_ts))
 
 
 class AdmissionState:

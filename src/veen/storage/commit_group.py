@@ -1,8 +1,9 @@
 """Accepted entries between admission and the log, with everything the index stores about them."""
 
 from dataclasses import dataclass, field
+from typing import Self
 
-from veen.core import Bucket, admin
+from veen.core import Bucket, Msg, admin
 
 Cursor = tuple[int, int]  # client_seq, prev_ack
 CapRow = tuple[bytes, int, int, bytes]  # label, stream_seq, issued_at, token
@@ -21,6 +22,14 @@ class AcceptedEntry:
     client_seq: int
     prev_ack: int
     hub_ts: int
+
+    @classmethod
+    def of(
+        cls, message: Msg, stream_seq: int, frame: bytes, entry_hash: bytes, new_nodes: list[bytes], hub_ts: int
+    ) -> Self:
+        """The entry of a message at a place."""
+        client = message.client_id, message.client_seq, message.prev_ack
+        return cls(message.label, stream_seq, frame, entry_hash, new_nodes, *client, hub_ts)
 
 
 @dataclass(slots=True)

@@ -89,17 +89,8 @@ class EntryVerifier:
             if self.in_step:  # report only the first: every later root differs, too
                 faults.append(Failure(EntryCheck.ROOT, "mmr_root does not match the entries up to here"))
             self.in_step = False
-        record = AcceptedEntry(
-            self._label,
-            entry.stream_seq,
-            framed,
-            entry.entry_hash,
-            made,
-            message.client_id,
-            message.client_seq,
-            message.prev_ack,
-            receipt.hub_ts,
-        )
+        record = AcceptedEntry.of(message, entry.stream_seq, framed, entry.entry_hash, made, receipt.hub_ts)
+        record.label = self._label  # the message may name another, which is a fault
         return (record, message, receipt), faults
 
     def _faults_of_place(self, entry: LogEntry, receipt: Receipt) -> list[Failure]:

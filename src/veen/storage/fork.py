@@ -32,7 +32,7 @@ from veen.storage.lock import shared
 from veen.storage.log_writer import ChunkWriter, LogWriter
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
-from veen.storage.rebuild import BATCH_BYTES, BATCH_ENTRIES, progress_counter
+from veen.storage.rebuild import progress_counter
 
 
 def fork(
@@ -194,16 +194,16 @@ class _Fork:
         return checkpoints
 
     def _copy_label(self, writer: LogWriter, label: bytes, last: int) -> Checkpoint:
-        tree, batch, size, hub_ts = Mmr(), CommitGroup(), 0, 0
+        tree, batch, hub_ts = Mmr(), CommitGroup(), 0
         for entry, framed in chunk_reader.read_log(self.source.files[label], last):
             if entry.label != label:
                 raise Malformed("log", f"the log of {label.hex()[:16]}… contains an entry of another label")
             record, _, receipt = rebuild.accepted_entry(entry, framed, tree)
-            batch.records.append(record)
-            size, hub_ts = size + len(framed), receipt.hub_ts
-            if len(batch.records) >= BATCH_ENTRIES or size >= BATCH_BYTES:
+            batch.add(record)
+            hub_ts = receipt.hub_ts
+            if rebuild.is_full(batch):
                 self._apply(writer, batch)
-                batch, size = CommitGroup(), 0
+                batch = CommitGroup()
         self._apply(writer, batch)
         return self.source.checkpoint(label, last, tree.root(), hub_ts)
 

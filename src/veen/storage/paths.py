@@ -10,6 +10,27 @@ from typing import Self
 INDEX_DRAFT = "index.draft"  # an index that is being built
 _WIDTH = 20
 _CHUNK = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(?:(\d{20})\.log(\.zst)?|open\.log)")
+_PATHS = {
+    "log": "log",
+    "index": "{index}",
+    "nodes": "{index}/nodes",
+    "journal": "journal",
+    "attachments": "attachments",
+    "attachment_drafts": "attachments/drafts",
+    "keys": "keys",
+    "evidence": "evidence",
+    "witnesses": "witnesses",
+    "lock": "lock",
+    "identity": "hub-identity.json",
+    "rotation": "hub-identity.next",
+    "identity_sig": "hub-identity.sig",
+    "key_map": "hub-key-map.json",
+    "binding": "checkpoint-binding.cbor",
+    "origin": "origin.cbor",
+    "fault": "fault.txt",
+    "limits": "limits.json",
+    "profile": "profile.json",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,44 +39,31 @@ class Folders:
 
     root: Path
     index_name: str = "index"
-    # Computed once: every file of a label is below one of these.
+    # Folders, computed once: every file of a label is below one of these.
     log: Path = field(init=False)
     index: Path = field(init=False)
     nodes: Path = field(init=False)
+    journal: Path = field(init=False)
+    attachments: Path = field(init=False)
+    attachment_drafts: Path = field(init=False)  # uploads in progress
+    keys: Path = field(init=False)
+    evidence: Path = field(init=False)
+    witnesses: Path = field(init=False)  # the keys of the witnesses that signed checkpoints
+    # Files.
+    lock: Path = field(init=False)
+    identity: Path = field(init=False)
+    rotation: Path = field(init=False)  # the new identity of an unfinished key rotation
+    identity_sig: Path = field(init=False)
+    key_map: Path = field(init=False)
+    binding: Path = field(init=False)
+    origin: Path = field(init=False)  # the identity and checkpoints of the hub that this one was forked from
+    fault: Path = field(init=False)  # faults of the index, recorded so that the next start rebuilds it
+    limits: Path = field(init=False)
+    profile: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, path in (
-            ("log", self.root / "log"),
-            ("index", self.root / self.index_name),
-            ("nodes", self.root / self.index_name / "nodes"),
-        ):
-            object.__setattr__(self, name, path)
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal"
-
-    @property
-    def attachments(self) -> Path:
-        return self.root / "attachments"
-
-    @property
-    def attachment_drafts(self) -> Path:
-        """Uploads in progress."""
-        return self.attachments / "drafts"
-
-    @property
-    def keys(self) -> Path:
-        return self.root / "keys"
-
-    @property
-    def evidence(self) -> Path:
-        return self.root / "evidence"
-
-    @property
-    def witnesses(self) -> Path:
-        """The keys of the witnesses that signed checkpoints."""
-        return self.root / "witnesses"
+        for name, path in _PATHS.items():
+            object.__setattr__(self, name, self.root / path.format(index=self.index_name))
 
     def inner(self) -> tuple[Path, ...]:
         """All folders inside, parents first."""
@@ -63,49 +71,6 @@ class Folders:
         index = (self.index, self.nodes, draft, draft / self.nodes.name)
         kept = (self.keys, self.journal, self.log, self.attachments, self.attachment_drafts)
         return (*kept, *index, self.evidence, self.witnesses)
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def identity(self) -> Path:
-        return self.root / "hub-identity.json"
-
-    @property
-    def rotation(self) -> Path:
-        """The new identity of an unfinished key rotation."""
-        return self.root / "hub-identity.next"
-
-    @property
-    def identity_sig(self) -> Path:
-        return self.root / "hub-identity.sig"
-
-    @property
-    def key_map(self) -> Path:
-        return self.root / "hub-key-map.json"
-
-    @property
-    def binding(self) -> Path:
-        return self.root / "checkpoint-binding.cbor"
-
-    @property
-    def origin(self) -> Path:
-        """The identity and checkpoints of the hub that this one was forked from."""
-        return self.root / "origin.cbor"
-
-    @property
-    def fault(self) -> Path:
-        """Faults of the index, recorded so that the next start rebuilds it."""
-        return self.root / "fault.txt"
-
-    @property
-    def limits(self) -> Path:
-        return self.root / "limits.json"
-
-    @property
-    def profile(self) -> Path:
-        return self.root / "profile.json"
 
     def open_chunk(self, label: bytes, start_seq: int) -> Path:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log"

@@ -109,17 +109,7 @@ def accepted_entry(entry: LogEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedE
     made = tree.append(receipt.leaf_hash)
     if tree.size != entry.stream_seq or tree.root() != receipt.mmr_root:
         raise Malformed("log", f"entry {entry.stream_seq} of {entry.label.hex()[:16]}… does not match its tree")
-    record = AcceptedEntry(
-        entry.label,
-        entry.stream_seq,
-        framed,
-        entry.entry_hash,
-        made,
-        message.client_id,
-        message.client_seq,
-        message.prev_ack,
-        receipt.hub_ts,
-    )
+    record = AcceptedEntry.of(message, entry.stream_seq, framed, entry.entry_hash, made, receipt.hub_ts)
     return record, message, receipt
 
 
@@ -216,19 +206,21 @@ class IndexFiller:
         self._registrar = registrar
         self._applied = applied
         self._batch = CommitGroup()
-        self._bytes = 0
 
     def add(self, record: AcceptedEntry, message: Msg, receipt: Receipt) -> None:
-        self._batch.records.append(record)
-        self._bytes += len(record.frame)
+        self._batch.add(record)
         self._registrar.note(message, receipt, self._batch)
-        if len(self._batch.records) >= BATCH_ENTRIES or self._bytes >= BATCH_BYTES:
+        if is_full(self._batch):
             self.flush()
 
     def flush(self) -> None:
         self._writer.apply(self._batch, self._applied)
         self._batch = CommitGroup()
-        self._bytes = 0
+
+
+def is_full(batch: CommitGroup) -> bool:
+    """Whether to write a batch, because more would take too much memory."""
+    return len(batch.records) >= BATCH_ENTRIES or batch.size_bytes >= BATCH_BYTES
 
 
 class _ExistingLogFiles:

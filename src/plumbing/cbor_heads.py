@@ -37,10 +37,6 @@ def write_head(major: int, argument: int) -> bytes:
     raise ValueError(f"{argument} needs more than 64 bits")
 
 
-def write_uint(value: int) -> bytes:
-    return write_head(UINT, value)
-
-
 def write_bstr(value: bytes) -> bytes:
     return write_head(BSTR, len(value)) + value
 

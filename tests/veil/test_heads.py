@@ -17,9 +17,9 @@ numbers = st.one_of(st.sampled_from([*EDGES, 1 << 32, MOST]), st.integers(0, MOS
 
 @given(numbers)
 def test_a_number_is_encoded_as_cbor2_does_and_decoded(value: int) -> None:
-    assert cbor_heads.write_uint(value) == cbor2.dumps(value)
-    assert len(cbor_heads.write_uint(value)) == cbor_heads.head_bytes(value)
-    reader = Reader(cbor_heads.write_uint(value), "number")
+    assert cbor_heads.write_items(value) == cbor2.dumps(value)
+    assert len(cbor_heads.write_items(value)) == cbor_heads.head_bytes(value)
+    reader = Reader(cbor_heads.write_items(value), "number")
     assert reader.uint(MOST) == value
     reader.end()
 
@@ -66,9 +66,9 @@ def test_another_type_than_asked_for_is_refused(major: int) -> None:
 
 @pytest.mark.parametrize("edge", EDGES)
 def test_more_than_the_bound_is_refused(edge: int) -> None:
-    assert Reader(cbor_heads.write_uint(edge), "number").uint(edge) == edge
+    assert Reader(cbor_heads.write_items(edge), "number").uint(edge) == edge
     with pytest.raises(Malformed):
-        Reader(cbor_heads.write_uint(edge + 1), "number").uint(edge)
+        Reader(cbor_heads.write_items(edge + 1), "number").uint(edge)
 
 
 @pytest.mark.parametrize("major", [BSTR, TEXT, ARRAY])
@@ -90,7 +90,7 @@ def test_fewer_or_more_bytes_than_fixed_are_refused() -> None:
 
 
 def test_trailing_bytes_are_rejected() -> None:
-    reader = Reader(cbor_heads.write_uint(1) + b"\x00", "number")
+    reader = Reader(cbor_heads.write_items(1) + b"\x00", "number")
     assert reader.uint(1) == 1
     with pytest.raises(Malformed):
         reader.end()

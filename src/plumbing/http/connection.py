@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -10,7 +11,6 @@ from itertools import count, islice
 
 from plumbing.http.http_settings import HttpSettings
 from plumbing.http.message import App, Report
-from plumbing.http.peer_address import Callers
 from plumbing.http.request_head import BadHead
 
 CONNECTIONS_PER_TURN = 4
@@ -87,7 +87,7 @@ class Roster:
         self.on_left: Callable[[bytes | None], None] = lambda caller: None
         self.arriving: dict[Connection, asyncio.Task[None]] = {}  # with the task of the handshake
         self.connections: set[Connection] = set()
-        self.callers = Callers()
+        self.callers: Counter[bytes] = Counter()  # only those with connections
         self.empty = asyncio.Event()
         self.empty.set()
 
@@ -103,9 +103,16 @@ class Roster:
         idle = (one for one in (*self.arriving, *self.connections) if not one.is_busy())
         return min(idle, key=lambda one: one.order, default=None)
 
+    def count(self, caller: bytes | None) -> int:
+        """The number of connections of a caller; 0 if they are not counted."""
+        return 0 if caller is None else self.callers[caller]
+
     def left(self, caller: bytes | None) -> None:
         """A connection of a caller was removed."""
-        self.callers.remove(caller)
+        if caller is not None:
+            self.callers[caller] -= 1
+            if not self.callers[caller]:
+                del self.callers[caller]
         self.on_left(caller)
 
     def remove(self, connection: "Connection") -> None:

@@ -19,29 +19,6 @@ def caller_of(address: str, uncounted: Iterable[Network]) -> bytes | None:
     return found.packed[:-_HOST_BYTES] if isinstance(found, IPv6Address) else found.packed
 
 
-class Callers:
-    """The number of connections per caller. Callers without connections are not stored."""
-
-    def __init__(self) -> None:
-        self._counts: dict[bytes, int] = {}
-
-    def count(self, caller: bytes | None) -> int:
-        return 0 if caller is None else self._counts.get(caller, 0)
-
-    def add(self, caller: bytes | None) -> None:
-        if caller is not None:
-            self._counts[caller] = self._counts.get(caller, 0) + 1
-
-    def remove(self, caller: bytes | None) -> None:
-        if caller is not None:
-            left = self._counts.pop(caller) - 1
-            if left:
-                self._counts[caller] = left
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-
 _AUTHORITY = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s\[\]:@/?#\\]+))(?::\d{1,5})?")
 _ORIGIN = re.compile(r"https?://(.+)", re.IGNORECASE)
 

@@ -173,12 +173,13 @@ class HttpServer:
             if len(roster) >= settings.max_connections and not (settings.makes_room and self._make_room(roster)):
                 self._refuse_connection(peer, service, "total", None)
                 continue
-            if roster.callers.count(caller) >= settings.max_connections_per_address:
+            if roster.count(caller) >= settings.max_connections_per_address:
                 self._refuse_connection(peer, service, "address", caller)
                 continue
             detection = ProtocolDetection(service)
             detection.caller = caller
-            roster.callers.add(caller)
+            if caller is not None:
+                roster.callers[caller] += 1
             task = asyncio.get_running_loop().create_task(self._admit(peer, detection, service))
             roster.arriving[detection] = task
             self._handshakes.add(task)
@@ -228,7 +229,7 @@ class HttpServer:
             settings, roster = service.settings, service.roster
             if len(roster) <= settings.max_connections * _RELIEVED_AT:
                 self._relieve("total", None)
-            if roster.callers.count(caller) <= settings.max_connections_per_address * _RELIEVED_AT:
+            if roster.count(caller) <= settings.max_connections_per_address * _RELIEVED_AT:
                 self._relieve("address", caller)
 
     def _relieve(self, cap: str, caller: bytes | None) -> None:

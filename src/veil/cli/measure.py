@@ -26,12 +26,13 @@ from veil import (
     publish,
     publish_feed,
     receive,
+    sim,
 )
 from veil.cli.exit_status import MISSED_STATUS
 from veil.cli.options import JsonOption
 from veil.node import Identity, LaneSpec, Node, NodeConfig, Subscription
-from veil.sim import plot_run_svg, plot_svg, simulate
-from veil.sim.simulate import Result, Scenario
+from veil.sim import Result, Scenario
+from veil.sim_plot import plot_run_svg, plot_svg
 from veil.store import MemoryStore
 from veil.tags import feed_tag
 
@@ -72,7 +73,7 @@ def _scenario(
 ) -> Scenario:
     if eclipsed not in (None, "fast", "fallback"):
         raise Misuse(f"no lane {eclipsed!r} in the simulation", "give fast or fallback")
-    split = simulate.Split(1.0, 1.0 + split_s) if split_s else None
+    split = sim.Split(1.0, 1.0 + split_s) if split_s else None
     return Scenario(
         nodes=nodes,
         objects=objects,
@@ -116,7 +117,7 @@ def run(
 ) -> None:
     """Simulate one network, and show delivery rate, latency and cost."""
     scenario = replace(_scenario(nodes, objects, payload, sybils, eclipsed, churn, split_s), loss=loss)
-    result = simulate.run(scenario, seed)
+    result = sim.run(scenario, seed)
     if svg is not None:
         svg.write_text(plot_run_svg(scenario, result), "utf-8")
     figures = _figures(result)
@@ -142,7 +143,7 @@ def sweep(
 ) -> None:
     """Simulate a network at several loss rates, and show or draw the delivery rate."""
     scenario = _scenario(nodes, objects, payload, sybils, eclipsed, churn, split_s)
-    found = simulate.sweep(scenario, _losses(losses), range(seed, seed + seeds), _progress)
+    found = sim.sweep(scenario, _losses(losses), range(seed, seed + seeds), _progress)
     if svg is not None:
         svg.write_text(plot_svg(found), "utf-8")
     columns = ("loss", "rate", "worst_rate", "far_rate", "latency_p50_s", "latency_p99_s", "bytes_per_byte_per_hop")

@@ -41,61 +41,6 @@ class Signalling(Protocol):
     async def stop(self) -> None: ...
 
 
-class FolderSignalling:
-    """Descriptions in files: `FOLDER/RECIPIENT/NAME.offer`, and the answer next to it."""
-
-    def __init__(self, own_key: bytes, folder: Path | None = None) -> None:
-        self._own = own_key.hex()
-        self._folder = folder
-        self._answered: set[str] = set()
-        self._scanner: asyncio.Task[None] | None = None
-
-    async def start(self, answer: Answer) -> None:
-        if self._folder is not None:
-            inbox = self._folder / self._own
-            inbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            self._scanner = asyncio.ensure_future(self._scan_forever(inbox, answer))
-
-    async def exchange(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
-        folder = Path(endpoint.path) / peer.hex()
-        name = os.urandom(16).hex()
-        offer_path, answer_path = folder / (name + _OFFER), folder / (name + _ANSWER)
-        try:
-            folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            replace_file(offer_path, offer.encode(), _READABLE)
-            try:
-                while not answer_path.exists():
-                    await asyncio.sleep(veil_limits.SCAN_SECONDS)
-                return _read(answer_path)
-            finally:
-                for path in (offer_path, answer_path):
-                    path.unlink(missing_ok=True)
-        except OSError as error:
-            raise Unavailable(str(endpoint), error.strerror or str(error)) from None
-
-    async def stop(self) -> None:
-        if self._scanner is not None:
-            self._scanner.cancel()
-            await asyncio.gather(self._scanner, return_exceptions=True)
-
-    async def _scan_forever(self, inbox: Path, answer: Answer) -> None:
-        while True:
-            with suppress(OSError):
-                for path in sorted(inbox.glob(f"*{_OFFER}"))[: veil_limits.MAX_UNAUTHENTICATED]:
-                    await self._reply(path, answer)
-            await asyncio.sleep(veil_limits.SCAN_SECONDS)
-
-    async def _reply(self, path: Path, answer: Answer) -> None:
-        if path.name in self._answered:
-            return
-        if len(self._answered) >= veil_limits.MAX_BANS:
-            self._answered.clear()
-        self._answered.add(path.name)
-        with suppress(VeilError, OSError, ValueError):
-            answered_text = await answer(_read(path))
-            replace_file(path.with_suffix(_ANSWER), answered_text.encode(), _READABLE)
-
-
 class CarriedSignalling:
     """Descriptions over an existing session. `carry` sends bytes to a peer and returns whether it could."""
 
@@ -140,23 +85,69 @@ class CarriedSignalling:
                 self._carry(peer, b"A" + name + (await self._answer(offer)).encode())
 
 
-class EitherSignalling:
-    """Uses the folder of an endpoint if it has one, else an existing session."""
+class FolderSignalling:
+    """Descriptions in files: `FOLDER/RECIPIENT/NAME.offer`, and the answer next to it.
 
-    def __init__(self, folder: FolderSignalling, carried: CarriedSignalling) -> None:
+    For an endpoint without a folder it uses `carried`, that is, an existing session.
+    """
+
+    def __init__(self, own_key: bytes, folder: Path | None = None, carried: CarriedSignalling | None = None) -> None:
+        self._own = own_key.hex()
         self._folder = folder
         self._carried = carried
+        self._answered: set[str] = set()
+        self._scanner: asyncio.Task[None] | None = None
 
     async def start(self, answer: Answer) -> None:
-        await self._folder.start(answer)
-        await self._carried.start(answer)
+        if self._carried is not None:
+            await self._carried.start(answer)
+        if self._folder is not None:
+            inbox = self._folder / self._own
+            inbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            self._scanner = asyncio.ensure_future(self._scan_forever(inbox, answer))
 
     async def exchange(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
-        return await (self._folder if endpoint.path else self._carried).exchange(endpoint, peer, offer)
+        if self._carried is not None and not endpoint.path:
+            return await self._carried.exchange(endpoint, peer, offer)
+        folder = Path(endpoint.path) / peer.hex()
+        name = os.urandom(16).hex()
+        offer_path, answer_path = folder / (name + _OFFER), folder / (name + _ANSWER)
+        try:
+            folder.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            replace_file(offer_path, offer.encode(), _READABLE)
+            try:
+                while not answer_path.exists():
+                    await asyncio.sleep(veil_limits.SCAN_SECONDS)
+                return _read(answer_path)
+            finally:
+                for path in (offer_path, answer_path):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise Unavailable(str(endpoint), error.strerror or str(error)) from None
 
     async def stop(self) -> None:
-        await self._folder.stop()
-        await self._carried.stop()
+        if self._carried is not None:
+            await self._carried.stop()
+        if self._scanner is not None:
+            self._scanner.cancel()
+            await asyncio.gather(self._scanner, return_exceptions=True)
+
+    async def _scan_forever(self, inbox: Path, answer: Answer) -> None:
+        while True:
+            with suppress(OSError):
+                for path in sorted(inbox.glob(f"*{_OFFER}"))[: veil_limits.MAX_UNAUTHENTICATED]:
+                    await self._reply(path, answer)
+            await asyncio.sleep(veil_limits.SCAN_SECONDS)
+
+    async def _reply(self, path: Path, answer: Answer) -> None:
+        if path.name in self._answered:
+            return
+        if len(self._answered) >= veil_limits.MAX_BANS:
+            self._answered.clear()
+        self._answered.add(path.name)
+        with suppress(VeilError, OSError, ValueError):
+            answered_text = await answer(_read(path))
+            replace_file(path.with_suffix(_ANSWER), answered_text.encode(), _READABLE)
 
 
 def _read(path: Path) -> str:

@@ -16,7 +16,7 @@ from veil.lanes.file_lane import FileLane
 from veil.lanes.quic import QuicLane
 from veil.lanes.session import AuthenticatedLane
 from veil.lanes.tls_lane import TlsLane, TorLane
-from veil.lanes.webrtc import CarriedSignalling, Carry, EitherSignalling, FolderSignalling, WebRtcLane
+from veil.lanes.webrtc import CarriedSignalling, Carry, FolderSignalling, WebRtcLane
 from veil.lanes.websocket_lane import WebSocketLane
 from veil.node import Event, LaneClass, LaneSpec, Node, NodeConfig, StoreFault, Subscription
 from veil.objects import Namespace
@@ -96,7 +96,7 @@ def _sockets(
 def _webrtc(settings: Settings, key: SigningKey, listen: Endpoint | None, carried: CarriedSignalling) -> LinkLane:
     """Offers use the folder of the endpoint if it has one, else an existing session."""
     directory = Path(listen.path) if listen and listen.path else None
-    signalling = EitherSignalling(FolderSignalling(key.public_key, directory), carried)
+    signalling = FolderSignalling(key.public_key, directory, carried)
     return WebRtcLane(signalling, (listen,) if listen else (), settings.stun)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.veil.node.net import feed_object
 from veil import NATIVE
-from veil.sim import Scenario, Split, plot_run_svg, plot_svg, run, sweep
-from veil.sim.simulate import Sybil, hops, rings
+from veil.sim import Scenario, Split, Sybil, hops, rings, run, sweep
+from veil.sim_plot import plot_run_svg, plot_svg
 
 SMALL = Scenario(nodes=30, objects=4, publishers=2, settle_s=40)
 

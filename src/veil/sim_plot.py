@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from veil.sim.simulate import Result, Scenario, Sweep
+from veil.sim import Result, Scenario, Sweep
 
 WIDTH, PANEL_HEIGHT = 720, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM, _GAP = 64, 24, 44, 56, 44

@@ -20,7 +20,7 @@ from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.hub_process import HubProcess
 from veen.client import ClientDir
 from veen.client.client import Client
-from veen.client.draft import Draft
+from veen.client.sender import Draft
 from veen.client.trust import Pin
 from veen.core import SigningKey, signing
 

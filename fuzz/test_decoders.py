@@ -20,14 +20,14 @@ import pytest
 
 from fuzz.damage import EDGES, Sown, Span, cbor_spans, exchange_item, exchange_token, json_spans, no_spans, pick
 from tests.core.wire_strategies import ALL_WIRE, barest, fullest, mutate
-from veen.core import aead, cbor, ciphertext, hpke, strict_json, wire_json
+from veen.core import cbor, ciphertext, hpke, strict_json, wire_json
 from veen.core.cbor import Wire
 from veen.core.ciphertext import PayloadHdr, Place, Sealer
 from veen.core.errors import Malformed, Unverified, VeenError
 from veen.core.hashing import U64_MAX, u32be
 from veen.core.hpke import DhKey
 from veen.core.hub_identity import HubIdentity, IdentitySignature
-from veen.core.hub_limits import Limits
+from veen.core.profile import Limits
 
 pytestmark = pytest.mark.slow
 
@@ -180,7 +180,7 @@ def seal_raw(rng: Random, header: bytes, body: bytes) -> bytes:
     enc, context = hpke.setup_sender(READER.public_key, ephemeral=DhKey(rng.randbytes(32)))
     aad = PLACE.aad()
     sealed_hdr = context.seal(aad, header)
-    sealed_body = aead.xchacha_seal(context.export(b"veen/body-k", aead.KEY_BYTES), PLACE.nonce(), aad, body)
+    sealed_body = hpke.xchacha_seal(context.export(b"veen/body-k", hpke.KEY_BYTES), PLACE.nonce(), aad, body)
     return enc + u32be(len(sealed_hdr)) + u32be(len(sealed_body)) + sealed_hdr + sealed_body
 
 
@@ -214,7 +214,7 @@ def was_sealed(opened: ciphertext.Opened, data: bytes) -> None:
     hdr_len, body_len = ciphertext.check_sizes(data, LIMITS)
     assert not any(data[LENGTHS_END + hdr_len + body_len :])
     assert PayloadHdr.decode(opened.header.encode()) == opened.header
-    assert len(opened.body) + aead.TAG_BYTES == body_len
+    assert len(opened.body) + hpke.TAG_BYTES == body_len
     assert opened.header.cap_ref in (None, PLACE.auth_ref)
 
 

@@ -10,7 +10,7 @@ from tests import vectors_oracle as oracle
 from tests.vectors_files import entries, load, unhex
 from veen.bridge import bundle
 from veen.bridge.bundle import Bundle, BundleFault
-from veen.client.entry import Opener
+from veen.client.reader import Opener
 from veen.core import DhKey
 
 DOC = load("bundle.json")

@@ -7,8 +7,8 @@ import pytest
 from tests import vectors_oracle as oracle
 from tests.vectors_files import entries, load, unhex
 from veen.core import Unverified
+from veen.core.attachment import UploadProof
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
-from veen.core.upload_proof import UploadProof
 
 DOC = load("upload.json")
 HUB_ID, SUBJECT = unhex(DOC["hub_id"]), unhex(DOC["subject"]["public_key"])

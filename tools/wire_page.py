@@ -14,21 +14,18 @@ from types import ModuleType
 from tools.wire_head import HEAD
 from veen.core import (
     admin,
+    attachment,
     cap_token,
     checkpoint,
     ciphertext,
     dleq,
     envelopes,
     hub_identity,
-    hub_limits,
     msg,
-    origin,
     profile,
     proof,
     proof_of_work,
     receipt,
-    tooling_messages,
-    upload_proof,
 )
 from veen.core import limits as bounds
 from veen.core.cbor import (
@@ -58,9 +55,9 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Capability": (cap_token,),
     "Proof": (proof, dleq),
     "Envelopes": (envelopes,),
-    "Tooling": (tooling_messages, upload_proof),
+    "Tooling": (envelopes, attachment),
     "Admin streams and proof of work": (admin, proof_of_work),
-    "Files": (hub_identity, origin, hub_limits),
+    "Files": (hub_identity, hub_identity, profile),
 }
 
 GROUP_NOTES = {
@@ -74,7 +71,7 @@ RULES: dict[type[Wire], str] = {
     receipt.Receipt: "`stream_seq` is at least 1.",
     checkpoint.Checkpoint: "`upto_seq` is at least 1.",
     cap_token.Allow: "`stream_ids` are in strictly ascending order of their bytes.",
-    tooling_messages.Equivocation: "Both receipts have the same `label` and `stream_seq` and differ in `leaf_hash` or "
+    envelopes.Equivocation: "Both receipts have the same `label` and `stream_seq` and differ in `leaf_hash` or "
     "`mmr_root`.",
     hub_identity.HubKey: "`valid_until` is after `valid_from`, and `key_id` is that of `hub_pk`.",
     hub_identity.HubIdentity: "`hub_keys` are sorted by `valid_from`, then `hub_pk`; no `hub_pk` occurs twice; "
@@ -83,8 +80,8 @@ RULES: dict[type[Wire], str] = {
     admin.Revocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
     admin.Authority: f"`policy` is `{admin.AuthorityPolicy.SINGLE_PRIMARY}` "
     f"or `{admin.AuthorityPolicy.MULTI_PRIMARY}`.",
-    origin.OriginHub: "`checkpoints` are in strictly ascending order of `label_curr`.",
-    hub_limits.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
+    hub_identity.OriginHub: "`checkpoints` are in strictly ascending order of `label_curr`.",
+    profile.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
 }
 
 

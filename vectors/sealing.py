@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 
 from vectors.form import Doc, dh_key, profile_doc, reader_doc, secret, signer_doc, signing_key
 from veen.core import Opened, PayloadHdr, Place, Profile, Sealer, attachment, msg, naming, wire_json
-from veen.core.aead import KEY_BYTES, xchacha_seal
 from veen.core.attachment import EMPTY_ROOT, SealedAttachment
 from veen.core.hashing import U64_MAX, h, ht, trunc24, u32be, u64be
-from veen.core.hpke import setup_receiver
+from veen.core.hpke import KEY_BYTES, setup_receiver, xchacha_seal
 
 CLIENT = signing_key("alice")
 READER = dh_key("ciphertext/reader")

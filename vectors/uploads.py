@@ -4,10 +4,10 @@ from dataclasses import replace
 
 from vectors.capabilities import ISSUER, ORDERS, START
 from vectors.form import Doc, secret, signer_doc, signing_key
-from veen.core import cap_token, naming, upload_proof
+from veen.core import attachment, cap_token, naming
+from veen.core.attachment import UploadProof
 from veen.core.hashing import U64_MAX, h
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
-from veen.core.upload_proof import UploadProof
 
 SEALED = b"a sealed attachment"
 
@@ -18,7 +18,9 @@ def uploads() -> Doc:
 
     def made(sealed: bytes = SEALED, size: int | None = None, made_at: int = START) -> UploadProof:
         said = len(sealed) if size is None else size
-        return upload_proof.sign(alice, hub_id=hub_id, coid=h(sealed), auth_ref=auth_ref, size=said, made_at=made_at)
+        return attachment.sign_upload(
+            alice, hub_id=hub_id, coid=h(sealed), auth_ref=auth_ref, size=said, made_at=made_at
+        )
 
     good = made()
     proofs = {
@@ -32,10 +34,10 @@ def uploads() -> Doc:
         "a time that was not signed": replace(good, made_at=START + 1),
         "a capability that was not signed": replace(good, auth_ref=secret("no such token")),
         "a signature altered": replace(good, sig=bytes((good.sig[0] ^ 1,)) + good.sig[1:]),
-        "for another hub": upload_proof.sign(
+        "for another hub": attachment.sign_upload(
             alice, hub_id=secret("another hub"), coid=h(SEALED), auth_ref=auth_ref, size=good.size, made_at=START
         ),
-        "by another key": upload_proof.sign(
+        "by another key": attachment.sign_upload(
             signing_key("mallory"), hub_id=hub_id, coid=h(SEALED), auth_ref=auth_ref, size=good.size, made_at=START
         ),
     }

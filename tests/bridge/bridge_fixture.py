@@ -14,8 +14,8 @@ from veen.bridge.bundle_export import BundleSizes, Exporter
 from veen.bridge.bundle_import import Importer, ImportOutcome
 from veen.client import ClientDir, capabilities
 from veen.client.client import Client
-from veen.client.draft import Draft, Sent
-from veen.client.entry import Entry
+from veen.client.reader import Entry
+from veen.client.sender import Draft, Sent
 from veen.client.trust import Pin
 from veen.core import DhKey, Limits, Profile, naming
 from veen.hub.admission_rules import Admission

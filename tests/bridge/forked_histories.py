@@ -10,7 +10,7 @@ from tests.client.pair import STREAM, Pair, pair, read_all, send_all
 from veen.bridge.veil_gossip import gossip_items
 from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint
 from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint, VerifiedCheckpoint
-from veen.client import evidence_verify
+from veen.client import evidence
 from veen.client.client import Client
 from veen.client.trust import Pin
 from veen.core import Checkpoint
@@ -56,7 +56,7 @@ class ForkedHub:
 
     def proves(self, compared: ComparedCheckpoint) -> bool:
         assert compared.evidence is not None, f"no evidence file: {compared.reason}"
-        return bool(evidence_verify.verify(compared.evidence.read_bytes(), self.hub.identity.hub_id).contradictions)
+        return bool(evidence.verify(compared.evidence.read_bytes(), self.hub.identity.hub_id).contradictions)
 
 
 def with_forked_hub(place: Path, then: Callable[[ForkedHub], Awaitable[None]]) -> None:

@@ -13,7 +13,7 @@ from veen.bridge.bundle_export import BundleSizes, Exporter, ExportRange, build
 from veen.bridge.bundle_import import Importer, ImportPolicy
 from veen.bridge.zone_roles import StreamMapping, parse
 from veen.client import ClientDir
-from veen.client.draft import Draft
+from veen.client.sender import Draft
 from veen.core import DhKey, Limits, Refused, Unavailable, naming
 from veen.core.hashing import h
 from veen.hub.admission_rules import Admission

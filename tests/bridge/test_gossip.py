@@ -26,7 +26,7 @@ from veen.bridge.veil_gossip.gossip_items import (
     part_name,
 )
 from veen.bridge.veil_gossip.veil_node import VeilNode
-from veen.client import evidence_verify
+from veen.client import evidence
 from veen.core import SigningKey, Unavailable, Unverified
 from veen.core.hashing import h
 from veil.node import Event
@@ -34,7 +34,7 @@ from veil.node import Event
 
 def _shows_a_contradiction(path: Path | None, hub_id: bytes) -> bool:
     assert path is not None
-    report = evidence_verify.verify(path.read_bytes(), hub_id)
+    report = evidence.verify(path.read_bytes(), hub_id)
     return report.pinned and bool(report.contradictions)
 
 

@@ -14,7 +14,7 @@ from tests.overlays import identities, wallets
 from veen.bridge.mirror import Comparison, MirroredMessage, Mirrorer, MirrorRoute, compare
 from veen.client import ClientDir
 from veen.client.client import Client
-from veen.client.draft import Draft
+from veen.client.sender import Draft
 from veen.client.trust import Pin
 from veen.core import DhKey, Profile, Refused, Unavailable, Unverified, naming
 from veen.hub.admission_rules import Admission

@@ -8,7 +8,7 @@ from tests.bridge.bridge_fixture import EXPORT, IMPORT, Zones, allow, zones
 from veen.bridge import reconciliation
 from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.reconciliation import ReconcileReport, reconcile
-from veen.client.draft import Draft
+from veen.client.sender import Draft
 from veen.overlays.bridging import OFFLINE_LOG, BridgeResult, BundleImported, BundleIntake, EventOrigin, TargetRange
 from veen.state import DirectorySource, HubSource
 

@@ -22,8 +22,7 @@ from tests.slow_server import STAGES, STARTS, dripping
 from veen.cli.kit import open_session
 from veen.cli.send import line_report
 from veen.client import ClientDir
-from veen.client.draft import Sent
-from veen.client.submit_queue import Undecided
+from veen.client.sender import Sent, Undecided
 from veen.client.trust import HubTrust
 from veen.core import Limits, Receipt, Unavailable, naming
 from veen.core.hashing import h

@@ -38,7 +38,10 @@ from veen.core.cbor import DeferredFaults, Wire
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
+    ConsistencyRequest,
     ErrorEnvelope,
+    ProofAtRequest,
+    ProofAtResponse,
     ProofRequest,
     ProofResponse,
     ReceiptRequest,
@@ -49,7 +52,6 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.core.wire_json import to_json
 
 START = 1_750_000_000

@@ -10,8 +10,8 @@ from typing import Any
 from tests.hub.client import PATIENCE_S
 from veen.client import ClientDir
 from veen.client.client import Client
-from veen.client.draft import Draft, Sent
-from veen.client.entry import Entry
+from veen.client.reader import Entry
+from veen.client.sender import Draft, Sent
 from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 

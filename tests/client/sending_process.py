@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.client.pair import STREAM
 from veen.client import ClientDir
 from veen.client.client import Client
-from veen.client.draft import Draft, Sent
+from veen.client.sender import Draft, Sent
 from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 

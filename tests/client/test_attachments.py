@@ -10,8 +10,8 @@ import pytest
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
 from tests.client.test_sending import at_a_hub, meet, token
 from tests.hub.client import Hub, make_dir, running
-from veen.client.draft import DEFAULT_SCHEMA, Draft
 from veen.client.message_attachments import ATTACHED_SCHEMA, AttachedBody, Attachment
+from veen.client.sender import DEFAULT_SCHEMA, Draft
 from veen.core import Limits, Malformed, Refused, Unavailable, Unverified, naming
 from veen.hub.admission_rules import Admission
 

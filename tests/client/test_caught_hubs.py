@@ -17,7 +17,7 @@ from tests.client.test_hostile_sending import (
     _seq_gap,
     _taken_seq,
 )
-from veen.client import evidence_verify
+from veen.client import evidence
 from veen.client.client import Client
 from veen.client.contradiction import Caught, Contradiction, Lie
 from veen.client.portable import export_identity, import_identity
@@ -80,7 +80,7 @@ def test_a_lie_told_once_stays_with_the_hub_until_the_client_starts_over(
         async with people.writer() as writer:
             await send_all(writer, b"d")
         assert first.evidence is not None
-        assert evidence_verify.verify(first.evidence.read_bytes(), hub.identity.hub_id).contradictions
+        assert evidence.verify(first.evidence.read_bytes(), hub.identity.hub_id).contradictions
 
     _with_history(place, then)
 
@@ -252,7 +252,7 @@ def test_two_histories_of_the_hubs_keys_are_proven_and_stay_with_the_hub(place: 
                 pytest.fail("another history of the keys was accepted")
         assert caught.value.lie is Lie.WRONG_KEY
         assert caught.value.evidence is not None
-        assert evidence_verify.verify(caught.value.evidence.read_bytes(), first.hub_id).contradictions
+        assert evidence.verify(caught.value.evidence.read_bytes(), first.hub_id).contradictions
         hub.identity, hub.key = honest
         with pytest.raises(Caught):
             async with people.reader():

@@ -11,8 +11,7 @@ from tests.client.test_keystore import CHEAP, SECRETS
 from tests.core.wire_strategies import mutate
 from veen.client import LabelState, ReaderKey, StreamKey, WriterKey, keystore
 from veen.client.client_state import CaughtRow
-from veen.client.portable.manifest import FileEntry, PortableManifest
-from veen.client.portable.rows import Routing, StateRow, SyncState
+from veen.client.portable import FileEntry, PortableManifest, Routing, StateRow, SyncState
 from veen.client.writer_keys import ClientKeyUse, WriterState
 from veen.core import Malformed, naming
 from veen.core.cbor import Wire

@@ -15,9 +15,9 @@ from veen.bridge.anchors import AnchorStatement
 from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.cli.kit.hub_api import HubApi
 from veen.client.exchange import MIN_BYTES_PER_S, SMALL_BYTES, TimedOut, exchange
-from veen.client.pinned_tls import pinned
-from veen.client.subscription import EntrySubscription
+from veen.client.reader import EntrySubscription
 from veen.client.transport import HubLink, RetryPolicy
+from veen.client.trust import pinned
 from veen.core import Unavailable
 from veen.core.hashing import h
 from veen.query.query_client import QueryClient, ServiceAccess

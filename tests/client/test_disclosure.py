@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from tests.client.two_contents import ENC, MADE_UP, OPEN, READER, READERS, SHUT, two_faced
-from veen.client import evidence, evidence_verify
+from veen.client import evidence
 from veen.client.evidence import Exhibit, Opening
 from veen.client.trust import HubRecord
 from veen.core import (
@@ -52,7 +52,7 @@ def said(message: Msg, opening: Opening | None, *more: Opening) -> bytes:
     tree.append(message.leaf_hash())
     signed = Receipt.decode(receipt.sign_encoded(HUB, LABEL, 1, message.leaf_hash(), tree.root(), NOW))
     exhibits = [Exhibit(1, message, one) for one in (opening, *more)]
-    return evidence.make(KNOWN, "", [signed], exhibits=exhibits, now=NOW).encode()
+    return evidence.make_evidence(KNOWN, "", [signed], exhibits=exhibits, now=NOW).encode()
 
 
 def sent(body: bytes, key: DhKey = READER) -> Msg:
@@ -73,7 +73,7 @@ def signed(sealed: bytes) -> Msg:
     )
 
 
-def body_of(report: evidence_verify.EvidenceReport) -> bytes:
+def body_of(report: evidence.EvidenceReport) -> bytes:
     (entry,) = report.entries
     assert entry.opened
     return entry.opened.body
@@ -85,9 +85,9 @@ def body_of(report: evidence_verify.EvidenceReport) -> bytes:
 def test_what_is_disclosed_is_proved_for_the_readers_key() -> None:
     message = sent(b"one")
     data = said(message, Opening.of(READER, message))
-    pinned = evidence_verify.verify(data, HUB_ID, READER.public_key)
+    pinned = evidence.verify(data, HUB_ID, READER.public_key)
     assert (body_of(pinned), pinned.reader_pinned, pinned.proved) == (b"one", True, True)
-    report = evidence_verify.verify(data, HUB_ID)
+    report = evidence.verify(data, HUB_ID)
     assert (body_of(report), report.reader_pinned, report.proved) == (b"one", False, True)
     (entry,) = report.entries
     assert (entry.reader_pk, entry.proved) == (READER.public_key, True)
@@ -102,16 +102,16 @@ def test_another_reader_than_the_pinned_one_is_refused() -> None:
     message = sent(b"one")
     data = said(message, Opening.of(READER, message))
     with pytest.raises(Unverified, match="not the pinned reader"):
-        evidence_verify.verify(data, HUB_ID, READERS[0].public_key)
+        evidence.verify(data, HUB_ID, READERS[0].public_key)
 
 
 def test_a_file_without_proofs_verifies_but_is_not_proved() -> None:
     message = sent(b"one")
     data = said(message, Opening(READER.public_key, READER.exchange(message.ciphertext[:32])))
-    report = evidence_verify.verify(data, HUB_ID)
+    report = evidence.verify(data, HUB_ID)
     assert (body_of(report), report.proved) == (b"one", False)
     with pytest.raises(Unverified, match="entry 1 has no proof that the pinned reader key opens it"):
-        evidence_verify.verify(data, HUB_ID, READER.public_key)
+        evidence.verify(data, HUB_ID, READER.public_key)
 
 
 def test_the_bytes_of_an_opening_without_a_proof_are_what_they_always_were() -> None:
@@ -122,7 +122,7 @@ def test_the_bytes_of_an_opening_without_a_proof_are_what_they_always_were() -> 
 
 
 def test_a_message_that_is_not_disclosed_needs_no_reader() -> None:
-    report = evidence_verify.verify(said(sent(b"one"), None), HUB_ID, READER.public_key)
+    report = evidence.verify(said(sent(b"one"), None), HUB_ID, READER.public_key)
     assert (report.entries[0].opened, report.entries[0].reader_pk) == (None, None)
 
 
@@ -148,7 +148,7 @@ def test_a_disclosure_with_anything_changed_is_refused(change: Callable[[Opening
     message = sent(b"one")
     changed = change(Opening.of(READER, message))
     with pytest.raises(Unverified):
-        evidence_verify.verify(said(message, changed), HUB_ID)
+        evidence.verify(said(message, changed), HUB_ID)
 
 
 def test_the_proof_of_another_message_is_refused() -> None:
@@ -156,10 +156,10 @@ def test_the_proof_of_another_message_is_refused() -> None:
     one, other = sent(b"one"), sent(b"two")
     same_enc = signed(one.ciphertext + bytes(PROFILE.pad_block))
     with pytest.raises(Unverified, match="shared proof"):
-        evidence_verify.verify(said(other, Opening.of(READER, one)), HUB_ID)
+        evidence.verify(said(other, Opening.of(READER, one)), HUB_ID)
     with pytest.raises(Unverified, match="shared proof"):
-        evidence_verify.verify(said(same_enc, Opening.of(READER, one)), HUB_ID)
-    assert body_of(evidence_verify.verify(said(same_enc, Opening.of(READER, same_enc)), HUB_ID)) == b"one"
+        evidence.verify(said(same_enc, Opening.of(READER, one)), HUB_ID)
+    assert body_of(evidence.verify(said(same_enc, Opening.of(READER, same_enc)), HUB_ID)) == b"one"
 
 
 # A writer and a discloser who collude.
@@ -188,7 +188,7 @@ def of_two_readers() -> Plot:
 
 def test_without_a_proof_one_message_has_two_contents_and_the_report_says_that_nothing_is_proved() -> None:
     plot = made_up()
-    reports = [evidence_verify.verify(said(plot.message, one), HUB_ID) for one in plot.openings]
+    reports = [evidence.verify(said(plot.message, one), HUB_ID) for one in plot.openings]
     assert body_of(reports[0]).startswith(SHUT)
     assert body_of(reports[1])[32:].startswith(OPEN)
     assert [report.proved for report in reports] == [False, False]
@@ -198,10 +198,10 @@ def test_neither_of_two_contents_passes_for_what_the_reader_opens() -> None:
     plot = made_up()
     for one in plot.openings:
         with pytest.raises(Unverified, match="has no proof that the pinned reader key opens it"):
-            evidence_verify.verify(said(plot.message, one), HUB_ID, READER.public_key)
+            evidence.verify(said(plot.message, one), HUB_ID, READER.public_key)
         proved = replace(one, proof=dleq.prove(READER, ENC, plot.message.leaf_hash()))
         with pytest.raises(Unverified, match="shared"):
-            evidence_verify.verify(said(plot.message, proved), HUB_ID)
+            evidence.verify(said(plot.message, proved), HUB_ID)
     with pytest.raises(Unverified, match="decryption failed"):
         Opening.of(READER, plot.message)
 
@@ -209,19 +209,19 @@ def test_neither_of_two_contents_passes_for_what_the_reader_opens() -> None:
 def test_one_file_does_not_show_one_message_with_two_contents() -> None:
     for plot in (made_up(), of_two_readers()):
         with pytest.raises(Unverified, match="disclosed twice"):
-            evidence_verify.verify(said(plot.message, *plot.openings), HUB_ID)
+            evidence.verify(said(plot.message, *plot.openings), HUB_ID)
 
 
 def test_invented_reader_keys_are_detected_only_by_the_reader_pin() -> None:
     plot = of_two_readers()
     for key, own, other in zip(READERS, plot.openings, reversed(plot.openings), strict=True):
-        assert evidence_verify.verify(said(plot.message, own), HUB_ID).entries[0].reader_pk == key.public_key
-        assert evidence_verify.verify(said(plot.message, own), HUB_ID, key.public_key).proved
+        assert evidence.verify(said(plot.message, own), HUB_ID).entries[0].reader_pk == key.public_key
+        assert evidence.verify(said(plot.message, own), HUB_ID, key.public_key).proved
         with pytest.raises(Unverified, match="not the pinned reader"):
-            evidence_verify.verify(said(plot.message, other), HUB_ID, key.public_key)
+            evidence.verify(said(plot.message, other), HUB_ID, key.public_key)
         renamed = replace(other, reader_pk=key.public_key)
         with pytest.raises(Unverified, match="shared proof"):
-            evidence_verify.verify(said(plot.message, renamed), HUB_ID, key.public_key)
+            evidence.verify(said(plot.message, renamed), HUB_ID, key.public_key)
 
 
 # Messages that cannot be disclosed.

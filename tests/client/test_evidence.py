@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.hostile import START, HostileHub
 from tests.client.pair import STREAM, pair, read_all, send_all
-from veen.client import ClientDir, evidence, evidence_verify
+from veen.client import ClientDir, evidence
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, Exhibit, KeyHistory, Opening, Peaks
@@ -58,8 +58,8 @@ class Shown:
     def receipt(self, seq: int) -> Receipt:
         return self.hub.log(self.label).entries[seq - 1][1]
 
-    def verify(self, **changes: Any) -> evidence_verify.EvidenceReport:
-        return evidence_verify.verify(replace(self.made, **changes).encode(), self.pin)
+    def verify(self, **changes: Any) -> evidence.EvidenceReport:
+        return evidence.verify(replace(self.made, **changes).encode(), self.pin)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def shown(place: Path) -> Shown:
 
 
 def test_evidence_says_what_was_said_and_when(shown: Shown) -> None:
-    report = evidence_verify.verify(shown.made.encode(), shown.pin)
+    report = evidence.verify(shown.made.encode(), shown.pin)
     assert (report.hub_id, report.pinned, report.claim) == (shown.pin, True, "as seen")
     assert report.receipts == (shown.receipt(3), shown.receipt(7))
     assert [checkpoint.upto_seq for checkpoint in report.checkpoints] == [COUNT]
@@ -84,13 +84,13 @@ def test_evidence_says_what_was_said_and_when(shown: Shown) -> None:
 
 
 def test_a_fingerprint_of_the_hubs_key_is_as_good_a_pin(shown: Shown) -> None:
-    assert evidence_verify.verify(shown.made.encode(), h(shown.hub.key.public_key)).pinned
-    assert not evidence_verify.verify(shown.made.encode()).pinned
+    assert evidence.verify(shown.made.encode(), h(shown.hub.key.public_key)).pinned
+    assert not evidence.verify(shown.made.encode()).pinned
 
 
 def test_what_is_not_disclosed_stays_sealed(place: Path) -> None:
     shown = Shown(place, disclose=False)
-    report = evidence_verify.verify(shown.made.encode(), shown.pin)
+    report = evidence.verify(shown.made.encode(), shown.pin)
     assert [entry.opened for entry in report.entries] == [None, None]
     assert report.entries[0].client_seq == 3
 
@@ -220,7 +220,7 @@ def test_evidence_that_does_not_hold_is_refused(shown: Shown, change: Callable[[
 
 def test_another_pin_refuses_it(shown: Shown) -> None:
     with pytest.raises(Unverified, match="not the pinned hub"):
-        evidence_verify.verify(shown.made.encode(), bytes(32))
+        evidence.verify(shown.made.encode(), bytes(32))
 
 
 def test_any_bytes_either_fail_or_are_what_they_were(shown: Shown) -> None:
@@ -232,21 +232,21 @@ def test_any_bytes_either_fail_or_are_what_they_were(shown: Shown) -> None:
         altered = data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :]
         if at not in free:
             with pytest.raises((Malformed, Unverified)):
-                evidence_verify.verify(altered, shown.pin)
+                evidence.verify(altered, shown.pin)
     for end in range(0, len(data), 50):
         with pytest.raises(Malformed):
-            evidence_verify.verify(data[:end], shown.pin)
+            evidence.verify(data[:end], shown.pin)
     with pytest.raises(Malformed):
-        evidence_verify.verify(data + b"\0", shown.pin)
+        evidence.verify(data + b"\0", shown.pin)
     with pytest.raises(Malformed):
-        evidence_verify.verify(bytes(MAX_EVIDENCE_BYTES + 1), shown.pin)
+        evidence.verify(bytes(MAX_EVIDENCE_BYTES + 1), shown.pin)
 
 
 # Contradictions.
 
 
-def made(shown: Shown, *statements: Receipt | Checkpoint, **more: Any) -> evidence_verify.EvidenceReport:
-    return evidence_verify.verify(evidence.make(shown.known, "x", statements, **more).encode(), shown.pin)
+def made(shown: Shown, *statements: Receipt | Checkpoint, **more: Any) -> evidence.EvidenceReport:
+    return evidence.verify(evidence.make_evidence(shown.known, "x", statements, **more).encode(), shown.pin)
 
 
 def test_two_receipts_for_one_place_are_a_contradiction(shown: Shown) -> None:
@@ -340,4 +340,4 @@ def test_only_what_contradicts_itself_is_kept(shown: Shown, place: Path, count: 
 
 
 def test_a_claim_that_is_too_long_is_cut(shown: Shown) -> None:
-    assert len(evidence.make(shown.known, "é" * 5000, ()).claim.encode()) <= 1024
+    assert len(evidence.make_evidence(shown.known, "é" * 5000, ()).claim.encode()) <= 1024

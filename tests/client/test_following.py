@@ -14,11 +14,9 @@ from tests.client.hostile import START, HostileHub
 from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_all
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.entry import Opener
 from veen.client.hub_session import HubClock, Labels
-from veen.client.reader import ClientOrder, LabelReader, ReadRange
-from veen.client.submit_queue import STALLED
-from veen.client.subscription import EntrySubscription
+from veen.client.reader import ClientOrder, EntrySubscription, LabelReader, Opener, ReadRange
+from veen.client.sender import STALLED
 from veen.client.transport import HubLink, RetryPolicy
 from veen.client.trust import Pin
 from veen.core import Malformed, Msg, Profile, Receipt, Refused, SigningKey, Unavailable, msg, receipt

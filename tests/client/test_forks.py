@@ -8,7 +8,7 @@ import pytest
 from plumbing.durable import Disk
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
 from tests.hub.client import START, Clock, Hub, make_dir, running
-from veen.client import ClientDir, evidence_verify
+from veen.client import ClientDir, evidence
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.portable import export_identity, import_identity
@@ -49,7 +49,7 @@ def test_kept_and_added_entries_of_a_fork_verify(place: Path) -> None:
                 await reader.checkpoint(STREAM, 3)
             assert (await reader.resync(STREAM, replay_from=1)).replayed == 6
             shown = await reader.evidence(STREAM, [2, 6], disclose=True)
-            report = evidence_verify.verify(shown.encode(), reader.hub_id)
+            report = evidence.verify(shown.encode(), reader.hub_id)
             assert [entry.opened.body for entry in report.entries if entry.opened] == [b"2", b"b"]
         async with people.reader(pin=None) as again:  # known now, including its origin
             assert len(await read_all(again)) == 6

@@ -10,7 +10,7 @@ import pytest
 
 from tests.client.hostile import START, HostileHub
 from tests.client.pair import STREAM, Pair, pair, read_all, send_all
-from veen.client import ClientDir, evidence_verify
+from veen.client import ClientDir, evidence
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.trust import FIRST_USE, Pin
@@ -86,7 +86,7 @@ def test_a_wrong_checkpoint_is_caught_and_named(place: Path, arrange: Arrange, l
         assert caught.value.lie is lie
         assert (caught.value.evidence is not None) is shown
         if caught.value.evidence:
-            assert evidence_verify.verify(caught.value.evidence.read_bytes(), hub.identity.hub_id).contradictions
+            assert evidence.verify(caught.value.evidence.read_bytes(), hub.identity.hub_id).contradictions
         assert people.reader_dir.state.checkpoint(reader.hub_id, reader.label(STREAM)) is None
 
     asyncio.run(_with_history(place, then))
@@ -103,7 +103,7 @@ def test_two_checkpoints_of_one_size_are_evidence(place: Path) -> None:
         assert caught.value.lie is Lie.FORKED_HISTORY
         assert caught.value.statements[0] == first
         assert caught.value.evidence is not None
-        assert evidence_verify.verify(caught.value.evidence.read_bytes(), hub.identity.hub_id).contradictions
+        assert evidence.verify(caught.value.evidence.read_bytes(), hub.identity.hub_id).contradictions
 
     asyncio.run(_with_history(place, then))
 
@@ -227,9 +227,7 @@ def test_starting_over_accepts_the_new_history(place: Path) -> None:
             await reader.resync(STREAM)
         await reader.forget(STREAM)
         assert (await reader.resync(STREAM)).size == KNOWN + 1
-        shown = [
-            evidence_verify.verify(path.read_bytes(), reader.hub_id) for path in people.reader_dir.evidence.iterdir()
-        ]
+        shown = [evidence.verify(path.read_bytes(), reader.hub_id) for path in people.reader_dir.evidence.iterdir()]
         assert [report for report in shown if report.contradictions]
 
     asyncio.run(_with_history(place, then))
@@ -240,7 +238,7 @@ def test_what_the_hub_signed_outlives_the_decision_to_start_over(place: Path) ->
         signed = await reader.checkpoint(STREAM, 4)
         await reader.forget(STREAM)
         (kept,) = people.reader_dir.evidence.iterdir()
-        report = evidence_verify.verify(kept.read_bytes(), reader.hub_id)
+        report = evidence.verify(kept.read_bytes(), reader.hub_id)
         assert report.checkpoints == (signed,)
         assert report.contradictions == ()
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.hostile import HostileHub
 from tests.client.pair import STREAM, bodies, pair, read_all, send_all
-from veen.client import evidence_verify
+from veen.client import evidence
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.trust import Pin
@@ -184,7 +184,7 @@ async def _caught_at(hub: HostileHub, reader: Client, lie: Lie, shown: bool, fro
     assert str(error).startswith(f"{lie}: ")
     assert (error.evidence is not None) is shown
     if error.evidence:
-        assert evidence_verify.verify(error.evidence.read_bytes(), hub.identity.hub_id).contradictions
+        assert evidence.verify(error.evidence.read_bytes(), hub.identity.hub_id).contradictions
     return seen
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.client.hostile import HostileHub
 from tests.client.pair import STREAM, Pair, pair, send_all
-from veen.client import evidence_verify
+from veen.client import evidence
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.trust import Pin
@@ -149,7 +149,7 @@ def test_a_lie_to_a_writer_is_caught_and_named(place: Path, arrange: Arrange, li
         assert client.follower(STREAM).tree.size == 5
         if shown:
             assert error.evidence is not None
-            report = evidence_verify.verify(error.evidence.read_bytes(), hub.identity.hub_id)
+            report = evidence.verify(error.evidence.read_bytes(), hub.identity.hub_id)
             assert report.contradictions
             assert str(lie) in report.claim
         else:

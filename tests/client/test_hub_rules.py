@@ -14,7 +14,7 @@ from tests.client.test_transport import answering, http, refused
 from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, running
 from tests.hub.realms import REALM, REVOCATIONS, Admin
 from veen.client import KeyBounds
-from veen.client.draft import Draft
+from veen.client.sender import Draft
 from veen.core import Limits, Malformed, Receipt, Refused, SigningKey, admin, cap_token
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import SubmitResponse

@@ -7,14 +7,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tests.client.ledger import NOW
-from veen.client import Card, ClientIdentity, Prekey, client_state, prekeys
-from veen.client import identity_card as cards
+from veen.client import Card, ClientIdentity, Prekey, client_identity, client_state
+from veen.client import client_identity as cards
 from veen.core import DhKey, SigningKey, Unverified, hashing
 
 DAY = 86_400
 ME = ClientIdentity(SigningKey(b"\1" * 32), DhKey(b"\2" * 32), b"\3" * 32, NOW)
 OTHER = ClientIdentity.generate(NOW)
-CARD = cards.make(ME, 5, NOW, DAY)
+CARD = cards.make_card(ME, 5, NOW, DAY)
 
 
 def hkdf(secret: bytes, info: bytes) -> bytes:
@@ -99,7 +99,7 @@ def test_a_card_that_was_changed_does_not_verify(spoiled: Card) -> None:
 
 
 def test_a_prekey_of_someone_else_on_a_card_does_not_verify_even_if_the_card_is_signed() -> None:
-    foreign = replace(CARD, prekeys=(replace(prekeys.make(OTHER, 5, NOW + DAY)), *CARD.prekeys[1:]))
+    foreign = replace(CARD, prekeys=(replace(client_identity.make_prekey(OTHER, 5, NOW + DAY)), *CARD.prekeys[1:]))
     digest = hashing.ht("veen/card", _unsigned(foreign))
     with pytest.raises(Unverified, match="prekey 5"):
         replace(foreign, sig=ME.id_sign.sign(digest)).verify()
@@ -150,7 +150,7 @@ PREKEY = CARD.prekeys[0]
         replace(PREKEY, public_key=ME.prekey(99).public_key),
         replace(PREKEY, expires_at=PREKEY.expires_at + 1),
         replace(PREKEY, sig=CARD.prekeys[1].sig),
-        prekeys.make(OTHER, PREKEY.number, PREKEY.expires_at),
+        client_identity.make_prekey(OTHER, PREKEY.number, PREKEY.expires_at),
     ],
 )
 def test_a_changed_prekey_does_not_verify(changed: Prekey) -> None:
@@ -160,6 +160,6 @@ def test_a_changed_prekey_does_not_verify(changed: Prekey) -> None:
 
 def test_a_later_card_never_lets_a_prekey_live_longer() -> None:
     for age in (0, 1, DAY - 1, DAY):
-        later = cards.make(ME, 6, NOW + age, DAY)
+        later = cards.make_card(ME, 6, NOW + age, DAY)
         expiry = {prekey.number: prekey.expires_at for prekey in later.prekeys}
         assert all(expiry[prekey.number] <= prekey.expires_at for prekey in CARD.prekeys if prekey.number in expiry)

@@ -10,8 +10,7 @@ from tests.client.hostile import HostileHub
 from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_all
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.draft import Draft
-from veen.client.submit_queue import Undecided
+from veen.client.sender import Draft, Undecided
 from veen.client.trust import Pin
 from veen.core import Msg, Profile, Refused, Unavailable
 from veen.core.admission import BY_DETAIL

@@ -10,8 +10,8 @@ from tests.client.ledger import NOW, STREAM, messages
 from tests.client.pair import STREAM as NEWS
 from tests.client.pair import pair
 from veen.client import ClientDir, StateConflict
-from veen.client.draft import Draft
 from veen.client.portable import export_identity, import_identity
+from veen.client.sender import Draft
 from veen.client.trust import Pin
 
 HUB_ID, LABEL = bytes(31) + b"h", bytes(31) + b"l"

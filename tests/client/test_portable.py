@@ -10,8 +10,8 @@ from tests.client.disks import Died, DyingDisk, FailingDisk, FullDisk, Last
 from tests.client.ledger import NOW, STREAM, Ledger, messages
 from tests.client.test_clientdir import CHEAP, names
 from veen.client import ClientDir, Pending, WrongPassphrase, export_identity, import_identity
-from veen.client.portable import manifest as manifests
-from veen.client.portable.manifest import PortableManifest
+from veen.client import portable as manifests
+from veen.client.portable import PortableManifest
 from veen.core import Malformed, Receipt, SigningKey, Unavailable, Unverified, cap_token, naming
 from veen.core import receipt as receipts
 
@@ -242,7 +242,7 @@ def test_a_folder_that_is_not_a_portable_set_is_rejected(place: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../escape.cbor", "/etc/passwd", "a/../x.cbor", "a/b.cbor", "x.py", "", "a.cbor\n"])
 def test_a_manifest_cannot_name_a_file_elsewhere(travelled: Travelled, place: Path, name: str) -> None:
-    manifest = manifests.read(place / "set")
+    manifest = manifests.read_manifest(place / "set")
     with pytest.raises(ValueError, match="is not a file name of a portable set"):
         replace(manifest, files=(replace(manifest.files[0], name=name),)).encode()
 
@@ -250,7 +250,7 @@ def test_a_manifest_cannot_name_a_file_elsewhere(travelled: Travelled, place: Pa
 def test_a_manifest_by_another_identity_is_refused(place: Path, travelled: Travelled) -> None:
     with ClientDir.create(place / "other", None, NOW) as other:
         path = place / "set" / "manifest.cbor"
-        path.write_bytes(manifests.make(other.identity, place / "set", NOW).encode())
+        path.write_bytes(manifests.sign_manifest(other.identity, place / "set", NOW).encode())
     with pytest.raises(Unverified, match="belong to different identities"):
         taken_up(place)
 
@@ -258,7 +258,7 @@ def test_a_manifest_by_another_identity_is_refused(place: Path, travelled: Trave
 def resigned(place: Path, travelled: Travelled) -> None:
     """Sign the manifest again, as an owner would who exported a manipulated state."""
     path = place / "set" / "manifest.cbor"
-    path.write_bytes(manifests.make(travelled.dir.identity, place / "set", NOW).encode())
+    path.write_bytes(manifests.sign_manifest(travelled.dir.identity, place / "set", NOW).encode())
     assert PortableManifest.decode(path.read_bytes()).id_sign == travelled.dir.identity.id_sign.public_key
 
 

@@ -18,8 +18,8 @@ from veen.client import ClientDir
 from veen.client.blocking_client import BlockingClient
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.draft import Draft
-from veen.client.entry import Entry
+from veen.client.reader import Entry
+from veen.client.sender import Draft
 from veen.client.trust import Pin
 from veen.core import Limits, Profile, Refused, Unavailable, naming, proof
 from veen.storage import metadata

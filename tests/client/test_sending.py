@@ -14,8 +14,7 @@ from tests.client.pair import NOW, QUICK, STREAM, Pair, bodies, pair, read_all, 
 from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, own_port, running
 from veen.client import Busy, ClientDir, KeyBounds
 from veen.client.client import Client
-from veen.client.draft import Draft
-from veen.client.submit_queue import Undecided
+from veen.client.sender import Draft, Undecided
 from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 from veen.core import Limits, Profile, Rate, Refused, Unavailable, cap_token, naming

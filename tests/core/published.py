@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any, TypeVar
 
-from veen.core import aead
+from veen.core import hpke
 
 T = TypeVar("T")
 
@@ -137,14 +137,14 @@ def x25519_small_order_keys() -> tuple[bytes, ...]:
 
 def chacha20_poly1305_cases() -> tuple[AeadCase, ...]:
     """Wycheproof, BoringSSL and OpenSSL together."""
-    wycheproof = _wycheproof_aead("chacha20_poly1305_test.json", aead.CHACHA_NONCE_BYTES)
+    wycheproof = _wycheproof_aead("chacha20_poly1305_test.json", hpke.CHACHA_NONCE_BYTES)
     boringssl = _text_aead("boringssl.txt", ("KEY", "NONCE", "AD", "IN", "CT", "TAG"))
     openssl = _text_aead("openssl.txt", ("KEY", "IV", "AAD", "PLAINTEXT", "CIPHERTEXT", "TAG"))
     return _at_least(316, wycheproof) + _at_least(66, boringssl) + _at_least(5, openssl)
 
 
 def xchacha20_poly1305_cases() -> tuple[AeadCase, ...]:
-    return _at_least(306, _wycheproof_aead("xchacha20_poly1305_test.json", aead.XCHACHA_NONCE_BYTES))
+    return _at_least(306, _wycheproof_aead("xchacha20_poly1305_test.json", hpke.XCHACHA_NONCE_BYTES))
 
 
 def hkdf_sha256_rfc_5869() -> tuple[HkdfCase, ...]:
@@ -225,7 +225,7 @@ def _text_aead(file: str, fields: tuple[str, ...]) -> list[AeadCase]:
     cases = []
     for b in _blocks("ciphers", "ChaCha20Poly1305", file):
         key, nonce, aad, plaintext, ct, tag = (_value(b[field]) for field in fields)
-        assert len(nonce) == aead.CHACHA_NONCE_BYTES, (file, b["COUNT"])
+        assert len(nonce) == hpke.CHACHA_NONCE_BYTES, (file, b["COUNT"])
         cases.append(AeadCase(f"{file} {b['COUNT']}", key, nonce, aad, plaintext, ct + tag, valid="RESULT" not in b))
     return cases
 

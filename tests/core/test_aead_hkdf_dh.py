@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from veen.core import aead, hpke
+from veen.core import hpke
 from veen.core.errors import Malformed, Unverified, VeenError
 from veen.core.hashing import HASH_BYTES
 from veen.core.hpke import KEY_BYTES, DhKey
@@ -16,11 +16,11 @@ Seal = Callable[[bytes, bytes, bytes, bytes], bytes]
 CIPHERS = pytest.mark.parametrize(
     ("seal", "open_", "nonce_bytes", "what"),
     [
-        pytest.param(aead.chacha_seal, aead.chacha_open, aead.CHACHA_NONCE_BYTES, "header", id="chacha"),
-        pytest.param(aead.xchacha_seal, aead.xchacha_open, aead.XCHACHA_NONCE_BYTES, "body", id="xchacha"),
+        pytest.param(hpke.chacha_seal, hpke.chacha_open, hpke.CHACHA_NONCE_BYTES, "header", id="chacha"),
+        pytest.param(hpke.xchacha_seal, hpke.xchacha_open, hpke.XCHACHA_NONCE_BYTES, "body", id="xchacha"),
     ],
 )
-AEAD_KEY = bytes(range(aead.KEY_BYTES))
+AEAD_KEY = bytes(range(hpke.KEY_BYTES))
 
 
 @CIPHERS
@@ -28,12 +28,12 @@ def test_what_is_sealed_is_the_tag_longer(seal: Seal, open_: Seal, nonce_bytes: 
     nonce = bytes(nonce_bytes)
     for plaintext in (b"", b"x", bytes(64), bytes(65)):
         sealed = seal(AEAD_KEY, nonce, b"aad", plaintext)
-        assert len(sealed) == len(plaintext) + aead.TAG_BYTES
+        assert len(sealed) == len(plaintext) + hpke.TAG_BYTES
         assert open_(AEAD_KEY, nonce, b"aad", sealed) == plaintext
 
 
 @CIPHERS
-@pytest.mark.parametrize("size", [0, 1, aead.TAG_BYTES - 1])
+@pytest.mark.parametrize("size", [0, 1, hpke.TAG_BYTES - 1])
 def test_what_is_shorter_than_a_tag_is_refused(seal: Seal, open_: Seal, nonce_bytes: int, what: str, size: int) -> None:
     tag = seal(AEAD_KEY, bytes(nonce_bytes), b"", b"")
     with pytest.raises(Unverified) as caught:
@@ -65,7 +65,7 @@ def test_sealing_with_a_key_or_nonce_of_another_size_is_a_value_error(
     seal: Seal, open_: Seal, nonce_bytes: int, what: str, key_extra: int, nonce_extra: int
 ) -> None:
     # libsodium would read past the end of a short one. The two libraries raise different builtin errors.
-    key, nonce = bytes(aead.KEY_BYTES + key_extra), bytes(nonce_bytes + nonce_extra)
+    key, nonce = bytes(hpke.KEY_BYTES + key_extra), bytes(nonce_bytes + nonce_extra)
     with pytest.raises((ValueError, TypeError)) as caught:
         seal(key, nonce, b"", b"plaintext")
     assert not isinstance(caught.value, VeenError)
@@ -82,7 +82,7 @@ def test_opening_with_a_key_or_nonce_of_another_size_is_a_value_error(
     nonce_extra: int,
 ) -> None:
     sealed = seal(AEAD_KEY, bytes(nonce_bytes), b"", b"plaintext")
-    key, nonce = bytes(aead.KEY_BYTES + key_extra), bytes(nonce_bytes + nonce_extra)
+    key, nonce = bytes(hpke.KEY_BYTES + key_extra), bytes(nonce_bytes + nonce_extra)
     with pytest.raises((ValueError, TypeError)):
         open_(key, nonce, b"", sealed)
 

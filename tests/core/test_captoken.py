@@ -17,8 +17,8 @@ from veen.core.admission import BY_DETAIL
 from veen.core.cap_token import Allow, CapToken, Rate
 from veen.core.errors import Fault, Malformed, Refused, Unverified
 from veen.core.hashing import U64_MAX
-from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_RATE, MAX_CAP_STREAMS
+from veen.core.profile import Limits
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 ISSUER = SigningKey(b"i" * 32)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veen.core import DhKey, Fault, Limits, Malformed, PayloadHdr, Place, Sealer, Unverified, ciphertext
-from veen.core.aead import TAG_BYTES
 from veen.core.hashing import U64_MAX, h, ht, u32be, u64be
+from veen.core.hpke import TAG_BYTES
 from veen.core.limits import MAX_BODY_BYTES
 
 LIMITS = Limits()

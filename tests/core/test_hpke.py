@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 from pyhpke import AEADId, CipherSuite, KDFId, KEMId
 
 from tests.core import published
-from veen.core import aead, hpke
+from veen.core import hpke
 from veen.core.errors import Malformed, Unverified
 from veen.core.hpke import ENC_BYTES, KEY_BYTES, DhKey, HpkeContext
 
 SUITE = CipherSuite.new(KEMId.DHKEM_X25519_HKDF_SHA256, KDFId.HKDF_SHA256, AEADId.CHACHA20_POLY1305)
 KEY = DhKey(bytes(range(KEY_BYTES)))
 EXPORTER_CONTEXT = b"exporter"
-SEQ_MAX = (1 << 8 * aead.CHACHA_NONCE_BYTES) - 1
+SEQ_MAX = (1 << 8 * hpke.CHACHA_NONCE_BYTES) - 1
 
 SECRETS = st.binary(min_size=KEY_BYTES, max_size=KEY_BYTES)
 BYTES = st.binary(max_size=300)

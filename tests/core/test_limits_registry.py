@@ -8,7 +8,7 @@ import pytest
 from veen.core import limits, wire_json
 from veen.core.cbor import Uint
 from veen.core.errors import Malformed
-from veen.core.hub_limits import Limits
+from veen.core.profile import Limits
 
 MIB = 1 << 20
 

@@ -7,8 +7,7 @@ from hashlib import sha256
 import pytest
 
 from veen.core import Checkpoint, HubIdentity, Profile, SigningKey, Unverified, checkpoint, hub_identity, naming
-from veen.core.hub_identity import OriginRef
-from veen.core.origin import ForkOrigin, Lineage, OriginHub, lineage
+from veen.core.hub_identity import ForkOrigin, Lineage, OriginHub, OriginRef, lineage
 
 PROFILE = Profile()
 LABELS = [sha256(bytes([number])).digest() for number in range(3)]

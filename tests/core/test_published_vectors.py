@@ -4,7 +4,7 @@ import pytest
 
 from tests.core import published
 from tests.core.published import AeadCase, ExchangeCase, HkdfCase, VerifyCase
-from veen.core import aead, hpke, signing
+from veen.core import hpke, signing
 from veen.core.errors import Malformed, Unverified
 from veen.core.hpke import DhKey
 from veen.core.signing import SigningKey
@@ -69,26 +69,26 @@ def test_x25519_iterated_1000_times_ends_where_rfc_7748_says() -> None:
 
 @pytest.mark.parametrize("case", [case for case in CHACHA if case.valid], ids=lambda case: case.name)
 def test_chacha_seals_to_the_published_bytes_and_opens_them(case: AeadCase) -> None:
-    assert aead.chacha_seal(case.key, case.nonce, case.aad, case.plaintext) == case.sealed
-    assert aead.chacha_open(case.key, case.nonce, case.aad, case.sealed) == case.plaintext
+    assert hpke.chacha_seal(case.key, case.nonce, case.aad, case.plaintext) == case.sealed
+    assert hpke.chacha_open(case.key, case.nonce, case.aad, case.sealed) == case.plaintext
 
 
 @pytest.mark.parametrize("case", [case for case in CHACHA if not case.valid], ids=lambda case: case.name)
 def test_chacha_refuses_what_is_published_as_invalid(case: AeadCase) -> None:
     with pytest.raises(Unverified):
-        aead.chacha_open(case.key, case.nonce, case.aad, case.sealed)
+        hpke.chacha_open(case.key, case.nonce, case.aad, case.sealed)
 
 
 @pytest.mark.parametrize("case", [case for case in XCHACHA if case.valid], ids=lambda case: case.name)
 def test_xchacha_seals_to_the_published_bytes_and_opens_them(case: AeadCase) -> None:
-    assert aead.xchacha_seal(case.key, case.nonce, case.aad, case.plaintext) == case.sealed
-    assert aead.xchacha_open(case.key, case.nonce, case.aad, case.sealed) == case.plaintext
+    assert hpke.xchacha_seal(case.key, case.nonce, case.aad, case.plaintext) == case.sealed
+    assert hpke.xchacha_open(case.key, case.nonce, case.aad, case.sealed) == case.plaintext
 
 
 @pytest.mark.parametrize("case", [case for case in XCHACHA if not case.valid], ids=lambda case: case.name)
 def test_xchacha_refuses_what_is_published_as_invalid(case: AeadCase) -> None:
     with pytest.raises(Unverified):
-        aead.xchacha_open(case.key, case.nonce, case.aad, case.sealed)
+        hpke.xchacha_open(case.key, case.nonce, case.aad, case.sealed)
 
 
 @pytest.mark.parametrize("case", [case for case in HKDF if case.valid], ids=lambda case: case.name)

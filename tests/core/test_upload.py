@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from veen.core import Malformed, SigningKey, Unverified, upload_proof
+from veen.core import Malformed, SigningKey, Unverified, attachment
+from veen.core.attachment import UploadProof
 from veen.core.hashing import h, ht, u64be
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
-from veen.core.upload_proof import UploadProof
 
 KEY = SigningKey(b"\x05" * 32)
 HUB_ID, COID, AUTH_REF = h(b"hub"), h(b"attachment"), h(b"capability")
 MADE_AT = 1_750_000_000
-PROOF = upload_proof.sign(KEY, hub_id=HUB_ID, coid=COID, auth_ref=AUTH_REF, size=1000, made_at=MADE_AT)
+PROOF = attachment.sign_upload(KEY, hub_id=HUB_ID, coid=COID, auth_ref=AUTH_REF, size=1000, made_at=MADE_AT)
 
 
 def test_a_proof_holds_for_what_it_was_made_for() -> None:

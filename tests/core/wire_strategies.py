@@ -18,15 +18,14 @@ from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKi
 from veen.core.cap_token import Allow
 from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, FieldType, ListOf, Map, Nested, Text, Uint, Wire
 from veen.core.checkpoint import Checkpoint
+from veen.core.envelopes import Equivocation
 from veen.core.hashing import U64_MAX
-from veen.core.hub_identity import ANCHORINGS, HubIdentity, HubKey, IdentitySignature, OriginRef
-from veen.core.hub_limits import Limits
+from veen.core.hub_identity import ANCHORINGS, ForkOrigin, HubIdentity, HubKey, IdentitySignature, OriginHub, OriginRef
 from veen.core.limits import ENTRY_OVERHEAD_BYTES
-from veen.core.origin import ForkOrigin, OriginHub
+from veen.core.profile import Limits
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.signing import SIGNATURE_BYTES
-from veen.core.tooling_messages import Equivocation
 
 W = TypeVar("W", bound=Wire)
 

@@ -35,8 +35,7 @@ from veen.core import (
 )
 from veen.core.cbor import Wire
 from veen.core.cbor.value import read_value
-from veen.core.envelopes import ErrorEnvelope, SubmitRequest, SubmitResponse
-from veen.core.tooling_messages import AuthorizeResponse, StreamRegistration
+from veen.core.envelopes import AuthorizeResponse, ErrorEnvelope, StreamRegistration, SubmitRequest, SubmitResponse
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService

@@ -6,9 +6,9 @@ from secrets import token_bytes
 
 from tests.hub.client import ISSUER, Clock, Hub, Reply, Writer, envelope
 from veen.core import Profile, Rate, SigningKey, cap_token, cbor, msg, naming, strict_json
+from veen.core.envelopes import AuthorizeResponse
 from veen.core.hashing import h
-from veen.core.hub_limits import Limits
-from veen.core.tooling_messages import AuthorizeResponse
+from veen.core.profile import Limits
 
 EPOCH_SEC = 60
 PROFILE = Profile(epoch_sec=EPOCH_SEC)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from tests.hub.client import ISSUER, SCHEMA, Hub, Reply, Writer
 from veen.core import CapToken, PayloadHdr, Place, Receipt, SigningKey, admin, cap_token, ciphertext, naming
 from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
+from veen.core.envelopes import AuthorizeResponse
 from veen.core.hashing import h
-from veen.core.tooling_messages import AuthorizeResponse
 
 REALM = naming.realm_id("the tests")
 REVOCATIONS, AUTHORITIES = admin.revocation_stream(REALM), admin.fed_admin_stream(REALM)

@@ -17,12 +17,12 @@ import pytest
 from plumbing.http import Request, Response
 from tests.hub.client import ISSUER, PATIENCE_S, START, TOKEN, Clock, Hub, Reply, Writer, make_dir, running, until
 from tests.hub.disks import QuickDisk
-from veen.core import Limits, SigningKey, cap_token, naming, upload_proof
-from veen.core.aead import TAG_BYTES
+from veen.core import Limits, SigningKey, attachment, cap_token, naming
+from veen.core.attachment import UploadProof
+from veen.core.envelopes import AuthorizeResponse
 from veen.core.hashing import h
+from veen.core.hpke import TAG_BYTES
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
-from veen.core.tooling_messages import AuthorizeResponse
-from veen.core.upload_proof import UploadProof
 from veen.hub.admission_rules import Admission
 from veen.hub.uploads import BATCH_BYTES, AttachmentUpload
 from veen.storage import fsck
@@ -67,7 +67,7 @@ def proof(hub: Hub, writer: Writer, sealed: bytes, **given: Any) -> UploadProof:
         "made_at": int(hub.clock()),
         **given,
     }
-    return upload_proof.sign(writer.key, **wanted)
+    return attachment.sign_upload(writer.key, **wanted)
 
 
 def put(hub: Hub, sealed: bytes, made: UploadProof | None = None, **headers: str) -> Reply:

@@ -25,8 +25,7 @@ from tests.hub.realms import AUTHORITIES, OTHER_HUB, REALM, REVOCATIONS, Admin
 from tests.hub.test_revocation import LIVES, granted, lives, refused
 from veen.core import Profile, SigningKey, naming, receipt
 from veen.core.admin import Authority, AuthorityPolicy
-from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.core.tooling_messages import Equivocation
+from veen.core.envelopes import CheckpointRequest, CheckpointResponse, Equivocation
 from veen.hub.admission_rules import Admission
 from veen.storage import fsck
 

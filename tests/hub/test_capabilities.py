@@ -11,9 +11,15 @@ from plumbing.durable import Disk
 from tests.hub.client import ISSUER, START, TOKEN, Clock, Hub, Writer, make_dir, running
 from tests.hub.disks import NoLogDisk
 from veen.core import CapToken, Limits, Profile, Rate, Receipt, SigningKey, cap_token, control_stream, naming, wire_json
-from veen.core.envelopes import CheckpointRequest, CheckpointResponse, StreamRequest, StreamResponse
+from veen.core.envelopes import (
+    AuthorizeResponse,
+    CheckpointRequest,
+    CheckpointResponse,
+    StreamRegistration,
+    StreamRequest,
+    StreamResponse,
+)
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
-from veen.core.tooling_messages import AuthorizeResponse, StreamRegistration
 from veen.hub.admission_rules import Admission
 
 CAPABILITY: dict[str, Any] = {"admission": Admission.CAPABILITY}

@@ -21,7 +21,7 @@ from veen.core.envelopes import (
     ReceiptRequest,
     ReceiptResponse,
 )
-from veen.core.origin import ForkOrigin
+from veen.core.hub_identity import ForkOrigin
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService

@@ -12,9 +12,15 @@ from nacl import bindings
 from tests.hub.client import START, WITNESS, Hub, Reply, Writer, hub_key, make_dir, running
 from tests.hub.disks import QuickDisk
 from veen.core import Checkpoint, Limits, Receipt, SigningKey, receipt, signing
-from veen.core.envelopes import ReceiptRequest, ReceiptResponse
+from veen.core.envelopes import (
+    CheckpointList,
+    Equivocation,
+    EquivocationList,
+    ReceiptRequest,
+    ReceiptResponse,
+    WitnessRequest,
+)
 from veen.core.hashing import h
-from veen.core.tooling_messages import CheckpointList, Equivocation, EquivocationList, WitnessRequest
 from veen.hub import witness_records
 from veen.storage import checkpoint_files, fsck
 from veen.storage.paths import Folders

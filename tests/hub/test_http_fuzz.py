@@ -25,10 +25,10 @@ from tests.core.wire_strategies import fullest
 from tests.hub.client import CBOR, JSON, PATIENCE_S, TOKEN, Hub, Reply, log_file, log_rows, make_dir, running
 from tests.hub.disks import QuickDisk
 from veen.core import wire_json
+from veen.core.attachment import UploadProof
 from veen.core.cbor import Wire
 from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, StreamRequest, SubmitRequest
 from veen.core.hashing import h
-from veen.core.upload_proof import UploadProof
 from veen.hub.hub_openapi import ENDPOINTS
 
 CASES = int(os.environ.get("VEEN_FUZZ_CASES") or 20_000)

@@ -14,9 +14,15 @@ from pathlib import Path
 import pytest
 
 from veen.core import CapToken, Msg, Receipt, SigningKey, cap_token, msg, naming
-from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse, SubmitRequest, SubmitResponse
+from veen.core.envelopes import (
+    AuthorizeResponse,
+    ErrorEnvelope,
+    ReceiptRequest,
+    ReceiptResponse,
+    SubmitRequest,
+    SubmitResponse,
+)
 from veen.core.hashing import h
-from veen.core.tooling_messages import AuthorizeResponse
 from veen.storage import fsck
 from veen.storage.directory_reader import LogReader
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.hub.client import make_dir, running
 from veen.core import Limits
-from veen.core.tooling_messages import CheckpointList
+from veen.core.envelopes import CheckpointList
 from veen.storage.artifacts import CheckpointIndex
 
 INTERVAL = 4

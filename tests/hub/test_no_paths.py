@@ -18,15 +18,19 @@ from tests.hub.test_conditions import gauge
 from tests.hub.test_evidence import contradiction
 from veen.core import Checkpoint, Limits, Msg, SigningKey, cap_token, naming
 from veen.core.cbor import Wire
-from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest, SubmitRequest
-from veen.core.hashing import h
-from veen.core.tooling_messages import (
+from veen.core.envelopes import (
     CheckpointList,
+    CheckpointRequest,
     ConsistencyRequest,
     ProofAtRequest,
+    ProofRequest,
+    ReceiptRequest,
     StreamRegistration,
+    StreamRequest,
+    SubmitRequest,
     WitnessRequest,
 )
+from veen.core.hashing import h
 from veen.hub import conditions
 from veen.hub.admission_rules import Admission
 from veen.storage import metadata

@@ -16,7 +16,7 @@ from tests.hub.test_attachments import SEALED, code_of, proof, put
 from tests.hub.test_groups import ignore_outcome, prepared, shown, submission
 from veen.core import CapToken, Profile, SigningKey, cap_token, cbor, naming
 from veen.core.admin import Revocation, RevocationKind
-from veen.core.tooling_messages import AuthorizeResponse
+from veen.core.envelopes import AuthorizeResponse
 from veen.hub.admission_rules import Admission
 from veen.hub.sequencer import Submission
 from veen.storage import fork, fsck

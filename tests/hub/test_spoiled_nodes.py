@@ -12,13 +12,14 @@ from veen.core import Limits, MmrProof, Receipt, mmr, proof
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
+    ConsistencyRequest,
+    ProofAtRequest,
     ProofRequest,
     ProofResponse,
     StreamRequest,
     StreamResponse,
 )
 from veen.core.proof import Leaf
-from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest
 from veen.storage import fork, fsck
 
 ENTRIES = 9

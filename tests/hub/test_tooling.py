@@ -22,14 +22,16 @@ from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
 from veen.core import Limits, Malformed, Profile, Receipt, Unavailable, Unverified, naming, proof, wire_json
 from veen.core.envelopes import (
+    ConsistencyRequest,
     ErrorEnvelope,
+    ProofAtRequest,
+    ProofAtResponse,
     StreamRequest,
     StreamResponse,
 )
 from veen.core.hashing import h
 from veen.core.limits import MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
-from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService

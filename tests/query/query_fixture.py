@@ -15,7 +15,7 @@ from tests.hub.client import Hub, make_dir, running
 from tests.hub.disks import QuickDisk
 from veen.client import ClientDir
 from veen.client.client import Client
-from veen.client.draft import Draft
+from veen.client.sender import Draft
 from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 from veen.core import Profile, canonical_json, naming

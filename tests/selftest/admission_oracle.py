@@ -7,8 +7,8 @@ from tests.hub.client import Hub
 from tests.selftest.broken_hub import Answer, Call
 from veen.core import CapToken, cbor, msg, naming, signing
 from veen.core.admission import ADMISSION
+from veen.core.envelopes import AuthorizeResponse
 from veen.core.hashing import h
-from veen.core.tooling_messages import AuthorizeResponse
 
 _ENVELOPE_BYTES = 4
 _FAR = 1 << 39

@@ -7,8 +7,7 @@ from tests.selftest import breakages as b
 from tests.selftest.breakages import AUTHORIZE, Case
 from tests.selftest.broken_hub import Answer, alter_answer, refusals, status_says
 from veen.core.admission import AdmissionStage
-from veen.core.envelopes import CheckpointResponse, StreamResponse
-from veen.core.tooling_messages import AuthorizeResponse, CheckpointList
+from veen.core.envelopes import AuthorizeResponse, CheckpointList, CheckpointResponse, StreamResponse
 
 ROWS = (
     "SIZE_PREFILTER",

@@ -14,8 +14,10 @@ from veen.core import receipt as receipts
 from veen.core.admission import BY_DETAIL, STATUS, AdmissionStage
 from veen.core.cbor import DeferredFaults
 from veen.core.envelopes import (
+    AuthorizeResponse,
     CheckpointResponse,
     ErrorEnvelope,
+    ProofAtResponse,
     ProofResponse,
     ReceiptResponse,
     StreamRequest,
@@ -23,7 +25,6 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.tooling_messages import AuthorizeResponse, ProofAtResponse
 
 SUBMIT, STREAM, AUTHORIZE = "/v1/submit", "/v1/stream", "/tooling/authorize"
 

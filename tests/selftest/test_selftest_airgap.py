@@ -10,8 +10,8 @@ from tests.hub.client import ISSUER, Hub, make_dir, running
 from tests.hub.disks import QuickDisk
 from veen.bridge.bundle_import import ImportOutcome as Taken
 from veen.client import capabilities
-from veen.client.draft import Draft
-from veen.client.entry import Entry
+from veen.client.reader import Entry
+from veen.client.sender import Draft
 from veen.core import VeenError, naming
 from veen.hub.admission_rules import Admission
 from veen.selftest.airgap import CHECKS, BridgeRun, Zone, run

@@ -9,7 +9,7 @@ from tests.client.pair import STREAM, Pair, pair
 from tests.hub.client import START, Clock, Hub, make_dir, running
 from tests.hub.disks import QuickDisk
 from veen.client.client import Client
-from veen.client.draft import Draft, Sent
+from veen.client.sender import Draft, Sent
 from veen.client.trust import Pin
 from veen.core import Limits, Profile
 from veen.overlays import Event

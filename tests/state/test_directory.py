@@ -12,7 +12,7 @@ from tests.client.pair import STREAM, Pair, pair
 from tests.hub.client import START, Clock, Hub, make_dir, running
 from tests.hub.disks import QuickDisk
 from tests.state.hubs import SMALL, at_a_hub, say
-from veen.client import ClientDir, evidence_verify
+from veen.client import ClientDir, evidence
 from veen.client.trust import Pin
 from veen.core import Limits, Malformed, Msg, Receipt, Unavailable, Unverified, VeenError, naming
 from veen.overlays import At
@@ -268,7 +268,7 @@ def test_evidence_from_a_directory_is_valid_with_and_without_its_node_files(plac
                 return file, source.known.identity.hub_id, reading.state_hash(b"k1")
 
         file, hub_id, hashed = asyncio.run(shown())
-    assert evidence_verify.verify(file, hub_id).contradictions == ()
+    assert evidence.verify(file, hub_id).contradictions == ()
     found = verify_state(file, KV, STREAM, b"k1", pin=hub_id)
     assert found.states[b"k1"].value == b"7"
     assert found.state_hash == hashed

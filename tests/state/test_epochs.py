@@ -9,7 +9,7 @@ from tests.client.pair import STREAM, Pair
 from tests.hub.client import START, Clock, Hub
 from tests.state.hubs import at_a_hub, say
 from tests.state.test_event_sender import few
-from veen.client.evidence_verify import verify
+from veen.client.evidence import verify
 from veen.core import Limits, Profile, naming
 from veen.overlays import Applied, At
 from veen.overlays.kv import KV, Write

@@ -7,7 +7,7 @@ import pytest
 from tests.client.hostile import HostileHub
 from tests.client.pair import STREAM, Pair
 from tests.state.hubs import at_a_liar, say
-from veen.client import evidence_verify
+from veen.client import evidence as evidence_verify
 from veen.core import Malformed, Unavailable, Unverified
 from veen.overlays import At
 from veen.overlays.crdt import G_COUNTER, Increment

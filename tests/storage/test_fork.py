@@ -39,7 +39,7 @@ from veen.core import (
     receipt,
     wire_json,
 )
-from veen.core.origin import ForkOrigin
+from veen.core.hub_identity import ForkOrigin
 from veen.storage import fork, frame, fsck, metadata
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.fsck import FsckVerdict

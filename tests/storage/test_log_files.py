@@ -11,7 +11,7 @@ from tests.core.trees import slow_peaks, slow_root
 from tests.storage.disks import RefusingDisk
 from tests.storage.hubs import SMALL, History, Hub, QuickDisk, index_rows, key, leaf_of, log_files, node_files
 from veen.core import Checkpoint, Limits, Profile, Unavailable, checkpoint, hub_identity
-from veen.core.origin import Lineage
+from veen.core.hub_identity import Lineage
 from veen.storage import frame
 from veen.storage.artifacts import CheckpointIndex, ChunkSummary, PeakSnapshot
 from veen.storage.checkpoint_files import BindingFile

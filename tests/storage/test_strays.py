@@ -8,8 +8,8 @@ import pytest
 
 from tests.storage.hubs import NOW, History, Hub, QuickDisk, key, receipts
 from veen.core import Receipt, SigningKey, receipt
+from veen.core.envelopes import Equivocation
 from veen.core.hashing import h
-from veen.core.tooling_messages import Equivocation
 from veen.storage import fsck, metadata
 from veen.storage.fsck import FsckVerdict, Severity
 from veen.storage.fsck_report import FsckReport

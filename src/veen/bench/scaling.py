@@ -17,7 +17,7 @@ from veen.bench.bench_report import BenchReport, BenchRow
 from veen.bench.hub_process import HubProcess, Memory, Progress, noise_warning, other_load, silent
 from veen.bench.load import LoadResult, MessageWriters, request
 from veen.core import Unavailable
-from veen.core.tooling_messages import ProofAtRequest
+from veen.core.envelopes import ProofAtRequest
 
 SMALL, LARGE = 10_000, 1_000_000
 ROUNDS = 7

@@ -16,7 +16,7 @@ from cryptography import x509
 from plumbing.cli.extras import install_hint
 from plumbing.durable import extend
 from veen.bridge.anchors import MAX_PROOF_BYTES, AnchorStatement
-from veen.client import evidence_verify
+from veen.client import evidence
 from veen.client.client import Client
 from veen.client.exchange import TimedOut, exchange, reason_of
 from veen.core import Malformed, Unavailable, Unverified, cbor
@@ -247,7 +247,7 @@ class OtherHub:
         return shown.encode()
 
     async def verify(self, statement: AnchorStatement, proof: bytes) -> int:
-        report = evidence_verify.verify(proof, self._pin)
+        report = evidence.verify(proof, self._pin)
         for entry in report.entries:
             if entry.opened is None or entry.opened.header.schema != statement.SCHEMA:
                 continue

@@ -18,8 +18,8 @@ from veen.client.local_files import DISK
 from veen.core import Checkpoint, Malformed, Unavailable, Unverified, naming
 from veen.core.cbor import Bstr, Bytes, Constant, Nested, Text, Uint, VersionField, Wire, int_map, text_map
 from veen.core.hashing import h
+from veen.core.hub_identity import lineage
 from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
-from veen.core.origin import lineage
 from veen.overlays.event import Event
 
 KIND = "veen.anchor.v1"

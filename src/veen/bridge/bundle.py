@@ -29,8 +29,8 @@ from veen.core import (
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import BSTR, MAP, UINT, write_head, write_text
 from veen.core.hashing import HASH_BYTES, h, ht
+from veen.core.hub_identity import ForkOrigin, Lineage, lineage
 from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, WIRE_VERSION
-from veen.core.origin import ForkOrigin, Lineage, lineage
 from veen.core.proof import Leaf
 from veen.core.receipt import time_fault
 from veen.core.strict_json import Json

@@ -30,8 +30,8 @@ from veen.bridge.bundle import (
 from veen.bridge.reconciliation import exported
 from veen.client import local_files
 from veen.client.client import Client
-from veen.client.draft import Draft
 from veen.client.local_files import DISK
+from veen.client.sender import Draft
 from veen.core import Unavailable, naming
 from veen.overlays.bridging import EXPORTS, ONLINE_LOG, exported_ranges
 from veen.overlays.operations.mirror import missing

@@ -20,9 +20,9 @@ from veen.bridge import zone_roles
 from veen.bridge.bundle import SUFFIX, BundleCode, BundleEvent, BundleFault, VerifiedBundle
 from veen.bridge.zone_roles import StreamMapping
 from veen.client.client import Client
-from veen.client.draft import Draft, Sent
-from veen.client.entry import Entry, Opener
 from veen.client.local_files import DISK, named
+from veen.client.reader import Entry, Opener
+from veen.client.sender import Draft, Sent
 from veen.core import DhKey, Malformed, Receipt, Refused, Unavailable, naming
 from veen.core.hashing import h
 from veen.core.limits import MAX_TEXT_BYTES

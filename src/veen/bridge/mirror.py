@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from veen.client.client import Client
-from veen.client.draft import Draft, Sent
-from veen.client.entry import Entry
+from veen.client.reader import Entry
+from veen.client.sender import Draft, Sent
 from veen.core import Malformed, Unavailable, Unverified, naming
-from veen.core.origin import lineage
+from veen.core.hub_identity import lineage
 from veen.core.strict_json import Json
 from veen.overlays.bridging import joined
 from veen.overlays.operations.mirror import MIRRORS, Validated, mismatch, missing, record, source_of, validate

@@ -17,7 +17,7 @@ from veen.cli.kit.sanitize import short, short_hex
 from veen.client import Card, capabilities, cbor_sequence
 from veen.client.client import Client
 from veen.core import CapToken, Rate, SigningKey, VeenError, cap_token, naming
-from veen.core.tooling_messages import AuthorizeResponse
+from veen.core.envelopes import AuthorizeResponse
 
 app = group(
     "cap",

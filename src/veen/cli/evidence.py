@@ -16,10 +16,9 @@ from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.pinning import Signer
 from veen.cli.kit.sanitize import short, short_hex
-from veen.client import evidence, evidence_verify, local_files, message_attachments
+from veen.client import evidence, local_files, message_attachments
 from veen.client.client import Client
-from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence
-from veen.client.evidence_verify import EvidenceReport, ShownEntry
+from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceReport, ShownEntry
 from veen.client.message_attachments import Attachment
 from veen.core import Limits, Malformed, MmrProof, Opened, Unverified
 
@@ -79,7 +78,7 @@ def make(
     made = _of_entries(call, stream, seq, claim, disclose, epoch) if seq else _of_files(call, statement or [], claim)
     data = made.encode()
     own = next((exhibit.opening.reader_pk for exhibit in made.exhibits if exhibit.opening), None)
-    found = evidence_verify.verify(data, made.identity.hub_id, own)
+    found = evidence.verify(data, made.identity.hub_id, own)
     output_files.write_new(out, data)
     _show(found, out, pinning.hub_signer(made.identity.hub_id.hex(), False), as_json)
 
@@ -104,7 +103,7 @@ def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
     statements = [one for path in paths for one in output_files.read_statements(path) if not isinstance(one, MmrProof)]
     url = call.url()
     with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
-        return evidence.make(open_session.known_hub(folder, url), claim, statements)
+        return evidence.make_evidence(open_session.known_hub(folder, url), claim, statements)
 
 
 @command(
@@ -141,7 +140,7 @@ def verify(
     signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader_key(reader)
     data = local_files.read_file(file, MAX_EVIDENCE_BYTES)
     try:
-        found = evidence_verify.verify(data, signer.key, reader_pk)
+        found = evidence.verify(data, signer.key, reader_pk)
     except Malformed as error:
         raise hinted(Malformed(str(file), str(error)), "the file is damaged or is not evidence") from None
     except Unverified as error:

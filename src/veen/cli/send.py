@@ -28,8 +28,7 @@ from veen.client import ClientDir as ClientDirectory
 from veen.client import cbor_sequence
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction
-from veen.client.draft import DEFAULT_SCHEMA, Draft, Sent
-from veen.client.submit_queue import Settled, Undecided
+from veen.client.sender import DEFAULT_SCHEMA, Draft, Sent, Settled, Undecided
 from veen.core import CapToken, Malformed, Receipt, Refused, Unavailable, VeenError, naming
 from veen.core.limits import MAX_BODY_BYTES
 

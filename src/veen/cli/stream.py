@@ -15,9 +15,9 @@ from veen.cli.kit import context_file, open_session, output, output_files, sanit
 from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
 from veen.client.client import Client
-from veen.client.draft import DEFAULT_SCHEMA
-from veen.client.entry import Entry
 from veen.client.local_files import check_local
+from veen.client.reader import Entry
+from veen.client.sender import DEFAULT_SCHEMA
 from veen.core import Unverified, naming
 
 # Only characters that are safe in every file system and shell. A name never starts with a dot or dash: the number does.

@@ -8,32 +8,24 @@ from typing import TYPE_CHECKING
 
 from veen.client.capabilities import CapabilityStore
 from veen.client.client_dir import ClientDir
-from veen.client.client_identity import ClientIdentity
+from veen.client.client_identity import Card, ClientIdentity, Prekey
 from veen.client.client_state import ClientState, LabelState, StateConflict
-from veen.client.identity_card import Card
 from veen.client.keystore import Cost, WrongPassphrase
 from veen.client.local_files import Busy
-from veen.client.outbox import Outbox, Pending
 from veen.client.portable import export_identity, import_identity
-from veen.client.prekeys import Prekey
 from veen.client.stream_keys import ReaderKey, StreamKey, StreamKeys
-from veen.client.writer_keys import KeyBounds, WriterKey
+from veen.client.writer_keys import KeyBounds, Outbox, Pending, WriterKey
 
 if TYPE_CHECKING:
     from veen.client.blocking_client import BlockingClient
     from veen.client.client import Client
     from veen.client.contradiction import Contradiction, Lie
-    from veen.client.draft import Draft, Sent
-    from veen.client.entry import Entry
-    from veen.client.evidence import Evidence
-    from veen.client.evidence_verify import EvidenceReport
-    from veen.client.hub_status import HubStatus
-    from veen.client.proofs import Proved
-    from veen.client.resync import Resynced
-    from veen.client.sender import Sender
-    from veen.client.submit_queue import Settled, Undecided
+    from veen.client.evidence import Evidence, EvidenceReport
+    from veen.client.proofs import Proved, Resynced
+    from veen.client.reader import Entry
+    from veen.client.sender import Draft, Sender, Sent, Settled, Undecided
     from veen.client.transport import RetryPolicy
-    from veen.client.trust import Pin
+    from veen.client.trust import HubStatus, Pin
 
 __all__ = [
     "BlockingClient",

@@ -14,18 +14,15 @@ from typing import Any, Self, TypeVar
 
 from veen.client.client import Client
 from veen.client.client_dir import ClientDir
-from veen.client.draft import DEFAULT_SCHEMA, Draft, Sent
-from veen.client.entry import Entry
 from veen.client.evidence import Evidence
-from veen.client.hub_status import HubStatus
-from veen.client.loop_thread import LoopThread
-from veen.client.proofs import Proved
-from veen.client.resync import Resynced
-from veen.client.submit_queue import Settled
+from veen.client.exchange import LoopThread
+from veen.client.proofs import Proved, Resynced
+from veen.client.reader import Entry
+from veen.client.sender import DEFAULT_SCHEMA, Draft, Sent, Settled
 from veen.client.transport import RetryPolicy
-from veen.client.trust import Pin
+from veen.client.trust import HubStatus, Pin
 from veen.core import CapToken, Checkpoint, Receipt
-from veen.core.tooling_messages import AuthorizeResponse
+from veen.core.envelopes import AuthorizeResponse
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from veen.client import cbor_sequence, local_files
+from veen.client.client_identity import Card
 from veen.client.client_state import ClientState
-from veen.client.identity_card import Card
 from veen.client.local_files import Disk
 from veen.core import CapToken, Malformed, Rate, SigningKey, Unverified, cap_token
 from veen.core.hashing import u64be

@@ -13,24 +13,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from veen.client import message_attachments, message_builder, pinned_tls, resync
+from veen.client import message_attachments, proofs, trust
+from veen.client import sender as message_builder
 from veen.client.client_dir import ClientDir
-from veen.client.draft import DEFAULT_SCHEMA, Draft, Sent
-from veen.client.entry import Entry
 from veen.client.evidence import Evidence
 from veen.client.hub_session import HubSession
-from veen.client.hub_status import HubStatus
-from veen.client.message_builder import MessageBuilder
-from veen.client.proofs import Proved, exhibit, prove
-from veen.client.reader import ReadRange, StreamReader
-from veen.client.resync import Resynced
-from veen.client.sender import OutboxRecovery, Sender
-from veen.client.submit_queue import Settled
+from veen.client.proofs import Proved, Resynced, exhibit, prove
+from veen.client.reader import Entry, ReadRange, StreamReader
+from veen.client.sender import DEFAULT_SCHEMA, Draft, MessageBuilder, OutboxRecovery, Sender, Sent, Settled
 from veen.client.transport import HubLink, RetryPolicy
 from veen.client.tree_follower import Follower, Followers
-from veen.client.trust import Pin
+from veen.client.trust import HubStatus, Pin
 from veen.core import CapToken, Checkpoint, Receipt, Unavailable, naming
-from veen.core.tooling_messages import AuthorizeResponse
+from veen.core.envelopes import AuthorizeResponse
 
 
 class Client:
@@ -82,7 +77,7 @@ class Client:
         fingerprint = self._pin.certificate if self._pin else None
         certified: Callable[[], ssl.SSLContext] = ssl.create_default_context
         if fingerprint:
-            certified = await pinned_tls.pinned(self.url, fingerprint, self._retry_policy.connect_s)
+            certified = await trust.pinned(self.url, fingerprint, self._retry_policy.connect_s)
         link = HubLink(self.url, tls=certified, retry_policy=self._retry_policy, http2=self._http2)
         self._stack.push_async_callback(link.close)
         self.session = await HubSession.make(link, self.dir, self._pin, allow_caught=self._allow_caught)
@@ -209,7 +204,7 @@ class Client:
         upto = await follower.end() if upto_seq is None else upto_seq
         if upto == 0:
             raise Unavailable(f"stream {_shown(stream)} is empty and has no checkpoint")
-        return await resync.checkpoint(self.session, follower, _stream_id(stream), upto)
+        return await proofs.fetch_checkpoint(self.session, follower, _stream_id(stream), upto)
 
     async def evidence(
         self,
@@ -233,14 +228,14 @@ class Client:
         self, stream: str | bytes, *, replay_from: int | None = None, epoch: int | None = None
     ) -> Resynced:
         """Advance a stream's tree to the end of the hub's log, verified against the known history."""
-        return await resync.resync(self.session, self.follower(stream, epoch), _stream_id(stream), replay_from)
+        return await proofs.resync(self.session, self.follower(stream, epoch), _stream_id(stream), replay_from)
 
     async def forget(self, stream: str | bytes, *, epoch: int | None = None) -> None:
         """Start a stream over after the hub contradicted itself. Only the user may decide this.
 
         The hub is accepted again for every stream. The evidence files stay.
         """
-        await resync.forget(self.session, self.follower(stream, epoch))
+        await proofs.forget(self.session, self.follower(stream, epoch))
 
 
 def _stream_id(stream: str | bytes) -> bytes:

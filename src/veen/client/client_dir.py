@@ -16,18 +16,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from veen.client import identity_card as cards
+from veen.client import client_identity as cards
 from veen.client import local_files
 from veen.client.capabilities import CapabilityStore
-from veen.client.client_identity import ClientIdentity
-from veen.client.client_state import ClientState
-from veen.client.identity_card import MAX_CARD_BYTES, Card
+from veen.client.client_identity import MAX_CARD_BYTES, Card, ClientIdentity
+from veen.client.client_state import ClientState, TableRows
 from veen.client.keystore import DEFAULT_COST, ENCRYPTED, Cost, Keystore, Secrets, keystore_file
-from veen.client.lmdb_tables import TableRows
 from veen.client.local_files import DISK, Disk, scaffold
-from veen.client.outbox import Outbox
 from veen.client.stream_keys import StreamKeys
-from veen.client.writer_keys import DEFAULT_BOUNDS, ClientKeyUse, KeyBounds, WriterKey, WriterKeys, begin, current
+from veen.client.writer_keys import (
+    DEFAULT_BOUNDS,
+    ClientKeyUse,
+    KeyBounds,
+    Outbox,
+    WriterKey,
+    WriterKeys,
+    begin,
+    current,
+)
 from veen.core import Limits, Unavailable, Unverified
 
 CARD = "card.cbor"
@@ -172,7 +178,7 @@ def write_client(
 
 
 def _make_card(identity: ClientIdentity, use: ClientKeyUse, bounds: KeyBounds) -> Card:
-    return cards.make(identity, use.generation, use.created_at, bounds.max_client_id_lifetime_sec)
+    return cards.make_card(identity, use.generation, use.created_at, bounds.max_client_id_lifetime_sec)
 
 
 def _read_card(path: Path, identity: ClientIdentity) -> Card:

@@ -1,12 +1,14 @@
 """A client's secrets: long-term keys, and the seed of the short-lived keys that it writes with. Spec 001 §3, KEX0.2."""
 
 import os
-from dataclasses import dataclass, field
-from typing import Self
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Self
 
-from veen.core import DhKey, SigningKey
-from veen.core.hashing import HASH_BYTES, u64be
+from veen.core import DhKey, SigningKey, Unverified, signing
+from veen.core.cbor import Array, Bstr, Constant, ListOf, Map, Nested, Uint, VersionField, Wire, array, int_map
+from veen.core.hashing import HASH_BYTES, U64_MAX, ht, u64be
 from veen.core.hpke import hkdf
+from veen.core.signing import SIGNATURE_BYTES
 
 SEED_BYTES = 32
 
@@ -48,3 +50,94 @@ class ClientIdentity:
 
 def _derived(secret: bytes, info: bytes) -> bytes:
     return hkdf(secret, salt=b"", info=info, length=HASH_BYTES)
+
+
+@array("prekey", VersionField())
+class Prekey(Wire):
+    """A prekey as its owner publishes it."""
+
+    number: Annotated[int, Uint()]
+    public_key: Annotated[bytes, Bstr()]
+    expires_at: Annotated[int, Uint()]  # the last second in which peers may seal to it
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+
+    def verify(self, id_sign_pk: bytes) -> None:
+        """Raise `Unverified` unless the owner's long-term key signed it. Does not check the expiry."""
+        digest = _digest(self.number, self.public_key, self.expires_at)
+        signing.verify(id_sign_pk, digest, self.sig, f"prekey {self.number}")
+
+
+def make_prekey(identity: ClientIdentity, number: int, expires_at: int) -> Prekey:
+    public_key = identity.prekey(number).public_key
+    return Prekey(number, public_key, expires_at, identity.id_sign.sign(_digest(number, public_key, expires_at)))
+
+
+def _digest(number: int, public_key: bytes, expires_at: int) -> bytes:
+    return ht("veen/prekey", _SIGNED.write([number, public_key, expires_at]))
+
+
+_SIGNED = Array("prekey without sig", *Prekey.LAYOUT.kinds[:-1])
+
+
+NEXT_CLIENT_IDS = 8
+_MOST = 64
+MAX_CARD_BYTES = 16_384
+
+
+@int_map("card", VersionField(), Constant("veen/card", name="kind"))
+class Card(Wire):
+    """The public half of an identity, as of the creation of its first client_id."""
+
+    id_sign: Annotated[bytes, Bstr()]
+    id_dh: Annotated[bytes, Bstr()]
+    generation: Annotated[int, Uint()]  # generation of the first client_id; the others follow
+    created_at: Annotated[int, Uint()]  # time of the first client_id
+    client_ids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="client_id"), most=_MOST, least=1)]
+    prekeys: Annotated[tuple[Prekey, ...], ListOf(Nested(Prekey, name="prekey"), most=_MOST, least=1)]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+
+    def flaw(self) -> str | None:
+        if len(set(self.client_ids)) != len(self.client_ids):
+            return "a client_id is listed twice"
+        numbers = [prekey.number for prekey in self.prekeys]
+        return None if numbers == sorted(set(numbers)) else "prekeys are not in strictly ascending order"
+
+    def verify(self) -> None:
+        """Raise `Unverified` unless the long-term key signed the card and each prekey."""
+        signing.verify(self.id_sign, self._digest(), self.sig, "card")
+        for prekey in self.prekeys:
+            prekey.verify(self.id_sign)
+
+    def seal_to(self, now: int) -> Prekey:
+        """The prekey to seal to: the first that has not expired."""
+        for prekey in self.prekeys:
+            if now <= prekey.expires_at:
+                return prekey
+        raise Unverified("card", f"its last prekey expired at {self.prekeys[-1].expires_at}: get a new card")
+
+    def _digest(self) -> bytes:
+        return ht("veen/card", _UNSIGNED.write(_UNSIGNED.fields_of(self)))
+
+
+_UNSIGNED = Map("card without sig", dict(zip(range(1, 9), Card.LAYOUT.kinds, strict=False)))
+
+
+def make_card(
+    identity: ClientIdentity, generation: int, created_at: int, lifetime_sec: int, count: int = NEXT_CLIENT_IDS
+) -> Card:
+    """The card of an identity at that generation, with `count` client_ids from there on."""
+    generations = range(generation, generation + count)
+    card = Card(
+        identity.id_sign.public_key,
+        identity.id_dh.public_key,
+        generation,
+        created_at,
+        tuple(identity.client_key(number).public_key for number in generations),
+        # The latest time at which each generation is in use. A later card never extends it.
+        tuple(
+            make_prekey(identity, number, min(created_at + lifetime_sec * place, U64_MAX))
+            for place, number in enumerate(generations, 1)
+        ),
+        bytes(SIGNATURE_BYTES),
+    )
+    return replace(card, sig=identity.id_sign.sign(card._digest()))

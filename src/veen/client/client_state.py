@@ -6,18 +6,158 @@ keys.
 
 import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import lmdb
+
+from plumbing.durable import PRIVATE_FILE
 from veen.client.client_identity import ClientIdentity
 from veen.client.contradiction import Caught, Contradiction, Lie
-from veen.client.lmdb_tables import MAP_BYTES, ClientTables, TableRows
-from veen.core import Checkpoint, Receipt, Unavailable, Unverified, aead, mmr
+from veen.client.local_files import named
+from veen.core import Checkpoint, Malformed, Receipt, Unavailable, Unverified, hpke, mmr
 from veen.core.cbor import Bstr, Bytes, ListOf, Text, Uint, VersionField, Wire, array
 from veen.core.hashing import HASH_BYTES, h, u64be
 from veen.core.hpke import Hmac, hmac32
 from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, MAX_WITNESS_SIGS
 from veen.core.signing import SIGNATURE_BYTES
+
+FORMAT = 1
+_PAST_ANY_NUMBER = b"\xff" * 9
+MAP_BYTES = 1 << 36  # address space, not disk
+TABLES = (
+    "meta",
+    "labels",
+    "ladders",
+    "receipts",
+    "checkpoints",
+    "generations",
+    "eras",
+    "writers",
+    "outbox",
+    "leaves",
+    "marks",
+    "hubs",
+    "caught",
+    "urls",
+    "streams",
+    "grants",
+)
+
+
+class TableRows:
+    """The tables within one transaction."""
+
+    __slots__ = ("_dbs", "_txn")
+
+    def __init__(self, txn: lmdb.Transaction, dbs: dict[str, lmdb._Database]) -> None:
+        self._txn = txn
+        self._dbs = dbs
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        row = self._txn.get(key, db=self._dbs[table])
+        return None if row is None else bytes(row)
+
+    def put(self, table: str, key: bytes, row: bytes) -> None:
+        self._txn.put(key, row, db=self._dbs[table])
+
+    def delete(self, table: str, key: bytes) -> None:
+        self._txn.delete(key, db=self._dbs[table])
+
+    def scan(self, table: str, prefix: bytes = b"", start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Rows whose keys have the prefix, ascending, from key prefix + `start` on."""
+        cursor = self._txn.cursor(self._dbs[table])
+        found = cursor.set_range(prefix + start) if prefix + start else cursor.first()
+        while found and bytes(cursor.key()).startswith(prefix):
+            yield bytes(cursor.key()), bytes(cursor.value())
+            found = cursor.next()
+
+    def first_after(self, table: str, prefix: bytes) -> bytes | None:
+        """The first key after all keys made of the prefix and a number; without prefix, the first key."""
+        cursor = self._txn.cursor(self._dbs[table])
+        found = cursor.set_range(prefix + _PAST_ANY_NUMBER) if prefix else cursor.first()
+        return bytes(cursor.key()) if found else None
+
+    def last(self, table: str, prefix: bytes = b"") -> tuple[bytes, bytes] | None:
+        """The last row whose key is the prefix and a number."""
+        cursor = self._txn.cursor(self._dbs[table])
+        found = cursor.prev() if cursor.set_range(prefix + _PAST_ANY_NUMBER) else cursor.last()
+        key = bytes(cursor.key())
+        return (key, bytes(cursor.value())) if found and key.startswith(prefix) else None
+
+    def number(self, name: str) -> int:
+        row = self.get("meta", name.encode())
+        return 0 if row is None else int.from_bytes(row, "big")
+
+    def put_number(self, name: str, number: int) -> None:
+        self.put("meta", name.encode(), u64be(number))
+
+
+class ClientTables:
+    """The environment. Any number of readers in any process; one writer at a time, others wait."""
+
+    def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
+        with _named(folder):
+            self._env = lmdb.open(
+                str(folder), map_size=map_bytes, max_dbs=len(TABLES), mode=PRIVATE_FILE, readahead=False
+            )
+            try:
+                _lengthen(self._env, folder)
+                self._env.reader_check()  # free the reader slots of killed processes
+                self._dbs = {name: self._env.open_db(name.encode()) for name in TABLES}
+                self._check_format(folder)
+            except BaseException:
+                self._env.close()
+                raise
+        self._folder = folder
+
+    def close(self) -> None:
+        self._env.close()
+
+    @contextmanager
+    def read(self) -> Iterator[TableRows]:
+        """A snapshot that does not change."""
+        with _named(self._folder), self._env.begin() as txn:
+            yield TableRows(txn, self._dbs)
+
+    @contextmanager
+    def write(self) -> Iterator[TableRows]:
+        """Commit when the block ends. If it raises or the process dies before, nothing is written."""
+        with _named(self._folder), self._env.begin(write=True) as txn:
+            yield TableRows(txn, self._dbs)
+
+    def _check_format(self, folder: Path) -> None:
+        with self._env.begin() as txn:
+            found = TableRows(txn, self._dbs).number("format")
+        if found == 0:
+            with self._env.begin(write=True) as txn:
+                TableRows(txn, self._dbs).put_number("format", FORMAT)
+        elif found != FORMAT:
+            raise Malformed(str(folder), f"unsupported format {found}; this program supports {FORMAT}")
+
+
+def _lengthen(env: lmdb.Environment, folder: Path) -> None:
+    """Extend the file to its last page, because access to a missing page would kill the process.
+
+    An intact file may be shorter: LMDB never writes pages that were allocated and freed in one transaction. In a
+    truncated file the extension adds pages of zeros, which LMDB detects as pages of the wrong type.
+    """
+    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    with named(folder), (folder / "data.mdb").open("r+b") as file:
+        if os.fstat(file.fileno()).st_size < needed:
+            os.posix_fallocate(file.fileno(), 0, needed)  # only extends, also while other processes write
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+        raise Malformed(str(folder), str(error)) from None
+    except (lmdb.Error, OSError) as error:
+        raise Unavailable(f"{folder}: {error}") from None
+
 
 _NO_SALT = Hmac(b"")
 
@@ -233,15 +373,15 @@ class ClientState:
         self._put_rk(rows, key, os.urandom(HASH_BYTES))
 
     def _put_rk(self, rows: TableRows, key: bytes, rk: bytes) -> None:
-        nonce = os.urandom(aead.XCHACHA_NONCE_BYTES)
-        rows.put("ladders", key, nonce + aead.xchacha_seal(self._key, nonce, key, rk))
+        nonce = os.urandom(hpke.XCHACHA_NONCE_BYTES)
+        rows.put("ladders", key, nonce + hpke.xchacha_seal(self._key, nonce, key, rk))
 
     def _rk(self, rows: TableRows, key: bytes) -> bytes:
         sealed = rows.get("ladders", key)
         if sealed is None:
             return self.identity.first_rk(key[HASH_BYTES:])
-        nonce, sealed = sealed[: aead.XCHACHA_NONCE_BYTES], sealed[aead.XCHACHA_NONCE_BYTES :]
-        return aead.xchacha_open(self._key, nonce, key, sealed, "rk")
+        nonce, sealed = sealed[: hpke.XCHACHA_NONCE_BYTES], sealed[hpke.XCHACHA_NONCE_BYTES :]
+        return hpke.xchacha_open(self._key, nonce, key, sealed, "rk")
 
 
 def _label(rows: TableRows, key: bytes) -> LabelState | None:

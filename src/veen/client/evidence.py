@@ -5,8 +5,10 @@ and, if a reader disclosed them, their content. `evidence_verify.verify` checks 
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Annotated
 
@@ -20,22 +22,29 @@ from veen.core import (
     HubIdentity,
     IdentitySignature,
     Limits,
+    Malformed,
+    Mmr,
     MmrProof,
     Msg,
     Opened,
     Place,
     Profile,
     Receipt,
+    Unverified,
     ciphertext,
     dleq,
+    mmr,
+    proof,
 )
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.dleq import SharedProof
 from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
+from veen.core.hub_identity import ForkOrigin, lineage
 from veen.core.limits import MAX_PAGE_ITEMS, MAX_PEAKS, MAX_TEXT_BYTES
-from veen.core.origin import ForkOrigin
-from veen.core.proof import Head
+from veen.core.proof import Head, Leaf
+from veen.core.receipt import time_clash
+from veen.core.strict_json import Json
 
 KIND = "veen.evidence.v1"
 MAX_EVIDENCE_BYTES = 1 << 26
@@ -141,7 +150,7 @@ class Evidence(Wire):
     rival: Annotated[KeyHistory | None, Nested(KeyHistory, optional=True)] = None  # a second history of the hub's keys
 
 
-def make(
+def make_evidence(
     known: HubRecord,
     claim: str,
     statements: Iterable[Head],
@@ -174,7 +183,7 @@ def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = N
     """The evidence of a contradiction; None if the hub signed nothing that proves it."""
     statements, claim = found.statements, f"{found.lie}: {found.reason}"
     if found.rival is not None:
-        return make(known, claim, (), rival=KeyHistory(*found.rival), now=now)
+        return make_evidence(known, claim, (), rival=KeyHistory(*found.rival), now=now)
     # A single signed statement contradicts itself only if it is a first entry whose root is not its leaf.
     alone = len(statements) == 1 and isinstance(statements[0], Receipt) and statements[0].stream_seq == 1
     if len(statements) < 2 and not (alone and statements[0].mmr_root != getattr(statements[0], "leaf_hash", None)):
@@ -187,7 +196,7 @@ def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = N
         for message in found.messages
         if message.leaf_hash() in receipts
     ]
-    return make(known, claim, statements, peaks=shown, exhibits=exhibits, now=now)
+    return make_evidence(known, claim, statements, peaks=shown, exhibits=exhibits, now=now)
 
 
 class EvidenceStore:
@@ -207,3 +216,258 @@ class EvidenceStore:
             self._disk.write_file(path, data)
             self._disk.sync_folder(self.folder)
         return path
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEntry:
+    """A message with a receipt, and its content if it was disclosed."""
+
+    receipt: Receipt
+    client_id: bytes
+    client_seq: int
+    opened: Opened | None
+    reader_pk: bytes | None = None  # the reader key that opens it, if disclosed
+    proved: bool = False  # False: only the author of the file claims that the key opens it to this content
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceReport:
+    """The verified content of evidence. `contradictions` prove misbehaviour of the hub."""
+
+    hub_id: bytes
+    pinned: bool  # False: some hub signed it, and no pin says which one it must be
+    claim: str
+    receipts: tuple[Receipt, ...]
+    checkpoints: tuple[Checkpoint, ...]
+    ties: tuple[Tie, ...]
+    entries: tuple[ShownEntry, ...]
+    contradictions: tuple[str, ...]
+    reader_pinned: bool = False  # True: all disclosed content is proved for the given reader key
+
+    @property
+    def proved(self) -> bool:
+        """Whether all disclosed content is proved to be what the reader key opens."""
+        return all(entry.proved for entry in self.entries if entry.opened is not None)
+
+    def to_json(self) -> Json:
+        return {
+            "hub_id": self.hub_id.hex(),
+            "pinned": self.pinned,
+            "reader_pinned": self.reader_pinned,
+            "claim": self.claim,
+            "receipts": [_place(receipt) for receipt in self.receipts],
+            "checkpoints": [_place(checkpoint) for checkpoint in self.checkpoints],
+            "proofs": [{"stream_seq": tie.stream_seq, "upto_seq": tie.upto_seq} for tie in self.ties],
+            "entries": [_entry(entry) for entry in self.entries],
+            "contradictions": list(self.contradictions),
+        }
+
+
+def _place(head: Head) -> Json:
+    shown: dict[str, Json] = {
+        "label": label_of(head).hex(),
+        "stream_seq" if isinstance(head, Receipt) else "upto_seq": size_of(head),
+        "mmr_root": head.mmr_root.hex(),
+    }
+    if isinstance(head, Receipt):
+        shown |= {"leaf_hash": head.leaf_hash.hex(), "hub_ts": head.hub_ts}
+    return shown
+
+
+def _entry(entry: ShownEntry) -> Json:
+    shown: dict[str, Json] = {
+        "label": entry.receipt.label.hex(),
+        "stream_seq": entry.receipt.stream_seq,
+        "msg_id": entry.receipt.leaf_hash.hex(),
+        "hub_ts": entry.receipt.hub_ts,
+        "client_id": entry.client_id.hex(),
+        "client_seq": entry.client_seq,
+    }
+    if entry.opened and entry.reader_pk:
+        shown |= {"reader_pk": entry.reader_pk.hex(), "proved": entry.proved}
+        shown |= {"schema": entry.opened.header.schema.hex(), "body": entry.opened.body.hex()}
+    return shown
+
+
+def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -> EvidenceReport:
+    """Verify evidence. Raises `Malformed` or `Unverified` if any part of it does not verify.
+
+    `pin` is the hub's id or a fingerprint of one of its keys; without it, the report shows what some hub signed.
+    `reader` is the public key of the stream. With it, all disclosed content must be proved to be what this key opens.
+    Without it, the writer of a message who also disclosed it may have invented the key.
+    """
+    if len(data) > MAX_EVIDENCE_BYTES:
+        raise Malformed("evidence", f"{len(data)} bytes, above {MAX_EVIDENCE_BYTES}")
+    shown = Evidence.decode(data)
+    shown.identity.verify(shown.signature, shown.identity.hub_id if pin is None else pin)
+    line = lineage(shown.identity, shown.origin)
+    for receipt in shown.receipts:
+        line.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
+    for checkpoint in shown.checkpoints:
+        line.identity_at(checkpoint.label_curr, checkpoint.upto_seq).verify_checkpoint(checkpoint, shown.profile)
+    heads: dict[tuple[bytes, int], list[Head]] = defaultdict(list)
+    signed: tuple[Head, ...] = (*shown.receipts, *shown.checkpoints)
+    for head in signed:
+        heads[label_of(head), size_of(head)].append(head)
+    for tie in shown.ties:
+        _check_tie(tie, heads)
+    _check_disclosed(shown.exhibits, reader)
+    entries = tuple(_shown_entry(exhibit, shown) for exhibit in shown.exhibits)
+    found = (
+        *_two_key_histories(shown.identity, shown.rival),
+        *_two_stories(heads),
+        *_bad_growth(shown, heads),
+        *_repeats(shown.receipts),
+        *_bad_times(shown.receipts),
+        *_disorder(entries),
+    )
+    return EvidenceReport(
+        shown.identity.hub_id,
+        pin is not None,
+        shown.claim,
+        shown.receipts,
+        shown.checkpoints,
+        shown.ties,
+        entries,
+        tuple(dict.fromkeys(found)),
+        reader is not None,
+    )
+
+
+def shows(known: HubRecord, found: Contradiction) -> tuple[Evidence | None, tuple[str, ...]]:
+    """The evidence of a contradiction, if anything was signed, and the contradictions that it proves by itself."""
+    made = of_contradiction(known, found)
+    if made is None:
+        return None, ()
+    try:
+        return made, verify(made.encode(), known.identity.hub_id).contradictions
+    except (Malformed, Unverified):
+        return made, ()
+
+
+def _check_tie(tie: Tie, heads: dict[tuple[bytes, int], list[Head]]) -> None:
+    """Raise unless the proof connects a receipt in this file with a signed root in this file."""
+    leaves = [head for head in heads.get((tie.label, tie.stream_seq), []) if isinstance(head, Receipt)]
+    roots = heads.get((tie.label, tie.upto_seq), [])
+    for leaf in leaves:
+        for head in roots:
+            try:
+                proof.verify_inclusion(tie.mmr_proof, Leaf.of(leaf), head)
+            except Unverified:
+                continue
+            return
+    raise Unverified("evidence", f"the proof of entry {tie.stream_seq} does not connect a receipt with a signed root")
+
+
+def _check_disclosed(exhibits: tuple[Exhibit, ...], reader: bytes | None) -> None:
+    """A message has one content; with `reader`, the content that this key opens."""
+    disclosed: dict[bytes, tuple[bytes, bytes]] = {}
+    for exhibit in exhibits:
+        opening, where = exhibit.opening, f"entry {exhibit.stream_seq}"
+        if opening is None:
+            continue
+        secret = opening.reader_pk, opening.shared
+        if disclosed.setdefault(exhibit.msg.leaf_hash(), secret) != secret:
+            raise Unverified("evidence", f"{where} is disclosed twice, with different secrets")
+        if reader is not None and opening.reader_pk != reader:
+            raise Unverified("evidence", f"{where} is opened by {opening.reader_pk.hex()[:16]}…, not the pinned reader")
+        if reader is not None and opening.proof is None:
+            raise Unverified("evidence", f"{where} has no proof that the pinned reader key opens it")
+
+
+def _shown_entry(exhibit: Exhibit, shown: Evidence) -> ShownEntry:
+    message = exhibit.msg
+    if message.profile_id != shown.profile.profile_id():
+        raise Unverified("evidence", f"the message at entry {exhibit.stream_seq} has another profile")
+    leaf = message.leaf_hash()
+    bound = [one for one in shown.receipts if one.stream_seq == exhibit.stream_seq and one.leaf_hash == leaf]
+    if not bound:
+        raise Unverified("evidence", f"the message at entry {exhibit.stream_seq} has no receipt in this file")
+    bound[0].check_binds(message)
+    message.verify_signature()
+    entry = bound[0], message.client_id, message.client_seq
+    if exhibit.opening is None:
+        return ShownEntry(*entry, None)
+    opening = exhibit.opening
+    return ShownEntry(*entry, opening.open(message), opening.reader_pk, opening.proof is not None)
+
+
+def _two_key_histories(identity: HubIdentity, rival: KeyHistory | None) -> list[str]:
+    """Two signed identity records of the hub, neither of which continues the other."""
+    if rival is None:
+        return []
+    rival.identity.verify(rival.signature, identity.hub_id)
+    for one, other in ((identity, rival.identity), (rival.identity, identity)):
+        try:
+            one.check_follows(other)
+        except Unverified:
+            continue
+        return []
+    return ["the hub's keys signed two identity records, and neither continues the other"]
+
+
+def _two_stories(heads: dict[tuple[bytes, int], list[Head]]) -> list[str]:
+    found = []
+    for (label, size), signed in heads.items():
+        where = f"entry {size} of label {label.hex()[:16]}…"
+        leaves = {head.leaf_hash for head in signed if isinstance(head, Receipt)}
+        if len(leaves) > 1:
+            found.append(f"two different messages are signed as {where}")
+        if len({head.mmr_root for head in signed}) > 1:
+            found.append(f"two different roots are signed for the log that ends with {where}")
+    return found
+
+
+def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> list[str]:
+    """Roots that do not follow from the signed root before them."""
+    found = []
+    known = {(one.label, one.size): one.peaks for one in shown.peaks}
+    for (label, size), peaks in known.items():
+        roots = {head.mmr_root for head in heads.get((label, size), [])}
+        if len(peaks) != size.bit_count() or mmr.root_of(peaks) not in roots:
+            raise Unverified("evidence", f"the peaks for {size} entries do not match a signed root")
+    for receipt in shown.receipts:
+        before = receipt.stream_seq - 1
+        if before and (receipt.label, before) not in known:
+            continue
+        tree = Mmr(before, known.get((receipt.label, before), ()))
+        tree.append(receipt.leaf_hash)
+        if tree.root() != receipt.mmr_root:
+            where = f"entry {receipt.stream_seq} of label {receipt.label.hex()[:16]}…"
+            found.append(f"the root signed for {where} does not follow from the log before it")
+    return found
+
+
+def _repeats(receipts: tuple[Receipt, ...]) -> list[str]:
+    """One message at two places."""
+    return [
+        f"one message is signed as entry {one.stream_seq} and as entry {other.stream_seq}"
+        for one, other in combinations(sorted(receipts, key=lambda receipt: receipt.stream_seq), 2)
+        if one.leaf_hash == other.leaf_hash and one.stream_seq != other.stream_seq
+    ]
+
+
+def _bad_times(receipts: tuple[Receipt, ...]) -> list[str]:
+    """Signed times that decrease along a label, or differ for one entry."""
+    found: list[str] = []
+    latest: dict[bytes, Receipt] = {}
+    for receipt in sorted(receipts, key=lambda receipt: receipt.stream_seq):
+        before = latest.setdefault(receipt.label, receipt)
+        clash = time_clash(before, receipt)
+        if clash:
+            found.append(f"{clash}, of label {receipt.label.hex()[:16]}…")
+        else:
+            latest[receipt.label] = receipt
+    return found
+
+
+def _disorder(entries: tuple[ShownEntry, ...]) -> list[str]:
+    """Messages of a client that are not in the order of their client_seq."""
+    found = []
+    for one, other in combinations(sorted(entries, key=lambda entry: entry.receipt.stream_seq), 2):
+        if (one.receipt.label, one.client_id) != (other.receipt.label, other.client_id):
+            continue
+        first, second = one.receipt.stream_seq, other.receipt.stream_seq
+        if first < second and other.client_seq <= one.client_seq:
+            found.append(f"client_seq {other.client_seq} is entry {second}, after {one.client_seq} at entry {first}")
+    return found

@@ -8,13 +8,54 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from threading import Lock, Thread
+from typing import Any, TypeVar
 
 import httpx
 
-from veen.client.loop_thread import LoopThread
 from veen.core import Malformed, Unavailable
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Starts with the first `run`. Any thread may call `run`; the owner calls `close` when nothing runs."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_started(self) -> bool:
+        return self._loop is not None
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` on the loop and return its result. An interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(loop.shutdown_default_executor(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            self._thread.join()
+            loop.close()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+                self._thread.start()
+            return self._loop
+
 
 SMALL_BYTES = 1 << 20  # a response of at most this size has a fixed deadline
 MIN_BYTES_PER_S = 8 << 10  # hubs require the same of clients: `min_bytes_per_s` of their HTTP settings

@@ -6,15 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from veen.client import evidence_verify
+from veen.client import evidence
 from veen.client.client_dir import ClientDir
 from veen.client.contradiction import Caught, Contradiction
 from veen.client.evidence import EvidenceStore
-from veen.client.hub_status import HubStatus
 from veen.client.transport import HubLink
-from veen.client.trust import HubRecord, HubTrust, Pin
+from veen.client.trust import HubRecord, HubStatus, HubTrust, Pin
 from veen.core import Checkpoint, Profile, Receipt, naming
-from veen.core.origin import ForkOrigin
+from veen.core.hub_identity import ForkOrigin
 
 
 class HubClock:
@@ -187,7 +186,7 @@ def keep_contradiction(folder: ClientDir, known: HubRecord, error: Contradiction
     """
     if error.evidence is not None:
         return
-    made, contradictions = evidence_verify.shows(known, error)
+    made, contradictions = evidence.shows(known, error)
     if made is None:
         return
     error.hub_id = known.identity.hub_id

@@ -19,7 +19,7 @@ from nacl.exceptions import RuntimeError as SodiumError
 from veen.client import local_files
 from veen.client.client_identity import SEED_BYTES, ClientIdentity
 from veen.client.local_files import Disk
-from veen.core import DhKey, SigningKey, Unavailable, Unverified, aead
+from veen.core import DhKey, SigningKey, Unavailable, Unverified, hpke
 from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.limits import MAX_TEXT_BYTES
 
@@ -77,7 +77,7 @@ class Cost(Wire):
     def key(self, passphrase: bytes, salt: bytes) -> bytes:
         try:
             return bindings.crypto_pwhash_alg(
-                aead.KEY_BYTES,
+                hpke.KEY_BYTES,
                 passphrase,
                 salt,
                 self.passes,
@@ -97,7 +97,7 @@ class _Sealed(Wire):
 
     cost: Annotated[Cost, Nested(Cost)]
     salt: Annotated[bytes, Bstr(_SALT_BYTES)]
-    nonce: Annotated[bytes, Bstr(aead.XCHACHA_NONCE_BYTES)]
+    nonce: Annotated[bytes, Bstr(hpke.XCHACHA_NONCE_BYTES)]
     sealed: Annotated[bytes, Bytes(MAX_KEYSTORE_BYTES)]
 
 
@@ -121,15 +121,15 @@ class _Lock:
         return cls(cost, salt, cost.key(passphrase, salt))
 
     def seal(self, secrets: Secrets) -> bytes:
-        nonce = os.urandom(aead.XCHACHA_NONCE_BYTES)
+        nonce = os.urandom(hpke.XCHACHA_NONCE_BYTES)
         header = _HEADER.write([self.cost, self.salt, nonce])
-        sealed = aead.xchacha_seal(self.key, nonce, header, secrets.encode())
+        sealed = hpke.xchacha_seal(self.key, nonce, header, secrets.encode())
         return _Sealed(self.cost, self.salt, nonce, sealed).encode()
 
     def unseal(self, file: _Sealed, path: Path) -> Secrets:
         header = _HEADER.write([file.cost, file.salt, file.nonce])
         try:
-            return Secrets.decode(aead.xchacha_open(self.key, file.nonce, header, file.sealed))
+            return Secrets.decode(hpke.xchacha_open(self.key, file.nonce, header, file.sealed))
         except Unverified:
             raise WrongPassphrase(str(path), "the passphrase is wrong, or the file was altered") from None
 

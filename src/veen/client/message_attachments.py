@@ -21,12 +21,11 @@ from veen.core import (
     Unverified,
     attachment,
     naming,
-    upload_proof,
 )
 from veen.core.admission import BY_DETAIL
-from veen.core.aead import TAG_BYTES
 from veen.core.attachment import SealedAttachment
 from veen.core.cbor import Bstr, Bytes, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
+from veen.core.hpke import TAG_BYTES
 from veen.core.limits import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS, MAX_BODY_BYTES, MAX_TEXT_BYTES
 
 ATTACHED_SCHEMA = naming.schema_id("veen.attached.v1")
@@ -132,5 +131,5 @@ def upload_headers(
     if auth_ref is None:
         return {}
     size = len(sealed.sealed)
-    proof = upload_proof.sign(key, hub_id=hub_id, coid=sealed.coid, auth_ref=auth_ref, size=size, made_at=hub_ts)
+    proof = attachment.sign_upload(key, hub_id=hub_id, coid=sealed.coid, auth_ref=auth_ref, size=size, made_at=hub_ts)
     return {"authorization": proof.header()}

@@ -1,18 +1,21 @@
 """Inclusion proofs of entries, and evidence that contains them."""
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from veen.client import evidence
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.entry import Opener
 from veen.client.evidence import Evidence, Exhibit, Opening, Tie
 from veen.client.hub_session import HubSession
-from veen.client.reader import LabelReader, ReadRange
+from veen.client.local_tree import decode_head
+from veen.client.reader import LabelReader, Opener, ReadRange
 from veen.client.tree_follower import Follower
 from veen.core import Checkpoint, DhKey, MmrProof, Receipt, Refused, Unverified, proof
+from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ProofAtRequest, ProofAtResponse
+from veen.core.limits import MAX_PAGE_ITEMS
 from veen.core.proof import Head, Leaf
-from veen.core.tooling_messages import ProofAtRequest, ProofAtResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +67,110 @@ async def exhibit(
         receipts.append(entry.receipt)
         ties.append(Tie(follower.label, seq, upto.upto_seq, shown))
         exhibits.append(Exhibit(seq, entry.msg, Opening.of(key, entry.msg) if key else None))
-    return evidence.make(session.trust.known, claim, [*receipts, upto], ties=ties, exhibits=exhibits)
+    return evidence.make_evidence(session.trust.known, claim, [*receipts, upto], ties=ties, exhibits=exhibits)
+
+
+@dataclass(frozen=True, slots=True)
+class Resynced:
+    """The sizes of a label before and after, and the number of entries that were verified again."""
+
+    label: bytes
+    before: int
+    size: int
+    checkpoint: Checkpoint | None  # None if the label is empty
+    replayed: int
+
+
+async def fetch_checkpoint(
+    session: HubSession, follower: Follower, stream_id: bytes | None, upto_seq: int
+) -> Checkpoint:
+    """The hub's checkpoint of a prefix, with signature, stream, size and history verified."""
+    request = CheckpointRequest(follower.label, upto_seq)
+    try:
+        shown = (await session.link.ask("/v1/checkpoint", request, CheckpointResponse)).checkpoint
+    except Refused as refused:
+        if refused.code == "E.NOT_FOUND" and upto_seq <= follower.tree.size:
+            await follower.check_has(upto_seq)  # a missing checkpoint is allowed, a missing entry is not
+        raise
+    try:
+        await session.verify([shown])
+        _check_asked(shown, follower.label, upto_seq)
+        kept = session.dir.state.checkpoint(session.hub_id, follower.label)
+        if kept is not None:
+            _check_kept(Checkpoint.decode(kept), shown)
+    except Contradiction as error:
+        raise await session.recorded(error) from None
+    if stream_id is not None:
+        shown.check_labels(session.trust.profile, session.labels.routing_key, stream_id)
+    await follower.check(shown)
+    await session.on_disk(lambda: session.dir.state.put_checkpoint(session.hub_id, shown))
+    return shown
+
+
+def _check_asked(shown: Checkpoint, label: bytes, upto_seq: int) -> None:
+    if shown.label_curr != label:
+        raise Contradiction(Lie.STALE_CHECKPOINT, "the checkpoint has another label than the requested one", (shown,))
+    if shown.upto_seq != upto_seq:
+        reason = f"the checkpoint is of {shown.upto_seq} entries, but {upto_seq} were requested"
+        raise Contradiction(Lie.STALE_CHECKPOINT, reason, (shown,))
+
+
+def _check_kept(kept: Checkpoint, shown: Checkpoint) -> None:
+    if kept.upto_seq == shown.upto_seq and kept.mmr_root != shown.mmr_root:
+        reason = f"two roots are signed for the log of {shown.upto_seq} entries"
+        raise Contradiction(Lie.FORKED_HISTORY, reason, (kept, shown))
+
+
+async def resync(
+    session: HubSession, follower: Follower, stream_id: bytes | None = None, replay_from: int | None = None
+) -> Resynced:
+    """Advance a label to the end of the hub's log, verified against the known history.
+
+    With `replay_from`, all entries from there on are verified again. Raises `Contradiction` if the hub has forked, lost
+    signed entries, or cannot prove what it returns.
+    """
+    await session.refresh()
+    before = follower.tree.size
+    await follower.check_end()
+    size = await follower.end()
+    if size == 0:
+        return Resynced(follower.label, before, 0, None, 0)
+    shown = await fetch_checkpoint(session, follower, stream_id, size)
+    receipt = await follower.receipt(size)
+    if receipt.mmr_root != shown.mmr_root:
+        reason = f"checkpoint and receipt sign two roots for the log of {size} entries"
+        raise await session.recorded(Contradiction(Lie.FORKED_HISTORY, reason, (receipt, shown)))
+    await follower.follow([receipt])
+    replayed = 0 if replay_from is None else await _replay(session, follower, ReadRange(replay_from, size))
+    return Resynced(follower.label, before, follower.tree.size, shown, replayed)
+
+
+async def _replay(session: HubSession, follower: Follower, wanted: ReadRange) -> int:
+    """Verify entries again, one by one, without opening them."""
+    reader = LabelReader(session, follower, 0, Opener(None), wanted)
+    count = 0
+    async with aclosing(reader.pages()) as pages:
+        async for page in pages:
+            count += len(page)
+    return count
+
+
+async def forget(session: HubSession, follower: Follower) -> None:
+    """Start a label over, because the user decided so. The signed statements are saved as evidence first."""
+    claim = f"signed statements of label {follower.label.hex()} before it was started over"
+    signed = await session.on_disk(partial(_signed, session, follower))
+    # Saved before they are deleted, so that a crash between the two loses nothing.
+    for start in range(0, len(signed), MAX_PAGE_ITEMS):
+        some = evidence.make_evidence(session.trust.known, claim, signed[start : start + MAX_PAGE_ITEMS])
+        await session.on_disk(partial(session.box.save, some))
+    await session.on_disk(lambda: session.dir.state.forget(session.hub_id, follower.label))
+    follower.start_over()
+
+
+def _signed(session: HubSession, follower: Follower) -> list[Head]:
+    """All stored signed statements of a label."""
+    found = [follower.tree.head] if follower.tree.head else []
+    with session.dir.state.tables.read() as rows:
+        for table in ("receipts", "checkpoints"):
+            found += [decode_head(row) for _, row in rows.scan(table, session.hub_id + follower.label)]
+    return found

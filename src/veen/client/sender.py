@@ -6,16 +6,506 @@ either nothing or the bytes to send again.
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
 
-from veen.client.contradiction import Contradiction
-from veen.client.draft import Draft, Sent
+from veen.client import message_attachments
+from veen.client.client_state import StateConflict
+from veen.client.contradiction import Contradiction, Lie
 from veen.client.hub_session import HubSession
-from veen.client.message_builder import MessageBuilder
-from veen.client.submit_queue import BATCH_MESSAGES, Settled, SubmitQueue, Undecided
-from veen.client.tree_follower import Followers
-from veen.core import Receipt, Unavailable, VeenError
+from veen.client.message_attachments import ATTACHED_SCHEMA, AttachedBody, Attachment
+from veen.client.transport import Outcome, as_try_later
+from veen.client.tree_follower import Follower, Followers
+from veen.client.writer_keys import Pending, WriterKey
+from veen.core import (
+    CapToken,
+    Limits,
+    Msg,
+    PayloadHdr,
+    Place,
+    Receipt,
+    Refused,
+    Sealer,
+    SigningKey,
+    Unavailable,
+    Unverified,
+    VeenError,
+    admin,
+    attachment,
+    msg,
+    naming,
+)
+from veen.core.admission import BY_DETAIL
+from veen.core.envelopes import AuthorizeResponse
+from veen.core.hashing import U64_MAX, h
+from veen.core.hpke import ENC_BYTES, TAG_BYTES
+from veen.core.limits import MAX_MSG_BYTES
+from veen.core.msg import MAX_CIPHERTEXT_BYTES
+from veen.core.signing import SIGNATURE_BYTES
+
+DEFAULT_SCHEMA = naming.schema_id("veen.bytes.v1")
+_LENGTHS_BYTES = 8
+# The size of a MSG without its ciphertext, with all numbers at their maximum length.
+_AROUND_BYTES = MAX_MSG_BYTES - MAX_CIPHERTEXT_BYTES
+_MOST_HEADER = len(PayloadHdr(bytes(32), bytes(32), bytes(32), bytes(32), U64_MAX).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A message to send."""
+
+    body: bytes = field(repr=False)
+    schema: bytes = DEFAULT_SCHEMA
+    parent_id: bytes | None = None
+    expires_at: int | None = None
+    files: tuple[Path, ...] = ()
+    mark: bytes | None = None  # the program's own id for it, stored together with its place: see `Outbox.marks`
+
+    def header(self, auth_ref: bytes | None, att_root: bytes | None = None) -> PayloadHdr:
+        """The header to seal. It names the capability that the message is admitted with."""
+        schema = ATTACHED_SCHEMA if self.files else self.schema
+        return PayloadHdr(schema, self.parent_id, att_root, auth_ref, self.expires_at)
+
+    def payload(self, parts: tuple[Attachment, ...]) -> bytes:
+        return AttachedBody(parts, self.schema, self.body).encode() if self.files else self.body
+
+    def check(self, limits: Limits, pad_block: int) -> None:
+        """Raise `Refused` for sizes that the hub would reject. Before it has a place, a rejection costs nothing.
+
+        Assumes the maximum length for values that are not known yet.
+        """
+        around = _MOST_HEADER + ENC_BYTES + _LENGTHS_BYTES + 2 * TAG_BYTES + pad_block + _AROUND_BYTES
+        room = min(limits.max_body_bytes - TAG_BYTES, limits.max_msg_bytes - around)
+        if not self.files and len(self.body) <= room and limits.max_hdr_bytes >= _MOST_HEADER + TAG_BYTES:
+            return  # it fits with any header
+        message_attachments.check_files(self.files, limits)
+        named = tuple(
+            Attachment(bytes(32), limits.max_attachment_bytes, message_attachments.name_of(path)) for path in self.files
+        )
+        hdr_len = len(self.header(bytes(32), bytes(32)).encode()) + TAG_BYTES
+        body_len = len(self.payload(named)) + TAG_BYTES
+        sealed = ENC_BYTES + _LENGTHS_BYTES + hdr_len + body_len
+        sealed += -sealed % pad_block if pad_block else 0
+        for what, size, most in (
+            ("header", hdr_len, limits.max_hdr_bytes),
+            ("body", body_len, limits.max_body_bytes),
+            ("message", sealed + _AROUND_BYTES, limits.max_msg_bytes),
+        ):
+            if size > most:
+                raise BY_DETAIL["SIZE_PREFILTER"].refused(
+                    f"the sealed {what} has {size} bytes, above {most}", max_allowed=most
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A message in the log. Its receipt is verified, the tree contains it, and both are on disk."""
+
+    epoch: int
+    receipt: Receipt
+
+    @property
+    def msg_id(self) -> bytes:
+        return self.receipt.leaf_hash
+
+    @property
+    def stream_seq(self) -> int:
+        return self.receipt.stream_seq
+
+    @property
+    def label(self) -> bytes:
+        return self.receipt.label
+
+
+_NO_SIG = bytes(SIGNATURE_BYTES)
+_YIELD_EVERY = 32  # messages sealed before other tasks may run
+
+
+class MessageBuilder:
+    """Builds the messages of one stream."""
+
+    def __init__(self, session: HubSession, stream_id: bytes, reader_pk: bytes) -> None:
+        self.stream_id = stream_id
+        self._session = session
+        self._reader_pk = reader_pk
+        self._pad_block = session.trust.profile.pad_block
+
+    def check(self, draft: Draft) -> None:
+        draft.check(self._session.trust.limits, self._pad_block)
+
+    async def writer(self, label: bytes, epoch: int) -> WriterKey:
+        """The key that writes next to a label, with an authorized capability if the hub requires one."""
+        session = self._session
+        # Streams that bind the hub itself always need a capability.
+        binding = admin.binding_streams(session.trust.known.identity.realm_id)
+        capability = session.status.admission != "open" or self.stream_id in binding
+        writer = await session.on_disk(
+            lambda: session.dir.writer(
+                session.hub_id,
+                label,
+                self.stream_id,
+                now=session.clock.now(),
+                epoch=epoch,
+                capability=capability,
+                limits=session.trust.limits,
+            )
+        )
+        if writer.cap and session.dir.caps.granted(session.hub_id, writer.cap.auth_ref()) is None:
+            await authorize(session, writer.cap)
+        return writer
+
+    async def place(self, follower: Follower, epoch: int, drafts: Sequence[Draft]) -> list[Pending]:
+        """Seal as many drafts as the key has room for, and store them in the outbox."""
+        while True:
+            writer = await self.writer(follower.label, epoch)
+            sealed = await self._sealed(writer, follower, drafts[: writer.room])
+            try:
+                await self._put(writer, sealed, _marks(drafts, sealed))
+            except StateConflict:
+                continue  # another process took the places; discard the sealed messages
+            return sealed
+
+    async def _put(self, writer: WriterKey, sealed: list[Pending], marks: Mapping[bytes, bytes]) -> None:
+        """Store the messages in the outbox. The thread finishes even if this task is cancelled.
+
+        A message that was stored must not count as never placed, so the cancellation is deferred to the next await.
+        """
+        storing = asyncio.create_task(asyncio.to_thread(self._session.dir.outbox.put, writer, sealed, marks))
+        try:
+            await asyncio.shield(storing)
+        except asyncio.CancelledError:
+            await asyncio.wait([storing])
+            task = asyncio.current_task()
+            if storing.exception() is not None or task is None:
+                raise
+            task.cancel()
+
+    async def _sealed(self, writer: WriterKey, follower: Follower, drafts: Sequence[Draft]) -> list[Pending]:
+        prev_ack = max(writer.used.last_prev_ack, follower.tree.size)
+        auth_ref = writer.cap.auth_ref() if writer.cap else None
+        sealed: list[Pending] = []
+        for number, draft in enumerate(drafts):
+            place = Place(
+                self._session.profile_id,
+                follower.label,
+                writer.client_id,
+                writer.next_client_seq + number,
+                prev_ack,
+                auth_ref,
+            )
+            sealed.append(await self._seal(writer.key, place, draft))
+            if number % _YIELD_EVERY == _YIELD_EVERY - 1:
+                await asyncio.sleep(0)
+        return sealed
+
+    async def _seal(self, key: SigningKey, place: Place, draft: Draft) -> Pending:
+        sealer = Sealer(self._reader_pk, place)
+        parts = await self._attached(sealer, key, draft) if draft.files else ()
+        att_root = attachment.root([part.coid for part in parts]) if parts else None
+        sealed = sealer.seal(draft.header(place.auth_ref, att_root), draft.payload(parts), self._pad_block)
+        unsigned = Msg(
+            place.profile_id,
+            place.label,
+            place.client_id,
+            place.client_seq,
+            place.prev_ack,
+            place.auth_ref,
+            h(sealed),
+            sealed,
+            _NO_SIG,
+        )
+        signed, encoded = msg.sign_encoded(key, unsigned)
+        return Pending(signed, encoded, signed.leaf_hash())
+
+    async def _attached(self, sealer: Sealer, key: SigningKey, draft: Draft) -> tuple[Attachment, ...]:
+        """Seal and upload the attachments first, so that the hub has them when the message is in the log."""
+        session, parts = self._session, []
+        for path in draft.files:
+            part, sealed = await session.on_disk(
+                lambda path=path: message_attachments.seal_file(sealer, path, session.trust.limits)  # type: ignore[misc]
+            )
+            headers = message_attachments.upload_headers(
+                key, session.hub_id, sealer.place.auth_ref, sealed, session.clock.now()
+            )
+            await message_attachments.upload(session.link, sealed, headers)
+            parts.append(part)
+        return tuple(parts)
+
+
+def _marks(drafts: Sequence[Draft], sealed: Sequence[Pending]) -> dict[bytes, bytes]:
+    return {draft.mark: one.leaf_hash for draft, one in zip(drafts, sealed, strict=False) if draft.mark is not None}
+
+
+async def authorize(session: HubSession, token: CapToken) -> AuthorizeResponse:
+    """Register a capability at the hub, which logs it and returns the receipt. Repeating it is harmless."""
+    answer = await session.link.ask("/tooling/authorize", token, AuthorizeResponse)
+    await session.verify([answer.receipt])
+    if answer.auth_ref != token.auth_ref():
+        raise Unverified("authorize response", "its auth_ref is not that of the sent capability")
+    if answer.expires_at != token.expires_at(answer.receipt.hub_ts):
+        raise Unverified("authorize response", "expires_at does not match its receipt")
+    await session.on_disk(lambda: session.dir.caps.put_granted(session.hub_id, token.auth_ref(), answer.expires_at))
+    return answer
+
+
+BATCH_MESSAGES = 256
+BATCH_BYTES = 1 << 22
+STALLED = 3  # rounds without progress before reconnecting. RESYNC0.3
+
+
+class Undecided(Unavailable):
+    """The result is unknown. The message stays in the outbox and is sent first next time."""
+
+    def __init__(self, msg_id: bytes, reason: VeenError) -> None:
+        super().__init__(f"{reason}; message {msg_id.hex()[:16]}… stays in the outbox and is sent first next time")
+        self.msg_id = msg_id
+        self.reason = reason
+
+
+class _Next(Enum):
+    """What to do after a rejection."""
+
+    WAIT = "send it again later"
+    RESEAL = "its place is gone"
+    GIVE_UP = "rejected permanently"
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The outcome of a message: a receipt or a rejection. With `resend`, it may be sealed again for another place."""
+
+    pending: Pending
+    outcome: Outcome
+    resend: bool = False
+
+
+def _next_step(refused: Refused) -> _Next:
+    if as_try_later(refused) or refused.code == "E.RATE":
+        return _Next.WAIT
+    if refused.detail_enum in ("EPOCH", "CLIENT_SEQ", "PREV_ACK", "DUPLICATE"):
+        return _Next.RESEAL
+    return _Next.GIVE_UP
+
+
+class SubmitQueue:
+    """The messages that wait to be sent to one label."""
+
+    def __init__(self, session: HubSession, follower: Follower, epoch: int, placing: asyncio.Lock) -> None:
+        """`placing` is the lock of the tasks that take places or give them up, so that these never overlap."""
+        self.epoch = epoch
+        self._placing = placing
+        self.follower = follower
+        self.waiting: deque[Pending] = deque(session.dir.outbox.pending(session.hub_id, follower.label))
+        self._session = session
+        self._tried: set[bytes] = {pending.leaf_hash for pending in self.waiting}  # may be at the hub already
+        self._failures = 0
+        self._batches = True
+
+    @property
+    def label(self) -> bytes:
+        return self.follower.label
+
+    def put(self, sealed: Sequence[Pending]) -> None:
+        """Add messages. They are already in the outbox."""
+        self.waiting.extend(sealed)
+
+    async def push(self) -> list[Settled]:
+        """One round: send the next batch and process its outcomes.
+
+        Raises `Contradiction` if the hub's answer does not verify, `Unavailable` if it did not answer after all
+        retries, and `Refused` if its retry_after is too long. Then no message has left the outbox.
+        """
+        self._session.check_not_caught()
+        batch = self._next_batch()
+        try:
+            outcomes = await self._submit(batch)
+        except Unavailable as error:
+            await self._failed(error, batch)
+            return []
+        settled, stop = await self._settle(batch, outcomes)
+        await self._advance([one for one in settled if isinstance(one.outcome, Receipt)])
+        async with self._placing:
+            settled = await self._remove(settled)
+        if settled:
+            self._failures = 0
+        if stop is not None:
+            self._tried.update(pending.leaf_hash for pending in batch)
+            await self._failed(as_try_later(stop) or stop, batch, progress=bool(settled))
+        return settled
+
+    def _next_batch(self) -> list[Pending]:
+        batch: list[Pending] = []
+        room = BATCH_BYTES
+        for pending in self.waiting:
+            room -= len(pending.encoded)
+            if batch and (room < 0 or len(batch) == BATCH_MESSAGES):
+                break
+            batch.append(pending)
+        return batch
+
+    async def _submit(self, batch: Sequence[Pending]) -> list[Outcome]:
+        """As a batch if the hub accepts batches, else one by one."""
+        if self._batches and len(batch) > 1:
+            try:
+                return await self._session.link.submit_batch([pending.encoded for pending in batch])
+            except Refused as refused:
+                # A batch may need more proof of work than its messages do separately.
+                if refused.code != "E.NOT_FOUND" and refused.detail_enum != "PREFILTER_REJECT":
+                    return [refused] * len(batch)
+                self._batches = False
+        outcomes: list[Outcome] = []
+        for pending in batch:
+            outcomes.append(await self._session.link.submit(pending.encoded))
+            if isinstance(outcomes[-1], Refused):
+                break
+        return outcomes
+
+    async def _failed(self, error: Exception, batch: Sequence[Pending], *, progress: bool = False) -> None:
+        """Wait before the next round, or raise after the last retry."""
+        self._tried.update(pending.leaf_hash for pending in batch)
+        self._failures = 0 if progress else self._failures + 1
+        if self._failures >= self._session.link.retry_policy.attempts:
+            self._failures = 0
+            raise error if isinstance(error, Unavailable) else Unavailable(str(error))
+        if self._failures and self._failures % STALLED == 0:
+            await self._reconnect()
+        await asyncio.sleep(self._session.link.pause_s(error, self._failures))
+
+    async def _reconnect(self) -> None:
+        """Open new connections and fetch the hub's keys and time. Every message has a fresh HPKE context anyway."""
+        await self._session.link.renew()
+        with suppress(Unavailable):
+            await self._session.refresh(once=True)
+
+    async def _settle(
+        self, batch: Sequence[Pending], outcomes: Sequence[Outcome]
+    ) -> tuple[list[Settled], Refused | None]:
+        """The meaning of each outcome, up to the first that the rest must wait for.
+
+        After a rejected message the hub also rejects all later messages of the same key. Those rejections are a
+        consequence of the first, so they are ignored.
+        """
+        settled: list[Settled] = []
+        blocked: set[bytes] = set()
+        stop: Refused | None = None
+        for pending, outcome in zip(batch, outcomes, strict=False):
+            client_id = pending.msg.client_id
+            if client_id in blocked and isinstance(outcome, Refused):
+                continue
+            if isinstance(outcome, Refused):
+                outcome = await self._receipt_of(pending, outcome)
+            if isinstance(outcome, Receipt):
+                settled.append(Settled(pending, outcome))
+                continue
+            blocked.add(client_id)
+            step = _next_step(outcome)
+            if step is _Next.WAIT:
+                stop = stop or outcome
+            else:
+                settled.append(Settled(pending, outcome, resend=step is _Next.RESEAL))
+        return settled, stop
+
+    async def _receipt_of(self, pending: Pending, refused: Refused) -> Outcome:
+        """The receipt of a message that was accepted earlier although this answer rejects it, else the rejection."""
+        if refused.detail_enum == "DUPLICATE" and "stream_seq" in refused.detail:
+            return await self.follower.receipt(int(refused.detail["stream_seq"]))
+        if refused.detail_enum == "PREV_ACK":
+            await self.follower.check_end()
+        if _next_step(refused) is not _Next.WAIT and pending.leaf_hash in self._tried:
+            # An earlier answer was lost, and this rejection may be caused by what changed since.
+            return await self.follower.find(pending.leaf_hash, pending.msg.prev_ack) or refused
+        return refused
+
+    async def _advance(self, accepted: Sequence[Settled]) -> None:
+        """Verify the receipts, advance the tree past them, and remove the messages from the outbox."""
+        if not accepted:
+            return
+        receipts = [one.outcome for one in accepted if isinstance(one.outcome, Receipt)]
+        try:
+            await self._session.verify(receipts)
+            self._check_bound([one.pending for one in accepted], receipts)
+        except Contradiction as error:
+            raise await self._session.recorded(error) from None
+        ordered = sorted(receipts, key=lambda receipt: receipt.stream_seq)
+        await self.follower.follow(ordered, keep=receipts, done=[one.pending.leaf_hash for one in accepted])
+        self._session.clock.note(ordered[-1].hub_ts)
+
+    def _check_bound(self, sent: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
+        """Check that each receipt is for its message, and that the messages of a key have ascending places."""
+        leaves = {pending.leaf_hash for pending in sent}
+        last: dict[bytes, tuple[Pending, Receipt]] = {}
+        places: dict[int, Receipt] = {}
+        for pending, receipt in zip(sent, receipts, strict=True):
+            seq = receipt.stream_seq
+            if receipt.label != self.label or receipt.leaf_hash != pending.leaf_hash:
+                raise self._misdirected(receipt, leaves)
+            if seq in places:
+                reason = f"two messages have the place {seq}"
+                raise Contradiction(Lie.DUPLICATE_SEQ, reason, (places[seq], receipt))
+            places[seq] = receipt
+            before = last.get(pending.msg.client_id)
+            if before and before[1].stream_seq > seq:
+                raise Contradiction(
+                    Lie.REPEATED_MESSAGE,
+                    f"message {pending.msg.client_seq} has the place {seq}, before "
+                    f"message {before[0].msg.client_seq} at {before[1].stream_seq}",
+                    (before[1], receipt),
+                    messages=(before[0].msg, pending.msg),
+                )
+            last[pending.msg.client_id] = (pending, receipt)
+            if seq <= pending.msg.prev_ack:
+                raise Contradiction(
+                    Lie.DUPLICATE_SEQ,
+                    f"a message that acknowledges entry {pending.msg.prev_ack} has the place {seq}",
+                    tuple(head for head in (self.follower.known(seq), receipt) if head),
+                )
+
+    def _misdirected(self, receipt: Receipt, leaves: set[bytes]) -> Contradiction:
+        """The contradiction of a receipt that is not for the sent message."""
+        seq = receipt.stream_seq
+        if receipt.label != self.label:
+            return Contradiction(Lie.REPLAYED_RECEIPT, "the receipt has another label", (receipt,))
+        if receipt.leaf_hash in leaves:
+            reason = f"the receipt of entry {seq} answers another message of the same batch"
+            return Contradiction(Lie.SWAPPED_MESSAGE, reason, (receipt,))
+        if seq > self.follower.tree.size:
+            return Contradiction(Lie.SWAPPED_MESSAGE, f"entry {seq} is signed with another message", (receipt,))
+        known = self.follower.known(seq)
+        if known and (known.leaf_hash, known.mmr_root) != (receipt.leaf_hash, receipt.mmr_root):
+            reason = f"two different entries are signed as entry {seq}"
+            return Contradiction(Lie.DUPLICATE_SEQ, reason, (known, receipt))
+        return Contradiction(Lie.REPLAYED_RECEIPT, f"the receipt of entry {seq} answers a new message", (receipt,))
+
+    async def _remove(self, settled: list[Settled]) -> list[Settled]:
+        """Remove settled messages. An abandoned one also removes the later messages of its key."""
+        gone = {one.pending.leaf_hash for one in settled if isinstance(one.outcome, Receipt)}
+        found = [one for one in settled if isinstance(one.outcome, Receipt)]
+        for one in settled:
+            if isinstance(one.outcome, Receipt) or one.pending.leaf_hash in gone:
+                continue
+            msg = one.pending.msg
+            for pending in await self._abandon(msg):
+                first = pending.leaf_hash == one.pending.leaf_hash
+                found.append(one if first else Settled(pending, one.outcome, resend=True))
+                gone.add(pending.leaf_hash)
+        # In place, because the sender appends to the same queue.
+        self._forget(gone)
+        return found
+
+    async def _abandon(self, first: Msg) -> tuple[Pending, ...]:
+        session = self._session
+        return await session.on_disk(
+            lambda: session.dir.outbox.abandon(session.hub_id, self.label, first.client_id, first.client_seq)
+        )
+
+    def _forget(self, gone: set[bytes]) -> None:
+        kept = [pending for pending in self.waiting if pending.leaf_hash not in gone]
+        self.waiting.clear()
+        self.waiting.extend(kept)
+        self._tried -= gone
 
 
 class OutboxRecovery:

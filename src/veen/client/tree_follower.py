@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from veen.client import evidence_verify
+from veen.client import evidence
 from veen.client import local_tree as trees
 from veen.client.client_state import LabelState, StateConflict
 from veen.client.contradiction import Caught, Contradiction, Lie
@@ -15,6 +15,8 @@ from veen.client.local_tree import LabelTree, size_of
 from veen.core import MmrProof, Receipt, Refused, VeenError
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
+    ConsistencyRequest,
+    ProofAtResponse,
     ProofRequest,
     ProofResponse,
     ReceiptRequest,
@@ -24,7 +26,6 @@ from veen.core.envelopes import (
 )
 from veen.core.hashing import U64_MAX
 from veen.core.proof import Head
-from veen.core.tooling_messages import ConsistencyRequest, ProofAtResponse
 
 W = TypeVar("W", bound=Wire)
 _MAX_RECENT = 4096
@@ -234,7 +235,7 @@ class Follower:
         """
         if error.lie in (Lie.ROOT, Lie.SEQ_GAP, Lie.FORKED_HISTORY) and not isinstance(error, Caught):
             error = await self._fork_at(known, self.tree.head) or error
-            if not evidence_verify.shows(self._session.trust.known, error)[1]:
+            if not evidence.shows(self._session.trust.known, error)[1]:
                 error = await self._proof_of(error) or error
         return await self._session.recorded(error)
 

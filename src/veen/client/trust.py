@@ -4,13 +4,16 @@ A pin is the hub's id, the fingerprint of one of its keys, a copy of its identit
 keys are accepted only if the chain of endorsements leads to them.
 """
 
+import asyncio
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.hub_status import HubStatus
-from veen.client.pinned_tls import fingerprint_of
 from veen.core import (
     Checkpoint,
     HubIdentity,
@@ -26,7 +29,115 @@ from veen.core import (
 )
 from veen.core.cbor import Nested, VersionField, Wire, int_map
 from veen.core.hashing import HASH_BYTES
-from veen.core.origin import ForkOrigin, lineage
+from veen.core.hub_identity import ForkOrigin, lineage
+from veen.core.strict_json import Json
+from veen.core.wire_json import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class HubStatus:
+    """The response to GET /tooling/status."""
+
+    identity: HubIdentity
+    signature: IdentitySignature
+    profile: Profile
+    limits: Limits
+    hub_pk: bytes  # the key that the hub claims is active
+    hub_ts: int
+    epoch: int
+    admission: str
+    server_version: str
+    labels: int
+    entries: int
+    shown: dict[str, Json]  # the whole response, for display
+
+    @classmethod
+    def read(cls, found: Json) -> "HubStatus":
+        fields = Fields.of("hub status", found)
+        status = cls(
+            identity=fields.wire("identity", HubIdentity),
+            signature=fields.wire("identity_sig", IdentitySignature),
+            profile=fields.wire("profile", Profile),
+            limits=fields.wire("limits", Limits),
+            hub_pk=fields.hash("hub_pk"),
+            hub_ts=fields.number("hub_ts"),
+            epoch=fields.number("epoch"),
+            admission=fields.text("admission"),
+            server_version=fields.text("server_version"),
+            labels=fields.number("labels"),
+            entries=fields.number("entries"),
+            shown=fields.found,
+        )
+        if fields.hash("profile_id") != status.profile.profile_id():
+            raise Malformed("hub status", "profile_id does not match its profile")
+        if fields.hash("hub_id") != status.identity.hub_id:
+            raise Malformed("hub status", "hub_id does not match its identity")
+        return status
+
+
+_DEFAULT_PORT = 443
+
+
+def fingerprint_of(pem: bytes) -> bytes:
+    """SHA-256 of the first certificate of a PEM file."""
+    try:
+        return sha256(ssl.PEM_cert_to_DER_cert(_first(pem.decode("ascii")))).digest()
+    except (ValueError, UnicodeDecodeError):
+        raise Malformed("certificate", "not in PEM form") from None
+
+
+def _first(text: str) -> str:
+    end = "-----END CERTIFICATE-----"
+    return text[: text.index(end) + len(end)]
+
+
+async def pinned(url: str, fingerprint: bytes, timeout_s: float) -> Callable[[], ssl.SSLContext]:
+    """A factory for contexts that accept only the pinned certificate.
+
+    It first fetches the certificate and compares its fingerprint, then makes it the only trusted one. So every later
+    connection is authenticated before any data is sent.
+    """
+    where = urlsplit(url)
+    if where.scheme != "https" or not where.hostname:
+        raise Unverified("hub", f"a certificate is pinned, but {url} is not an https address")
+    der = await _shown(where.hostname, where.port or _DEFAULT_PORT, timeout_s)
+    found = sha256(der).digest()
+    if found != fingerprint:
+        raise Unverified("hub", f"its certificate is {found.hex()[:16]}…, not the pinned {fingerprint.hex()[:16]}…")
+    return lambda: _only(der)
+
+
+def _only(der: bytes) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = False  # the pin is stronger than a name
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the certificate need not be self-signed
+    context.load_verify_locations(cadata=der)
+    return context
+
+
+async def _shown(host: str, port: int, timeout_s: float) -> bytes:
+    """The certificate that a server presents, not verified yet."""
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname = False
+    unverified.verify_mode = ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port, ssl=unverified, server_hostname=host)
+    except TimeoutError:
+        raise Unavailable(
+            f"{host}:{port} did not finish the connection and TLS handshake within {timeout_s:g} s"
+        ) from None
+    except OSError as error:
+        raise Unavailable(f"{host}:{port} did not answer: {str(error) or type(error).__name__}") from None
+    try:
+        der = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        assert isinstance(der, bytes)
+        return der
+    finally:
+        writer.transport.abort()
+
 
 IDENTITY_FILE = "hub-identity.json"
 SIGNATURE_FILE = "hub-identity.sig"

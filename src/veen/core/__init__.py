@@ -25,8 +25,6 @@ from veen.core import (
     receipt,
     signing,
     strict_json,
-    tooling_messages,
-    upload_proof,
     wire_json,
 )
 from veen.core.attachment import SealedAttachment
@@ -36,10 +34,9 @@ from veen.core.ciphertext import Opened, PayloadHdr, Place, Sealer
 from veen.core.errors import Fault, Malformed, Refused, Unavailable, Unverified, VeenError
 from veen.core.hpke import DhKey
 from veen.core.hub_identity import HubIdentity, HubKey, IdentitySignature
-from veen.core.hub_limits import Limits
 from veen.core.mmr import Mmr
 from veen.core.msg import Msg
-from veen.core.profile import Profile
+from veen.core.profile import Limits, Profile
 from veen.core.proof import Leaf, MmrProof, ProofStep
 from veen.core.receipt import Receipt
 from veen.core.signing import SigningKey
@@ -94,7 +91,5 @@ __all__ = [
     "receipt",
     "signing",
     "strict_json",
-    "tooling_messages",
-    "upload_proof",
     "wire_json",
 ]

@@ -14,9 +14,9 @@ from veen.core.ciphertext import Place
 from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, ht
 from veen.core.hpke import DhKey
-from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_BODY_BYTES, MAX_REPLICA_HUBS
 from veen.core.msg import Msg
+from veen.core.profile import Limits
 
 # The realm of a deployment without realms.
 GLOBAL_REALM = naming.realm_id("veen")

@@ -6,14 +6,18 @@ ciphertext that exists before the attachments. Keys are fresh for every message,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
-from veen.core import aead, mmr
+from veen.core import hpke, mmr, signing
+from veen.core.cbor import Bstr, Uint, VersionField, Wire, int_map
 from veen.core.ciphertext import Opened, PayloadHdr, Sealer
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import h, ht, trunc24, u64be
-from veen.core.hub_limits import Limits
+from veen.core.limits import MAX_UPLOAD_SKEW_SEC
 from veen.core.naming import leaf_hash
+from veen.core.profile import Limits
+from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 EMPTY_ROOT = mmr.root((), mmr.ATTACHMENTS)
 
@@ -29,7 +33,7 @@ class SealedAttachment:
 def seal(message: Sealer, attachment: bytes) -> SealedAttachment:
     """Seal the next attachment of a message. The message itself must be sealed afterwards."""
     key, nonce = _key_and_nonce(message, message.next_attachment())
-    sealed = aead.xchacha_seal(key, nonce, b"", attachment)
+    sealed = hpke.xchacha_seal(key, nonce, b"", attachment)
     return SealedAttachment(h(sealed), sealed)
 
 
@@ -38,7 +42,7 @@ def open_sealed(message: Opened, index: int, coid: bytes, sealed: bytes) -> byte
     if h(sealed) != coid:
         raise Unverified("attachment", f"attachment {index} does not match its coid")
     key, nonce = _key_and_nonce(message, index)
-    return aead.xchacha_open(key, nonce, b"", sealed, "attachment")
+    return hpke.xchacha_open(key, nonce, b"", sealed, "attachment")
 
 
 def root(coids: Sequence[bytes]) -> bytes:
@@ -77,10 +81,61 @@ def check_sizes(sizes: Sequence[int], limits: Limits) -> None:
 
 def _key_and_nonce(message: Sealer | Opened, index: int) -> tuple[bytes, bytes]:
     place = message.place
-    key = message.context.export(b"veen/att-k" + u64be(index), aead.KEY_BYTES)
+    key = message.context.export(b"veen/att-k" + u64be(index), hpke.KEY_BYTES)
     message_id = leaf_hash(place.label, place.profile_id, h(message.enc), place.client_id, place.client_seq)
     return key, trunc24(ht("veen/att-nonce", message_id + u64be(index)))
 
 
 def _too_large(reason: str) -> Malformed:
     return Malformed("attachments", reason, Fault.SIZE)
+
+
+SCHEME = "veen-upload"  # scheme of the HTTP header `Authorization`, followed by the proof in lowercase hex
+
+
+@int_map("upload proof", VersionField())
+class UploadProof(Wire):
+    """The subject of a capability uploads an attachment of `size` sealed bytes at the time `made_at`."""
+
+    auth_ref: Annotated[bytes, Bstr()]
+    size: Annotated[int, Uint()]
+    made_at: Annotated[int, Uint()]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+
+    def verify(self, hub_id: bytes, coid: bytes, subject_pk: bytes) -> None:
+        """Raise `Unverified` unless the capability's subject signed it for this attachment and this hub."""
+        signing.verify(subject_pk, self._digest(hub_id, coid), self.sig, "upload proof")
+
+    def check_time(self, hub_ts: int) -> None:
+        """Raise `Unverified` unless `made_at` is within `MAX_UPLOAD_SKEW_SEC` of the hub's time."""
+        if abs(self.made_at - hub_ts) > MAX_UPLOAD_SKEW_SEC:
+            raise Unverified("upload proof", f"made at {self.made_at}, more than {MAX_UPLOAD_SKEW_SEC} s from {hub_ts}")
+
+    def header(self) -> str:
+        """The value of the `Authorization` header."""
+        return f"{SCHEME} {self.encode().hex()}"
+
+    @classmethod
+    def from_header(cls, text: str) -> Self:
+        """Parse the value of an `Authorization` header."""
+        scheme, _, shown = text.partition(" ")
+        if scheme.lower() != SCHEME:
+            raise Malformed("upload proof", f"the scheme is not {SCHEME}")
+        try:
+            encoded = bytes.fromhex(shown)
+        except ValueError:
+            encoded = b""
+        if not encoded or encoded.hex() != shown:
+            raise Malformed("upload proof", "not lowercase hex")
+        return cls.decode(encoded)
+
+    def _digest(self, hub_id: bytes, coid: bytes) -> bytes:
+        return ht("veen/att-put", hub_id + coid + self.auth_ref + u64be(self.size) + u64be(self.made_at))
+
+
+def sign_upload(
+    key: SigningKey, *, hub_id: bytes, coid: bytes, auth_ref: bytes, size: int, made_at: int
+) -> UploadProof:
+    """Sign the proof for one attachment. `key` is the capability's subject."""
+    unsigned = UploadProof(auth_ref, size, made_at, bytes(SIGNATURE_BYTES))
+    return replace(unsigned, sig=key.sign(unsigned._digest(hub_id, coid)))

@@ -13,8 +13,8 @@ from veen.core import signing
 from veen.core.admission import BY_DETAIL
 from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire, int_map
 from veen.core.hashing import U64_MAX, ht
-from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
+from veen.core.profile import Limits
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 _FIRST_PREVIOUS = bytes(SIGNATURE_BYTES)

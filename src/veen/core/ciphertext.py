@@ -11,15 +11,15 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from typing import Annotated, Self
 
-from veen.core import aead, hpke
+from veen.core import hpke
 from veen.core.cbor import Bstr, Uint, Wire, int_map
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix, trunc24, u64be
 from veen.core.hpke import ENC_BYTES, DhKey, HpkeContext
-from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_BODY_BYTES
 from veen.core.msg import Msg
 from veen.core.naming import ZERO_HASH
+from veen.core.profile import Limits
 
 
 @int_map("payload_hdr")
@@ -123,13 +123,13 @@ class Sealer:
         place = self.place
         if header.cap_ref is not None and header.cap_ref != place.auth_ref:
             raise ValueError("cap_ref must be the message's auth_ref")
-        if len(body) + aead.TAG_BYTES > MAX_BODY_BYTES:
-            raise ValueError(f"the body has {len(body)} bytes, above {MAX_BODY_BYTES - aead.TAG_BYTES}")
+        if len(body) + hpke.TAG_BYTES > MAX_BODY_BYTES:
+            raise ValueError(f"the body has {len(body)} bytes, above {MAX_BODY_BYTES - hpke.TAG_BYTES}")
         self._sealed = True
         aad = place.aad()
         sealed_hdr = self.context.seal(aad, header.encode())
-        body_key = self.context.export(_BODY_KEY, aead.KEY_BYTES)
-        sealed_body = aead.xchacha_seal(body_key, place.nonce(), aad, body)
+        body_key = self.context.export(_BODY_KEY, hpke.KEY_BYTES)
+        sealed_body = hpke.xchacha_seal(body_key, place.nonce(), aad, body)
         lengths = _LENGTHS.pack(len(sealed_hdr), len(sealed_body))
         ciphertext = self.enc + lengths + sealed_hdr + sealed_body
         padding = -len(ciphertext) % pad_block if pad_block else 0
@@ -176,8 +176,8 @@ def open_sealed(key: DhKey, place: Place, ciphertext: bytes, limits: Limits) -> 
     aad = place.aad()
     header = PayloadHdr.decode(context.open(aad, ciphertext[_LENGTHS_END:body_start]))
     header.check_cap_ref(place.auth_ref)
-    body_key = context.export(_BODY_KEY, aead.KEY_BYTES)
-    body = aead.xchacha_open(body_key, place.nonce(), aad, ciphertext[body_start:end])
+    body_key = context.export(_BODY_KEY, hpke.KEY_BYTES)
+    body = hpke.xchacha_open(body_key, place.nonce(), aad, ciphertext[body_start:end])
     return Opened(header, body, place, context, enc)
 
 

@@ -12,8 +12,8 @@ from veen.core.ciphertext import PayloadHdr, Place
 from veen.core.errors import Malformed
 from veen.core.hashing import HASH_BYTES, ht
 from veen.core.hpke import DhKey
-from veen.core.hub_limits import Limits
 from veen.core.msg import Msg, sign
+from veen.core.profile import Limits
 from veen.core.signing import SigningKey
 
 CAP_SCHEMA = naming.schema_id("veen.control.cap.v1")

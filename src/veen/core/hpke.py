@@ -8,12 +8,49 @@ import os
 from hashlib import sha256
 from typing import NoReturn, Self
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from nacl import bindings
 from nacl.exceptions import RuntimeError as SodiumError
 
-from veen.core import aead
-from veen.core.errors import Malformed
+from plumbing import sodium
+from plumbing.sodium import AEAD_NONCE_BYTES as XCHACHA_NONCE_BYTES
+from plumbing.sodium import AEAD_TAG_BYTES as TAG_BYTES
+from plumbing.sodium import aead_seal as xchacha_seal
+from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import HASH_BYTES
+
+__all__ = [
+    "CHACHA_NONCE_BYTES",
+    "KEY_BYTES",
+    "TAG_BYTES",
+    "XCHACHA_NONCE_BYTES",
+    "chacha_open",
+    "chacha_seal",
+    "xchacha_open",
+    "xchacha_seal",
+]
+
+CHACHA_NONCE_BYTES = 12
+
+
+def xchacha_open(key: bytes, nonce: bytes, aad: bytes, sealed: bytes, what: str = "body") -> bytes:
+    try:
+        return sodium.aead_open(key, nonce, aad, sealed)
+    except sodium.CannotOpen as error:
+        raise Unverified(what, str(error)) from None
+
+
+def chacha_seal(key: bytes, nonce: bytes, aad: bytes, plaintext: bytes) -> bytes:
+    return ChaCha20Poly1305(key).encrypt(nonce, plaintext, aad)
+
+
+def chacha_open(key: bytes, nonce: bytes, aad: bytes, sealed: bytes, what: str = "header") -> bytes:
+    try:
+        return ChaCha20Poly1305(key).decrypt(nonce, sealed, aad)
+    except InvalidTag:
+        raise Unverified(what, "decryption failed: wrong key, or altered data") from None
+
 
 KEY_BYTES = 32
 
@@ -117,7 +154,7 @@ _VERSION = b"HPKE-v1"
 _KEM_SUITE = b"KEM" + (0x0020).to_bytes(2, "big")
 _SUITE = b"HPKE" + b"".join(n.to_bytes(2, "big") for n in (0x0020, 0x0001, 0x0003))
 _MODE_BASE = b"\x00"
-_SEQ_MAX = (1 << 8 * aead.CHACHA_NONCE_BYTES) - 1
+_SEQ_MAX = (1 << 8 * CHACHA_NONCE_BYTES) - 1
 
 
 def _labeled(suite: bytes, label: bytes) -> bytes:
@@ -134,7 +171,7 @@ _NO_SALT = Hmac(b"")
 _EAE_PRK = _labeled(_KEM_SUITE, b"eae_prk")
 _SHARED_SECRET = _labeled_info(_KEM_SUITE, b"shared_secret", HASH_BYTES)
 _SECRET = _labeled(_SUITE, b"secret")
-_EXPORTED_KEY = _labeled_info(_SUITE, b"sec", aead.KEY_BYTES)
+_EXPORTED_KEY = _labeled_info(_SUITE, b"sec", KEY_BYTES)
 
 
 class _Infos:
@@ -146,8 +183,8 @@ class _Infos:
         psk_id_hash = extract(b"", _labeled(_SUITE, b"psk_id_hash"))
         context = _MODE_BASE + psk_id_hash + extract(b"", _labeled(_SUITE, b"info_hash") + info)
         # Each output is one block, so the counter that HKDF-Expand appends is always 1.
-        self.key = _labeled_info(_SUITE, b"key", aead.KEY_BYTES) + context + b"\x01"
-        self.base_nonce = _labeled_info(_SUITE, b"base_nonce", aead.CHACHA_NONCE_BYTES) + context + b"\x01"
+        self.key = _labeled_info(_SUITE, b"key", KEY_BYTES) + context + b"\x01"
+        self.base_nonce = _labeled_info(_SUITE, b"base_nonce", CHACHA_NONCE_BYTES) + context + b"\x01"
         self.exporter = _labeled_info(_SUITE, b"exp", HASH_BYTES) + context + b"\x01"
 
 
@@ -164,22 +201,22 @@ class HpkeContext:
         shared_secret = hmac32(_NO_SALT.digest(_EAE_PRK + dh), _SHARED_SECRET + kem_context + b"\x01")
         secret = Hmac(hmac32(shared_secret, _SECRET))
         self._key = secret.digest(infos.key)
-        self._base_nonce = secret.digest(infos.base_nonce)[: aead.CHACHA_NONCE_BYTES]
+        self._base_nonce = secret.digest(infos.base_nonce)[:CHACHA_NONCE_BYTES]
         self._exporter = secret.digest(infos.exporter)
         self._seq = 0
 
     def seal(self, aad: bytes, plaintext: bytes) -> bytes:
-        sealed = aead.chacha_seal(self._key, self._nonce(), aad, plaintext)
+        sealed = chacha_seal(self._key, self._nonce(), aad, plaintext)
         self._seq += 1
         return sealed
 
     def open(self, aad: bytes, sealed: bytes) -> bytes:
-        plaintext = aead.chacha_open(self._key, self._nonce(), aad, sealed)
+        plaintext = chacha_open(self._key, self._nonce(), aad, sealed)
         self._seq += 1
         return plaintext
 
     def export(self, exporter_context: bytes, length: int) -> bytes:
-        if length == aead.KEY_BYTES:
+        if length == KEY_BYTES:
             return hmac32(self._exporter, _EXPORTED_KEY + exporter_context + b"\x01")
         if not 0 <= length <= MAX_OUTPUT_BYTES:
             raise ValueError(f"an export is limited to {MAX_OUTPUT_BYTES} bytes, got {length}")
@@ -190,7 +227,7 @@ class HpkeContext:
             return self._base_nonce
         if self._seq >= _SEQ_MAX:
             raise ValueError("this HPKE context has no unused nonce left")
-        return (int.from_bytes(self._base_nonce, "big") ^ self._seq).to_bytes(aead.CHACHA_NONCE_BYTES, "big")
+        return (int.from_bytes(self._base_nonce, "big") ^ self._seq).to_bytes(CHACHA_NONCE_BYTES, "big")
 
 
 def setup_sender(public_key: bytes, info: bytes = b"", ephemeral: DhKey | None = None) -> tuple[bytes, HpkeContext]:

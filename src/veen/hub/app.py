@@ -11,16 +11,19 @@ from plumbing.http.message import Request, Respond, Response, Upload, WebSocketH
 from veen.core import CapToken, Receipt, Refused, Unverified, strict_json, wire_json
 from veen.core.admission import BY_DETAIL
 from veen.core.cbor import Wire
-from veen.core.envelopes import CheckpointRequest, ProofRequest, ReceiptRequest, StreamRequest
-from veen.core.hashing import U64_MAX
-from veen.core.tooling_messages import (
+from veen.core.envelopes import (
     AuthorizeResponse,
+    CheckpointRequest,
     ConsistencyRequest,
     Equivocation,
     ProofAtRequest,
+    ProofRequest,
+    ReceiptRequest,
     StreamRegistration,
+    StreamRequest,
     WitnessRequest,
 )
+from veen.core.hashing import U64_MAX
 from veen.hub import hub_openapi, responses
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.config import HubConfig, need_operator

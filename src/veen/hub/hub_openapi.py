@@ -25,33 +25,31 @@ from veen.core.cbor import (
     Wire,
 )
 from veen.core.envelopes import (
+    AuthorizeResponse,
+    CheckpointList,
     CheckpointRequest,
     CheckpointResponse,
+    ConsistencyRequest,
+    Equivocation,
+    EquivocationList,
     ErrorEnvelope,
+    ProofAtRequest,
+    ProofAtResponse,
     ProofRequest,
     ProofResponse,
     ReceiptRequest,
     ReceiptResponse,
+    StreamRegistration,
     StreamRequest,
     StreamResponse,
     SubmitRequest,
     SubmitResponse,
-)
-from veen.core.limits import SERVER_VERSION, WIRE_VERSION
-from veen.core.origin import ForkOrigin
-from veen.core.proof_of_work import HEADER
-from veen.core.strict_json import Json
-from veen.core.tooling_messages import (
-    AuthorizeResponse,
-    CheckpointList,
-    ConsistencyRequest,
-    Equivocation,
-    EquivocationList,
-    ProofAtRequest,
-    ProofAtResponse,
-    StreamRegistration,
     WitnessRequest,
 )
+from veen.core.hub_identity import ForkOrigin
+from veen.core.limits import SERVER_VERSION, WIRE_VERSION
+from veen.core.proof_of_work import HEADER
+from veen.core.strict_json import Json
 
 _JSON, _CBOR, _SEQUENCE = "application/json", "application/cbor", "application/cbor-seq"
 _OCTETS, _TEXT = "application/octet-stream", "text/plain"

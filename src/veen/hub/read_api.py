@@ -13,6 +13,7 @@ from veen.core.cbor.heads import ARRAY, MAP, UINT, write_bstr, write_head, write
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
+    ProofAtResponse,
     ProofRequest,
     ProofResponse,
     ReceiptRequest,
@@ -22,7 +23,6 @@ from veen.core.envelopes import (
 )
 from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
-from veen.core.tooling_messages import ProofAtResponse
 from veen.hub.read_executor import BoundedQueue, QueuedJob
 from veen.storage.commit_group import AcceptedEntry
 from veen.storage.frame import LogEntry

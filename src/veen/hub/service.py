@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
 from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint
-from veen.core.tooling_messages import Equivocation
+from veen.core.envelopes import Equivocation
 from veen.hub import verifier
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import AdmissionState

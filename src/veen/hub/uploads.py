@@ -13,8 +13,8 @@ from plumbing.http.message import Request, Respond, Response
 from plumbing.http.peer_address import caller_of
 from veen.core import CapToken, Malformed, Refused, Unverified
 from veen.core.admission import BY_DETAIL
-from veen.core.aead import TAG_BYTES
-from veen.core.upload_proof import SCHEME, UploadProof
+from veen.core.attachment import SCHEME, UploadProof
+from veen.core.hpke import TAG_BYTES
 from veen.hub import responses
 from veen.hub.admission_rules import Admission, Rules
 from veen.hub.conditions import Conditions, Reason

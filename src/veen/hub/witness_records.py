@@ -9,10 +9,10 @@ from threading import Lock
 from plumbing.durable import Disk
 from plumbing.http.message import Response
 from veen.core import Checkpoint, HubIdentity, Malformed, Refused, signing
+from veen.core.envelopes import CheckpointList, Equivocation, EquivocationList, WitnessRequest
 from veen.core.hashing import h
+from veen.core.hub_identity import ForkOrigin
 from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
-from veen.core.origin import ForkOrigin
-from veen.core.tooling_messages import CheckpointList, Equivocation, EquivocationList, WitnessRequest
 from veen.storage import checkpoint_files, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.index import Index

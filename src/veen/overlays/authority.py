@@ -13,8 +13,8 @@ from typing import Any
 from veen.core import Receipt, cbor
 from veen.core.admin import Authority as Wire
 from veen.core.admin import AuthorityPolicy
+from veen.core.envelopes import Equivocation
 from veen.core.hashing import HASH_BYTES
-from veen.core.tooling_messages import Equivocation
 from veen.overlays.admin_records import AdminRecord, Records, States, TimedEvent, TimedOverlay, record_at, slots
 from veen.overlays.event import Event, FoldEntry
 

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from veen.client.client import Client
-from veen.client.draft import Draft
+from veen.client.sender import Draft
 from veen.core import Malformed, Receipt, Refused, Unavailable, naming
 from veen.core.hashing import h
 from veen.overlays.record import CHANGES, RECORDER_CHANGES, RecordEvent, profile_of, stream_of

@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import Any
 
 from veen.client.client import Client
-from veen.client.entry import Entry
 from veen.client.local_files import Busy
+from veen.client.reader import Entry
 from veen.core import HubIdentity, Refused, Unverified, canonical_json, naming
 from veen.core.canonical_json import Plain
 from veen.pipeline.decoding import Decoder, Keys

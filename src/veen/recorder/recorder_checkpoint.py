@@ -21,8 +21,8 @@ from veen.client.client import Client
 from veen.core import Checkpoint, Mmr, Refused, SigningKey, Unverified, mmr, naming, signing
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import h, ht
+from veen.core.hub_identity import lineage
 from veen.core.limits import MAX_TEXT_BYTES
-from veen.core.origin import lineage
 from veen.core.signing import SIGNATURE_BYTES
 from veen.overlays import At
 from veen.overlays.kept_fold import LogPrefix

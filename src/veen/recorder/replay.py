@@ -10,8 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from veen.client import local_tree as trees
-from veen.client.entry import Entry as ReadEntry
 from veen.client.local_tree import LabelTree
+from veen.client.reader import Entry as ReadEntry
 from veen.core import Mmr, MmrProof, Receipt, naming
 from veen.core.hashing import U64_MAX
 from veen.overlays import At, EventFault, FoldEntry

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from plumbing.durable import append_line
 from veen.client.client import Client
-from veen.client.draft import Draft, Sent
 from veen.client.local_files import DISK, named
+from veen.client.sender import Draft, Sent
 from veen.core import Malformed, Refused, Unavailable, canonical_json
 from veen.core.canonical_json import Plain
 from veen.core.hashing import U64_MAX

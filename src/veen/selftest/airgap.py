@@ -23,8 +23,8 @@ from veen.bridge.reconciliation import ReconcileReport, reconcile
 from veen.bridge.zone_roles import StreamMapping
 from veen.client import ClientDir, capabilities
 from veen.client.client import Client
-from veen.client.draft import Draft, Sent
-from veen.client.entry import Entry
+from veen.client.reader import Entry
+from veen.client.sender import Draft, Sent
 from veen.client.trust import FIRST_USE, Pin
 from veen.core import DhKey, Msg, Place, Receipt, Refused, SigningKey, ciphertext, msg, naming
 from veen.core.ciphertext import PayloadHdr

@@ -32,8 +32,12 @@ from veen.core import (
 )
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
+    AuthorizeResponse,
     CheckpointRequest,
     CheckpointResponse,
+    ConsistencyRequest,
+    ProofAtRequest,
+    ProofAtResponse,
     ProofRequest,
     ProofResponse,
     ReceiptRequest,
@@ -46,7 +50,6 @@ from veen.core.envelopes import (
 from veen.core.hashing import U64_MAX, h
 from veen.core.limits import MAX_PAGE_ITEMS
 from veen.core.strict_json import Json
-from veen.core.tooling_messages import AuthorizeResponse, ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.core.wire_json import Fields
 from veen.selftest.check import Failed, Skipped, expect
 from veen.selftest.probe import Probe

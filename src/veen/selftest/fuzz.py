@@ -10,11 +10,13 @@ from veen.core import Malformed, Msg, SigningKey, Unavailable, cap_token, strict
 from veen.core.cbor import Wire
 from veen.core.cbor.value import read_value
 from veen.core.envelopes import (
+    ConsistencyRequest,
+    ProofAtRequest,
+    ProofAtResponse,
     StreamRequest,
     SubmitRequest,
 )
 from veen.core.hashing import U64_MAX
-from veen.core.tooling_messages import ConsistencyRequest, ProofAtRequest, ProofAtResponse
 from veen.selftest.check import Failed, Suite, expect, expect_equal
 from veen.selftest.check_context import READS, AcceptedMessage, CheckContext, Writer
 from veen.selftest.core import refusals

@@ -10,8 +10,8 @@ from itertools import pairwise
 
 from veen.core import Checkpoint, DhKey, Mmr, PayloadHdr, Place, ciphertext, proof
 from veen.core.envelopes import StreamItem, StreamRequest
-from veen.core.hub_limits import Limits
 from veen.core.limits import MAX_PAGE_ITEMS
+from veen.core.profile import Limits
 from veen.overlays import EventFault, FoldEntry
 from veen.overlays.record import RECORD_TALLIES, RecordEvent
 from veen.selftest.check import Failed, Suite, expect, expect_equal

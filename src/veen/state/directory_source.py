@@ -7,13 +7,13 @@ from pathlib import Path
 
 from veen.client import ClientDir
 from veen.client import evidence as files
-from veen.client.entry import Entry as ReadEntry
-from veen.client.entry import Opener
 from veen.client.evidence import Evidence, Exhibit, Opening, Tie
+from veen.client.reader import Entry as ReadEntry
+from veen.client.reader import Opener
 from veen.client.trust import HubRecord
 from veen.core import DhKey, Mmr, Msg, Receipt, Unavailable, Unverified, VeenError, naming, proof
+from veen.core.hub_identity import ForkOrigin
 from veen.core.mmr import NodeReader, peaks_at
-from veen.core.origin import ForkOrigin
 from veen.core.proof import Leaf
 from veen.overlays import At
 from veen.overlays.kept_fold import LogPrefix
@@ -155,7 +155,7 @@ class DirectorySource:
                 statements.append(receipt)
                 ties.append(Tie(label, receipt.stream_seq, head.stream_seq, path))
                 exhibits.append(Exhibit(receipt.stream_seq, message, Opening.of(key, message)))
-        return files.make(self.known, claim, statements, ties=ties, exhibits=exhibits)
+        return files.make_evidence(self.known, claim, statements, ties=ties, exhibits=exhibits)
 
     def _proofs(self, label: bytes, receipts: Sequence[Receipt], head: Receipt) -> list[proof.MmrProof]:
         """Proofs from the node file if it is intact, otherwise from the entries."""

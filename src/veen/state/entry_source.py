@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from veen.client import ClientDir
-from veen.client.entry import Entry as ReadEntry
 from veen.client.evidence import Evidence
+from veen.client.reader import Entry as ReadEntry
 from veen.client.trust import HubRecord
 from veen.core import DhKey, Mmr, Profile, Receipt, Unavailable, naming
 from veen.overlays import At, FoldEntry

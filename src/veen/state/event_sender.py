@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from veen.client.client import Client
-from veen.client.draft import Sent
+from veen.client.sender import Sent
 from veen.core import Refused
 from veen.overlays import At, Event, EventFault, FoldEntry, Outcome, draft, preview
 from veen.state.hub_source import HubSource

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import lmdb
 
 from veen.client import ClientDir, local_files
-from veen.client.entry import Entry as ReadEntry
+from veen.client.reader import Entry as ReadEntry
 from veen.core import Malformed, Unverified
 from veen.overlays import At, Overlay
 from veen.overlays.kept_fold import KeptRows, MemoryRows, Timeline, extend

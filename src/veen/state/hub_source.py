@@ -7,15 +7,13 @@ from itertools import groupby
 from veen.client import ClientDir
 from veen.client import evidence as files
 from veen.client.client import Client
-from veen.client.entry import Entry as ReadEntry
-from veen.client.entry import Opener
 from veen.client.evidence import Evidence
-from veen.client.proofs import exhibit
-from veen.client.reader import LabelReader, ReadRange
-from veen.client.resync import checkpoint
+from veen.client.proofs import exhibit, fetch_checkpoint
+from veen.client.reader import Entry as ReadEntry
+from veen.client.reader import LabelReader, Opener, ReadRange
 from veen.client.trust import HubRecord
 from veen.core import DhKey, Mmr, Receipt, Refused
-from veen.core.origin import lineage
+from veen.core.hub_identity import lineage
 from veen.core.proof import Head
 from veen.overlays import At
 from veen.overlays.kept_fold import LogPrefix
@@ -92,11 +90,11 @@ class HubSource:
         heads: list[Head] = []
         for epoch, group in groupby(places, lambda place: place.epoch):
             follower = self.client.follower(stream_id, epoch)
-            head = await checkpoint(contact, follower, stream_id, upto[epoch])
+            head = await fetch_checkpoint(contact, follower, stream_id, upto[epoch])
             one = await exhibit(contact, follower, head, [place.stream_seq for place in group], claim, key)
             made.append(one)
             heads += [*one.receipts, *one.checkpoints]
-        return files.make(
+        return files.make_evidence(
             self.known,
             claim,
             heads,

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from veen.client import evidence_verify, message_attachments
-from veen.client.entry import READABLE
-from veen.client.evidence import Evidence, Exhibit
-from veen.client.evidence_verify import EvidenceReport
+from veen.client import evidence, message_attachments
+from veen.client.evidence import Evidence, EvidenceReport, Exhibit
+from veen.client.reader import READABLE
 from veen.core import Malformed, Opened, Receipt, Unavailable, Unverified, naming
 from veen.core.limits import MAX_EPOCH_SKEW_SEC, MAX_PAGE_ITEMS
 from veen.overlays import EventFault, FoldEntry, FoldStep, Overlay, fold, state_hash
@@ -72,7 +71,7 @@ def verify_state(
     Raises `Malformed` or `Unverified` if the file is invalid or an entry is of another stream. `pin` and `reader` are
     passed to `evidence_verify.verify`.
     """
-    report = evidence_verify.verify(data, pin, reader)
+    report = evidence.verify(data, pin, reader)
     shown_file = Evidence.decode(data)
     receipts = {receipt.leaf_hash: receipt for receipt in shown_file.receipts}
     stream_id = stream_id_of(stream)

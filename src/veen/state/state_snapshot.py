@@ -26,8 +26,8 @@ from veen.core.cbor import (
     int_map,
 )
 from veen.core.hashing import ht
+from veen.core.hub_identity import lineage
 from veen.core.limits import MAX_BODY_BYTES, MAX_PAGE_ITEMS, MAX_TEXT_BYTES
-from veen.core.origin import lineage
 from veen.overlays import At, Overlay, state_hash
 from veen.overlays.event import ascending
 from veen.state.state_at import StateAt

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from veen.client.client import Client
-from veen.client.entry import Entry as ReadEntry
+from veen.client.reader import Entry as ReadEntry
 from veen.core import Mmr, Unavailable, Unverified
 from veen.overlays import At, Overlay
 from veen.overlays.kept_fold import LogPrefix, Timeline, extend

@@ -9,7 +9,7 @@ from itertools import groupby
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from veen.client.entry import Entry as ReadEntry
+from veen.client.reader import Entry as ReadEntry
 from veen.overlays import At, Fold, FoldEntry, Outcome
 from veen.state.entry_source import folded
 from veen.state.hub_source import HubSource

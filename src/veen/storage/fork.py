@@ -22,8 +22,8 @@ import lmdb
 from plumbing.durable import Disk
 from veen.core import Checkpoint, Malformed, Mmr, SigningKey, Unavailable, VeenError, checkpoint, naming
 from veen.core import hub_identity as identities
+from veen.core.hub_identity import ForkOrigin, OriginHub
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
-from veen.core.origin import ForkOrigin, OriginHub
 from veen.storage import attachment_store, checkpoint_files, chunk_reader, metadata, rebuild, safe_open
 from veen.storage.chunk_reader import ChunkFile
 from veen.storage.commit_group import CommitGroup

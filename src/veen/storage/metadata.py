@@ -20,7 +20,7 @@ from veen.core import (
 )
 from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
-from veen.core.origin import ForkOrigin, Lineage, lineage
+from veen.core.hub_identity import ForkOrigin, Lineage, lineage
 from veen.core.signing import SEED_BYTES
 from veen.storage import safe_open
 from veen.storage.artifacts import CheckpointBinding

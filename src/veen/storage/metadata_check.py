@@ -19,9 +19,9 @@ from veen.core import (
     wire_json,
 )
 from veen.core.cbor import Wire
+from veen.core.envelopes import Equivocation
 from veen.core.hashing import h
-from veen.core.origin import Lineage
-from veen.core.tooling_messages import Equivocation
+from veen.core.hub_identity import Lineage
 from veen.storage import metadata, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_lineage

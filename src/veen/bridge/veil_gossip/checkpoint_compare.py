@@ -16,7 +16,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from veen.bridge.veil_gossip.gossip_items import VerifiedCheckpoint
-from veen.client import evidence_verify, local_tree
+from veen.client import evidence as evidence_verify
+from veen.client import local_tree
 from veen.client.client import Client
 from veen.client.client_dir import ClientDir
 from veen.client.contradiction import Contradiction, Lie

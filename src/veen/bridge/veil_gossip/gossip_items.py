@@ -13,14 +13,13 @@ from typing import Annotated
 from veen.bridge import bundle
 from veen.bridge.bundle import BundleFault
 from veen.bridge.veil_gossip.veil_node import VeilNode
-from veen.client import evidence_verify
-from veen.client.evidence import Evidence
-from veen.client.evidence_verify import EvidenceReport
+from veen.client import evidence
+from veen.client.evidence import Evidence, EvidenceReport
 from veen.client.trust import HubRecord
 from veen.core import Checkpoint, HubIdentity, IdentitySignature, Malformed, Unverified
 from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Nested, Uint, VersionField, Wire, int_map
 from veen.core.hashing import h, ht
-from veen.core.origin import lineage
+from veen.core.hub_identity import lineage
 
 KIND = "veen.carriage.v1"
 # Fills the shards of one VEIL object well and leaves room for the item around it.
@@ -192,7 +191,7 @@ def verify_evidence(body: bytes, known: HubRecord) -> tuple[EvidenceReport, byte
     if shown.profile != known.profile:
         raise ItemRejected(RejectReason.IDENTITY, "the profile differs from the hub's, which never changes")
     try:
-        report = evidence_verify.verify(body, known.identity.hub_id)
+        report = evidence.verify(body, known.identity.hub_id)
     except (Malformed, Unverified) as error:
         raise ItemRejected(RejectReason.EVIDENCE, str(error)) from None
     return report, h(replace(shown, claim="", made_at=0).encode())

@@ -13,7 +13,7 @@ from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.state_options import SendOptions
 from veen.client import ClientDir, cbor_sequence
 from veen.client.client import Client
-from veen.client.submit_queue import Undecided
+from veen.client.sender import Undecided
 from veen.core import Unavailable, naming
 from veen.overlays import Applied, At, Event
 from veen.overlays.connect import CONNECT, ServiceConnection

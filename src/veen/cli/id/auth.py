@@ -21,7 +21,7 @@ from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import ReadOptions, read_command
 from veen.cli.kit.values import moment
 from veen.client import local_files
-from veen.client.entry import Entry
+from veen.client.reader import Entry
 from veen.core import CapToken, Mmr, Unavailable, Unverified, naming
 from veen.overlays import identity, identity_views
 from veen.overlays import identity_auth as challenges

@@ -8,7 +8,7 @@ from plumbing.cli.command import Misuse
 from veen.cli.kit.exit_status import hinted
 from veen.client import Card, ReaderKey, StreamKey, local_files
 from veen.client.client_dir import CARD
-from veen.client.identity_card import MAX_CARD_BYTES
+from veen.client.client_identity import MAX_CARD_BYTES
 from veen.core import DhKey, Malformed, Unavailable, Unverified
 
 

@@ -12,7 +12,7 @@ from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import SendOptions
 from veen.client import cbor_sequence
 from veen.client.client import Client
-from veen.client.submit_queue import Undecided
+from veen.client.sender import Undecided
 from veen.core import Refused, Unavailable, naming
 from veen.overlays import Event, Overlay
 from veen.state.event_sender import EventRefused, EventSender, SentEvent

@@ -10,7 +10,7 @@ from veen.cli.kit import pinning, send_event
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.state_options import SendOptions, send_command
 from veen.cli.op import field_parser
-from veen.client import evidence_verify, local_files
+from veen.client import evidence, local_files
 from veen.client.client import Client
 from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.core import Unverified
@@ -146,7 +146,7 @@ def _verify_source(
     unknown = [name for name in given if name not in _MIRROR_FIELDS]
     if unknown:
         raise Misuse(f"{unknown[0]} is taken from --source", f"give only {', '.join(_MIRROR_FIELDS)}")
-    found = evidence_verify.verify(local_files.read_file(source, MAX_EVIDENCE_BYTES), pinning.pinned_key(pin))
+    found = evidence.verify(local_files.read_file(source, MAX_EVIDENCE_BYTES), pinning.pinned_key(pin))
     if pin is None and "source_hub_identifier" not in given:
         unnamed = Unverified(str(source), "no source hub was named, so anyone could have made the file")
         raise hinted(unnamed, "--source-pin HUB_ID names the hub that must have signed it")

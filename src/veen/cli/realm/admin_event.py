@@ -15,7 +15,7 @@ from veen.cli.kit.sanitize import short
 from veen.cli.realm.realm_state import AdminStream, RealmReadOptions, RealmSendOptions, RealmState, open_view
 from veen.client import cbor_sequence
 from veen.client.client import Client
-from veen.client.submit_queue import Undecided
+from veen.client.sender import Undecided
 from veen.core import CapToken, Refused
 from veen.overlays import Event
 from veen.overlays.authorization import token_target

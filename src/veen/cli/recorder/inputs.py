@@ -16,7 +16,7 @@ from veen.cli.kit.values import moment
 from veen.cli.recorder.recorder_options import Origin, Subject, app, at_hub
 from veen.cli.recorder.ship import Input, own_folder, state_file
 from veen.client.client import Client
-from veen.client.draft import Sent
+from veen.client.sender import Sent
 from veen.core import Malformed, canonical_json
 from veen.overlays.record import RecordEvent
 

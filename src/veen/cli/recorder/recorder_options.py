@@ -15,7 +15,7 @@ from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.state_options import FromDirectory
 from veen.client.client import Client
-from veen.client.submit_queue import Undecided
+from veen.client.sender import Undecided
 from veen.core import Refused, SigningKey
 from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource

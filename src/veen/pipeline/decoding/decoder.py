@@ -8,7 +8,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
-from veen.client.entry import Opener
+from veen.client.reader import Opener
 from veen.core import Malformed, Msg, PayloadHdr, Receipt, naming
 from veen.overlays import AnyOverlay, Event, EventFault, FoldEntry, Registry, registry
 from veen.pipeline.decoding.key_reference import Keys

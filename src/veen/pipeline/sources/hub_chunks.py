@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
-from veen.client.hub_status import HubStatus
 from veen.client.local_tree import peaks_from
 from veen.client.transport import HubLink, RetryPolicy
+from veen.client.trust import HubStatus
 from veen.core import Malformed, Receipt, Refused
 from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse
 from veen.core.envelopes import StreamRequest as PageRequest
 from veen.core.envelopes import StreamResponse as PageResponse
-from veen.core.origin import ForkOrigin, lineage
+from veen.core.hub_identity import ForkOrigin, lineage
 from veen.pipeline.sources.chunk import Chunk
 from veen.storage import frame
 from veen.storage.frame import Data

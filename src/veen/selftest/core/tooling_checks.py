@@ -3,11 +3,11 @@
 from dataclasses import replace
 from secrets import token_bytes
 
-from veen.core import Receipt, upload_proof
+from veen.core import Receipt
+from veen.core import attachment as upload_proof
 from veen.core.cbor import DeferredFaults
-from veen.core.envelopes import ErrorEnvelope
+from veen.core.envelopes import CheckpointList, ErrorEnvelope
 from veen.core.hashing import h
-from veen.core.tooling_messages import CheckpointList
 from veen.selftest.check import Skipped, Suite, case, expect, expect_equal
 from veen.selftest.check_context import OPEN, REGISTRY, CheckContext
 from veen.selftest.probe import NOT_FOUND, OK, Listener, ProbeReply
@@ -162,7 +162,7 @@ def _put(context: CheckContext, name: bytes, sealed: bytes) -> ProbeReply:
         return context.probe.put(path, sealed).if_offered()
     writer = context.stranger()
     auth_ref = context.grant(writer).auth_ref()
-    proof = upload_proof.sign(
+    proof = upload_proof.sign_upload(
         writer.key,
         hub_id=context.facts.hub_id,
         coid=name,

@@ -54,15 +54,15 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Wire objects": (profile, msg, ciphertext, receipt, checkpoint),
     "Capability": (cap_token,),
     "Proof": (proof, dleq),
-    "Envelopes": (envelopes,),
-    "Tooling": (envelopes, attachment),
+    "Envelopes and tooling": (envelopes, attachment),
     "Admin streams and proof of work": (admin, proof_of_work),
-    "Files": (hub_identity, hub_identity, profile),
+    "Files": (hub_identity,),
 }
 
 GROUP_NOTES = {
-    "Files": "`hub-identity.json`, `hub-identity.sig` and `limits.json` of a hub's data directory, in canonical JSON.\n"
-    "`profile.json` is the profile above in the same form, `hub-key-map.json` an object of `key_id` to `hub_pk`.\n"
+    "Files": "`hub-identity.json` and `hub-identity.sig` of a hub's data directory, in canonical JSON.\n"
+    "`profile.json` and `limits.json` are the profile and the limits above in the same form, `hub-key-map.json` an\n"
+    "object of `key_id` to `hub_pk`.\n"
     "`origin.cbor` of a fork is in CBOR; objects with text keys in it keep the order of their table.",
 }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from vectors.form import Doc, dh_key, profile_doc, reader_doc, secret, signer_doc, signing_key
 from veen.core import Opened, PayloadHdr, Place, Profile, Sealer, attachment, msg, naming, wire_json
 from veen.core.attachment import EMPTY_ROOT, SealedAttachment
-from veen.core.hashing import U64_MAX, h, ht, trunc24, u32be, u64be
+from veen.core.hashing import U64_MAX, h, ht, u32be, u64be
 from veen.core.hpke import KEY_BYTES, setup_receiver, xchacha_seal
 
 CLIENT = signing_key("alice")
@@ -129,7 +129,7 @@ def _attachment(opened: Opened, place: Place, index: int, plain: bytes, part: Se
         "plaintext": plain,
         "k_att": opened.context.export(b"veen/att-k" + u64be(index), 32),
         "nonce_id": own_id,
-        "n_att": trunc24(ht("veen/att-nonce", own_id + u64be(index))),
+        "n_att": ht("veen/att-nonce", own_id + u64be(index))[:24],
         "sealed": part.sealed,
         "coid": part.coid,
     }

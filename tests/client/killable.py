@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.client.ledger import STREAM, messages
 from veen.client import ClientDir, KeyBounds, LabelState, Pending
+from veen.client.writer_keys import WriterRequest
 from veen.core import Mmr, Receipt
 
 BOUNDS = KeyBounds(max_client_id_lifetime_sec=1 << 40, max_msgs_per_client_id_per_label=40)
@@ -48,7 +49,7 @@ def send_for_ever(client: ClientDir, hub_id: bytes, label: bytes) -> None:
         elif random.random() < 0.05:
             client.writers.retire(client.writers.current().generation)
         else:
-            writer = client.writer(hub_id, label, STREAM, now=0)
+            writer = client.writer(WriterRequest(hub_id, label, STREAM, now=0))
             client.outbox.put(writer, messages(writer, min(random.randint(1, _AT_ONCE), writer.room)))
             assert client.outbox.pending(hub_id, label, 1)
 

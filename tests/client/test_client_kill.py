@@ -13,6 +13,7 @@ import pytest
 from tests.client.killable import BOUNDS, frame, read_frame
 from tests.client.ledger import Ledger
 from veen.client import ClientDir
+from veen.client.writer_keys import WriterRequest
 from veen.core import Mmr, Msg
 
 LONGEST_LIFE_SEC = 0.12
@@ -65,7 +66,7 @@ class Hub:
             assert client.writers.state(*place, client_id).last_client_seq >= client_seq
         for receipt in self.ledger.receipts[:size]:
             assert client.state.receipt(*place, receipt.stream_seq) == receipt.encode()
-        writer = client.writer(*place, self.ledger.stream_id, now=0)
+        writer = client.writer(WriterRequest(*place, self.ledger.stream_id, now=0))
         assert (writer.client_id, writer.next_client_seq) not in self.left
 
 

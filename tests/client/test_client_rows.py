@@ -19,11 +19,9 @@ from veen.core.hashing import u64be
 
 MUTATIONS = 500
 MODULES = (
-    "identity_card",
+    "client_identity",
     "keystore",
-    "portable.manifest",
-    "portable.rows",
-    "prekeys",
+    "portable",
     "client_state",
     "stream_keys",
     "writer_keys",

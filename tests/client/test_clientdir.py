@@ -14,6 +14,7 @@ from tests.client.ledger import NOW, Ledger, messages
 from tests.client.test_state import full_disk
 from veen.client import Busy, ClientDir, Cost, WrongPassphrase
 from veen.client.local_files import Disk
+from veen.client.writer_keys import WriterRequest
 from veen.core import Malformed, Unavailable, Unverified
 
 CHEAP = Cost(passes=1, memory_kib=8_192)
@@ -66,7 +67,7 @@ def test_only_the_owner_can_read_anything(place: Path) -> None:
     try:
         client = made(place / "a")
         ledger = Ledger()
-        writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW + 86_400)
+        writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW + 86_400))
         client.outbox.put(writer, messages(writer, 1))
         client.stream_keys.create("news")
         with client.sending():

@@ -10,6 +10,7 @@ import pytest
 from tests.client.ledger import Ledger, messages
 from veen.client import Busy, ClientDir, cbor_sequence, local_files
 from veen.client.local_files import DISK, scaffold
+from veen.client.writer_keys import WriterRequest
 from veen.core import Malformed, Msg, Receipt, Unavailable
 
 
@@ -113,7 +114,7 @@ def test_what_fails_while_it_is_built_is_gone(place: Path) -> None:
 
 def test_a_sequence_reads_back_however_long_it_is(place: Path, client: ClientDir) -> None:
     ledger = Ledger()
-    writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=0)
+    writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=0))
     given = tuple(ledger.take_all(messages(writer, 50)))
     data = cbor_sequence.encode(given)
     (place / "receipts").write_bytes(data)
@@ -130,7 +131,7 @@ def test_an_empty_sequence_holds_nothing(place: Path) -> None:
 
 def test_a_bad_object_of_a_sequence_is_named_by_its_number(place: Path, client: ClientDir) -> None:
     ledger = Ledger()
-    writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=0)
+    writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=0))
     data = cbor_sequence.encode(ledger.take_all(messages(writer, 3)))
     for spoiled, number in ((data[:-1], 3), (data + b"\0", 4), (b"\x80" + data, 1)):
         (place / "bad").write_bytes(spoiled)

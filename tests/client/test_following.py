@@ -14,7 +14,7 @@ from tests.client.hostile import START, HostileHub
 from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_all
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.hub_session import HubClock, Labels
+from veen.client.hub_session import HubClock
 from veen.client.reader import ClientOrder, EntrySubscription, LabelReader, Opener, ReadRange
 from veen.client.sender import STALLED
 from veen.client.transport import HubLink, RetryPolicy
@@ -145,7 +145,7 @@ def test_the_hubs_clock_runs_on_from_what_it_said() -> None:
 
 @pytest.mark.parametrize(("epoch_sec", "epoch", "ends"), [(0, 0, None), (60, 5, 360), (3600, 0, 3600)])
 def test_an_epoch_has_an_end_where_there_are_epochs(epoch_sec: int, epoch: int, ends: int | None) -> None:
-    assert Labels(bytes(32), Profile(epoch_sec)).ends_at(epoch) == ends
+    assert Profile(epoch_sec).epoch_end(epoch) == ends
 
 
 # A subscription that lies.

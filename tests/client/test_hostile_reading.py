@@ -297,7 +297,7 @@ def test_an_entry_verified_after_the_request_may_be_missing_in_the_answer(place:
         await read_all(reader)
 
         def meanwhile(page: StreamResponse) -> StreamResponse:
-            reader.follower(STREAM).tree.append(log.append(hub.key, hub.forged(log.label), hub.hub_ts))
+            reader.follower(STREAM).tree.add(log.append(hub.key, hub.forged(log.label), hub.hub_ts))
             return page
 
         hub.on_page = meanwhile

@@ -1,6 +1,7 @@
 """Marks: ids that a program gives its messages, stored in the transaction that assigns their places."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,15 @@ from veen.client import ClientDir, StateConflict
 from veen.client.portable import export_identity, import_identity
 from veen.client.sender import Draft
 from veen.client.trust import Pin
+from veen.client.writer_keys import WriterRequest
 
 HUB_ID, LABEL = bytes(31) + b"h", bytes(31) + b"l"
 
 
 def put(client: ClientDir, *marks: bytes) -> list[bytes]:
-    writer = client.writer(HUB_ID, LABEL, STREAM, now=NOW)
+    writer = client.writer(WriterRequest(HUB_ID, LABEL, STREAM, now=NOW))
     sealed = messages(writer, len(marks))
-    client.outbox.put(writer, sealed, {mark: one.leaf_hash for mark, one in zip(marks, sealed, strict=True)})
+    client.outbox.put(writer, [replace(one, mark=mark) for mark, one in zip(marks, sealed, strict=True)])
     return [one.leaf_hash for one in sealed]
 
 
@@ -40,11 +42,11 @@ def test_marks_outlive_the_process(place: Path) -> None:
 
 
 def test_without_a_place_no_mark_is_stored(client: ClientDir) -> None:
-    writer = client.writer(HUB_ID, LABEL, STREAM, now=NOW)
+    writer = client.writer(WriterRequest(HUB_ID, LABEL, STREAM, now=NOW))
     put(client, b"a1")
-    sealed = messages(writer, 1)
+    (sealed,) = messages(writer, 1)
     with pytest.raises(StateConflict):
-        client.outbox.put(writer, sealed, {b"late": sealed[0].leaf_hash})
+        client.outbox.put(writer, [replace(sealed, mark=b"late")])
     assert b"late" not in client.outbox.marks(b"")
 
 

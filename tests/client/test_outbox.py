@@ -7,6 +7,7 @@ import pytest
 
 from tests.client.ledger import NOW, Ledger, message, messages
 from veen.client import ClientDir, Pending, StateConflict, WriterKey
+from veen.client.writer_keys import WriterRequest
 from veen.core import Malformed, Refused
 
 
@@ -16,7 +17,7 @@ def ledger() -> Ledger:
 
 
 def writer_of(client: ClientDir, ledger: Ledger, now: int = NOW) -> WriterKey:
-    return client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=now)
+    return client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=now))
 
 
 def waiting(client: ClientDir, ledger: Ledger) -> tuple[Pending, ...]:
@@ -197,7 +198,7 @@ def test_a_row_that_was_damaged_is_not_sent(client: ClientDir, ledger: Ledger) -
     client.outbox.put(writer, [message(writer)])
     with client.state.tables.write() as rows:
         key, row = next(rows.scan("outbox"))
-        rows.put("outbox", key, row[:-3])
+        rows.put(key, row[:-3], db=rows.db["outbox"])
     with pytest.raises(Malformed):
         waiting(client, ledger)
 
@@ -205,5 +206,5 @@ def test_a_row_that_was_damaged_is_not_sent(client: ClientDir, ledger: Ledger) -
 def test_a_refused_capability_is_not_a_rotation(client: ClientDir, ledger: Ledger) -> None:
     before = client.writers.history()
     with pytest.raises(Refused):
-        client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW + 86_400, capability=True)
+        client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW + 86_400, capability=True))
     assert client.writers.history() == before

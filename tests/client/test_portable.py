@@ -12,6 +12,7 @@ from tests.client.test_clientdir import CHEAP, names
 from veen.client import ClientDir, Pending, WrongPassphrase, export_identity, import_identity
 from veen.client import portable as manifests
 from veen.client.portable import PortableManifest
+from veen.client.writer_keys import WriterRequest
 from veen.core import Malformed, Receipt, SigningKey, Unavailable, Unverified, cap_token, naming
 from veen.core import receipt as receipts
 
@@ -37,13 +38,13 @@ class Travelled:
         client.stream_keys.add_public("logs", bytes.fromhex("09" * 32))
         for now in (NOW, NOW + DAY):
             for ledger in self.ledgers:
-                writer = client.writer(ledger.hub_id, ledger.label, STREAM, now=now, capability=True)
+                writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, STREAM, now=now, capability=True))
                 put = messages(writer, 5)
                 client.outbox.put(writer, put)
                 ledger.answer(client.state, put)
         client.state.put_checkpoint(self.ledgers[0].hub_id, self.ledgers[0].checkpoint())
         first = self.ledgers[0]
-        writer = client.writer(first.hub_id, first.label, STREAM, now=NOW + DAY, capability=True)
+        writer = client.writer(WriterRequest(first.hub_id, first.label, STREAM, now=NOW + DAY, capability=True))
         self.waiting = tuple(messages(writer, 2))
         client.outbox.put(writer, self.waiting)
 
@@ -111,9 +112,9 @@ def test_a_set_taken_up_elsewhere_is_the_same_client(place: Path, travelled: Tra
 
 def test_a_client_that_moved_goes_on_where_the_other_stopped(place: Path, travelled: Travelled) -> None:
     first = travelled.ledgers[0]
-    expected = travelled.dir.writer(first.hub_id, first.label, STREAM, now=NOW + DAY, capability=True)
+    expected = travelled.dir.writer(WriterRequest(first.hub_id, first.label, STREAM, now=NOW + DAY, capability=True))
     with taken_up(place, moved=True) as new:
-        writer = new.writer(first.hub_id, first.label, STREAM, now=NOW + DAY, capability=True)
+        writer = new.writer(WriterRequest(first.hub_id, first.label, STREAM, now=NOW + DAY, capability=True))
         assert (writer.client_id, writer.used, writer.cap) == (expected.client_id, expected.used, expected.cap)
         assert new.card.client_ids == travelled.dir.card.client_ids
 
@@ -123,7 +124,7 @@ def test_a_copy_never_writes_with_the_keys_of_the_other(place: Path, travelled: 
     theirs = {travelled.dir.identity.client_key(n).public_key for n in range(50)}
     with taken_up(place) as new:
         assert theirs.isdisjoint(new.identity.client_key(n).public_key for n in range(50))
-        writer = new.writer(first.hub_id, first.label, STREAM, now=NOW + DAY)
+        writer = new.writer(WriterRequest(first.hub_id, first.label, STREAM, now=NOW + DAY))
         assert writer.client_id not in theirs
         assert (writer.generation, writer.next_client_seq) == (2, 1)
         assert new.card.client_ids[0] == writer.client_id
@@ -340,7 +341,7 @@ def test_a_label_that_does_not_match_its_signed_head_is_rejected(place: Path, tr
 def test_a_receipt_of_an_unknown_hub_is_rejected(place: Path) -> None:
     made = Travelled(place / "client")
     with made.dir.state.tables.write() as rows:
-        rows.delete("hubs", made.ledgers[1].hub_id)
+        rows.delete(made.ledgers[1].hub_id, db=rows.db["hubs"])
     export_identity(made.dir, place / "set", NOW + DAY)
     assert_rejected(place, Unverified, match="it has no record of hub")
 
@@ -348,7 +349,7 @@ def test_a_receipt_of_an_unknown_hub_is_rejected(place: Path) -> None:
 def test_a_label_with_only_pending_messages_is_exported(place: Path) -> None:
     ledger = Ledger()
     with ClientDir.create(place / "client", b"secret", NOW, cost=CHEAP) as client:
-        writer = client.writer(ledger.hub_id, ledger.label, STREAM, now=NOW)
+        writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, STREAM, now=NOW))
         put = messages(writer, 2)
         client.outbox.put(writer, put)
         export_identity(client, place / "set", NOW)

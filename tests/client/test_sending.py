@@ -446,16 +446,16 @@ def test_what_is_being_given_a_place_while_the_sender_is_closed_is_undecided_and
     putting, go = Event(), Event()
 
     async def work(hub: Hub, people: Pair) -> None:
-        outbox = people.writer_dir.outbox
-        put = outbox.put
+        outbox, writers = people.writer_dir.outbox, people.writer_dir.writers
+        choose = writers.writer
 
         def slow(*given: Any) -> Any:
             putting.set()
             go.wait()
-            return put(*given)
+            return choose(*given)
 
         async with people.writer() as writer:
-            monkeypatch.setattr(outbox, "put", slow)
+            monkeypatch.setattr(writers, "writer", slow)
             sender = writer.sender(STREAM)
             future = sender.put(Draft(b"x"))
             await asyncio.to_thread(putting.wait)

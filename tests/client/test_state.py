@@ -13,6 +13,7 @@ import pytest
 
 from tests.client.ledger import NOW, Ledger, message, messages
 from veen.client import ClientDir, ClientState, LabelState, StateConflict, client_state
+from veen.client.writer_keys import WriterRequest
 from veen.core import Malformed, SigningKey, Unavailable, Unverified
 from veen.core import receipt as receipts
 
@@ -24,7 +25,7 @@ def ledger() -> Ledger:
 
 def sent(client: ClientDir, ledger: Ledger, count: int) -> None:
     """Put, accept and answer `count` messages."""
-    writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)
+    writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW))
     pending = messages(writer, count)
     client.outbox.put(writer, pending)
     ledger.answer(client.state, pending)
@@ -108,7 +109,7 @@ def test_only_one_of_concurrent_updates_of_a_label_succeeds(client: ClientDir, l
 
 
 def test_a_receipt_for_a_place_already_passed_is_kept_without_moving(client: ClientDir, ledger: Ledger) -> None:
-    writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)
+    writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW))
     pending = messages(writer, 3)
     client.outbox.put(writer, pending)
     given = ledger.take_all(pending)
@@ -121,7 +122,7 @@ def test_a_receipt_for_a_place_already_passed_is_kept_without_moving(client: Cli
 
 
 def test_a_message_leaves_the_outbox_only_with_its_receipt(client: ClientDir, ledger: Ledger) -> None:
-    writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)
+    writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW))
     pending = messages(writer, 2)
     client.outbox.put(writer, pending)
     given = ledger.take_all(pending)
@@ -138,7 +139,7 @@ def test_a_second_receipt_for_a_place_is_refused_and_nothing_moves(client: Clien
     lie = receipts.sign(
         ledger.key, label=ledger.label, stream_seq=1, leaf_hash=b"\6" * 32, mmr_root=b"\6" * 32, hub_ts=NOW
     )
-    ledger.take(message(client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)).msg)
+    ledger.take(message(client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW))).msg)
     with pytest.raises(Unverified, match="contradicts the stored one at 1"):
         client.state.advance(ledger.hub_id, ledger.label, ledger.state(), after=before, receipts=[lie])
     assert client.state.label(ledger.hub_id, ledger.label) == before
@@ -148,7 +149,7 @@ def test_a_second_receipt_for_a_place_is_refused_and_nothing_moves(client: Clien
 def test_the_ladder_takes_one_step_per_receipt_in_their_order(client: ClientDir, ledger: Ledger) -> None:
     rk = client.identity.first_rk(ledger.label)
     assert client.state.rk(ledger.hub_id, ledger.label) == rk
-    writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)
+    writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW))
     pending = messages(writer, 3)
     given = ledger.take_all(pending)
     client.state.advance(ledger.hub_id, ledger.label, ledger.state(), after=None, receipts=given[::-1])
@@ -174,10 +175,10 @@ def test_a_rung_that_was_altered_or_moved_to_another_label_does_not_open(client:
     sent(client, ledger, 1)
     key, other = ledger.hub_id + ledger.label, ledger.hub_id + bytes(32)
     with client.state.tables.write() as rows:
-        sealed = rows.get("ladders", key)
+        sealed = rows.get(key, db=rows.db["ladders"])
         assert sealed is not None
-        rows.put("ladders", key, sealed[:-1] + bytes((sealed[-1] ^ 1,)))
-        rows.put("ladders", other, sealed)
+        rows.put(key, sealed[:-1] + bytes((sealed[-1] ^ 1,)), db=rows.db["ladders"])
+        rows.put(other, sealed, db=rows.db["ladders"])
     for label in (ledger.label, bytes(32)):
         with pytest.raises(Unverified, match="rk"):
             client.state.rk(ledger.hub_id, label)
@@ -195,7 +196,7 @@ def test_starting_over_deletes_only_what_the_hub_signed(client: ClientDir, ledge
     assert client.state.receipt(ledger.hub_id, ledger.label, 1) is None
     assert client.state.checkpoint(ledger.hub_id, ledger.label) is None
     assert client.state.rk(ledger.hub_id, ledger.label) == rk
-    writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)
+    writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW))
     assert writer.next_client_seq == 3
     assert client.state.label(other.hub_id, other.label) == other.state()
 
@@ -250,11 +251,11 @@ def test_a_row_that_was_damaged_is_not_taken_for_a_state(client: ClientDir, ledg
     sent(client, ledger, 3)
     key = ledger.hub_id + ledger.label
     with client.state.tables.read() as rows:
-        whole = rows.get("labels", key)
+        whole = rows.get(key, db=rows.db["labels"])
     assert whole is not None
     for damaged in (whole[:-1], whole + b"\0", whole.replace(ledger.state().root, bytes(32)), b""):
         with client.state.tables.write() as rows:
-            rows.put("labels", key, damaged)
+            rows.put(key, damaged, db=rows.db["labels"])
         with pytest.raises(Malformed, match="label state"):
             client.state.label(ledger.hub_id, ledger.label)
 
@@ -285,9 +286,9 @@ def test_a_state_file_without_its_last_pages_that_were_never_written_is_whole(
     blank = bytes(4096)
     with client.state.tables.write() as rows:
         for number in range(400):
-            rows.put("urls", b"u%d" % number, bytes(3000))
+            rows.put(b"u%d" % number, bytes(3000), db=rows.db["urls"])
         for number in range(400):
-            rows.delete("urls", b"u%d" % number)
+            rows.delete(b"u%d" % number, db=rows.db["urls"])
     sent(client, ledger, 1)
     client.close()
     data = file.read_bytes()
@@ -346,7 +347,7 @@ def full_disk(most_bytes: int) -> Iterator[None]:
 def test_a_full_disk_loses_nothing_that_was_there(client: ClientDir, ledger: Ledger) -> None:
     sent(client, ledger, 3)
     before = ledger.state()
-    writer = client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW)
+    writer = client.writer(WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=NOW))
     pending = [message(writer, place, body=bytes(50_000)) for place in range(8)]
     size = (client.path / "state" / "data.mdb").stat().st_size
     with full_disk(size), pytest.raises(Unavailable, match="state"):

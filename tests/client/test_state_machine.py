@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.client.conftest import SCRATCH
 from tests.client.ledger import NOW, Ledger, messages
 from veen.client import ClientDir, KeyBounds, Pending, StateConflict, WriterKey, client_state
+from veen.client.writer_keys import WriterRequest
 
 BOUNDS = KeyBounds(max_client_id_lifetime_sec=50, max_msgs_per_client_id_per_label=6)
 LABELS = 2
@@ -38,9 +39,8 @@ class Client(RuleBasedStateMachine):
 
     def writer(self, number: int) -> WriterKey:
         ledger = self.ledgers[number]
-        return self.client.writer(
-            ledger.hub_id, ledger.label, ledger.stream_id, now=self.now, epoch=self.epochs[number]
-        )
+        wanted = WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, self.now, self.epochs[number])
+        return self.client.writer(wanted)
 
     @initialize()
     def start(self) -> None:
@@ -116,7 +116,7 @@ class Client(RuleBasedStateMachine):
             with self.client.state.tables.write() as rows:
                 for table in ("outbox", "writers", "generations", "labels", "receipts"):
                     for key, _ in tuple(rows.scan(table)):
-                        rows.delete(table, key)
+                        rows.delete(key, db=rows.db[table])
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
             pass

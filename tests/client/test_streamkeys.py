@@ -86,7 +86,7 @@ def test_an_exported_secret_does_not_show_when_printed(client: ClientDir) -> Non
 def test_the_secret_half_alone_is_enough_after_a_crash_between_the_two(client: ClientDir) -> None:
     key = client.stream_keys.create("news")
     with client.state.tables.write() as rows:
-        rows.delete("streams", NEWS)
+        rows.delete(NEWS, db=rows.db["streams"])
     assert client.stream_keys.public(NEWS) == key.public_key
     assert client.stream_keys.all() == ((StreamKey("news", key.public_key), True),)
     client.stream_keys.import_secret("news", key)

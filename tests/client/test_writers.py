@@ -6,6 +6,7 @@ import pytest
 
 from tests.client.ledger import NOW, STREAM, Ledger, messages
 from veen.client import ClientDir, KeyBounds, WriterKey
+from veen.client.writer_keys import WriterRequest
 from veen.core import CapToken, Refused, SigningKey, cap_token
 
 DAY = 86_400
@@ -19,7 +20,9 @@ def ledger() -> Ledger:
 
 
 def writer_of(client: ClientDir, ledger: Ledger, now: int = NOW, epoch: int = 0, capability: bool = False) -> WriterKey:
-    return client.writer(ledger.hub_id, ledger.label, ledger.stream_id, now=now, epoch=epoch, capability=capability)
+    return client.writer(
+        WriterRequest(ledger.hub_id, ledger.label, ledger.stream_id, now=now, epoch=epoch, capability=capability)
+    )
 
 
 def bounded(place: Path) -> ClientDir:

@@ -62,10 +62,6 @@ def test_u32be_refuses_what_does_not_fit(number: int) -> None:
         hashing.u32be(number)
 
 
-def test_trunc24_is_the_first_24_bytes() -> None:
-    assert hashing.trunc24(COUNTING) == COUNTING[:24]
-
-
 # Names
 
 

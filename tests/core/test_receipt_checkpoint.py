@@ -421,7 +421,7 @@ def by_table(data: bytes) -> Receipt | tuple[Fault, str]:
         if end != len(data):
             raise Malformed("cbor", f"{len(data) - end} bytes after the end")
         found = Receipt(*values)
-        late.note_flaw(found)
+        late.flaw = None if late.first else found.flaw()
         late.raise_first()
     except Malformed as error:
         return error.fault, f"receipt: {error.reason}"

@@ -186,7 +186,7 @@ def test_an_object_has_the_fields_of_the_specification(cls: type[Wire]) -> None:
 
 def test_only_the_files_of_a_hub_its_tooling_and_disclosure_are_left_to_us() -> None:
     ours = {cls.__module__ for cls in ALL_WIRE if cls not in SPECIFIED}
-    files = {"veen.core.hub_identity", "veen.core.hub_identity", "veen.core.profile"}
+    files = {"veen.core.hub_identity", "veen.core.profile"}
     assert ours == files | {"veen.core.dleq", "veen.core.envelopes", "veen.core.attachment"}
 
 

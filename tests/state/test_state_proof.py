@@ -7,7 +7,7 @@ import pytest
 from tests.client.hostile import HostileHub
 from tests.client.pair import STREAM, Pair
 from tests.state.hubs import at_a_liar, say
-from veen.client import evidence as evidence_verify
+from veen.client.evidence import verify
 from veen.core import Malformed, Unavailable, Unverified
 from veen.overlays import At
 from veen.overlays.crdt import G_COUNTER, Increment
@@ -39,12 +39,12 @@ def test_evidence_produces_the_same_state_as_the_hub(place: Path, at: At | None,
     assert found.faults == ()
     assert hashed.hex() in found.report.claim
     assert found.report.pinned
-    assert evidence_verify.verify(file, hub_id).contradictions == ()
+    assert verify(file, hub_id).contradictions == ()
 
 
 def test_evidence_of_a_register_has_only_the_winning_write(place: Path) -> None:
     file, hub_id, _ = evidence(place, b"k1")
-    assert [entry.receipt.stream_seq for entry in evidence_verify.verify(file, hub_id).entries] == [6]
+    assert [entry.receipt.stream_seq for entry in verify(file, hub_id).entries] == [6]
 
 
 def test_evidence_of_a_counter_has_every_increment(place: Path) -> None:

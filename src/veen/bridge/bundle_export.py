@@ -108,7 +108,7 @@ async def _build_bundle(
         source,
         ExportCheckpoint(checkpoint.mmr_root, upto, receipt.hub_ts, signer.hub_pk, checkpoint, receipt),
         tuple(events),
-        BundleProof(before.peaks, proved.mmr_proof),
+        BundleProof(tuple(before.peaks), proved.mmr_proof),
     )
     return Bundle.of(contents)
 

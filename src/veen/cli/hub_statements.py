@@ -9,7 +9,7 @@ from veen.cli.kit import context_file, open_session, output, output_files
 from veen.cli.kit.client_options import Epoch, HubPin, OutFile, PassphraseFile, TrustOnFirstUse
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
-from veen.client.local_tree import size_of
+from veen.core.proof import size_of
 
 receipt_app = single("receipt")
 

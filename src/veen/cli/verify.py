@@ -14,11 +14,11 @@ from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import Statement
 from veen.client.client import Client
-from veen.client.local_tree import size_of
 from veen.client.proofs import Resynced
 from veen.client.trust import HubRecord
 from veen.core import Leaf, MmrProof, Receipt, Unverified, proof
 from veen.core.hub_identity import lineage
+from veen.core.proof import size_of
 
 app = single("verify")
 

@@ -67,29 +67,22 @@ __all__ = [
     "import_identity",
 ]
 
-# The module of each name that is imported on first use.
+# The names of each module that is imported on first use.
 _LAZY_MODULES = {
-    "BlockingClient": "blocking_client",
-    "Client": "client",
-    "Contradiction": "contradiction",
-    "Draft": "draft",
-    "Entry": "entry",
-    "Evidence": "evidence",
-    "EvidenceReport": "evidence_verify",
-    "HubStatus": "hub_status",
-    "Lie": "contradiction",
-    "Pin": "trust",
-    "Proved": "proofs",
-    "Resynced": "resync",
-    "RetryPolicy": "transport",
-    "Sender": "sender",
-    "Sent": "draft",
-    "Settled": "submit_queue",
-    "Undecided": "submit_queue",
+    "blocking_client": ("BlockingClient",),
+    "client": ("Client",),
+    "contradiction": ("Contradiction", "Lie"),
+    "evidence": ("Evidence", "EvidenceReport"),
+    "proofs": ("Proved", "Resynced"),
+    "reader": ("Entry",),
+    "sender": ("Draft", "Sender", "Sent", "Settled", "Undecided"),
+    "transport": ("RetryPolicy",),
+    "trust": ("HubStatus", "Pin"),
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LAZY_MODULES:
-        raise AttributeError(f"module 'veen.client' has no attribute {name!r}")
-    return getattr(import_module(f"veen.client.{_LAZY_MODULES[name]}"), name)
+    for module, names in _LAZY_MODULES.items():
+        if name in names:
+            return getattr(import_module(f"veen.client.{module}"), name)
+    raise AttributeError(f"module 'veen.client' has no attribute {name!r}")

@@ -6,25 +6,36 @@ with BlockingClient("https://hub.example", folder, pin=pin) as client:
         ...
 """
 
-from collections.abc import Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import aclosing
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from veen.client.client import Client
 from veen.client.client_dir import ClientDir
-from veen.client.evidence import Evidence
 from veen.client.exchange import LoopThread
-from veen.client.proofs import Proved, Resynced
 from veen.client.reader import Entry
-from veen.client.sender import DEFAULT_SCHEMA, Draft, Sent, Settled
+from veen.client.sender import Draft, Sent
 from veen.client.transport import RetryPolicy
-from veen.client.trust import HubStatus, Pin
-from veen.core import CapToken, Checkpoint, Receipt
-from veen.core.envelopes import AuthorizeResponse
+from veen.client.trust import Pin
+from veen.core import CapToken
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+_BATCH_ENTRIES = 256
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> "Callable[Concatenate[BlockingClient, P], T]":
+    """The blocking form of a method of the async client, with the same arguments and result."""
+
+    def call(self: "BlockingClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.run(method(self.client, *args, **kwargs))
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return call
 
 
 class BlockingClient:
@@ -48,7 +59,7 @@ class BlockingClient:
 
     def __enter__(self) -> Self:
         try:
-            self._do(self.client.__aenter__())
+            self.run(self.client.__aenter__())
         except BaseException:
             self._loop.close()
             raise
@@ -56,38 +67,25 @@ class BlockingClient:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
-            self._do(self.client.__aexit__(kind, error, at))
+            self.run(self.client.__aexit__(kind, error, at))
         finally:
             self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run any coroutine of the async client on its loop and return the result."""
-        return self._do(work)
-
-    def _do(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run(work)
 
-    def status(self) -> HubStatus:
-        return self._do(self.client.status())
-
-    def authorize(self, token: CapToken) -> AuthorizeResponse:
-        return self._do(self.client.authorize(token))
-
-    def send(
-        self,
-        stream: str | bytes,
-        body: bytes,
-        *,
-        schema: str | bytes = DEFAULT_SCHEMA,
-        parent_id: bytes | None = None,
-        attachments: Sequence[Path] = (),
-        expires_at: int | None = None,
-    ) -> Sent:
-        return self._do(
-            self.client.send(
-                stream, body, schema=schema, parent_id=parent_id, attachments=attachments, expires_at=expires_at
-            )
-        )
+    status = _blocking(Client.status)
+    authorize = _blocking(Client.authorize)
+    send = _blocking(Client.send)
+    recover = _blocking(Client.recover)
+    attachment = _blocking(Client.attachment)
+    receipt = _blocking(Client.receipt)
+    proof = _blocking(Client.proof)
+    checkpoint = _blocking(Client.checkpoint)
+    evidence = _blocking(Client.evidence)
+    resync = _blocking(Client.resync)
+    forget = _blocking(Client.forget)
 
     def send_many(self, stream: str | bytes, drafts: Iterable[Draft]) -> list[Sent]:
         """Send in order and in batches. Raises the first failure after all have an outcome."""
@@ -102,10 +100,7 @@ class BlockingClient:
             await sender.drain()
             return [future.result() for future in futures]
 
-        return self._do(all_sent())
-
-    def recover(self) -> Sequence[Settled]:
-        return self._do(self.client.recover())
+        return self.run(all_sent())
 
     def read(
         self,
@@ -134,41 +129,7 @@ class BlockingClient:
                 pass
 
         try:
-            while found := self._do(next_batch()):
+            while found := self.run(next_batch()):
                 yield from found
         finally:
-            self._do(close())
-
-    def attachment(self, entry: Entry, index: int) -> bytes:
-        return self._do(self.client.attachment(entry, index))
-
-    def receipt(self, stream: str | bytes, stream_seq: int, *, epoch: int | None = None) -> Receipt:
-        return self._do(self.client.receipt(stream, stream_seq, epoch=epoch))
-
-    def proof(
-        self, stream: str | bytes, stream_seq: int, upto_seq: int | None = None, *, epoch: int | None = None
-    ) -> Proved:
-        return self._do(self.client.proof(stream, stream_seq, upto_seq, epoch=epoch))
-
-    def checkpoint(self, stream: str | bytes, upto_seq: int | None = None, *, epoch: int | None = None) -> Checkpoint:
-        return self._do(self.client.checkpoint(stream, upto_seq, epoch=epoch))
-
-    def evidence(
-        self,
-        stream: str | bytes,
-        seqs: Sequence[int],
-        *,
-        claim: str = "",
-        disclose: bool = False,
-        epoch: int | None = None,
-    ) -> Evidence:
-        return self._do(self.client.evidence(stream, seqs, claim=claim, disclose=disclose, epoch=epoch))
-
-    def resync(self, stream: str | bytes, *, replay_from: int | None = None, epoch: int | None = None) -> Resynced:
-        return self._do(self.client.resync(stream, replay_from=replay_from, epoch=epoch))
-
-    def forget(self, stream: str | bytes, *, epoch: int | None = None) -> None:
-        self._do(self.client.forget(stream, epoch=epoch))
-
-
-_BATCH_ENTRIES = 256
+            self.run(close())

@@ -55,7 +55,7 @@ class CapabilityStore:
             for auth_ref, token in self._tokens.items():
                 if token.subject_pk != client_id or stream_id not in token.allow.stream_ids:
                     continue
-                row = rows.get("grants", hub_id + auth_ref)
+                row = rows.get(hub_id + auth_ref, db=rows.db["grants"])
                 rank = (0, token.allow.ttl) if row is None else (1, int.from_bytes(row, "big"))
                 if rank > best_rank and (row is None or now <= rank[1]):
                     best, best_rank = token, rank
@@ -73,13 +73,13 @@ class CapabilityStore:
     def granted(self, hub_id: bytes, auth_ref: bytes) -> int | None:
         """The last second in which the hub accepts a token; None if the hub does not know it."""
         with self._tables.read() as rows:
-            row = rows.get("grants", hub_id + auth_ref)
+            row = rows.get(hub_id + auth_ref, db=rows.db["grants"])
         return None if row is None else int.from_bytes(row, "big")
 
     def put_granted(self, hub_id: bytes, auth_ref: bytes, expires_at: int) -> None:
         """Store the hub's answer to `authorize`."""
         with self._tables.write() as rows:
-            rows.put("grants", hub_id + auth_ref, u64be(expires_at))
+            rows.put(hub_id + auth_ref, u64be(expires_at), db=rows.db["grants"])
 
 
 def issue(

@@ -14,13 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from veen.client import message_attachments, proofs, trust
-from veen.client import sender as message_builder
 from veen.client.client_dir import ClientDir
 from veen.client.evidence import Evidence
 from veen.client.hub_session import HubSession
 from veen.client.proofs import Proved, Resynced, exhibit, prove
 from veen.client.reader import Entry, ReadRange, StreamReader
-from veen.client.sender import DEFAULT_SCHEMA, Draft, MessageBuilder, OutboxRecovery, Sender, Sent, Settled
+from veen.client.sender import DEFAULT_SCHEMA, Draft, MessageBuilder, OutboxRecovery, Sender, Sent, Settled, authorize
 from veen.client.transport import HubLink, RetryPolicy
 from veen.client.tree_follower import Follower, Followers
 from veen.client.trust import HubStatus, Pin
@@ -55,7 +54,7 @@ class Client:
         self._http2 = http2
         self._allow_caught = allow_caught
         self._stack = AsyncExitStack()
-        self._senders: dict[bytes, Sender] = {}
+        self._senders: dict[str | bytes, Sender] = {}  # by stream_id, and by the name that was used
         self._recovery: OutboxRecovery | None = None
 
     async def __aenter__(self) -> Self:
@@ -95,11 +94,11 @@ class Client:
 
     def epoch(self) -> int:
         """The hub's current epoch; 0 if it has no epochs."""
-        return self.session.labels.epoch(self.session.clock.now())
+        return self.session.trust.profile.epoch(self.session.clock.now())
 
     def label(self, stream: str | bytes, epoch: int | None = None) -> bytes:
         """The label of a stream, in the current or the given epoch."""
-        return self.session.labels.label(_stream_id(stream), self.epoch() if epoch is None else epoch)
+        return self.session.label(_stream_id(stream), self.epoch() if epoch is None else epoch)
 
     def follower(self, stream: str | bytes, epoch: int | None = None) -> Follower:
         """The verified state of a stream's log."""
@@ -110,20 +109,25 @@ class Client:
     async def authorize(self, token: CapToken) -> AuthorizeResponse:
         """Store a capability and register it at the hub. Sending does this when needed."""
         self.dir.caps.add(token)
-        return await message_builder.authorize(self.session, token)
+        return await authorize(self.session, token)
 
     def sender(self, stream: str | bytes) -> Sender:
         """The sender of a stream. The first call locks the client directory for sending until the client closes."""
-        stream_id = _stream_id(stream)
-        if stream_id not in self._senders:
-            reader_pk = self.dir.stream_keys.public(stream_id)
-            if reader_pk is None:
-                raise Unavailable(f"the public key of stream {_shown(stream)} is unknown; create or import it first")
-            recovery = self._sending()
-            sender = Sender(self.session, self._followers, MessageBuilder(self.session, stream_id, reader_pk), recovery)
-            self._stack.push_async_callback(sender.close)
-            self._senders[stream_id] = sender
-        return self._senders[stream_id]
+        sender = self._senders.get(stream)
+        if sender is None:
+            stream_id = _stream_id(stream)
+            sender = self._senders.get(stream_id) or self._open_sender(stream, stream_id)
+            self._senders[stream] = self._senders[stream_id] = sender
+        return sender
+
+    def _open_sender(self, stream: str | bytes, stream_id: bytes) -> Sender:
+        reader_pk = self.dir.stream_keys.public(stream_id)
+        if reader_pk is None:
+            raise Unavailable(f"the public key of stream {_shown(stream)} is unknown; create or import it first")
+        builder = MessageBuilder(self.session, stream_id, reader_pk)
+        sender = Sender(self.session, self._followers, builder, self._sending())
+        self._stack.push_async_callback(sender.close)
+        return sender
 
     def _sending(self) -> OutboxRecovery:
         if self._recovery is None:
@@ -146,7 +150,8 @@ class Client:
         expires_at: int | None = None,
     ) -> Sent:
         """Send one message and wait for its verified receipt. `sender(stream).put` sends many without waiting."""
-        draft = Draft(body, _schema_id(schema), parent_id, expires_at, tuple(attachments))
+        schema_id = naming.schema_id(schema) if isinstance(schema, str) else schema
+        draft = Draft(body, schema_id, parent_id, expires_at, tuple(attachments))
         return await self.sender(stream).put(draft)
 
     # Reading.
@@ -240,10 +245,6 @@ class Client:
 
 def _stream_id(stream: str | bytes) -> bytes:
     return naming.stream_id(stream) if isinstance(stream, str) else stream
-
-
-def _schema_id(schema: str | bytes) -> bytes:
-    return naming.schema_id(schema) if isinstance(schema, str) else schema
 
 
 def _shown(stream: str | bytes) -> str:

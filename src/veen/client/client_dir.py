@@ -31,10 +31,11 @@ from veen.client.writer_keys import (
     Outbox,
     WriterKey,
     WriterKeys,
+    WriterRequest,
     begin,
     current,
 )
-from veen.core import Limits, Unavailable, Unverified
+from veen.core import Unavailable, Unverified
 
 CARD = "card.cbor"
 _STATE = "state"
@@ -115,23 +116,12 @@ class ClientDir:
         with local_files.locked(self.path / _LOCK, str(self.path)):
             yield
 
-    def writer(
-        self,
-        hub_id: bytes,
-        label: bytes,
-        stream_id: bytes,
-        *,
-        now: int,
-        epoch: int = 0,
-        capability: bool = False,
-        limits: Limits | None = None,
-    ) -> WriterKey:
-        """As `WriterKeys.writer`. After a rotation it also writes a card with the new client_ids."""
-        writer = self.writers.writer(
-            hub_id, label, stream_id, now=now, epoch=epoch, capability=capability, limits=limits
-        )
+    def writer(self, wanted: WriterRequest) -> WriterKey:
+        """As `WriterKeys.writer`, in its own transaction. After a rotation it also renews the card."""
+        with self.state.tables.write() as rows:
+            writer = self.writers.writer(rows, wanted)
         if writer.generation > self.card.generation:
-            self.renew_card(now)
+            self.renew_card(wanted.now)
         return writer
 
     def renew_card(self, now: int) -> Card:

@@ -1,16 +1,22 @@
-"""A client's secrets: long-term keys, and the seed of the short-lived keys that it writes with. Spec 001 §3, KEX0.2."""
+"""A client's identity: its long-term keys, the seed of the short-lived keys that it writes with, and its public card.
+
+Prekeys are short-lived X25519 keys that peers seal to, signed by the long-term key. Prekey number n belongs to the
+client_id of generation n and is replaced with it. Its secret half is derived from the identity, so it can always be
+computed again; the expiry limits sealing only. Spec 001 §3, KEX0.2.
+"""
 
 import os
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Self
 
 from veen.core import DhKey, SigningKey, Unverified, signing
-from veen.core.cbor import Array, Bstr, Constant, ListOf, Map, Nested, Uint, VersionField, Wire, array, int_map
+from veen.core.cbor import Bstr, Constant, ListOf, Nested, Uint, VersionField, Wire, array, int_map
 from veen.core.hashing import HASH_BYTES, U64_MAX, ht, u64be
 from veen.core.hpke import hkdf
 from veen.core.signing import SIGNATURE_BYTES
 
 SEED_BYTES = 32
+_NO_SIG = bytes(SIGNATURE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +69,15 @@ class Prekey(Wire):
 
     def verify(self, id_sign_pk: bytes) -> None:
         """Raise `Unverified` unless the owner's long-term key signed it. Does not check the expiry."""
-        digest = _digest(self.number, self.public_key, self.expires_at)
-        signing.verify(id_sign_pk, digest, self.sig, f"prekey {self.number}")
+        signing.verify(id_sign_pk, self._digest(), self.sig, f"prekey {self.number}")
+
+    def _digest(self) -> bytes:
+        return ht("veen/prekey", self.unsigned())
 
 
 def make_prekey(identity: ClientIdentity, number: int, expires_at: int) -> Prekey:
-    public_key = identity.prekey(number).public_key
-    return Prekey(number, public_key, expires_at, identity.id_sign.sign(_digest(number, public_key, expires_at)))
-
-
-def _digest(number: int, public_key: bytes, expires_at: int) -> bytes:
-    return ht("veen/prekey", _SIGNED.write([number, public_key, expires_at]))
-
-
-_SIGNED = Array("prekey without sig", *Prekey.LAYOUT.kinds[:-1])
+    prekey = Prekey(number, identity.prekey(number).public_key, expires_at, _NO_SIG)
+    return replace(prekey, sig=identity.id_sign.sign(prekey._digest()))
 
 
 NEXT_CLIENT_IDS = 8
@@ -116,10 +117,7 @@ class Card(Wire):
         raise Unverified("card", f"its last prekey expired at {self.prekeys[-1].expires_at}: get a new card")
 
     def _digest(self) -> bytes:
-        return ht("veen/card", _UNSIGNED.write(_UNSIGNED.fields_of(self)))
-
-
-_UNSIGNED = Map("card without sig", dict(zip(range(1, 9), Card.LAYOUT.kinds, strict=False)))
+        return ht("veen/card", self.unsigned())
 
 
 def make_card(
@@ -138,6 +136,6 @@ def make_card(
             make_prekey(identity, number, min(created_at + lifetime_sec * place, U64_MAX))
             for place, number in enumerate(generations, 1)
         ),
-        bytes(SIGNATURE_BYTES),
+        _NO_SIG,
     )
     return replace(card, sig=identity.id_sign.sign(card._digest()))

@@ -7,8 +7,9 @@ keys.
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol, TypeVar, cast
 
 import lmdb
 
@@ -22,6 +23,8 @@ from veen.core.hashing import HASH_BYTES, h, u64be
 from veen.core.hpke import Hmac, hmac32
 from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, MAX_WITNESS_SIGS
 from veen.core.signing import SIGNATURE_BYTES
+
+W = TypeVar("W", bound=Wire)
 
 FORMAT = 1
 _PAST_ANY_NUMBER = b"\xff" * 9
@@ -46,28 +49,47 @@ TABLES = (
 )
 
 
+class _Get(Protocol):
+    """`lmdb.Transaction.get` of an environment that returns bytes, not buffers."""
+
+    def __call__(self, key: bytes, *, db: lmdb._Database) -> bytes | None: ...
+
+
 class TableRows:
-    """The tables within one transaction."""
+    """The tables within one transaction. `get`, `put` and `delete` are those of LMDB; `db` has its tables by name."""
 
-    __slots__ = ("_dbs", "_txn")
+    __slots__ = ("_last_decoded", "_txn", "db", "delete", "get", "put")
 
-    def __init__(self, txn: lmdb.Transaction, dbs: dict[str, lmdb._Database]) -> None:
+    def __init__(self, txn: lmdb.Transaction, tables: "ClientTables") -> None:
+        self.db = tables.dbs
+        self.get = cast("_Get", txn.get)
+        self.put, self.delete = txn.put, txn.delete
         self._txn = txn
-        self._dbs = dbs
+        self._last_decoded = tables.last_decoded
 
-    def get(self, table: str, key: bytes) -> bytes | None:
-        row = self._txn.get(key, db=self._dbs[table])
-        return None if row is None else bytes(row)
+    def load(self, table: str, key: bytes, cls: type[W]) -> W | None:
+        """The decoded row; None if there is none."""
+        row = self.get(key, db=self.db[table])
+        return None if row is None else self.decoded(table, row, cls)
 
-    def put(self, table: str, key: bytes, row: bytes) -> None:
-        self._txn.put(key, row, db=self._dbs[table])
+    def decoded(self, table: str, row: bytes, cls: type[W]) -> W:
+        """Decode a row of the table. The last row is not decoded again: a sender reads what it stored before."""
+        known = self._last_decoded.get(table)
+        if known is None or known[0] != row:
+            known = self._last_decoded[table] = (row, cls.decode(row))
+        found = known[1]
+        assert isinstance(found, cls)
+        return found
 
-    def delete(self, table: str, key: bytes) -> None:
-        self._txn.delete(key, db=self._dbs[table])
+    def store(self, table: str, key: bytes, wire: Wire) -> None:
+        """Encode and put a row."""
+        row = wire.encode()
+        self.put(key, row, db=self.db[table])
+        self._last_decoded[table] = (row, wire)
 
     def scan(self, table: str, prefix: bytes = b"", start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Rows whose keys have the prefix, ascending, from key prefix + `start` on."""
-        cursor = self._txn.cursor(self._dbs[table])
+        cursor = self._txn.cursor(self.db[table])
         found = cursor.set_range(prefix + start) if prefix + start else cursor.first()
         while found and bytes(cursor.key()).startswith(prefix):
             yield bytes(cursor.key()), bytes(cursor.value())
@@ -75,42 +97,47 @@ class TableRows:
 
     def first_after(self, table: str, prefix: bytes) -> bytes | None:
         """The first key after all keys made of the prefix and a number; without prefix, the first key."""
-        cursor = self._txn.cursor(self._dbs[table])
+        cursor = self._txn.cursor(self.db[table])
         found = cursor.set_range(prefix + _PAST_ANY_NUMBER) if prefix else cursor.first()
         return bytes(cursor.key()) if found else None
 
     def last(self, table: str, prefix: bytes = b"") -> tuple[bytes, bytes] | None:
         """The last row whose key is the prefix and a number."""
-        cursor = self._txn.cursor(self._dbs[table])
+        cursor = self._txn.cursor(self.db[table])
         found = cursor.prev() if cursor.set_range(prefix + _PAST_ANY_NUMBER) else cursor.last()
         key = bytes(cursor.key())
         return (key, bytes(cursor.value())) if found and key.startswith(prefix) else None
 
     def number(self, name: str) -> int:
-        row = self.get("meta", name.encode())
+        row = self.get(name.encode(), db=self.db["meta"])
         return 0 if row is None else int.from_bytes(row, "big")
 
     def put_number(self, name: str, number: int) -> None:
-        self.put("meta", name.encode(), u64be(number))
+        self.put(name.encode(), u64be(number), db=self.db["meta"])
 
 
 class ClientTables:
     """The environment. Any number of readers in any process; one writer at a time, others wait."""
 
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
-        with _named(folder):
+        try:
             self._env = lmdb.open(
                 str(folder), map_size=map_bytes, max_dbs=len(TABLES), mode=PRIVATE_FILE, readahead=False
             )
-            try:
-                _lengthen(self._env, folder)
-                self._env.reader_check()  # free the reader slots of killed processes
-                self._dbs = {name: self._env.open_db(name.encode()) for name in TABLES}
-                self._check_format(folder)
-            except BaseException:
-                self._env.close()
-                raise
+        except (lmdb.Error, OSError) as error:
+            raise _named(folder, error) from None
         self._folder = folder
+        self.last_decoded: dict[str, tuple[bytes, Wire]] = {}  # by table: the row that was read or stored last
+        try:
+            _lengthen(self._env, folder)
+            self._env.reader_check()  # free the reader slots of killed processes
+            self.dbs = {name: self._env.open_db(name.encode()) for name in TABLES}
+            self._check_format()
+        except BaseException as error:
+            self._env.close()
+            if isinstance(error, lmdb.Error | OSError):
+                raise _named(folder, error) from None
+            raise
 
     def close(self) -> None:
         self._env.close()
@@ -118,23 +145,29 @@ class ClientTables:
     @contextmanager
     def read(self) -> Iterator[TableRows]:
         """A snapshot that does not change."""
-        with _named(self._folder), self._env.begin() as txn:
-            yield TableRows(txn, self._dbs)
+        try:
+            with self._env.begin() as txn:
+                yield TableRows(txn, self)
+        except (lmdb.Error, OSError) as error:
+            raise _named(self._folder, error) from None
 
     @contextmanager
     def write(self) -> Iterator[TableRows]:
         """Commit when the block ends. If it raises or the process dies before, nothing is written."""
-        with _named(self._folder), self._env.begin(write=True) as txn:
-            yield TableRows(txn, self._dbs)
-
-    def _check_format(self, folder: Path) -> None:
-        with self._env.begin() as txn:
-            found = TableRows(txn, self._dbs).number("format")
-        if found == 0:
+        try:
             with self._env.begin(write=True) as txn:
-                TableRows(txn, self._dbs).put_number("format", FORMAT)
+                yield TableRows(txn, self)
+        except (lmdb.Error, OSError) as error:
+            raise _named(self._folder, error) from None
+
+    def _check_format(self) -> None:
+        with self.read() as rows:
+            found = rows.number("format")
+        if found == 0:
+            with self.write() as rows:
+                rows.put_number("format", FORMAT)
         elif found != FORMAT:
-            raise Malformed(str(folder), f"unsupported format {found}; this program supports {FORMAT}")
+            raise Malformed(str(self._folder), f"unsupported format {found}; this program supports {FORMAT}")
 
 
 def _lengthen(env: lmdb.Environment, folder: Path) -> None:
@@ -149,14 +182,10 @@ def _lengthen(env: lmdb.Environment, folder: Path) -> None:
             os.posix_fallocate(file.fileno(), 0, needed)  # only extends, also while other processes write
 
 
-@contextmanager
-def _named(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
-        raise Malformed(str(folder), str(error)) from None
-    except (lmdb.Error, OSError) as error:
-        raise Unavailable(f"{folder}: {error}") from None
+def _named(folder: Path, error: Exception) -> Malformed | Unavailable:
+    if isinstance(error, lmdb.CorruptedError | lmdb.InvalidError | lmdb.VersionMismatchError):
+        return Malformed(str(folder), str(error))
+    return Unavailable(f"{folder}: {error}")
 
 
 _NO_SALT = Hmac(b"")
@@ -164,12 +193,8 @@ _NO_SALT = Hmac(b"")
 
 def step(rk: bytes, stream_seq: int) -> bytes:
     """The key after the receipt at `stream_seq`. The previous key cannot be derived from it."""
-    return _hkdf(rk, b"veen/rk" + u64be(stream_seq))
-
-
-def _hkdf(rk: bytes, info: bytes) -> bytes:
-    """HKDF without salt and with one block of output. Written out, because senders call it for every message."""
-    return hmac32(_NO_SALT.digest(rk), info + b"\x01")
+    # HKDF without salt and with one block of output. Written out, because senders call it for every message.
+    return hmac32(_NO_SALT.digest(rk), b"veen/rk" + u64be(stream_seq) + b"\x01")
 
 
 # The longest statement that can sign a root: a checkpoint with all witness signatures.
@@ -228,7 +253,7 @@ class ClientState:
     def label(self, hub_id: bytes, label: bytes) -> LabelState | None:
         """How far this label was verified; None if never."""
         with self.tables.read() as rows:
-            return _label(rows, hub_id + label)
+            return rows.load("labels", hub_id + label, LabelState)
 
     def rk(self, hub_id: bytes, label: bytes) -> bytes:
         """The current key of the label's rekey ladder."""
@@ -258,7 +283,7 @@ class ClientState:
         `after`, `Caught` if another process of this client caught the hub meanwhile, and `Unverified` if a stored
         receipt contradicts one of these.
         """
-        kept = sorted(receipts, key=lambda receipt: receipt.stream_seq)
+        kept = sorted(receipts, key=attrgetter("stream_seq"))
         if not set(done) <= {receipt.leaf_hash for receipt in kept}:
             raise ValueError("a message can leave the outbox only with its receipt")
         if after is not None and (new.size < after.size or (new.size == after.size and new.root != after.root)):
@@ -267,16 +292,16 @@ class ClientState:
         with self.tables.write() as rows:
             for caught in self._caught(rows, hub_id):
                 raise caught
-            stored = _label(rows, key)
+            stored = rows.load("labels", key, LabelState)
             if stored != after:
                 raise StateConflict(f"label {label.hex()[:8]} has {stored.size if stored else 0} entries now")
-            rows.put("labels", key, new.encode())
+            rows.store("labels", key, new)
             self._keep_receipts(rows, key, kept)
             for leaf in done:
-                place = rows.get("leaves", leaf)
+                place = rows.get(leaf, db=rows.db["leaves"])
                 if place is not None:
-                    rows.delete("outbox", place)
-                    rows.delete("leaves", leaf)
+                    rows.delete(place, db=rows.db["outbox"])
+                    rows.delete(leaf, db=rows.db["leaves"])
 
     def forget(self, hub_id: bytes, label: bytes) -> tuple[bytes, ...]:
         """Delete a label's state, because the user decided to start over with the hub.
@@ -288,18 +313,18 @@ class ClientState:
         dropped = []
         with self.tables.write() as rows:
             for key, _ in tuple(rows.scan("caught", hub_id)):
-                rows.delete("caught", key)
-            rows.delete("labels", hub_id + label)
+                rows.delete(key, db=rows.db["caught"])
+            rows.delete(hub_id + label, db=rows.db["labels"])
             for table in ("receipts", "checkpoints"):
                 for key, row in tuple(rows.scan(table, hub_id + label)):
-                    rows.delete(table, key)
+                    rows.delete(key, db=rows.db[table])
                     dropped.append(row)
         return tuple(dropped)
 
     def receipt(self, hub_id: bytes, label: bytes, stream_seq: int) -> bytes | None:
         """The stored receipt of that place."""
         with self.tables.read() as rows:
-            return rows.get("receipts", hub_id + label + u64be(stream_seq))
+            return rows.get(hub_id + label + u64be(stream_seq), db=rows.db["receipts"])
 
     def checkpoint(self, hub_id: bytes, label: bytes) -> bytes | None:
         """The stored checkpoint with the highest upto_seq."""
@@ -311,20 +336,20 @@ class ClientState:
         """Store a checkpoint under its label_curr. Raises `Unverified` if a stored one contradicts it."""
         key = hub_id + checkpoint.label_curr + u64be(checkpoint.upto_seq)
         with self.tables.write() as rows:
-            row = rows.get("checkpoints", key)
+            row = rows.get(key, db=rows.db["checkpoints"])
             # Witness signatures may have been added, but the signed content must be the same.
             if row is not None and Checkpoint.decode(row).signing_digest() != checkpoint.signing_digest():
                 raise Unverified("checkpoint", f"it contradicts the stored one at {checkpoint.upto_seq}")
-            rows.put("checkpoints", key, checkpoint.encode())
+            rows.put(key, checkpoint.encode(), db=rows.db["checkpoints"])
 
     def hub(self, hub_id: bytes) -> bytes | None:
         """The record that was stored with `put_hub`."""
         with self.tables.read() as rows:
-            return rows.get("hubs", hub_id)
+            return rows.get(hub_id, db=rows.db["hubs"])
 
     def put_hub(self, hub_id: bytes, known: bytes) -> None:
         with self.tables.write() as rows:
-            rows.put("hubs", hub_id, known)
+            rows.put(hub_id, known, db=rows.db["hubs"])
 
     def caught(self, hub_id: bytes) -> tuple[Caught, ...]:
         """The proven contradictions of the hub, oldest first."""
@@ -338,8 +363,8 @@ class ClientState:
         row = CaughtRow(str(found.lie), reason, now, str(found.evidence.relative_to(self._home)))
         key = hub_id + h(row.file.encode())
         with self.tables.write() as rows:
-            if rows.get("caught", key) is None:
-                rows.put("caught", key, row.encode())
+            if rows.get(key, db=rows.db["caught"]) is None:
+                rows.put(key, row.encode(), db=rows.db["caught"])
 
     def _caught(self, rows: TableRows, hub_id: bytes) -> Iterator[Caught]:
         for _, encoded in rows.scan("caught", hub_id):
@@ -349,19 +374,19 @@ class ClientState:
     def hub_of(self, url: str) -> bytes | None:
         """The hub_id that was stored for a URL."""
         with self.tables.read() as rows:
-            return rows.get("urls", url.encode())
+            return rows.get(url.encode(), db=rows.db["urls"])
 
     def put_hub_of(self, url: str, hub_id: bytes) -> None:
         with self.tables.write() as rows:
-            rows.put("urls", url.encode(), hub_id)
+            rows.put(url.encode(), hub_id, db=rows.db["urls"])
 
     def _keep_receipts(self, rows: TableRows, key: bytes, receipts: Iterable[Receipt]) -> None:
         rk = first = self._rk(rows, key)
         for receipt in receipts:
             place, encoded = key + u64be(receipt.stream_seq), receipt.encode()
-            kept = rows.get("receipts", place)
+            kept = rows.get(place, db=rows.db["receipts"])
             if kept is None:
-                rows.put("receipts", place, encoded)
+                rows.put(place, encoded, db=rows.db["receipts"])
                 rk = step(rk, receipt.stream_seq)
             elif kept != encoded:
                 raise Unverified("receipt", f"it contradicts the stored one at {receipt.stream_seq}")
@@ -374,16 +399,11 @@ class ClientState:
 
     def _put_rk(self, rows: TableRows, key: bytes, rk: bytes) -> None:
         nonce = os.urandom(hpke.XCHACHA_NONCE_BYTES)
-        rows.put("ladders", key, nonce + hpke.xchacha_seal(self._key, nonce, key, rk))
+        rows.put(key, nonce + hpke.xchacha_seal(self._key, nonce, key, rk), db=rows.db["ladders"])
 
     def _rk(self, rows: TableRows, key: bytes) -> bytes:
-        sealed = rows.get("ladders", key)
+        sealed = rows.get(key, db=rows.db["ladders"])
         if sealed is None:
             return self.identity.first_rk(key[HASH_BYTES:])
         nonce, sealed = sealed[: hpke.XCHACHA_NONCE_BYTES], sealed[hpke.XCHACHA_NONCE_BYTES :]
         return hpke.xchacha_open(self._key, nonce, key, sealed, "rk")
-
-
-def _label(rows: TableRows, key: bytes) -> LabelState | None:
-    row = rows.get("labels", key)
-    return None if row is None else LabelState.decode(row)

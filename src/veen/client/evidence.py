@@ -1,7 +1,7 @@
 """Evidence: one file that proves what a hub signed, to anyone, offline.
 
 It contains the hub's identity record, signed statements, and what connects them: proofs, the peaks of a tree, messages
-and, if a reader disclosed them, their content. `evidence_verify.verify` checks it; nothing in it is trusted unchecked.
+and, if a reader disclosed them, their content. `verify` checks it; nothing in it is trusted unchecked.
 """
 
 import time
@@ -14,7 +14,6 @@ from typing import Annotated
 
 from veen.client.contradiction import Contradiction
 from veen.client.local_files import Disk
-from veen.client.local_tree import label_of, size_of
 from veen.client.trust import HubRecord
 from veen.core import (
     Checkpoint,
@@ -42,7 +41,7 @@ from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
 from veen.core.hub_identity import ForkOrigin, lineage
 from veen.core.limits import MAX_PAGE_ITEMS, MAX_PEAKS, MAX_TEXT_BYTES
-from veen.core.proof import Head, Leaf
+from veen.core.proof import Head, Leaf, label_of, size_of
 from veen.core.receipt import time_clash
 from veen.core.strict_json import Json
 
@@ -301,13 +300,10 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
     shown = Evidence.decode(data)
     shown.identity.verify(shown.signature, shown.identity.hub_id if pin is None else pin)
     line = lineage(shown.identity, shown.origin)
-    for receipt in shown.receipts:
-        line.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
-    for checkpoint in shown.checkpoints:
-        line.identity_at(checkpoint.label_curr, checkpoint.upto_seq).verify_checkpoint(checkpoint, shown.profile)
     heads: dict[tuple[bytes, int], list[Head]] = defaultdict(list)
     signed: tuple[Head, ...] = (*shown.receipts, *shown.checkpoints)
     for head in signed:
+        line.verify_head(head, shown.profile)
         heads[label_of(head), size_of(head)].append(head)
     for tie in shown.ties:
         _check_tie(tie, heads)

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from veen.client import evidence
 from veen.client.client_dir import ClientDir
@@ -12,7 +11,7 @@ from veen.client.contradiction import Caught, Contradiction
 from veen.client.evidence import EvidenceStore
 from veen.client.transport import HubLink
 from veen.client.trust import HubRecord, HubStatus, HubTrust, Pin
-from veen.core import Checkpoint, Profile, Receipt, naming
+from veen.core import Checkpoint, Receipt, naming
 from veen.core.hub_identity import ForkOrigin
 
 
@@ -45,25 +44,6 @@ class HubClock:
         return int(self._monotonic() + self._ahead)
 
 
-class Labels:
-    """The labels of one hub's streams, by epoch."""
-
-    def __init__(self, routing_key: bytes, profile: Profile) -> None:
-        self.routing_key = routing_key
-        self.profile = profile
-
-    def epoch(self, hub_ts: int) -> int:
-        return self.profile.epoch(hub_ts)
-
-    def label(self, stream_id: bytes, epoch: int) -> bytes:
-        return naming.label(self.routing_key, stream_id, epoch)
-
-    def ends_at(self, epoch: int) -> int | None:
-        """The first second after an epoch; None if there are no epochs."""
-        return (epoch + 1) * self.profile.epoch_sec if self.profile.epoch_sec else None
-
-
-T = TypeVar("T")
 _MOST_ORIGIN = 1 << 26
 
 
@@ -76,11 +56,12 @@ class HubSession:
         self.link = link
         self.dir = folder
         self.trust = trust
+        self.hub_id = trust.hub_id
         self.status = status
         self.box = EvidenceStore(folder.evidence, folder.disk)
         self.clock = HubClock()
         self.clock.set(status.hub_ts)
-        self.labels = Labels(trust.known.identity.routing_key, trust.profile)
+        self.routing_key = trust.known.identity.routing_key
         self.profile_id = trust.profile.profile_id()
         self._allow_caught = allow_caught
         self._is_caught = bool(self.contradictions())
@@ -115,9 +96,8 @@ class HubSession:
         made.check_not_caught()
         return made
 
-    @property
-    def hub_id(self) -> bytes:
-        return self.trust.hub_id
+    def label(self, stream_id: bytes, epoch: int) -> bytes:
+        return naming.label(self.routing_key, stream_id, epoch)
 
     def contradictions(self) -> tuple[Caught, ...]:
         """The proven contradictions of the hub, oldest first, unless the user started over with it."""
@@ -139,7 +119,7 @@ class HubSession:
         except Contradiction as error:
             raise await self.recorded(error) from None
         if learned:
-            await self.on_disk(lambda: self.dir.state.put_hub(self.hub_id, self.trust.known.encode()))
+            await asyncio.to_thread(self.dir.state.put_hub, self.hub_id, self.trust.known.encode())
         return self.status
 
     async def verify(self, heads: Sequence[Receipt | Checkpoint]) -> None:
@@ -150,7 +130,7 @@ class HubSession:
         self.check_not_caught()
         for head in heads:
             try:
-                self._verify(head)
+                self.trust.verify(head)
             except Contradiction as error:
                 await self._verify_again(head, error)
 
@@ -158,25 +138,15 @@ class HubSession:
         """Verify again with the hub's current identity, which may have a new key."""
         status = await self.refresh()
         try:
-            self._verify(head)
+            self.trust.verify(head)
         except Contradiction:
             raise self.trust.blame_key(error, status) from None
 
-    def _verify(self, head: Receipt | Checkpoint) -> None:
-        if isinstance(head, Receipt):
-            self.trust.verify_receipt(head)
-        else:
-            self.trust.verify_checkpoint(head)
-
     async def recorded(self, error: Contradiction) -> Contradiction:
         """Save the evidence of a contradiction and return the error. A proven one makes the hub untrusted."""
-        await self.on_disk(lambda: keep_contradiction(self.dir, self.trust.known, error))
+        await asyncio.to_thread(keep_contradiction, self.dir, self.trust.known, error)
         self._is_caught = self._is_caught or error.proven
         return error
-
-    async def on_disk(self, work: Callable[[], T]) -> T:
-        """Run blocking work outside the event loop."""
-        return await asyncio.to_thread(work)
 
 
 def keep_contradiction(folder: ClientDir, known: HubRecord, error: Contradiction) -> None:

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from veen.client import cbor_sequence, local_files
-from veen.client import local_tree as trees
 from veen.client.capabilities import MAX_FILE_BYTES, decode_tokens
 from veen.client.client_dir import CAPS, CARD, EVIDENCE, ClientDir, write_client
 from veen.client.client_identity import MAX_CARD_BYTES, SEED_BYTES, Card, ClientIdentity
@@ -46,10 +45,10 @@ from veen.client.writer_keys import (
     current,
 )
 from veen.core import Checkpoint, Malformed, Msg, Receipt, Unavailable, Unverified, signing
-from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Map, Nested, Text, Uint, VersionField, Wire, int_map
+from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import HASH_BYTES, ht, u64be
 from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
-from veen.core.proof import Head
+from veen.core.proof import Head, decode_head, label_of, size_of
 from veen.core.signing import SIGNATURE_BYTES
 
 CARRIED_EVIDENCE = "evidence.cborseq"
@@ -161,10 +160,7 @@ class PortableManifest(Wire):
                 raise Unverified("portable set", f"{file.name} was changed")
 
     def _digest(self) -> bytes:
-        return ht("veen/portable", _UNSIGNED.write([self.id_sign, self.exported_at, self.files]))
-
-
-_UNSIGNED = Map("manifest without sig", dict(zip(range(1, 6), PortableManifest.LAYOUT.kinds, strict=False)))
+        return ht("veen/portable", self.unsigned())
 
 
 def sign_manifest(identity: ClientIdentity, folder: Path, now: int) -> PortableManifest:
@@ -194,9 +190,6 @@ def _blocks(path: Path) -> Iterator[bytes]:
     with local_files.named(path), path.open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             yield block
-
-
-__all__ = ["export_identity", "import_identity"]
 
 
 _PLACE = 2 * HASH_BYTES
@@ -251,7 +244,7 @@ def _sync_states(rows: TableRows) -> Iterator[bytes]:
     for table in ("labels", "receipts", "checkpoints", "outbox"):
         places.update(key[:_PLACE] for key, _ in rows.scan(table))
     for place in sorted(places):
-        row = rows.get("labels", place)
+        row = rows.get(place, db=rows.db["labels"])
         state = None if row is None else LabelState.decode(row)
         yield SyncState(place[:HASH_BYTES], place[HASH_BYTES:], state).encode()
 
@@ -347,7 +340,7 @@ class _Restored:
 
     def _put_rows(self) -> None:
         for row in cbor_sequence.read_file(StateRow, self._source / "state.cborseq"):
-            self._rows.put(row.table, row.key, row.row)
+            self._rows.put(row.key, row.row, db=self._rows.db[row.table])
             if row.table == "hubs":
                 record = HubRecord.decode(row.row)
                 record.identity.verify(record.signature, row.key)
@@ -359,11 +352,11 @@ class _Restored:
             key = sync.hub_id + sync.label
             self._state.start_ladder(self._rows, key)
             if sync.state is not None:
-                head = trees.decode_head(sync.state.head)
+                head = decode_head(sync.state.head)
                 signed = self._checked(sync.hub_id, head), head.mmr_root
                 if signed != (key + u64be(sync.state.size), sync.state.root):
                     raise Unverified("sync state", f"label {sync.label.hex()[:8]} does not match its signed head")
-                self._rows.put("labels", key, sync.state.encode())
+                self._rows.put(key, sync.state.encode(), db=self._rows.db["labels"])
 
     def _put_outbox(self) -> None:
         for msg in cbor_sequence.read_file(Msg, self._source / "payloads.cborseq"):
@@ -380,9 +373,9 @@ class _Restored:
         """Store it for every hub that it verifies for: a fork also signs for the prefix of its origin."""
         refusal: Unverified | None = None
         kept = 0
-        for hub_id in self._hubs_with(trees.label_of(head)):
+        for hub_id in self._hubs_with(label_of(head)):
             try:
-                self._rows.put(table, self._checked(hub_id, head), head.encode())
+                self._rows.put(self._checked(hub_id, head), head.encode(), db=self._rows.db[table])
                 kept += 1
             except Unverified as error:
                 refusal = error
@@ -394,11 +387,8 @@ class _Restored:
         known = self._hubs.get(hub_id)
         if known is None:
             raise Unverified("portable set", f"it has no record of hub {hub_id.hex()[:8]}")
-        if isinstance(head, Receipt):
-            known.verify_receipt(head)
-        else:
-            known.verify_checkpoint(head)
-        return hub_id + trees.label_of(head) + u64be(trees.size_of(head))
+        known.verify(head)
+        return hub_id + label_of(head) + u64be(size_of(head))
 
     def _hubs_with(self, label: bytes) -> list[bytes]:
         hubs = self._hubs_of.get(label)

@@ -1,21 +1,20 @@
 """Inclusion proofs of entries, and evidence that contains them."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 
 from veen.client import evidence
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.evidence import Evidence, Exhibit, Opening, Tie
 from veen.client.hub_session import HubSession
-from veen.client.local_tree import decode_head
 from veen.client.reader import LabelReader, Opener, ReadRange
 from veen.client.tree_follower import Follower
 from veen.core import Checkpoint, DhKey, MmrProof, Receipt, Refused, Unverified, proof
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ProofAtRequest, ProofAtResponse
 from veen.core.limits import MAX_PAGE_ITEMS
-from veen.core.proof import Head, Leaf
+from veen.core.proof import Head, Leaf, decode_head
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +100,9 @@ async def fetch_checkpoint(
     except Contradiction as error:
         raise await session.recorded(error) from None
     if stream_id is not None:
-        shown.check_labels(session.trust.profile, session.labels.routing_key, stream_id)
+        shown.check_labels(session.trust.profile, session.routing_key, stream_id)
     await follower.check(shown)
-    await session.on_disk(lambda: session.dir.state.put_checkpoint(session.hub_id, shown))
+    await asyncio.to_thread(session.dir.state.put_checkpoint, session.hub_id, shown)
     return shown
 
 
@@ -158,12 +157,12 @@ async def _replay(session: HubSession, follower: Follower, wanted: ReadRange) ->
 async def forget(session: HubSession, follower: Follower) -> None:
     """Start a label over, because the user decided so. The signed statements are saved as evidence first."""
     claim = f"signed statements of label {follower.label.hex()} before it was started over"
-    signed = await session.on_disk(partial(_signed, session, follower))
+    signed = await asyncio.to_thread(_signed, session, follower)
     # Saved before they are deleted, so that a crash between the two loses nothing.
     for start in range(0, len(signed), MAX_PAGE_ITEMS):
         some = evidence.make_evidence(session.trust.known, claim, signed[start : start + MAX_PAGE_ITEMS])
-        await session.on_disk(partial(session.box.save, some))
-    await session.on_disk(lambda: session.dir.state.forget(session.hub_id, follower.label))
+        await asyncio.to_thread(session.box.save, some)
+    await asyncio.to_thread(session.dir.state.forget, session.hub_id, follower.label)
     follower.start_over()
 
 

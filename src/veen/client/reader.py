@@ -22,14 +22,12 @@ from wsproto.events import (
 )
 from wsproto.utilities import ProtocolError
 
-from veen.client import local_tree as trees
 from veen.client import message_attachments
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.hub_session import HubSession
-from veen.client.local_tree import LabelTree
 from veen.client.message_attachments import Attachment
 from veen.client.transport import HubLink
-from veen.client.tree_follower import Follower, Followers
+from veen.client.tree_follower import Follower, Followers, LabelTree, next_proof, peaks_from, same_place
 from veen.core import (
     DhKey,
     Limits,
@@ -397,8 +395,8 @@ class LabelReader:
         proofs: list[MmrProof | None] = []
         for number, item in enumerate(items):
             receipt = await self._verified_item(tree, item, receipts[-1] if receipts else None)
-            proofs.append(trees.next_proof(tree, receipt.leaf_hash) if self._wanted.with_proof else None)
-            tree.append(receipt)
+            proofs.append(next_proof(tree, receipt.leaf_hash) if self._wanted.with_proof else None)
+            tree.add(receipt)
             self._order.check(item.msg, receipt)
             receipts.append(receipt)
             if number % _YIELD_EVERY == _YIELD_EVERY - 1:
@@ -433,7 +431,7 @@ class LabelReader:
         known = before if before and before.stream_seq == receipt.stream_seq else None
         known = known or self._follower.known(receipt.stream_seq)
         if known and (known.leaf_hash, known.mmr_root) != (receipt.leaf_hash, receipt.mmr_root):
-            return trees.same_place(known, receipt)
+            return same_place(known, receipt)
         return Contradiction(Lie.DUPLICATE_SEQ, f"entry {found} follows entry {expected - 1}", (receipt,))
 
     def _check_page(self, page: StreamResponse) -> None:
@@ -461,7 +459,7 @@ def _replayed(receipt: Receipt, expected: int, label: bytes) -> Contradiction:
 
 def _check_last(shown: MmrProof, receipt: Receipt) -> None:
     try:
-        trees.peaks_from(shown, receipt)
+        peaks_from(shown, receipt)
     except Unverified as error:
         raise Contradiction(Lie.ROOT, f"the proof of entry {receipt.stream_seq}: {error.reason}", (receipt,)) from None
 
@@ -504,7 +502,7 @@ class StreamReader:
             await asyncio.wait([task])
 
     def _label(self, epoch: int, wanted: ReadRange) -> LabelReader:
-        label = self._session.labels.label(self._stream_id, epoch)
+        label = self._session.label(self._stream_id, epoch)
         return LabelReader(self._session, self._followers.of(label), epoch, self._opener, wanted)
 
     async def _follow_epochs(self, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
@@ -514,7 +512,7 @@ class StreamReader:
                 wanted = self._wanted
                 while True:
                     group.create_task(self._follow_label(self._label(epoch, wanted), epoch, pages))
-                    await self._wait_until(self._session.labels.ends_at(epoch))
+                    await self._wait_until(self._session.trust.profile.epoch_end(epoch))
                     epoch, wanted = epoch + 1, ReadRange(with_proof=wanted.with_proof)
         except BaseExceptionGroup as group_error:
             await pages.put(group_error.exceptions[0])
@@ -522,7 +520,7 @@ class StreamReader:
     async def _follow_label(
         self, reader: LabelReader, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]"
     ) -> None:
-        ends = self._session.labels.ends_at(epoch)
+        ends = self._session.trust.profile.epoch_end(epoch)
         closing = None if ends is None else ends + self._session.trust.limits.max_epoch_skew_sec
         async with aclosing(self._batches(reader, closing)) as batches:
             async for batch in batches:

@@ -6,11 +6,13 @@ either nothing or the bytes to send again.
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, TypeVar
 
 from veen.client import message_attachments
 from veen.client.client_state import StateConflict
@@ -19,7 +21,7 @@ from veen.client.hub_session import HubSession
 from veen.client.message_attachments import ATTACHED_SCHEMA, AttachedBody, Attachment
 from veen.client.transport import Outcome, as_try_later
 from veen.client.tree_follower import Follower, Followers
-from veen.client.writer_keys import Pending, WriterKey
+from veen.client.writer_keys import Pending, WriterKey, WriterRequest, use_places
 from veen.core import (
     CapToken,
     Limits,
@@ -121,7 +123,7 @@ class Sent:
 
 
 _NO_SIG = bytes(SIGNATURE_BYTES)
-_YIELD_EVERY = 32  # messages sealed before other tasks may run
+T = TypeVar("T")
 
 
 class MessageBuilder:
@@ -129,83 +131,78 @@ class MessageBuilder:
 
     def __init__(self, session: HubSession, stream_id: bytes, reader_pk: bytes) -> None:
         self.stream_id = stream_id
+        self.pad_block = session.trust.profile.pad_block
         self._session = session
         self._reader_pk = reader_pk
-        self._pad_block = session.trust.profile.pad_block
-
-    def check(self, draft: Draft) -> None:
-        draft.check(self._session.trust.limits, self._pad_block)
-
-    async def writer(self, label: bytes, epoch: int) -> WriterKey:
-        """The key that writes next to a label, with an authorized capability if the hub requires one."""
-        session = self._session
         # Streams that bind the hub itself always need a capability.
-        binding = admin.binding_streams(session.trust.known.identity.realm_id)
-        capability = session.status.admission != "open" or self.stream_id in binding
-        writer = await session.on_disk(
-            lambda: session.dir.writer(
-                session.hub_id,
-                label,
-                self.stream_id,
-                now=session.clock.now(),
-                epoch=epoch,
-                capability=capability,
-                limits=session.trust.limits,
-            )
-        )
-        if writer.cap and session.dir.caps.granted(session.hub_id, writer.cap.auth_ref()) is None:
-            await authorize(session, writer.cap)
-        return writer
+        self._is_binding = stream_id in admin.binding_streams(session.trust.known.identity.realm_id)
 
     async def place(self, follower: Follower, epoch: int, drafts: Sequence[Draft]) -> list[Pending]:
         """Seal as many drafts as the key has room for, and store them in the outbox."""
+        if drafts[0].files:
+            return [await self._place_attached(follower, epoch, drafts[0])]
         while True:
-            writer = await self.writer(follower.label, epoch)
-            sealed = await self._sealed(writer, follower, drafts[: writer.room])
+            missing, sealed = await _finish(asyncio.to_thread(self._place, follower, epoch, drafts))
+            if missing is None:
+                return sealed
+            await authorize(self._session, missing)
+
+    def _place(self, follower: Follower, epoch: int, drafts: Sequence[Draft]) -> tuple[CapToken | None, list[Pending]]:
+        """Choose the key, seal and sign the messages for its next places, and store them, in one transaction.
+
+        Returns no messages, but the capability, if the hub must authorize it first.
+        """
+        folder, wanted = self._session.dir, self._request(follower.label, epoch)
+        sealed: list[Pending] = []
+        with folder.state.tables.write() as rows:
+            writer = folder.writers.writer(rows, wanted)
+            missing = self._not_granted(writer.cap) if writer.cap else None
+            if missing is None:
+                prev_ack = max(writer.used.last_prev_ack, follower.tree.size)
+                for client_seq, draft in enumerate(drafts[: writer.room], writer.next_client_seq):
+                    sealed.append(self._seal(writer.key, self._sealer(writer, client_seq, prev_ack), draft))
+                use_places(rows, writer, sealed)
+        if writer.generation > folder.card.generation:
+            folder.renew_card(wanted.now)
+        return missing, sealed
+
+    async def _place_attached(self, follower: Follower, epoch: int, draft: Draft) -> Pending:
+        """As `_place`, for a message whose attachments are sealed for its place and uploaded before it is stored."""
+        session = self._session
+        while True:
+            writer = await asyncio.to_thread(session.dir.writer, self._request(follower.label, epoch))
+            missing = self._not_granted(writer.cap) if writer.cap else None
+            if missing is not None:
+                await authorize(session, missing)
+            prev_ack = max(writer.used.last_prev_ack, follower.tree.size)
+            sealer = self._sealer(writer, writer.next_client_seq, prev_ack)
+            sealed = self._seal(writer.key, sealer, draft, await self._attached(sealer, writer.key, draft))
             try:
-                await self._put(writer, sealed, _marks(drafts, sealed))
+                await _finish(asyncio.to_thread(session.dir.outbox.put, writer, [sealed]))
             except StateConflict:
-                continue  # another process took the places; discard the sealed messages
+                continue  # another process took the place; discard the sealed message
             return sealed
 
-    async def _put(self, writer: WriterKey, sealed: list[Pending], marks: Mapping[bytes, bytes]) -> None:
-        """Store the messages in the outbox. The thread finishes even if this task is cancelled.
+    def _request(self, label: bytes, epoch: int) -> WriterRequest:
+        session = self._session
+        needs_capability = self._is_binding or session.status.admission != "open"
+        now, limits = session.clock.now(), session.trust.limits
+        return WriterRequest(session.hub_id, label, self.stream_id, now, epoch, needs_capability, limits)
 
-        A message that was stored must not count as never placed, so the cancellation is deferred to the next await.
-        """
-        storing = asyncio.create_task(asyncio.to_thread(self._session.dir.outbox.put, writer, sealed, marks))
-        try:
-            await asyncio.shield(storing)
-        except asyncio.CancelledError:
-            await asyncio.wait([storing])
-            task = asyncio.current_task()
-            if storing.exception() is not None or task is None:
-                raise
-            task.cancel()
+    def _not_granted(self, cap: CapToken) -> CapToken | None:
+        """The capability, if the hub must authorize it before the message is sent."""
+        return cap if self._session.dir.caps.granted(self._session.hub_id, cap.auth_ref()) is None else None
 
-    async def _sealed(self, writer: WriterKey, follower: Follower, drafts: Sequence[Draft]) -> list[Pending]:
-        prev_ack = max(writer.used.last_prev_ack, follower.tree.size)
+    def _sealer(self, writer: WriterKey, client_seq: int, prev_ack: int) -> Sealer:
         auth_ref = writer.cap.auth_ref() if writer.cap else None
-        sealed: list[Pending] = []
-        for number, draft in enumerate(drafts):
-            place = Place(
-                self._session.profile_id,
-                follower.label,
-                writer.client_id,
-                writer.next_client_seq + number,
-                prev_ack,
-                auth_ref,
-            )
-            sealed.append(await self._seal(writer.key, place, draft))
-            if number % _YIELD_EVERY == _YIELD_EVERY - 1:
-                await asyncio.sleep(0)
-        return sealed
+        client_id = writer.key.public_key
+        place = Place(self._session.profile_id, writer.label, client_id, client_seq, prev_ack, auth_ref)
+        return Sealer(self._reader_pk, place)
 
-    async def _seal(self, key: SigningKey, place: Place, draft: Draft) -> Pending:
-        sealer = Sealer(self._reader_pk, place)
-        parts = await self._attached(sealer, key, draft) if draft.files else ()
+    def _seal(self, key: SigningKey, sealer: Sealer, draft: Draft, parts: tuple[Attachment, ...] = ()) -> Pending:
+        place = sealer.place
         att_root = attachment.root([part.coid for part in parts]) if parts else None
-        sealed = sealer.seal(draft.header(place.auth_ref, att_root), draft.payload(parts), self._pad_block)
+        sealed = sealer.seal(draft.header(place.auth_ref, att_root), draft.payload(parts), self.pad_block)
         unsigned = Msg(
             place.profile_id,
             place.label,
@@ -218,15 +215,13 @@ class MessageBuilder:
             _NO_SIG,
         )
         signed, encoded = msg.sign_encoded(key, unsigned)
-        return Pending(signed, encoded, signed.leaf_hash())
+        return Pending(signed, encoded, signed.leaf_hash(), draft.mark)
 
     async def _attached(self, sealer: Sealer, key: SigningKey, draft: Draft) -> tuple[Attachment, ...]:
         """Seal and upload the attachments first, so that the hub has them when the message is in the log."""
         session, parts = self._session, []
         for path in draft.files:
-            part, sealed = await session.on_disk(
-                lambda path=path: message_attachments.seal_file(sealer, path, session.trust.limits)  # type: ignore[misc]
-            )
+            part, sealed = await asyncio.to_thread(message_attachments.seal_file, sealer, path, session.trust.limits)
             headers = message_attachments.upload_headers(
                 key, session.hub_id, sealer.place.auth_ref, sealed, session.clock.now()
             )
@@ -235,8 +230,21 @@ class MessageBuilder:
         return tuple(parts)
 
 
-def _marks(drafts: Sequence[Draft], sealed: Sequence[Pending]) -> dict[bytes, bytes]:
-    return {draft.mark: one.leaf_hash for draft, one in zip(drafts, sealed, strict=False) if draft.mark is not None}
+async def _finish(storing: Coroutine[Any, Any, T]) -> T:
+    """Await work that stores messages in the outbox, to its end even if this task is cancelled.
+
+    A message that was stored must not count as never placed, so the cancellation is deferred to the next await.
+    """
+    stored = asyncio.create_task(storing)
+    try:
+        return await asyncio.shield(stored)
+    except asyncio.CancelledError:
+        await asyncio.wait([stored])
+        task = asyncio.current_task()
+        if stored.exception() is not None or task is None:
+            raise
+        task.cancel()
+        return stored.result()
 
 
 async def authorize(session: HubSession, token: CapToken) -> AuthorizeResponse:
@@ -247,7 +255,7 @@ async def authorize(session: HubSession, token: CapToken) -> AuthorizeResponse:
         raise Unverified("authorize response", "its auth_ref is not that of the sent capability")
     if answer.expires_at != token.expires_at(answer.receipt.hub_ts):
         raise Unverified("authorize response", "expires_at does not match its receipt")
-    await session.on_disk(lambda: session.dir.caps.put_granted(session.hub_id, token.auth_ref(), answer.expires_at))
+    await asyncio.to_thread(session.dir.caps.put_granted, session.hub_id, answer.auth_ref, answer.expires_at)
     return answer
 
 
@@ -298,19 +306,17 @@ class SubmitQueue:
         self.epoch = epoch
         self._placing = placing
         self.follower = follower
-        self.waiting: deque[Pending] = deque(session.dir.outbox.pending(session.hub_id, follower.label))
+        # By leaf_hash, in the order in which the hub must receive them.
+        self.waiting = {one.leaf_hash: one for one in session.dir.outbox.pending(session.hub_id, follower.label)}
         self._session = session
-        self._tried: set[bytes] = {pending.leaf_hash for pending in self.waiting}  # may be at the hub already
+        self._tried = set(self.waiting)  # may be at the hub already
         self._failures = 0
         self._batches = True
 
-    @property
-    def label(self) -> bytes:
-        return self.follower.label
-
     def put(self, sealed: Sequence[Pending]) -> None:
         """Add messages. They are already in the outbox."""
-        self.waiting.extend(sealed)
+        for one in sealed:
+            self.waiting[one.leaf_hash] = one
 
     async def push(self) -> list[Settled]:
         """One round: send the next batch and process its outcomes.
@@ -326,9 +332,13 @@ class SubmitQueue:
             await self._failed(error, batch)
             return []
         settled, stop = await self._settle(batch, outcomes)
-        await self._advance([one for one in settled if isinstance(one.outcome, Receipt)])
-        async with self._placing:
-            settled = await self._remove(settled)
+        accepted: list[tuple[Pending, Receipt]] = []
+        for one in settled:
+            if isinstance(one.outcome, Receipt):
+                accepted.append((one.pending, one.outcome))
+        if accepted:
+            await self._advance(accepted)
+        settled = await self._remove(settled)
         if settled:
             self._failures = 0
         if stop is not None:
@@ -339,7 +349,7 @@ class SubmitQueue:
     def _next_batch(self) -> list[Pending]:
         batch: list[Pending] = []
         room = BATCH_BYTES
-        for pending in self.waiting:
+        for pending in self.waiting.values():
             room -= len(pending.encoded)
             if batch and (room < 0 or len(batch) == BATCH_MESSAGES):
                 break
@@ -419,29 +429,26 @@ class SubmitQueue:
             return await self.follower.find(pending.leaf_hash, pending.msg.prev_ack) or refused
         return refused
 
-    async def _advance(self, accepted: Sequence[Settled]) -> None:
+    async def _advance(self, accepted: Sequence[tuple[Pending, Receipt]]) -> None:
         """Verify the receipts, advance the tree past them, and remove the messages from the outbox."""
-        if not accepted:
-            return
-        receipts = [one.outcome for one in accepted if isinstance(one.outcome, Receipt)]
+        sent, receipts = zip(*accepted, strict=True)
         try:
             await self._session.verify(receipts)
-            self._check_bound([one.pending for one in accepted], receipts)
+            self._check_bound(accepted)
         except Contradiction as error:
             raise await self._session.recorded(error) from None
-        ordered = sorted(receipts, key=lambda receipt: receipt.stream_seq)
-        await self.follower.follow(ordered, keep=receipts, done=[one.pending.leaf_hash for one in accepted])
+        ordered = sorted(receipts, key=attrgetter("stream_seq"))
+        await self.follower.follow(ordered, keep=receipts, done=list(map(attrgetter("leaf_hash"), sent)))
         self._session.clock.note(ordered[-1].hub_ts)
 
-    def _check_bound(self, sent: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
+    def _check_bound(self, accepted: Sequence[tuple[Pending, Receipt]]) -> None:
         """Check that each receipt is for its message, and that the messages of a key have ascending places."""
-        leaves = {pending.leaf_hash for pending in sent}
         last: dict[bytes, tuple[Pending, Receipt]] = {}
         places: dict[int, Receipt] = {}
-        for pending, receipt in zip(sent, receipts, strict=True):
+        for pending, receipt in accepted:
             seq = receipt.stream_seq
-            if receipt.label != self.label or receipt.leaf_hash != pending.leaf_hash:
-                raise self._misdirected(receipt, leaves)
+            if receipt.label != self.follower.label or receipt.leaf_hash != pending.leaf_hash:
+                raise self._misdirected(receipt, {one.leaf_hash for one, _ in accepted})
             if seq in places:
                 reason = f"two messages have the place {seq}"
                 raise Contradiction(Lie.DUPLICATE_SEQ, reason, (places[seq], receipt))
@@ -466,7 +473,7 @@ class SubmitQueue:
     def _misdirected(self, receipt: Receipt, leaves: set[bytes]) -> Contradiction:
         """The contradiction of a receipt that is not for the sent message."""
         seq = receipt.stream_seq
-        if receipt.label != self.label:
+        if receipt.label != self.follower.label:
             return Contradiction(Lie.REPLAYED_RECEIPT, "the receipt has another label", (receipt,))
         if receipt.leaf_hash in leaves:
             reason = f"the receipt of entry {seq} answers another message of the same batch"
@@ -481,31 +488,27 @@ class SubmitQueue:
 
     async def _remove(self, settled: list[Settled]) -> list[Settled]:
         """Remove settled messages. An abandoned one also removes the later messages of its key."""
-        gone = {one.pending.leaf_hash for one in settled if isinstance(one.outcome, Receipt)}
-        found = [one for one in settled if isinstance(one.outcome, Receipt)]
-        for one in settled:
-            if isinstance(one.outcome, Receipt) or one.pending.leaf_hash in gone:
-                continue
-            msg = one.pending.msg
-            for pending in await self._abandon(msg):
-                first = pending.leaf_hash == one.pending.leaf_hash
-                found.append(one if first else Settled(pending, one.outcome, resend=True))
-                gone.add(pending.leaf_hash)
-        # In place, because the sender appends to the same queue.
-        self._forget(gone)
+        found: list[Settled] = []
+        async with self._placing:
+            for one in settled:
+                if isinstance(one.outcome, Receipt):
+                    removed: Sequence[Pending] = (one.pending,)
+                elif one.pending.leaf_hash in self.waiting:
+                    removed = await self._abandon(one.pending.msg)
+                else:
+                    continue  # removed together with an earlier one
+                for pending in removed:
+                    self.waiting.pop(pending.leaf_hash, None)
+                    self._tried.discard(pending.leaf_hash)
+                    is_same = pending.leaf_hash == one.pending.leaf_hash
+                    found.append(one if is_same else Settled(pending, one.outcome, resend=True))
         return found
 
     async def _abandon(self, first: Msg) -> tuple[Pending, ...]:
-        session = self._session
-        return await session.on_disk(
-            lambda: session.dir.outbox.abandon(session.hub_id, self.label, first.client_id, first.client_seq)
+        session, label = self._session, self.follower.label
+        return await asyncio.to_thread(
+            session.dir.outbox.abandon, session.hub_id, label, first.client_id, first.client_seq
         )
-
-    def _forget(self, gone: set[bytes]) -> None:
-        kept = [pending for pending in self.waiting if pending.leaf_hash not in gone]
-        self.waiting.clear()
-        self.waiting.extend(kept)
-        self._tried -= gone
 
 
 class OutboxRecovery:
@@ -515,17 +518,17 @@ class OutboxRecovery:
         self._session = session
         self._followers = followers
         self._lock = asyncio.Lock()
-        self._done = False
+        self.is_done = False
         self.settled: list[Settled] = []  # the messages found, with their outcomes
 
     async def run(self) -> list[Settled]:
         """Send this hub's messages in the outbox. Raises `Unavailable` if the hub does not answer."""
         async with self._lock:
-            if not self._done:
+            if not self.is_done:
                 for hub_id, label in self._session.dir.outbox.places():
                     if hub_id == self._session.hub_id:
                         await self._empty(label)
-                self._done = True
+                self.is_done = True
         return self.settled
 
     async def _empty(self, label: bytes) -> None:
@@ -574,7 +577,7 @@ class Sender:
         """
         if self._broken:
             raise self._broken.with_traceback(None)
-        self._builder.check(draft)
+        draft.check(self._session.trust.limits, self._builder.pad_block)
         future: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
         self._queue.append(_Item(draft, future))
         self._idle.clear()
@@ -610,7 +613,8 @@ class Sender:
             await self._woken.wait()
             self._woken.clear()
             try:
-                await self._recovery.run()
+                if not self._recovery.is_done:
+                    await self._recovery.run()
                 while self._queue or (self._submit_queue and self._submit_queue.waiting):
                     await self._round()
             except Contradiction as error:
@@ -625,7 +629,9 @@ class Sender:
         queue = self._submit_queue
         if queue is None or not queue.waiting:
             await self._seal_next()
-            return
+            queue = self._submit_queue
+            if queue is None or not queue.waiting:
+                return
         push = asyncio.create_task(queue.push())
         try:
             if self._queue and len(queue.waiting) <= BATCH_MESSAGES:
@@ -669,11 +675,11 @@ class Sender:
 
     def _current_queue(self) -> SubmitQueue | None:
         """The submit queue of the hub's current epoch; None while the previous one still has messages to send."""
-        epoch = self._session.labels.epoch(self._session.clock.now())
+        epoch = self._session.trust.profile.epoch(self._session.clock.now())
         if self._submit_queue is None or self._submit_queue.epoch != epoch:
             if self._submit_queue and self._submit_queue.waiting:
                 return None
-            label = self._session.labels.label(self._builder.stream_id, epoch)
+            label = self._session.label(self._builder.stream_id, epoch)
             self._submit_queue = SubmitQueue(self._session, self._followers.of(label), epoch, self._placing)
         return self._submit_queue
 

@@ -61,7 +61,7 @@ class StreamKeys:
     def public(self, stream_id: bytes) -> bytes | None:
         """The key to seal to; None if it is unknown."""
         with self._tables.read() as rows:
-            row = rows.get("streams", stream_id)
+            row = rows.get(stream_id, db=rows.db["streams"])
         if row is not None:
             return StreamKey.decode(row).public_key
         # A crash between the two writes of `_add` leaves only the secret half.
@@ -109,7 +109,7 @@ class StreamKeys:
 
     def _put_public(self, key: StreamKey) -> None:
         with self._tables.write() as rows:
-            rows.put("streams", key.stream_id, key.encode())
+            rows.put(key.stream_id, key.encode(), db=rows.db["streams"])
 
     @staticmethod
     def _check_same(name: str, known: bytes | None, new: bytes) -> None:

@@ -24,8 +24,6 @@ from veen.core.proof_of_work import HEADER, challenge_of, solve
 # A solver that needs this many times the expected number of tries is broken, not unlucky.
 _MAX_TRIES_FACTOR = 64
 
-Send = Callable[[dict[str, str]], Awaitable[bytes]]  # with these headers
-
 
 @dataclass(frozen=True, slots=True)
 class WorkRequired:
@@ -46,35 +44,11 @@ class WorkRequired:
         return required
 
 
-class PowSolver:
-    """Solves the proof of work that one hub requires."""
-
-    def __init__(self, most_bits: int) -> None:
-        self._most_bits = most_bits
-        self._required: WorkRequired | None = None
-
-    async def send(self, body: bytes, send: Send, *, ahead: bool) -> bytes:
-        """Send a request, with a proof of work if the hub requires one within `most_bits`. Raises what `send` raises.
-
-        With `ahead`, the first attempt already has the work that the hub required last.
-        """
-        headers: dict[str, str] = {}
-        if ahead and self._required:
-            headers = await self._solved(self._required, body)
-        try:
-            return await send(headers)
-        except Refused as refused:
-            required = WorkRequired.of(refused, body)
-            if required is None or required.difficulty > self._most_bits:
-                raise
-        if ahead:
-            self._required = required
-        return await send(await self._solved(required, body))
-
-    async def _solved(self, required: WorkRequired, body: bytes) -> dict[str, str]:
-        challenge, tries = challenge_of(required.hub_id, body), _MAX_TRIES_FACTOR << required.difficulty
-        cookie = await asyncio.to_thread(lambda: solve(challenge, required.difficulty, most_tries=tries))
-        return {HEADER: cookie.header()}
+async def _solved(required: WorkRequired, body: bytes) -> dict[str, str]:
+    """The header with a proof of work for a request."""
+    challenge, tries = challenge_of(required.hub_id, body), _MAX_TRIES_FACTOR << required.difficulty
+    cookie = await asyncio.to_thread(lambda: solve(challenge, required.difficulty, most_tries=tries))
+    return {HEADER: cookie.header()}
 
 
 def _bytes(text: object) -> bytes:
@@ -91,6 +65,7 @@ Outcome = Receipt | Refused
 CBOR = "application/cbor"
 JSON = "application/json"
 OCTETS = "application/octet-stream"
+_CBOR_HEADERS = {"content-type": CBOR}
 _SUBMIT_HEAD = b"\xa2\x01\x01\x02"  # {1: 1, 2: msg}: the rest of a submit request is the encoded MSG
 # The messages of a page are bounded. Their receipts and the encoding around them need at most as much again.
 _MOST_PAGE = 2 * MAX_PAGE_BYTES + MAX_MSG_BYTES
@@ -138,7 +113,7 @@ class HubLink:
         self._connections = connections
         self._client = self._connect()
         self._before: httpx.AsyncClient | None = None  # the client before the last `renew`
-        self._pow_solver = PowSolver(self.retry_policy.most_pow_bits)
+        self._work: WorkRequired | None = None  # the proof of work that the hub required last for a message
 
     def _connect(self) -> httpx.AsyncClient:
         # Shorter than a hub's idle timeout, so that few pooled connections are already closed.
@@ -216,12 +191,21 @@ class HubLink:
     # Implementation.
 
     async def _send_with_work(self, path: str, body: bytes, most: int, *, ahead: bool) -> bytes:
-        """One attempt, with a proof of work if the hub requires one."""
+        """One attempt, with a proof of work if the hub requires one within `most_pow_bits`.
 
-        def send(headers: dict[str, str]) -> Awaitable[bytes]:
-            return self._request("POST", path, body, most=most, headers={"content-type": CBOR, **headers})
-
-        return await self._pow_solver.send(body, send, ahead=ahead)
+        With `ahead`, it already has the work that the hub required last.
+        """
+        cookie = await _solved(self._work, body) if ahead and self._work else {}
+        try:
+            return await self._request("POST", path, body, most=most, headers=_CBOR_HEADERS | cookie)
+        except Refused as refused:
+            required = WorkRequired.of(refused, body)
+            if required is None or required.difficulty > self.retry_policy.most_pow_bits:
+                raise
+        if ahead:
+            self._work = required
+        cookie = await _solved(required, body)
+        return await self._request("POST", path, body, most=most, headers=_CBOR_HEADERS | cookie)
 
     async def _post(self, path: str, body: bytes, most: int) -> bytes:
         return await self._retry(lambda: self._request("POST", path, body, most=most))
@@ -252,17 +236,20 @@ class HubLink:
         most: int,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        sent = headers or ({"content-type": CBOR} if body is not None else None)
+        sent = headers or (_CBOR_HEADERS if body is not None else None)
         try:
-            answer, content = await exchange(
-                self._client,
-                method,
-                path,
-                limit_s=self.retry_policy.answer_s,
-                connect_s=self.retry_policy.connect_s,
-                most=most,
-                content=body,
-                headers=sent,
+            # A task of its own: httpx waits several times, and each time would resume every caller of this method.
+            answer, content = await asyncio.create_task(
+                exchange(
+                    self._client,
+                    method,
+                    path,
+                    limit_s=self.retry_policy.answer_s,
+                    connect_s=self.retry_policy.connect_s,
+                    most=most,
+                    content=body,
+                    headers=sent,
+                )
             )
         except httpx.TransportError as error:
             raise Unavailable(f"{self.url} did not answer {path}: {reason_of(error)}") from None

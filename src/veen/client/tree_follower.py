@@ -1,4 +1,15 @@
-"""Follows the tree of a label: verifies that it grows consistently, and stores how far. Spec §9, RESYNC0."""
+"""The local copy of a label's tree, which must grow consistently with the hub's signatures. Spec §5, §9, RESYNC0.
+
+Receipts with valid signatures advance the tree. There are four cases:
+
+    the next entry            append its leaf; the root must be the signed one
+    a later entry             others wrote in between: a proof in its own tree gives the peaks there, and a consistency
+                              proof connects them with ours
+    the current entry         the root must be the same, or the hub has signed two
+    an earlier entry          a consistency proof from it to our tree
+
+`LabelTree` decides and `Follower` requests the proofs. A receipt that does not fit raises `Contradiction`.
+"""
 
 import asyncio
 from collections import OrderedDict
@@ -7,12 +18,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from veen.client import evidence
-from veen.client import local_tree as trees
 from veen.client.client_state import LabelState, StateConflict
 from veen.client.contradiction import Caught, Contradiction, Lie
 from veen.client.hub_session import HubSession
-from veen.client.local_tree import LabelTree, size_of
-from veen.core import MmrProof, Receipt, Refused, VeenError
+from veen.core import Mmr, MmrProof, ProofStep, Receipt, Refused, Unverified, VeenError, proof
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
     ConsistencyRequest,
@@ -25,7 +34,139 @@ from veen.core.envelopes import (
     StreamResponse,
 )
 from veen.core.hashing import U64_MAX
-from veen.core.proof import Head
+from veen.core.proof import Head, decode_head, label_of, size_of
+from veen.core.receipt import time_clash
+
+
+def peaks_from(shown: MmrProof, head: Receipt) -> tuple[bytes, ...]:
+    """All peaks of the tree that ends with a receipt's leaf, from the proof of that leaf in this tree."""
+    proof.verify_in_receipt(shown, head)
+    peak = head.leaf_hash
+    for step in shown.path:
+        # The last leaf of a tree is a right child on every level; `verify_in_receipt` has checked that.
+        peak = _node(step.sib, peak)
+    return (peak, *shown.peaks_after)
+
+
+def _node(left: bytes, right: bytes) -> bytes:
+    pair = Mmr(1, [left])
+    return pair.append(right)[1]
+
+
+class LabelTree(Mmr):
+    """The tree of one label, and the signed statement that proves its size and root."""
+
+    __slots__ = ("head", "label")
+
+    def __init__(self, label: bytes, size: int = 0, peaks: Sequence[bytes] = (), head: Head | None = None) -> None:
+        super().__init__(size, peaks)
+        self.label = label
+        self.head = head
+
+    def copy(self) -> "LabelTree":
+        return LabelTree(self.label, self.size, self.peaks, self.head)
+
+    def add(self, receipt: Receipt) -> None:
+        """Append the next entry. If the receipt does not fit, the tree stays unchanged."""
+        if receipt.stream_seq != self.size + 1:
+            raise ValueError(f"entry {receipt.stream_seq} is not the next after {self.size}")
+        before = self.peaks.copy()
+        self.append(receipt.leaf_hash)
+        try:
+            if self.root() != receipt.mmr_root:
+                raise self._bad_root(receipt, before)
+            check_times(self.head, receipt)
+        except Contradiction:
+            self.size, self.peaks = self.size - 1, before
+            raise
+        self.head = receipt
+
+    def _bad_root(self, receipt: Receipt, peaks: list[bytes]) -> Contradiction:
+        statements = (self.head, receipt) if self.head else (receipt,)
+        return Contradiction(
+            Lie.ROOT,
+            f"the signed root of entry {receipt.stream_seq} is not the root of the tree that ends with it",
+            statements,
+            peaks=tuple(peaks),
+        )
+
+    def jump(self, receipt: Receipt, own: MmrProof, growth: MmrProof | None) -> None:
+        """Advance to a later entry. `own` proves it in its own tree, `growth` that our tree is a prefix of that tree.
+
+        `growth` may be None only if our tree is empty.
+        """
+        try:
+            peaks = peaks_from(own, receipt)
+        except Unverified as error:
+            raise Contradiction(
+                Lie.SEQ_GAP,
+                f"the hub has no valid proof for the tree of {receipt.stream_seq} entries that the receipt signs: "
+                f"{error.reason}",
+                (receipt,),
+            ) from None
+        self.check_prefix_of(receipt, growth)
+        self.size, self.peaks, self.head = receipt.stream_seq, list(peaks), receipt
+
+    def check_prefix_of(self, later: Head, growth: MmrProof | None) -> None:
+        """Raise `Contradiction` unless our tree is a prefix of the tree that `later` signs."""
+        if self.head is None:
+            return
+        if growth is None:
+            raise ValueError("a tree with entries needs a consistency proof")
+        self._check_consistent(self.head, later, growth)
+
+    def check_behind(self, earlier: Head, growth: MmrProof) -> None:
+        """Raise `Contradiction` unless the tree that `earlier` signs is a prefix of ours."""
+        if self.head is None:
+            raise ValueError("an empty tree has no earlier entries")
+        self._check_consistent(earlier, self.head, growth)
+
+    def check_here(self, head: Head) -> None:
+        """Raise `Contradiction` unless a signed root for our size equals our root."""
+        if size_of(head) != self.size:
+            raise ValueError(f"the signed root is for {size_of(head)} entries, not {self.size}")
+        if head.mmr_root != self.root():
+            raise forked(self.head, head)
+        check_times(self.head, head)
+
+    def _check_consistent(self, old: Head, new: Head, growth: MmrProof) -> None:
+        try:
+            proof.verify_consistency(growth, old, new)
+        except Unverified as error:
+            raise Contradiction(
+                Lie.FORKED_HISTORY,
+                f"the log of {size_of(new)} entries does not continue the log of {size_of(old)}: {error.reason}",
+                (old, new),
+            ) from None
+        check_times(old, new)
+
+
+def check_times(one: Head | None, other: Head) -> None:
+    """Raise `Contradiction` if two receipts of one label have contradicting times. A checkpoint has no time."""
+    clash = time_clash(one, other) if isinstance(one, Receipt) and isinstance(other, Receipt) else None
+    if clash:
+        assert one is not None
+        raise Contradiction(Lie.TIME, clash, (one, other))
+
+
+def next_proof(tree: LabelTree, leaf_hash: bytes) -> MmrProof:
+    """The proof of the next leaf in its own tree, before it is appended. The peaks contain all of it."""
+    peaks, size = tuple(tree.peaks), tree.size
+    joins = (size ^ (size + 1)).bit_length() - 1
+    return MmrProof(leaf_hash, tuple(ProofStep(proof.RIGHT, peak) for peak in peaks[:joins]), peaks[joins:])
+
+
+def forked(known: Head | None, other: Head) -> Contradiction:
+    """The contradiction of two roots for one size."""
+    reason = f"two roots are signed for the log of {size_of(other)} entries"
+    return Contradiction(Lie.FORKED_HISTORY, reason, (known, other) if known else (other,))
+
+
+def same_place(known: Receipt, other: Receipt) -> Contradiction:
+    """The contradiction of two receipts for one place."""
+    reason = f"two different entries are signed as entry {other.stream_seq}"
+    return Contradiction(Lie.DUPLICATE_SEQ, reason, (known, other))
+
 
 W = TypeVar("W", bound=Wire)
 _MAX_RECENT = 4096
@@ -54,7 +195,7 @@ class Follower:
     def _load(self, stored: LabelState | None) -> None:
         """Continue from the stored state."""
         self._stored = stored
-        head = trees.decode_head(stored.head) if stored else None
+        head = decode_head(stored.head) if stored else None
         self.tree = LabelTree(self.label, stored.size, stored.peaks, head) if stored else LabelTree(self.label)
 
     def start_over(self) -> None:
@@ -63,14 +204,13 @@ class Follower:
         self._load(self._session.dir.state.label(self._session.hub_id, self.label))
 
     async def follow(
-        self, receipts: Sequence[Receipt], *, keep: Iterable[Receipt] = (), done: Iterable[bytes] = ()
+        self, receipts: Sequence[Receipt], *, keep: Sequence[Receipt] = (), done: Sequence[bytes] = ()
     ) -> None:
         """Advance the tree past these receipts, which are ascending and have valid signatures, and store the result.
 
         `keep` are receipts to store, `done` the leaves to remove from the outbox. Raises `Contradiction` if a receipt
         does not fit. Then nothing has changed, and the evidence is saved.
         """
-        kept, gone = tuple(keep), tuple(done)
         async with self._lock:
             while True:
                 tree = self.tree.copy()
@@ -78,7 +218,7 @@ class Follower:
                     await self._grow(tree, receipts)
                 except Contradiction as error:
                     raise await self.with_best_evidence(error) from None
-                if await self._persist(tree, kept, gone):
+                if await self._persist(tree, keep, done):
                     break
         self.remember(receipts)
 
@@ -97,18 +237,16 @@ class Follower:
         while len(self._recent) > _MAX_RECENT:
             self._recent.popitem(last=False)
 
-    async def _persist(self, tree: LabelTree, kept: tuple[Receipt, ...], gone: tuple[bytes, ...]) -> bool:
+    async def _persist(self, tree: LabelTree, kept: Sequence[Receipt], gone: Sequence[bytes]) -> bool:
         """False if another process advanced the label meanwhile; then its state is loaded."""
         assert tree.head is not None
         session, before = self._session, self._stored
-        new = LabelState(session.profile_id, tree.size, tree.root(), tree.peaks, tree.head.encode())
+        new = LabelState(session.profile_id, tree.size, tree.head.mmr_root, tuple(tree.peaks), tree.head.encode())
         if new == before and not kept and not gone:
             return True
         try:
-            await session.on_disk(
-                lambda: session.dir.state.advance(
-                    session.hub_id, self.label, new, after=before, receipts=kept, done=gone
-                )
+            await asyncio.to_thread(
+                session.dir.state.advance, session.hub_id, self.label, new, after=before, receipts=kept, done=gone
             )
         except StateConflict:
             self._load(session.dir.state.label(session.hub_id, self.label))
@@ -117,14 +255,14 @@ class Follower:
         return True
 
     async def _grow(self, tree: LabelTree, receipts: Sequence[Receipt]) -> None:
-        jumps = await self._jumps(tree, receipts)
+        jumps: dict[int, _Jump] | None = None
         for receipt in receipts:
             seq = receipt.stream_seq
             if seq == tree.size + 1:
-                tree.append(receipt)
+                tree.add(receipt)
             elif seq > tree.size:
-                jump = jumps[seq]
-                tree.jump(jump.receipt, jump.own, jump.growth)
+                jumps = jumps or await self._jumps(tree, receipts)
+                tree.jump(jumps[seq].receipt, jumps[seq].own, jumps[seq].growth)
             elif seq == tree.size:
                 tree.check_here(receipt)
             else:
@@ -159,9 +297,9 @@ class Follower:
             assert tree.head is not None
             tree.check_behind(receipt, await self.consistency(receipt, tree.head))
         elif (known.leaf_hash, known.mmr_root) != (receipt.leaf_hash, receipt.mmr_root):
-            raise trees.forked(known, receipt)
+            raise forked(known, receipt)
         else:
-            trees.check_times(known, receipt)
+            check_times(known, receipt)
 
     def _kept(self, stream_seq: int) -> Receipt | None:
         data = self._session.dir.state.receipt(self._session.hub_id, self.label, stream_seq)
@@ -242,9 +380,9 @@ class Follower:
     async def _fork_at(self, *heads: Head | None) -> Contradiction | None:
         """Two roots for one size: that of a signed statement, and another that the hub signs now."""
         for head in heads:
-            now = await self._current_receipt(head) if head and trees.label_of(head) == self.label else None
+            now = await self._current_receipt(head) if head and label_of(head) == self.label else None
             if head and now and now.mmr_root != head.mmr_root:
-                return trees.forked(head, now)
+                return forked(head, now)
         return None
 
     async def _proof_of(self, error: Contradiction) -> Contradiction | None:
@@ -257,7 +395,7 @@ class Follower:
                 continue
             now = await self._current_receipt(head)
             if now and now.mmr_root != head.mmr_root:
-                return trees.forked(head, now)
+                return forked(head, now)
             found = await self._bad_growth(head)
             if found and now:
                 return found
@@ -275,7 +413,7 @@ class Follower:
         except VeenError:
             return None
         try:
-            tree.append(receipt)
+            tree.add(receipt)
         except Contradiction as found:
             return found
         return None

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from veen.client.contradiction import Contradiction, Lie
 from veen.core import (
-    Checkpoint,
     HubIdentity,
     IdentitySignature,
     Limits,
@@ -30,6 +29,7 @@ from veen.core import (
 from veen.core.cbor import Nested, VersionField, Wire, int_map
 from veen.core.hashing import HASH_BYTES
 from veen.core.hub_identity import ForkOrigin, lineage
+from veen.core.proof import Head
 from veen.core.strict_json import Json
 from veen.core.wire_json import Fields
 
@@ -211,6 +211,9 @@ class HubTrust:
 
     def _set(self, known: HubRecord) -> None:
         self.known = known
+        self.hub_id = known.identity.hub_id
+        self.profile = known.profile
+        self.limits = known.limits
         # The prefix that a fork kept was signed by its origin. The fork's own signature fixes the end of that prefix.
         self._lineage = lineage(known.identity, known.origin)
 
@@ -240,18 +243,6 @@ class HubTrust:
         trust.learn(status)
         return trust
 
-    @property
-    def hub_id(self) -> bytes:
-        return self.known.identity.hub_id
-
-    @property
-    def profile(self) -> Profile:
-        return self.known.profile
-
-    @property
-    def limits(self) -> Limits:
-        return self.known.limits
-
     def learn(self, status: HubStatus) -> bool:
         """Accept keys and limits of a status that continues the known record. Returns whether anything is new."""
         shown, known = status.identity, self.known.identity
@@ -273,22 +264,12 @@ class HubTrust:
         self._set(HubRecord(shown, status.signature, status.profile, status.limits, before.origin))
         return self.known != before
 
-    def verify_receipt(self, receipt: Receipt) -> None:
-        """Raise `Contradiction` unless a key of the hub that was active at its `hub_ts` signed it."""
+    def verify(self, head: Head) -> None:
+        """Raise `Contradiction` unless a key of the hub signed it that was active at its `hub_ts` or in its epoch."""
         try:
-            self._lineage.identity_at(receipt.label, receipt.stream_seq).verify_receipt(receipt)
+            self._lineage.verify_head(head, self.profile)
         except Unverified:
-            digest = receipt.signing_digest()
-            raise self._unsigned("the receipt", receipt, digest, receipt.hub_sig) from None
-
-    def verify_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Raise `Contradiction` unless a key of the hub that was active in its epoch signed it."""
-        try:
-            signer = self._lineage.identity_at(checkpoint.label_curr, checkpoint.upto_seq)
-            signer.verify_checkpoint(checkpoint, self.profile)
-        except Unverified:
-            digest = checkpoint.signing_digest()
-            raise self._unsigned("the checkpoint", checkpoint, digest, checkpoint.hub_sig) from None
+            raise self._unsigned(head) from None
 
     def blame_key(self, error: Contradiction, status: HubStatus) -> Contradiction:
         """The same error, but with the key that made the signature if the hub's status reveals it."""
@@ -301,9 +282,10 @@ class HubTrust:
                 return Contradiction(Lie.WRONG_KEY, reason, (head,))
         return error
 
-    def _unsigned(self, what: str, head: Receipt | Checkpoint, digest: bytes, sig: bytes) -> Contradiction:
+    def _unsigned(self, head: Head) -> Contradiction:
+        what = "the receipt" if isinstance(head, Receipt) else "the checkpoint"
         for key in self.known.identity.hub_keys:
-            if signing.is_valid(key.hub_pk, digest, sig):
+            if signing.is_valid(key.hub_pk, head.signing_digest(), head.hub_sig):
                 reason = f"{what} is signed by {key.hub_pk.hex()[:16]}…, which was not active at that time"
                 return Contradiction(Lie.WRONG_KEY, reason, (head,))
         return Contradiction(Lie.SIGNATURE, f"no key of the hub signed {what}", (head,))

@@ -4,10 +4,9 @@ Only this state links one client_id to the next. A hub accepts a capability only
 under capabilities needs a token for the next client_id first.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import MappingProxyType
 from typing import Annotated, Self
 
 from veen.client.capabilities import CapabilityStore
@@ -32,9 +31,10 @@ class KeyBounds:
 
     def within(self, limits: Limits | None) -> "KeyBounds":
         """The stricter of these bounds and the hub's."""
-        if limits is None:
+        age = limits.max_client_id_lifetime_sec if limits else None
+        count = limits.max_msgs_per_client_id_per_label if limits else None
+        if age is None and count is None:
             return self
-        age, count = limits.max_client_id_lifetime_sec, limits.max_msgs_per_client_id_per_label
         return KeyBounds(
             min(age or self.max_client_id_lifetime_sec, self.max_client_id_lifetime_sec),
             min(count or self.max_msgs_per_client_id_per_label, self.max_msgs_per_client_id_per_label),
@@ -61,6 +61,19 @@ class WriterState(Wire):
     last_client_seq: Annotated[int, Uint()] = 0
     last_prev_ack: Annotated[int, Uint()] = 0
     closed: Annotated[bool, Bool()] = False  # a place was abandoned, so the hub accepts nothing more from this key here
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRequest:
+    """The label to write to, and what its hub requires of a writer."""
+
+    hub_id: bytes
+    label: bytes
+    stream_id: bytes
+    now: int
+    epoch: int = 0  # the label's
+    capability: bool = False  # the hub admits only writers with a capability for the stream
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,34 +107,33 @@ class WriterKeys:
         self._caps = caps
         self._key: tuple[int, SigningKey] | None = None
 
-    def writer(
-        self,
-        hub_id: bytes,
-        label: bytes,
-        stream_id: bytes,
-        *,
-        now: int,
-        epoch: int = 0,
-        capability: bool = False,
-        limits: Limits | None = None,
-    ) -> WriterKey:
+    def writer(self, rows: TableRows, wanted: WriterRequest) -> WriterKey:
         """The key that writes next to the label. Rotates and records the rotation when due, by our or the hub's bounds.
 
-        `epoch` is the label's. With `capability`, raises `Refused` if the due key has no token for the stream; the
-        error names the key.
+        `rows` is a write transaction. Raises `Refused` if the due key has no capability, but needs one; the error names
+        the key. The transaction must then be aborted, so that no rotation takes place.
         """
-        bounds = self.bounds.within(limits)
-        with self._tables.read() as rows:
-            use, is_new = self._choose(rows, hub_id, label, now, epoch, bounds)
-            if not is_new:
-                return self._writer(rows, use, hub_id, label, stream_id, now, capability, bounds)
-        with self._tables.write() as rows:
-            use, _ = self._choose(rows, hub_id, label, now, epoch, bounds)
-            # Raises if a capability is missing. Then nothing is stored and the rotation has not happened.
-            writer = self._writer(rows, use, hub_id, label, stream_id, now, capability, bounds)
-            rows.put("generations", u64be(use.generation), use.encode())
-            rows.put("eras", u64be(use.generation) + hub_id, u64be(epoch))
-            return writer
+        bounds, place = self.bounds.within(wanted.limits), wanted.hub_id + wanted.label
+        use = current(rows)
+        used = writer_state(rows, use.client_id + place)
+        era = rows.get(u64be(use.generation) + wanted.hub_id, db=rows.db["eras"])
+        if _is_due(use, used, era, wanted, bounds):
+            use = begin(rows, self._identity, use.generation + 1, wanted.now)
+            used, era = writer_state(rows, use.client_id + place), None
+        if era is None:
+            rows.put(u64be(use.generation) + wanted.hub_id, u64be(wanted.epoch), db=rows.db["eras"])
+        cap = self._capability(use.client_id, wanted) if wanted.capability else None
+        if self._key is None or self._key[0] != use.generation:
+            self._key = (use.generation, self._identity.client_key(use.generation))
+        room = bounds.max_msgs_per_client_id_per_label - used.last_client_seq
+        return WriterKey(wanted.hub_id, wanted.label, use.generation, self._key[1], used, room, cap)
+
+    def _capability(self, client_id: bytes, wanted: WriterRequest) -> CapToken:
+        cap = self._caps.for_writer(client_id, wanted.stream_id, wanted.now, wanted.hub_id)
+        if cap is None:
+            lapsed_at = self._caps.lapsed_at(client_id, wanted.stream_id, wanted.hub_id)
+            raise _no_capability(client_id, wanted.stream_id, lapsed_at)
+        return cap
 
     def current(self) -> ClientKeyUse:
         """The generation in use."""
@@ -151,51 +163,12 @@ class WriterKeys:
         with self._tables.write() as rows:
             retire(rows, generation)
 
-    def _choose(
-        self, rows: TableRows, hub_id: bytes, label: bytes, now: int, epoch: int, bounds: KeyBounds
-    ) -> tuple[ClientKeyUse, bool]:
-        """The generation to write with, and whether it must be recorded first."""
-        use = current(rows)
-        if _is_due(rows, use, hub_id, label, now, epoch, bounds):
-            generation = use.generation + 1
-            return ClientKeyUse(generation, self._client_key(generation).public_key, now, retired=False), True
-        return use, rows.get("eras", u64be(use.generation) + hub_id) is None
 
-    def _writer(
-        self,
-        rows: TableRows,
-        use: ClientKeyUse,
-        hub_id: bytes,
-        label: bytes,
-        stream_id: bytes,
-        now: int,
-        capability: bool,
-        bounds: KeyBounds,
-    ) -> WriterKey:
-        cap = None
-        if capability:
-            cap = self._caps.for_writer(use.client_id, stream_id, now, hub_id)
-            if cap is None:
-                raise _no_capability(use, stream_id, self._caps.lapsed_at(use.client_id, stream_id, hub_id))
-        used = writer_state(rows, use.client_id + hub_id + label)
-        room = bounds.max_msgs_per_client_id_per_label - used.last_client_seq
-        return WriterKey(hub_id, label, use.generation, self._client_key(use.generation), used, room, cap)
-
-    def _client_key(self, generation: int) -> SigningKey:
-        if self._key is None or self._key[0] != generation:
-            self._key = (generation, self._identity.client_key(generation))
-        return self._key[1]
-
-
-def _is_due(
-    rows: TableRows, use: ClientKeyUse, hub_id: bytes, label: bytes, now: int, epoch: int, bounds: KeyBounds
-) -> bool:
-    era = rows.get("eras", u64be(use.generation) + hub_id)
-    used = writer_state(rows, use.client_id + hub_id + label)
+def _is_due(use: ClientKeyUse, used: WriterState, era: bytes | None, wanted: WriterRequest, bounds: KeyBounds) -> bool:
     return (
         use.retired
-        or _is_old(use, now, bounds)
-        or (era is not None and int.from_bytes(era, "big") < epoch)
+        or _is_old(use, wanted.now, bounds)
+        or (era is not None and int.from_bytes(era, "big") < wanted.epoch)
         or used.closed
         or used.last_client_seq >= bounds.max_msgs_per_client_id_per_label
     )
@@ -208,21 +181,20 @@ def _is_old(use: ClientKeyUse, now: int, bounds: KeyBounds) -> bool:
 
 def writer_state(rows: TableRows, key: bytes) -> WriterState:
     """`key` is client_id, hub_id and label. Without a row, nothing was used."""
-    row = rows.get("writers", key)
-    return WriterState() if row is None else WriterState.decode(row)
+    return rows.load("writers", key, WriterState) or WriterState()
 
 
 def retire(rows: TableRows, generation: int) -> None:
     """Stop using this generation for new messages. Does nothing for a generation that was never used."""
-    row = rows.get("generations", u64be(generation))
-    if row is not None:
-        rows.put("generations", u64be(generation), replace(ClientKeyUse.decode(row), retired=True).encode())
+    use = rows.load("generations", u64be(generation), ClientKeyUse)
+    if use is not None:
+        rows.store("generations", u64be(generation), replace(use, retired=True))
 
 
 def begin(rows: TableRows, identity: ClientIdentity, generation: int, now: int) -> ClientKeyUse:
     """Make this the generation in use."""
     use = ClientKeyUse(generation, identity.client_key(generation).public_key, now, retired=False)
-    rows.put("generations", u64be(generation), use.encode())
+    rows.store("generations", u64be(generation), use)
     return use
 
 
@@ -231,26 +203,25 @@ def current(rows: TableRows) -> ClientKeyUse:
     last = rows.last("generations")
     if last is None:
         raise Malformed("state", "it contains no client_id")
-    return ClientKeyUse.decode(last[1])
+    return rows.decoded("generations", last[1], ClientKeyUse)
 
 
-def _no_capability(use: ClientKeyUse, stream_id: bytes, lapsed_at: int | None) -> Refused:
+def _no_capability(client_id: bytes, stream_id: bytes, lapsed_at: int | None) -> Refused:
     if lapsed_at is not None:
         return BY_DETAIL["CAP_TTL"].refused(
-            f"the capability for client_id {use.client_id.hex()} on stream {stream_id.hex()} expired at {lapsed_at}: "
+            f"the capability for client_id {client_id.hex()} on stream {stream_id.hex()} expired at {lapsed_at}: "
             "ask the issuer for a new one",
             expires_at=lapsed_at,
         )
     return BY_DETAIL["CAP_MISSING"].refused(
-        f"no capability for client_id {use.client_id.hex()} on stream {stream_id.hex()}: give the issuer this client's "
+        f"no capability for client_id {client_id.hex()} on stream {stream_id.hex()}: give the issuer this client's "
         "card.cbor, which lists it, and add the tokens that come back",
-        client_id=use.client_id.hex(),
+        client_id=client_id.hex(),
         stream_id=stream_id.hex(),
     )
 
 
 _NEXT_PLACE = "outbox_next"
-_NO_MARKS: Mapping[bytes, bytes] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +231,7 @@ class Pending:
     msg: Msg
     encoded: bytes
     leaf_hash: bytes
+    mark: bytes | None = None  # the id that a program gave it, stored with its place: see `Outbox.marks`
 
     @classmethod
     def of(cls, msg: Msg) -> Self:
@@ -278,30 +250,16 @@ class Outbox:
     def __init__(self, state: ClientState) -> None:
         self._tables = state.tables
 
-    def put(
-        self, writer: WriterKey, messages: Sequence[Pending], marks: Mapping[bytes, bytes] = _NO_MARKS
-    ) -> WriterKey:
+    def put(self, writer: WriterKey, messages: Sequence[Pending]) -> WriterKey:
         """Use the places of these messages and store the messages. Returns the writer for the places after them.
 
-        `marks` are ids that the program gave some of them, each with the leaf_hash. They are stored in the same
-        transaction.
-
-        Raises `Moved` if another task or process used some of the places since `writer` was returned. Then none of
-        these messages may be sent; they must be signed again for other places.
+        Raises `StateConflict` if another task or process used some of the places since `writer` was returned. Then none
+        of these messages may be sent; they must be signed again for other places.
         """
-        used = _used_after(writer, messages)
-        client = writer.client_id + writer.hub_id + writer.label
         with self._tables.write() as rows:
-            if writer_state(rows, client) != writer.used:
+            if writer_state(rows, writer.client_id + writer.hub_id + writer.label) != writer.used:
                 raise StateConflict("another sender used these places: get a new writer")
-            rows.put("writers", client, used.encode())
-            append(rows, writer.hub_id + writer.label, messages)
-            for mark, leaf_hash in marks.items():
-                rows.put("marks", mark, leaf_hash)
-            room = writer.room - len(messages)
-            if room == 0:
-                retire(rows, writer.generation)
-        return replace(writer, used=used, room=room)
+            return use_places(rows, writer, messages)
 
     def marks(self, prefix: bytes) -> dict[bytes, bytes]:
         """The marks with this prefix and the leaf_hash of each message, which is in the log or in the outbox.
@@ -316,7 +274,7 @@ class Outbox:
         """Delete marks that their program no longer needs."""
         with self._tables.write() as rows:
             for mark in marks:
-                rows.delete("marks", mark)
+                rows.delete(mark, db=rows.db["marks"])
 
     def pending(self, hub_id: bytes, label: bytes, limit: int | None = None) -> tuple[Pending, ...]:
         """The messages of a label that wait for an answer, in the order in which the hub must receive them."""
@@ -346,22 +304,35 @@ class Outbox:
             for key, row in tuple(rows.scan("outbox", hub_id + label)):
                 message = Pending.decode(row)
                 if message.msg.client_id == client_id and message.msg.client_seq >= from_seq:
-                    rows.delete("outbox", key)
-                    rows.delete("leaves", message.leaf_hash)
+                    rows.delete(key, db=rows.db["outbox"])
+                    rows.delete(message.leaf_hash, db=rows.db["leaves"])
                     removed.append(message)
             if removed:
                 _unmark(rows, {message.leaf_hash for message in removed})
-                rows.put("writers", client, replace(writer_state(rows, client), closed=True).encode())
+                rows.store("writers", client, replace(writer_state(rows, client), closed=True))
         return tuple(removed)
 
 
+def use_places(rows: TableRows, writer: WriterKey, messages: Sequence[Pending]) -> WriterKey:
+    """As `Outbox.put`, within a write transaction that has read the state of the writer."""
+    used = _used_after(writer, messages)
+    rows.store("writers", writer.key.public_key + writer.hub_id + writer.label, used)
+    append(rows, writer.hub_id + writer.label, messages)
+    room = writer.room - len(messages)
+    if room == 0:
+        retire(rows, writer.generation)
+    return replace(writer, used=used, room=room)
+
+
 def append(rows: TableRows, label: bytes, messages: Sequence[Pending]) -> None:
-    """Append messages. `label` is hub_id and label."""
+    """Append messages and store their marks. `label` is hub_id and label."""
     first = rows.number(_NEXT_PLACE)
     for place, message in enumerate(messages, first):
         key = label + u64be(place)
-        rows.put("outbox", key, message.encoded)
-        rows.put("leaves", message.leaf_hash, key)
+        rows.put(key, message.encoded, db=rows.db["outbox"])
+        rows.put(message.leaf_hash, key, db=rows.db["leaves"])
+        if message.mark is not None:
+            rows.put(message.mark, message.leaf_hash, db=rows.db["marks"])
     rows.put_number(_NEXT_PLACE, first + len(messages))
 
 
@@ -369,17 +340,18 @@ def _unmark(rows: TableRows, leaves: set[bytes]) -> None:
     """Delete the marks of abandoned messages, so that their program may send them again."""
     for mark, leaf_hash in tuple(rows.scan("marks")):
         if leaf_hash in leaves:
-            rows.delete("marks", mark)
+            rows.delete(mark, db=rows.db["marks"])
 
 
 def _used_after(writer: WriterKey, messages: Sequence[Pending]) -> WriterState:
     """The state of the writer after these messages. Raises `ValueError` unless they are its next messages."""
     if not messages or len(messages) > writer.room:
         raise ValueError(f"expected 1 to {writer.room} messages for this writer, got {len(messages)}")
+    label, client_id = writer.label, writer.key.public_key
     client_seq, prev_ack = writer.used.last_client_seq, writer.used.last_prev_ack
     for message in messages:
         msg = message.msg
-        if (msg.label, msg.client_id, msg.client_seq) != (writer.label, writer.client_id, client_seq + 1):
+        if (msg.label, msg.client_id, msg.client_seq) != (label, client_id, client_seq + 1):
             raise ValueError(f"expected the writer's message with client_seq {client_seq + 1}")
         if msg.prev_ack < prev_ack:
             raise ValueError(f"prev_ack decreases from {prev_ack} to {msg.prev_ack}")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar, TypeAlias
 
 from veen.core import ciphertext, naming
-from veen.core.cbor import Bstr, FieldType, ListOf, Map, Text, Uint, Wire, text_map
+from veen.core.cbor import Bstr, ListOf, Text, Uint, Wire, text_map
 from veen.core.ciphertext import Place
 from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, ht
@@ -55,10 +55,6 @@ def admin_streams(realm_id: bytes) -> tuple[bytes, bytes, bytes, bytes]:
 def reader_key(stream_id: bytes) -> DhKey:
     """The key that opens an admin stream. It is public, so that anyone can check a hub against the stream."""
     return DhKey(ht("veen/admin-key", stream_id))
-
-
-def _body(name: str, *kinds: FieldType) -> Map:
-    return Map(name, {kind.name: kind for kind in kinds})
 
 
 class RevocationKind(StrEnum):

@@ -13,7 +13,8 @@ from veen.core import hpke, mmr, signing
 from veen.core.cbor import Bstr, Uint, VersionField, Wire, int_map
 from veen.core.ciphertext import Opened, PayloadHdr, Sealer
 from veen.core.errors import Fault, Malformed, Unverified
-from veen.core.hashing import h, ht, trunc24, u64be
+from veen.core.hashing import h, ht, u64be
+from veen.core.hpke import XCHACHA_NONCE_BYTES
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
 from veen.core.naming import leaf_hash
 from veen.core.profile import Limits
@@ -83,7 +84,7 @@ def _key_and_nonce(message: Sealer | Opened, index: int) -> tuple[bytes, bytes]:
     place = message.place
     key = message.context.export(b"veen/att-k" + u64be(index), hpke.KEY_BYTES)
     message_id = leaf_hash(place.label, place.profile_id, h(message.enc), place.client_id, place.client_seq)
-    return key, trunc24(ht("veen/att-nonce", message_id + u64be(index)))
+    return key, ht("veen/att-nonce", message_id + u64be(index))[:XCHACHA_NONCE_BYTES]
 
 
 def _too_large(reason: str) -> Malformed:

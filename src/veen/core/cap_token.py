@@ -11,7 +11,7 @@ from typing import Annotated
 
 from veen.core import signing
 from veen.core.admission import BY_DETAIL
-from veen.core.cbor import Bstr, ListOf, Map, Nested, Uint, VersionField, Wire, int_map
+from veen.core.cbor import Bstr, ListOf, Nested, Uint, VersionField, Wire, int_map
 from veen.core.hashing import U64_MAX, ht
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_STREAMS
 from veen.core.profile import Limits
@@ -83,12 +83,7 @@ class CapToken(Wire):
         return hub_ts > self.expires_at(issued_at)
 
     def _link_digest(self, previous: bytes) -> bytes:
-        # Keys 1 to 4 as a map of four: the encoding without the last entry.
-        grant = _UNSIGNED.write([self.issuer_pk, self.subject_pk, self.allow])
-        return ht("veen/cap-link", grant + previous)
-
-
-_UNSIGNED = Map("cap_token without sig_chain", dict(zip(range(1, 5), CapToken.LAYOUT.kinds, strict=False)))
+        return ht("veen/cap-link", self.unsigned() + previous)
 
 
 def mint(

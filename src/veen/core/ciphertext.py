@@ -8,14 +8,15 @@ message's place.
 
 import struct
 from dataclasses import dataclass, field
+from hashlib import sha256
 from hmac import compare_digest
 from typing import Annotated, Self
 
 from veen.core import hpke
 from veen.core.cbor import Bstr, Uint, Wire, int_map
 from veen.core.errors import Fault, Malformed, Unverified
-from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix, trunc24, u64be
-from veen.core.hpke import ENC_BYTES, DhKey, HpkeContext
+from veen.core.hashing import HASH_BYTES, U64_MAX, tag_prefix
+from veen.core.hpke import ENC_BYTES, XCHACHA_NONCE_BYTES, DhKey, HpkeContext
 from veen.core.limits import MAX_BODY_BYTES
 from veen.core.msg import Msg
 from veen.core.naming import ZERO_HASH
@@ -72,11 +73,13 @@ class Place:
 
     def aad(self) -> bytes:
         numbers = _U64_TWICE(self.client_seq, self.prev_ack)
-        return h(_AAD + self.profile_id + self.label + self.client_id + numbers + (self.auth_ref or ZERO_HASH))
+        bound = self.profile_id + self.label + self.client_id + numbers + (self.auth_ref or ZERO_HASH)
+        return sha256(_AAD + bound).digest()
 
     def nonce(self) -> bytes:
         """Unique for a client that never repeats a (prev_ack, client_seq) pair."""
-        return trunc24(h(_NONCE + self.label + u64be(self.prev_ack) + self.client_id + u64be(self.client_seq)))
+        ack, seq = self.prev_ack.to_bytes(8, "big"), self.client_seq.to_bytes(8, "big")
+        return sha256(_NONCE + self.label + ack + self.client_id + seq).digest()[:XCHACHA_NONCE_BYTES]
 
     def check(self) -> None:
         """Raise `ValueError` if no MSG can have this place."""

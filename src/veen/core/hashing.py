@@ -28,8 +28,3 @@ def u64be(n: int) -> bytes:
 
 def u32be(n: int) -> bytes:
     return n.to_bytes(4, "big")
-
-
-def trunc24(data: bytes) -> bytes:
-    """The first 24 bytes: an XChaCha20 nonce."""
-    return data[:24]

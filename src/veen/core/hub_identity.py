@@ -253,6 +253,12 @@ class Lineage:
             at += 1
         return self.identities[at]
 
+    def verify_head(self, head: Receipt | Checkpoint, profile: Profile) -> HubKey:
+        """Verify a receipt or a checkpoint of this log. Returns its signing key."""
+        if isinstance(head, Receipt):
+            return self.identity_at(head.label, head.stream_seq).verify_receipt(head)
+        return self.identity_at(head.label_curr, head.upto_seq).verify_checkpoint(head, profile)
+
     def checkpoint(self, label: bytes) -> Checkpoint | None:
         """The origin's checkpoint of the kept prefix of a label; None if no prefix was kept."""
         return self.kept[0].get(label) if self.kept else None

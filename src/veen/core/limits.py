@@ -1,9 +1,9 @@
-"""All fixed bounds. Spec §14. The limits that a hub may lower are in `hub_limits`."""
+"""All fixed bounds. Spec §14. The limits that a hub may lower are in `profile.Limits`."""
 
 WIRE_VERSION = 1
 SERVER_VERSION = "0.0.1"
 
-# Spec §14. A hub may lower those that `hub_limits` lists; the others are fixed.
+# Spec §14. A hub may lower those that `profile.Limits` lists; the others are fixed.
 MAX_MSG_BYTES = 1_048_576
 MAX_HDR_BYTES = 16_384
 MAX_BODY_BYTES = 1_048_320

@@ -47,7 +47,7 @@ class Mmr:
         self.size = size
         self.peaks = list(peaks)
         self._tags = tags
-        if len(self.peaks) != size.bit_count() or any(len(peak) != HASH_BYTES for peak in self.peaks):
+        if len(self.peaks) != size.bit_count() or set(map(len, self.peaks)) - {HASH_BYTES}:
             raise ValueError(f"a tree of {size} leaves cannot have these {len(self.peaks)} peaks")
 
     def append(self, leaf: bytes) -> list[bytes]:

@@ -1,6 +1,7 @@
 """Derivation of the 32-byte identifiers. Spec §2."""
 
 import re
+from hashlib import sha256
 
 from veen.core.hashing import HASH_BYTES, h, ht, tag_prefix, u64be
 
@@ -47,7 +48,7 @@ def control_stream(of_hub: bytes) -> bytes:
 
 def leaf_hash(label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
     """A message's leaf in the tree; also its id, which does not depend on its place."""
-    return h(_LEAF + label + profile_id + ct_hash + client_id + u64be(client_seq))
+    return sha256(_LEAF + label + profile_id + ct_hash + client_id + client_seq.to_bytes(8, "big")).digest()
 
 
 ZERO_HASH = bytes(HASH_BYTES)

@@ -15,7 +15,7 @@ from typing import Annotated, TypeAlias
 from veen.core import mmr
 from veen.core.cbor import Bstr, ListOf, Nested, Uint, VersionField, Wire, int_map
 from veen.core.checkpoint import Checkpoint
-from veen.core.errors import Unverified
+from veen.core.errors import Malformed, Unverified
 from veen.core.limits import MAX_PEAKS, MAX_PROOF_PATH
 from veen.core.mmr import LOG, NodeReader
 from veen.core.msg import Msg
@@ -75,10 +75,9 @@ class Leaf:
 
 def verify_inclusion(proof: MmrProof, leaf: Leaf, head: Head) -> None:
     """Verify that the leaf is in the tree of `head`. The caller must have verified the signature of `head`."""
-    label, size, root = _head(head)
-    if leaf.label != label:
+    if leaf.label != label_of(head):
         raise Unverified("mmr_proof", "the signed root has another label than the leaf")
-    _verify(proof, leaf.leaf_hash, leaf.stream_seq, size, root)
+    _verify(proof, leaf.leaf_hash, leaf.stream_seq, size_of(head), head.mmr_root)
 
 
 def verify_in_receipt(proof: MmrProof, receipt: Receipt) -> None:
@@ -91,22 +90,33 @@ def verify_consistency(proof: MmrProof, old: Head, new: Head) -> None:
 
     The caller must have verified both signatures.
     """
-    (old_label, old_size, old_root), (new_label, new_size, new_root) = _head(old), _head(new)
+    old_size, new_size = size_of(old), size_of(new)
     if old_size > new_size:
         raise Unverified("mmr_proof", f"the older tree has {old_size} leaves, more than the newer with {new_size}")
-    if old_label != new_label:
+    if label_of(old) != label_of(new):
         raise Unverified("mmr_proof", "the two signed roots have different labels")
     if isinstance(old, Receipt) and proof.leaf_hash != old.leaf_hash:
         raise Unverified("mmr_proof", "its leaf_hash differs from the older receipt's")
-    _verify(proof, proof.leaf_hash, old_size, new_size, new_root)
-    if mmr.root_of(_old_peaks(proof, old_size, new_size)) != old_root:
+    _verify(proof, proof.leaf_hash, old_size, new_size, new.mmr_root)
+    if mmr.root_of(_old_peaks(proof, old_size, new_size)) != old.mmr_root:
         raise Unverified("mmr_proof", "the older tree is not a prefix of the newer")
 
 
-def _head(signed: Head) -> tuple[bytes, int, bytes]:
-    if isinstance(signed, Receipt):
-        return signed.label, signed.stream_seq, signed.mmr_root
-    return signed.label_curr, signed.upto_seq, signed.mmr_root
+def size_of(head: Head) -> int:
+    """The size of the tree whose root is signed."""
+    return head.stream_seq if isinstance(head, Receipt) else head.upto_seq
+
+
+def label_of(head: Head) -> bytes:
+    return head.label if isinstance(head, Receipt) else head.label_curr
+
+
+def decode_head(data: bytes) -> Head:
+    """Decode a receipt or a checkpoint. They differ in their third field."""
+    try:
+        return Receipt.decode(data)
+    except Malformed:
+        return Checkpoint.decode(data)
 
 
 def _tree_of(index: int, size: int) -> tuple[int, int, int]:

@@ -81,7 +81,8 @@ def from_json(cls: type[W], found: Json, late: DeferredFaults) -> W:
     if named:
         raise Malformed("json", f"{layout.name} has an unknown name: {sorted(named)[0][:40]}")
     wire = cls(*(value for kind, value in zip(layout.kinds, values, strict=True) if not kind.fixed))
-    late.note_flaw(wire)
+    if late.flaw is None and not late.first:
+        late.flaw = wire.flaw()
     return wire
 
 

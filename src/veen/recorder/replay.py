@@ -9,9 +9,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from veen.client import local_tree as trees
-from veen.client.local_tree import LabelTree
 from veen.client.reader import Entry as ReadEntry
+from veen.client.tree_follower import LabelTree, next_proof
 from veen.core import Mmr, MmrProof, Receipt, naming
 from veen.core.hashing import U64_MAX
 from veen.overlays import At, EventFault, FoldEntry
@@ -110,8 +109,8 @@ class Replayer:
                 for entry in page:
                     if tree.size == span.to_seq:
                         return
-                    proof = trees.next_proof(tree, entry.receipt.leaf_hash)
-                    tree.append(entry.receipt)
+                    proof = next_proof(tree, entry.receipt.leaf_hash)
+                    tree.add(entry.receipt)
                     yield replayed(entry, proof)
                 if tree.size == span.to_seq:
                     return

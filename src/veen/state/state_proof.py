@@ -69,7 +69,7 @@ def verify_state(
 
     With `parts`, only these are returned: an entry may touch other parts that the file does not cover completely.
     Raises `Malformed` or `Unverified` if the file is invalid or an entry is of another stream. `pin` and `reader` are
-    passed to `evidence_verify.verify`.
+    passed to `evidence.verify`.
     """
     report = evidence.verify(data, pin, reader)
     shown_file = Evidence.decode(data)

@@ -16,17 +16,16 @@ from enum import StrEnum
 from pathlib import Path
 
 from veen.bridge.veil_gossip.gossip_items import VerifiedCheckpoint
-from veen.client import evidence as evidence_verify
-from veen.client import local_tree
+from veen.client import evidence
 from veen.client.client import Client
 from veen.client.client_dir import ClientDir
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.hub_session import keep_contradiction
-from veen.client.tree_follower import Follower
+from veen.client.tree_follower import Follower, forked
 from veen.client.trust import HubRecord
 from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, VeenError
 from veen.core.hashing import u64be
-from veen.core.proof import Head
+from veen.core.proof import Head, decode_head
 
 
 class ComparisonResult(StrEnum):
@@ -88,7 +87,7 @@ class CheckpointComparer:
         result = None
         for other in (*mine, *others):
             if other.mmr_root != shown.mmr_root:
-                result = self._save_contradiction(received.record, local_tree.forked(other, shown))
+                result = self._save_contradiction(received.record, forked(other, shown))
                 if result.standing is ComparisonResult.FORKED:
                     break
         if result is not None:
@@ -118,10 +117,10 @@ class CheckpointComparer:
         state, hub_id = self._dir.state, self.hub_id
         at = state.label(hub_id, label)
         if at is not None and at.size == size:
-            yield local_tree.decode_head(at.head)
+            yield decode_head(at.head)
         with state.tables.read() as rows:
-            receipt = rows.get("receipts", hub_id + label + u64be(size))
-            checkpoint = rows.get("checkpoints", hub_id + label + u64be(size))
+            receipt = rows.get(hub_id + label + u64be(size), db=rows.db["receipts"])
+            checkpoint = rows.get(hub_id + label + u64be(size), db=rows.db["checkpoints"])
         if receipt is not None:
             yield Receipt.decode(receipt)
         if checkpoint is not None:
@@ -140,7 +139,7 @@ class CheckpointComparer:
                 raise
             return await self._unshown(follower, shown)
         if now.mmr_root != shown.mmr_root:
-            return self._save_contradiction(received.record, local_tree.forked(now, shown))
+            return self._save_contradiction(received.record, forked(now, shown))
         await follower.check(now)
         return ComparedCheckpoint(ComparisonResult.AGREES)
 
@@ -165,7 +164,7 @@ class CheckpointComparer:
             return result
         try:
             following = await follower.receipt(follower.tree.size + 1)
-            follower.tree.copy().append(following)
+            follower.tree.copy().add(following)
         except Contradiction as sharper:
             found = self._save_contradiction(record, sharper)
             return found if found.standing is ComparisonResult.FORKED else result
@@ -176,7 +175,7 @@ class CheckpointComparer:
     def _save_contradiction(self, record: HubRecord, error: Contradiction) -> ComparedCheckpoint:
         """Save the evidence. The fork counts as proved only if the file alone shows a contradiction."""
         newest = _with_more_keys(record, self.known)
-        _, contradictions = evidence_verify.shows(newest, error)
+        _, contradictions = evidence.shows(newest, error)
         if not contradictions:
             return ComparedCheckpoint(ComparisonResult.DOUBTED, _not_proved(error))
         keep_contradiction(self._dir, newest, error)

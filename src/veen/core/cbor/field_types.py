@@ -8,44 +8,38 @@ once, so that no sender can make us read it; a MSG contains no list.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from copy import copy
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 from veen.core.cbor import heads, value
 from veen.core.errors import Fault, Malformed
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
 
-
-class Flawed(Protocol):
-    """An object that can report why its fields contradict each other."""
-
-    def flaw(self) -> str | None: ...
+_VERSION = heads.write_head(heads.UINT, WIRE_VERSION)
 
 
 class DeferredFaults:
-    """Faults to raise once the whole object is known to be CBOR: the first of each class."""
+    """Faults to raise once the whole object is known to be CBOR: the first of each class, and the first flaw.
 
-    __slots__ = ("_first", "_flaw")
+    A flaw is a contradiction between fields. It is not looked for if a field is already wrong by itself.
+    """
+
+    __slots__ = ("first", "flaw")
 
     def __init__(self) -> None:
-        self._first: dict[Fault, str] = {}
-        self._flaw: str | None = None
+        self.first: dict[Fault, str] = {}
+        self.flaw: str | None = None
 
     def note(self, fault: Fault, reason: str) -> None:
-        self._first.setdefault(fault, reason)
-
-    def note_flaw(self, wire: Flawed) -> None:
-        """Record a contradiction between fields. Skipped if a field is already wrong by itself."""
-        if not self._first and self._flaw is None:
-            self._flaw = wire.flaw()
+        self.first.setdefault(fault, reason)
 
     def raise_first(self) -> None:
         """Raise the recorded fault that comes first in the admission table, if any."""
-        if self._first:
-            fault = min(self._first)
-            raise Malformed("cbor", self._first[fault], fault)
-        if self._flaw is not None:
-            raise Malformed("cbor", self._flaw)
+        if self.first:
+            fault = min(self.first)
+            raise Malformed("cbor", self.first[fault], fault)
+        if self.flaw is not None:
+            raise Malformed("cbor", self.flaw)
 
 
 class FieldType(ABC):
@@ -82,7 +76,9 @@ class Uint(FieldType):
         self.most = most
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
-        number, end = heads.read_uint(self.name, data, pos)
+        major, number, end = heads.read_head(data, pos)
+        if major != heads.UINT:
+            raise heads.unexpected(self.name, heads.MAJOR_NAMES[heads.UINT], data, pos)
         if not self.least <= number <= self.most:
             raise Malformed("cbor", f"{self.name} is {number}, not within {self.least}..{self.most}")
         return number, end
@@ -97,13 +93,14 @@ class Bool(FieldType):
     __slots__ = ()
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bool, int]:
-        heads.read_head(data, pos)
-        if data[pos] not in (heads.FALSE, heads.TRUE):
+        head = data[pos : pos + 1]
+        if head not in (heads.FALSE_BYTE, heads.TRUE_BYTE):
+            heads.read_head(data, pos)
             raise heads.unexpected(self.name, "true or false", data, pos)
-        return data[pos] == heads.TRUE, pos + 1
+        return head == heads.TRUE_BYTE, pos + 1
 
     def write(self, field: bool) -> bytes:
-        return bytes((heads.TRUE if field else heads.FALSE,))
+        return heads.TRUE_BYTE if field else heads.FALSE_BYTE
 
 
 class Bstr(FieldType):
@@ -120,6 +117,9 @@ class Bstr(FieldType):
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[bytes | None, int]:
         if self.nullable and data[pos : pos + 1] == heads.NULL_BYTE:
             return None, pos + 1
+        start = pos + len(self._head)
+        if data.startswith(self._head, pos) and start + self.size <= len(data):
+            return data[start : start + self.size], start + self.size
         content, end = heads.read_string(self.name, heads.BSTR, data, pos)
         if len(content) != self.size:
             late.note(Fault.SIZE, f"{self.name} has {len(content)} bytes, not {self.size}")
@@ -185,13 +185,15 @@ class VersionField(FieldType):
         super().__init__(name="ver")
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[int, int]:
+        if data.startswith(_VERSION, pos):
+            return WIRE_VERSION, pos + 1
         version, end = heads.read_uint(self.name, data, pos)
         if version != WIRE_VERSION:
             late.note(Fault.VERSION, f"version {version}, not {WIRE_VERSION}")
         return version, end
 
     def write(self, field: None = None) -> bytes:
-        return heads.write_head(heads.UINT, WIRE_VERSION)
+        return _VERSION
 
 
 class Constant(FieldType):
@@ -243,7 +245,7 @@ class ListOf(FieldType):
     def write(self, field: tuple[Any, ...]) -> bytes:
         if not self.least <= len(field) <= self.most:
             raise ValueError(f"{self.name} has {len(field)} items, not {self.least} to {self.most}")
-        return heads.write_head(heads.ARRAY, len(field)) + b"".join(self.item.write(item) for item in field)
+        return heads.write_head(heads.ARRAY, len(field)) + b"".join(map(self.item.write, field))
 
 
 class Details(FieldType):

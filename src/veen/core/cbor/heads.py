@@ -28,6 +28,7 @@ __all__ = [
     "ARRAY",
     "BSTR",
     "FALSE",
+    "FALSE_BYTE",
     "MAJOR_NAMES",
     "MAP",
     "NINT",
@@ -37,6 +38,7 @@ __all__ = [
     "TAG",
     "TEXT",
     "TRUE",
+    "TRUE_BYTE",
     "UINT",
     "read_count",
     "read_head",
@@ -50,6 +52,7 @@ __all__ = [
     "write_text",
 ]
 
+FALSE_BYTE, TRUE_BYTE = bytes((FALSE,)), bytes((TRUE,))
 MAJOR_NAMES = (
     "an unsigned integer",
     "a negative integer",

@@ -22,12 +22,14 @@ def _getter(names: list[str]) -> Callable[[object], tuple[Any, ...]]:
 class Layout(ABC):
     """The fields of one object, in order."""
 
-    __slots__ = ("_plan", "fields_of", "kinds", "name")
+    __slots__ = ("_heads", "_plan", "fields_of", "kinds", "name")
+    major: ClassVar[int]
 
     def __init__(self, name: str, kinds: Iterable[FieldType], keys: Iterable[bytes]) -> None:
         self.name = name
         self.kinds = tuple(kinds)
         self.fields_of = _getter([kind.name for kind in self.kinds if not kind.fixed])
+        self._heads = [heads.write_head(self.major, count) for count in range(len(self.kinds) + 1)]
         # The bytes written before each field. A fixed field is encoded here, once.
         self._plan = tuple(
             (key + kind.write(None), None) if kind.fixed else (key, kind)
@@ -38,28 +40,25 @@ class Layout(ABC):
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[list[Any], int]:
         """The values of all fields that are not fixed, in order; None for an absent one."""
 
-    @abstractmethod
-    def write(self, fields: Iterable[Any]) -> bytes:
-        """Encode an object with these fields, in the form that `read` returns."""
-
-    def _write_fields(self, fields: Iterable[Any]) -> list[bytes]:
-        """The encodings of the present fields, each with its key."""
+    def write(self, fields: Iterable[Any], *, but_last: bool = False) -> bytes:
+        """Encode an object with these fields, in the form that `read` returns; optionally without the last one."""
         given = iter(fields)
         parts = []
-        for key, kind in self._plan:
+        for key, kind in self._plan[:-1] if but_last else self._plan:
             if kind is None:
                 parts.append(key)
                 continue
             field = next(given)
             if field is not None or not kind.optional:
                 parts.append(key + kind.write(field))
-        return parts
+        return self._heads[len(parts)] + b"".join(parts)
 
 
 class Array(Layout):
     """Fields by position. Optional ones are at the end and omitted if absent."""
 
     __slots__ = ("_least",)
+    major = heads.ARRAY
 
     def __init__(self, name: str, *kinds: FieldType) -> None:
         super().__init__(name, kinds, [b""] * len(kinds))
@@ -77,15 +76,12 @@ class Array(Layout):
         values += [None] * (len(self.kinds) - count)
         return values, pos
 
-    def write(self, fields: Iterable[Any]) -> bytes:
-        parts = self._write_fields(fields)
-        return heads.write_head(heads.ARRAY, len(parts)) + b"".join(parts)
-
 
 class Map(Layout):
     """Fields by key, in the listed order. Optional ones may be absent, but not `null`."""
 
     __slots__ = ("_keys",)
+    major = heads.MAP
 
     def __init__(self, name: str, kinds: Mapping[int, FieldType] | Mapping[str, FieldType]) -> None:
         self._keys = tuple(value.encode(key) for key in kinds)
@@ -108,10 +104,6 @@ class Map(Layout):
         if found != count:
             raise Malformed("cbor", f"{self.name} has an unknown, repeated or misplaced key at byte {pos}")
         return values, pos
-
-    def write(self, fields: Iterable[Any]) -> bytes:
-        parts = self._write_fields(fields)
-        return heads.write_head(heads.MAP, len(parts)) + b"".join(parts)
 
 
 class Wire:
@@ -138,7 +130,8 @@ class Wire:
         """Decode the object that starts at `pos`, for nested objects and sequences. Returns it and its end."""
         values, end = cls.LAYOUT.read(data, pos, late)
         wire = cls(*values)
-        late.note_flaw(wire)
+        if late.flaw is None and not late.first:
+            late.flaw = wire.flaw()
         return wire, end
 
     def encode(self) -> bytes:
@@ -147,6 +140,10 @@ class Wire:
         if flaw:
             raise ValueError(f"{self.LAYOUT.name}: {flaw}")
         return self.LAYOUT.write(self.LAYOUT.fields_of(self))
+
+    def unsigned(self) -> bytes:
+        """The encoding without the last field: what a signature in that field covers."""
+        return self.LAYOUT.write(self.LAYOUT.fields_of(self), but_last=True)
 
     def flaw(self) -> str | None:
         """Why these fields contradict each other, although each is valid by itself; None if they do not."""
@@ -182,9 +179,9 @@ def array(name: str, *fixed: FieldType) -> Callable[[type[W]], type[W]]:
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def int_map(name: str, *fixed: FieldType) -> Callable[[type[W]], type[W]]:
-    """As `array`, but encoded as a map with the keys 1, 2, 3 and so on."""
-    return lambda cls: _wire(cls, lambda kinds: Map(name, dict(enumerate((*fixed, *kinds), 1))))
+def int_map(name: str, *fixed: FieldType, last: tuple[FieldType, ...] = ()) -> Callable[[type[W]], type[W]]:
+    """As `array`, but encoded as a map with the keys 1, 2, 3 and so on; `last` are fixed fields after the others."""
+    return lambda cls: _wire(cls, lambda kinds: Map(name, dict(enumerate((*fixed, *kinds, *last), 1))))
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -92,7 +92,7 @@ def _write(value: Value, depth: int) -> bytes:
         case None:
             return heads.NULL_BYTE
         case bool():
-            return bytes((heads.TRUE if value else heads.FALSE,))
+            return heads.TRUE_BYTE if value else heads.FALSE_BYTE
         case int():
             return heads.write_head(heads.UINT, value) if value >= 0 else heads.write_head(heads.NINT, -1 - value)
         case bytes():

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
-from veen.client.local_tree import peaks_from
 from veen.client.transport import HubLink, RetryPolicy
+from veen.client.tree_follower import peaks_from
 from veen.client.trust import HubStatus
 from veen.core import Malformed, Receipt, Refused
 from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse

@@ -3,7 +3,20 @@
 import sys
 from collections.abc import Callable
 
-from bench import client, decode, folding, overlays, pipeline, prove, questions, seal, send_trace, veil_codec, veil_node
+from bench import (
+    client,
+    decode,
+    folding,
+    http_posts,
+    overlays,
+    pipeline,
+    prove,
+    questions,
+    seal,
+    send_trace,
+    veil_codec,
+    veil_node,
+)
 from veen.bench import scaling, throughput
 from veen.bench.bench_report import BenchReport
 from veen.bench.hub_process import Progress, silent
@@ -23,6 +36,7 @@ MEASUREMENTS: dict[str, Callable[[], BenchReport]] = {
     "prove": prove.measure,
     "client": client.measure,
     "send-trace": send_trace.measure,
+    "http": http_posts.measure,
     "hub": lambda: throughput.measure_hub(progress=progress),
     "labels": lambda: throughput.measure_labels(progress=progress),
     "growth": lambda: scaling.measure_growth(progress=progress),

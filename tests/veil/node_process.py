@@ -67,13 +67,11 @@ class NodeProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
-        self.api.__exit__()
 
     def stop(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait()
-            self.api.__exit__()
 
     def contact(self) -> str:
         found: str = self.api.get("/v1/contacts/self")["contact"]

@@ -24,9 +24,6 @@ _STATUS_LINES = {int(status): b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.enc
 def encode(response: Response, date: bytes, bodiless: bool, last: bool) -> bytes:
     """Head and body as one piece. `bodiless` is for HEAD; `last` announces that the connection will close."""
     status = response.status
-    if status == HTTPStatus.OK and not response.headers and not last and not bodiless:
-        body = response.body
-        return _usual_head(response.content_type, len(body), date) + body[:]
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
     extra = b"connection: close\r\n" if last else b""
     if response.headers:
@@ -42,29 +39,6 @@ def encode(response: Response, date: bytes, bodiless: bool, last: bool) -> bytes
         extra,
         b"" if bodiless else body[:],
     )
-
-
-_MAX_USUAL_HEADS = 64
-_usual_heads: dict[tuple[bytes, int], bytes] = {}
-_usual_date = b""
-
-
-def _usual_head(content_type: bytes, length: int, date: bytes) -> bytes:
-    """The cached head of a plain 200 response. Consecutive responses often have the same type and length."""
-    global _usual_date
-    if date is not _usual_date:
-        _usual_heads.clear()
-        _usual_date = date
-    found = _usual_heads.get((content_type, length))
-    if found is None:
-        found = b"HTTP/1.1 200 OK\r\ndate: %b\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (
-            date,
-            content_type,
-            length,
-        )
-        if len(_usual_heads) < _MAX_USUAL_HEADS:
-            _usual_heads[content_type, length] = found
-    return found
 
 
 # A longer body is sent in pieces while the peer reads: it may be a mapped file.

@@ -27,7 +27,7 @@ _SECONDS = 90.0  # for a whole call; a request for events may wait 60 s at the n
 
 
 class Client:
-    """Sends requests to the running node of a data directory."""
+    """Sends requests to the running node of a data directory, each over a connection of its own."""
 
     def __init__(self, data_dir: Path, *, seconds: float = _SECONDS) -> None:
         """A call raises `Unavailable` if the complete answer takes longer than `seconds`."""
@@ -41,12 +41,6 @@ class Client:
         place = urlsplit(where)
         self._http = _Connection(place.hostname or "", place.port, timeout=seconds)
         self._seconds = seconds
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.close()
 
     def get(self, path: str, **query: object) -> Any:
         return self._call("GET", path, query)

@@ -49,8 +49,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the contact of this node, to pass on to others."""
-    with client(given) as api:
-        found = api.get("/v1/contacts/self")
+    found = client(given).get("/v1/contacts/self")
     if not found["endpoints"]:
         remark("the contact has no endpoint: others cannot dial this node, but it can dial them")
     if qr or svg is not None:
@@ -81,8 +80,7 @@ def add(
         invalid = Malformed("contact", f"not a contact, or not complete: {error.reason}")
         invalid.add_note("copy the whole line that veil contact show prints on the other node")
         raise invalid from None
-    with client(given) as api:
-        found = api.post("/v1/contacts", contact=text, name=name)
+    found = client(given).post("/v1/contacts", contact=text, name=name)
     rows = {"name": found["name"], "pubkey": found["pubkey"], "endpoints": " ".join(found["endpoints"])}
     facts(rows, as_json, data=found)
 
@@ -90,8 +88,7 @@ def add(
 @command(contact_app, "list", "veil contact list", "veil contact list --json")
 def list_contacts(given: DataDir = None, as_json: JsonOption = False) -> None:
     """List the contacts of this node."""
-    with client(given) as api:
-        found = api.get("/v1/contacts")
+    found = client(given).get("/v1/contacts")
     rows = [(one["name"], one["pubkey"], " ".join(one["endpoints"])) for one in found]
     table(("name", "pubkey", "endpoints"), rows, as_json, data=found)
 
@@ -103,8 +100,7 @@ def remove(
     as_json: JsonOption = False,
 ) -> None:
     """Remove a contact. The node no longer dials it."""
-    with client(given) as api:
-        facts(api.delete("/v1/contacts", contact=who), as_json)
+    facts(client(given).delete("/v1/contacts", contact=who), as_json)
 
 
 def _text(given: str) -> str:
@@ -140,15 +136,13 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Create a group with this node as its first member."""
-    with client(given) as api:
-        _show(api.post("/v1/groups", name=name), as_json)
+    _show(client(given).post("/v1/groups", name=name), as_json)
 
 
 @command(group_app, "list", "veil group list", "veil group list --json")
 def list_groups(given: DataDir = None, as_json: JsonOption = False) -> None:
     """List the groups that this node is in."""
-    with client(given) as api:
-        found = api.get("/v1/groups")
+    found = client(given).get("/v1/groups")
     table(_COLUMNS, [[one[column] for column in _COLUMNS] for one in found], as_json, data=found)
 
 
@@ -160,8 +154,7 @@ def invite(
     as_json: JsonOption = False,
 ) -> None:
     """Send a contact the newest secret of a group, by private delivery."""
-    with client(given) as api:
-        facts(api.post("/v1/groups/invite", group=group, contact=who), as_json)
+    facts(client(given).post("/v1/groups/invite", group=group, contact=who), as_json)
 
 
 @command(group_app, "rotate", "veil group rotate friends --stay bob --stay carol")
@@ -172,15 +165,13 @@ def rotate(
     as_json: JsonOption = False,
 ) -> None:
     """Replace the secret of a group, and send the new one to the contacts that stay."""
-    with client(given) as api:
-        _show(api.post("/v1/groups/rotate", group=group, stay=stay or []), as_json)
+    _show(client(given).post("/v1/groups/rotate", group=group, stay=stay or []), as_json)
 
 
 @command(group_app, "leave", "veil group leave friends")
 def leave(group: Name, given: DataDir = None, as_json: JsonOption = False) -> None:
     """Leave a group and delete its secrets."""
-    with client(given) as api:
-        _show(api.post("/v1/groups/leave", group=group), as_json)
+    _show(client(given).post("/v1/groups/leave", group=group), as_json)
 
 
 def _show(found: dict[str, str | int], as_json: bool) -> None:
@@ -202,8 +193,7 @@ Who: TypeAlias = Annotated[str, typer.Argument(metavar="WHO", help="a contact, o
 @command(policy_app, "list", "veil policy list", "veil policy list --json")
 def list_tiers(given: DataDir = None, as_json: JsonOption = False) -> None:
     """List the tiers that were set by hand."""
-    with client(given) as api:
-        found = api.get("/v1/policy")
+    found = client(given).get("/v1/policy")
     rows = [(one["name"] or "", one["tier"], one["pubkey"]) for one in found]
     table(("name", "tier", "pubkey"), rows, as_json, data=found)
 
@@ -218,8 +208,7 @@ def set_tier(
     as_json: JsonOption = False,
 ) -> None:
     """Set the tier of a node."""
-    with client(given) as api:
-        _explanation(api.post("/v1/policy", pubkey=who, tier=tier), as_json)
+    _explanation(client(given).post("/v1/policy", pubkey=who, tier=tier), as_json)
 
 
 @command(policy_app, "explain", "veil policy explain bob", "veil policy explain --tag 9f2c… --namespace 1")
@@ -238,15 +227,13 @@ def explain(
             "missing WHO or --tag: give a node or a tag, not both",
             "veil policy explain bob, or veil policy explain --tag HEX",
         )
-    with client(given) as api:
-        _explanation(api.get("/v1/policy/explain", pubkey=who, tag=tag, namespace=namespace), as_json)
+    _explanation(client(given).get("/v1/policy/explain", pubkey=who, tag=tag, namespace=namespace), as_json)
 
 
 @command(policy_app, "endorse", "veil policy endorse bob")
 def endorse(who: Who, given: DataDir = None, as_json: JsonOption = False) -> None:
     """Endorse a node publicly. Nodes that trust this one then give it a higher score."""
-    with client(given) as api:
-        facts(api.post("/v1/policy/endorse", pubkey=who), as_json)
+    facts(client(given).post("/v1/policy/endorse", pubkey=who), as_json)
 
 
 def _explanation(found: dict[str, Value], as_json: bool) -> None:

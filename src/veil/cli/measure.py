@@ -215,7 +215,6 @@ def bench(
 
 
 def _codec(seconds: float) -> tuple[float, float]:
-
     payload, address, key = os.urandom(64 << 10), Address(os.urandom(32), 40, 20_000), SharedKey.generate()
     made = publish(payload, address, key)
 

@@ -51,15 +51,15 @@ def publish(
     payload = _body(body)
     if len(payload) > MAX_OBJECT_BYTES:
         raise _too_large(f"{len(payload)} bytes, more than the {MAX_OBJECT_BYTES} bytes of an object")
-    with client(given) as api:
-        # Feeds have no acknowledgements, because their readers are unknown.
-        fields = {"to": to, "group": group, "namespace": namespace, "ack": True if wait == "acked" else None}
-        encoded = base64.b64encode(payload).decode()
-        try:
-            queued = api.post("/v1/publish", payload_b64=encoded, interactive=not batch, **fields)
-        except Refused as refused:
-            raise (_too_large(refused.reason) if refused.what == _PAYLOAD else refused) from None
-        state = _wait(api, queued["message_id"], _STATES_THAT_END_THE_WAIT[wait], wait_s) if wait else None
+    api = client(given)
+    # Feeds have no acknowledgements, because their readers are unknown.
+    fields = {"to": to, "group": group, "namespace": namespace, "ack": True if wait == "acked" else None}
+    encoded = base64.b64encode(payload).decode()
+    try:
+        queued = api.post("/v1/publish", payload_b64=encoded, interactive=not batch, **fields)
+    except Refused as refused:
+        raise (_too_large(refused.reason) if refused.what == _PAYLOAD else refused) from None
+    state = _wait(api, queued["message_id"], _STATES_THAT_END_THE_WAIT[wait], wait_s) if wait else None
     rows: dict[str, Any] = {"message_id": queued["message_id"], "state": state or "queued"}
     facts(rows, as_json)
     if wait and state is None:
@@ -68,7 +68,6 @@ def publish(
 
 
 def _too_large(reason: str) -> Refused:
-
     error = Refused(_PAYLOAD, reason)
     error.add_note("publish it in parts of less than 256 kB; each part is a message of its own")
     return error
@@ -76,7 +75,6 @@ def _too_large(reason: str) -> Refused:
 
 def _wait(api: Client, message_id: int, done: tuple[str, ...], seconds: int) -> str | None:
     """Wait until a message reaches one of the states `done`, or fails. None after the time limit."""
-
     since, until = 0, time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         found = api.get("/v1/events", since=since, limit=1_024, wait_s=max(1, min(int(left), 20)))
@@ -106,8 +104,8 @@ Remove: TypeAlias = Annotated[bool, typer.Option("--remove", help="remove the su
 
 
 def _change(given: DataDir, remove: bool, as_json: bool, **fields: object) -> None:
-    with client(given) as api:
-        found = (api.delete_body if remove else api.post)("/v1/subscriptions", **fields)
+    api = client(given)
+    found = (api.delete_body if remove else api.post)("/v1/subscriptions", **fields)
     facts(found, as_json)
 
 
@@ -178,6 +176,5 @@ def relay(
 @command(subscribe_app, "list", "veil subscribe list", "veil subscribe list --json")
 def list_(given: DataDir = None, as_json: JsonOption = False) -> None:
     """List the subscriptions of this node."""
-    with client(given) as api:
-        found = api.get("/v1/subscriptions")
+    found = client(given).get("/v1/subscriptions")
     table(("kind", "namespace", "key"), [(one["kind"], one["namespace"], one["key"]) for one in found], as_json)

@@ -223,13 +223,12 @@ def start(
         run(directory)
         return
     url = start_process(directory)
-    with client(directory) as api:
-        status, found = api.get("/v1/status"), api.get("/v1/lanes")
-        lanes = [place for lane in found for place in lane["endpoints"]]
-        failed = _failed_lanes(directory, found)
-        if failed and not lanes:
-            api.post("/v1/stop")
+    api = client(directory)
+    status, found = api.get("/v1/status"), api.get("/v1/lanes")
+    lanes = [place for lane in found for place in lane["endpoints"]]
+    failed = _failed_lanes(directory, found)
     if failed and not lanes:
+        api.post("/v1/stop")
         wait_end(directory)
         raise _cannot_listen(failed)
     for lane, why in failed.items():
@@ -256,8 +255,7 @@ def _cannot_listen(failed: dict[str, str]) -> Exception:
 def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Stop a node, and return once it has ended."""
     directory = data_dir(given)
-    with client(directory) as api:
-        api.post("/v1/stop")
+    client(directory).post("/v1/stop")
     wait_end(directory)
     facts({"stopped": True}, as_json)
 
@@ -265,8 +263,7 @@ def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
 @command(app, "status", "veil node status", "veil node status --json")
 def status(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show the state of a running node."""
-    with client(given) as api:
-        found = api.get("/v1/status")
+    found = client(given).get("/v1/status")
     rows = {**found, "now": moment(found["now"]), "started_at": moment(found["started_at"])}
     fault = rows.pop("store_fault")
     rows["store"] = f"cannot write: {fault['reason']}" if fault else "writes"
@@ -281,7 +278,6 @@ def destroy(
     as_json: JsonOption = False,
 ) -> None:
     """Delete a stopped node with its keys and all its data."""
-
     directory = DataDirectory(data_dir(given))
     directory.check()
     if not yes:

@@ -43,7 +43,6 @@ def data_dir(given: Path | None) -> Path:
 
 def client(given: Path | None) -> Client:
     """An API client for the running node of a data directory."""
-
     return Client(data_dir(given))
 
 

@@ -54,8 +54,7 @@ def id_tag(
     as_json: JsonOption = False,
 ) -> None:
     """Show the tag of a feed. Anyone with the tag can read the feed."""
-    with client(given) as api:
-        facts(api.get("/v1/tag", publisher=who, namespace=namespace), as_json)
+    facts(client(given).get("/v1/tag", publisher=who, namespace=namespace), as_json)
 
 
 @command(feed_app, "feed", "veil feed", "veil feed --from bob --follow", "veil feed --raw --limit 1 > picture.jpg")
@@ -72,24 +71,24 @@ def feed(
     as_json: JsonOption = False,
 ) -> None:
     """Show the messages that this node received, and follow new ones."""
-    with client(given) as api:
-        last = api.get("/v1/status")["last_seq"]
-        found = api.get("/v1/feed", sender=sender, namespace=namespace, limit=limit)
-        if not follow:
-            _show_messages(found, raw, as_json)
+    api = client(given)
+    last = api.get("/v1/status")["last_seq"]
+    found = api.get("/v1/feed", sender=sender, namespace=namespace, limit=limit)
+    if not follow:
+        _show_messages(found, raw, as_json)
+        return
+    left = count
+    while True:
+        for message in found[:left]:
+            last = max(last, message["seq"])
+            _show_message(message, raw, as_json)
+        sys.stdout.flush()
+        left = None if left is None else left - len(found)
+        if left is not None and left <= 0:
             return
-        left = count
-        while True:
-            for message in found[:left]:
-                last = max(last, message["seq"])
-                _show_message(message, raw, as_json)
-            sys.stdout.flush()
-            left = None if left is None else left - len(found)
-            if left is not None and left <= 0:
-                return
-            api.get("/v1/events", since=last, limit=1, wait_s=_WAIT_S)
-            found = api.get("/v1/feed", sender=sender, namespace=namespace, since=last, limit=_MAX_EVENTS)
-            last = max([last, *(message["seq"] for message in found)])
+        api.get("/v1/events", since=last, limit=1, wait_s=_WAIT_S)
+        found = api.get("/v1/feed", sender=sender, namespace=namespace, since=last, limit=_MAX_EVENTS)
+        last = max([last, *(message["seq"] for message in found)])
 
 
 def _show_messages(found: list[dict[str, Any]], raw: bool, as_json: bool) -> None:
@@ -141,20 +140,20 @@ def events(
     A program that stores the last number it saw misses no event, even when the node restarts, as long as it asks again
     before the node drops the oldest events.
     """
-    with client(given) as api:
-        if not follow:
-            found = api.get("/v1/events", since=since, limit=limit)["events"]
-            rows = [(one["seq"], moment(one["at"]), one["kind"], _fields(one["data"])) for one in found]
-            table(("seq", "at", "kind", "data"), rows, as_json, data=found)
-            return
-        while True:
-            for event in api.get("/v1/events", since=since, limit=limit, wait_s=_WAIT_S)["events"]:
-                since = event["seq"]
-                if as_json:
-                    document(event)
-                else:
-                    sys.stdout.write(f"{event['seq']}\t{event['kind']}\t{_fields(event['data'])}\n")
-            sys.stdout.flush()
+    api = client(given)
+    if not follow:
+        found = api.get("/v1/events", since=since, limit=limit)["events"]
+        rows = [(one["seq"], moment(one["at"]), one["kind"], _fields(one["data"])) for one in found]
+        table(("seq", "at", "kind", "data"), rows, as_json, data=found)
+        return
+    while True:
+        for event in api.get("/v1/events", since=since, limit=limit, wait_s=_WAIT_S)["events"]:
+            since = event["seq"]
+            if as_json:
+                document(event)
+            else:
+                sys.stdout.write(f"{event['seq']}\t{event['kind']}\t{_fields(event['data'])}\n")
+        sys.stdout.flush()
 
 
 def _fields(data: dict[str, object]) -> str:
@@ -164,8 +163,7 @@ def _fields(data: dict[str, object]) -> str:
 @command(outbox_app, "list", "veil outbox list", "veil outbox list --json")
 def outbox_list(given: DataDir = None, as_json: JsonOption = False) -> None:
     """List the messages that are not finished, oldest first."""
-    with client(given) as api:
-        found = api.get("/v1/outbound")
+    found = client(given).get("/v1/outbound")
     rows = [
         (one["message_id"], one["state"], moment(one["queued_at"]), one["attempts"], one["peers_whole"])
         for one in found
@@ -180,15 +178,13 @@ def outbox_cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Cancel a message. Shards that were sent before stay with the peers."""
-    with client(given) as api:
-        facts(api.delete("/v1/outbound", message_id=message_id), as_json)
+    facts(client(given).delete("/v1/outbound", message_id=message_id), as_json)
 
 
 @command(peers_app, "peers", "veil peers", "veil peers --json")
 def peers(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show the nodes that this node is connected to."""
-    with client(given) as api:
-        found = api.get("/v1/peers")
+    found = client(given).get("/v1/peers")
     rows = [
         (one["name"] or "", one["peer"][:16], one["tier"], " ".join(one["lanes"]), one["bytes_in"], one["bytes_out"])
         for one in found
@@ -199,8 +195,7 @@ def peers(given: DataDir = None, as_json: JsonOption = False) -> None:
 @command(lanes_app, "lanes", "veil lanes", "veil lanes --json")
 def lanes(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show each lane: its endpoints, its quality, or why it is unavailable."""
-    with client(given) as api:
-        found = api.get("/v1/lanes")
+    found = client(given).get("/v1/lanes")
     rows = [
         (
             one["lane"],
@@ -222,8 +217,7 @@ def cache_list(
     as_json: JsonOption = False,
 ) -> None:
     """List shards in the cache, with the number of known copies of each."""
-    with client(given) as api:
-        found = api.get("/v1/cache", limit=limit)
+    found = client(given).get("/v1/cache", limit=limit)
     rows = [
         (
             one["object_root"][:16],
@@ -245,15 +239,14 @@ def cache_forget(
     as_json: JsonOption = False,
 ) -> None:
     """Remove all shards of an object from the cache."""
-    with client(given) as api:
-        facts(api.delete("/v1/cache", object_root=object_root), as_json)
+    facts(client(given).delete("/v1/cache", object_root=object_root), as_json)
 
 
 @command(metrics_app, "metrics", "veil metrics", "veil metrics --json")
 def metrics(given: DataDir = None, as_json: JsonOption = False) -> None:
     """Show all counters of a node in the Prometheus text format."""
-    with client(given) as api:
-        if as_json:
-            document(api.get("/v1/metrics", format="json"))
-        else:
-            sys.stdout.write(api.text("/v1/metrics"))
+    api = client(given)
+    if as_json:
+        document(api.get("/v1/metrics", format="json"))
+    else:
+        sys.stdout.write(api.text("/v1/metrics"))

@@ -53,7 +53,7 @@ class Lanes:
         return tuple(endpoint for lane in self.running.values() for endpoint in lane.endpoints)
 
 
-def make(
+def make_lanes(
     settings: Settings, certificate: Certificate, key: SigningKey, carry: Carry, settle: Callable[[], None]
 ) -> Lanes:
     """Create all lanes. A lane that fails is absent, and the others run. `settle` commits received frames."""
@@ -132,7 +132,7 @@ class Host:
         self._wake = asyncio.Event()
         self.sessions = Sessions(self.node, self.wake_timers)
         self.groups = Groups(directory, ring, self.book, self.node)
-        self.lanes = make(self.settings, self.certificate, ring.signing, self.sessions.signal, self._settle)
+        self.lanes = make_lanes(self.settings, self.certificate, ring.signing, self.sessions.signal, self._settle)
         self.sessions.on_signal = self.lanes.carried.arrived
         self.dialler = Dialler(self.lanes.running, self.sessions, ring.signing.public_key)
         self.stopping = asyncio.Event()

@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.runner import Veen
 from tests.cli.test_edges import COMMAND
-from veen.cli.demo import story
-from veen.cli.demo.stage import DemoStage
+from veen.cli import demo as story
+from veen.cli.demo import DemoStage
 from veen.cli.hub import hub_process
 
 SCENES = 7

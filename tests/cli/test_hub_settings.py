@@ -55,13 +55,16 @@ def test_the_example_shows_every_setting() -> None:
 def test_every_limit_of_the_http_server_can_be_set(file: Path) -> None:
     defaults = HttpSettings()
     numbers = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(HttpSettings)}
-    networks = numbers.pop("uncounted_networks")
+    networks, makes_room = numbers.pop("uncounted_networks"), numbers.pop("makes_room")
     lines = [f"{name} = {value + 1}" for name, value in numbers.items()]
+    lines.append(f"makes_room = {str(not makes_room).lower()}")
     made = config(
         file, "\n".join(["[http]", *lines, f"uncounted_networks = {[str(one) for one in networks[:1]]}"])
     ).http
     assert {name: getattr(made, name) for name in numbers} == {name: value + 1 for name, value in numbers.items()}
-    assert made.uncounted_networks == networks[:1]
+    assert (made.uncounted_networks, made.makes_room) == (networks[:1], not makes_room)
+    with pytest.raises(Malformed, match="makes_room: must be true or false"):
+        config(file, "[http]\nmakes_room = 1\n")
 
 
 def test_options_override_the_profile_and_the_profile_the_file(file: Path) -> None:

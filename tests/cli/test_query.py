@@ -218,6 +218,8 @@ def test_submit_retries_while_the_service_loads_its_tables(veen: Veen, tmp_path:
 
 def test_a_missing_token_or_service_is_an_error(alice: Analyst, veen: Veen, tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{alice.office.port}"
+    nameless = veen("query", "status", "r-1", "--token-file", alice.token_file)
+    assert (nameless.status, nameless.error) == (2, "missing option '--service' (env var: 'VEEN_QUERY')")
     assert veen("query", "status", "r-1", "--service", url).status == 2
     assert veen("query", "status", "r-1", "--service", "nowhere", "--token-file", alice.token_file).status == 2
     assert veen("query", "status", "r-1", "--service", url, "--token-file", tmp_path / "none").status == 6

@@ -13,7 +13,7 @@ from plumbing.cli import ascii_fallback
 from tests.cli.hub_fixture import hub_fixture
 from tests.cli.runner import Veen
 from tests.cli.test_edges import on_a_terminal, run
-from veen.cli.top import frame
+from veen.cli import top
 
 BODY = "… 扉が開いた"
 ASCII = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
@@ -79,7 +79,7 @@ def test_the_demo_can_be_shown_in_ascii(veen: Veen) -> None:
     code = """
 import sys
 from plumbing.cli import ascii_fallback
-from veen.cli.demo.stage import DemoStage
+from veen.cli.demo import DemoStage
 ascii_fallback.prepare(sys.stdout)
 stage = DemoStage(as_json=False)
 with stage.scene("one", "it holds"):
@@ -95,4 +95,4 @@ with stage.scene("one", "it holds"):
 
 
 def test_bars_can_be_drawn_in_ascii() -> None:
-    assert frame.bars((0, 1, 2, 3, 6), 6, 2, " .:|") == ["     |", "  .:||"]
+    assert top.bars((0, 1, 2, 3, 6), 6, 2, " .:|") == ["     |", "  .:||"]

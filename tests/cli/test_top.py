@@ -17,8 +17,8 @@ from rich.console import Console
 from tests.cli.canned_server import canned_server
 from tests.cli.runner import Veen
 from tests.hub.client import running
-from veen.cli.top import frame
-from veen.cli.top.frame import Frame, Histogram, HubStatus, Sample
+from veen.cli import top as frame
+from veen.cli.top import Frame, Histogram, HubStatus, Sample
 from veen.core import Malformed
 
 STATUS = HubStatus("http://127.0.0.1:1", "ab" * 32, "open", "0.0.1", 2, 1234, True, "")
@@ -45,7 +45,7 @@ class Metrics:
         self._err.labels(code, detail_enum).inc()
 
     def look(self, at: float) -> Sample:
-        return frame.read(prometheus.generate_latest(self.registry).decode(), at)
+        return frame.parse_metrics(prometheus.generate_latest(self.registry).decode(), at)
 
 
 def busy() -> tuple[Sample, Sample]:
@@ -76,7 +76,7 @@ def test_a_real_hub_has_every_metric_that_is_shown(veen: Veen, data_dir: Path) -
         hub.writer().send()
         hub.submit(hub.writer().message(client_seq=9))
         text = hub.get("/metrics").body.decode()
-    found = frame.read(text, 0.0)
+    found = frame.parse_metrics(text, 0.0)
     assert set(frame.HISTOGRAMS) <= set(found.histograms)
     assert (found.accepted, found.refused) == (1.0, {"E.SEQ/CLIENT_SEQ": 1.0})
     assert found.histograms[frame.LATENCY].count == 1
@@ -123,7 +123,7 @@ def test_empty_buckets_below_the_quantile_are_skipped() -> None:
 @pytest.mark.parametrize("text", ["", "nonsense {", "other_total 5\n", "<html></html>", "veen_submit_ok_total x\n"])
 def test_text_that_is_not_the_metrics_of_a_hub_is_malformed(text: str) -> None:
     with pytest.raises(Malformed):
-        frame.read(text, 0.0)
+        frame.parse_metrics(text, 0.0)
 
 
 def test_the_data_of_a_frame_is_json() -> None:

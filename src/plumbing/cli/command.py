@@ -128,9 +128,9 @@ def _suggestion(ctx: Any, word: str, names: Sequence[str]) -> str | None:
     return f"{ctx.command_path} {near[0]}" if near else None
 
 
-def group(name: str, text: str) -> typer.Typer:
+def group(name: str, text: str, cls: type[Group] = Group) -> typer.Typer:
     """A group of commands, such as `veen hub`."""
-    return typer.Typer(name=name, help=text, cls=Group, rich_markup_mode=None, add_completion=False)
+    return typer.Typer(name=name, help=text, cls=cls, rich_markup_mode=None, add_completion=False)
 
 
 def single(name: str) -> typer.Typer:
@@ -141,3 +141,13 @@ def single(name: str) -> typer.Typer:
 def command(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a command. Its docstring is its help; the first sentence is its summary."""
     return app.command(name, cls=Command, epilog="\n".join(examples))
+
+
+def option(usage: str, help: str, **more: Any) -> Any:
+    """An option as the help shows it: `--out FILE`, or `--once` for a flag."""
+    name, _, metavar = usage.partition(" ")
+    return typer.Option(name, metavar=metavar or None, help=help, **more)
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    return typer.Argument(metavar=metavar, help=help, **more)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
 WIDTH = 100
 _FIRST_COLUMN = 34
 _INDENT = "  "
-_BOLD, _NAME, _DIM, _PLAIN = "\x1b[1m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +112,11 @@ def _notes(param: TyperOption | TyperArgument) -> Iterator[str]:
 
 def as_text(page: Manual, width: int, *, colour: bool, say: Callable[[str], str] = str) -> str:
     """The page as text, at most `width` wide. `say` replaces symbols that the terminal cannot show."""
-    paint = _Paint(colour)
-    blocks = [f"{paint.bold(page.path)}: {page.summary}", f"{paint.bold('usage:')} {say(page.usage)}"]
+
+    def bold(text: str) -> str:
+        return typer.style(text, bold=True) if colour else text
+
+    blocks = [f"{bold(page.path)}: {page.summary}", f"{bold('usage:')} {say(page.usage)}"]
     blocks += [textwrap.fill(" ".join(part.split()), width) for part in say(page.text).split("\n\n") if part]
     listed = [*page.commands, ("arguments", page.arguments), ("options", page.options)]
     sections = [(heading, [Row(say(row.name), say(row.description)) for row in rows]) for heading, rows in listed]
@@ -122,18 +125,18 @@ def as_text(page: Manual, width: int, *, colour: bool, say: Callable[[str], str]
     first = max(names, default=0) + 2
     for heading, rows in sections:
         if rows:
-            lines = [line for row in rows for line in _row_lines(row, first, width, paint)]
-            blocks.append("\n".join([paint.bold(f"{heading}:"), *lines]))
+            lines = [line for row in rows for line in _row_lines(row, first, width, colour)]
+            blocks.append("\n".join([bold(f"{heading}:"), *lines]))
     if page.examples:
         lines = [_INDENT + say(line) for line in page.examples]
-        blocks.append("\n".join([paint.bold("examples:"), *lines]))
+        blocks.append("\n".join([bold("examples:"), *lines]))
     return "\n\n".join(blocks) + "\n"
 
 
-def _row_lines(row: Row, first: int, width: int, paint: "_Paint") -> Iterator[str]:
+def _row_lines(row: Row, first: int, width: int, colour: bool) -> Iterator[str]:
     room = max(width - len(_INDENT) - first, 20)
     description = textwrap.wrap(row.description, room) or [""]
-    name = _INDENT + paint.name(row.name)
+    name = _INDENT + (typer.style(row.name, fg="cyan") if colour else row.name)
     gap = " " * (len(_INDENT) + first)
     if len(row.name) > first - 2:
         yield name
@@ -141,14 +144,3 @@ def _row_lines(row: Row, first: int, width: int, paint: "_Paint") -> Iterator[st
         yield name + " " * (first - len(row.name)) + description.pop(0)
     for line in description:
         yield gap + line
-
-
-@dataclass(frozen=True, slots=True)
-class _Paint:
-    colour: bool
-
-    def bold(self, text: str) -> str:
-        return f"{_BOLD}{text}{_PLAIN}" if self.colour else text
-
-    def name(self, text: str) -> str:
-        return f"{_NAME}{text}{_PLAIN}" if self.colour else text

@@ -128,13 +128,13 @@ def progress(title: str) -> Iterator[Report]:
 
 
 @contextmanager
-def tally(title: str, unit: str = "", total: int | None = None) -> Iterator[Callable[[int], None]]:
+def tally(title: str, unit: str = "", total: int | None = None) -> Iterator[Callable[..., None]]:
     """A counting bar on a terminal, nothing elsewhere. Yields the function that updates it.
 
-    Without a unit the bar shows only that work goes on.
+    The function takes the count and ignores further arguments. Without a unit the bar shows only that work goes on.
     """
     if not sys.stderr.isatty():
-        yield lambda done: None
+        yield lambda done, *_: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -144,7 +144,7 @@ def tally(title: str, unit: str = "", total: int | None = None) -> Iterator[Call
     shared = sys.stdout.isatty()
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=shared) as bar:
         task = bar.add_task(title, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda done, *_: bar.update(task, completed=done)
 
 
 def _grid(rows: Mapping[str, Value]) -> "RenderableType":

@@ -1,20 +1,17 @@
 """`veen anchor`: bind checkpoints to something that the hub cannot change."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
-import typer
-
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command, group
+from plumbing.cli.command import Misuse, argument, command, group, option
 from veen.bridge import anchors
 from veen.bridge.anchor_backends import DEFAULT_BRANCH, FileLog, GitRepo, OtherHub, TimeStampingAuthority
 from veen.bridge.anchors import Anchored, AnchorStore, Backend, Cadence, PublishedAnchor
-from veen.cli.bridge.bridge_options import source_client
+from veen.cli.bridge import source_client
 from veen.cli.kit import context_file, output, pinning, values
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import ClientDir, JsonOption, Stream
@@ -22,26 +19,56 @@ from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.state_options import options_command
 from veen.client.client import Client
 
+T = TypeVar("T")
 KINDS = ("file", "git", "tsa", "hub")
 _HINT = "give --to file:PATH, git:REPO[#DEFAULT_BRANCH], tsa:URL or hub:URL"
 
+app = group(
+    "anchor",
+    """Bind checkpoints to something that the hub cannot change.
+
+    A checkpoint can be anchored at another hub, a time-stamping authority, an append-only file or a git repository. The
+    anchor and its checkpoint are stored in one file that anyone can verify.
+    """,
+)
+
 Target: TypeAlias = Annotated[
-    str,
-    typer.Option("--to", metavar="KIND:WHERE", help="file:PATH, git:REPO[#DEFAULT_BRANCH], tsa:URL or hub:URL"),
+    str, option("--to KIND:WHERE", "file:PATH, git:REPO[#DEFAULT_BRANCH], tsa:URL or hub:URL")
 ]
-AnchorPin: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--anchor-pin", metavar="HEX|PATH", help="for hub: the pin of that hub"),
+AnchorPin: TypeAlias = Annotated[str | None, option("--anchor-pin HEX|PATH", "for hub: the pin of that hub")]
+TsaRoot: TypeAlias = Annotated[Path | None, option("--tsa-root PEM", "for tsa: the root certificate of the authority")]
+Store: TypeAlias = Annotated[
+    Path | None, option("--store DIR", "folder of the anchor files", show_default="anchors/ in the client directory")
 ]
-TsaRoot: TypeAlias = Annotated[
-    Path | None, typer.Option("--tsa-root", metavar="PEM", help="for tsa: the root certificate of the authority")
-]
-Remote: TypeAlias = Annotated[
-    str | None, typer.Option("--remote", metavar="NAME", help="for git: the remote to push to")
-]
-AnchorStream: TypeAlias = Annotated[
-    str, typer.Option("--anchor-stream", metavar="NAME", help="for hub: the stream on that hub")
-]
+_COLUMNS = ("stream_id", "upto_seq", "root", "kind", "place", "ts", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorOptions(HubOptions):
+    """Options of a command that anchors: the target that --to names, and the store."""
+
+    tsa_root: TsaRoot = None
+    remote: Annotated[str | None, option("--remote NAME", "for git: the remote to push to")] = None
+    anchor_pin: AnchorPin = None
+    anchor_stream: Annotated[str, option("--anchor-stream NAME", "for hub: the stream on that hub")] = "anchors"
+    store: Store = None
+
+    def run(self, to: str, work: Callable[[Client, Backend, AnchorStore], Awaitable[T]]) -> T:
+        """Run `work` at the hub with the backend of --to. Contradictory options are rejected before that."""
+        kind, where = target_of(to)
+        if kind == "tsa" and self.tsa_root is None:
+            raise Misuse("a time stamp cannot be verified without the root certificate", "give --tsa-root PEM")
+        if self.remote is not None and kind != "git":
+            raise Misuse("--remote needs a git target", "leave it out, or give --to git:REPO")
+
+        async def run_work(client: Client) -> T:
+            store = AnchorStore(client.dir.path / "anchors" if self.store is None else self.store)
+            if kind != "hub":
+                return await work(client, _backend(kind, where, self.tsa_root, self.remote), store)
+            async with source_client(client, where, self.anchor_pin, self.first_use) as other:
+                return await work(client, OtherHub(other, other.hub_id, self.anchor_stream), store)
+
+        return self.call().run(run_work)
 
 
 def target_of(text: str) -> tuple[str, str]:
@@ -57,91 +84,19 @@ def target_of(text: str) -> tuple[str, str]:
         raise Misuse(str(error), _HINT) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """The options that select a backend."""
-
-    to: str
-    tsa_root: Path | None
-    remote: str | None
-    anchor_pin: str | None
-    anchor_stream: str
-
-    def check(self) -> None:
-        """Reject contradictory options before the hub is contacted."""
-        kind, _ = target_of(self.to)
-        if kind == "tsa" and self.tsa_root is None:
-            raise Misuse("a time stamp cannot be verified without the root certificate", "give --tsa-root PEM")
-        if self.remote is not None and kind != "git":
-            raise Misuse("--remote needs a git target", "leave it out, or give --to git:REPO")
-
-    def backend(self) -> Backend:
-        """The backend of any kind except hub, which needs a session."""
-        kind, where = target_of(self.to)
-        if kind == "file":
-            return _file(Path(where))
-        if kind == "git":
-            return _git(where, self.remote)
-        assert self.tsa_root is not None
-        return _tsa(where, self.tsa_root)
-
-    @staticmethod
-    def verifying(
-        kind: str, file: Path | None, git: str | None, tsa_root: Path | None, anchor_pin: str | None
-    ) -> Backend:
-        """The backend that verifies anchors of this kind."""
-
-        if kind == "file" and file is not None:
-            return _file(file)
-        if kind == "git" and git is not None:
-            return _git(git, None)
-        if kind == "tsa" and tsa_root is not None:
-            return _tsa(None, tsa_root)
-        pin = pinning.pinned_key(anchor_pin)
-        if kind == "hub" and pin is not None:
-            return OtherHub(None, pin)
-        wanted = {"file": "--file FILE", "git": "--git REPO", "tsa": "--tsa-root PEM", "hub": "--anchor-pin HEX|PATH"}
-        raise Misuse(f"nothing to verify an anchor of kind {kind!r} with", f"give {wanted.get(kind)}")
-
-
-def _file(path: Path) -> Backend:
-
-    return FileLog(path)
-
-
-def _git(text: str, remote: str | None) -> Backend:
-
-    path, _, branch = text.partition("#")
-    return GitRepo(Path(path), branch or DEFAULT_BRANCH, remote)
-
-
-def _tsa(url: str | None, root: Path) -> Backend:
-
-    return TimeStampingAuthority(url, root)
-
-
-T = TypeVar("T")
-
-app = group(
-    "anchor",
-    """Bind checkpoints to something that the hub cannot change.
-
-    A checkpoint can be anchored at another hub, a time-stamping authority, an append-only file or a git repository. The
-    anchor and its checkpoint are stored in one file that anyone can verify.
-    """,
-)
-
-Store: TypeAlias = Annotated[
-    Path | None,
-    typer.Option(
-        "--store", metavar="DIR", help="folder of the anchor files", show_default="anchors/ in the client directory"
-    ),
-]
-_COLUMNS = ("stream_id", "upto_seq", "root", "kind", "place", "ts", "file")
+def _backend(kind: str, where: str, tsa_root: Path | None, remote: str | None = None) -> Backend:
+    """The backend of any kind except hub, which needs a session. An authority without URL verifies only."""
+    if kind == "file":
+        return FileLog(Path(where))
+    if kind == "git":
+        path, _, branch = where.partition("#")
+        return GitRepo(Path(path), branch or DEFAULT_BRANCH, remote)
+    assert tsa_root is not None
+    return TimeStampingAuthority(where or None, tsa_root)
 
 
 @options_command(
-    HubOptions,
+    AnchorOptions,
     app,
     "publish",
     "veen anchor publish --stream doors --to file:/var/log/veen-anchors",
@@ -150,68 +105,50 @@ _COLUMNS = ("stream_id", "upto_seq", "root", "kind", "place", "ts", "file")
     "veen anchor publish --stream doors --to hub:https://other.example --anchor-pin 5f1c8a…",
 )
 def publish(
-    asked: HubOptions,
+    asked: AnchorOptions,
     to: Target,
     stream: Stream = None,
-    upto: Annotated[
-        int | None, typer.Option("--upto", metavar="N", min=1, help="anchor the first N entries", show_default="all")
-    ] = None,
-    tsa_root: TsaRoot = None,
-    remote: Remote = None,
-    anchor_pin: AnchorPin = None,
-    anchor_stream: AnchorStream = "anchors",
-    store: Store = None,
+    upto: Annotated[int | None, option("--upto N", "anchor the first N entries", min=1, show_default="all")] = None,
 ) -> None:
     """Anchor the checkpoint of a stream and store the anchor.
 
     The anchor is verified at once.
     """
-
     name = context_file.need_stream(stream)
-    target = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
     async def work(client: Client, backend: Backend, kept: AnchorStore) -> PublishedAnchor:
         return await anchors.publish(client, name, backend, kept, upto_seq=upto)
 
-    _show([_run_at_hub(asked, target, store, work)], asked.as_json, one=True)
+    _show([asked.run(to, work)], asked.as_json, one=True)
 
 
 @options_command(
-    HubOptions,
+    AnchorOptions,
     app,
     "run",
     "veen anchor run --stream doors --to git:anchors.git --every-entries 10000 --every-seconds 300",
     "veen anchor run --stream doors --to file:anchors --every-entries 1 --once",
 )
 def run(
-    asked: HubOptions,
+    asked: AnchorOptions,
     to: Target,
     stream: Stream = None,
-    every_entries: Annotated[
-        int | None, typer.Option("--every-entries", metavar="N", min=1, help="anchor after N new entries")
-    ] = None,
+    every_entries: Annotated[int | None, option("--every-entries N", "anchor after N new entries", min=1)] = None,
     every_seconds: Annotated[
         int | None,
         durations.whole_option("--every-seconds", least=1, help="anchor after this time if there are new entries"),
     ] = None,
     poll: Annotated[float, durations.option("--poll", least=0.1, help="how often to check for new entries")] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="check once and exit, for use with a timer")] = False,
-    tsa_root: TsaRoot = None,
-    remote: Remote = None,
-    anchor_pin: AnchorPin = None,
-    anchor_stream: AnchorStream = "anchors",
-    store: Store = None,
+    once: Annotated[bool, option("--once", "check once and exit, for use with a timer")] = False,
 ) -> None:
     """Anchor a stream continuously, by count and by time.
 
     The last anchor is read from the store, so the command can be stopped and restarted at any time.
     """
-
     name = context_file.need_stream(stream)
     if every_entries is None and every_seconds is None:
         raise Misuse("missing --every-entries or --every-seconds", "give --every-entries N, --every-seconds N, or both")
     cadence = Cadence(every_entries, every_seconds)
-    target = Targets(to, tsa_root, remote, anchor_pin, anchor_stream)
 
     async def work(client: Client, backend: Backend, kept: AnchorStore) -> list[PublishedAnchor]:
         if once:
@@ -221,7 +158,7 @@ def run(
             _show([one], asked.as_json)
         return []
 
-    _show(_run_at_hub(asked, target, store, work), asked.as_json)
+    _show(asked.run(to, work), asked.as_json)
 
 
 @command(app, "list", "veen anchor list --client ann", "veen anchor list --store anchors --json")
@@ -231,7 +168,6 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the stored anchors by label and number."""
-
     folder = context_file.need_client(client) / "anchors" if store is None else store
     _show([PublishedAnchor(path, one) for path, one in AnchorStore(folder)], as_json)
 
@@ -243,12 +179,10 @@ def list_(
     "veen anchor verify doors.anchor --pin 5f1c8a… --tsa-root tsa.pem",
 )
 def verify(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="anchor files from veen anchor publish")],
-    pin: Annotated[
-        str, typer.Option("--pin", metavar="HEX|PATH", help="the hub that must have signed the checkpoints")
-    ],
-    file: Annotated[Path | None, typer.Option("--file", metavar="FILE", help="the append-only file")] = None,
-    git: Annotated[str | None, typer.Option("--git", metavar="REPO[#DEFAULT_BRANCH]", help="the repository")] = None,
+    files: Annotated[list[Path], argument("FILE", "anchor files from veen anchor publish")],
+    pin: Annotated[str, option("--pin HEX|PATH", "the hub that must have signed the checkpoints")],
+    file: Annotated[Path | None, option("--file FILE", "the append-only file")] = None,
+    git: Annotated[str | None, option("--git REPO[#DEFAULT_BRANCH]", "the repository")] = None,
     tsa_root: TsaRoot = None,
     anchor_pin: AnchorPin = None,
     as_json: JsonOption = False,
@@ -262,39 +196,28 @@ def verify(
     rows: list[tuple[output.Value, ...]] = []
     for path in files:
         found = anchors.read_anchor(path)
-        backend = Targets.verifying(found.ref.kind, file, git, tsa_root, anchor_pin)
+        backend = _verifying_backend(found.ref.kind, file, git, tsa_root, anchor_pin)
         ts = asyncio.run(anchors.verify(found, backend, anchor))
         root = found.checkpoint.mmr_root
         rows.append((str(path), found.checkpoint.upto_seq, root, found.ref.kind, ts, Marked("holds", Tone.GOOD)))
     output.table(("file", "upto_seq", "root", "kind", "anchored_at", "verdict"), rows, as_json)
 
 
-def _run_at_hub(
-    asked: HubOptions,
-    target: Targets,
-    store: Path | None,
-    work: Callable[[Client, Backend, AnchorStore], Awaitable[T]],
-) -> T:
-
-    target.check()
-
-    async def run_work(client: Client) -> T:
-        anchors = AnchorStore(client.dir.path / "anchors" if store is None else store)
-        async with _backend(client, target, asked.first_use) as backend:
-            return await work(client, backend, anchors)
-
-    return asked.call().run(run_work)
-
-
-@asynccontextmanager
-async def _backend(client: Client, target: Targets, first_use: bool) -> AsyncIterator[Backend]:
-
-    kind, where = target_of(target.to)
-    if kind != "hub":
-        yield target.backend()
-        return
-    async with source_client(client, where, target.anchor_pin, first_use) as other:
-        yield OtherHub(other, other.hub_id, target.anchor_stream)
+def _verifying_backend(
+    kind: str, file: Path | None, git: str | None, tsa_root: Path | None, anchor_pin: str | None
+) -> Backend:
+    """The backend that verifies anchors of this kind."""
+    if kind == "file" and file is not None:
+        return _backend(kind, str(file), None)
+    if kind == "git" and git is not None:
+        return _backend(kind, git, None)
+    if kind == "tsa" and tsa_root is not None:
+        return _backend(kind, "", tsa_root)
+    pin = pinning.pinned_key(anchor_pin)
+    if kind == "hub" and pin is not None:
+        return OtherHub(None, pin)
+    wanted = {"file": "--file FILE", "git": "--git REPO", "tsa": "--tsa-root PEM", "hub": "--anchor-pin HEX|PATH"}
+    raise Misuse(f"nothing to verify an anchor of kind {kind!r} with", f"give {wanted.get(kind)}")
 
 
 def _show(found: list[PublishedAnchor], as_json: bool, *, one: bool = False) -> None:

@@ -2,24 +2,39 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
-from plumbing.cli.command import Group, Misuse, command
+from plumbing.cli.command import Group, Misuse, argument, command, group, option
 from veen.cli.evidence import NAMED_HUB
 from veen.cli.fsck import brief
-from veen.cli.kit import output
+from veen.cli.kit import open_session, output, pinning
 from veen.cli.kit.client_options import HubPin, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.exit_status import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import check_new
+from veen.cli.kit.pinning import Signer
+from veen.cli.kit.result import Column, Moment, Result
 from veen.cli.kit.spark_session import start
-
-if TYPE_CHECKING:
-    from veen.core import SigningKey
-    from veen.pipeline.audit import Audit
-    from veen.pipeline.audit.audit_report import JsonObject
+from veen.cli.pipeline import SparkConfig, SparkMaster, SparkRemote
+from veen.client import local_files
+from veen.client.local_files import Disk
+from veen.core import SigningKey, Unavailable
+from veen.pipeline.audit import (
+    Audit,
+    AuditStatement,
+    audit,
+    in_processes,
+    join_inline,
+    join_on,
+    page_of,
+    report_of,
+    sign,
+)
+from veen.pipeline.audit import on_spark as runner_on
+from veen.pipeline.audit.audit_report import JsonObject, encode
 
 REPORT, PAGE, STATEMENT = "report.json", "report.html", "statement.cbor"
 _MAX_REPORT_BYTES = 1 << 26
@@ -35,16 +50,14 @@ class AuditGroup(Group):
         return super().parse_args(ctx, args if not args or args[0] in known else ["run", *args])
 
 
-app = typer.Typer(
-    name="audit",
-    help="""Verify whole data directories on all cores or on Spark.
+app = group(
+    "audit",
+    """Verify whole data directories on all cores or on Spark.
 
     The audit verifies every entry, hash, signature, root, summary, peak snapshot, checkpoint and identity file. It
     compares copies of one hub with each other: if they differ, two receipts prove the equivocation.
     """,
     cls=AuditGroup,
-    rich_markup_mode=None,
-    add_completion=False,
 )
 
 
@@ -56,26 +69,16 @@ app = typer.Typer(
     "veen audit run hub --spark --master spark://10.0.0.5:7077",
 )
 def run(
-    directory: Annotated[list[str], typer.Argument(metavar="DIR", help="data directories, by path or by URL")],
-    spark: Annotated[bool, typer.Option("--spark", help="run on Spark instead of processes on this machine")] = False,
-    master: Annotated[
-        str | None, typer.Option("--master", metavar="URL", help="the Spark master; else all cores of this machine")
-    ] = None,
-    remote: Annotated[
-        str | None, typer.Option("--remote", metavar="URL", help="a Spark Connect server instead of --master")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option("--spark-config", metavar="FILE", help="settings of Spark, as TOML or JSON")
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", metavar="N", min=1, help="number of processes, without --spark")
-    ] = None,
+    directory: Annotated[list[str], argument("DIR", "data directories, by path or by URL")],
+    spark: Annotated[bool, option("--spark", "run on Spark instead of processes on this machine")] = False,
+    master: SparkMaster = None,
+    remote: SparkRemote = None,
+    config: SparkConfig = None,
+    workers: Annotated[int | None, option("--workers N", "number of processes, without --spark", min=1)] = None,
     pin: HubPin = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="write report.json and report.html into this folder")
-    ] = None,
+    out: Annotated[Path | None, option("--out DIR", "write report.json and report.html into this folder")] = None,
     signed: Annotated[
-        bool, typer.Option("--sign", help="sign the report with the identity of --client, into statement.cbor")
+        bool, option("--sign", "sign the report with the identity of --client, into statement.cbor")
     ] = False,
     client: ClientDir = None,
     passphrase_file: PassphraseFile = None,
@@ -90,10 +93,6 @@ def run(
     The exit status is 0 if everything is sound, 7 if only data that can be rebuilt from the log is wrong, 8 if the log
     is damaged, and 11 if copies of one hub contradict each other.
     """
-    from veen.cli.kit import pinning
-    from veen.pipeline.audit import page_of, report_of
-    from veen.pipeline.audit.audit_report import encode
-
     if signed and out is None:
         raise Misuse("--sign needs --out", "give --out DIR for the signed report")
     if (master or remote or config) and not spark:
@@ -114,15 +113,13 @@ def run(
     app, "verify", "veen audit verify audited --auditor 5f1c…", "veen audit verify audited --trust-embedded --json"
 )
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a folder from veen audit run --out DIR --sign")],
-    auditor: Annotated[
-        str | None, typer.Option("--auditor", metavar="HEX", help="the key that must have signed it")
-    ] = None,
+    folder: Annotated[Path, argument("DIR", "a folder from veen audit run --out DIR --sign")],
+    auditor: Annotated[str | None, option("--auditor HEX", "the key that must have signed it")] = None,
     trust_embedded: Annotated[
         bool,
-        typer.Option(
+        option(
             "--trust-embedded",
-            help="without --auditor: accept the auditor's key in the file, although anyone could have made it",
+            "without --auditor: accept the auditor's key in the file, although anyone could have made it",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -132,12 +129,6 @@ def verify(
     Without --auditor the verdict is `unverified: no auditor was named` and the exit status is 4, because anyone can
     make a key and sign a report with it. --trust-embedded accepts the key that is in the file, and the verdict says so.
     """
-    from veen.cli.kit.exit_status import hinted
-    from veen.cli.kit.pinning import Signer
-    from veen.client import local_files
-    from veen.core import Unavailable
-    from veen.pipeline.audit import AuditStatement
-
     try:
         wanted = None if auditor is None else bytes.fromhex(auditor)
     except ValueError:
@@ -152,16 +143,14 @@ def verify(
         )
     found = AuditStatement.decode(local_files.read_file(folder / STATEMENT, _MAX_REPORT_BYTES))
     found.verify(report, wanted)
-    rows: dict[str, output.Value] = {
+    rows = {
         "verdict": signer.verdict(found.verdict, Tone.GOOD if found.verdict == "sound" else Tone.BAD),
-        "made_at": output.moment(found.made_at),
+        "made_at": Moment(found.made_at),
         "auditor": found.auditor_pk,
         "report_digest": found.report_digest,
     }
-    data = {**rows, "made_at": found.made_at}
-    if wanted is not None:
-        rows["verified"] = Marked("the auditor's signature", Tone.GOOD)
-    output.facts(rows, as_json, data)
+    verified: Column = ("verified", lambda _: Marked("the auditor's signature", Tone.GOOD))
+    Result(rows, facts=[*rows, verified] if wanted is not None else None).show(as_json)
     signer.check_named(folder / STATEMENT)
 
 
@@ -171,15 +160,8 @@ def _audited(
     on_spark: bool,
     where: tuple[str | None, str | None, Path | None],
     workers: int | None,
-) -> "tuple[Audit, str]":
-    from veen.pipeline.audit import audit, in_processes, join_inline, join_on
-    from veen.pipeline.audit import on_spark as runner_on
-
-    with output.tally("auditing", "entries") as update:
-
-        def progress(done: int, total: int) -> None:
-            update(done)
-
+) -> tuple[Audit, str]:
+    with output.tally("auditing", "entries") as progress:
         if not on_spark:
             made = audit(paths, in_processes(workers, progress), join_inline, pin=pin)
             return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "all cores of one machine"
@@ -190,17 +172,12 @@ def _audited(
             spark.stop()
 
 
-def _auditor(client: Path | None, passphrase_file: Path | None) -> "SigningKey":
-    from veen.cli.kit import open_session
-
+def _auditor(client: Path | None, passphrase_file: Path | None) -> SigningKey:
     with open_session.open_client_dir(client, passphrase_file) as folder:
         return folder.identity.id_sign
 
 
-def _write(out: Path, report: bytes, page: str, key: "SigningKey | None") -> None:
-    from veen.client.local_files import Disk
-    from veen.pipeline.audit import sign
-
+def _write(out: Path, report: bytes, page: str, key: SigningKey | None) -> None:
     disk = Disk()
     out.mkdir(parents=True, exist_ok=True)
     disk.write_file(out / REPORT, report, _FILE_MODE)
@@ -209,7 +186,7 @@ def _write(out: Path, report: bytes, page: str, key: "SigningKey | None") -> Non
         disk.write_file(out / STATEMENT, sign(key, report).encode(), _FILE_MODE)
 
 
-def _show(made: "JsonObject", pinned: bool, out: Path | None, as_json: bool) -> None:
+def _show(made: JsonObject, pinned: bool, out: Path | None, as_json: bool) -> None:
     if as_json:
         output.document(made)
         return
@@ -251,8 +228,6 @@ _TWO_ROOTS = "the hub signed two roots for this place; the report has both recei
 
 
 def _exit_with(verdict: str) -> None:
-    from veen.cli.kit.exit_status import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS
-
     statuses = {"equivocated": CONTRADICTED_STATUS, "damaged": DAMAGED_STATUS, "repairable": REPAIRABLE_STATUS}
     if verdict in statuses:
         raise typer.Exit(statuses[verdict])

@@ -4,18 +4,17 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from plumbing.cli.command import command, group
+from plumbing.cli.command import command, group, option
+from veen.bench import scaling, throughput
+from veen.bench.bench_report import BenchReport, BenchRow
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import MISSED_STATUS
 from veen.cli.kit.output import Marked, Tone
-
-if TYPE_CHECKING:
-    from veen.bench.bench_report import BenchReport, BenchRow
 
 app = group(
     "bench",
@@ -26,37 +25,27 @@ app = group(
     """,
 )
 
-Rounds: TypeAlias = Annotated[
-    int | None, typer.Option("--rounds", metavar="N", min=1, help="how many times each figure is measured")
-]
-Folder: TypeAlias = Annotated[
-    Path | None, typer.Option("--folder", metavar="DIR", help="working folder; it selects the disk")
-]
+Rounds: TypeAlias = Annotated[int | None, option("--rounds N", "how many times each figure is measured", min=1)]
+Folder: TypeAlias = Annotated[Path | None, option("--folder DIR", "working folder; it selects the disk")]
 
 
 @command(app, "hub", "veen bench hub", "veen bench hub --rounds 3 --alone --json")
 def hub(
     rounds: Rounds = None,
-    connections: Annotated[
-        int | None, typer.Option("--connections", metavar="N", min=1, help="number of concurrent clients")
-    ] = None,
-    per_connection: Annotated[
-        int | None, typer.Option("--per-connection", metavar="N", min=1, help="messages per client and round")
-    ] = None,
+    connections: Annotated[int | None, option("--connections N", "number of concurrent clients", min=1)] = None,
+    per_connection: Annotated[int | None, option("--per-connection N", "messages per client and round", min=1)] = None,
     alone: Annotated[
-        bool, typer.Option("--alone", help="do not measure Redis and NATS for comparison, even if they are installed")
+        bool, option("--alone", "do not measure Redis and NATS for comparison, even if they are installed")
     ] = False,
     folder: Folder = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure submits per second and latency, compared with the cryptography alone."""
-    from veen.bench import throughput as measured
-
     with _progress() as progress:
-        report = measured.measure_hub(
-            rounds=rounds or measured.ROUNDS,
-            connections=connections or measured.CONNECTIONS,
-            per_connection=per_connection or measured.PER_CONNECTION,
+        report = throughput.measure_hub(
+            rounds=rounds or throughput.ROUNDS,
+            connections=connections or throughput.CONNECTIONS,
+            per_connection=per_connection or throughput.PER_CONNECTION,
             beside=not alone,
             folder=folder,
             progress=progress,
@@ -66,33 +55,29 @@ def hub(
 
 @command(app, "labels", "veen bench labels", "veen bench labels --labels 1000")
 def labels(
-    count: Annotated[int | None, typer.Option("--labels", metavar="N", min=2, help="number of labels")] = None,
+    count: Annotated[int | None, option("--labels N", "number of labels", min=2)] = None,
     rounds: Rounds = None,
     folder: Folder = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure the cost of writing to many labels in turn, compared with one label."""
-    from veen.bench import throughput as measured
-
     with _progress() as progress:
-        chosen, turns = count or measured.LABELS, rounds or measured.LABEL_ROUNDS
-        report = measured.measure_labels(labels=chosen, rounds=turns, folder=folder, progress=progress)
+        chosen, turns = count or throughput.LABELS, rounds or throughput.LABEL_ROUNDS
+        report = throughput.measure_labels(labels=chosen, rounds=turns, folder=folder, progress=progress)
     _show(report, as_json)
 
 
 @command(app, "growth", "veen bench growth", "veen bench growth --large 100000")
 def growth(
-    large: Annotated[int | None, typer.Option("--large", metavar="N", min=2, help="entries of the larger log")] = None,
+    large: Annotated[int | None, option("--large N", "entries of the larger log", min=2)] = None,
     rounds: Rounds = None,
     folder: Folder = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure whether time and memory stay flat as a log grows."""
-    from veen.bench import scaling as measured
-
     with _progress() as progress:
-        most, turns = large or measured.LARGE, rounds or measured.ROUNDS
-        report = measured.measure_growth(large=most, rounds=turns, folder=folder, progress=progress)
+        most, turns = large or scaling.LARGE, rounds or scaling.ROUNDS
+        report = scaling.measure_growth(large=most, rounds=turns, folder=folder, progress=progress)
     _show(report, as_json)
 
 
@@ -108,8 +93,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _show(report: "BenchReport", as_json: bool) -> None:
-
+def _show(report: BenchReport, as_json: bool) -> None:
     if as_json:
         output.document(report.as_json())
     else:
@@ -126,9 +110,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def _spread(row: "BenchRow") -> str:
+def _spread(row: BenchRow) -> str:
     return f"{number(row.low)} – {number(row.high)}" if row.low != row.high else ""
 
 
-def _target(row: "BenchRow") -> Marked:
+def _target(row: BenchRow) -> Marked:
     return Marked(row.promise, Tone.GOOD if row.kept else Tone.BAD)

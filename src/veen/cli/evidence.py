@@ -7,15 +7,16 @@ from typing import Annotated, cast
 
 import typer
 
-from plumbing.cli.command import Misuse, command, group
+from plumbing.cli.command import Misuse, argument, command, group, option
 from veen.cli.kit import context_file, open_session, output, output_files, pinning, sanitize
-from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, ReaderPin, TrustEmbedded, TrustOnFirstUse
-from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.client_options import Epoch, HubOptions, ReaderPin, TrustEmbedded
+from veen.cli.kit.common_options import JsonOption, Stream
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.pinning import Signer
 from veen.cli.kit.sanitize import short, short_hex
+from veen.cli.kit.state_options import options_command
 from veen.client import evidence, local_files, message_attachments
 from veen.client.client import Client
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceReport, ShownEntry
@@ -32,7 +33,8 @@ app = group(
 )
 
 
-@command(
+@options_command(
+    HubOptions,
     app,
     "make",
     "veen evidence make 12 --stream doors --out 12.evidence",
@@ -40,53 +42,41 @@ app = group(
     "veen evidence make --statement mine.receipt --statement theirs.receipt --out lie.evidence",
 )
 def make(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to create")],
-    seq: Annotated[list[int] | None, typer.Argument(metavar="SEQ", min=1, help="entries to prove")] = None,
+    asked: HubOptions,
+    out: Annotated[Path, option("--out FILE", "the file to create")],
+    seq: Annotated[list[int] | None, argument("SEQ", "entries to prove", min=1)] = None,
     statement: Annotated[
-        list[Path] | None,
-        typer.Option("--statement", metavar="FILE", help="instead of entries: a saved receipt or checkpoint"),
+        list[Path] | None, option("--statement FILE", "instead of entries: a saved receipt or checkpoint")
     ] = None,
     claim: Annotated[
-        str,
-        typer.Option("--claim", metavar="TEXT", help="what the file shows, in your words; it proves nothing by itself"),
+        str, option("--claim TEXT", "what the file shows, in your words; it proves nothing by itself")
     ] = "",
     disclose: Annotated[
-        bool,
-        typer.Option(
-            "--disclose", help="include the keys that open these entries (and no others), so anyone can read them"
-        ),
+        bool, option("--disclose", "include the keys that open these entries (and no others), so anyone can read them")
     ] = False,
     stream: Stream = None,
     epoch: Epoch = None,
-    hub: HubUrl = None,
-    client: ClientDir = None,
-    pin: HubPin = None,
-    first_use: TrustOnFirstUse = False,
-    passphrase_file: PassphraseFile = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Make a file that proves entries, or a contradiction of the hub.
 
     The file contains each entry with its receipt, its message as sent, and the inclusion proof for a root that the hub
     signed. Payloads stay sealed without --disclose. With --statement the hub is not contacted.
     """
-
     if bool(seq) == bool(statement):
         raise Misuse("give either entries or statements", "give SEQ, or --statement FILE twice")
     output_files.check_new(out)
-    call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
+    call = asked.call()
     made = _of_entries(call, stream, seq, claim, disclose, epoch) if seq else _of_files(call, statement or [], claim)
     data = made.encode()
     own = next((exhibit.opening.reader_pk for exhibit in made.exhibits if exhibit.opening), None)
     found = evidence.verify(data, made.identity.hub_id, own)
     output_files.write_new(out, data)
-    _show(found, out, pinning.hub_signer(made.identity.hub_id.hex(), False), as_json)
+    _show(found, out, pinning.hub_signer(made.identity.hub_id.hex(), False), asked.as_json)
 
 
 def _of_entries(
     call: HubCall, stream: str | None, seqs: list[int], claim: str, disclose: bool, epoch: int | None
 ) -> Evidence:
-
     name = context_file.need_stream(stream)
 
     async def fetch(client: Client) -> Evidence:
@@ -99,7 +89,6 @@ def _of_entries(
 
 
 def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
-
     statements = [one for path in paths for one in output_files.read_statements(path) if not isinstance(one, MmrProof)]
     url = call.url()
     with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
@@ -113,15 +102,12 @@ def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
     "veen evidence verify door.evidence --pin hub-identity.json --reader doors.stream-key --json",
 )
 def verify(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="a file from veen evidence make, or one that a client saved")
-    ],
+    file: Annotated[Path, argument("FILE", "a file from veen evidence make, or one that a client saved")],
     pin: Annotated[
         str | None,
-        typer.Option(
-            "--pin",
-            metavar="HEX|PATH",
-            help="the hub that must have signed it: its id, a key's fingerprint, its data directory or identity file",
+        option(
+            "--pin HEX|PATH",
+            "the hub that must have signed it: its id, a key's fingerprint, its data directory or identity file",
         ),
     ] = None,
     trust_embedded: TrustEmbedded = False,
@@ -136,7 +122,6 @@ def verify(
     writer of the message could have made up. The exit status is 11 if the file is valid and proves that the hub
     contradicted itself.
     """
-
     signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader_key(reader)
     data = local_files.read_file(file, MAX_EVIDENCE_BYTES)
     try:
@@ -152,7 +137,6 @@ def verify(
 
 
 def _show(found: EvidenceReport, file: Path, signer: Signer, as_json: bool) -> None:
-
     verdict = signer.verdict("it holds")
     if found.contradictions:
         verdict = signer.verdict("it holds, and the hub contradicts itself", Tone.BAD)
@@ -195,7 +179,6 @@ UNNAMED_HUB = Marked("an unknown hub; name the expected hub with --pin", Tone.WA
 
 def _contents(found: EvidenceReport) -> Iterator[tuple[output.Value, ...]]:
     """One row for each statement that the hub signed."""
-
     shown = {entry.receipt for entry in found.entries}
     log_sizes = {tie.stream_seq: tie.upto_seq for tie in found.ties}
     for entry in found.entries:
@@ -212,7 +195,6 @@ def _contents(found: EvidenceReport) -> Iterator[tuple[output.Value, ...]]:
 
 def _data(found: EvidenceReport, file: Path) -> dict[str, object]:
     """The report as JSON, with entries in the form of `veen stream --json`."""
-
     shown = found.to_json()
     assert isinstance(shown, dict)
     entries = []
@@ -227,7 +209,6 @@ def _data(found: EvidenceReport, file: Path) -> dict[str, object]:
 
 
 def _unwrapped(opened: Opened) -> tuple[bytes, bytes, tuple[Attachment, ...]]:
-
     try:
         return message_attachments.unwrap(opened, Limits())
     except (Malformed, Unverified):  # the entry is proved although its attachment list is broken
@@ -235,7 +216,6 @@ def _unwrapped(opened: Opened) -> tuple[bytes, bytes, tuple[Attachment, ...]]:
 
 
 def _content(entry: ShownEntry) -> output.Value:
-
     if entry.opened is None:
         return Marked("(sealed)", Tone.QUIET)
     _, body, attached = _unwrapped(entry.opened)

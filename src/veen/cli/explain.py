@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated
 
-import typer
-
-from plumbing.cli.command import Misuse, command, single
+from plumbing.cli.command import Misuse, argument, command, single
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
 from veen.core.admission import ADMISSION, API_MEANING, STATUS
+from veen.query import query_errors
 
 # code: (when it occurs, what to do)
 STATE: Mapping[str, tuple[str, str]] = {
@@ -87,8 +86,6 @@ class ExplainedCode:
 
 def codes() -> list[ExplainedCode]:
     """Every code: admission in the order of its checks, endpoints, states, query services."""
-    from veen.query import query_errors
-
     admission = [
         ExplainedCode(row.code, row.detail_enum, STATUS[row.code], str(row.stage), row.failure, row.advice)
         for row in ADMISSION
@@ -117,8 +114,7 @@ def _names(incomplete: str) -> list[str]:
 @command(app, "explain", "veen explain E.CAP/CAP_TTL", "veen explain duplicate", "veen explain")
 def explain(
     code: Annotated[
-        str | None,
-        typer.Argument(metavar="CODE", help="the code as printed; without it, all are listed", autocompletion=_names),
+        str | None, argument("CODE", "the code as printed; without it, all are listed", autocompletion=_names)
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

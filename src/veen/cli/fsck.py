@@ -2,25 +2,45 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from plumbing.cli.command import command, single
+from plumbing.cli.command import argument, command, option, single
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.exit_status import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS, hinted
 from veen.cli.kit.output import Formatted, Marked, Tone
-
-if TYPE_CHECKING:
-    from veen.storage.fsck import FsckReport
+from veen.cli.kit.result import fields_of
+from veen.core import Unavailable
+from veen.storage import fsck as checker
+from veen.storage import fsck_report
+from veen.storage.fsck import FsckReport, FsckVerdict, Severity
+from veen.storage.metadata import world_readable_keys
+from veen.storage.metadata_check import RETIRED_KEY
+from veen.storage.paths import Folders
 
 app = single("fsck")
+
+_SEVERITY_TONES = {
+    Severity.DAMAGED: Tone.BAD,
+    Severity.REPAIRABLE: Tone.WARN,
+    Severity.KEYLESS: Tone.BAD,
+    Severity.LEFTOVER: Tone.QUIET,
+    Severity.NOTICE: Tone.WARN,
+}
+_VERDICTS = {
+    FsckVerdict.CLEAN: (Tone.GOOD, 0),
+    FsckVerdict.KEYLESS: (Tone.BAD, KEYLESS_STATUS),
+    FsckVerdict.REPAIRABLE: (Tone.WARN, REPAIRABLE_STATUS),
+    FsckVerdict.DAMAGED: (Tone.BAD, DAMAGED_STATUS),
+}
 
 
 @command(app, "fsck", "veen fsck hub", "veen fsck hub --repair", "veen fsck hub --json")
 def fsck(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a hub's data directory")],
-    repair: Annotated[bool, typer.Option("--repair", help="rebuild repairable files from the log")] = False,
+    directory: Annotated[Path, argument("DIR", "a hub's data directory")],
+    repair: Annotated[bool, option("--repair", "rebuild repairable files from the log")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Verify a data directory from its files alone.
@@ -39,11 +59,6 @@ def fsck(
 
 def check(directory: Path, *, repair: bool, as_json: bool) -> None:
     """Verify a data directory, print the findings, and exit with the status of the verdict."""
-    from veen.cli.kit.exit_status import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS, hinted
-    from veen.core import Unavailable
-    from veen.storage import fsck as checker
-    from veen.storage.paths import Folders
-
     folders = Folders(directory)
     if not any(path.exists() for path in (folders.identity, folders.log, folders.keys)):
         raise hinted(Unavailable(f"{directory} is not a hub's data directory"), "veen hub init creates one")
@@ -51,72 +66,58 @@ def check(directory: Path, *, repair: bool, as_json: bool) -> None:
     try:
         with output.progress("checking") as report:
             found = checker.check(directory, report)
-        if repair and found.verdict is checker.FsckVerdict.REPAIRABLE:
+        if repair and found.verdict is FsckVerdict.REPAIRABLE:
             with output.progress("rebuilding") as report:
                 found = checker.repair(directory, report)
             repaired = True
     except Unavailable as error:
         raise hinted(error, f"veen hub stop --data-dir {directory} stops a hub that runs on it") from None
-    _show(directory, found, repaired, as_json)
-    statuses = {
-        checker.FsckVerdict.KEYLESS: KEYLESS_STATUS,
-        checker.FsckVerdict.REPAIRABLE: REPAIRABLE_STATUS,
-        checker.FsckVerdict.DAMAGED: DAMAGED_STATUS,
-    }
-    if found.verdict in statuses:
-        raise typer.Exit(statuses[found.verdict])
-
-
-def _show(directory: Path, found: "FsckReport", repaired: bool, as_json: bool) -> None:
-    from veen.storage.fsck import FsckVerdict, Severity
-
-    tones = {
-        Severity.DAMAGED: Tone.BAD,
-        Severity.REPAIRABLE: Tone.WARN,
-        Severity.KEYLESS: Tone.BAD,
-        Severity.LEFTOVER: Tone.QUIET,
-        Severity.NOTICE: Tone.WARN,
-    }
     if as_json:
         output.document(_data(found, repaired))
-        return
+    else:
+        _show(directory, found, repaired)
+    if status := _VERDICTS[found.verdict][1]:
+        raise typer.Exit(status)
+
+
+def _data(found: FsckReport, repaired: bool) -> dict[str, object]:
+    return {
+        "verdict": str(found.verdict),
+        "repaired": repaired,
+        "entries": found.entries,
+        "labels": found.labels,
+        "counts": {str(severity): count for severity, count in found.counts.items()},
+        "findings": [fields_of(one, "severity", "artifact", "what", "label", "stream_seq") for one in found.findings],
+    }
+
+
+def _show(directory: Path, found: FsckReport, repaired: bool) -> None:
     rows: list[tuple[output.Value, ...]] = [
-        (Marked(str(one.severity), tones[one.severity]), brief(one.artifact), one.stream_seq, one.what)
+        (Marked(str(one.severity), _SEVERITY_TONES[one.severity]), brief(one.artifact), one.stream_seq, one.what)
         for one in found.findings
     ]
-    output.table(("severity", "where", "entry", "what"), rows, as_json)
+    output.table(("severity", "where", "entry", "what"), rows, False)
     if found.total > len(found.findings):
         output.remark(f"{found.total - len(found.findings)} more findings are not listed")
     if rows and sys.stdout.isatty():
         sys.stdout.write("\n")
-    verdicts = {
-        FsckVerdict.CLEAN: Tone.GOOD,
-        FsckVerdict.KEYLESS: Tone.BAD,
-        FsckVerdict.REPAIRABLE: Tone.WARN,
-        FsckVerdict.DAMAGED: Tone.BAD,
-    }
     summary: dict[str, output.Value] = {
-        "verdict": Marked(str(found.verdict), verdicts[found.verdict]),
+        "verdict": Marked(str(found.verdict), _VERDICTS[found.verdict][0]),
         "checked": f"{_count(found.entries, 'entry', 'entries')} under {_count(found.labels, 'label', 'labels')}",
     }
     if repaired:
         summary["repaired"] = "rebuilt from the log"
-    output.facts(summary, as_json)
-    advice = {
-        FsckVerdict.KEYLESS: _key_advice(directory, found),
-        FsckVerdict.REPAIRABLE: f"veen fsck {directory} --repair rebuilds it",
-        FsckVerdict.DAMAGED: "restore it from a copy: --repair cannot restore entries of the log",
-    }
-    if found.verdict in advice:
-        output.remark(f"hint: {advice[found.verdict]}")
+    output.facts(summary, False)
+    if found.verdict is FsckVerdict.KEYLESS:
+        output.remark(f"hint: {_key_advice(directory, found)}")
+    elif found.verdict is FsckVerdict.REPAIRABLE:
+        output.remark(f"hint: veen fsck {directory} --repair rebuilds it")
+    elif found.verdict is FsckVerdict.DAMAGED:
+        output.remark("hint: restore it from a copy: --repair cannot restore entries of the log")
 
 
-def _key_advice(directory: Path, found: "FsckReport") -> str:
+def _key_advice(directory: Path, found: FsckReport) -> str:
     """Advice on keys: retired ones are optional, a wrong file mode is easily corrected, others need a copy."""
-    from veen.storage.fsck_report import Severity
-    from veen.storage.metadata import world_readable_keys
-    from veen.storage.metadata_check import RETIRED_KEY
-
     loose = {f"keys/{path.name}" for path in world_readable_keys(directory)}
     keyless = [one for one in found.findings if one.severity is Severity.KEYLESS]
     if all(one.what == RETIRED_KEY for one in keyless):
@@ -128,29 +129,7 @@ def _key_advice(directory: Path, found: "FsckReport") -> str:
 
 def brief(artifact: str) -> Formatted:
     """A file name; on a terminal with short hashes and without leading zeros."""
-    from veen.storage.fsck_report import brief as shortened
-
-    return Formatted(artifact, shortened(artifact))
-
-
-def _data(found: "FsckReport", repaired: bool) -> output.Json:
-    return {
-        "verdict": str(found.verdict),
-        "repaired": repaired,
-        "entries": found.entries,
-        "labels": found.labels,
-        "counts": {str(severity): count for severity, count in found.counts.items()},
-        "findings": [
-            {
-                "severity": str(one.severity),
-                "artifact": one.artifact,
-                "what": one.what,
-                "label": one.label,
-                "stream_seq": one.stream_seq,
-            }
-            for one in found.findings
-        ],
-    }
+    return Formatted(artifact, fsck_report.brief(artifact))
 
 
 def _count(number: int, one: str, many: str) -> str:

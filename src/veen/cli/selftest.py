@@ -6,79 +6,29 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from plumbing.cli.command import Misuse, command, single
+from plumbing.cli.command import Misuse, argument, command, option, single
 from plumbing.durable import Disk
+from veen.cli.hub import hub_process
+from veen.cli.hub.hub_process import StartFailed
 from veen.cli.kit import open_session, output, pinning, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import FAILED_STATUS
 from veen.cli.kit.output import Marked, Tone
 from veen.core import Limits, Profile, SigningKey, Unavailable
+from veen.selftest import ALL, SUITES, CheckOutcome, CheckResult, SelftestReport, airgap, run
+from veen.selftest.airgap import Zone
 from veen.storage import metadata
 
-if TYPE_CHECKING:
-    from veen.selftest import CheckResult, SelftestReport
-
-
-_ERROR_PREFIX = "veen: "
 _STOP_TIMEOUT_S = 30.0
-
-
-class LocalHub:
-    """A hub process on a data directory, from start to stop."""
-
-    def __init__(self, data_dir: Path, log: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
-        """Returns once the hub serves. Raises `Unavailable` with the hub's errors if it does not start."""
-        reader, writer = os.pipe()
-        command = [sys.executable, "-m", "veen.cli", "hub", "start", "--foreground", "--data-dir", str(data_dir)]
-        try:
-            with log.open("ab") as log_file:
-                self._process = subprocess.Popen(
-                    [*command, *options, "--ready-fd", str(writer)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log_file,
-                    stderr=log_file,
-                    pass_fds=[writer],
-                    env=env,
-                )
-        finally:
-            os.close(writer)
-        with open(reader, "rb") as ready:
-            try:
-                self.url = ready.read().decode()  # returns when the hub closes its end: it serves or has exited
-            except BaseException:
-                self.stop()
-                raise
-        if not self.url:
-            self.stop()
-            errors = [line for line in log.read_text(errors="replace").splitlines() if line.startswith(_ERROR_PREFIX)]
-            raise Unavailable(f"the hub did not start: {' '.join(errors) or 'it printed no error'}")
-
-    def __enter__(self) -> "LocalHub":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """Terminate the process and wait for it; kill it after a timeout."""
-        if self._process.poll() is None:
-            self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
 app = single("selftest")
 
 AIRGAP = "airgap"  # the only suite that needs two hubs
@@ -87,8 +37,6 @@ _SEED_BITS = 32
 
 
 def _suites(incomplete: str) -> list[str]:
-    from veen.selftest import ALL, SUITES
-
     return [name for name in (*SUITES, AIRGAP, ALL) if name.startswith(incomplete)]
 
 
@@ -103,36 +51,19 @@ def _suites(incomplete: str) -> list[str]:
 )
 def selftest(
     suite: Annotated[
-        str,
-        typer.Argument(
-            metavar="SUITE", help="core, props, fuzz, recorder, airgap, or all of them", autocompletion=_suites
-        ),
+        str, argument("SUITE", "core, props, fuzz, recorder, airgap, or all of them", autocompletion=_suites)
     ],
     hub: Annotated[
-        str | None,
-        typer.Option(
-            "--hub", metavar="URL", help="the hub to test; else a temporary one is started", parser=values.url
-        ),
+        str | None, option("--hub URL", "the hub to test; else a temporary one is started", parser=values.url)
     ] = None,
-    issuer: Annotated[
-        Path | None,
-        typer.Option("--issuer", metavar="DIR", help="client directory of an issuer that the hub trusts"),
-    ] = None,
-    pin: Annotated[
-        str | None, typer.Option("--pin", metavar="HEX|PATH", help="the expected hub: its id, a fingerprint or a file")
-    ] = None,
+    issuer: Annotated[Path | None, option("--issuer DIR", "client directory of an issuer that the hub trusts")] = None,
+    pin: Annotated[str | None, option("--pin HEX|PATH", "the expected hub: its id, a fingerprint or a file")] = None,
     hub2: Annotated[
-        str | None,
-        typer.Option("--hub2", metavar="URL", help="for airgap: the hub that receives events", parser=values.url),
+        str | None, option("--hub2 URL", "for airgap: the hub that receives events", parser=values.url)
     ] = None,
-    pin2: Annotated[str | None, typer.Option("--pin2", metavar="HEX|PATH", help="the expected second hub")] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", metavar="N", min=0, help="repeat a run with this seed", show_default="random"),
-    ] = None,
-    count: Annotated[
-        int, typer.Option("--count", metavar="N", min=1, help="messages in props, damaged inputs in each fuzz check")
-    ] = _COUNT,
+    pin2: Annotated[str | None, option("--pin2 HEX|PATH", "the expected second hub")] = None,
+    seed: Annotated[int | None, option("--seed N", "repeat a run with this seed", min=0, show_default="random")] = None,
+    count: Annotated[int, option("--count N", "messages in props, damaged inputs in each fuzz check", min=1)] = _COUNT,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -141,8 +72,6 @@ def selftest(
     The test uses only the public API. It writes to streams of its own under new keys. Checks that need a capability are
     skipped without --issuer, and checks that need a second hub without --hub2. The exit status is 10 if a check fails.
     """
-    from veen.selftest import ALL
-
     _check_options(suite, (hub, issuer, pin), (hub2, pin2))
     chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
     runner = _SuiteRunner(issuer, passphrase_file, chosen, count)
@@ -158,8 +87,6 @@ def selftest(
 
 def _check_options(suite: str, first: tuple[object, object, object], second: tuple[object, object]) -> None:
     """Reject unknown suites and contradictory options."""
-    from veen.selftest import ALL
-
     if suite not in _suites(""):
         raise Misuse(f"there is no suite {suite!r}", f"the suites are: {', '.join(_suites(''))}")
     if first[0] is None and first[1:] != (None, None):
@@ -177,27 +104,18 @@ class _SuiteRunner:
     seed: int
     count: int
 
-    def one_hub(self, suite: str, url: str | None, anchor: bytes | None) -> "SelftestReport":
+    def one_hub(self, suite: str, url: str | None, anchor: bytes | None) -> SelftestReport:
         """Run a suite against the given hub, or a temporary one."""
-        from veen.selftest import run
-
         with (
             _hub(url, self.issuer, self.passphrase_file) as (where, key),
-            output.tally(f"running {suite}", "checks") as update,
+            output.tally(f"running {suite}", "checks") as progress,
         ):
-
-            def progress(done: int, total: int, result: "CheckResult") -> None:
-                update(done)
-
             return run(suite, where, issuer=key, pin=anchor, seed=self.seed, count=self.count, progress=progress)
 
     def two_hubs(
         self, urls: tuple[str | None, str | None], anchors: tuple[bytes | None, bytes | None]
-    ) -> "SelftestReport":
+    ) -> SelftestReport:
         """Run airgap between two given hubs or two temporary ones. With only one given hub, all checks are skipped."""
-        from veen.selftest import CheckOutcome, CheckResult, SelftestReport, airgap
-        from veen.selftest.airgap import Zone
-
         if urls[0] is not None and urls[1] is None:
             why = "needs two hubs; name the second with --hub2"
             skipped = (
@@ -207,13 +125,9 @@ class _SuiteRunner:
         with (
             _hub(urls[0], self.issuer, self.passphrase_file, AIRGAP) as (online, first),
             _hub(urls[1], self.issuer, self.passphrase_file, AIRGAP) as (offline, second),
-            output.tally(f"running {AIRGAP}", "checks") as update,
+            output.tally(f"running {AIRGAP}", "checks") as progress,
         ):
             zones = Zone(online, anchors[0], first), Zone(offline, anchors[1], second)
-
-            def progress(done: int, total: int, result: CheckResult) -> None:
-                update(done)
-
             return airgap.run(*zones, seed=self.seed, count=self.count, progress=progress)
 
 
@@ -222,7 +136,6 @@ def _hub(
     url: str | None, issuer: Path | None, passphrase_file: Path | None, suite: str = ""
 ) -> Iterator[tuple[str, SigningKey | None]]:
     """The URL of the hub to test, and the key of an issuer that it trusts."""
-
     if url is not None and issuer is None:
         yield url, None
     elif url is not None:
@@ -237,19 +150,32 @@ def _hub(
 
 @contextmanager
 def _temporary_hub(issuer_pk: bytes, further: tuple[str, ...] = ()) -> Iterator[str]:
-
     with tempfile.TemporaryDirectory(prefix="veen-selftest-") as name:
         folder = Path(name)
         metadata.create(Disk(), folder / "hub", Profile(), Limits(), int(time.time()))
         options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex(), *further)
         env = {**os.environ, "XDG_RUNTIME_DIR": name}  # keep it out of the user's list of running hubs
-        with LocalHub(folder / "hub", folder / "hub.log", *options, env=env) as hub:
-            yield hub.url
+        command = ["hub", "start", "--data-dir", str(folder / "hub"), *options]
+        try:
+            hub, url = hub_process.start_process(command, folder / "hub.log", env, detached=False)
+        except StartFailed as failed:
+            raise Unavailable(f"the hub did not start: {' '.join(failed.errors) or 'it printed no error'}") from None
+        try:
+            yield url
+        finally:
+            _stop(hub)
 
 
-def _show(report: "SelftestReport", as_json: bool) -> None:
-    from veen.selftest import CheckOutcome
+def _stop(hub: subprocess.Popen[bytes]) -> None:
+    hub.terminate()
+    try:
+        hub.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        hub.kill()
+        hub.wait()
 
+
+def _show(report: SelftestReport, as_json: bool) -> None:
     if as_json:
         output.document(report.to_json())
         return
@@ -273,5 +199,5 @@ def _show(report: "SelftestReport", as_json: bool) -> None:
         output.remark(f"hint: veen selftest {report.suite} --seed {report.seed} --count {report.count} repeats it")
 
 
-def _description(one: "CheckResult") -> str:
+def _description(one: CheckResult) -> str:
     return f"{one.claim}: {one.reason} ({one.spec})" if one.reason else one.claim

@@ -8,21 +8,21 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
 from typing import Annotated, TypeAlias
 
-import typer
-
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command, single
+from plumbing.cli.command import Misuse, argument, option, single
 from veen.cli import cap as cap_command
 from veen.cli.kit import context_file, open_session, output
-from veen.cli.kit.client_options import HubPin, PassphraseFile, TrustOnFirstUse
-from veen.cli.kit.common_options import Cap, ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.common_options import Cap, Stream
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.result import Column, Moment, Result
+from veen.cli.kit.state_options import options_command
 from veen.cli.stream_key import stream_key_hints
 from veen.client import ClientDir as ClientDirectory
 from veen.client import cbor_sequence
@@ -185,7 +185,8 @@ Timeout: TypeAlias = Annotated[
 _MAX_LISTED = 3  # messages of an earlier run that are listed one by one
 
 
-@command(
+@options_command(
+    HubOptions,
     app,
     "send",
     'veen send --stream doors --body "door 4 opened"',
@@ -193,31 +194,20 @@ _MAX_LISTED = 3  # messages of an earlier run that are listed one by one
     "veen send --stream doors --lines < door.log",
 )
 def send(
-    words: Annotated[list[str] | None, typer.Argument(metavar="WORD", hidden=True, help="misplaced argument")] = None,
+    asked: HubOptions,
+    words: Annotated[list[str] | None, argument("WORD", "misplaced argument", hidden=True)] = None,
     stream: Stream = None,
     body: Annotated[
-        str | None,
-        typer.Option("--body", metavar="TEXT|@FILE|-", help="the body; @FILE reads a file, - reads standard input"),
+        str | None, option("--body TEXT|@FILE|-", "the body; @FILE reads a file, - reads standard input")
     ] = None,
-    attach: Annotated[list[Path] | None, typer.Option("--attach", metavar="FILE", help="a file to attach")] = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="send one message per line of standard input, in batches")
-    ] = False,
-    outbox: Annotated[
-        bool, typer.Option("--outbox", help="only send what an earlier run left without a receipt")
-    ] = False,
+    attach: Annotated[list[Path] | None, option("--attach FILE", "a file to attach")] = None,
+    lines: Annotated[bool, option("--lines", "send one message per line of standard input, in batches")] = False,
+    outbox: Annotated[bool, option("--outbox", "only send what an earlier run left without a receipt")] = False,
     schema: Annotated[
-        str | None,
-        typer.Option("--schema", metavar="NAME", help="the schema of the body", show_default="veen.bytes.v1"),
+        str | None, option("--schema NAME", "the schema of the body", show_default="veen.bytes.v1")
     ] = None,
     timeout: Timeout = None,
     cap: Cap = None,
-    hub: HubUrl = None,
-    client: ClientDir = None,
-    pin: HubPin = None,
-    first_use: TrustOnFirstUse = False,
-    passphrase_file: PassphraseFile = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Send messages to a stream and verify the hub's receipts.
 
@@ -235,33 +225,31 @@ def send(
         DEFAULT_SCHEMA if schema is None else naming.schema_id(schema),
         cap_command.read(path) if (path := context_file.cap_of(cap)) else (),
     )
-    call = open_session.HubCall(hub, client, passphrase_file, pin, first_use, timeout)
+    call = replace(asked.call(), timeout_s=timeout)
     url = call.url()
-    with open_session.open_client_dir(client, passphrase_file) as folder:
+    with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
         if outbox:
-            _show_settled(call.run_with(folder, url, job.recover), as_json)
+            _show_settled(call.run_with(folder, url, job.recover), asked.as_json)
             return
         _need_stream_key(folder, job.stream)
         if lines:
             with job.hint_if_not_saved("no line was sent, and none is in the outbox"):
                 tally = call.run_with(folder, url, job.send_lines)
-            _show_tally(job.stream, tally, as_json)
+            _show_tally(job.stream, tally, asked.as_json)
         else:
             with job.hint_if_not_saved("the message was not sent and is not in the outbox; send it again"):
                 sent = call.run_with(folder, url, job.send)
-            _show_sent(job.stream, sent, as_json)
+            _show_sent(job.stream, sent, asked.as_json)
 
 
+@dataclass(slots=True)
 class _SendJob:
-    def __init__(
-        self, stream: str, body: bytes, attached: tuple[Path, ...], schema: bytes, tokens: tuple[CapToken, ...]
-    ) -> None:
-        self.stream = stream
-        self._body = body
-        self._attached = attached
-        self._schema = schema
-        self._tokens = tokens
-        self._reports_lines = False
+    stream: str
+    body: bytes
+    attached: tuple[Path, ...]
+    schema: bytes
+    tokens: tuple[CapToken, ...]
+    reports_lines: bool = False  # errors then carry a report about lines
 
     @contextmanager
     def hint_if_not_saved(self, hint: str) -> Iterator[None]:
@@ -269,7 +257,7 @@ class _SendJob:
         try:
             yield
         except Unavailable as error:
-            if not self._reports_lines and not isinstance(error, Undecided):
+            if not self.reports_lines and not isinstance(error, Undecided):
                 hinted(error, hint)
             raise
 
@@ -281,28 +269,28 @@ class _SendJob:
         with ExitStack() as stack:
             stack.enter_context(self._with_hints(client))
             await self._authorize(client)
-            if self._attached:
-                stack.enter_context(output.tally(f"sending {', '.join(path.name for path in self._attached)}"))
+            if self.attached:
+                stack.enter_context(output.tally(f"sending {', '.join(path.name for path in self.attached)}"))
             else:
                 stack.enter_context(open_session.announce_wait(client.url))
-            return await client.send(self.stream, self._body, schema=self._schema, attachments=self._attached)
+            return await client.send(self.stream, self.body, schema=self.schema, attachments=self.attached)
 
     async def send_lines(self, client: Client) -> SentTally:
         _remark_settled(await self.recover(client))
         with self._with_hints(client), output.tally("sending", "messages") as report:
             await self._authorize(client)
-            self._reports_lines = True
-            return await send_lines(client, self.stream, self._schema, sys.stdin.fileno(), report)
+            self.reports_lines = True
+            return await send_lines(client, self.stream, self.schema, sys.stdin.fileno(), report)
 
     async def _authorize(self, client: Client) -> None:
         """Authorize the capability given with --cap, so it is used before the stored ones."""
         held = client.dir.caps
-        if self._tokens and client.session.status.admission != "open":
+        if self.tokens and client.session.status.admission != "open":
             own = client.dir.writers.current().client_id
-            for token in self._tokens:
+            for token in self.tokens:
                 if token.subject_pk == own and held.granted(client.hub_id, token.auth_ref()) is None:
                     await client.authorize(token)
-            held.add_all(cbor_sequence.encode(self._tokens))
+            held.add_all(cbor_sequence.encode(self.tokens))
 
     @contextmanager
     def _with_hints(self, client: Client) -> Iterator[None]:
@@ -310,7 +298,7 @@ class _SendJob:
         try:
             yield
         except Undecided as error:
-            if self._reports_lines:
+            if self.reports_lines:
                 raise
             raise hinted(error, "do not send it again: veen send --outbox sends it and shows the outcome") from None
         except Refused as refused:
@@ -356,31 +344,31 @@ def _need_stream_key(folder: ClientDirectory, stream: str) -> None:
 
 def _show_sent(stream: str, sent: Sent, as_json: bool) -> None:
     receipt = sent.receipt
-    rows: dict[str, output.Value] = {
+    rows = {
         "stream": stream,
         "stream_seq": sent.stream_seq,
         "msg_id": sent.msg_id,
         "mmr_root": receipt.mmr_root,
-        "hub_ts": output.moment(receipt.hub_ts),
+        "hub_ts": Moment(receipt.hub_ts),
     }
-    data = {**rows, "hub_ts": receipt.hub_ts, "label": sent.label, "epoch": sent.epoch, "receipt": receipt.encode()}
-    output.facts({**rows, "verified": Marked("signature, place and root", Tone.GOOD)}, as_json, data)
+    data = {**rows, "label": sent.label, "epoch": sent.epoch, "receipt": receipt.encode()}
+    facts: list[Column] = [*rows, ("verified", lambda _: Marked("signature, place and root", Tone.GOOD))]
+    Result(data, facts=facts).show(as_json)
 
 
 def _show_tally(stream: str, tally: SentTally, as_json: bool) -> None:
     first, last = tally.first, tally.last
-    rate = tally.sent / tally.seconds if tally.seconds else 0.0
-    rows: dict[str, output.Value] = {
+    rows = {
         "stream": stream,
         "sent": tally.sent,
         "first_seq": first.stream_seq if first else None,
         "last_seq": last.stream_seq if last else None,
         "mmr_root": last.receipt.mmr_root if last else None,
         "seconds": round(tally.seconds, 3),
-        "per_sec": round(rate),
+        "per_sec": round(tally.sent / tally.seconds if tally.seconds else 0.0),
     }
-    verified = Marked("every signature, place and root", Tone.GOOD)
-    output.facts({**rows, "verified": verified} if tally.sent else rows, as_json, rows)
+    verified: Column = ("verified", lambda _: Marked("every signature, place and root", Tone.GOOD))
+    Result(rows, facts=[*rows, verified] if tally.sent else None).show(as_json)
 
 
 def _remark_settled(settled: list[Settled]) -> None:

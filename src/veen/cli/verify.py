@@ -1,18 +1,19 @@
 """`veen verify`: verify saved statements of a hub, or a whole stream."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from plumbing.cli.command import Misuse, command, single
+from plumbing.cli.command import Misuse, argument, option, single
 from veen.cli.kit import context_file, open_session, output, output_files
-from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, TrustOnFirstUse
-from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.client_options import Epoch, HubOptions
+from veen.cli.kit.common_options import Stream
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import Statement
+from veen.cli.kit.result import Moment, Result
+from veen.cli.kit.state_options import options_command
 from veen.client.client import Client
 from veen.client.proofs import Resynced
 from veen.client.trust import HubRecord
@@ -21,9 +22,11 @@ from veen.core.hub_identity import lineage
 from veen.core.proof import size_of
 
 app = single("verify")
+_COLUMNS = ("file", "what", "stream_seq", "hub_ts", "held_by")
 
 
-@command(
+@options_command(
+    HubOptions,
     app,
     "verify",
     "veen verify --stream doors",
@@ -31,23 +34,13 @@ app = single("verify")
     "veen verify --stream doors --start-over",
 )
 def verify(
-    file: Annotated[
-        list[Path] | None, typer.Argument(metavar="FILE", help="saved receipts, proofs and checkpoints")
-    ] = None,
+    asked: HubOptions,
+    file: Annotated[list[Path] | None, argument("FILE", "saved receipts, proofs and checkpoints")] = None,
     stream: Stream = None,
     start_over: Annotated[
-        bool,
-        typer.Option(
-            "--start-over", help="discard what was verified of the stream, and trust a hub again that was caught"
-        ),
+        bool, option("--start-over", "discard what was verified of the stream, and trust a hub again that was caught")
     ] = False,
     epoch: Epoch = None,
-    hub: HubUrl = None,
-    client: ClientDir = None,
-    pin: HubPin = None,
-    first_use: TrustOnFirstUse = False,
-    passphrase_file: PassphraseFile = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Verify saved files or a whole stream.
 
@@ -57,24 +50,23 @@ def verify(
     A hub that contradicted itself stays caught: every command that needs it fails until --start-over, which releases
     the hub for all its streams. The contradicting statements are kept as evidence.
     """
-
-    call = open_session.HubCall(hub, client, passphrase_file, pin, first_use, allow_caught=start_over)
+    call = replace(asked.call(), allow_caught=start_over)
     if file:
         if start_over or stream is not None:
             raise Misuse("FILE cannot be used with --stream or --start-over", "give FILE or --stream, not both")
-        _verify_files(call, file, as_json)
+        _verify_files(call, file, asked.as_json)
         return
     name = context_file.need_stream(stream)
     done, count, opened = call.run(lambda client: _verify_stream(client, name, epoch, start_over))
-    rows: dict[str, output.Value] = {
+    rows = {
         "stream": name,
         "label": done.label,
         "entries": count,
         "opened": opened,
         "mmr_root": done.checkpoint.mmr_root if done.checkpoint else None,
     }
-    verified = Marked("every signature, place and root, and the checkpoint", Tone.GOOD)
-    output.facts({**rows, "verified": verified} if count else rows, as_json, rows)
+    verified = ("verified", lambda _: Marked("every signature, place and root, and the checkpoint", Tone.GOOD))
+    Result(rows, facts=(*rows, verified) if count else None).show(asked.as_json)
 
 
 async def _verify_stream(client: Client, stream: str, epoch: int | None, start_over: bool) -> tuple[Resynced, int, int]:
@@ -95,26 +87,18 @@ async def _verify_stream(client: Client, stream: str, epoch: int | None, start_o
 
 
 def _verify_files(call: HubCall, paths: list[Path], as_json: bool) -> None:
-
     found = [(path, output_files.read_statements(path)) for path in paths]
     url = call.url()
     with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
         known = open_session.known_hub(folder, url)
     rows = [row for path, statements in found for row in _verified_rows(path, statements, known)]
-    columns = ("file", "what", "stream_seq", "hub_ts", "held_by")
-    data = [dict(zip(columns, (*row[:3], _number(row[3]), row[4]), strict=True)) for row in rows]
-    output.table(columns, rows, as_json, data)
+    Result([dict(zip(_COLUMNS, row, strict=True)) for row in rows], columns=_COLUMNS).show(as_json)
 
 
-def _number(at: output.Value) -> int | None:
-    return None if at is None else int(str(at))
-
-
-def _verified_rows(path: Path, statements: list[Statement], known: HubRecord) -> list[tuple[output.Value, ...]]:
+def _verified_rows(path: Path, statements: list[Statement], known: HubRecord) -> list[tuple[object, ...]]:
     """One row for each statement. Raises at the first that fails."""
-
     line = lineage(known.identity, known.origin)
-    rows: list[tuple[output.Value, ...]] = []
+    rows: list[tuple[object, ...]] = []
     try:
         for at, one in enumerate(statements):
             if isinstance(one, MmrProof):
@@ -123,7 +107,7 @@ def _verified_rows(path: Path, statements: list[Statement], known: HubRecord) ->
             label = one.label if isinstance(one, Receipt) else one.label_curr
             signer = line.identity_at(label, size_of(one))
             if isinstance(one, Receipt):
-                key, what, at_ts = signer.verify_receipt(one), "receipt", output.moment(one.hub_ts)
+                key, what, at_ts = signer.verify_receipt(one), "receipt", Moment(one.hub_ts)
             else:
                 key, what, at_ts = signer.verify_checkpoint(one, known.profile), "checkpoint", None
             number = signer.hub_keys.index(key) + 1
@@ -133,9 +117,8 @@ def _verified_rows(path: Path, statements: list[Statement], known: HubRecord) ->
     return rows
 
 
-def _verified_proof(path: Path, found: MmrProof, before: list[Statement]) -> tuple[output.Value, ...]:
+def _verified_proof(path: Path, found: MmrProof, before: list[Statement]) -> tuple[object, ...]:
     """A proof connects the receipt of its leaf to the last signed root before it in the file."""
-
     heads = [one for one in before if not isinstance(one, MmrProof)]
     leaves = [one for one in heads if isinstance(one, Receipt) and one.leaf_hash == found.leaf_hash]
     if not leaves:

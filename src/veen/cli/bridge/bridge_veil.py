@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, group
+from plumbing.cli.command import Misuse, argument, group, option
 from veen.bridge.veil_gossip.checkpoint_compare import OPEN, CheckpointComparer, ComparisonResult
 from veen.bridge.veil_gossip.exchange import REFUSED, PublishedItem, Publisher, ReceivedReport, Receiver
 from veen.bridge.veil_gossip.gossip_inbox import Inbox
@@ -39,27 +39,16 @@ _COLUMNS = ("what", "of", "upto_seq", "bytes", "objects", "digest")
 _LOOPBACK = ("http://127.0.0.1", "http://localhost", "http://[::1]")
 
 Node: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--node", metavar="DIR|URL", envvar="VEIL_DATA_DIR", help="the VEIL node: its folder, or the URL of its API"
-    ),
+    str, option("--node DIR|URL", "the VEIL node: its folder, or the URL of its API", envvar="VEIL_DATA_DIR")
 ]
-TokenFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--token-file", metavar="FILE", help="the node's api.token, if --node is a URL")
-]
+TokenFile: TypeAlias = Annotated[Path | None, option("--token-file FILE", "the node's api.token, if --node is a URL")]
 InGroup: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--group",
-        metavar="NAME",
-        help="a VEIL group of the node",
-        show_default="the group of everyone who knows the hub",
-    ),
+    option("--group NAME", "a VEIL group of the node", show_default="the group of everyone who knows the hub"),
 ]
 
 
 def node_at(node: str, token_file: Path | None) -> VeilNode:
-
     if "://" not in node:
         if token_file is not None:
             raise Misuse("--token-file needs a URL as --node", "leave it out: the node's folder has its token")
@@ -82,15 +71,9 @@ def node_at(node: str, token_file: Path | None) -> VeilNode:
 def publish(
     asked: HubOptions,
     node: Node,
-    streams: Annotated[
-        list[str] | None, typer.Argument(metavar="STREAM", help="streams whose newest checkpoints are published")
-    ] = None,
-    evidence: Annotated[
-        list[Path] | None, typer.Option("--evidence", metavar="FILE", help="an evidence file about this hub")
-    ] = None,
-    bundle: Annotated[
-        list[Path] | None, typer.Option("--bundle", metavar="FILE", help="a bundle of this hub's events")
-    ] = None,
+    streams: Annotated[list[str] | None, argument("STREAM", "streams whose newest checkpoints are published")] = None,
+    evidence: Annotated[list[Path] | None, option("--evidence FILE", "an evidence file about this hub")] = None,
+    bundle: Annotated[list[Path] | None, option("--bundle FILE", "a bundle of this hub's events")] = None,
     group: InGroup = None,
     token_file: TokenFile = None,
     every: Annotated[
@@ -106,7 +89,6 @@ def publish(
     another node is connected. A checkpoint does not reveal the name of a stream. A bundle reveals the stream, the
     writers and the times, but no content.
     """
-
     files = [("evidence", path) for path in evidence or ()] + [("bundle", path) for path in bundle or ()]
     if not streams and not files:
         raise Misuse("nothing to publish", "name a STREAM, or give --evidence FILE or --bundle FILE")
@@ -115,7 +97,6 @@ def publish(
     call = asked.call()
 
     async def work(known: HubRecord, client: Client | None) -> None:
-
         async with node_at(node, token_file) as veil:
             publisher = Publisher(await GossipGroup.join(veil, known.identity.hub_id, group), known)
             rows = [await _file(publisher, what, path) for what, path in files]
@@ -137,7 +118,6 @@ def publish(
 
 
 async def _file(publisher: Publisher, what: str, path: Path) -> tuple[output.Value, ...]:
-
     data = local_files.read_file(path, MAX_CONTENT_BYTES)
     item = await (publisher.evidence(data) if what == "evidence" else publisher.bundle(data))
     return _row(item, str(path), None)
@@ -175,24 +155,16 @@ _OFFLINE_HINT = "--offline compares with the state of this client only, without 
 def receive(
     asked: HubOptions,
     node: Node,
-    inbox: Annotated[
-        Path, typer.Option("--inbox", metavar="DIR", help="folder for received items: bundles/, evidence/ and state")
-    ],
+    inbox: Annotated[Path, option("--inbox DIR", "folder for received items: bundles/, evidence/ and state")],
     streams: Annotated[
         list[str] | None,
-        typer.Option(
-            "--stream",
-            metavar="NAME",
-            help="also compare this stream, besides those that this client has read or written",
-        ),
+        option("--stream NAME", "also compare this stream, besides those that this client has read or written"),
     ] = None,
     group: InGroup = None,
     token_file: TokenFile = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="wait for new items until a contradiction of the hub is found")
-    ] = False,
+    follow: Annotated[bool, option("--follow", "wait for new items until a contradiction of the hub is found")] = False,
     offline: Annotated[
-        bool, typer.Option("--offline", help="do not contact the hub; compare with the state of this client only")
+        bool, option("--offline", "do not contact the hub; compare with the state of this client only")
     ] = False,
 ) -> None:
     """Receive items of other clients and compare them with what is known here.
@@ -202,7 +174,6 @@ def receive(
     and the exit status is 11. It is 10 if the hub does not show a log that matches its signature, which is not proof
     yet.
     """
-
     call = replace(asked.call(), allow_caught=True)  # comparing is useful for a caught hub too
     job = _ReceiveJob(node, token_file, inbox, group, streams or [], follow, asked.as_json)
     with open_session.open_client_dir(asked.client, asked.passphrase_file) as folder:
@@ -216,7 +187,6 @@ def receive(
 
 
 def _with_hub(call: HubCall, folder: ClientDir, url: str, job: "_ReceiveJob") -> int:
-
     connected = False
 
     async def receive(client: Client) -> int:
@@ -230,44 +200,34 @@ def _with_hub(call: HubCall, folder: ClientDir, url: str, job: "_ReceiveJob") ->
         raise error if connected else hinted(error, _OFFLINE_HINT) from None
 
 
+@dataclass(frozen=True, slots=True)
 class _ReceiveJob:
-    def __init__(
-        self,
-        node: str,
-        token_file: Path | None,
-        folder: Path,
-        group: str | None,
-        streams: list[str],
-        follow: bool,
-        as_json: bool,
-    ) -> None:
-        self._node = node, token_file
-        self._inbox = folder
-        self._group = group
-        self._streams = streams
-        self._follow = follow
-        self._as_json = as_json
+    node: str
+    token_file: Path | None
+    inbox: Path
+    group: str | None
+    streams: list[str]
+    follow: bool
+    as_json: bool
 
     async def work(self, folder: ClientDir, known: HubRecord, client: Client | None) -> int:
         """Receive and compare; returns the exit status."""
-
         hub_id = known.identity.hub_id
         epoch = client.epoch() if client else known.profile.epoch(int(time.time()))
-        ids = [naming.stream_id(one) for one in self._streams]
+        ids = [naming.stream_id(one) for one in self.streams]
         labels = [naming.label(known.identity.routing_key, one, epoch) for one in ids]
-        async with node_at(*self._node) as veil:
-            gossip_group = await GossipGroup.join(veil, hub_id, self._group)
-            with Inbox(self._inbox, hub_id) as inbox:
+        async with node_at(self.node, self.token_file) as veil:
+            gossip_group = await GossipGroup.join(veil, hub_id, self.group)
+            with Inbox(self.inbox, hub_id) as inbox:
                 return await self._receive(gossip_group, inbox, CheckpointComparer(folder, known, client, labels))
 
     async def _receive(self, gossip_group: GossipGroup, inbox: Inbox, comparer: CheckpointComparer) -> int:
-
         receiver = Receiver(gossip_group, inbox, comparer)
-        if not self._follow:
-            _show([report async for report in receiver.receive()], inbox, self._as_json)
+        if not self.follow:
+            _show([report async for report in receiver.receive()], inbox, self.as_json)
             return _status(inbox, comparer.hub_id)
         async for report in receiver.follow():
-            _show([report], None, self._as_json)
+            _show([report], None, self.as_json)
             if report.standing is ComparisonResult.FORKED:
                 await receiver.publish_contradictions()
                 return _status(inbox, comparer.hub_id)
@@ -276,7 +236,6 @@ class _ReceiveJob:
 
 def _status(inbox: Inbox, hub_id: bytes) -> int:
     """The exit status; it covers contradictions of this run and of earlier ones."""
-
     for one in inbox.found():
         proof = f"veen evidence verify {one.file} --pin {hub_id.hex()} proves it to anyone"
         output.remark(f"THE HUB SIGNED TWO HISTORIES: {one.reason}: {proof}")
@@ -302,7 +261,6 @@ def _show(found: list[ReceivedReport], inbox: Inbox | None, as_json: bool) -> No
 
 
 def _received_row(one: ReceivedReport) -> tuple[output.Value, ...]:
-
     tones = {ComparisonResult.FORKED: Tone.BAD, ComparisonResult.AGREES: Tone.GOOD} | dict.fromkeys(OPEN, Tone.WARN)
     standing = Marked(one.standing, tones.get(one.standing, Tone.QUIET)) if one.standing else None
     result = Marked(one.result, Tone.WARN if one.result == REFUSED else Tone.QUIET)

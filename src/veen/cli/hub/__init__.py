@@ -1,9 +1,596 @@
 """`veen hub`: run, maintain and query a hub."""
 
-from veen.cli.hub import hub_status, lifecycle, maintenance
-from veen.cli.hub.hub_group import ORDER, app
+import os
+import sys
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-__all__ = ["app", "hub_status", "lifecycle", "maintenance"]
+import typer
 
-# Importing the modules registers their commands; help lists them in this order.
-app.registered_commands.sort(key=lambda command: ORDER.index(command.name or ""))
+from plumbing.cli import durations
+from plumbing.cli.command import Misuse, command, group, option, raw_arguments
+from veen.cli.kit import output, values
+from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.result import Moment, Result, fields_of
+from veen.cli.kit.state_options import options_command
+
+if TYPE_CHECKING:
+    from veen.cli.kit.hub_api import HubApi
+    from veen.core import Checkpoint, HubIdentity, Limits, Profile
+
+app = group(
+    "hub",
+    """Run, maintain and query a hub.
+
+    A hub is a data directory and a process that serves it. Commands that query a hub take its URL, or the data
+    directory of a hub on this machine.
+    """,
+)
+
+_STOP_TIMEOUT_S = 60.0
+
+
+@command(
+    app,
+    "init",
+    "veen hub init --data-dir hub",
+    "veen hub init --data-dir hub --epoch-sec 86400 --limit max_attachment_bytes=1048576",
+    "veen hub init --data-dir hub --realm example.org --limit max_msgs_per_client_id_per_label=65536",
+)
+def init(
+    data_dir: DataDir,
+    epoch_sec: Annotated[
+        int, durations.whole_option("--epoch-sec", least=0, help="length of an epoch; 0 means one endless epoch")
+    ] = 0,
+    pad_block: Annotated[int, option("--pad-block BYTES", "pad sealed payloads to a multiple of this", min=0)] = 256,
+    limit: Annotated[
+        list[values.Setting] | None, option("--limit NAME=NUMBER", "lower a limit of the hub", parser=values.setting)
+    ] = None,
+    realm: Annotated[
+        bytes | None, option("--realm NAME|HEX", "the realm whose admin streams the hub obeys", parser=values.realm)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create the data directory of a new hub.
+
+    The command creates the first hub key, which determines the hub_id. Profile, limits and realm cannot change later. A
+    folder that is not empty is rejected.
+
+    A hub of a realm rejects clients and capabilities that the realm has revoked, and streams that the realm has
+    assigned to another hub. Without a realm, only capabilities count.
+    """
+    from plumbing.durable import Disk
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Malformed, Profile, Unavailable
+    from veen.storage import metadata
+
+    try:
+        profile = Profile(epoch_sec, pad_block)
+        profile.encode()  # raises if a value is out of range
+    except ValueError as error:
+        raise Misuse(str(error), "veen hub init --help lists the options") from None
+    try:
+        hub_metadata = metadata.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()), realm)
+    except Malformed as error:
+        raise Misuse(str(error), "limits can only be lowered, within these bounds") from None
+    except Unavailable as error:
+        raise hinted(error, "name a folder that does not exist yet") from None
+    rows: dict[str, output.Value] = {
+        "hub_id": hub_metadata.identity.hub_id,
+        "hub_pk": hub_metadata.identity.newest.hub_pk,
+        "profile_id": hub_metadata.profile.profile_id(),
+        **({"realm_id": hub_metadata.identity.realm_id} if hub_metadata.identity.realm_id else {}),
+        "data_dir": str(data_dir),
+    }
+    output.facts(rows, as_json)
+
+
+def _limits(lowered: list[values.Setting]) -> "Limits":
+    from veen.core import Limits
+
+    known = [kind.name for kind in Limits.LAYOUT.kinds]
+    for one in lowered:
+        if one.name not in known:
+            raise Misuse(f"there is no limit {one.name!r}", f"the limits are: {', '.join(known)}")
+    return Limits(**{one.name: one.number for one in lowered})
+
+
+@dataclass(frozen=True, slots=True)
+class StartOptions:
+    """The options of `veen hub start`. Those that the settings file can also set are None if they are not given.
+
+    A field with a setting of the same name overrides it.
+    """
+
+    data_dir: DataDir
+    listen: Annotated[
+        values.Address | None,
+        option(
+            "--listen HOST:PORT",
+            "address to listen on; port 0 lets the system choose",
+            show_default="127.0.0.1:37411",
+            parser=values.address,
+        ),
+    ] = None
+    foreground: Annotated[bool, option("--foreground", "run in this process, with the log on standard error")] = False
+    admission: Annotated[
+        Literal["open", "capability"] | None,
+        option("--admission open|capability", "who may write", show_default="capability"),
+    ] = None
+    issuers: Annotated[
+        list[bytes] | None,
+        option(
+            "--issuer HEX|PATH",
+            "an issuer whose capabilities are accepted: a public key, client directory or card",
+            parser=values.card_key,
+        ),
+    ] = None
+    witnesses: Annotated[
+        list[bytes] | None,
+        option("--witness HEX", "a witness whose cosignatures are accepted", parser=values.public_key),
+    ] = None
+    config: Annotated[Path | None, option("--config FILE", "settings in TOML")] = None
+    profile: Annotated[str | None, option("--profile NAME", "use [profile.NAME] of the settings file")] = None
+    workers: Annotated[
+        int | None,
+        option("--workers N", "verification processes; 0 verifies in a thread", min=0, show_default="cores - 1"),
+    ] = None
+    tls_cert: Annotated[Path | None, option("--tls-cert FILE", "certificate chain in PEM")] = None
+    tls_key: Annotated[Path | None, option("--tls-key FILE", "key of the certificate in PEM")] = None
+    log_submits: Annotated[
+        bool | None, option("--log-submits", "write one log line per submit", show_default=False)
+    ] = None
+    open_to_the_network: Annotated[
+        bool | None,
+        option("--open-to-the-network", "permit open admission on an address outside this machine", show_default=False),
+    ] = None
+    pow_difficulty: Annotated[
+        int | None,
+        option(
+            "--pow-difficulty BITS",
+            "difficulty of the proof of work for each message; 0 requires none",
+            min=0,
+            show_default="0",
+        ),
+    ] = None
+    # networks; typer does not support a list of unions
+    allow_networks: Annotated[
+        list[Any] | None, option("--allow-network CIDR", "accept messages only from here", parser=values.network)
+    ] = None
+    deny_networks: Annotated[
+        list[Any] | None, option("--deny-network CIDR", "reject messages from here", parser=values.network)
+    ] = None
+    log_file: Annotated[Path | None, option("--log-file FILE", "log file of a background hub")] = None
+    ready_fd: Annotated[int | None, option("--ready-fd N", "", hidden=True)] = None
+    as_json: JsonOption = False
+
+
+@options_command(
+    StartOptions,
+    app,
+    "start",
+    "veen hub start --data-dir hub --admission open",
+    "veen hub start --data-dir hub --issuer operator",
+    "veen hub start --data-dir hub --foreground --config hub.toml --profile tenant",
+    "veen hub start --data-dir hub --listen 0.0.0.0:443 --tls-cert hub.pem --tls-key hub.key",
+)
+def start(asked: StartOptions, ctx: typer.Context) -> None:
+    """Start a hub on a data directory.
+
+    Without --foreground the hub runs in the background: the command prints its URL and exits when the hub is ready.
+    With open admission anyone who can reach the hub can write, so an address outside this machine also needs
+    --open-to-the-network.
+
+    The operator token is read from VEEN_OPERATOR_TOKEN. Options override the settings of --config.
+    """
+    from veen.cli.hub import hub_process, hub_settings
+
+    given = {field.name: getattr(asked, field.name) for field in fields(asked) if field.name in hub_settings.READERS}
+    config = hub_settings.config(asked.data_dir, given, asked.config, asked.profile)
+    if asked.foreground:
+        from veen.cli.hub import hub_server
+
+        hub_server.serve(config, lambda url: _report_ready(url, asked.ready_fd, hub_settings.warning(config)))
+        return
+    log = asked.log_file or hub_process.default_log_file(asked.data_dir)
+    try:
+        hub, url = hub_process.start_process(["hub", "start", *raw_arguments(ctx)], log)
+    except hub_process.StartFailed as failed:
+        sys.stderr.write("".join(f"{line}\n" for line in failed.errors))
+        raise typer.Exit(failed.status) from None
+    hub.returncode = 0  # it keeps running; without this, Popen would warn
+    output.facts({"url": url, "pid": hub.pid, "log": str(log), "data_dir": str(asked.data_dir)}, asked.as_json)
+    _warn(hub_settings.warning(config))
+    output.remark(f"hint: veen hub stop --data-dir {asked.data_dir} stops it")
+
+
+def _warn(warning: str | None) -> None:
+    if warning is not None:
+        output.remark(f"warning: {warning}")
+
+
+def _report_ready(url: str, ready_fd: int | None, warning: str | None) -> None:
+    """Report the URL to the process that started this one, or to the terminal."""
+    if ready_fd is not None:
+        os.write(ready_fd, url.encode())
+        os.close(ready_fd)
+        return
+    _warn(warning)
+    if sys.stderr.isatty():
+        output.remark(f"serving {url}; press ctrl-c to stop")
+
+
+@command(app, "stop", "veen hub stop --data-dir hub")
+def stop(
+    data_dir: DataDir,
+    timeout: Annotated[
+        float, durations.option("--timeout", least=0, help="how long to wait for the hub to stop")
+    ] = _STOP_TIMEOUT_S,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop the hub that runs on a data directory and wait for it.
+
+    The hub first finishes the messages it has accepted and sends their receipts. It is never killed.
+    """
+    from veen.cli.hub import hub_process
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable
+
+    found = hub_process.need(data_dir)
+    if not hub_process.stop(found, timeout):
+        raise hinted(
+            Unavailable(f"the hub on {data_dir} did not stop within {timeout:g} s"),
+            f"process {found.pid} is still finishing; repeat the command, or wait longer with --timeout",
+        )
+    output.facts({"stopped": found.url, "pid": found.pid, "data_dir": str(data_dir)}, as_json)
+
+
+LocalDir: TypeAlias = Annotated[
+    Path | None, option("--data-dir DIR", "the data directory of a hub on this machine, instead of --hub")
+]
+
+
+@command(app, "status", "veen hub status --data-dir hub", "veen hub status --hub http://127.0.0.1:37411 --json")
+def status(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
+    """Show the identity, admission, size and problems of a hub.
+
+    If no hub runs on the data directory, the content of the directory is shown instead.
+    """
+    from veen.cli.hub import hub_process
+
+    if data_dir is not None and hub_process.find(data_dir) is None and not hub_process.is_locked(data_dir):
+        _show_stopped(data_dir, as_json)
+        return
+    found = hub_process.find(data_dir) if data_dir is not None else None
+    with hub_process.hub(hub, data_dir) as api:
+        ready, reason, _ = api.readiness()
+        answer = api.status()
+    data = {"url": api.url, "state": "ready" if ready else reason, "pid": found.pid if found else None, **answer}
+    state = Marked("ready", Tone.GOOD) if ready else Marked(reason or "not ready", Tone.BAD)
+    rows: dict[str, output.Value] = {"state": state, "url": api.url}
+    if found:
+        rows["pid"] = found.pid
+    output.facts(rows | _status_rows(answer), as_json, data)
+
+
+def _status_rows(answer: dict[str, Any]) -> dict[str, output.Value]:
+    """The fields of a status answer that people need, most important first."""
+    keys = answer["identity"].get("hub_keys", []) if isinstance(answer["identity"], dict) else []
+    admission = str(answer.get("admission"))
+    rows: dict[str, output.Value] = {
+        "admission": Marked(admission, Tone.WARN) if admission == "open" else admission,
+        "labels": answer["labels"],
+        "entries": answer["entries"],
+        "hub_id": answer["hub_id"],
+        "hub_pk": answer["hub_pk"],
+        "keys": len(keys) or None,
+        "epoch": answer.get("epoch"),
+        "hub_ts": output.moment(answer.get("hub_ts")),
+        "profile_id": answer.get("profile_id"),
+        "version": answer.get("server_version"),
+    }
+    if answer.get("equivocations"):
+        rows["equivocations"] = Marked(str(answer["equivocations"]), Tone.BAD)
+    if answer.get("trouble"):
+        rows["trouble"] = Marked(str(answer["trouble"]), Tone.BAD)
+    return rows
+
+
+def _show_stopped(data_dir: Path, as_json: bool) -> None:
+    from veen.cli.hub import hub_process
+
+    with hub_process.reader(data_dir) as log:
+        identity, profile = log.hub_metadata.identity, log.hub_metadata.profile
+        sizes = hub_process.sizes(log)
+    rows: dict[str, output.Value] = {
+        "state": Marked("stopped", Tone.WARN),
+        "labels": len(sizes),
+        "entries": sum(sizes),
+        "hub_id": identity.hub_id,
+        "hub_pk": identity.newest.hub_pk,
+        "keys": len(identity.hub_keys),
+        "profile_id": profile.profile_id(),
+        "data_dir": str(data_dir),
+    }
+    output.facts(rows, as_json)
+
+
+@command(app, "health", "veen hub health --data-dir hub", "veen hub health && echo ready")
+def health(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
+    """Check that a hub is alive and accepts messages. The exit status is 6 if it does not."""
+    from veen.cli.hub import hub_process
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable
+
+    with hub_process.hub(hub, data_dir) as api:
+        ready, reason, states = api.readiness()
+    if not ready:
+        raise hinted(Unavailable(f"{api.url} is alive but rejects messages: {reason}"), "veen hub status shows more")
+    rows: dict[str, output.Value] = {"url": api.url, "ready": Marked("yes", Tone.GOOD)}
+    if states:
+        rows["bad_states"] = Marked(", ".join(states), Tone.WARN)
+    output.facts(rows, as_json, {"url": api.url, "ready": True, "bad_states": list(states)})
+
+
+@command(app, "metrics", "veen hub metrics --data-dir hub | grep fsync", "veen hub metrics --json")
+def metrics(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
+    """Print the metrics of a hub in the Prometheus text format."""
+    from veen.cli.hub import hub_process
+
+    with hub_process.hub(hub, data_dir) as api:
+        text = api.metrics()
+    if not as_json:
+        sys.stdout.write(text)
+        return
+    from prometheus_client.parser import text_string_to_metric_families
+
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    output.document([{"name": one.name, "labels": one.labels, "value": one.value} for one in samples])
+
+
+@command(app, "key", "veen hub key --data-dir hub", "veen hub key --hub https://hub.example --json")
+def key(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
+    """Show the keys of a hub with the fingerprints that clients pin.
+
+    A data directory is read directly, whether a hub runs on it or not. With a URL, the hub sends its key chain, which
+    is verified. To know that it is the right hub, compare a fingerprint from another source.
+    """
+    from veen.cli.hub import hub_process
+    from veen.storage.metadata import read_metadata
+
+    if data_dir is not None:
+        identity = read_metadata(hub_process.folders(data_dir)).identity
+    else:
+        with hub_process.hub(hub, None) as api:
+            identity = api.identity()
+    _show_keys(identity, as_json)
+
+
+def _show_keys(identity: "HubIdentity", as_json: bool) -> None:
+    from veen.core.hashing import h
+
+    keys = [
+        {
+            **fields_of(one, "key_id", "hub_pk"),
+            "fingerprint": h(one.hub_pk),
+            **fields_of(one, "valid_from", "valid_until"),
+        }
+        for one in identity.hub_keys
+    ]
+    rows: dict[str, output.Value] = {"hub_id": identity.hub_id}
+    for number, one in enumerate(keys, 1):
+        rows |= {
+            f"key {number}": one["hub_pk"],
+            f"key {number} id": one["key_id"],
+            f"key {number} fingerprint": one["fingerprint"],
+            f"key {number} signs from": output.moment(one["valid_from"]),
+            f"key {number} signs until": output.moment(one["valid_until"]),
+        }
+    output.facts(rows, as_json, {"hub_id": identity.hub_id, "keys": keys})
+
+
+@command(app, "rotate-key", "veen hub rotate-key --data-dir hub", "veen hub rotate-key --data-dir hub --overlap-sec 60")
+def rotate_key(
+    data_dir: DataDir,
+    overlap_sec: Annotated[
+        int,
+        durations.whole_option("--overlap-sec", least=0, help="how long the old key stays valid beside the new one"),
+    ] = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a stopped hub a new key; its hub_id stays.
+
+    The old key signs the new one, so clients that pinned the hub continue to trust it. Existing signatures stay valid:
+    the new key becomes valid after the last entry of the log.
+    """
+    from plumbing.durable import Disk
+    from veen.cli.hub import hub_process
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable
+    from veen.storage import metadata, safe_open
+    from veen.storage.lock import lock_directory
+    from veen.storage.metadata import read_metadata
+
+    folders = hub_process.folders(data_dir)
+    try:
+        held = lock_directory(folders.lock)
+    except Unavailable as error:
+        raise hinted(
+            error, f"veen hub stop --data-dir {data_dir} stops it; start it again after the rotation"
+        ) from None
+    with held:
+        safe_open.check_folders(folders)
+        metadata.finish_rotation(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
+        last = max(read_metadata(folders).identity.newest.valid_from, hub_process.last_hub_ts(data_dir))
+        rotated = metadata.rotate_key(Disk(), folders, max(int(time.time()), last + 1), overlap_sec)
+    old, new = rotated.hub_keys[-2:]
+    rows = {
+        "hub_id": rotated.hub_id,
+        "old_key_id": old.key_id,
+        "old_valid_until": Moment.of(old.valid_until),
+        "new_key_id": new.key_id,
+        "new_hub_pk": new.hub_pk,
+        "valid_from": Moment(new.valid_from),
+    }
+    Result(rows).show(as_json)
+
+
+@command(
+    app,
+    "checkpoint",
+    "veen hub checkpoint --data-dir hub --stream doors",
+    "veen hub checkpoint --hub https://hub.example --label 5f1c… --upto 1000 --out doors.checkpoint",
+)
+def checkpoint(
+    hub: HubUrl = None,
+    data_dir: LocalDir = None,
+    stream: Stream = None,
+    label: Annotated[bytes | None, option("--label HEX", "the label, instead of --stream", parser=values.label)] = None,
+    upto: Annotated[int | None, option("--upto SEQ", "the last entry to cover", min=1, show_default="all")] = None,
+    out: Annotated[Path | None, option("--out FILE", "also write the checkpoint to this file")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch a checkpoint from a hub, verify and show it.
+
+    With --data-dir the checkpoint is verified with the keys of the directory, otherwise with the keys that the hub
+    sends. Its root must be that of the receipt at the same place, and its labels must belong to the stream. If the hub
+    uses epochs, --label needs --stream for the check of the labels.
+    """
+    from veen.cli.hub import hub_process
+    from veen.cli.kit import context_file
+    from veen.core.hashing import h
+
+    with hub_process.hub(hub, data_dir) as api:
+        wanted = label if label is not None else _label_of(api, stream)
+        name = stream if label is not None else context_file.need_stream(stream)
+        found = _fetch_checkpoint(api, data_dir, wanted, upto, name)
+    encoded = found.encode()
+    if out is not None:
+        out.write_bytes(encoded)
+    rows: dict[str, output.Value] = {
+        "label": found.label_curr,
+        "upto_seq": found.upto_seq,
+        "mmr_root": found.mmr_root,
+        "epoch": found.epoch,
+        "label_prev": found.label_prev,
+        "witnesses": len(found.witness_sigs or ()),
+        "checkpoint_hash": h(encoded),
+    }
+    # Keys that the hub sends prove only that its statements agree with each other.
+    pinned = Marked("with the keys of the data directory", Tone.GOOD)
+    by = pinned if data_dir else Marked("with the keys that the hub sent", Tone.WARN)
+    output.facts({**rows, "verified": by}, as_json, {**rows, "checkpoint": encoded, "verified": by})
+
+
+def _label_of(api: "HubApi", stream: str | None) -> bytes:
+    from veen.cli.kit import context_file
+    from veen.core import naming
+
+    name, epoch = context_file.need_stream(stream), int(api.status()["epoch"])
+    return naming.label(api.identity().routing_key, naming.stream_id(name), epoch)
+
+
+def _fetch_checkpoint(
+    api: "HubApi", data_dir: Path | None, label: bytes, upto: int | None, stream: str | None
+) -> "Checkpoint":
+    """Fetch a checkpoint and verify it against the request, the hub's keys and its receipt."""
+    from veen.core import Profile, Unverified, strict_json, wire_json
+    from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ReceiptRequest, ReceiptResponse
+    from veen.storage.metadata import read_metadata
+    from veen.storage.paths import Folders
+
+    upto = upto or api.size(label)
+    if not upto:
+        raise Misuse("the label has no entries", "check --stream or --label")
+    made = api.post("/v1/checkpoint", CheckpointRequest(label, upto), CheckpointResponse).checkpoint
+    if (made.label_curr, made.upto_seq) != (label, upto):
+        raise Unverified("checkpoint", "it is for another place than requested")
+    if data_dir is not None:
+        hub_metadata = read_metadata(Folders(data_dir))
+        identity, profile = hub_metadata.identity_at(label, upto), hub_metadata.profile
+    else:
+        identity, profile = api.identity(), wire_json.decode(Profile, strict_json.encode(api.status()["profile"]))
+    identity.verify_checkpoint(made, profile)
+    receipt = api.post("/v1/receipt", ReceiptRequest(label, upto), ReceiptResponse).receipt
+    identity.verify_receipt(receipt)
+    if (receipt.label, receipt.stream_seq, receipt.mmr_root) != (label, upto, made.mmr_root):
+        raise Unverified("checkpoint", "its mmr_root differs from the receipt at the same place")
+    _check_labels(made, profile, identity.routing_key, stream)
+    return made
+
+
+def _check_labels(made: "Checkpoint", profile: "Profile", routing_key: bytes, stream: str | None) -> None:
+    """Spec §4.4.1. Without epochs, every checkpoint has one label and epoch 0."""
+    from veen.core import Unverified, naming
+
+    if stream is not None:
+        made.check_labels(profile, routing_key, naming.stream_id(stream))
+    elif profile.epoch_sec:
+        output.remark("hint: the labels were not checked against a stream; give --stream NAME with --label")
+    if not profile.epoch_sec and (made.epoch or made.label_prev != made.label_curr):
+        raise Unverified("checkpoint", "it names an epoch, but the hub has no epochs")
+
+
+@command(app, "verify", "veen hub verify --data-dir hub")
+def verify(data_dir: DataDir, as_json: JsonOption = False) -> None:
+    """Verify a data directory and change nothing; same as `veen fsck DIR`."""
+    from veen.cli.fsck import check
+
+    check(data_dir, repair=False, as_json=as_json)
+
+
+@command(
+    app,
+    "fork",
+    "veen hub fork --data-dir hub --into fork",
+    "veen hub fork --data-dir hub --into fork --upto $LABEL:1000",
+)
+def fork(
+    data_dir: DataDir,
+    into: Annotated[Path, option("--into DIR", "data directory of the new hub")],
+    upto: Annotated[
+        list[values.LabelPlace] | None,
+        option(
+            "--upto LABEL:SEQ",
+            "keep this label up to this entry; labels that are not named are left out",
+            show_default="all entries of all labels",
+            parser=values.label_place,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a new hub that starts with a prefix of another hub's log.
+
+    Entries keep their receipts. The other hub's signed statement on the prefix is stored as the origin of the new hub,
+    so both parts can be verified. Authorized capabilities are not copied: the operator of the new hub decides which to
+    accept. No hub may run on the forked directory.
+    """
+    from plumbing.durable import Disk
+    from veen.cli.hub import hub_process
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable
+    from veen.storage import fork as forking
+
+    kept = {place.label: place.stream_seq for place in upto or ()}
+    if len(kept) != len(upto or ()):
+        raise Misuse("--upto names a label twice", "give --upto once for each label")
+    source = hub_process.folders(data_dir)
+    with output.tally("forking", "entries") as report:
+        try:
+            hub_metadata = forking.fork(Disk(), source.root, into, kept or None, int(time.time()), report)
+        except Unavailable as error:
+            hint = "the hub of --data-dir must be stopped, --into must not exist yet, and --upto must be in the log"
+            raise hinted(error, hint) from None
+    with hub_process.reader(into) as log:
+        sizes = hub_process.sizes(log)
+    rows: dict[str, output.Value] = {
+        "hub_id": hub_metadata.identity.hub_id,
+        "hub_pk": hub_metadata.identity.newest.hub_pk,
+        "labels": len(sizes),
+        "entries": sum(sizes),
+        "data_dir": str(into),
+    }
+    output.facts(rows, as_json)

@@ -1,15 +1,14 @@
-"""Hub processes on this machine: their records, how to find and stop them, and the API of a hub.
-
-A serving hub keeps a record (pid, start time, URL) in the user's runtime folder, named by its data directory.
-"""
+"""Hub processes on this machine: their records, how to find, start and stop them, and the API of a hub."""
 
 import json
 import os
 import select
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -226,3 +225,61 @@ def hub(url: str | None, data_dir: Path | None) -> HubApi:
         return HubApi(values.url(context_file.need_hub(url)))
     except ValueError as error:
         raise Misuse(str(error), "give --hub URL, or --data-dir DIR of a hub on this machine") from None
+
+
+_ERROR_PREFIX = "veen: "
+
+
+def start_process(
+    arguments: Sequence[str], log: Path, env: Mapping[str, str] | None = None, *, detached: bool = True
+) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a background hub; return it and its URL once its port is open. `arguments` start with `hub start`."""
+    reader, writer = os.pipe()
+    log.parent.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE), "ab") as log_file:
+        log_start = log_file.tell()
+        try:
+            hub = subprocess.Popen(
+                [sys.executable, "-m", "veen.cli", *arguments, "--foreground", "--ready-fd", str(writer)],
+                stdin=subprocess.DEVNULL,
+                stdout=log_file,
+                stderr=log_file,
+                pass_fds=[writer],
+                env=env,
+                start_new_session=detached,  # closing the terminal then does not stop the hub
+            )
+        finally:
+            os.close(writer)
+    try:
+        with open(reader, "rb") as ready:
+            url = ready.read().decode()  # returns when the hub closes its end: its port is open, or it has exited
+    except BaseException:
+        hub.terminate()
+        raise
+    if url:
+        return hub, url
+    raise StartFailed(hub.wait(), _errors(log, log_start))
+
+
+class StartFailed(Exception):
+    """The hub exited before it served."""
+
+    def __init__(self, status: int, errors: list[str]) -> None:
+        super().__init__("\n".join(errors))
+        self.status = status
+        self.errors = errors
+
+
+def _errors(log: Path, start: int) -> list[str]:
+    """The error lines of the log since `start`, or else its last line."""
+    with log.open("rb") as log_file:
+        log_file.seek(start)
+        lines = log_file.read().decode(errors="replace").splitlines()
+    return [line for line in lines if line.startswith(_ERROR_PREFIX)] or lines[-1:]
+
+
+def default_log_file(data_dir: Path) -> Path:
+    """The log file of a background hub, in the XDG state folder."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state"
+    return base / "veen" / f"{name_of(data_dir)}.log"

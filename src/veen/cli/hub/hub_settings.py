@@ -149,12 +149,16 @@ def _read(name: str, value: object, base: Path) -> object:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _name(value: object, base: Path) -> str:
-    return _text(value)
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be text")
+    return value
 
 
-def _listen(value: object, base: Path) -> values.Address:
-    return values.address(_text(value))
+def _texts(value: object, what: str) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError(f"must be a list of {what}")
+    return [_text(one) for one in value]
 
 
 def _admission(value: object, base: Path) -> Admission:
@@ -162,22 +166,6 @@ def _admission(value: object, base: Path) -> Admission:
     if text not in set(Admission):
         raise ValueError(f"{text!r} is not one of {', '.join(Admission)}")
     return Admission(text)
-
-
-def _keys(value: object, base: Path) -> list[bytes]:
-    if not isinstance(value, list):
-        raise ValueError("must be a list of public keys")
-    return [values.public_key(_text(one)) for one in value]
-
-
-def _issuers(value: object, base: Path) -> list[bytes]:
-    if not isinstance(value, list):
-        raise ValueError("must be a list of public keys")
-    return [values.card_key(_text(one), base) for one in value]
-
-
-def _path(value: object, base: Path) -> Path:
-    return base / _text(value)
 
 
 def _count(value: object, base: Path) -> int:
@@ -194,20 +182,12 @@ def _difficulty(value: object, base: Path) -> int:
 
 
 def _networks(value: object, base: Path) -> list[values.Network]:
-    if not isinstance(value, list):
-        raise ValueError("must be a list of networks")
-    return [values.network(_text(one)) for one in value]
+    return [values.network(one) for one in _texts(value, "networks")]
 
 
 def _flag(value: object, base: Path) -> bool:
     if not isinstance(value, bool):
         raise ValueError("must be true or false")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be text")
     return value
 
 
@@ -226,6 +206,10 @@ def _http(found: dict[str, Any]) -> HttpSettings:
 
 
 def _bound(name: str, value: object, kind: object) -> Any:
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"http.{name}: must be true or false")
+        return value
     if kind is int or kind is float:
         fits = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
         if not fits or not isinstance(value, int | float) or value <= 0:
@@ -236,22 +220,23 @@ def _bound(name: str, value: object, kind: object) -> Any:
     return tuple(ip_network(_text(one)) for one in value)
 
 
+# How each setting is read from its TOML value; the path is the folder of the file.
 READERS: dict[str, Callable[[object, Path], object]] = {
-    "listen": _listen,
+    "listen": lambda value, base: values.address(_text(value)),
     "admission": _admission,
-    "issuers": _issuers,
-    "witnesses": _keys,
+    "issuers": lambda value, base: [values.card_key(one, base) for one in _texts(value, "public keys")],
+    "witnesses": lambda value, base: [values.public_key(one) for one in _texts(value, "public keys")],
     "workers": _count,
     "max_in_flight": _count,
-    "role": _name,
+    "role": lambda value, base: _text(value),
     "upload_bytes_per_sec": _count,
     "upload_burst_bytes": _count,
     "disk_reserve_bytes": _count,
     "pow_difficulty": _difficulty,
     "allow_networks": _networks,
     "deny_networks": _networks,
-    "tls_cert": _path,
-    "tls_key": _path,
+    "tls_cert": lambda value, base: base / _text(value),
+    "tls_key": lambda value, base: base / _text(value),
     "log_submits": _flag,
     "open_to_the_network": _flag,
 }

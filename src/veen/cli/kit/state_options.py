@@ -9,7 +9,7 @@ A command receives them as one object, its first argument:
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
@@ -107,7 +107,8 @@ def options_command(options: type[Any], app: typer.Typer, name: str, *examples: 
     list the fields of `HubOptions` last; other dataclasses list their fields in order.
     """
     shared_types, kind = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    defaults = {field.name: field.default for field in fields(options)}
+    empty = inspect.Parameter.empty
+    defaults = {field.name: empty if field.default is MISSING else field.default for field in fields(options)}
     if issubclass(options, HubOptions):
         own_first = [name for base in options.__mro__ for name in inspect.get_annotations(base)]
         defaults = {name: defaults[name] for name in own_first}

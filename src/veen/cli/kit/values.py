@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
-from plumbing.cli.command import Misuse
+from plumbing.cli.command import Misuse, option
 
 _HEX_PREFIX, _FILE_PREFIX = "hex:", "@"
 
@@ -90,6 +90,11 @@ def address(text: str) -> Address:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise ValueError(f"{text!r} is not HOST:PORT: write an IPv6 host in brackets")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def listen_option(default: str) -> Any:
+    """The option --listen of a server."""
+    return option("--listen HOST:PORT", "address to listen on", show_default=default, parser=address)
 
 
 def network(text: str) -> Network:

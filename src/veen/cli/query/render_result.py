@@ -7,8 +7,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.sax.saxutils import escape
+
+from rich.bar import Bar
+from rich.table import Table
 
 from plumbing.cli.command import Misuse
 from plumbing.cli.extras import install_hint
@@ -17,10 +20,10 @@ from veen.cli.kit.exit_status import hinted
 from veen.client.local_files import DISK, check_local
 from veen.core import Unavailable, Unverified
 from veen.core.canonical_json import Plain
-
-if TYPE_CHECKING:
-    from veen.query.query_client import FullResult
-
+from veen.query import descriptor
+from veen.query import digest as digests
+from veen.query.answer_verify import descriptor_of
+from veen.query.query_client import FullResult
 
 _TIMES = ("hub_commit_time", "event_time")
 _STEPS_S = (1, 5, 15, 60, 300, 900, 3_600, 10_800, 43_200, 86_400, 604_800, 2_592_000, 31_536_000)
@@ -42,16 +45,12 @@ class TimeCounts:
     bars: tuple[int, ...]
 
     def name(self, at: int) -> str:
-        from veen.query import descriptor
-
         text = descriptor.time_text((self.start_s + at * self.step_s) * _MS)
         return text[:10] if self.step_s >= 86_400 else text[:16].replace("T", " ") if self.step_s >= 60 else text[:19]
 
 
 def count_by_time(rows: Sequence[dict[str, Any]], over: str | None) -> TimeCounts:
     """Count rows by a time field. A row with a `count` field counts for that many."""
-    from veen.query import descriptor
-
     names = dict.fromkeys(name for row in rows for name in row)
     field = over or next((name for name in (*_TIMES, *names) if name in names and _has_times(rows, name)), None)
     if field is None or not _has_times(rows, field):
@@ -72,8 +71,6 @@ def _weight(row: dict[str, Any]) -> int:
 
 
 def _has_times(rows: Sequence[dict[str, Any]], name: str) -> bool:
-    from veen.query import descriptor
-
     found = [row[name] for row in rows if row.get(name) is not None]
     try:
         return bool(found) and all(descriptor.parse_time(one) >= 0 for one in found)
@@ -89,9 +86,6 @@ def _length(seconds: int) -> str:
 
 def bars(counts: TimeCounts) -> None:
     """Print one line with a bar for each time step."""
-    from rich.bar import Bar
-    from rich.table import Table
-
     most = max(counts.bars)
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(counts.field, style="cyan", no_wrap=True)
@@ -162,16 +156,12 @@ class RenderOptions:
 
 def column_names(value: Plain) -> list[str]:
     """The columns of a query, in the order of the descriptor."""
-    from veen.query.answer_verify import descriptor_of
-
     query = descriptor_of(value).query()
     return [*query.shown, *query.group_by, *query.metrics]
 
 
-def show(found: "FullResult", names: list[str], as_json: bool, options: RenderOptions) -> None:
+def show(found: FullResult, names: list[str], as_json: bool, options: RenderOptions) -> None:
     """Verify the rows against the digest, then write the result to a file or print it."""
-    from veen.query import digest as digests
-
     texts = [digests.row_text(row) for row in found.rows]
     if (len(texts), digests.rows_hash(texts)) != (found.digest.row_count, found.digest.rows_hash):
         raise Unverified("result", "the rows do not match the digest")
@@ -191,7 +181,7 @@ def show(found: "FullResult", names: list[str], as_json: bool, options: RenderOp
         _table(found, names)
 
 
-def _document(found: "FullResult") -> dict[str, Any]:
+def _document(found: FullResult) -> dict[str, Any]:
     return {
         "result_digest": found.digest.plain(),
         "record_event": asdict(found.recorded),
@@ -199,7 +189,7 @@ def _document(found: "FullResult") -> dict[str, Any]:
     }
 
 
-def _encode(found: "FullResult", names: list[str], form: str, over: str | None) -> bytes:
+def _encode(found: FullResult, names: list[str], form: str, over: str | None) -> bytes:
     match form:
         case "json":
             return json.dumps(_document(found), ensure_ascii=False).encode() + b"\n"
@@ -216,7 +206,7 @@ def cell(value: Any) -> str | int | float | bool | None:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
-def _table(found: "FullResult", names: list[str]) -> None:
+def _table(found: FullResult, names: list[str]) -> None:
     rows = [tuple(cell(row.get(name)) for name in names) for row in found.rows[:_SHOWN_ROWS]]
     output.table(names, rows, False)
     if len(found.rows) > _SHOWN_ROWS:
@@ -232,7 +222,7 @@ def _csv(rows: Sequence[dict[str, Any]], names: list[str]) -> str:
     return text.getvalue()
 
 
-def _parquet(found: "FullResult", names: list[str]) -> bytes:
+def _parquet(found: FullResult, names: list[str]) -> bytes:
     """A Parquet file with the digest in its metadata. A column with values of several types becomes JSON text."""
     try:
         import pyarrow as pa

@@ -1,9 +1,14 @@
 """`veen recorder`: record events with evidence, and replay them."""
 
-from veen.cli.recorder import checkpoints, inputs, listen, replay_events, setup_recorder
-from veen.cli.recorder.recorder_options import ORDER, app
+from plumbing.cli.command import group
+from veen.cli.recorder import inputs, recorded_events, setup_recorder
 
-__all__ = ["app", "checkpoints", "inputs", "listen", "replay_events", "setup_recorder"]
+app = group(
+    "recorder",
+    """Record events with evidence, and replay them.
 
-# Importing the modules registers their commands; help lists them in this order.
-app.registered_commands.sort(key=lambda command: ORDER.index(command.name or ""))
+    An administrator sets up a recorder and makes its checkpoints. Producers write to its streams and to nothing else.
+    """,
+)
+for part in (setup_recorder, inputs, recorded_events):
+    app.registered_commands += part.app.registered_commands

@@ -1,22 +1,22 @@
-"""The command group `veen recorder`, its shared options, and hints for its errors."""
+"""Shared by the commands of `veen recorder`: options, sessions, and hints for errors."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
-import typer
-
-from plumbing.cli.command import group
+from plumbing.cli.command import option
 from veen.cli.kit import open_session, pinning
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.result import Moment
 from veen.cli.kit.state_options import FromDirectory
 from veen.client.client import Client
-from veen.client.sender import Undecided
+from veen.client.sender import Sent, Undecided
 from veen.core import Refused, SigningKey
+from veen.recorder.routes import CODE, NotSetUp
 from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource
 from veen.state.event_sender import EventRefused
@@ -24,50 +24,15 @@ from veen.state.hub_source import HubSource
 
 T = TypeVar("T")
 
-app = group(
-    "recorder",
-    """Record events with evidence, and replay them.
-
-    An administrator sets up a recorder and makes its checkpoints. Producers write to its streams and to nothing else.
-    """,
-)
-
-ORDER = (
-    "init",
-    "enrol",
-    "join",
-    "map",
-    "move",
-    "show",
-    "send",
-    "tail",
-    "pipe",
-    "ship",
-    "otlp",
-    "syslog",
-    "retry",
-    "checkpoint",
-    "verify",
-    "replay",
-    "audit",
-)
-
 Issuer: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--issuer",
-        metavar="DIR",
-        help="client directory of an issuer that the hub trusts",
-        show_default="the administrator",
-    ),
+    option("--issuer DIR", "client directory of an issuer that the hub trusts", show_default="the administrator"),
 ]
 Origin: TypeAlias = Annotated[
-    str,
-    typer.Option("--origin", metavar="NAME", help="the service that the events come from; an origin of the producer"),
+    str, option("--origin NAME", "the service that the events come from; an origin of the producer")
 ]
 Subject: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--subject", metavar="ID", help="subject of events that do not name one", show_default="the origin"),
+    str | None, option("--subject ID", "subject of events that do not name one", show_default="the origin")
 ]
 
 
@@ -81,8 +46,6 @@ class FromLog(HubOptions):
 @contextmanager
 def with_hints() -> Iterator[None]:
     """Add hints to the errors of a recorder."""
-    from veen.recorder.routes import CODE, NotSetUp
-
     try:
         yield
     except EventRefused as error:
@@ -120,7 +83,6 @@ def at_hub(asked: HubOptions, work: Callable[[Client], Awaitable[T]]) -> T:
 
 def from_log(asked: FromLog, work: Callable[[EntrySource], Awaitable[T]]) -> T:
     """Run `work` on the log of a hub, or of a data directory."""
-
     call = asked.call()
     with with_hints():
         if asked.data_dir is None:
@@ -138,8 +100,11 @@ def from_log(asked: FromLog, work: Callable[[EntrySource], Awaitable[T]]) -> T:
             return asyncio.run(read())
 
 
+def sent_data(sent: Sent) -> dict[str, Any]:
+    return {"stream_seq": sent.stream_seq, "msg_id": sent.msg_id, "hub_ts": Moment(sent.receipt.hub_ts)}
+
+
 def issuer_key(issuer: Path | None, asked: HubOptions) -> SigningKey:
     """The key that signs capabilities."""
-
     with open_session.open_client_dir(issuer or asked.client, asked.passphrase_file) as folder:
         return folder.identity.id_sign

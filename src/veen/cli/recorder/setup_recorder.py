@@ -1,19 +1,20 @@
 """`veen recorder init|enrol|join|map|move|show`: streams, event types and producers of a recorder."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command
+from plumbing.cli.command import Misuse, argument, command, option
 from veen.cli.kit import key_files, open_session, output, output_files, read_state, values
 from veen.cli.kit.client_options import HubOptions, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
 from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.result import Column, Result, fields_of, listed
 from veen.cli.kit.sanitize import printable
 from veen.cli.kit.state_options import ReadOptions, options_command, read_command
-from veen.cli.recorder.recorder_options import Issuer, app, at_hub, issuer_key, with_hints
+from veen.cli.recorder.recorder_options import Issuer, at_hub, issuer_key, sent_data, with_hints
 from veen.client import local_files
 from veen.client.client import Client
 from veen.core import Rate
@@ -28,33 +29,11 @@ from veen.overlays.record import (
     stream_of,
     types_of,
 )
+from veen.recorder import ProducerKit, setup
 from veen.state.event_sender import SentEvent
 from veen.state.state_at import StateAt
 
-if TYPE_CHECKING:
-    Changes: TypeAlias = StateAt[RecorderSetting, Walk]
-
-
-MaxPayload: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--max-payload", metavar="BYTES", min=1, help="maximum size of a payload", show_default="65536"),
-]
-Retention: TypeAlias = Annotated[
-    int | None,
-    durations.whole_option(
-        "--retention",
-        least=1,
-        help="declared retention of events; hubs never delete anything",
-        show_default="10 years",
-    ),
-]
-Every: TypeAlias = Annotated[
-    int | None, durations.whole_option("--every", least=1, help="time between checkpoints", show_default="300")
-]
-EveryEvents: TypeAlias = Annotated[
-    int | None,
-    typer.Option("--every-events", metavar="N", min=1, help="events between checkpoints", show_default="10000"),
-]
+app = typer.Typer()
 
 
 def _pair(text: str) -> str:
@@ -74,20 +53,29 @@ def _pair(text: str) -> str:
 def init(
     asked: HubOptions,
     types: Annotated[
-        list[str] | None,
-        typer.Option("--type", metavar="TYPE=STREAM", help="map an event type to a stream", parser=_pair),
+        list[str] | None, option("--type TYPE=STREAM", "map an event type to a stream", parser=_pair)
     ] = None,
-    streams: Annotated[
-        list[str] | None, typer.Option("--stream", metavar="NAME", help="create a stream without an event type")
+    streams: Annotated[list[str] | None, option("--stream NAME", "create a stream without an event type")] = None,
+    max_payload: Annotated[
+        int | None, option("--max-payload BYTES", "maximum size of a payload", min=1, show_default="65536")
     ] = None,
-    max_payload: MaxPayload = None,
-    retention: Retention = None,
-    every: Every = None,
-    every_events: EveryEvents = None,
+    retention: Annotated[
+        int | None,
+        durations.whole_option(
+            "--retention",
+            least=1,
+            help="declared retention of events; hubs never delete anything",
+            show_default="10 years",
+        ),
+    ] = None,
+    every: Annotated[
+        int | None, durations.whole_option("--every", least=1, help="time between checkpoints", show_default="300")
+    ] = None,
+    every_events: Annotated[
+        int | None, option("--every-events N", "events between checkpoints", min=1, show_default="10000")
+    ] = None,
     issuer: Issuer = None,
-    allow_open: Annotated[
-        bool, typer.Option("--allow-open", help="permit a hub with open admission, for a trial")
-    ] = False,
+    allow_open: Annotated[bool, option("--allow-open", "permit a hub with open admission, for a trial")] = False,
 ) -> None:
     """Set up a recorder with this client as its administrator.
 
@@ -95,8 +83,6 @@ def init(
     retention, and records all of this in the log. Running it again adds what is new. A producer cannot be an
     administrator.
     """
-    from veen.recorder import setup
-
     pairs = dict(one.split("=", 1) for one in types or ())
     if len(pairs) != len(types or ()):
         raise Misuse("an event type is mapped twice", "give --type once for each event type")
@@ -118,21 +104,19 @@ def init(
 
     done = at_hub(asked, work)
     profile = done.profile
-    rows: dict[str, output.Value] = {
+    data = {
         "profile_id": profile.profile_id(),
         "admin": profile.admin_pk,
-        "streams": ", ".join(profile.streams),
-        "max_payload_bytes": profile.max_payload_bytes,
-        "retention_sec": profile.retention_sec,
-        "every_sec": profile.every_sec,
-        "every_events": profile.every_events,
+        **fields_of(profile, "streams", "max_payload_bytes", "retention_sec", "every_sec", "every_events"),
         "said": len(done.events),
+        "types": plan.all_types(),
     }
-    output.facts(rows, asked.as_json, {**rows, "streams": profile.streams, "types": plan.all_types()})
+    shown = ("max_payload_bytes", "retention_sec", "every_sec", "every_events", "said")
+    facts: list[Column] = ["profile_id", "admin", ("streams", listed("streams")), *shown]
+    Result(data, facts=facts).show(asked.as_json)
 
 
 def _check_streams(*streams: str) -> None:
-
     for stream in streams:
         flaw = stream_flaw(stream)
         if flaw is not None:
@@ -147,13 +131,11 @@ def _check_streams(*streams: str) -> None:
 )
 def enrol(
     asked: HubOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the producer")],
-    card: Annotated[
-        Path, typer.Option("--card", metavar="DIR|FILE", help="identity card or client directory of the producer")
-    ],
-    origin: Annotated[list[str], typer.Option("--origin", metavar="NAME", help="a service whose events it records")],
-    stream: Annotated[list[str], typer.Option("--stream", metavar="NAME", help="a stream that it may write to")],
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to create for the producer")],
+    name: Annotated[str, argument("NAME", "name of the producer")],
+    card: Annotated[Path, option("--card DIR|FILE", "identity card or client directory of the producer")],
+    origin: Annotated[list[str], option("--origin NAME", "a service whose events it records")],
+    stream: Annotated[list[str], option("--stream NAME", "a stream that it may write to")],
+    out: Annotated[Path, option("--out FILE", "the file to create for the producer")],
     ttl: Annotated[
         int,
         durations.whole_option(
@@ -162,10 +144,9 @@ def enrol(
     ] = 31_536_000,
     rate: Annotated[
         values.RateBound | None,
-        typer.Option(
-            "--rate",
-            metavar="PER_SEC,BURST",
-            help="maximum events per second, and maximum burst",
+        option(
+            "--rate PER_SEC,BURST",
+            "maximum events per second, and maximum burst",
             show_default="the hub's limits",
             parser=values.rate,
         ),
@@ -177,8 +158,6 @@ def enrol(
     Use one identity per service: an audit compares the origin of each event with the key that signed it. The file
     contains capabilities, the public keys of the streams, and the key that opens the map of event types.
     """
-    from veen.recorder import ProducerKit, setup
-
     output_files.check_new(out)
     found, key = key_files.read_card(card), issuer_key(issuer, asked)
     bound = None if rate is None else Rate(rate.per_sec, rate.burst)
@@ -190,44 +169,39 @@ def enrol(
 
     kit = at_hub(asked, work)
     output_files.write_new(out, kit.encode(), output_files.SECRET_MODE)
-    rows: dict[str, output.Value] = {
+    data = {
         "producer": name,
-        "origins": ", ".join(enrolment.origins),
-        "streams": ", ".join(one.name for one in kit.streams),
+        "origins": enrolment.origins,
+        "streams": [one.name for one in kit.streams],
         "tokens": len(kit.tokens),
         "file": str(out),
     }
-    data = {**rows, "origins": enrolment.origins, "streams": [one.name for one in kit.streams]}
-    output.facts(rows, asked.as_json, data)
+    facts = ("producer", ("origins", listed("origins")), ("streams", listed("streams")), "tokens", "file")
+    Result(data, facts=facts).show(asked.as_json)
 
 
 @command(app, "join", "veen recorder join shop.kit --client shop")
 def join(
-    file: Annotated[Path, typer.Argument(metavar="KIT", help="a file from veen recorder enrol")],
+    file: Annotated[Path, argument("KIT", "a file from veen recorder enrol")],
     client: ClientDir = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make this client a producer with a file from veen recorder enrol."""
-    from veen.recorder import ProducerKit
-
     kit = ProducerKit.decode(local_files.read_file(file, 1 << 22))
     with with_hints(), open_session.open_client_dir(client, passphrase_file) as folder:
         kit.join(folder)
-    streams = [one.name for one in kit.streams]
-    rows: dict[str, output.Value] = {"hub_id": kit.hub_id, "admin": kit.admin_pk, "streams": ", ".join(streams)}
-    output.facts(rows, as_json, {**rows, "streams": streams})
+    data = {"hub_id": kit.hub_id, "admin": kit.admin_pk, "streams": [one.name for one in kit.streams]}
+    Result(data, facts=("hub_id", "admin", ("streams", listed("streams")))).show(as_json)
 
 
 @options_command(HubOptions, app, "map", "veen recorder map job.done record/app/jobs --client admin")
 def map_(
     asked: HubOptions,
-    event_type: Annotated[str, typer.Argument(metavar="TYPE", help="an event type that has no stream yet")],
-    stream: Annotated[str, typer.Argument(metavar="STREAM", help="the stream for its events")],
+    event_type: Annotated[str, argument("TYPE", "an event type that has no stream yet")],
+    stream: Annotated[str, argument("STREAM", "the stream for its events")],
 ) -> None:
     """Map an event type to a stream."""
-    from veen.recorder import setup
-
     _check_streams(stream)
 
     async def work(client: Client) -> SentEvent:
@@ -245,22 +219,17 @@ def map_(
 )
 def move(
     asked: HubOptions,
-    from_stream: Annotated[str, typer.Argument(metavar="FROM", help="the current stream")],
-    to_stream: Annotated[str, typer.Argument(metavar="TO", help="the new stream")],
+    from_stream: Annotated[str, argument("FROM", "the current stream")],
+    to_stream: Annotated[str, argument("TO", "the new stream")],
     types: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--type", metavar="TYPE", help="move only this type (a split)", show_default="all types (a rename)"
-        ),
+        list[str] | None, option("--type TYPE", "move only this type (a split)", show_default="all types (a rename)")
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="reason, for the record")] = None,
+    reason: Annotated[str | None, option("--reason TEXT", "reason, for the record")] = None,
 ) -> None:
     """Move event types to another stream.
 
     The log records the move as a rename or a split. Existing entries stay where they are.
     """
-    from veen.recorder import setup
-
     _check_streams(from_stream, to_stream)
 
     async def work(client: Client) -> SentEvent:
@@ -269,40 +238,29 @@ def move(
     _show_sent(at_hub(asked, work), {"from_stream": from_stream, "to_stream": to_stream}, asked)
 
 
-def _show_sent(event: SentEvent, shown: dict[str, output.Value], asked: HubOptions) -> None:
-    sent = event.sent
-    rows = {
-        **shown,
-        "stream_seq": sent.stream_seq,
-        "msg_id": sent.msg_id,
-        "hub_ts": output.moment(sent.receipt.hub_ts),
-        "taken": event.applied,
-    }
-    output.facts(rows, asked.as_json, {**rows, "hub_ts": sent.receipt.hub_ts, "receipt": sent.receipt.encode()})
+def _show_sent(event: SentEvent, shown: dict[str, str], asked: HubOptions) -> None:
+    rows = {**shown, **sent_data(event.sent), "taken": event.applied}
+    Result({**rows, "receipt": event.sent.receipt.encode()}, facts=tuple(rows)).show(asked.as_json)
 
 
 @read_command(app, "show", "veen recorder show --client admin", "veen recorder show --client admin --at 12 --json")
 def show(asked: ReadOptions) -> None:
     """Show the map of event types, the producers and the profile."""
 
-    def look(reading: "Changes") -> StateAnswer:
+    def look(reading: StateAt[RecorderSetting, Walk]) -> StateAnswer:
         states = dict(reading.states)
         profile = profile_of(states)
         types = {one: stream_of(states, one) for one in types_of(states)}
         enrolled = producers(states)
         rows: list[tuple[output.Value, ...]] = [("type", printable(one), at) for one, at in types.items()]
         rows += [("producer", printable(one.name), printable(", ".join(one.origins))) for one in enrolled]
-        if profile is not None:
-            rows.append(("profile", profile.profile_id(), f"{len(profile.streams)} streams"))
-        listed = [
-            {"name": one.name, "client_ids": one.client_ids, "origins": one.origins, "streams": one.streams}
-            for one in enrolled
-        ]
-        profile_data = None
+        profile_data: dict[str, Any] | None = None
         if profile is not None:
             names = ("hub_id", "admin_pk", "streams", "max_payload_bytes", "retention_sec", "every_sec", "every_events")
-            profile_data = {"profile_id": profile.profile_id(), **{name: getattr(profile, name) for name in names}}
-        data = {"types": types, "producers": listed, "profile": profile_data}
+            profile_data = {"profile_id": profile.profile_id(), **fields_of(profile, *names)}
+            rows.append(("profile", profile.profile_id(), f"{len(profile.streams)} streams"))
+        known = [fields_of(one, "name", "client_ids", "origins", "streams") for one in enrolled]
+        data = {"types": types, "producers": known, "profile": profile_data}
         return read_state.StateAnswer(columns=("what", "name", "where"), rows=rows, data=data, parts=tuple(states))
 
     read_state.show_state(asked, RECORDER_CHANGES, look, stream=CHANGES)

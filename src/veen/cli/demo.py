@@ -1,25 +1,209 @@
-"""The scenes of the demo. A scene raises if its claim does not hold."""
+"""`veen demo`: a short demo of hub, clients and verification."""
 
 import io
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
+import typer
 from typer.main import get_command
 
-from veen.cli.app import app
-from veen.cli.demo.stage import DemoStage, ending_on_signals, environment, uninterrupted, working_in
+from plumbing.cli import ascii_fallback
+from plumbing.cli.command import command, is_colourful, option, single
+from veen.cli.app import app as veen
+from veen.cli.kit import output
+from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import DAMAGED_STATUS, STATUS
 from veen.client.evidence import Evidence
 from veen.core import Refused, Unavailable, Unverified
+
+app = single("demo")
+
+
+@command(app, "demo", "veen demo", "veen demo --keep")
+def demo(
+    keep: Annotated[bool, option("--keep", "keep the folder of the demo")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run hub, client and verification as a short demo.
+
+    The demo works in a temporary folder: a hub starts, three people create keys, one issues a capability to another,
+    messages are sent, followed and proved to a stranger, a copy of the log is tampered with, and the hub rotates its
+    key. Every line after a $ is a command as you would type it. The folder is removed without --keep, and nothing
+    outside it is touched.
+    """
+    run(DemoStage(as_json), keep=keep)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_TERMINATED_STATUS = 143
+
+
+class _Interrupted(BaseException):
+    """A signal arrived. A BaseException of its own, because the demo handles the SystemExit of commands."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@contextmanager
+def handling_signals(handle: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Raise in the main thread on SIGINT and SIGTERM, so the processes of the demo are stopped too."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        raise _Interrupted(number)
+
+    with handling_signals(end):
+        try:
+            yield
+        except _Interrupted as ended:
+            if ended.number == signal.SIGTERM:
+                sys.exit(_TERMINATED_STATUS)
+            raise KeyboardInterrupt from None
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Defer signals until the block ends: a process started in it must be registered before the demo can stop."""
+    pending: list[int] = []
+    with handling_signals(lambda number, frame: pending.append(number)):
+        yield
+    if pending:
+        signal.raise_signal(pending[0])
+
+
+@contextmanager
+def environment(env: Mapping[str, str]) -> Iterator[None]:
+    """Replace the whole environment."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+_WIDTH = 100
+_INDENT = "   "
+
+
+@dataclass(frozen=True, slots=True)
+class DemoOutput:
+    """A scene whose claim was shown."""
+
+    title: str
+    claim: str
+    seconds: float
+
+
+class DemoStage:
+    """Writes the demo to standard output. With `as_json` it writes one document at the end."""
+
+    def __init__(self, as_json: bool) -> None:
+        self.shown: list[DemoOutput] = []
+        self._as_json = as_json
+        self._colour = is_colourful(sys.stdout)
+        self._width = min(shutil.get_terminal_size().columns, _WIDTH) if sys.stdout.isatty() else _WIDTH
+        self._began = time.monotonic()
+
+    def open(self, folder: Path) -> None:
+        self._line(f"{self._paint('veen demo', bold=True)}: a hub, three people and a stranger, in {folder}")
+
+    @contextmanager
+    def scene(self, title: str, claim: str) -> Iterator[None]:
+        """Print a scene; the claim is shown if the block does not raise."""
+        self._line()
+        self._line(self._paint(f"{len(self.shown) + 1}  {title}", bold=True))
+        began = time.monotonic()
+        yield
+        seconds = time.monotonic() - began
+        self.shown.append(DemoOutput(title, claim, seconds))
+        self._claim(claim, seconds)
+
+    def typed(self, person: str, command: str) -> None:
+        """Print a command at a person's prompt."""
+        prompt = f"{person}$ "
+        room = self._width - len(_INDENT) - 2
+        first, *rest = _wrapped(prompt + command, room)
+        lines = [self._paint(prompt, fg="cyan") + first[len(prompt) :], *(_INDENT + line for line in rest)]
+        self._line(_INDENT + f" \\\n{_INDENT}".join(lines))
+
+    def said(self, *lines: str) -> None:
+        """Print the important part of a command's output."""
+        for line in lines:
+            for part in textwrap.wrap(line, self._width - 2 * len(_INDENT), subsequent_indent="  ") or [""]:
+                self._line(_INDENT * 2 + self._paint(part, dim=True))
+
+    def close(self, kept: Path | None) -> None:
+        """Print the summary with times."""
+        total = time.monotonic() - self._began
+        if self._as_json:
+            scenes = [{"title": one.title, "claim": one.claim, "seconds": round(one.seconds, 3)} for one in self.shown]
+            output.document({"shown": scenes, "seconds": round(total, 3), "folder": str(kept) if kept else None})
+            return
+        self._line()
+        self._line(self._paint("shown", bold=True))
+        for one in self.shown:
+            self._claim(one.claim, one.seconds)
+        self._line()
+        folder = f"the files are in {kept}" if kept else "the folder of the demo is removed"
+        self._line(f"{_INDENT}{self._timed(folder, total, used=len(_INDENT))}")
+
+    def _claim(self, claim: str, seconds: float) -> None:
+        mark = ascii_fallback.for_stream("✓")
+        text = self._timed(claim, seconds, used=len(_INDENT) + len(mark) + 1)
+        self._line(f"{_INDENT}{self._paint(mark, fg='green')} {text}")
+
+    def _timed(self, text: str, seconds: float, used: int = 0) -> str:
+        took = f"{seconds:.2f} s"
+        room = self._width - used - len(took) - 1
+        *before, last = textwrap.wrap(text, room)
+        return f"\n{' ' * used}".join([*before, f"{last:<{room}} {self._paint(took, dim=True)}"])
+
+    def _paint(self, text: str, **style: Any) -> str:
+        return typer.style(text, **style) if self._colour else text
+
+    def _line(self, text: str = "") -> None:
+        if not self._as_json:
+            sys.stdout.write(ascii_fallback.for_stream(text) + "\n")
+            sys.stdout.flush()
+
+
+def _wrapped(command: str, room: int) -> list[str]:
+    """A command split into lines before options."""
+    lines: list[str] = []
+    for part in re.split(r" (?=--)", command):
+        if lines and len(lines[-1]) + 1 + len(part) <= room:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(part)
+    return lines
+
 
 _ENV_PREFIX = "VEEN_"
 
@@ -103,11 +287,10 @@ VEEN = (sys.executable, "-m", "veen.cli")
 
 
 def _here(arguments: list[str], env: Mapping[str, str]) -> Ran:
-
     out, err, status = io.StringIO(), io.StringIO(), 0
     with environment(env), redirect_stdout(out), redirect_stderr(err):
         try:
-            get_command(app).main(arguments, "veen")
+            get_command(veen).main(arguments, "veen")
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 0
     return Ran(status, out.getvalue(), err.getvalue())
@@ -126,7 +309,7 @@ def run(stage: DemoStage, *, keep: bool) -> None:
         finished = False
         try:
             story = Story(stage, folder)
-            with working_in(folder), story:
+            with chdir(folder), story:
                 stage.open(folder)
                 story.play()
             finished = True

@@ -1,20 +1,52 @@
-"""One frame of `veen top`: figures computed from two samples of a hub's metrics, as data and for a terminal."""
+"""`veen top`: watch a hub."""
 
+import os
+import select
 import sys
+import termios
+import time
+import tty
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Annotated, Literal
 
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-from plumbing.cli import ascii_fallback
+from plumbing.cli import ascii_fallback, durations
+from plumbing.cli.command import command, option, single
+from veen.cli.hub import LocalDir, hub_process
 from veen.cli.kit import output
+from veen.cli.kit.common_options import HubUrl, JsonOption
+from veen.cli.kit.hub_api import HubApi
 from veen.cli.kit.output import Marked, Tone
-from veen.core import Malformed
+from veen.core import Malformed, Unavailable
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+app = single("top")
+
+
+@command(app, "top", "veen top", "veen top --data-dir hub --interval 5", "veen top --once --json")
+def top(
+    hub: HubUrl = None,
+    data_dir: LocalDir = None,
+    interval: Annotated[float, durations.option("--interval", least=0.05, help="time between two samples")] = 1.0,
+    once: Annotated[bool, option("--once", "print one interval and exit")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Watch a hub: rate, latency, refusals, queue, disk.
+
+    All numbers are for the interval between two samples. In a pipe, and with --json, one sample is printed after the
+    other. Quit with q or ctrl-c.
+    """
+    with hub_process.hub(hub, data_dir) as api:
+        watch(api, interval, once=once, as_json=as_json)
 
 
 LATENCY = "veen_end_to_end_latency_ms"
@@ -102,7 +134,7 @@ class Interval:
         return self.histograms.get(name, _EMPTY)
 
 
-def read(text: str, at: float) -> Sample:
+def parse_metrics(text: str, at: float) -> Sample:
     """Parse the answer of `/metrics`."""
     try:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -231,12 +263,8 @@ _MEANING = {
 }
 
 
-def render(frame: Frame, width: int, keys: str = "") -> "RenderableType":
+def render(frame: Frame, width: int, keys: str = "") -> RenderableType:
     """The frame for a terminal of this width."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     plain = ascii_fallback.needs_ascii(sys.stdout)
     status = frame.status
     overflow: Literal["crop", "ellipsis"] = "crop" if plain else "ellipsis"
@@ -256,16 +284,11 @@ def render(frame: Frame, width: int, keys: str = "") -> "RenderableType":
     return Group(*shown, Text(keys, style="dim")) if keys else Group(*shown)
 
 
-def _panel(title: str, content: "RenderableType", height: int | None = None) -> "RenderableType":
-    from rich.panel import Panel
-
+def _panel(title: str, content: RenderableType, height: int | None = None) -> RenderableType:
     return Panel(content, title=title, title_align="left", border_style="dim", height=height)
 
 
-def _traffic(frame: Frame) -> "RenderableType":
-    from rich.table import Table
-    from rich.text import Text
-
+def _traffic(frame: Frame) -> RenderableType:
     interval = frame.interval
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="cyan", no_wrap=True)
@@ -280,9 +303,7 @@ def _traffic(frame: Frame) -> "RenderableType":
     return grid
 
 
-def _latency(frame: Frame, *, wide: bool) -> "RenderableType":
-    from rich.table import Table
-
+def _latency(frame: Frame, *, wide: bool) -> RenderableType:
     found = Table(box=None, pad_edge=False, padding=(0, 1), header_style="bold")
     found.add_column("", style="cyan", no_wrap=True)
     for name in ("p50", "p99", "count"):
@@ -296,10 +317,7 @@ def _latency(frame: Frame, *, wide: bool) -> "RenderableType":
     return found
 
 
-def _refusals(frame: Frame) -> "RenderableType":
-    from rich.table import Table
-    from rich.text import Text
-
+def _refusals(frame: Frame) -> RenderableType:
     interval = frame.interval
     if not interval.refused:
         return Text("none", style="dim")
@@ -355,3 +373,108 @@ def bars(rates: Sequence[float], width: int, height: int, drawn: str = _BARS) ->
         levels = [min(max(one - row * steps, 0), steps) for one in filled]
         lines.append("".join(drawn[level] for level in levels).rjust(width))
     return lines
+
+
+_HISTORY = 512
+_KEYS = "q or ctrl-c quits"
+_QUIT = frozenset(b"qQ")
+_KEY_BYTES = 64
+_MAX_MISSED = 3  # failed samples in a row before giving up
+
+
+def watch(api: HubApi, interval_s: float, *, once: bool, as_json: bool) -> None:
+    """Show intervals until the user quits, or one interval."""
+    if once or as_json or not sys.stdout.isatty():
+        frames = _frames(api, interval_s, _sleep)
+        for shown in frames:
+            if as_json:
+                output.document(shown.data())
+            elif sys.stdout.isatty():
+                console = output.console()
+                console.print(render(shown, console.width))
+            else:
+                output.facts(shown.rows(), as_json)
+            sys.stdout.flush()
+            if once:
+                return
+        return
+
+    with _keys() as keys, Live(console=output.console(), screen=True, auto_refresh=False) as live:
+        try:
+            for shown in _frames(api, interval_s, keys):
+                live.update(render(shown, live.console.width, _KEYS), refresh=True)
+        except KeyboardInterrupt:
+            return
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
+
+
+def _sleep_or_quit(seconds: float) -> bool:
+    """Wait, or return False if the user presses a key to quit."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        ready, _, _ = select.select([sys.stdin], [], [], left)
+        if not ready:
+            continue
+        # Read the descriptor: Python's buffer would hide a key from select.
+        pressed = os.read(sys.stdin.fileno(), _KEY_BYTES)
+        if not pressed or _QUIT & set(pressed):
+            return False
+    return True
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Read single keys if standard input is a terminal. Restores the terminal afterwards."""
+    if not sys.stdin.isatty():
+        yield _sleep
+        return
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield _sleep_or_quit
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
+def _frames(api: HubApi, interval_s: float, wait: Callable[[float], bool]) -> Iterator[Frame]:
+    """One frame per interval. A hub that does not answer for a moment, as in a restart, is retried."""
+    rates: deque[float] = deque(maxlen=_HISTORY)
+    before = _sample(api)
+    missed = 0
+    while wait(interval_s):
+        try:
+            now, status = _sample(api), _status(api)
+        except Unavailable:
+            missed += 1
+            if missed == _MAX_MISSED:
+                raise
+            continue
+        missed = 0
+        interval = between(before, now)
+        if interval.rate is not None:
+            rates.append(interval.rate)
+        yield Frame(status, now, interval, tuple(rates))
+        before = now
+
+
+def _sample(api: HubApi) -> Sample:
+    return parse_metrics(api.metrics(), time.monotonic())
+
+
+def _status(api: HubApi) -> HubStatus:
+    status = api.status()
+    ready, reason, _ = api.readiness()
+    return HubStatus(
+        api.url,
+        str(status["hub_id"]),
+        str(status.get("admission", "")),
+        str(status.get("server_version", "")),
+        int(status["labels"]),
+        int(status["entries"]),
+        ready,
+        reason,
+    )

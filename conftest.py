@@ -1,4 +1,6 @@
-"""Shared by tests and fuzzers: the settings of Hypothesis."""
+"""Shared by tests and fuzzers: the settings of Hypothesis, and signals."""
+
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -9,3 +11,8 @@ _SHARED = settings(deadline=None, print_blob=True, suppress_health_check=[Health
 settings.register_profile("veen", _SHARED, max_examples=25, derandomize=True)
 settings.register_profile("thorough", _SHARED)
 settings.load_profile("veen")
+
+# A shell starts background jobs with SIGINT ignored, and the programs that tests start would inherit that: Ctrl-C could
+# not stop them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,23 +12,20 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from veil.assembly import Published
-from veil.codec import NATIVE
 from veil.node import status_views
 from veil.node.addressing import Destination, DestinationKind, Identity
-from veil.node.cache import Cache, TrackedObject, TrackedObjects
 from veil.node.config import Counters, NodeConfig, Tier
 from veil.node.delivery import Delivery
 from veil.node.forwarding import Dispersal, Forwarder
 from veil.node.intake import Intake
-from veil.node.node_context import NodeContext, Timers
-from veil.node.node_events import Event, Events
+from veil.node.node_context import NodeContext
+from veil.node.node_events import Event
 from veil.node.outbox import Outbound, Outbox, Publication
 from veil.node.peers import PeerLink, Peers
 from veil.node.pull import ShardPull, SummaryExchange
-from veil.node.subscriptions import Subscription, Subscriptions
-from veil.node.trust import Explanation, Trust, encode_endorsement
+from veil.node.subscriptions import Subscription
+from veil.node.trust import Explanation, encode_endorsement
 from veil.objects import Namespace
-from veil.reassembly import Inbox
 from veil.store import Store, StoreFailed, Table
 from veil.veil_errors import Unavailable
 from veil.veil_limits import KIB
@@ -43,40 +40,8 @@ class State:
     work, and writes. A node loads its state at the start and after a store failure; both give the state after a crash.
     """
 
-    def __init__(
-        self,
-        config: NodeConfig,
-        store: Store,
-        identity: Identity,
-        clock: Callable[[], float],
-        random: random.Random,
-        peers: Peers,
-        counters: Counters,
-        listener: Callable[[Event], None] | None,
-    ) -> None:
-        tiers = dict(config.tiers)
-        self.context = context = NodeContext(
-            config=config,
-            store=store,
-            identity=identity,
-            clock=clock,
-            random=random,
-            counters=counters,
-            timers=Timers(clock),
-            peers=peers,
-            objects=TrackedObjects(config.bounds, self._dropped),
-            cache=Cache(store, config.bounds, tiers, counters),
-            trust=Trust(store, config.bounds, tiers),
-            subscriptions=Subscriptions(store, config, identity, clock()),
-            events=Events(store, config.bounds, listener),
-            # `Done` remembers whole objects for longer than the inbox.
-            inbox=Inbox(
-                NATIVE,
-                max_bytes=config.bounds.inbox_bytes,
-                max_done=config.bounds.objects,
-                ttl_seconds=config.bounds.cache_ttl_s,
-            ),
-        )
+    def __init__(self, context: NodeContext) -> None:
+        self.context = context
         forwarder = Forwarder(context)
         dispersal = Dispersal(context, forwarder)
         self.summary_exchange = SummaryExchange(context, forwarder)
@@ -150,11 +115,6 @@ class State:
         context.commit_soon()
         context.timers.after(_HOUSEKEEPING_S, self._run_housekeeping)
 
-    def _dropped(self, tracked: TrackedObject) -> None:
-        self.context.counters["objects_dropped"] += not tracked.whole
-        for shard_id in list(tracked.held.values()):
-            self.context.cache.remove(shard_id)
-
 
 _TAKE_BYTES = 256 * KIB
 _PROBE_KEY, _PROBE_BYTES = b"probe", 64 * KIB
@@ -168,17 +128,16 @@ class _Change:
     returns; until then the store rejects all changes, so no call can continue with a discarded state.
     """
 
-    __slots__ = ("enter", "leave")
+    __slots__ = ("_node",)
 
-    def __init__(self, enter: Callable[[], None], leave: Callable[[BaseException | None], None]) -> None:
-        self.enter = enter
-        self.leave = leave
+    def __init__(self, node: "Node") -> None:
+        self._node = node
 
     def __enter__(self) -> None:
-        self.enter()
+        self._node._enter_change()
 
     def __exit__(self, kind: object, raised: BaseException | None, trace: object) -> None:
-        self.leave(raised)
+        self._node._leave_change(raised)
 
 
 class Node:
@@ -213,7 +172,7 @@ class Node:
         self._calls = 0
         self._fault: status_views.StoreFault | None = None
         self._retry_s, self._retry_at, self._resumed_at = _FIRST_RETRY_S, 0.0, clock()
-        self._changing = _Change(self._enter_change, self._leave_change)
+        self._changing = _Change(self)
         self._state = self._loaded()
         with suppress(Unavailable), self._changing:
             self._state.begin()
@@ -226,16 +185,17 @@ class Node:
 
     def _loaded(self) -> State:
         """The state as of the last commit."""
-        return State(
+        context = NodeContext(
             self._config,
             self._store,
             self._identity,
             self._clock,
             self._random,
-            self._peers,
             self._counters,
+            self._peers,
             self._listener,
         )
+        return State(context)
 
     def _enter_change(self) -> None:
         if self._fault is not None:

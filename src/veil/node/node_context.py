@@ -4,14 +4,14 @@ import heapq
 import random
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from veil.codec import NATIVE, Form
 from veil.node.addressing import Identity
 from veil.node.cache import Cache, TrackedObject, TrackedObjects
 from veil.node.config import Counters, LaneClass, NodeConfig, Tier
 from veil.node.frames import Control, encode
-from veil.node.node_events import Events
+from veil.node.node_events import Event, Events
 from veil.node.peers import Peer, PeerLink, Peers
 from veil.node.subscriptions import Subscriptions
 from veil.node.trust import Trust
@@ -62,20 +62,40 @@ class NodeContext:
     clock: Callable[[], float]
     random: random.Random
     counters: Counters
-    timers: Timers
     peers: Peers
-    objects: TrackedObjects
-    cache: Cache
-    trust: Trust
-    subscriptions: Subscriptions
-    events: Events
-    inbox: Inbox
+    listener: InitVar[Callable[[Event], None] | None]
+    timers: Timers = field(init=False)
+    objects: TrackedObjects = field(init=False)
+    cache: Cache = field(init=False)
+    trust: Trust = field(init=False)
+    subscriptions: Subscriptions = field(init=False)
+    events: Events = field(init=False)
+    inbox: Inbox = field(init=False)
     form: Form = NATIVE
     # Shard ids that were here, with object and index. Bounded; the oldest are dropped.
     seen: OrderedDict[bytes, tuple[TrackedObject, int]] = field(default_factory=OrderedDict)
     # A queued frame promises something that must survive a crash: commit before it leaves.
     promised: bool = False
     commit_due: bool = False
+
+    def __post_init__(self, listener: Callable[[Event], None] | None) -> None:
+        """Load the rest from the store. This only reads."""
+        store, bounds, tiers = self.store, self.config.bounds, dict(self.config.tiers)
+        self.timers = Timers(self.clock)
+        self.objects = TrackedObjects(bounds, self._dropped)
+        self.cache = Cache(store, bounds, tiers, self.counters)
+        self.trust = Trust(store, bounds, tiers)
+        self.subscriptions = Subscriptions(store, self.config, self.identity, self.clock())
+        self.events = Events(store, bounds, listener)
+        # `Done` remembers whole objects for longer than the inbox.
+        self.inbox = Inbox(
+            self.form, max_bytes=bounds.inbox_bytes, max_done=bounds.objects, ttl_seconds=bounds.cache_ttl_s
+        )
+
+    def _dropped(self, tracked: TrackedObject) -> None:
+        self.counters["objects_dropped"] += not tracked.whole
+        for shard_id in list(tracked.held.values()):
+            self.cache.remove(shard_id)
 
     def commit(self) -> None:
         """Commit all changes and notify listeners. If that fails, `promised` stays set and the node reloads."""

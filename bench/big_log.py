@@ -11,7 +11,7 @@ from veen.core import Limits, Mmr, Profile, SigningKey, checkpoint, msg, naming,
 from veen.core.checkpoint import Checkpoint
 from veen.storage import frame, metadata
 from veen.storage.checkpoint_files import BindingFile
-from veen.storage.commit_group import AcceptedEntry, CommitGroup
+from veen.storage.frame import AcceptedEntry, CommitGroup
 from veen.storage.index import FORMAT, Index
 from veen.storage.log_writer import ChunkWriter, LogWriter
 from veen.storage.paths import Folders

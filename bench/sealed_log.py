@@ -11,7 +11,7 @@ from veen.client.stream_keys import ReaderKey
 from veen.core import DhKey, Limits, Mmr, PayloadHdr, Place, Sealer, msg, receipt
 from veen.overlays import Event
 from veen.storage import frame
-from veen.storage.commit_group import AcceptedEntry
+from veen.storage.frame import AcceptedEntry
 
 StreamPayload = tuple[str, PayloadHdr, bytes]  # the stream, a header and a body
 

@@ -37,8 +37,8 @@ from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKi
 from veen.core.hashing import h
 from veen.core.signing import is_valid
 from veen.hub.admission_rules import Admission, Cap, Rules, authorize, parse, sequence
+from veen.hub.admission_state import ControlEvent, Outcome, Submission
 from veen.hub.config import HubConfig
-from veen.hub.sequencer import ControlEvent, Outcome, Submission
 from veen.hub.service import HubService
 from veen.storage import frame
 

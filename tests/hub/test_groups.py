@@ -13,12 +13,11 @@ from veen.core import Profile, Receipt, Refused, SigningKey, Unverified, cap_tok
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.hub import admission_state, submit
 from veen.hub.admission_rules import Admission
-from veen.hub.admission_state import Group
+from veen.hub.admission_state import ControlEvent, Group, Item, Outcome, Submission
 from veen.hub.config import HubConfig
-from veen.hub.sequencer import ControlEvent, Item, Outcome, Submission
 from veen.hub.service import HubService
 from veen.hub.submit import FULL_GROUP, IDLE_ENTRIES, MAX_TICKS, QUICK_SYNCS
-from veen.storage.commit_group import CommitGroup
+from veen.storage.frame import CommitGroup
 
 OPEN = {"admission": Admission.OPEN}
 

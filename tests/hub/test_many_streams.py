@@ -11,8 +11,9 @@ from tests.storage.disks import RefusingDisk
 from tests.storage.hubs import NOW, Client, Hub, create, label_of, receipts
 from veen.core import Checkpoint, Malformed, Profile, Refused, SigningKey, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.hub import label_epochs
-from veen.hub.label_epochs import LabelRotation, StreamRegistry
+from veen.hub import admission_state
+from veen.hub.admission_state import StreamRegistry
+from veen.hub.service import LabelRotation
 from veen.storage import label_map
 from veen.storage.index import IndexRows
 
@@ -134,7 +135,7 @@ def test_a_new_epoch_costs_a_message_nothing(hub: Hub) -> None:
 def test_a_message_that_comes_before_its_label_is_derived_is_judged_all_the_same(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(label_epochs, "LABELS_PER_TURN", 16)
+    monkeypatch.setattr(admission_state, "LABELS_PER_TURN", 16)
     epoch = EPOCHAL.epoch(NOW)
     last = max(map(named, range(MANY)), key=naming.stream_id)
     first = min(map(named, range(MANY)), key=naming.stream_id)

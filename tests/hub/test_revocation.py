@@ -18,7 +18,7 @@ from veen.core import CapToken, Profile, SigningKey, cap_token, cbor, naming
 from veen.core.admin import Revocation, RevocationKind
 from veen.core.envelopes import AuthorizeResponse
 from veen.hub.admission_rules import Admission
-from veen.hub.sequencer import Submission
+from veen.hub.admission_state import Submission
 from veen.storage import fork, fsck
 
 REVOKED_KEY = (403, "E.AUTH", "auth", "AUTH_REF")

@@ -27,8 +27,8 @@ from veen.core import (
     naming,
 )
 from veen.hub.admission_rules import Admission, Rules, parse
-from veen.hub.admission_state import AdmissionState, Group, Placed
-from veen.hub.sequencer import ControlEvent, ControlLog, Item, Outcome, Sequencer, Submission
+from veen.hub.admission_state import AdmissionState, ControlEvent, Group, Item, Outcome, Placed, Submission
+from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import Signer
 from veen.storage import metadata
 from veen.storage.index import TABLES

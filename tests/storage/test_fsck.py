@@ -28,7 +28,7 @@ from veen.core.hashing import h
 from veen.storage import frame, fsck, journal, metadata, rebuild
 from veen.storage.artifacts import CheckpointIndex
 from veen.storage.attachment_store import AttachmentStore
-from veen.storage.commit_group import AcceptedEntry, CommitGroup
+from veen.storage.frame import AcceptedEntry, CommitGroup
 from veen.storage.fsck import FsckVerdict, Severity
 from veen.storage.fsck_report import MAX_FINDINGS, Finding, FsckReport
 from veen.storage.index import Index

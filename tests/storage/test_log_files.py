@@ -15,8 +15,7 @@ from veen.core.hub_identity import Lineage
 from veen.storage import frame
 from veen.storage.artifacts import CheckpointIndex, ChunkSummary, PeakSnapshot
 from veen.storage.checkpoint_files import BindingFile
-from veen.storage.commit_group import AcceptedEntry, CommitGroup
-from veen.storage.frame import LogEntry
+from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
 from veen.storage.index import TABLES, Index
 from veen.storage.log_writer import ChunkWriter, LogWriter
 from veen.storage.metadata import HubMetadata

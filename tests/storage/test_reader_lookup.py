@@ -13,8 +13,8 @@ import pytest
 from tests.core.trees import Tree
 from tests.storage.hubs import Client, History, Hub, label_of, leaf_of, receipts
 from veen.core import Unavailable
-from veen.storage.commit_group import AcceptedEntry, CommitGroup, JournalTail
 from veen.storage.directory_reader import LogReader, chunk_entries
+from veen.storage.frame import AcceptedEntry, CommitGroup, JournalTail
 from veen.storage.store import Store
 
 

@@ -4,86 +4,52 @@ Everything here is also in the journal or the index. Missing values are read fro
 last catch-up are never evicted. Decisions are made before they are durable, so every change can be undone.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from veen.core import Bucket, CapToken, Limits, Malformed, Mmr, Msg, Refused, admin, control_stream, naming
 from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
 from veen.hub.admission_rules import Cap, Rules, check_client, check_revoked, revocable
-from veen.hub.label_epochs import StreamRegistry
 from veen.storage import frame
-from veen.storage.commit_group import AcceptedEntry, CommitGroup
-from veen.storage.frame import LogEntry
+from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
 from veen.storage.index import check_peaks
+from veen.storage.label_map import LabelMap
 from veen.storage.log_writer import check_open_chunks
 from veen.storage.store import Lookup, Store
 
-Interval = tuple[int, int | None]  # start, end (exclusive); None means no end
-Changed = tuple[dict[bytes, tuple[Interval, ...]] | dict[bytes, tuple[Authority, ...]], bytes, object]
-
-
-class Realm:
-    """The state of the realm's admin streams: revocations, and which hub is primary for a stream. spec-2 §2.4, §4.3.
-
-    It is in memory because every message needs it; it has at most one row per record. Records may come in any order:
-    revoked times are the union of all intervals, and among several authorities the rank decides. The values of both
-    maps are immutable, so that a change can be undone by restoring the old value.
-    """
-
-    def __init__(self) -> None:
-        self._revoked: dict[bytes, tuple[Interval, ...]] = {}
-        self._authorities: dict[bytes, tuple[Authority, ...]] = {}
-
-    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
-        """Whether a revocation applies at that time."""
-        intervals = self._revoked.get(kind.encode() + target)
-        return intervals is not None and any(
-            start <= hub_ts and (end is None or hub_ts < end) for start, end in intervals
-        )
-
-    def authority(self, stream_id: bytes, hub_ts: int) -> Authority | None:
-        """The effective record of a stream at that time."""
-        records = self._authorities.get(stream_id)
-        return admin.active(records, hub_ts) if records else None
-
-    @property
-    def revocations(self) -> int:
-        """The number of keys and capabilities that were ever revoked."""
-        return len(self._revoked)
-
-    def multi_primary(self, hub_ts: int) -> Iterator[bytes]:
-        """The streams with several primary hubs at that time."""
-        for stream_id in self._authorities:
-            record = self.authority(stream_id, hub_ts)
-            if record and record.policy == AuthorityPolicy.MULTI_PRIMARY:
-                yield stream_id
-
-    def folded(self, event: admin.Event, hub_ts: int) -> Changed:
-        """The map that a record changes, with key and new value. `hub_ts` is the hub's time."""
-        if isinstance(event, Revocation):
-            key = event.kind.encode() + event.target
-            return self._revoked, key, _united(self._revoked.get(key, ()), (event.ts, event.end))
-        # Hub time never decreases, so an expired record cannot become active again.
-        known = {record for record in self._authorities.get(event.stream_id, ()) if record.end > hub_ts}
-        return self._authorities, event.stream_id, tuple(sorted(known | {event}, key=Authority.rank))
-
-
-def _united(intervals: tuple[Interval, ...], added: Interval) -> tuple[Interval, ...]:
-    """The union with `added`, as the fewest intervals, sorted by start."""
-    start, end = added
-    apart = []
-    for one in intervals:
-        one_start, one_end = one
-        if (end is not None and end < one_start) or (one_end is not None and one_end < start):
-            apart.append(one)
-        else:
-            start = min(start, one_start)
-            end = None if end is None or one_end is None else max(end, one_end)
-    return tuple(sorted([*apart, (start, end)], key=lambda interval: interval[0]))
-
-
 MAX_CACHED = 65_536
+# Streams read or labels derived in one turn of the loop: one or two milliseconds.
+LABELS_PER_TURN = 1024
+# Prepare the labels of this many epochs in advance.
+EPOCHS_AHEAD = 1
+
+
+Outcome = bytes | Refused  # an encoded receipt, or the rejection
+Done = Callable[[Outcome], None]
+
+
+@dataclass(slots=True, eq=False)
+class Submission:
+    """A message between arrival and receipt. `done` is called once with the outcome."""
+
+    message: Msg
+    encoded: bytes
+    done: Done
+    arrived: float = 0.0
+    verify_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class ControlEvent:
+    """An event of the operator for the control stream."""
+
+    event: control_stream.Event
+    done: Done
+
+
+Item = Submission | ControlEvent
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for every message, and freezing triples its cost
@@ -105,7 +71,7 @@ class Group(CommitGroup):
     """The messages that one sync covers: what is written, the answers, and the old values for an undo."""
 
     hub_ts: int = 0  # the hub's time before the group
-    outcomes: list[tuple[Any, Placed | bytes | Refused]] = field(default_factory=list)  # (item, outcome)
+    outcomes: list[tuple[Item, Placed | Outcome]] = field(default_factory=list)
     placed: list[Placed] = field(default_factory=list)
     old_values: list[tuple[dict[bytes, Any], bytes, object]] = field(default_factory=list)
     old_trees: dict[bytes, Mmr] = field(default_factory=dict)
@@ -355,7 +321,7 @@ class AdmissionState:
         """Mark the closed group as durable."""
         self._closed = None
 
-    def undo(self) -> list[Any]:
+    def undo(self) -> list[Item]:
         """Undo the closed group and everything decided since. Returns the items of both, in order.
 
         All of them must be rejected, also those that were rejected before: that may depend on what was undone.
@@ -401,3 +367,156 @@ def _keep_only(cache: dict[bytes, Any], keys: Iterable[bytes]) -> None:
     kept = {key: cache[key] for key in keys if key in cache}
     cache.clear()
     cache.update(kept)
+
+
+class StreamRegistry:
+    """The registered streams and their labels. Owned by the loop's thread. Spec §2, §12.
+
+    A label is a hash, so its stream cannot be read from it. The labels of the current epochs are derived from the
+    registered streams, a few at a time, and those of the next epoch in advance, so that no request waits for all of
+    them. A label with entries has a row in the index for ever.
+    """
+
+    def __init__(self, rules: Rules, store: Store) -> None:
+        self._store = store
+        self._ahead = EPOCHS_AHEAD if rules.profile.epoch_sec else 0
+        # The labels of admin streams are known before they are registered, because rules name them.
+        self._fixed = {rules.control_stream} | rules.admin_streams
+        self._registered = {rules.control_stream}
+        self._read_upto: bytes | None = b""  # last stream read from the index; None when all are read
+        self._labels = LabelMap(rules.routing_key, rules.profile, rules.limits.max_epoch_skew_sec)
+        for stream in sorted(self._fixed):
+            self._labels.add(stream)
+
+    @property
+    def derived(self) -> int:
+        """The number of labels derived so far."""
+        return self._labels.derived
+
+    def add(self, stream: bytes) -> bool:
+        """Register a stream. Returns False if it was already registered."""
+        if stream in self._registered or (self._read_upto is not None and self._is_in_index(stream)):
+            return False
+        self._add(stream)
+        return True
+
+    def drop(self, stream: bytes) -> None:
+        """Remove a stream whose registration did not become durable."""
+        self._registered.discard(stream)
+        if stream not in self._fixed:
+            self._labels.drop(stream)
+
+    def find(self, label: bytes, hub_ts: int) -> tuple[bytes, int] | None:
+        """`(stream, epoch)` of a label, in an epoch that is valid at `hub_ts`."""
+        found = self._labels.recent(label, hub_ts)
+        if found is None and label not in self._labels.unknown_labels:
+            found = self._search(label, hub_ts)
+        return found
+
+    def prepare(self, hub_ts: int, count: int = LABELS_PER_TURN) -> bool:
+        """Do one more step of preparation. Returns whether more may be left."""
+        if self._read_upto is not None:
+            self._read(count)
+            return True
+        return not self._labels.prepare(hub_ts, self._ahead, count)
+
+    def _search(self, label: bytes, hub_ts: int) -> tuple[bytes, int] | None:
+        complete = self._read_upto is None and self._labels.is_complete(hub_ts)
+        found = self._labels.known(label, hub_ts)
+        if found is None and not complete:
+            found = self._written(label, hub_ts)
+        if found is None:
+            found = self._labels.find(label, hub_ts)
+            while found is None and self._read_upto is not None:
+                self._read(LABELS_PER_TURN)
+                found = self._labels.find(label, hub_ts)
+        return found
+
+    def _written(self, label: bytes, hub_ts: int) -> tuple[bytes, int] | None:
+        """The stream and epoch that the index has for a label, if the epoch is current."""
+        with self._store.index.read() as rows:
+            row = rows.stream_and_epoch(label)
+        return row if row and self._labels.matches(label, *row, hub_ts) else None
+
+    def _add(self, stream: bytes) -> None:
+        self._registered.add(stream)
+        if stream not in self._fixed:
+            self._labels.add(stream)
+
+    def _is_in_index(self, stream: bytes) -> bool:
+        with self._store.index.read() as rows:
+            return rows.stream(stream) is not None
+
+    def _read(self, count: int) -> None:
+        """Read more streams of the index. Streams added since the start may be among them."""
+        assert self._read_upto is not None
+        with self._store.index.read() as rows:
+            streams = list(islice(rows.streams(self._read_upto), count))
+        for stream in streams:
+            if stream not in self._registered:
+                self._add(stream)
+        self._read_upto = streams[-1] if streams else None
+
+
+Interval = tuple[int, int | None]  # start, end (exclusive); None means no end
+Changed = tuple[dict[bytes, tuple[Interval, ...]] | dict[bytes, tuple[Authority, ...]], bytes, object]
+
+
+class Realm:
+    """The state of the realm's admin streams: revocations, and which hub is primary for a stream. spec-2 §2.4, §4.3.
+
+    It is in memory because every message needs it; it has at most one row per record. Records may come in any order:
+    revoked times are the union of all intervals, and among several authorities the rank decides. The values of both
+    maps are immutable, so that a change can be undone by restoring the old value.
+    """
+
+    def __init__(self) -> None:
+        self._revoked: dict[bytes, tuple[Interval, ...]] = {}
+        self._authorities: dict[bytes, tuple[Authority, ...]] = {}
+
+    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
+        """Whether a revocation applies at that time."""
+        intervals = self._revoked.get(kind.encode() + target)
+        return intervals is not None and any(
+            start <= hub_ts and (end is None or hub_ts < end) for start, end in intervals
+        )
+
+    def authority(self, stream_id: bytes, hub_ts: int) -> Authority | None:
+        """The effective record of a stream at that time."""
+        records = self._authorities.get(stream_id)
+        return admin.active(records, hub_ts) if records else None
+
+    @property
+    def revocations(self) -> int:
+        """The number of keys and capabilities that were ever revoked."""
+        return len(self._revoked)
+
+    def multi_primary(self, hub_ts: int) -> Iterator[bytes]:
+        """The streams with several primary hubs at that time."""
+        for stream_id in self._authorities:
+            record = self.authority(stream_id, hub_ts)
+            if record and record.policy == AuthorityPolicy.MULTI_PRIMARY:
+                yield stream_id
+
+    def folded(self, event: admin.Event, hub_ts: int) -> Changed:
+        """The map that a record changes, with key and new value. `hub_ts` is the hub's time."""
+        if isinstance(event, Revocation):
+            key = event.kind.encode() + event.target
+            return self._revoked, key, _united(self._revoked.get(key, ()), (event.ts, event.end))
+        # Hub time never decreases, so an expired record cannot become active again.
+        known = {record for record in self._authorities.get(event.stream_id, ()) if record.end > hub_ts}
+        return self._authorities, event.stream_id, tuple(sorted(known | {event}, key=Authority.rank))
+
+
+def _united(intervals: tuple[Interval, ...], added: Interval) -> tuple[Interval, ...]:
+    """The union with `added`, as the fewest intervals, sorted by start."""
+    start, end = added
+    apart = []
+    for one in intervals:
+        one_start, one_end = one
+        if (end is not None and end < one_start) or (one_end is not None and one_end < start):
+            apart.append(one)
+        else:
+            start = min(start, one_start)
+            end = None if end is None or one_end is None else max(end, one_end)
+    return tuple(sorted([*apart, (start, end)], key=lambda interval: interval[0]))

@@ -26,10 +26,10 @@ from veen.core.envelopes import (
 from veen.core.hashing import U64_MAX
 from veen.hub import hub_openapi, responses
 from veen.hub.admission_rules import Prefilter, Rules
+from veen.hub.admission_state import Outcome
 from veen.hub.config import HubConfig, need_operator
 from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptions
 from veen.hub.read_executor import ReadExecutor
-from veen.hub.sequencer import Outcome
 from veen.hub.status import HubStatusPage
 from veen.hub.submit import SubmitPipeline
 from veen.hub.submit_api import SubmitApi

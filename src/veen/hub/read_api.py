@@ -24,8 +24,7 @@ from veen.core.envelopes import (
 from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
 from veen.hub.read_executor import BoundedQueue, QueuedJob
-from veen.storage.commit_group import AcceptedEntry
-from veen.storage.frame import LogEntry
+from veen.storage.frame import AcceptedEntry, LogEntry
 from veen.storage.store import Lookup
 
 MAX_PAGE_MEMORY_BYTES = 1 << 28

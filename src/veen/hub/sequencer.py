@@ -2,37 +2,11 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from veen.core import CapToken, Msg, Place, Refused, SigningKey, control_stream, naming
 from veen.hub.admission_rules import Rules, authorize, check_revoked, revocable, sequence
-from veen.hub.admission_state import AdmissionState, Placed
+from veen.hub.admission_state import AdmissionState, ControlEvent, Item, Outcome, Placed
 from veen.storage.store import Lookup, Store
-
-Outcome = bytes | Refused  # an encoded receipt, or the rejection
-Done = Callable[[Outcome], None]
-
-
-@dataclass(slots=True, eq=False)
-class Submission:
-    """A message between arrival and receipt. `done` is called once with the outcome."""
-
-    message: Msg
-    encoded: bytes
-    done: Done
-    arrived: float = 0.0
-    verify_s: float = 0.0
-
-
-@dataclass(slots=True, eq=False)
-class ControlEvent:
-    """An event of the operator for the control stream."""
-
-    event: control_stream.Event
-    done: Done
-
-
-Item = Submission | ControlEvent
 
 
 class Sequencer:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
-from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint
+from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint, naming
 from veen.core.envelopes import Equivocation
 from veen.hub import verifier
 from veen.hub.admission_rules import Prefilter, Rules
@@ -15,20 +15,18 @@ from veen.hub.admission_state import AdmissionState
 from veen.hub.app import HubApp
 from veen.hub.conditions import Conditions, Reason, system_error
 from veen.hub.config import HubConfig
-from veen.hub.label_epochs import BackgroundSteps, LabelRotation
 from veen.hub.log import Log, standard_error
-from veen.hub.metrics import CommitReport, Metrics
 from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import Signer
-from veen.hub.status import HubStatusPage
+from veen.hub.status import CommitReport, HubStatusPage, Metrics
 from veen.hub.submit import SubmitPipeline
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import metadata, safe_open
 from veen.storage.attachment_store import AttachmentStore
-from veen.storage.commit_group import AcceptedEntry
+from veen.storage.frame import AcceptedEntry
 from veen.storage.lock import exclusive
 from veen.storage.paths import Folders
 from veen.storage.store import Lookup, Store
@@ -36,6 +34,8 @@ from veen.storage.store import Lookup, Store
 _READ_THREADS = 4
 _MAX_SUBSCRIBERS = 1024
 GRACE_S = 10.0
+BUSY_PAUSE_S = 0.005
+IDLE_PAUSE_S = 0.5
 
 
 class HubService:
@@ -229,7 +229,7 @@ class HubService:
             self.rules,
             self.store,
             self.conditions,
-            self.pipeline,
+            lambda: self.pipeline.in_flight,
             witness_records,
             self.metrics,
             self._clock,
@@ -269,3 +269,61 @@ class HubService:
         self.log.fatal(error)
         if self.broken and not self.broken.done():
             self.broken.set_result(error)
+
+
+class BackgroundSteps:
+    """Runs work in small steps on the loop, with pauses for other tasks."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, work: Callable[[], bool], on_broken: Callable[[BaseException], None]
+    ) -> None:
+        """`work` returns whether more may be left. If it raises, `on_broken` is called and the steps end."""
+        self._loop = loop
+        self._work = work
+        self._on_broken = on_broken
+        self._timer: asyncio.Handle = loop.call_soon(self._turn)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _turn(self) -> None:
+        try:
+            more = self._work()
+        except Exception as damage:  # noqa: BLE001  the index is damaged
+            self._on_broken(damage)
+            return
+        self._timer = self._loop.call_later(BUSY_PAUSE_S if more else IDLE_PAUSE_S, self._turn)
+
+
+class LabelRotation:
+    """The epochs that a checkpoint names: both sides of a rotation. Thread-safe. Spec §4.4.1."""
+
+    def __init__(self, rules: Rules, store: Store) -> None:
+        self._rules = rules
+        self._store = store
+
+    def rotation(self, label: bytes, hub_ts: int) -> tuple[int, bytes]:
+        """`(epoch, label_prev)` of a label with an entry at `hub_ts`.
+
+        With epochs every label belongs to one epoch. `label_prev` is the label of its stream one epoch earlier.
+        """
+        if not self._rules.profile.epoch_sec:
+            return 0, label
+        found = self._stream_and_epoch(label)
+        if found is None:  # accepted under other limits
+            return self._rules.profile.epoch(hub_ts), label
+        stream, epoch = found
+        return epoch, self._label(stream, epoch - 1) if epoch else label
+
+    def _stream_and_epoch(self, label: bytes) -> tuple[bytes, int] | None:
+        for tail in self._store.tails():
+            if label in tail.epochs:
+                return tail.epochs[label]
+        with self._store.index.read() as rows:
+            found = rows.stream_and_epoch(label)
+            if found and self._label(*found) != label:
+                raise Malformed("index", f"{label.hex()} does not match the stream of its row")
+        return found
+
+    def _label(self, stream: bytes, epoch: int) -> bytes:
+        return naming.label(self._rules.routing_key, stream, epoch)

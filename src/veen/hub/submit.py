@@ -25,15 +25,15 @@ from veen.core import Msg, Receipt, Refused, Unavailable, Unverified, control_st
 from veen.core.admission import BY_DETAIL
 from veen.hub import responses
 from veen.hub.admission_rules import Rules, parse
-from veen.hub.admission_state import Group, Placed
+from veen.hub.admission_state import ControlEvent, Done, Group, Item, Outcome, Placed, Submission
 from veen.hub.conditions import Conditions, Reason, public_text
 from veen.hub.log import Log
-from veen.hub.metrics import CommitReport, Metrics
 from veen.hub.read_executor import FairQueue
-from veen.hub.sequencer import ControlEvent, Done, Item, Outcome, Sequencer, Submission
+from veen.hub.sequencer import Sequencer
 from veen.hub.signer import Signer
+from veen.hub.status import CommitReport, Metrics
 from veen.hub.verifier import Verifier
-from veen.storage.commit_group import AcceptedEntry, JournalTail
+from veen.storage.frame import AcceptedEntry, JournalTail
 from veen.storage.store import Store
 
 # At most this many signature checks run at once. Further messages wait in a queue in which clients take turns. It is

@@ -11,7 +11,7 @@ from veen.core.envelopes import SubmitRequest
 from veen.core.limits import MAX_PAGE_ITEMS
 from veen.hub import responses
 from veen.hub.admission_rules import Prefilter, Rules
-from veen.hub.sequencer import Outcome
+from veen.hub.admission_state import Outcome
 from veen.hub.submit import SubmitPipeline
 
 # {1: 1, 2: msg}: the only encoding of a submit request starts with these bytes, followed by the MSG.

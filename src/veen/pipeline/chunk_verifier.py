@@ -10,9 +10,8 @@ from veen.pipeline.read_plan import Piece
 from veen.pipeline.sources import Chunk, ChunkSource, DirectoryChunks
 from veen.storage import frame
 from veen.storage.artifacts import BoundCheckpoint, ChunkSummary, PeakSnapshot
-from veen.storage.commit_group import Cursor
 from veen.storage.entry_check import EntryCheck, EntryVerifier, Failure
-from veen.storage.frame import Data, LogEntry
+from veen.storage.frame import Cursor, Data, LogEntry
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders

@@ -6,8 +6,7 @@ from typing import Self
 
 from veen.core import HubIdentity, Malformed, Mmr, Msg, Receipt, VeenError, ciphertext
 from veen.core.receipt import time_fault
-from veen.storage.commit_group import AcceptedEntry, Cursor
-from veen.storage.frame import LogEntry
+from veen.storage.frame import AcceptedEntry, Cursor, LogEntry
 from veen.storage.metadata import HubMetadata
 
 Taken = tuple[AcceptedEntry, Msg, Receipt]

@@ -26,7 +26,7 @@ from veen.core.hub_identity import ForkOrigin, OriginHub
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
 from veen.storage import attachment_store, checkpoint_files, chunk_reader, metadata, rebuild, safe_open
 from veen.storage.chunk_reader import ChunkFile
-from veen.storage.commit_group import CommitGroup
+from veen.storage.frame import CommitGroup
 from veen.storage.index import FORMAT, Index
 from veen.storage.lock import shared
 from veen.storage.log_writer import ChunkWriter, LogWriter

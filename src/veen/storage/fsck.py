@@ -26,10 +26,9 @@ from veen.storage import (
 )
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.chunk_reader import mapped, read_blocks
-from veen.storage.commit_group import Cursor
 from veen.storage.directory_reader import read_entries
 from veen.storage.entry_check import EntryVerifier
-from veen.storage.frame import LogEntry
+from veen.storage.frame import Cursor, LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, FsckVerdict, Severity
 from veen.storage.index import Index
 from veen.storage.index_check import IndexDump, ShadowFiles

@@ -10,8 +10,8 @@ from veen.core.hashing import HASH_BYTES
 from veen.storage import frame, safe_open
 from veen.storage.artifacts import BoundCheckpoint, CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.chunk_reader import ChunkFile, check_packing, is_packed, read_blocks
-from veen.storage.commit_group import Cursor
 from veen.storage.entry_check import EntryVerifier
+from veen.storage.frame import Cursor
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.index import Index
 from veen.storage.index_check import ShadowFiles

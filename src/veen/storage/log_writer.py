@@ -35,7 +35,7 @@ from veen.storage import checkpoint_files, chunk_reader, safe_open
 from veen.storage.artifacts import ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.checkpoint_files import BindingFile
 from veen.storage.chunk_reader import is_packed, mapped, read_blocks
-from veen.storage.commit_group import AcceptedEntry, CommitGroup
+from veen.storage.frame import AcceptedEntry, CommitGroup
 from veen.storage.index import PAIR, PLACE, SECONDS_PER_DAY, Index, LabelHead, WriteRows
 from veen.storage.paths import ChunkName, Folders
 

@@ -35,8 +35,7 @@ from veen.core import (
 )
 from veen.storage import chunk_reader, journal, safe_open
 from veen.storage.chunk_reader import ChunkFile
-from veen.storage.commit_group import AcceptedEntry, CommitGroup
-from veen.storage.frame import LogEntry
+from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
 from veen.storage.index import FORMAT, Index, IndexRows, LabelHead
 from veen.storage.index_probe import UNREADABLE
 from veen.storage.label_map import LabelMap

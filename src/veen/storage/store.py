@@ -14,9 +14,8 @@ from plumbing.durable import Disk
 from veen.core import Limits, Malformed, MmrProof, Unavailable, mmr, proof
 from veen.storage import frame, journal, rebuild, safe_open
 from veen.storage.checkpoint_files import BindingFile
-from veen.storage.commit_group import AcceptedEntry, CommitGroup, JournalTail
 from veen.storage.directory_reader import read_entries
-from veen.storage.frame import LogEntry
+from veen.storage.frame import AcceptedEntry, CommitGroup, JournalTail, LogEntry
 from veen.storage.index import DAMAGE, NodeFile
 from veen.storage.journal import Journal
 from veen.storage.lock import lock_directory

@@ -86,7 +86,7 @@ def wait_for_all_in_flight(hub: Hub, count: int) -> None:
 
 def wait_for_stopping(hub: Hub) -> None:
     async def look() -> bool:
-        return hub.service.status.health.stopping
+        return hub.service.status.stopping
 
     until(lambda: hub.do(look()))
 

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from threading import RLock
 from time import perf_counter
 
@@ -104,21 +105,17 @@ class _CountedPage(bytes):
 SignCheckpoint = Callable[[bytes, int, bytes, int], Checkpoint]
 
 
+@dataclass(eq=False)
 class ReadApi:
-    """Answers queries about the log."""
+    """Answers queries about the log.
 
-    def __init__(
-        self,
-        lookup: Lookup,
-        sign: SignCheckpoint,
-        proved: Callable[[float], None],
-        nodes_damaged: Callable[[Malformed], None],
-    ) -> None:
-        """`proved` is called with the duration of each proof, `nodes_damaged` when tree nodes do not match the log."""
-        self._lookup = lookup
-        self._sign = sign
-        self._proved = proved
-        self._nodes_damaged = nodes_damaged
+    `proved` is called with the duration of each proof, `nodes_damaged` when tree nodes do not match the log.
+    """
+
+    _lookup: Lookup
+    _sign: SignCheckpoint
+    _proved: Callable[[float], None]
+    _nodes_damaged: Callable[[Malformed], None]
 
     def receipt(self, request: ReceiptRequest) -> ReceiptResponse:
         return ReceiptResponse(self._receipt(request.label, request.stream_seq), SERVER_VERSION)
@@ -197,22 +194,15 @@ class ReadApi:
             raise _no_entry(label, stream_seq)
 
 
+@dataclass(eq=False)
 class LogPage:
     """A page of encoded entries, which are sent as they are on disk."""
 
-    def __init__(
-        self,
-        request: StreamRequest,
-        first: int,
-        entries: list[LogEntry],
-        next_cursor: int | None,
-        proof: bytes | None,
-    ) -> None:
-        self._request = request
-        self._first = first
-        self._entries = entries
-        self._next = next_cursor
-        self._proof = proof
+    _request: StreamRequest
+    _first: int
+    _entries: list[LogEntry]
+    _next: int | None
+    _proof: bytes | None
 
     def encode(self) -> bytes:
         """The stream response in its table's layout (a test compares the two)."""

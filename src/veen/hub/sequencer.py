@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from veen.core import CapToken, Msg, Place, Refused, SigningKey, control_stream, naming
 from veen.hub.admission_rules import Rules, authorize, check_revoked, revocable, sequence
@@ -9,20 +10,14 @@ from veen.hub.admission_state import AdmissionState, ControlEvent, Item, Outcome
 from veen.storage.store import Lookup, Store
 
 
+@dataclass(eq=False)
 class Sequencer:
     """Decides every entry of the log. Owned by the loop's thread."""
 
-    def __init__(
-        self,
-        state: AdmissionState,
-        rules: Rules,
-        control_log: "ControlLog",
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.state = state
-        self._rules = rules
-        self._control_log = control_log
-        self._clock = clock
+    state: AdmissionState
+    _rules: Rules
+    _control_log: "ControlLog"
+    _clock: Callable[[], float] = time.time
 
     @property
     def hub_ts(self) -> int:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
@@ -115,11 +116,19 @@ class HubService:
             self._break,
             log_submits=config.log_submits,
         )
-        self._background = BackgroundSteps(loop, self._background_step, self._break)
+        self._background: asyncio.Handle = loop.call_soon(self._background_step)
         self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS, read_executor.record_error)
         attachments = AttachmentStore(self._disk, self.folders)
         attachments.remove_drafts()
-        witness_records = self._witness_records(loop, attachments)
+        witness_records = WitnessRecords(
+            self._disk,
+            self.folders,
+            self.store.index,
+            self.hub_metadata.identity,
+            config.witnesses,
+            attachments,
+            lambda found: loop.call_soon_threadsafe(self._equivocated, found),
+        )
         self.uploads = Uploads(
             config,
             self.rules,
@@ -130,7 +139,18 @@ class HubService:
             conditions,
             self.metrics.uploaded,
         )
-        self.status = self._status(witness_records)
+        self.status = HubStatusPage(
+            self.hub_metadata,
+            self.rules,
+            self.store,
+            conditions,
+            self.metrics,
+            self.sequencer.state.realm,
+            witness_records,
+            lambda: self.pipeline.in_flight,
+            self._clock,
+            config.pow_difficulty,
+        )
         reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._nodes_damaged)
         self.app = HubApp(
             config,
@@ -154,8 +174,8 @@ class HubService:
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Finish running requests, catch up, close."""
-        self.status.health.stopping = True
-        self._background.stop()
+        self.status.stopping = True
+        self._background.cancel()
         await self.server.stop(grace_s)
         await self.pipeline.close()
         self._executor.shutdown()
@@ -211,42 +231,22 @@ class HubService:
             raise Refused("E.NOT_FOUND", "the origin of this fork has no checkpoint there")
         return kept
 
-    def _background_step(self) -> bool:
-        """Do a step of the work that a start does not wait for. Returns whether more may be left."""
-        more = self.store.open_chunks.check()
-        return self.sequencer.state.streams.prepare(self.sequencer.hub_ts) or more
+    def _background_step(self) -> None:
+        """Do a step of the work that a start does not wait for. Pauses leave the loop to other tasks."""
+        try:
+            more = self.store.open_chunks.check()
+            more = self.sequencer.state.streams.prepare(self.sequencer.hub_ts) or more
+        except Exception as damage:  # noqa: BLE001  the index is damaged
+            self._break(damage)
+            return
+        pause_s = BUSY_PAUSE_S if more else IDLE_PAUSE_S
+        self._background = asyncio.get_running_loop().call_later(pause_s, self._background_step)
 
     def _committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
         """On the loop: a group is durable and answered, or was rejected."""
         self.status.committed(records, report)
         if records:
             self._subscriptions.committed(records)
-
-    def _status(self, witness_records: WitnessRecords) -> HubStatusPage:
-        return HubStatusPage(
-            self.hub_metadata.identity,
-            self.hub_metadata.signature,
-            self.rules,
-            self.store,
-            self.conditions,
-            lambda: self.pipeline.in_flight,
-            witness_records,
-            self.metrics,
-            self._clock,
-            self.sequencer.state.realm,
-            self._config.pow_difficulty,
-        )
-
-    def _witness_records(self, loop: asyncio.AbstractEventLoop, attachments: AttachmentStore) -> WitnessRecords:
-        return WitnessRecords(
-            self._disk,
-            self.folders,
-            self.store.index,
-            self.hub_metadata.identity,
-            self._config.witnesses,
-            attachments,
-            lambda found: loop.call_soon_threadsafe(self._equivocated, found),
-        )
 
     def _nodes_damaged(self, damage: Malformed) -> None:
         """On any thread: tree nodes do not match the log. The next start rebuilds them with the index."""
@@ -271,36 +271,12 @@ class HubService:
             self.broken.set_result(error)
 
 
-class BackgroundSteps:
-    """Runs work in small steps on the loop, with pauses for other tasks."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, work: Callable[[], bool], on_broken: Callable[[BaseException], None]
-    ) -> None:
-        """`work` returns whether more may be left. If it raises, `on_broken` is called and the steps end."""
-        self._loop = loop
-        self._work = work
-        self._on_broken = on_broken
-        self._timer: asyncio.Handle = loop.call_soon(self._turn)
-
-    def stop(self) -> None:
-        self._timer.cancel()
-
-    def _turn(self) -> None:
-        try:
-            more = self._work()
-        except Exception as damage:  # noqa: BLE001  the index is damaged
-            self._on_broken(damage)
-            return
-        self._timer = self._loop.call_later(BUSY_PAUSE_S if more else IDLE_PAUSE_S, self._turn)
-
-
+@dataclass(frozen=True, slots=True)
 class LabelRotation:
     """The epochs that a checkpoint names: both sides of a rotation. Thread-safe. Spec §4.4.1."""
 
-    def __init__(self, rules: Rules, store: Store) -> None:
-        self._rules = rules
-        self._store = store
+    _rules: Rules
+    _store: Store
 
     def rotation(self, label: bytes, hub_ts: int) -> tuple[int, bytes]:
         """`(epoch, label_prev)` of a label with an entry at `hub_ts`.

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from plumbing.http import HttpServer
 from plumbing.http.message import Response
-from veen.core import HubIdentity, IdentitySignature, Receipt, Refused, mmr, naming, strict_json
+from veen.core import Receipt, Refused, mmr, naming, strict_json
 from veen.core.limits import SERVER_VERSION
 from veen.core.strict_json import Json
 from veen.core.wire_json import to_json
@@ -26,6 +26,7 @@ from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame
 from veen.storage.frame import AcceptedEntry
 from veen.storage.index import LabelHead
+from veen.storage.metadata import HubMetadata
 from veen.storage.store import Store
 
 
@@ -175,29 +176,50 @@ class Metrics:
 MIN_FREE_BYTES = 4 << 20
 
 
-class Health:
-    """Health checks, answered from memory except for one look at the disk."""
+MAX_SHOWN_LABELS = 1000
+PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
 
-    def __init__(
-        self,
-        rules: Rules,
-        store: Store,
-        conditions: Conditions,
-        newest: LabelHead | None,
-    ) -> None:
-        """`newest` is the head of the label with the newest entry in the index."""
-        self._rules = rules
-        self._store = store
-        self._conditions = conditions
-        self._newest = newest
-        self._last: bytes | None = None  # the frame of the newest entry since
-        self.stopping = False
-        for tail in store.tails():
-            if tail.records and self._last is None:
-                self._last = tail.records[-1].frame
 
-    def committed(self, newest: AcceptedEntry) -> None:
-        self._last = newest.frame
+@dataclass(eq=False)
+class HubStatusPage:
+    """Status, health checks and metrics, answered from memory: cheap enough to request every second."""
+
+    _hub_metadata: HubMetadata
+    _rules: Rules
+    _store: Store
+    _conditions: Conditions
+    _metrics: Metrics
+    _realm: Realm
+    _witness_records: WitnessRecords
+    _in_flight: Callable[[], int]
+    _clock: Callable[[], float]
+    _pow_difficulty: int
+    stopping: bool = False
+
+    def __post_init__(self) -> None:
+        with self._store.index.read() as rows:
+            self.entries, self.labels = rows.entry_count(), rows.label_count()
+            label = rows.newest()
+            # The head of the label with the newest entry in the index, and the frame of the newest entry since.
+            self._newest = (rows.head(label) if label else None) or LabelHead()
+            self._last: bytes | None = None
+        # Replayed entries are not in the index yet.
+        for tail in reversed(self._store.tails()):
+            self._count(tail.records)
+
+    def committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
+        """Record a durable group. If the disk rejected it, `records` is empty."""
+        control_pk = self._rules.control_pk  # entries of the hub itself were not submitted
+        self._metrics.committed(report, len(records), sum(record.client_id != control_pk for record in records))
+        self._count(records)
+        if report.entries and not records:
+            self.check_disk()
+
+    def _count(self, records: Sequence[AcceptedEntry]) -> None:
+        if records:
+            self.entries += len(records)
+            self.labels += sum(record.stream_seq == 1 for record in records)
+            self._last = records[-1].frame
 
     def alive(self) -> Response:
         """GET /healthz: size and root of the tree with the newest entry. The label is not revealed."""
@@ -242,79 +264,20 @@ class Health:
         if self._last is not None:
             receipt = Receipt.decode(frame.read(self._last)[0].receipt)
             return receipt.stream_seq, receipt.mmr_root
-        newest = self._newest or LabelHead()
-        return newest.size, mmr.root_of(newest.peaks)
-
-
-def _json_response(status: int, as_json: dict[str, strict_json.Json]) -> Response:
-    return Response(status, strict_json.encode(as_json), responses.JSON)
-
-
-MAX_SHOWN_LABELS = 1000
-PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
-
-
-class HubStatusPage:
-    """Answers from memory: cheap enough to request every second."""
-
-    def __init__(
-        self,
-        identity: HubIdentity,
-        signature: IdentitySignature,
-        rules: Rules,
-        store: Store,
-        conditions: Conditions,
-        in_flight: Callable[[], int],
-        witness_records: WitnessRecords,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        realm: Realm,
-        pow_difficulty: int,
-    ) -> None:
-        self._identity = identity
-        self._signature = signature
-        self._rules = rules
-        self._store = store
-        self._conditions = conditions
-        self._in_flight = in_flight
-        self._metrics = metrics
-        self._clock = clock
-        self._realm = realm
-        self._pow_difficulty = pow_difficulty
-        self._witness_records = witness_records
-        with store.index.read() as rows:
-            self.entries, self.labels = rows.entry_count(), rows.label_count()
-            label = rows.newest()
-            newest = rows.head(label) if label else None
-        self.health = Health(rules, store, conditions, newest)
-        # Replayed entries are not in the index yet.
-        for tail in store.tails():
-            self.entries += len(tail.records)
-            self.labels += sum(record.stream_seq == 1 for record in tail.records)
-
-    def committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
-        """Record a durable group. If the disk rejected it, `records` is empty."""
-        control_pk = self._rules.control_pk  # entries of the hub itself were not submitted
-        self._metrics.committed(report, len(records), sum(record.client_id != control_pk for record in records))
-        if records:
-            self.entries += len(records)
-            self.labels += sum(record.stream_seq == 1 for record in records)
-            self.health.committed(records[-1])
-        elif report.entries:
-            self.health.check_disk()
+        return self._newest.size, mmr.root_of(self._newest.peaks)
 
     def as_json(self) -> Json:
         """GET /tooling/status."""
-        self.health.check_disk()
+        self.check_disk()
         hub_ts, bad = self._hub_ts(), self._conditions.active
-        active = self._identity.signing_key_at(hub_ts)
+        active = self._hub_metadata.identity.signing_key_at(hub_ts)
         return {
-            "hub_id": self._identity.hub_id.hex(),
+            "hub_id": self._hub_metadata.identity.hub_id.hex(),
             "hub_pk": active.hub_pk.hex(),
             "key_id": active.key_id.hex(),
             "routing_key": self._rules.routing_key.hex(),
-            "identity": to_json(self._identity),
-            "identity_sig": to_json(self._signature),
+            "identity": to_json(self._hub_metadata.identity),
+            "identity_sig": to_json(self._hub_metadata.signature),
             "profile": to_json(self._rules.profile),
             "profile_id": self._rules.profile_id.hex(),
             "epoch": self._rules.profile.epoch(hub_ts),
@@ -352,12 +315,16 @@ class HubStatusPage:
 
     def probe(self, path: str) -> Response:
         if path == "/metrics":
-            self.health.check_disk()
+            self.check_disk()
             self._metrics.queue_depth.set(self._in_flight())
             self._metrics.journal_bytes.set(self._store.journal_bytes)
             self._metrics.revocations.set(self._realm.revocations)
             self._metrics.multi_primary.set(sum(1 for _ in self._realm.multi_primary(self._hub_ts())))
             return Response(200, self._metrics.text(), PROMETHEUS)
         if path == "/readyz":
-            return self.health.ready()
-        return self.health.alive()
+            return self.ready()
+        return self.alive()
+
+
+def _json_response(status: int, as_json: dict[str, strict_json.Json]) -> Response:
+    return Response(status, strict_json.encode(as_json), responses.JSON)

@@ -1,7 +1,7 @@
 """Records beside the log: regular checkpoints with witnesses, attachments, and proofs of equivocation."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -21,27 +21,22 @@ from veen.storage.paths import Folders
 OCTETS = b"application/octet-stream"
 
 
+@dataclass(eq=False)
 class WitnessRecords:
-    """Reads and writes these records, on the thread pool."""
+    """Reads and writes these records, on the thread pool.
 
-    def __init__(
-        self,
-        disk: Disk,
-        folders: Folders,
-        index: Index,
-        identity: HubIdentity,
-        known_witnesses: frozenset[bytes],
-        attachments: AttachmentStore,
-        proved: Callable[[Equivocation], object],
-    ) -> None:
-        """`proved` is called for each new proof that this hub contradicted itself."""
-        self._disk = disk
-        self._folders = folders
-        self._index = index
-        self._identity = identity
-        self._witnesses = known_witnesses
-        self._attachments = attachments
-        self._proved = proved
+    `proved` is called for each new proof that this hub contradicted itself.
+    """
+
+    _disk: Disk
+    _folders: Folders
+    _index: Index
+    _identity: HubIdentity
+    _witnesses: frozenset[bytes]
+    _attachments: AttachmentStore
+    _proved: Callable[[Equivocation], object]
+
+    def __post_init__(self) -> None:
         self._lock = Lock()  # files are read, changed and written back on several threads
         self.equivocations = len(self.evidence().equivocations)
 

@@ -24,6 +24,7 @@ chunk ends.
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Protocol
@@ -72,26 +73,20 @@ class LogFiles(Protocol):
         """Make new file names durable, and with `everything` also writes that were not synced."""
 
 
+@dataclass(eq=False)
 class ChunkWriter:
-    """The chunk and node files of one data directory. One writer."""
+    """The chunk and node files of one data directory. One writer.
 
-    def __init__(
-        self,
-        disk: Disk,
-        folders: Folders,
-        sign: CheckpointSigner,
-        binding: BindingFile,
-        zstd_level: int | None,
-        closed: Callable[[int], None] | None = None,
-    ) -> None:
-        """`closed` is called with the number of entries of each closed chunk."""
-        self._disk = disk
-        self._folders = folders
-        self._sign = sign
-        self._binding = binding
-        self._zstd_level = zstd_level
-        self._closed = closed
-        self._new_names = False
+    `closed` is called with the number of entries of each closed chunk.
+    """
+
+    _disk: Disk
+    _folders: Folders
+    _sign: CheckpointSigner
+    _binding: BindingFile
+    _zstd_level: int | None
+    _closed: Callable[[int], None] | None = None
+    _new_names: bool = False
 
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
         path = self._folders.open_chunk(label, start_seq)

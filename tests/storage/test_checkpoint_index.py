@@ -122,10 +122,12 @@ def test_a_root_that_one_file_has_wrong_is_taken_from_the_log(log: Log) -> None:
 
 
 def test_rows_are_those_before_a_chunk_also_where_it_was_closed_before(log: Log) -> None:
-    for chunks in range(5):
+    for chunks in range(len(log.expected())):
         start = chunks * INTERVAL + 1
-        rows = checkpoint_files.rows_before(log.folders, log.label, start)
-        assert rows == checkpoint_files.derived_rows(log.folders, log.label, start) == log.expected()[:chunks]
+        rows = log.expected()[: chunks + 1]
+        assert checkpoint_files.derived_rows(log.folders, log.label, start) == rows[:chunks]
+        made = checkpoint_files.index_with_row(log.folders, log.label, rows[chunks])
+        assert made == CheckpointIndex(log.label, rows).encode()
     log.hub.close()
 
 

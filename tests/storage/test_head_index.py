@@ -100,9 +100,6 @@ def test_a_clients_messages_and_labels_are_found(index: Index) -> None:
         assert rows.stream_seq_of(C, A, 1) is None
         assert rows.client_cursor(B, A) == (99, 7)
         assert rows.client_cursor(A, B) is None
-        assert list(rows.labels_of_client(A)) == [(B, 99, 7), (C, 1, 0)]
-        assert list(rows.labels_of_client(B)) == [(C, 2, 1)]
-        assert list(rows.labels_of_client(C)) == []
     index.close()
 
 

@@ -24,7 +24,7 @@ from veen.core.cbor import Bstr, ListOf, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import write_bstr
 from veen.core.limits import MAX_WITNESS_SIGS
 from veen.storage import artifacts, chunk_reader, safe_open
-from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding, CheckpointIndex, ChunkSummary, IndexedCheckpoint
+from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding, ChunkSummary, IndexedCheckpoint
 from veen.storage.chunk_reader import ChunkFile
 from veen.storage.fsck_report import Finding, Severity
 from veen.storage.metadata import HubMetadata
@@ -227,7 +227,7 @@ def index_with_row(folders: Folders, label: bytes, added: IndexedCheckpoint) -> 
     head = b"\xa3\x01\x01\x02" + write_bstr(label) + b"\x03"
     rows = _encoded_before(folders, head, label, added.chunk_start)
     if rows is None:
-        rows = [row.encode() for row in rows_before(folders, label, added.chunk_start)]
+        rows = [row.encode() for row in derived_rows(folders, label, added.chunk_start)]
     return artifacts.joined(head, [*rows, added.encode()])
 
 
@@ -246,36 +246,19 @@ def _encoded_before(folders: Folders, head: bytes, label: bytes, start_seq: int)
     return rows if expected == start_seq else None
 
 
-def rows_before(folders: Folders, label: bytes, start_seq: int) -> tuple[IndexedCheckpoint, ...]:
-    """The rows of all chunks before `start_seq`. Raises if the files they are derived from are damaged, too."""
-    try:
-        found = CheckpointIndex.decode(safe_open.read(folders.checkpoint_index(label)))
-        rows = tuple(row for row in found.checkpoints if row.upto_seq < start_seq)
-        if found.label == label and _is_whole(rows, start_seq):
-            return rows
-    except (OSError, Malformed):
-        pass
+def derived_rows(folders: Folders, label: bytes, start_seq: int) -> tuple[IndexedCheckpoint, ...]:
+    """The rows of all chunks before `start_seq`, derived from chunk names, checkpoints and summaries.
+
+    Raises if these are damaged, too.
+    """
     if start_seq == 1:
         return ()
-    return derived_rows(folders, label, start_seq)
-
-
-def derived_rows(folders: Folders, label: bytes, start_seq: int) -> tuple[IndexedCheckpoint, ...]:
-    """The same rows, derived from chunk names, checkpoints and summaries."""
     rows = []
     for chunk in chunk_reader.chunk_files(folders, label).get(label, []):
         if chunk.end_seq is not None and chunk.end_seq < start_seq:
             root = _root_after(folders, label, chunk, chunk.end_seq)
             rows.append(IndexedCheckpoint(chunk.end_seq, root, chunk.start_seq, chunk.end_seq, chunk.end_seq))
     return tuple(rows)
-
-
-def _is_whole(rows: tuple[IndexedCheckpoint, ...], start_seq: int) -> bool:
-    """Whether the rows cover 1 to `start_seq - 1` without gaps, and each row is consistent with its chunk."""
-    starts = [1, *(row.chunk_end + 1 for row in rows)]
-    return starts == [*(row.chunk_start for row in rows), start_seq] and all(
-        row.upto_seq == row.chunk_end == row.peaks_ref for row in rows
-    )
 
 
 def _root_after(folders: Folders, label: bytes, chunk: ChunkFile, end_seq: int) -> bytes:

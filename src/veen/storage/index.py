@@ -376,17 +376,6 @@ class IndexRows:
         found, stream_seq = unpacked(PAIR, cursor.value())
         return int(stream_seq) if found == client_seq else None
 
-    def labels_of_client(self, client_id: bytes) -> Iterator[tuple[bytes, int, int]]:
-        """`(label, client_seq, prev_ack)` for every label the client has written to."""
-        cursor = self._txn.cursor(self._dbs["cursors"])
-        if not cursor.set_range(client_id):
-            return
-        for key, row in cursor:
-            if bytes(key[: len(client_id)]) != client_id:
-                return
-            client_seq, prev_ack = PAIR.unpack(without_checksum("cursors", key, row))
-            yield bytes(key[len(client_id) :]), client_seq, prev_ack
-
     def first_on_or_after(self, label: bytes, day: int) -> int | None:
         """The first stream_seq of the label on that day (since 1970) or later."""
         cursor = self._txn.cursor(self._dbs["days"])

@@ -230,7 +230,7 @@ class SubmitPipeline:
         elif items:
             try:
                 placed = self._decide(items)
-                # Replicate `placed` here, when a hub has replicas: nothing is signed yet.
+                # Replicate: empty. A hub with replicas publishes `placed` here and signs what they accepted.
                 self._state.open.seal(placed, self._signer.sign_many(placed))
             except Exception as mistake:  # noqa: BLE001  a partial decision must never be written
                 self._break(mistake)

@@ -256,6 +256,7 @@ async def let_go(service: HubService) -> None:
     """Simulate the end of the process of a broken hub, so that nothing outlives the loop and the store."""
     await service.server.stop(0.0)
     service._background.cancel()
+    service.pipeline._verifier.close()
     catch_up = service.pipeline._catch_up
     catch_up.stop_timer()
     await asyncio.to_thread(catch_up.close)

@@ -131,18 +131,17 @@ def cache_of(context: NodeContext, limit: int) -> tuple[CacheInfo, ...]:
 
 
 def explain_tag(context: NodeContext, tag: bytes, namespace: int) -> Explanation:
-    tier, reasons = context.tier_of(Address(tag, namespace, 0), None), []
+    by_hand = context.trust.feed_tier(tag, namespace)
+    tier = Tier.UNKNOWN if by_hand is None else by_hand
     if context.subscriptions.subscribed(tag):
-        reasons.append("subscribed: forwarded and cached")
+        tier = context.tier_of(Address(tag, namespace, 0), None)
+        reason = "subscribed: forwarded and cached"
     elif context.config.relay_all:
-        tier = Tier.UNKNOWN if context.trust.feed_tier(tag, namespace) is None else tier
-        reasons.append("not subscribed; this node relays every tag, within the tier of the sending peer")
+        reason = "not subscribed; this node relays every tag, within the tier of the sending peer"
     else:
-        tier = Tier.UNKNOWN if context.trust.feed_tier(tag, namespace) is None else tier
-        reasons.append("not subscribed: kept for a short time, not forwarded")
-    if context.trust.feed_tier(tag, namespace) is not None:
-        reasons.append("feed of a key whose tier was set by hand")
-    return context.trust.explanation(tag, tier, 0.0, tuple(reasons))
+        reason = "not subscribed: kept for a short time, not forwarded"
+    more = () if by_hand is None else ("feed of a key whose tier was set by hand",)
+    return context.trust.explanation(tag, tier, 0.0, (reason, *more))
 
 
 def gauges(status: Status) -> dict[str, int | float]:

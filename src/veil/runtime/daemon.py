@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from plumbing.sodium import SigningKey
-from veil.lanes import Certificate, Endpoint, Lane, LinkLane, Session
+from veil.lanes import Certificate, Endpoint, Lane, LinkLane
 from veil.lanes.file_lane import FileLane
 from veil.lanes.quic import QuicLane
 from veil.lanes.session import AuthenticatedLane
@@ -132,7 +133,7 @@ class Host:
         self._wake = asyncio.Event()
         self.sessions = Sessions(self.node, self.wake_timers)
         self.groups = Groups(directory, ring, self.book, self.node)
-        self.lanes = make_lanes(self.settings, self.certificate, ring.signing, self.sessions.signal, self._settle)
+        self.lanes = make_lanes(self.settings, self.certificate, ring.signing, self.sessions.signal, self.node.settle)
         self.sessions.on_signal = self.lanes.carried.arrived
         self.dialler = Dialler(self.lanes.running, self.sessions, ring.signing.public_key)
         self.stopping = asyncio.Event()
@@ -147,7 +148,7 @@ class Host:
         self.node.on_event = self._on_event
         for name, lane in list(self.lanes.running.items()):
             try:
-                await lane.start(self._accept(name))
+                await lane.start(partial(self.sessions.add, name))
             except VeilError as error:
                 self.lanes.absent[name] = str(error)
                 del self.lanes.running[name]
@@ -198,14 +199,8 @@ class Host:
             if endpoint.host not in _WILDCARD_HOSTS:
                 yield endpoint
 
-    def _accept(self, lane: str) -> Callable[[Session], None]:
-        return lambda session: self.sessions.add(lane, session)
-
     def _ready(self, lane: str, peer: str) -> None:
         self.sessions.wake(lane, peer)
-
-    def _settle(self) -> None:
-        self.node.settle()
 
     def _store_changed(self, fault: StoreFault | None) -> None:
         if fault is not None:

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from veen.client import local_files
 from veen.client.client import Client
-from veen.core import Checkpoint, Mmr, Refused, SigningKey, Unverified, mmr, naming, signing
+from veen.core import Checkpoint, Mmr, SigningKey, Unverified, mmr, naming, signing
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import h, ht
 from veen.core.hub_identity import lineage
@@ -28,7 +28,7 @@ from veen.overlays import At
 from veen.overlays.kept_fold import LogPrefix
 from veen.overlays.record import CHANGES, MAX_LISTED, RECORDER_CHANGES, RecorderProfile, stream_flaw
 from veen.recorder.replay import Replayer, ReplaySpan
-from veen.recorder.routes import CODE, read_states, required_profile
+from veen.recorder.routes import RecorderRefused, read_states, required_profile
 from veen.state.entry_source import EntrySource, NoEntry, all_entries, folded
 from veen.state.hub_source import HubSource
 
@@ -332,8 +332,8 @@ async def make(client: Client, previous: RecorderCheckpoint | None) -> RecorderC
 async def _own_profile(client: Client) -> RecorderProfile:
     profile = required_profile(await read_states(client))
     if profile.admin_pk != client.dir.card.id_sign:
-        raise Refused(
-            CODE, f"only the administrator {profile.admin_pk.hex()[:16]}… can make checkpoints of this recorder"
+        raise RecorderRefused(
+            f"only the administrator {profile.admin_pk.hex()[:16]}… can make checkpoints of this recorder"
         )
     return profile
 

@@ -29,11 +29,31 @@ class NotSetUp(Unavailable):
         super().__init__(f"no recorder is set up at this hub: {CHANGES} has no profile")
 
 
-class NotRecorded(Refused):
-    """An event that is not sent because of its content. Only a change of the settings can help."""
+class RecorderRefused(Refused):
+    """The settings of the recorder, or those of its hub, do not allow this."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(CODE, reason)
+
+
+class NotRecorded(RecorderRefused):
+    """An event that is not sent because of its content. Only a change of the settings can help."""
+
+
+class UnmappedType(NotRecorded):
+    """The event type has no stream."""
+
+
+class NotAProducer(RecorderRefused):
+    """The administrator has not enrolled this client."""
+
+
+class RoleConflict(RecorderRefused):
+    """One identity would be both administrator and producer."""
+
+
+class OpenHub(RecorderRefused):
+    """The hub does not check capabilities, so producers are not kept to their streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +68,7 @@ class Routes:
         """The stream of an event. Raises `NotRecorded` if it has none, or if this producer may not send it."""
         found = stream_of(self.states, event.event_type)
         if found is None:
-            raise NotRecorded(f"event type {event.event_type!r} is not mapped to a stream")
+            raise UnmappedType(f"event type {event.event_type!r} is not mapped to a stream")
         size = len(event.content.encode())
         if size > self.profile.max_payload_bytes:
             raise NotRecorded(f"the payload has {size} bytes, the limit is {self.profile.max_payload_bytes}")
@@ -72,7 +92,7 @@ async def read_states(client: Client) -> dict[bytes, RecorderSetting]:
     """All settings, verified. Raises `Refused` if some are sealed for another key."""
     async with StateView.of(client, CHANGES, RECORDER_CHANGES, cached=False) as view, view.reading() as reading:
         if any(fault.kind == FaultKind.SEALED for fault in reading.faults()):
-            raise Refused(CODE, f"{CHANGES} of this hub is sealed for another key; another recorder is set up there")
+            raise RecorderRefused(f"{CHANGES} of this hub is sealed for another key; another recorder is set up there")
         return dict(reading.states)
 
 
@@ -90,8 +110,8 @@ async def routes_of(client: Client) -> Routes:
     profile = required_profile(states)
     client_id = client.dir.writers.current().client_id
     if profile.admin_pk == client.dir.card.id_sign:
-        raise Refused(CODE, "this identity administers the recorder; an administrator cannot be a producer")
+        raise RoleConflict("this identity administers the recorder; an administrator cannot be a producer")
     found = producer_of(states, client_id)
     if found is None:
-        raise Refused(CODE, f"client key {client_id.hex()[:16]}… does not belong to a producer of this recorder")
+        raise NotAProducer(f"client key {client_id.hex()[:16]}… does not belong to a producer of this recorder")
     return Routes(profile, states, found)

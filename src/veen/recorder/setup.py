@@ -9,7 +9,7 @@ from typing import Annotated
 
 from veen.client import Card, ClientDir, ReaderKey, StreamKey, capabilities, cbor_sequence
 from veen.client.client import Client
-from veen.core import CapToken, DhKey, Rate, Refused, SigningKey, Unverified, admin, cap_token, naming
+from veen.core import CapToken, DhKey, Rate, SigningKey, Unverified, admin, cap_token, naming
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, VersionField, Wire, int_map
 from veen.overlays import Event
 from veen.overlays.record import (
@@ -26,7 +26,7 @@ from veen.overlays.record import (
     types_of,
 )
 from veen.overlays.stream_catalog import LABEL_CLASSES, LabelClass
-from veen.recorder.routes import CODE, read_states, required_profile
+from veen.recorder.routes import OpenHub, RecorderRefused, RoleConflict, read_states, required_profile
 from veen.recorder.spool import DROPPED
 from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
@@ -48,7 +48,7 @@ class ProducerKit(Wire):
     def join(self, folder: ClientDir) -> None:
         """Import the kit. Raises if it is for another client, or if this client administers the recorder."""
         if folder.card.id_sign == self.admin_pk:
-            raise Refused(CODE, "this identity administers the recorder; an administrator cannot be a producer")
+            raise RoleConflict("this identity administers the recorder; an administrator cannot be a producer")
         for token in self.tokens:
             token.verify()
         own = set(folder.card.client_ids)
@@ -113,7 +113,7 @@ async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> Se
         if found is None:
             events.append(MapType(event_type, stream))
         elif found != stream:
-            raise Refused(CODE, f"{event_type} is mapped to {found}; to change that, use veen recorder move")
+            raise RecorderRefused(f"{event_type} is mapped to {found}; to change that, use veen recorder move")
     sent = [await _send_change(client, event) for event in events]
     assert all(one.applied for one in sent)
     labelled = await _classify(client, classes, profile)
@@ -122,9 +122,9 @@ async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> Se
 
 def _check_admission(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> None:
     if client.session.status.admission == "open" and not plan.open_admission:
-        raise Refused(CODE, "this hub lets anyone write to any stream, so producers are not kept to their streams")
+        raise OpenHub("this hub lets anyone write to any stream, so producers are not kept to their streams")
     if client.session.status.admission != "open" and issuer is None:
-        raise Refused(CODE, "this hub requires capabilities, and no issuer was given")
+        raise RecorderRefused("this hub requires capabilities, and no issuer was given")
 
 
 def _make_key(client: Client, stream: str) -> None:
@@ -134,9 +134,9 @@ def _make_key(client: Client, stream: str) -> None:
 
 def _check_admin(client: Client, producer: Producer | None, profile: RecorderProfile | None) -> None:
     if producer is not None:
-        raise Refused(CODE, f"this identity is producer {producer.name}; a producer cannot be the administrator")
+        raise RoleConflict(f"this identity is producer {producer.name}; a producer cannot be the administrator")
     if profile is not None and profile.admin_pk != client.dir.card.id_sign:
-        raise Refused(CODE, f"this recorder is administered by {profile.admin_pk.hex()[:16]}…")
+        raise RecorderRefused(f"this recorder is administered by {profile.admin_pk.hex()[:16]}…")
 
 
 def _profile(client: Client, plan: SetupPlan, known: RecorderProfile | None) -> RecorderProfile:
@@ -144,7 +144,7 @@ def _profile(client: Client, plan: SetupPlan, known: RecorderProfile | None) -> 
     most = client.session.trust.limits.max_body_bytes
     wanted = min(DEFAULT_PAYLOAD_BYTES, most) if plan.max_payload_bytes is None else plan.max_payload_bytes
     if wanted > most:
-        raise Refused(CODE, f"payloads of {wanted} bytes exceed the hub's body limit of {most} bytes")
+        raise RecorderRefused(f"payloads of {wanted} bytes exceed the hub's body limit of {most} bytes")
     streams = sorted({*plan.all_streams(), *(known.streams if known else ())})
     return RecorderProfile(
         client.hub_id,
@@ -214,7 +214,7 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
     profile = required_profile(states)
     own = {*client.dir.card.client_ids, client.dir.writers.current().client_id}
     if enrolment.card.id_sign in (profile.admin_pk, client.dir.card.id_sign) or own & set(enrolment.card.client_ids):
-        raise Refused(CODE, "this identity administers the recorder; an administrator cannot be a producer")
+        raise RoleConflict("this identity administers the recorder; an administrator cannot be a producer")
     streams = tuple(sorted({*enrolment.streams, OWN_STREAM}))
     _check_streams(profile, streams)
     producer = Producer(
@@ -242,7 +242,7 @@ async def move(client: Client, from_stream: str, to_stream: str, types: Iterable
     mapped, wanted = types_of(states, from_stream), tuple(sorted(set(types)))
     _check_streams(required_profile(states), (to_stream,))
     if not mapped:
-        raise Refused(CODE, f"no event type is mapped to {from_stream}, so there is nothing to move")
+        raise RecorderRefused(f"no event type is mapped to {from_stream}, so there is nothing to move")
     kind = "rename" if not wanted or wanted == mapped else "split"
     return await _send_change(client, Migration(kind, from_stream, to_stream, wanted or mapped, reason))
 
@@ -250,4 +250,4 @@ async def move(client: Client, from_stream: str, to_stream: str, types: Iterable
 def _check_streams(profile: RecorderProfile, streams: Iterable[str]) -> None:
     for stream in streams:
         if stream not in profile.streams:
-            raise Refused(CODE, f"{stream} is not a stream of this recorder; add it with veen recorder init --stream")
+            raise RecorderRefused(f"{stream} is not a stream of this recorder; add it with veen recorder init --stream")

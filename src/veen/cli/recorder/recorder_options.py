@@ -15,8 +15,8 @@ from veen.cli.kit.result import Moment
 from veen.cli.kit.state_options import FromDirectory
 from veen.client.client import Client
 from veen.client.sender import Sent, Undecided
-from veen.core import Refused, SigningKey
-from veen.recorder.routes import CODE, NotSetUp
+from veen.core import SigningKey
+from veen.recorder.routes import NotAProducer, NotSetUp, OpenHub, RecorderRefused, RoleConflict, UnmappedType
 from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource
 from veen.state.event_sender import EventRefused
@@ -43,6 +43,16 @@ class FromLog(HubOptions):
     data_dir: FromDirectory = None
 
 
+_HINTS: dict[type[RecorderRefused], str] = {
+    NotAProducer: "the administrator enrols the client with veen recorder enrol; then run veen recorder join",
+    OpenHub: "start the hub with --admission capability; for a trial, --allow-open works without it",
+    UnmappedType: "the administrator maps the type with veen recorder map TYPE STREAM to a stream of the producer; "
+    "or give --type with a type that veen recorder show lists",
+    RoleConflict: "use separate identities for administrator and producer: veen keygen creates one",
+    RecorderRefused: "veen recorder show lists the event types, the producers and their streams",
+}
+
+
 @contextmanager
 def with_hints() -> Iterator[None]:
     """Add hints to the errors of a recorder."""
@@ -52,27 +62,11 @@ def with_hints() -> Iterator[None]:
         raise hinted(error, "nothing was sent", "veen recorder show shows the current setup") from None
     except Undecided as error:
         raise hinted(error, "do not send it again: veen send --outbox sends it and shows the outcome") from None
-    except Refused as refused:
-        if refused.code == CODE:
-            hinted(refused, "nothing was sent", _hint(refused.message))
-        raise
+    except RecorderRefused as refused:
+        hint = next(_HINTS[kind] for kind in type(refused).__mro__ if kind in _HINTS)
+        raise hinted(refused, "nothing was sent", hint) from None
     except NotSetUp as error:
         raise hinted(error, "veen recorder init sets up a recorder") from None
-
-
-def _hint(message: str) -> str:
-    if "belong to a producer of" in message:
-        return "the administrator enrols the client with veen recorder enrol; then run veen recorder join"
-    if "lets anyone write" in message:
-        return "start the hub with --admission capability; for a trial, --allow-open works without it"
-    if "not mapped to a stream" in message:
-        return (
-            "the administrator maps the type with veen recorder map TYPE STREAM to a stream of the producer; "
-            "or give --type with a type that veen recorder show lists"
-        )
-    if "cannot be the administrator" in message or "cannot be a producer" in message:
-        return "use separate identities for administrator and producer: veen keygen creates one"
-    return "veen recorder show lists the event types, the producers and their streams"
 
 
 def at_hub(asked: HubOptions, work: Callable[[Client], Awaitable[T]]) -> T:

@@ -25,7 +25,7 @@ from veen.overlays.bridging import BridgeResult, BundleImported
 from veen.query.audit_events import ANSWERED, ORIGIN, REQUESTS, RESULTS, SUBMITTED
 from veen.recorder import Enrolment, SetAside, SetupPlan, Shipper, SpoolFeed, SpoolWriter, enrol, init, otlp
 from veen.recorder.normalize import Defaults
-from veen.recorder.otlp_server import OtlpServer
+from veen.recorder.otlp import OtlpServer
 
 TYPES = {"otel.log": WEB, SUBMITTED: REQUESTS, ANSWERED: RESULTS}
 

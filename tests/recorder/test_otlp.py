@@ -24,7 +24,7 @@ from veen.core import Malformed
 from veen.overlays.record import RecordEvent
 from veen.recorder import SpoolWriter, otlp, spool
 from veen.recorder.normalize import Defaults
-from veen.recorder.otlp_server import MAX_REQUEST_BYTES, MAX_UNPACKED_BYTES, OtlpServer
+from veen.recorder.otlp import MAX_REQUEST_BYTES, MAX_UNPACKED_BYTES, OtlpServer
 
 DEFAULTS = Defaults("shop", "otel.log")
 NOW = 7

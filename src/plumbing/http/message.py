@@ -130,6 +130,7 @@ class App(Protocol):
 
     def upload(self, head: Request) -> Upload | Response | None:
         """How to read the body of a PUT: in pieces (Upload), not at all (Response), or as a whole (None)."""
+        return None
 
     def handle(self, request: Request, respond: Respond) -> None:
         """Call `respond` exactly once, now or later, on the loop's thread."""
@@ -139,6 +140,7 @@ class App(Protocol):
 
         Their content-length may differ from that in `head`; the body never exceeds `body_limit`.
         """
+        return None
 
     def websocket(self, head: Request) -> WebSocketHandler | Response: ...
 

@@ -1,4 +1,4 @@
-"""A hub in its own process, and CPU, memory and children of processes. Linux only: clocks and /proc."""
+"""A hub in its own process, one round of load on it and its costs. Linux only: clocks and /proc."""
 
 import json
 import os

@@ -250,7 +250,10 @@ class Target:
 
 
 class MessageWriters:
-    """Clients that write to some labels in turn, each on its own connection."""
+    """Clients that write to some labels in turn, each on its own connection.
+
+    Their requests are signed before the clock starts, so only the hub is measured.
+    """
 
     def __init__(self, target: Target, connections: int, streams: Sequence[str]) -> None:
         self._profile_id = target.profile_id

@@ -238,7 +238,7 @@ class VerifiedBundle:
 
 
 def verify(data: bytes, trusted: Collection[bytes]) -> VerifiedBundle:
-    """Verify every field of a bundle whose hub is in `trusted`. Raises `BundleFault`."""
+    """Verify every field of a bundle whose hub is in `trusted`, offline. Raises `BundleFault`. AGB0 §4.5 step 2."""
     try:
         found = decode(data)
     except Malformed as error:

@@ -395,7 +395,15 @@ def _not_a_bundle(reason: str) -> BundleFault:
 
 
 async def sweep(importer: Importer, folder: Path) -> AsyncIterator[ProcessedFile]:
-    """Import every bundle in the folder, one by one, and move each aside afterwards."""
+    """Import every bundle in the folder, one by one, and move each aside afterwards.
+
+    A file under its final name is complete: exporters write it under another name first. Processed files are moved
+    aside, so the folder shows what is left to import. A crash between the import and the move is harmless, because the
+    next run recognizes the bundle as imported.
+
+    A path that has a bundle's name but can never be one (a directory, a pipe, a file that is too long) does not block
+    others: it sorts last and is moved aside too. The operator sees the reason; there are no bytes to log.
+    """
     for path in waiting(folder):
         if not os.path.lexists(path):
             continue  # removed meanwhile

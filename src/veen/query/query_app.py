@@ -3,6 +3,8 @@
 A browser does not attach a token by itself, but it does attach a client certificate. Therefore no response allows other
 origins to read it, no query is accepted in a content type that a page may post without a preflight, and requests from
 pages of other origins or for unknown host names are rejected.
+
+`openapi` describes the interface. The service serves the description, and docs/query-openapi.json is a copy.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from plumbing.http import Request, Respond, Response, Upload, WebSocketHandler
+from plumbing.http import App, Request, Respond, Response, WebSocketHandler
 from plumbing.http.peer_address import authority_of, is_local_request, is_loopback
 from veen.core import VeenError, canonical_json
 from veen.core.canonical_json import Plain
@@ -255,7 +257,7 @@ Report = Callable[[str, BaseException], None]
 Handler = Callable[[QueryPrincipal, Request, str], Awaitable[Response]]
 
 
-class QueryApp:
+class QueryApp(App):
     """The application behind the HTTP server."""
 
     def __init__(self, service: QueryService, book: PolicyBook, origin_check: OriginCheck, report: Report) -> None:
@@ -284,12 +286,6 @@ class QueryApp:
     def refused(self, status: int, reason: str, head: Request) -> Response:
         message = reason or HTTPStatus(status).phrase.lower()
         return _error(_CODE_OF.get(status, QueryCode.BAD_REQUEST), message, status)
-
-    def upload(self, head: Request) -> Upload | Response | None:
-        return None
-
-    def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
-        return None
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
         return _error(QueryCode.NOT_FOUND, "this service has no WebSockets")

@@ -2,6 +2,9 @@
 
 The engine answers queries over events of this hub. Queries over imported events, or up to given places only, are
 answered here: order, times and places are then those of the zone that the events came from.
+
+An event that crossed the air gap has its own place here. A query presents the stream, place, time and writer of the
+original, as the other hub signed them, so both zones give the same answer. 001, query-api-spec §9.1.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

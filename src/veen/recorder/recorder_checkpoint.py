@@ -1,5 +1,6 @@
 """A recorder checkpoint: the position of each of its streams at one moment, signed. 001, products-spec-1 §3.2.4.
 
+`make` makes one on request, `make_when_due` by time and volume in the background, and `verify` compares one with a log.
 It contains checkpoints signed by the hub, so its maker need not be trusted for them. The administrator's signature
 states that these are all streams of the recorder, under that profile, at that time.
 

@@ -1,5 +1,7 @@
 """Replay: the events of a stream by range or time, in order, each with its receipt. 001, products-spec-1 §3.2.5.
 
+`audit` compares every event with the producers and types in the settings: who wrote what. §3.4, I3.
+
 Ranges and time windows include both ends. `hub_ts` never decreases within a label, so a window is a range, and binary
 search finds its ends with O(log n) requests.
 """

@@ -72,7 +72,7 @@ REGISTRY: dict[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class HubFacts:
-    """A parsed GET /tooling/status."""
+    """The hub status, as far as the checks depend on it. Spec §12: epoch discovery; §8.4, §14.1."""
 
     hub_id: bytes
     hub_pk: bytes
@@ -195,7 +195,7 @@ def _random_reader() -> bytes:
 
 @dataclass(slots=True)
 class Writer:
-    """One client key under one label."""
+    """One client key under one label, with correct counters. Checks can override them to send wrong messages."""
 
     probe: Probe
     facts: HubFacts

@@ -108,8 +108,8 @@ def test_a_listener_starts_while_the_hub_is_away_and_remarks_on_the_missing_chec
 def test_without_the_opentelemetry_packages_the_hint_names_the_extra(
     veen: Veen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(recorder, "otlp_server", raising=False)
-    monkeypatch.setitem(sys.modules, "veen.recorder.otlp_server", None)
+    monkeypatch.delattr(recorder, "otlp", raising=False)
+    monkeypatch.setitem(sys.modules, "veen.recorder.otlp", None)
     ran = veen("recorder", "otlp", "--origin", "shop")
     assert (ran.status, ran.error) == (6, "the OpenTelemetry packages are not installed")
     assert "pip install '.[recorder]'" in ran.err

@@ -3,6 +3,9 @@
 The content is a checkpoint with the hub metadata that verifies it, an evidence file, or a bundle. Content that is too
 long for one item is cut into parts named by their hash, and a manifest lists them. Parts may arrive in any order and
 from any sender; assembled content that does not match the manifest is discarded.
+
+Anyone can send anything. Received items are verified offline, from their bytes and the known hub record; one that does
+not verify raises `ItemRejected` with a countable reason.
 """
 
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ from veen.recorder.spool import SpoolFeed
 from veen.recorder.syslog import SyslogListener
 
 if TYPE_CHECKING:
-    from veen.recorder.otlp_server import OtlpServer
+    from veen.recorder.otlp import OtlpServer
 
     Refusal: TypeAlias = Callable[[RecordEvent], str | None]
     MakeListener: TypeAlias = Callable[[SpoolWriter, Refusal], SyslogListener | OtlpServer]
@@ -303,7 +303,7 @@ def otlp(
     --type has no stream.
     """
     try:
-        from veen.recorder import otlp_server
+        from veen.recorder.otlp import OtlpServer
     except ImportError:
         missing = Unavailable("the OpenTelemetry packages are not installed")
         raise hinted(missing, install_hint("recorder")) from None
@@ -311,9 +311,7 @@ def otlp(
     where = listen or Address("127.0.0.1", OTLP_PORT)
 
     def make(writer: SpoolWriter, refusal: "Refusal") -> "OtlpServer":
-        return otlp_server.OtlpServer(
-            writer, defaults, where.host, where.port, tls=tls, refusal=refusal, notify=output.remark
-        )
+        return OtlpServer(writer, defaults, where.host, where.port, tls=tls, refusal=refusal, notify=output.remark)
 
     _listen(asked, "otlp", defaults, make, sync=True)
 

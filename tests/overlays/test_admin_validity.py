@@ -23,12 +23,11 @@ from veen.overlays.authority import (
     AuthorityEvent,
     LabelAuthority,
     active,
-    authority_view,
     contested,
     label_authority,
     part_of,
 )
-from veen.overlays.authorization import REVOCATIONS, RevocationEvent, of_token, revoked, revoked_at
+from veen.overlays.authorization import REVOCATIONS, RevocationEvent, of_token, revoked
 from veen.overlays.authorization import part_of as revocation_part
 
 KINDS = [str(kind) for kind in RevocationKind]
@@ -97,7 +96,6 @@ def test_a_target_is_revoked_in_exactly_the_intervals_of_the_specification(entri
                 found = revoked(folded.states, kind, target, now)
                 assert (found is not None) is ((kind, target) in expected)
                 assert found is None or found.event.applies_at(now)
-        assert {(kind, target) for kind, target, _ in revoked_at(folded.states, now)} == expected
 
 
 @given(logs(authorities))
@@ -114,7 +112,6 @@ def test_the_effective_record_is_the_first_active_one_by_time_and_primary(entrie
                 found = active(folded.states, realm, stream, now)
                 assert found == (on[0] if on else None)
                 assert found == admin.active(mine, now)  # as a hub has it
-                assert authority_view(folded.states, now).get((realm, stream)) == found
 
 
 @given(st.lists(authorities, max_size=5), st.integers(0, 15))

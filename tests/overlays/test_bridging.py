@@ -19,7 +19,6 @@ from veen.overlays.bridging import (
     BundleIntake,
     EventOrigin,
     exported_ranges,
-    imported_ranges,
     origin_of,
 )
 
@@ -53,12 +52,12 @@ def test_exported_events_are_listed_as_ranges() -> None:
 
 def test_a_bundle_can_be_imported_only_after_its_complete_intake() -> None:
     begun = fold(IMPORTS, log(intake(A, 1, 3, 1, 2))).states[A]
-    assert (begun.is_partial, begun.announced, begun.imported) == (True, 2, 0)
+    assert (begun.announced, begun.imported) == (2, 0)
     early = fold(IMPORTS, log(intake(A, 1, 3, 1, 2), DONE))
     assert "intake of this bundle is incomplete" in early.faults[0].reason
     done = fold(IMPORTS, log(intake(A, 1, 3, 1, 2), intake(A, 1, 3, 3, 1), DONE))
-    assert (done.faults, done.states[A].is_partial) == ([], False)
-    assert imported_ranges(done.states) == {(HUB, EXPORT, 0): ((1, 3),)}
+    assert (done.faults, done.states[A].imported) == ([], 1)
+    assert (done.states[A].export_seq_from, done.states[A].export_seq_to) == (1, 3)
 
 
 def test_a_second_success_changes_nothing() -> None:
@@ -69,7 +68,7 @@ def test_a_second_success_changes_nothing() -> None:
 def test_a_failure_without_an_intake_is_recorded() -> None:
     state = fold(IMPORTS, log(FAILED, FAILED)).states[B]
     assert (state.failures, state.error_code, state.source_hub_id) == (2, "proof", None)
-    assert not state.is_partial
+    assert not state.announced
 
 
 def test_an_event_is_traced_to_its_original_and_its_writer() -> None:

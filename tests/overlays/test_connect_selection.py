@@ -39,14 +39,10 @@ from veen.overlays.connect_selection import (
     choose_hubs,
     choose_overlays,
     choose_services,
-    found_by,
     found_in,
-    hub_query,
-    overlay_query,
-    service_query,
 )
 from veen.overlays.discovery import DISCOVERY, AuthPolicy, DescriptorKind, HubAdvertise, live_advertisements
-from veen.overlays.discovery_query import HubFilter, OverlayFilter, ServiceFilter, evaluate
+from veen.overlays.discovery_query import DirectoryQuery, HubFilter, evaluate
 from veen.overlays.rpc import Reply, RpcError, success
 
 WISH = HubCriteria(frozenset({PROFILE}))
@@ -165,21 +161,12 @@ def test_a_service_that_prefers_the_region_comes_first() -> None:
     assert [one.descriptor for one in choice.candidates] == [near, far]
 
 
-def test_each_phase_asks_the_directory_for_what_can_be_filtered_there() -> None:
-    assert hub_query(WISH).wanted() == HubFilter()
-    assert hub_query(replace(WISH, tags_any=("t",), region="x")).wanted() == HubFilter(tags_any=("t",))
-    assert overlay_query("rpc", id_of("s")).wanted() == OverlayFilter("rpc", id_of("s"))
-    wish = replace(SERVICE_WISH, method="m", region="x", tags_any=("t",))
-    assert service_query(wish).wanted() == ServiceFilter(None, "m", RPC_OVERLAY, None, ("t",))
-    several = replace(SERVICE_WISH, overlay_ids=frozenset({RPC_OVERLAY, KV_OVERLAY}))
-    assert service_query(several).wanted() == ServiceFilter()
-
-
 def test_a_fold_and_a_query_answer_give_the_same_candidates() -> None:
     states = fold(DISCOVERY, log(hub("a", region="x"), hub("b"), service(), hub("c", tags=("test",)))).states
     now = START + 20
     folded = choose_hubs(found_in(live_advertisements(states, DescriptorKind.HUB, now), HubAdvertise), WISH)
-    asked = found_by(evaluate(states, hub_query(WISH), now).results, HubAdvertise, now)
+    results = evaluate(states, DirectoryQuery.of(HubFilter()), now).results
+    asked = [FoundService(one, now + one.ttl_sec) for one in results if isinstance(one, HubAdvertise)]
     told = choose_hubs(asked, WISH)
     assert [one.descriptor for one in told.candidates] == [one.descriptor for one in folded.candidates]
     assert told.left_out == folded.left_out

@@ -25,8 +25,8 @@ from veen.overlays.discovery_query import (
     ServiceFilter,
     evaluate,
     pending_queries,
+    reply,
     request,
-    respond,
     result_of,
 )
 from veen.overlays.rpc import RPC, CallRequest, Reply, RpcError, success
@@ -176,9 +176,9 @@ def test_an_answer_fits_into_a_message_and_every_descriptor_can_be_had() -> None
     while True:
         call = request(DirectoryQuery.of(HubFilter(), None, seen))
         (one,) = pending_queries(fold(RPC, log(call)).states, START)
-        _, body = respond(one, states, NOW)
-        assert len(body) < MAX_BODY_BYTES
-        answer = result_of(Reply.decode(body))
+        sent = reply(one.asked.request, states, NOW)
+        assert len(sent.encode()) < MAX_BODY_BYTES
+        answer = result_of(sent)
         assert answer.results
         seen += len(answer.results)
         if not answer.more:
@@ -263,7 +263,8 @@ def test_a_query_of_an_unknown_kind_or_with_the_filter_of_another_is_answered_wi
 
 def ask(*said: Event | LogLine, states: dict[bytes, DirectoryRecord] = HUBS) -> list[Reply]:
     """What a server sends for the calls of a stream."""
-    return [Reply.decode(respond(one, states, NOW)[1]) for one in pending_queries(fold(RPC, log(*said)).states, START)]
+    pending = pending_queries(fold(RPC, log(*said)).states, START)
+    return [one.known or reply(one.asked.request, states, NOW) for one in pending]
 
 
 def test_a_query_is_a_call_and_its_answer_a_reply_to_it() -> None:
@@ -271,9 +272,7 @@ def test_a_query_is_a_call_and_its_answer_a_reply_to_it() -> None:
     call = request(query, timeout_ms=5000, idem=7)
     assert (call.method, cbor.decode(call.args), call.timeout_ms, call.idem) == (METHOD, query.encode(), 5000, 7)
     (one,) = pending_queries(fold(RPC, log(call)).states, START)
-    header, body = respond(one, HUBS, NOW)
-    assert (header.schema, header.parent_id) == (Reply.SCHEMA, msg_id(1))
-    answer = result_of(Reply.decode(body))
+    answer = result_of(reply(one.asked.request, HUBS, NOW))
     assert answer == evaluate(HUBS, query, NOW)
     assert [one.id for one in answer.results] == [id_of("a")]
 

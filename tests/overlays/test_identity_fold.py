@@ -69,13 +69,13 @@ def agree(states: States, rules: Pseudocode, seed: int) -> int:
             (identity_views.org_revocation(states, org_id, REALMS[0]) is not None, rules.org_revoked(org_id, REALMS[0]))
         )
         for group_id in GROUPS:
-            found = identity_views.group(states, org_id, group_id)
+            found = next((one for one in identity_views.groups(states, org_id) if one.group_id == group_id), None)
             named = rules.winner(rules.of(IdentityGroup, org_id=org_id, group_id=group_id), "updated_at")
             asked.append((found and found.name, named and named.name))
             members = rules.members(org_id, group_id)
             asked.append((set(found.members) if found else set(), members))
             for ctx_id in CTXS:
-                asked.append((identity_views.is_member(states, org_id, group_id, ctx_id), ctx_id in members))
+                asked.append((group_id in identity_views.groups_of(states, org_id, ctx_id), ctx_id in members))
         for ctx_id, realm_id in product(CTXS, REALMS):
             asked.append(
                 (identity_views.roles(states, org_id, ctx_id, realm_id), rules.roles(org_id, ctx_id, realm_id))

@@ -12,7 +12,7 @@ from veen.core import PayloadHdr
 from veen.core.hashing import U64_MAX
 from veen.overlays import Event, FaultKind, Fold, FoldEntry, check_laws, fold
 from veen.overlays.kept_fold_lmdb import Cache
-from veen.overlays.queue import QUEUE, Ack, Nack, Put, Task, TaskClaim, TaskRetry, TaskStatus, dead, holds, ready
+from veen.overlays.queue import QUEUE, Ack, Nack, Put, Task, TaskClaim, TaskRetry, TaskStatus, holds, ready
 
 TASK = msg_id(1)
 events: st.SearchStrategy[Event] = st.one_of(
@@ -86,7 +86,7 @@ def test_after_its_last_try_a_task_is_a_dead_letter_until_it_is_retried() -> Non
     given_back = [*said, Nack(TASK, msg_id(4))]
     assert status(*given_back) is TaskStatus.DEAD
     assert refused(*given_back, TaskClaim(TASK, 60)) == [(6, "the task is dead")]
-    assert [task for task, _ in dead(after(*given_back).states.items(), START)] == [TASK]
+    assert after(*given_back).state(TASK).status(START) is TaskStatus.DEAD
     assert status(*given_back, TaskRetry(TASK)) is TaskStatus.READY
     assert after(*given_back, TaskRetry(TASK), TaskClaim(TASK, 60)).faults == []
 

@@ -31,7 +31,6 @@ from veen.overlays.record import (
     profile_of,
     stream_flaw,
     stream_of,
-    tally_of,
     types_of,
 )
 
@@ -126,7 +125,7 @@ def test_the_keys_are_those_of_the_specification_in_order() -> None:
 def test_an_event_counts_once_for_each_of_its_names() -> None:
     folded = fold(RECORD_TALLIES, log(EVENT, replace(EVENT, position=8, event_time=3)))
     for kind, name in ((SUBJECT, "alice"), (TYPE, "login"), (SOURCE, "file"), (PRINCIPAL, CLIENTS[0])):
-        found = tally_of(folded.states, kind, name)
+        found = folded.state(kind + (name if isinstance(name, bytes) else name.encode()))
         assert (found.events, found.first_event_time, found.last_event_time) == (2, 3, 5)
 
 
@@ -136,7 +135,7 @@ def test_an_event_counts_once_for_each_of_its_names() -> None:
 )
 def test_a_second_event_of_the_same_source_and_position_is_a_copy(again: RecordEvent) -> None:
     folded = fold(RECORD_TALLIES, log(EVENT, LogLine(again, client=0)))
-    assert tally_of(folded.states, SOURCE, "file").events == 1
+    assert folded.state(SOURCE + b"file").events == 1
     assert {fault.kind for fault in folded.faults} == {FaultKind.COPY}
 
 
@@ -151,14 +150,14 @@ def test_a_second_event_of_the_same_source_and_position_is_a_copy(again: RecordE
 )
 def test_an_event_of_another_position_is_not_a_copy(other: RecordEvent) -> None:
     folded = fold(RECORD_TALLIES, log(EVENT, other))
-    assert tally_of(folded.states, SUBJECT, "alice").events == 2
+    assert folded.state(SUBJECT + b"alice").events == 2
     assert place_key(EVENT) != place_key(other)
 
 
 def test_a_mirrored_event_counts_once() -> None:
     plain = replace(EVENT, source=None, position=None)
     folded = fold(RECORD_TALLIES, log(plain, LogLine(plain, parent_id=msg_id(1), client=1)))
-    assert tally_of(folded.states, TYPE, "login").events == 1
+    assert folded.state(TYPE + b"login").events == 1
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from tests.overlays.wallets import DAY, MINE, OTHER, OWNER, REALM, THEIRS, rando
 from veen.core import Malformed, SigningKey, cap_token, cbor
 from veen.overlays import Event, FaultKind, FoldEntry, check_laws, draft, fold, preview
 from veen.overlays.event import EventFault
-from veen.overlays.rpc import Reply, RpcError
-from veen.overlays.wallet import WALLETS, Wallets, failure, violations
+from veen.overlays.wallet import WALLETS, Wallets, violations
 from veen.overlays.wallet_ledger import (
     PRIVILEGED,
     Adjust,
@@ -180,12 +179,6 @@ def test_an_unauthorized_event_is_not_a_balance_violation() -> None:
     folded = fold(GUARDED, log(*FUNDED, by_device(Adjust(MINE, -500, TODAY, "x"))))
     assert list(violations(folded.faults)) == []
     assert len(folded.faults) == 1
-
-
-def test_a_refusal_is_the_answer_to_a_call_with_its_code() -> None:
-    (fault,) = fold(GUARDED, log(*FUNDED, by_device(Withdraw(MINE, 500, TODAY)))).faults
-    assert failure(fault) == Reply(False, error=RpcError("WAL.INSUFFICIENT_FUNDS"))
-    assert failure(fault).encode()
 
 
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 5)]

@@ -18,7 +18,7 @@ from veen.core import Limits, Malformed, Msg, Receipt, Unavailable, Unverified, 
 from veen.overlays import At
 from veen.overlays.kv import KV, Write
 from veen.state import DirectorySource, StateView, prove, verify_state
-from veen.state.fold_cache import cache_folder
+from veen.state.state_view import cache_folder
 from veen.storage import frame
 from veen.storage.directory_reader import LogReader, chunk_entries
 

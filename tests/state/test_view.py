@@ -17,7 +17,7 @@ from veen.overlays import At, FaultKind, fold
 from veen.overlays.kv import KV, Delete, Write
 from veen.state import StateView, drop_cache
 from veen.state.entry_source import folded
-from veen.state.fold_cache import cache_folder
+from veen.state.state_view import cache_folder
 
 
 def writes(number: int, keys: int = 7) -> list[Write | Delete]:

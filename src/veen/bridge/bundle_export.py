@@ -36,7 +36,7 @@ from veen.core import Unavailable, naming
 from veen.overlays.bridging import EXPORTS, ONLINE_LOG, exported_ranges
 from veen.overlays.operations.mirror import missing
 from veen.state import HubSource
-from veen.state.hub_source import stream_end
+from veen.state.entry_source import stream_end
 from veen.state.state_view import read_states
 
 DRAFT_SUFFIX = ".draft"

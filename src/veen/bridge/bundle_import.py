@@ -39,8 +39,8 @@ from veen.overlays.bridging import (
     EventOrigin,
     ImportStatus,
     TargetRange,
-    joined,
 )
+from veen.overlays.event import join_ranges
 from veen.state import HubSource
 from veen.state.state_view import read_states
 
@@ -83,11 +83,11 @@ class TargetPlaces:
         found = [
             TargetRange(epoch, first, last)
             for epoch in sorted(self._found)
-            for first, last in joined(self._found[epoch])
+            for first, last in join_ranges(self._found[epoch])
         ]
         if len(found) <= MAX_RANGES:
             return tuple(found)
-        spans = {epoch: joined(each) for epoch, each in self._found.items()}
+        spans = {epoch: join_ranges(each) for epoch, each in self._found.items()}
         return tuple(TargetRange(epoch, spans[epoch][0][0], spans[epoch][-1][1]) for epoch in sorted(spans))
 
 

@@ -21,12 +21,11 @@ from veen.client.sender import Draft, Sent
 from veen.core import Malformed, Unavailable, Unverified, naming
 from veen.core.hub_identity import lineage
 from veen.core.strict_json import Json
-from veen.overlays.bridging import joined
+from veen.overlays.event import join_ranges
 from veen.overlays.operations.mirror import MIRRORS, Validated, mismatch, missing, record, source_of, validate
 from veen.overlays.operations.operation_events import Mirror
 from veen.state import HubSource
-from veen.state.entry_source import all_entries
-from veen.state.hub_source import stream_end
+from veen.state.entry_source import all_entries, stream_end
 from veen.state.state_view import read_states
 
 _BATCH_MESSAGES = 200  # messages sent before waiting for their receipts
@@ -101,7 +100,7 @@ class Mirrorer:
         # With epochs the target has several labels over time. All records on this stream belong to this route.
         of_source = (self.hub_identifier, source_label)
         ranges = [one for part, state in known.items() if source_of(part)[:2] == of_source for one in state]
-        return missing(joined(ranges), last)
+        return missing(join_ranges(ranges), last)
 
     async def _mirror_batches(self, read: AsyncGenerator[Entry, None]) -> AsyncGenerator[MirroredMessage, None]:
         batch: list[Entry] = []

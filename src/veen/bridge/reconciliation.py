@@ -26,11 +26,9 @@ from veen.overlays.bridging import (
     EventOrigin,
     ImportStates,
     ImportStatus,
-    Ranges,
     Traced,
-    joined,
 )
-from veen.overlays.event import At
+from veen.overlays.event import At, Ranges, join_ranges
 from veen.overlays.operations.mirror import missing as missing_of
 from veen.state.entry_source import EntrySource, all_entries
 from veen.state.state_view import read_states
@@ -219,7 +217,7 @@ def _regions(
         imported_by_key[key] += [(seq, seq) for seq in seqs if seq not in absent]
         times[key].update((seq, origin.receipt.hub_ts) for seq, origin in carried[bundle_id].items())
     for key in sorted({*exported_by_key, *imported_by_key}):
-        exported, imported = joined(exported_by_key[key]), joined(imported_by_key[key])
+        exported, imported = join_ranges(exported_by_key[key]), join_ranges(imported_by_key[key])
         last = max((end for _, end in (*exported, *imported)), default=0)
         upto = imported[0][1] if imported and imported[0][0] == 1 else 0
         yield Region(*key, upto, times[key].get(upto), exported, imported, missing_of(imported, last))

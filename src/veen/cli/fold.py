@@ -17,7 +17,7 @@ from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.core import Malformed, Unverified, naming
 from veen.overlays import AnyOverlay, registry
 from veen.state import drop_cache, verify_state
-from veen.state.state_at import StateAt
+from veen.state.state_view import StateAt
 from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 

@@ -21,8 +21,7 @@ from veen.core import Unavailable
 from veen.overlays import Applied, kv
 from veen.overlays.crdt import Register
 from veen.overlays.kv import KV, Write
-from veen.state.state_at import StateAt
-from veen.state.state_view import shown
+from veen.state.state_view import StateAt, shown
 from veen.state.watch import WatchedEntry
 
 KvReading: TypeAlias = StateAt[Register, Register]

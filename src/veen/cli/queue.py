@@ -17,8 +17,7 @@ from veen.overlays import Event, FoldStep
 from veen.overlays.overlay import Walk
 from veen.overlays.queue import QUEUE, Ack, Nack, Put, Task, TaskClaim, TaskRetry, TaskStatus
 from veen.state import TaskJob, TaskQueue
-from veen.state.state_at import StateAt
-from veen.state.state_view import shown
+from veen.state.state_view import StateAt, shown
 
 QueueReading: TypeAlias = StateAt[Task, Walk]
 

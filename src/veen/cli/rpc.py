@@ -24,7 +24,7 @@ from veen.core import Refused, cbor
 from veen.overlays.rpc import RPC, Call, PendingReply, Reply, RpcFailure
 from veen.state import Caller, NoReply, Server
 from veen.state.rpc_calls import FAILED, Method
-from veen.state.state_at import StateAt
+from veen.state.state_view import StateAt
 
 CallReading: TypeAlias = StateAt[Call, Call]
 

@@ -33,8 +33,7 @@ from veen.overlays.wallet_ledger import (
     wallet_stream,
 )
 from veen.state import EventSender, SentEvent, StateView
-from veen.state.state_at import StateAt
-from veen.state.state_view import shown
+from veen.state.state_view import StateAt, shown
 
 WalletReading: TypeAlias = StateAt[Wallet, Function]
 

@@ -81,12 +81,6 @@ def active(states: States[AuthorityEvent], realm_id: bytes, stream_id: bytes, no
     return record.event if record else None
 
 
-def authority_view(states: States[AuthorityEvent], now: int) -> dict[tuple[bytes, bytes], AuthorityEvent]:
-    """§2.4: the records in effect at a time, by realm and stream."""
-    found = {part: record_at(states[part], now) for part in states}
-    return {(part[:HASH_BYTES], part[HASH_BYTES:]): record.event for part, record in found.items() if record}
-
-
 def contested(state: Records[AuthorityEvent], now: int) -> Records[AuthorityEvent]:
     """The records that are active at a time but not in effect. There should be none."""
     return tuple(record for record in state if record.event.active_at(now))[1:]

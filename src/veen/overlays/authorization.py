@@ -95,16 +95,6 @@ def of_token(states: States[RevocationEvent], token: CapToken, now: int) -> Admi
     return next((found for kind, target in named if (found := revoked(states, kind, target, now))), None)
 
 
-def revoked_at(
-    states: States[RevocationEvent], now: int
-) -> Iterator[tuple[RevocationKind, bytes, AdminRecord[RevocationEvent]]]:
-    """Every revocation in effect at a time, by kind and target."""
-    for part in sorted(states):
-        record = record_at(states[part], now)
-        if record is not None:
-            yield *target_of_part(part), record
-
-
 class ShownCapability(CapToken, Event):
     """`veen.control.cap.v1`: the body is the token itself."""
 

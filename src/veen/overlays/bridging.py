@@ -5,16 +5,16 @@ which is logged before the message, contains the original's receipt and writer.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, ClassVar, Self, TypeAlias
+from typing import Annotated, Self, TypeAlias
 
 from veen.core import Msg, Receipt, cbor, naming
 from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, array
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
-from veen.overlays.event import Event, FoldEntry, event
+from veen.overlays.event import Event, FoldEntry, Ranges, event, join_ranges, plain_wire
 from veen.overlays.overlay import FoldStep, MergeOverlay, WalkOverlay
 
 ONLINE_LOG = "bridge/online/log"
@@ -41,8 +41,6 @@ class BundleExported(Event):
     event_count: Annotated[int, Uint(least=1)]
     export_checkpoint_id: Annotated[bytes, Bstr()]
     operator: Annotated[str, Text(MAX_TEXT_BYTES)]
-
-    NAME: ClassVar = "bridge.export.v1"
 
     def flaw(self) -> str | None:
         return range_flaw(self.export_seq_from, self.export_seq_to, self.event_count)
@@ -98,8 +96,6 @@ class BundleIntake(Event):
     position: Annotated[int, Uint(least=1)]
     origins: Annotated[tuple[EventOrigin, ...], ListOf(Nested(EventOrigin, name="origin"), most=MAX_ORIGINS, least=1)]
 
-    NAME: ClassVar = "bridge.intake.v1"
-
     def flaw(self) -> str | None:
         flaw = range_flaw(self.export_seq_from, self.export_seq_to, self.event_count)
         if flaw is not None:
@@ -145,8 +141,6 @@ class BundleImported(Event):
     ] = None
     policy: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
 
-    NAME: ClassVar = "bridge.import.v1"
-
     def flaw(self) -> str | None:
         if self.result not in BridgeResult.__members__.values():
             return f"unknown result {self.result!r}"
@@ -164,19 +158,14 @@ def range_flaw(first: int, last: int, count: int) -> str | None:
     return None if last - first + 1 == count else f"event_count is {count}, but the range is {first} to {last}"
 
 
-Ranges: TypeAlias = tuple[tuple[int, int], ...]  # (first, last), ascending and not adjacent
-
-
 class Exports(WalkOverlay[BundleExported | None]):
     """One part per bundle. The first export event counts."""
 
     CLASS = "bridge.export"
     EVENTS = (BundleExported,)
+    PART = "bundle_id"
     INITIAL = None
-
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, BundleExported)
-        return (event.bundle_id,)
+    STATE = BundleExported
 
     def refusal(self, state: BundleExported | None, step: FoldStep) -> str | None:
         return None if state is None else "this bundle is already logged"
@@ -185,19 +174,10 @@ class Exports(WalkOverlay[BundleExported | None]):
         assert isinstance(step.event, BundleExported)
         return step.event
 
-    def encode_state(self, state: BundleExported | None) -> bytes:
-        return cbor.encode(None) if state is None else state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> BundleExported | None:
-        return None if data == cbor.encode(None) else BundleExported.decode(data)
-
     def plain(self, part: bytes, state: BundleExported | None) -> Mapping[str, cbor.Value]:
-        if state is None:
-            return {"bundle_id": part}
-        return {name: getattr(state, name) for name in _SHOWN}
+        return {"bundle_id": part} if state is None else plain_wire(state)
 
 
-_SHOWN = tuple(kind.name for kind in BundleExported.LAYOUT.kinds)
 EXPORTS = Exports()
 ExportStates: TypeAlias = Mapping[bytes, BundleExported | None]
 
@@ -209,18 +189,7 @@ def exported_ranges(states: ExportStates) -> dict[tuple[bytes, str, int], Ranges
         if state is not None:
             key = state.source_hub_id, state.export_stream, state.epoch
             found[key].append((state.export_seq_from, state.export_seq_to))
-    return {key: joined(ranges) for key, ranges in found.items()}
-
-
-def joined(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Merge overlapping and adjacent ranges, ascending."""
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(last, found[-1][1]))
-        else:
-            found.append((first, last))
-    return tuple(found)
+    return {key: join_ranges(ranges) for key, ranges in found.items()}
 
 
 @array("standing")
@@ -242,11 +211,6 @@ class ImportStatus(Wire):
     error_code: Annotated[str, Text(MAX_TEXT_BYTES)] = ""
     reason: Annotated[str, Text(MAX_TEXT_BYTES)] = ""
 
-    @property
-    def is_partial(self) -> bool:
-        """Whether the import began but has not succeeded."""
-        return self.announced > 0 and not self.imported
-
 
 NOTHING = ImportStatus()
 _NAMED = (
@@ -263,11 +227,8 @@ _NAMED = (
 class Imports(WalkOverlay[ImportStatus]):
     CLASS = "bridge.import"
     EVENTS = (BundleIntake, BundleImported)
+    PART = "bundle_id"
     INITIAL = NOTHING
-
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, BundleIntake | BundleImported)
-        return (event.bundle_id,)
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         if not isinstance(event, BundleImported):
@@ -307,30 +268,13 @@ class Imports(WalkOverlay[ImportStatus]):
     def live(self, state: ImportStatus) -> bool:
         return not state.imported
 
-    def encode_state(self, state: ImportStatus) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> ImportStatus:
-        return ImportStatus.decode(data)
-
     def plain(self, part: bytes, state: ImportStatus) -> Mapping[str, cbor.Value]:
-        shown = {kind.name: getattr(state, kind.name) for kind in ImportStatus.LAYOUT.kinds}
         targets = tuple((one.epoch, one.seq_from, one.seq_to) for one in state.targets)
-        return {"bundle_id": part, **shown, "targets": targets}
+        return {"bundle_id": part, **plain_wire(state, absent=True), "targets": targets}
 
 
 IMPORTS = Imports()
 ImportStates: TypeAlias = Mapping[bytes, ImportStatus]
-
-
-def imported_ranges(states: ImportStates) -> dict[tuple[bytes, str, int], Ranges]:
-    """The imported ranges of each (source hub, export stream, epoch)."""
-    found: dict[tuple[bytes, str, int], list[tuple[int, int]]] = defaultdict(list)
-    for state in states.values():
-        if state.imported and state.source_hub_id is not None:
-            key = state.source_hub_id, state.export_stream, state.epoch
-            found[key].append((state.export_seq_from, state.export_seq_to))
-    return {key: joined(ranges) for key, ranges in found.items()}
 
 
 def _intake_refusal(state: ImportStatus, event: BundleIntake) -> str | None:
@@ -355,6 +299,7 @@ class OriginsOverlay(MergeOverlay[Traced | None]):
     CLASS = "bridge.origins"
     EVENTS = (BundleIntake,)
     EMPTY = None
+    STATE = Traced
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         assert isinstance(event, BundleIntake)
@@ -367,12 +312,6 @@ class OriginsOverlay(MergeOverlay[Traced | None]):
 
     def merge(self, a: Traced | None, b: Traced | None) -> Traced | None:
         return b if a is None else a
-
-    def encode_state(self, state: Traced | None) -> bytes:
-        return cbor.encode(None) if state is None else state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> Traced | None:
-        return None if data == cbor.encode(None) else Traced.decode(data)
 
     def plain(self, part: bytes, state: Traced | None) -> Mapping[str, cbor.Value]:
         if state is None:

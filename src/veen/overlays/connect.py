@@ -23,7 +23,7 @@ A client of a service without methods writes to all of its streams, as the overl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, ClassVar
 
 from veen.core import CapToken, Unverified, cbor
 from veen.core.cbor import Bool, Bstr, ListOf, Nested, Text, Uint, Wire, text_map
@@ -33,17 +33,12 @@ from veen.overlays.discovery import (
     Operator,
     ServiceAdvertise,
     ServiceEndpoint,
-    plain_wire,
 )
-from veen.overlays.event import Event, FoldEntry, event
+from veen.overlays.event import Event, FoldEntry, event, plain_wire
 from veen.overlays.overlay import FoldStep, WalkOverlay
 from veen.overlays.rpc import CallRequest, Reply
 
 MAX_NAME_BYTES = 256
-
-
-def _name() -> Text:
-    return Text(MAX_NAME_BYTES, name="name")
 
 
 def _texts(*, name: str = "") -> ListOf:
@@ -54,18 +49,17 @@ def _streams(*, name: str = "") -> ListOf:
     return ListOf(Bstr(name=name), name=name, most=MAX_NAMES)
 
 
+@text_map("connect event")
 class ConnectEvent(Event):
     """A step of the connection `name`."""
 
-    __slots__ = ()
-    name: str
+    name: Annotated[str, Text(MAX_NAME_BYTES)]
 
 
 @event("connect.hub.v1")
 class HubChosen(ConnectEvent):
     """Phase 1. `trusted` is the client's own decision to trust the hub key; it never comes from the directory."""
 
-    name: Annotated[str, _name()]
     hub_id: Annotated[bytes, Bstr()]
     hub_pk: Annotated[bytes, Bstr()]
     profile_id: Annotated[bytes, Bstr()]
@@ -78,7 +72,6 @@ class HubChosen(ConnectEvent):
 class ServiceChosen(ConnectEvent):
     """Phase 2. `auth_mode` is the mode of the service's auth policy."""
 
-    name: Annotated[str, _name()]
     service_id: Annotated[bytes, Bstr()]
     overlay_id: Annotated[bytes, Bstr()]
     methods: Annotated[tuple[str, ...], _texts()]
@@ -92,7 +85,6 @@ class ServiceChosen(ConnectEvent):
 class Planned(ConnectEvent):
     """Phase 3, first half: the source of the capability. `wait_until` is the last second to wait for a token."""
 
-    name: Annotated[str, _name()]
     route: Annotated[str, Text(MAX_NAME_BYTES)]
     issuer_service: Annotated[bytes | None, Bstr(optional=True)] = None
     wait_until: Annotated[int | None, Uint(optional=True)] = None
@@ -102,7 +94,6 @@ class Planned(ConnectEvent):
 class Authorized(ConnectEvent):
     """Phase 3, second half: the hub accepted a token. A repeated event renews it."""
 
-    name: Annotated[str, _name()]
     auth_ref: Annotated[bytes, Bstr()]
     expires_at: Annotated[int, Uint()]
 
@@ -111,7 +102,6 @@ class Authorized(ConnectEvent):
 class ServiceBound(ConnectEvent):
     """Phase 4: the streams to write requests or other events to, and the streams of replies."""
 
-    name: Annotated[str, _name()]
     request_streams: Annotated[tuple[bytes, ...], _streams()]
     reply_streams: Annotated[tuple[bytes, ...], _streams()]
 
@@ -120,7 +110,6 @@ class ServiceBound(ConnectEvent):
 class ConnectionEnded(ConnectEvent):
     """The client ends the connection."""
 
-    name: Annotated[str, _name()]
     reason: Annotated[str | None, Text(MAX_DESCRIPTOR_BYTES, optional=True)] = None
 
 
@@ -278,7 +267,6 @@ class ServiceConnection(Wire):
 
 
 NO_CONNECTION = ServiceConnection()
-States: TypeAlias = Mapping[bytes, ServiceConnection]
 
 
 class Connect(WalkOverlay[ServiceConnection]):
@@ -335,12 +323,6 @@ class Connect(WalkOverlay[ServiceConnection]):
 
     def live(self, state: ServiceConnection) -> bool:
         return state.phase not in (Phase.ABSENT, Phase.ENDED)
-
-    def encode_state(self, state: ServiceConnection) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> ServiceConnection:
-        return ServiceConnection.decode(data)
 
     def plain(self, part: bytes, state: ServiceConnection) -> Mapping[str, cbor.Value]:
         shown: dict[str, cbor.Value] = {"name": part.decode(), "phase": str(state.phase)}

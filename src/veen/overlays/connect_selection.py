@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from veen.overlays.discovery import Advertised, Descriptor, HubAdvertise, OverlayAdvertise, ServiceAdvertise
-from veen.overlays.discovery_query import DirectoryQuery, HubFilter, OverlayFilter, ServiceFilter
+from veen.overlays.discovery import Advertised, HubAdvertise, OverlayAdvertise, ServiceAdvertise
 
 D = TypeVar("D", HubAdvertise, OverlayAdvertise, ServiceAdvertise)
 
@@ -29,11 +28,6 @@ def found_in(directory: Iterable[Advertised], kind: type[D]) -> tuple[FoundServi
     """The descriptors of a locally folded directory."""
     listed = ((known.descriptor, known.expires_at) for known in directory)
     return tuple(FoundService(one, expires_at) for one, expires_at in listed if isinstance(one, kind))
-
-
-def found_by(results: Iterable[Descriptor], kind: type[D], answered_at: int) -> tuple[FoundService[D], ...]:
-    """The descriptors of a discovery hub's answer. Their age is unknown, so each is valid for at most its ttl."""
-    return tuple(FoundService(one, answered_at + one.ttl_sec) for one in results if isinstance(one, kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +58,6 @@ class HubCriteria:
     max_latency_ms: int | None = None
 
 
-def hub_query(wish: HubCriteria) -> DirectoryQuery:
-    """Step 1 of §7.1."""
-    return DirectoryQuery.of(HubFilter(tags_any=wish.tags_any or None))
-
-
 def choose_hubs(
     found: Iterable[FoundService[HubAdvertise]], wish: HubCriteria, latency_ms: Mapping[bytes, int] | None = None
 ) -> Choice[HubAdvertise]:
@@ -93,11 +82,6 @@ def choose_hubs(
         return wish.region not in (None, hub.region), lacks, took is None, took or 0
 
     return _choose(found, against, rank)
-
-
-def overlay_query(name: str | None = None, schema: bytes | None = None) -> DirectoryQuery:
-    """Step 1 of §7.2."""
-    return DirectoryQuery.of(OverlayFilter(name_prefix=name, schema=schema))
 
 
 def choose_overlays(
@@ -135,12 +119,6 @@ class ServiceCriteria:
     name_prefix: str | None = None
     region: str | None = None
     tags_any: tuple[str, ...] = ()
-
-
-def service_query(wish: ServiceCriteria) -> DirectoryQuery:
-    """Step 3 of §7.2."""
-    (only,) = wish.overlay_ids if len(wish.overlay_ids) == 1 else (None,)
-    return DirectoryQuery.of(ServiceFilter(wish.name_prefix, wish.method, only, None, wish.tags_any or None))
 
 
 def choose_services(found: Iterable[FoundService[ServiceAdvertise]], wish: ServiceCriteria) -> Choice[ServiceAdvertise]:

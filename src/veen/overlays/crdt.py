@@ -50,11 +50,8 @@ class Lww(MergeOverlay[Register]):
 
     CLASS = "crdt.lww"
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Write,)
+    PART = "key"
     EMPTY = NOTHING
-
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Write)
-        return (event.key,)
 
     def lift(self, step: FoldStep) -> Register:
         event = step.event
@@ -63,12 +60,6 @@ class Lww(MergeOverlay[Register]):
 
     def merge(self, a: Register, b: Register) -> Register:
         return b if b.beats(a) else a
-
-    def encode_state(self, state: Register) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> Register:
-        return Register.decode(data)
 
     def plain(self, part: bytes, state: Register) -> Mapping[str, cbor.Value]:
         return {"key": part, "value": state.value, "ts": state.ts, "stream_seq": state.stream_seq}
@@ -90,11 +81,8 @@ class GCounter(MergeOverlay[int]):
 
     CLASS = "crdt.gcnt"
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Increment,)
+    PART = "shard"
     EMPTY = 0
-
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Increment)
-        return (event.shard,)
 
     def lift(self, step: FoldStep) -> int:
         assert isinstance(step.event, Increment)

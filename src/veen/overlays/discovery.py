@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from veen.core import Malformed, cbor, naming
 from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, ListOf, Nested, Text, Uint, Wire, heads, text_map
 from veen.core.hashing import U64_MAX, ht
-from veen.overlays.event import Event, FoldEntry, ValueItem, event
+from veen.overlays.event import Event, FoldEntry, ValueItem, event, plain_wire
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 # Bounds what a directory reader must store, and lets a page of results fit into one message.
@@ -172,7 +172,6 @@ class ServiceRetire(DirectoryEvent):
 
 
 Descriptor: TypeAlias = HubAdvertise | OverlayAdvertise | ServiceAdvertise
-Retirement: TypeAlias = HubRetire | OverlayRetire | ServiceRetire
 
 ADVERTISE: dict[DescriptorKind, type[HubAdvertise] | type[OverlayAdvertise] | type[ServiceAdvertise]] = {
     DescriptorKind.HUB: HubAdvertise,
@@ -184,13 +183,6 @@ RETIRE: dict[DescriptorKind, type[HubRetire] | type[OverlayRetire] | type[Servic
     DescriptorKind.OVERLAY: OverlayRetire,
     DescriptorKind.SERVICE: ServiceRetire,
 }
-STREAMS = {
-    DescriptorKind.HUB: HUBS_STREAM,
-    DescriptorKind.OVERLAY: OVERLAYS_STREAM,
-    DescriptorKind.SERVICE: SERVICES_STREAM,
-}
-
-
 _PREFIX = {DescriptorKind.HUB: b"h", DescriptorKind.OVERLAY: b"o", DescriptorKind.SERVICE: b"s"}
 _FIRST_KEYS = {kind: cbor.encode(wire.LAYOUT.kinds[0].name) for kind, wire in ADVERTISE.items()}
 UNPINNED = "the publisher is not pinned"
@@ -372,27 +364,6 @@ def join(directories: Iterable[States], now: int) -> dict[bytes, DirectoryRecord
             if part not in joined or (record.live(now) and not joined[part].live(now)):
                 joined[part] = record
     return joined
-
-
-def plain_wire(wire: Wire) -> dict[str, cbor.Value]:
-    """An event or descriptor as plain values, without absent fields."""
-    shown: dict[str, cbor.Value] = {}
-    for kind in wire.LAYOUT.kinds:
-        found = getattr(wire, kind.name)
-        if found is not None:
-            shown[kind.name] = cbor.decode(found) if isinstance(kind, ValueItem) else _plain(found)
-    return shown
-
-
-def _plain(found: object) -> cbor.Value:
-    match found:
-        case tuple():
-            return tuple(_plain(one) for one in found)
-        case Wire():
-            return plain_wire(found)
-        case bytes() | str() | int():
-            return found
-    raise AssertionError(found)
 
 
 def _expires_at(entry: FoldEntry, ttl_sec: int) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Annotated, TypeAlias
 
-from veen.core import Malformed, PayloadHdr, cbor
+from veen.core import Malformed, cbor
 from veen.core.cbor import Bool, Bstr, DeferredFaults, FieldType, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.discovery import (
@@ -220,11 +220,6 @@ def pending_queries(calls: Calls, now: int, parts: Iterable[bytes] | None = None
     pending = pending_replies(calls, calls if parts is None else parts, 1000 * now)
     queries = (one for one in pending if one.asked.request.method == METHOD)
     yield from sorted(queries, key=lambda one: (one.asked.epoch, one.asked.stream_seq))
-
-
-def respond(pending: PendingReply, states: States, now: int) -> tuple[PayloadHdr, bytes]:
-    """The reply message to a query: the known answer, or one from the directory as it is now."""
-    return (pending.known or reply(pending.asked.request, states, now)).payload(pending.call_id)
 
 
 def reply(asked: CallRequest, states: States, now: int) -> Reply:

@@ -3,11 +3,11 @@
 Decoding is total and deterministic: every body is either a typed event or an `EventFault`. Spec §4.7.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar, dataclass_transform
+from typing import Annotated, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, dataclass_transform
 
 from veen.core import Msg, PayloadHdr, Receipt, cbor, naming
 from veen.core.cbor import Bstr, Bytes, DeferredFaults, FieldType, Map, Nested, Text, Uint, Wire, array, heads, text_map
@@ -18,6 +18,8 @@ from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
 from veen.core.naming import ZERO_HASH
 
 AT_BYTES = 16
+Ranges: TypeAlias = tuple[tuple[int, int], ...]  # (first, last), ascending and not adjacent
+PROFILE_PREFIX = "veen/schema:"  # of the schema names of operation profiles. 001, spec-3 §1.4
 
 
 class At(NamedTuple):
@@ -89,6 +91,7 @@ class Event(Wire):
     """Base of event bodies: a frozen dataclass whose `LAYOUT` lists its text keys. Two forms may share a schema."""
 
     __slots__ = ()
+    NAME: ClassVar[str]  # of its schema
     SCHEMA: ClassVar[bytes]
 
     def payload(self, parent_id: bytes | None = None) -> tuple[PayloadHdr, bytes]:
@@ -100,8 +103,10 @@ E = TypeVar("E", bound=Event)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def event(name: str) -> Callable[[type[E]], type[E]]:
-    """Make a frozen dataclass whose encoding is a map with its field names as keys; `name` gives its schema id.
+def event(name: str, *, prefix: str = "", keys: Mapping[str, str] | None = None) -> Callable[[type[E]], type[E]]:
+    """Make a frozen dataclass whose encoding is a map with its field names as keys, except those that `keys` renames.
+
+    The schema id is the hash of `prefix` and `name`.
 
     >>> @event("door.opened.v1")
     ... class DoorOpened(Event):
@@ -109,8 +114,8 @@ def event(name: str) -> Callable[[type[E]], type[E]]:
     """
 
     def make(cls: type[E]) -> type[E]:
-        made = text_map(name)(cls)
-        made.SCHEMA = naming.schema_id(name)
+        made = text_map(name, keys=keys)(cls)
+        made.NAME, made.SCHEMA = name, naming.schema_id(prefix + name)
         return made
 
     return make
@@ -234,10 +239,19 @@ class ValueItem(FieldType):
             raise ValueError(str(error)) from None
         return field
 
+    def plain(self, field: bytes) -> cbor.Value:
+        """The decoded value, for display and JSON."""
+        return cbor.decode(field, self.name)
+
     def _check(self, initial: int, pos: int) -> None:
         if self._majors and initial >> 5 not in self._majors:
             wanted = " or ".join(heads.MAJOR_NAMES[major] for major in self._majors)
             raise Malformed("cbor", f"{self.name} at byte {pos} is not {wanted}")
+
+
+def body_text(*, name: str = "", optional: bool = False) -> Text:
+    """A text that only the size of the body bounds."""
+    return Text(MAX_BODY_BYTES, name=name, optional=optional)
 
 
 def optional_map(*, name: str = "") -> ValueItem:
@@ -249,3 +263,39 @@ def ascending(items: Iterable[bytes]) -> bool:
     """Whether the byte strings are strictly ascending."""
     listed = list(items)
     return all(a < b for a, b in pairwise(listed))
+
+
+def join_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Merge overlapping and adjacent ranges."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def plain_wire(wire: Wire, *, absent: bool = False) -> dict[str, cbor.Value]:
+    """The fields of a wire object as plain values, for display and JSON. With `absent`, absent fields are None."""
+    shown: dict[str, cbor.Value] = {}
+    for kind in wire.LAYOUT.kinds:
+        found = getattr(wire, kind.name)
+        if found is not None:
+            shown[kind.name] = kind.plain(found) if isinstance(kind, ValueItem) else _plain(found)
+        elif absent:
+            shown[kind.name] = None
+    return shown
+
+
+def _plain(found: object) -> cbor.Value:
+    match found:
+        case tuple():
+            return tuple(_plain(one) for one in found)
+        case Wire():
+            return plain_wire(found)
+        case int():
+            return number_value(found)
+        case bytes() | str():
+            return found
+    raise AssertionError(found)

@@ -14,8 +14,8 @@ Steps 1 and 2 can process the pieces in parallel. If a part's summary does not r
 the entries of that part with `Fold`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Generic, Protocol, TypeAlias, TypeVar
 
 from veen.core import Malformed, Unverified
@@ -176,6 +176,7 @@ def fold(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> Fold[S, M]:
 
 
 FirstPlaces: TypeAlias = Mapping[tuple[bytes, bytes], At]  # (part, key) -> first place
+Earlier: TypeAlias = Callable[[bytes, bytes], At | None]  # (part, key) -> first place before the piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,15 +187,56 @@ class Summary(Generic[M]):
     faults: tuple[EventFault, ...] = ()
 
 
+@dataclass(slots=True)
+class StepKeys:
+    """The keys of the steps in a piece of the log."""
+
+    firsts: dict[tuple[bytes, bytes], At] = field(default_factory=dict)  # (part, key) -> first place
+    without_key: list[tuple[bytes, At]] = field(default_factory=list)  # part and place of steps without a key
+
+
+def summarise_piece(
+    overlay: Overlay[S, M],
+    entries: Iterable[FoldEntry],
+    earlier: Earlier | None = None,
+    within: Collection[bytes] | None = None,
+) -> tuple[Summary[M], StepKeys]:
+    """Summarise a piece of the log and collect the keys of its steps, in one pass.
+
+    `earlier` finds the steps before the piece. With `within`, cover only these parts.
+    """
+    parts: dict[bytes, M] = {}
+    faults: list[EventFault] = []
+    met = StepKeys()
+    for entry in entries:
+        found = overlay.read(entry)
+        if isinstance(found, EventFault):
+            if within is None:
+                faults.append(found)
+            continue
+        at = entry.at
+        for step in found:
+            part = step.part
+            if within is not None and part not in within:
+                continue
+            keys, first = overlay.keys(step), at
+            for key in keys:
+                known = met.firsts.get((part, key))
+                if known is None:
+                    known = met.firsts[part, key] = (earlier(part, key) if earlier else None) or at
+                first = min(first, known)
+            if not keys:
+                met.without_key.append((part, at))
+            if first < at:
+                faults.append(EventFault.at(at, FaultKind.COPY, copy_reason(at, first), part))
+            else:
+                parts[part] = overlay.merge(parts.get(part, overlay.EMPTY), overlay.lift(step))
+    return Summary(parts, tuple(faults)), met
+
+
 def first_places(overlay: Overlay[S, M], entries: Iterable[FoldEntry]) -> dict[tuple[bytes, bytes], At]:
     """The first place of each key in a piece of the log."""
-    found: dict[tuple[bytes, bytes], At] = {}
-    for entry in entries:
-        for step in _steps(overlay, entry):
-            for key in overlay.keys(step):
-                at = found.setdefault((step.part, key), step.at)
-                found[step.part, key] = min(at, step.at)
-    return found
+    return summarise_piece(overlay, entries)[1].firsts
 
 
 def merge_first_places(a: FirstPlaces, b: FirstPlaces) -> dict[tuple[bytes, bytes], At]:
@@ -204,28 +246,23 @@ def merge_first_places(a: FirstPlaces, b: FirstPlaces) -> dict[tuple[bytes, byte
 
 def summarise(overlay: Overlay[S, M], entries: Iterable[FoldEntry], known: FirstPlaces) -> Summary[M]:
     """The summary of a piece of the log. `known` has the first places of this piece and all earlier ones."""
-    parts: dict[bytes, M] = {}
-    faults: list[EventFault] = []
-    for entry in entries:
-        found = overlay.read(entry)
-        if isinstance(found, EventFault):
-            faults.append(found)
-            continue
-        for step in found:
-            earlier = min((known[step.part, key] for key in overlay.keys(step)), default=step.at)
-            if earlier < step.at:
-                faults.append(EventFault.at(step.at, FaultKind.COPY, copy_reason(step.at, earlier), step.part))
-            else:
-                parts[step.part] = overlay.merge(parts.get(step.part, overlay.EMPTY), overlay.lift(step))
-    return Summary(parts, tuple(faults))
+    return summarise_piece(overlay, entries, lambda part, key: known[part, key])[0]
 
 
 def merge(overlay: Overlay[S, M], a: Summary[M], b: Summary[M]) -> Summary[M]:
     """The summary of `a` followed by `b`."""
-    parts = dict(a.parts)
-    for part, later in b.parts.items():
-        parts[part] = overlay.merge(parts[part], later) if part in parts else later
-    return Summary(parts, a.faults + b.faults)
+    return merge_all(overlay, (a, b))
+
+
+def merge_all(overlay: Overlay[S, M], summaries: Iterable[Summary[M]]) -> Summary[M]:
+    """The summary of neighbouring pieces, in order."""
+    parts: dict[bytes, M] = {}
+    faults: list[EventFault] = []
+    for one in summaries:
+        for part, later in one.parts.items():
+            parts[part] = overlay.merge(parts[part], later) if part in parts else later
+        faults += one.faults
+    return Summary(parts, tuple(faults))
 
 
 def run(
@@ -244,12 +281,6 @@ def run(
         else:
             after[part] = state
     return after, tuple(sorted(stuck))
-
-
-def _steps(overlay: Overlay[S, M], entry: FoldEntry) -> Iterator[FoldStep]:
-    found = overlay.read(entry)
-    if not isinstance(found, EventFault):
-        yield from found
 
 
 @array("summary part")
@@ -289,9 +320,14 @@ def ship(overlay: Overlay[S, M], summary: Summary[M], entries: Sequence[FoldEntr
     first, last = entries[0], entries[-1]
     if last.label != first.label or last.stream_seq - first.stream_seq != len(entries) - 1:
         raise ValueError("the entries are not consecutive entries of one label")
-    parts = tuple(SummaryPart(part, overlay.encode_summary(summary.parts[part])) for part in sorted(summary.parts))
     covered = (first.label, first.epoch, first.stream_seq, last.stream_seq, mmr_root)
+    parts = encode_parts(overlay, summary)
     return ShippedSummary(overlay.CLASS, overlay.VERSION, overlay.settings(), *covered, parts, summary.faults)
+
+
+def encode_parts(overlay: Overlay[S, M], summary: Summary[M]) -> tuple[SummaryPart, ...]:
+    """The parts of a summary in the form that is shipped."""
+    return tuple(SummaryPart(part, overlay.encode_summary(summary.parts[part])) for part in sorted(summary.parts))
 
 
 def receive(overlay: Overlay[S, M], shipped: ShippedSummary) -> Summary[M]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Generic, Self, TypeAlias, TypeVar
 
 from veen.core import Malformed, PayloadHdr, cbor
-from veen.core.cbor import Bstr, Bytes, ListOf, Map, Nested, Text, Uint, Wire, array, text_map
+from veen.core.cbor import Bstr, Bytes, ListOf, Map, Nested, Uint, Wire, array, text_map
 from veen.core.hashing import U32_MAX, h, u32be
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import At, Event, FoldEntry, ascending, body, optional_map
+from veen.overlays.event import At, Event, FoldEntry, ascending, body, body_text, optional_map, plain_wire
 from veen.overlays.identity_events import (
     EVENTS,
     CtxProfile,
@@ -27,7 +27,7 @@ from veen.overlays.identity_events import (
     Scope,
     encode_scope,
 )
-from veen.overlays.overlay import FoldStep, MergeOverlay
+from veen.overlays.overlay import NULL, FoldStep, MergeOverlay
 
 E = TypeVar("E", bound=Event)
 NOWHERE = At(0, 0)
@@ -109,7 +109,7 @@ class GroupName(Wire):
     ts: Annotated[int, Uint()]
     epoch: Annotated[int, Uint()]
     stream_seq: Annotated[int, Uint()]
-    name: Annotated[str, Text(MAX_BODY_BYTES)]
+    name: Annotated[str, body_text()]
     realm_id: Annotated[bytes | None, Bstr(optional=True)] = None
 
     def join(self, other: Self) -> Self:
@@ -176,7 +176,7 @@ class Revoked(Wire):
     ts: Annotated[int, Uint()]
     epoch: Annotated[int, Uint()]
     stream_seq: Annotated[int, Uint()]
-    reason: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
+    reason: Annotated[str | None, body_text(optional=True)] = None
     org_id: Annotated[bytes | None, Bstr(optional=True)] = None
 
     def join(self, other: Self) -> Self:
@@ -202,60 +202,35 @@ def join(a: State, b: State) -> State:
     return joined
 
 
-PRINCIPAL, DEVICE, CTX, ORG, GROUP, GROUPS_OF, ROLES_OF_CTX, ROLES_OF_GROUP, HANDLE, LINK, REVOKED = (
-    b"p", b"d", b"c", b"o", b"g", b"m", b"r", b"s", b"h", b"l", b"x",
+PRINCIPAL, DEVICE, CTX, ORG, GROUP, GROUPS_OF, ROLES_OF_CTX, ROLES_OF_GROUP, HANDLE, LINK = (
+    b"p", b"d", b"c", b"o", b"g", b"m", b"r", b"s", b"h", b"l",
 )  # fmt: skip
 REVOKED_DEVICE, REVOKED_AUTH_REF, REVOKED_CTX, REVOKED_ORG = b"xd", b"xa", b"xc", b"xo"
-
-KINDS: Mapping[bytes, type[PartValue]] = {
-    PRINCIPAL: PrincipalState,
-    DEVICE: LatestDevice,
-    CTX: LatestCtx,
-    ORG: LatestOrg,
-    GROUP: GroupName,
-    GROUPS_OF: Marks,
-    ROLES_OF_CTX: Marks,
-    ROLES_OF_GROUP: Marks,
-    HANDLE: LatestHandle,
-    LINK: LatestLink,
-    REVOKED: Revoked,
-}
 ID = 32
 
-
-def principal(principal_pk: bytes) -> bytes:
-    return PRINCIPAL + principal_pk
-
-
-def device(principal_pk: bytes, device_id: bytes) -> bytes:
-    """Keyed by principal, so a record of the same device by another principal has no effect."""
-    return DEVICE + principal_pk + device_id
-
-
-def ctx(ctx_id: bytes, realm_id: bytes) -> bytes:
-    return CTX + ctx_id + realm_id
-
-
-def org(org_id: bytes) -> bytes:
-    return ORG + org_id
-
-
-def group(org_id: bytes, group_id: bytes) -> bytes:
-    """The name of a group."""
-    return GROUP + org_id + group_id
+# The state of each kind of part and the ids in its key. A device is keyed by principal, so a record of the same device
+# by another principal has no effect. The last id may be absent: then the part is for all principals or realms.
+KINDS: Mapping[bytes, tuple[type[PartValue], tuple[str, ...]]] = {
+    PRINCIPAL: (PrincipalState, ("principal_pk",)),
+    DEVICE: (LatestDevice, ("principal_pk", "device_id")),
+    CTX: (LatestCtx, ("ctx_id", "realm_id")),
+    ORG: (LatestOrg, ("org_id",)),
+    GROUP: (GroupName, ("org_id", "group_id")),
+    GROUPS_OF: (Marks, ("org_id", "ctx_id")),  # current and past memberships
+    ROLES_OF_CTX: (Marks, ("org_id", "ctx_id", "realm_id")),
+    ROLES_OF_GROUP: (Marks, ("org_id", "group_id", "realm_id")),
+    HANDLE: (LatestHandle, ("realm_id",)),  # and the handle
+    LINK: (LatestLink, ("realm_id",)),  # and the external subject, which has a different account in each realm
+    REVOKED_DEVICE: (Revoked, ("device_id", "principal_pk")),
+    REVOKED_AUTH_REF: (Revoked, ("auth_ref",)),
+    REVOKED_CTX: (Revoked, ("ctx_id", "realm_id")),
+    REVOKED_ORG: (Revoked, ("org_id", "realm_id")),
+}
 
 
-def groups_of(org_id: bytes, ctx_id: bytes) -> bytes:
-    """The memberships of an account in an organization's groups, current and past."""
-    return GROUPS_OF + org_id + ctx_id
-
-
-def roles_of_ctx(org_id: bytes, ctx_id: bytes, realm_id: bytes | None) -> bytes:
-    return ROLES_OF_CTX + org_id + ctx_id + (realm_id or b"")
-
-
-def roles_of_group(org_id: bytes, group_id: bytes, realm_id: bytes | None) -> bytes:
-    return ROLES_OF_GROUP + org_id + group_id + (realm_id or b"")
+def part_key(kind: bytes, *ids: bytes | None) -> bytes:
+    """The key of a part, from the ids that `KINDS` lists."""
+    return kind + b"".join(one or b"" for one in ids)
 
 
 def handle(realm_id: bytes, name: str) -> bytes:
@@ -263,58 +238,30 @@ def handle(realm_id: bytes, name: str) -> bytes:
 
 
 def link(realm_id: bytes, provider: str, external_sub: str) -> bytes:
-    """An external subject in one realm. It has a different account in each realm."""
     named = provider.encode()
     return LINK + realm_id + u32be(len(named)) + named + external_sub.encode()
 
 
-def revoked_device(device_id: bytes, principal_pk: bytes | None) -> bytes:
-    return REVOKED_DEVICE + device_id + (principal_pk or b"")
-
-
-def revoked_auth_ref(auth_ref: bytes) -> bytes:
-    return REVOKED_AUTH_REF + auth_ref
-
-
-def revoked_ctx(ctx_id: bytes, realm_id: bytes | None) -> bytes:
-    return REVOKED_CTX + ctx_id + (realm_id or b"")
-
-
-def revoked_org(org_id: bytes, realm_id: bytes | None) -> bytes:
-    return REVOKED_ORG + org_id + (realm_id or b"")
+def _kind(part: bytes) -> bytes:
+    kind = part[:2] if part[:2] in KINDS else part[:1]
+    if kind not in KINDS:
+        raise Malformed("state", f"unknown part kind {part[:1].hex()}")
+    return kind
 
 
 def names(part: bytes) -> dict[str, bytes | str]:
     """The ids in a part key, by name."""
-    layout = _NAMES.get(part[:2]) or _NAMES[part[:1]]
-    rest = part[2 if part[:2] in _NAMES else 1 :]
+    kind = _kind(part)
     found: dict[str, bytes | str] = {}
-    for name in layout:
+    rest = part[len(kind) :]
+    for name in KINDS[kind][1]:
         found[name], rest = rest[:ID], rest[ID:]
-    if part[:1] == HANDLE:
+    if kind == HANDLE:
         found["handle"] = rest.decode()
-    elif part[:1] == LINK:
+    elif kind == LINK:
         cut = 4 + int.from_bytes(rest[:4], "big")
         found |= {"provider": rest[4:cut].decode(), "external_sub": rest[cut:].decode()}
     return {name: value for name, value in found.items() if value != b""}
-
-
-_NAMES: Mapping[bytes, tuple[str, ...]] = {
-    PRINCIPAL: ("principal_pk",),
-    DEVICE: ("principal_pk", "device_id"),
-    CTX: ("ctx_id", "realm_id"),
-    ORG: ("org_id",),
-    GROUP: ("org_id", "group_id"),
-    GROUPS_OF: ("org_id", "ctx_id"),
-    ROLES_OF_CTX: ("org_id", "ctx_id", "realm_id"),
-    ROLES_OF_GROUP: ("org_id", "group_id", "realm_id"),
-    HANDLE: ("realm_id",),
-    LINK: ("realm_id",),
-    REVOKED_DEVICE: ("device_id", "principal_pk"),
-    REVOKED_AUTH_REF: ("auth_ref",),
-    REVOKED_CTX: ("ctx_id", "realm_id"),
-    REVOKED_ORG: ("org_id", "realm_id"),
-}
 
 
 class IdentityOverlay(MergeOverlay[State]):
@@ -336,20 +283,22 @@ class IdentityOverlay(MergeOverlay[State]):
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         match event:
             case IdentityPrincipal():
-                return (principal(event.principal_pk),)
+                return (part_key(PRINCIPAL, event.principal_pk),)
             case Device():
-                return (device(event.principal_pk, event.device_id),)
+                return (part_key(DEVICE, event.principal_pk, event.device_id),)
             case CtxProfile():
-                return (ctx(event.ctx_id, event.realm_id),)
+                return (part_key(CTX, event.ctx_id, event.realm_id),)
             case OrgProfile():
-                return (org(event.org_id),)
+                return (part_key(ORG, event.org_id),)
             case IdentityGroup():
                 listed = (*(event.members_add or ()), *(event.members_remove or ()))
-                members = (groups_of(event.org_id, ctx_id) for ctx_id in listed)
-                return (group(event.org_id, event.group_id), *members)
+                members = (part_key(GROUPS_OF, event.org_id, ctx_id) for ctx_id in listed)
+                return (part_key(GROUP, event.org_id, event.group_id), *members)
             case IdentityBinding():
-                of_ctx = (roles_of_ctx(event.org_id, one, event.realm_id) for one in event.targets_ctx or ())
-                of_group = (roles_of_group(event.org_id, one, event.realm_id) for one in event.targets_group or ())
+                of_ctx = (part_key(ROLES_OF_CTX, event.org_id, one, event.realm_id) for one in event.targets_ctx or ())
+                of_group = (
+                    part_key(ROLES_OF_GROUP, event.org_id, one, event.realm_id) for one in event.targets_group or ()
+                )
                 return (*of_ctx, *of_group)
             case HandleMap():
                 return (handle(event.realm_id, event.handle),)
@@ -400,16 +349,8 @@ class IdentityOverlay(MergeOverlay[State]):
     def merge(self, a: State, b: State) -> State:
         return join(a, b)
 
-    def encode_state(self, state: State) -> bytes:
-        return cbor.encode(None) if state is None else state.encode()
-
     def decode_state(self, part: bytes, data: bytes) -> State:
-        if data == cbor.encode(None):
-            return None
-        kind = KINDS.get(part[:1])
-        if kind is None:
-            raise Malformed("state", f"unknown part kind {part[:1].hex()}")
-        return kind.decode(data)
+        return None if data == NULL else KINDS[_kind(part)][0].decode(data)
 
     def plain(self, part: bytes, state: State) -> Mapping[str, cbor.Value]:
         return {**names(part), **_plain(part, state)}
@@ -422,13 +363,13 @@ def _revoked_parts(event: IdentityRevocation) -> tuple[bytes, ...]:
     """The parts that a revocation targets. An org_id beside other targets is the revoking organization."""
     found = []
     if event.device_id is not None:
-        found.append(revoked_device(event.device_id, event.principal_pk))
+        found.append(part_key(REVOKED_DEVICE, event.device_id, event.principal_pk))
     if event.revoked_auth_ref is not None:
-        found.append(revoked_auth_ref(event.revoked_auth_ref))
+        found.append(part_key(REVOKED_AUTH_REF, event.revoked_auth_ref))
     if event.ctx_id is not None:
-        found.append(revoked_ctx(event.ctx_id, event.realm_id))
+        found.append(part_key(REVOKED_CTX, event.ctx_id, event.realm_id))
     if not found and event.org_id is not None:
-        found.append(revoked_org(event.org_id, event.realm_id))
+        found.append(part_key(REVOKED_ORG, event.org_id, event.realm_id))
     return tuple(found)
 
 
@@ -450,18 +391,14 @@ def _plain(part: bytes, state: State) -> dict[str, cbor.Value]:
             record = state.record
             disabled = record.flags is not None and record.flags.disabled is True
             shown_device = {name: getattr(record, name) for name in ("device_pk", "dh_pk", "label", "created_at")}
-            return {**shown_device, "expires_at": record.expires_at, "disabled": disabled, **_place(state.stream_seq)}
+            return {
+                **shown_device,
+                "expires_at": record.expires_at,
+                "disabled": disabled,
+                "stream_seq": state.stream_seq,
+            }
         case _:
-            record_fields = [kind.name for kind in state.record.LAYOUT.kinds]
-            shown_record = {name: getattr(state.record, name) for name in record_fields}
-            for opened in ("prefs", "metadata", "attributes"):
-                if opened in shown_record:
-                    shown_record[opened] = _value(shown_record[opened])
-            return {**shown_record, **_place(state.stream_seq)}
-
-
-def _place(stream_seq: int) -> dict[str, cbor.Value]:
-    return {"stream_seq": stream_seq}
+            return {**plain_wire(state.record, absent=True), "stream_seq": state.stream_seq}
 
 
 def _value(encoded: bytes | None) -> cbor.Value:

@@ -10,13 +10,12 @@ applied, for a single stream that several logical streams were merged into.
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
-from veen.core import cbor, naming
-from veen.core.cbor import Bool, Bstr, ListOf, Map, Nested, Text, Uint, Wire, text_map
+from veen.core import cbor
+from veen.core.cbor import Bool, Bstr, ListOf, Nested, Uint, Wire, text_map
 from veen.core.hashing import ht
-from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import Event, body, event, optional_map
+from veen.overlays.event import Event, body_text, event, optional_map
 
 
 def principal_id(principal_pk: bytes) -> bytes:
@@ -79,10 +78,6 @@ _WORD = r"[a-z0-9](?:[a-z0-9._+-]*[a-z0-9])?"
 _HANDLE = re.compile(rf"@?{_WORD}(?:@{_WORD})?")
 
 
-def _text(*, name: str = "", optional: bool = False) -> Text:
-    return Text(MAX_BODY_BYTES, name=name, optional=optional)
-
-
 def _ids(*, name: str = "") -> ListOf:
     return ListOf(Bstr(name="id"), name=name, most=MAX_LISTED, optional=True)
 
@@ -123,7 +118,7 @@ class Device(Event):
     device_id: Annotated[bytes, Bstr()]
     device_pk: Annotated[bytes, Bstr()]
     dh_pk: Annotated[bytes, Bstr()]
-    label: Annotated[str | None, _text(optional=True)]
+    label: Annotated[str | None, body_text(optional=True)]
     created_at: Annotated[int, Uint()]
     expires_at: Annotated[int | None, Uint(optional=True)] = None
     flags: Annotated[Flags | None, Nested(Flags, optional=True)] = None
@@ -143,7 +138,7 @@ class CtxProfile(Event):
 
     ctx_id: Annotated[bytes, Bstr()]
     realm_id: Annotated[bytes, Bstr()]
-    display_name: Annotated[str | None, _text(optional=True)]
+    display_name: Annotated[str | None, body_text(optional=True)]
     avatar_coid: Annotated[bytes | None, Bstr(optional=True)]
     prefs: Annotated[bytes | None, optional_map()]
     updated_at: Annotated[int, Uint()]
@@ -154,7 +149,7 @@ class OrgProfile(Event):
     """§8.1."""
 
     org_id: Annotated[bytes, Bstr()]
-    display_name: Annotated[str | None, _text(optional=True)]
+    display_name: Annotated[str | None, body_text(optional=True)]
     metadata: Annotated[bytes | None, optional_map()]
     created_at: Annotated[int, Uint()]
     updated_at: Annotated[int, Uint()]
@@ -167,64 +162,32 @@ class IdentityGroup(Event):
     org_id: Annotated[bytes, Bstr()]
     realm_id: Annotated[bytes | None, Bstr(optional=True)]
     group_id: Annotated[bytes, Bstr()]
-    name: Annotated[str, _text()]
+    name: Annotated[str, body_text()]
     members_add: Annotated[tuple[bytes, ...] | None, _ids()]
     members_remove: Annotated[tuple[bytes, ...] | None, _ids()]
     updated_at: Annotated[int, Uint()]
 
 
+@text_map("role event")
 class IdentityBinding(Event):
     """Base of role events: a role of an organization for some accounts and groups."""
 
-    __slots__ = ()
-    org_id: bytes
-    realm_id: bytes | None
-    role: str
-    targets_ctx: tuple[bytes, ...] | None
-    targets_group: tuple[bytes, ...] | None
-    ts: int
+    org_id: Annotated[bytes, Bstr()]
+    realm_id: Annotated[bytes | None, Bstr(optional=True)]
+    role: Annotated[str, body_text()]
+    targets_ctx: Annotated[tuple[bytes, ...] | None, _ids()]
+    targets_group: Annotated[tuple[bytes, ...] | None, _ids()]
+    ts: Annotated[int, Uint()]
 
 
-def _binding(schema: str) -> Map:
-    return body(
-        schema,
-        Bstr(name="org_id"),
-        Bstr(name="realm_id", optional=True),
-        _text(name="role"),
-        _ids(name="targets_ctx"),
-        _ids(name="targets_group"),
-        Uint(name="ts"),
-    )
-
-
-@dataclass(frozen=True, slots=True)
+@event("id.role.v1")
 class RoleBinding(IdentityBinding):
     """§8.3. Without `realm_id` the role applies in every realm."""
 
-    org_id: bytes
-    realm_id: bytes | None
-    role: str
-    targets_ctx: tuple[bytes, ...] | None
-    targets_group: tuple[bytes, ...] | None
-    ts: int
 
-    SCHEMA: ClassVar = naming.schema_id("id.role.v1")
-    LAYOUT: ClassVar = _binding("id.role.v1")
-
-
-@dataclass(frozen=True, slots=True)
+@event("id.role.revoke.v1")
 class RoleRevoke(IdentityBinding):
     """`id.role.revoke.v1`: revokes earlier bindings of the role for the same targets in the same realm."""
-
-    org_id: bytes
-    realm_id: bytes | None
-    role: str
-    targets_ctx: tuple[bytes, ...] | None
-    targets_group: tuple[bytes, ...] | None
-    ts: int
-
-    SCHEMA: ClassVar = naming.schema_id("id.role.revoke.v1")
-    LAYOUT: ClassVar = _binding("id.role.revoke.v1")
 
 
 @event("id.handlemap.v1")
@@ -232,8 +195,8 @@ class HandleMap(Event):
     """§10.1."""
 
     realm_id: Annotated[bytes, Bstr()]
-    handle: Annotated[str, _text()]
-    target_type: Annotated[str, _text()]
+    handle: Annotated[str, body_text()]
+    target_type: Annotated[str, body_text()]
     target_id: Annotated[bytes, Bstr()]
     ts: Annotated[int, Uint()]
 
@@ -250,8 +213,8 @@ class ExternalLink(Event):
     realm_id: Annotated[bytes, Bstr()]
     ctx_id: Annotated[bytes | None, Bstr(optional=True)]
     org_id: Annotated[bytes | None, Bstr(optional=True)]
-    provider: Annotated[str, _text()]
-    external_sub: Annotated[str, _text()]
+    provider: Annotated[str, body_text()]
+    external_sub: Annotated[str, body_text()]
     attributes: Annotated[bytes | None, optional_map()]
     ts: Annotated[int, Uint()]
 
@@ -269,7 +232,7 @@ class IdentityRevocation(Event):
     revoked_auth_ref: Annotated[bytes | None, Bstr(optional=True)] = None
     realm_id: Annotated[bytes | None, Bstr(optional=True)] = None
     ctx_id: Annotated[bytes | None, Bstr(optional=True)] = None
-    reason: Annotated[str | None, _text(optional=True)] = None
+    reason: Annotated[str | None, body_text(optional=True)] = None
     ts: Annotated[int, Uint()] = 0
 
     def flaw(self) -> str | None:

@@ -9,7 +9,9 @@ from typing import TypeAlias
 
 from veen.overlays import identity, identity_events
 from veen.overlays.identity import (
+    E,
     GroupName,
+    Latest,
     LatestCtx,
     LatestDevice,
     LatestHandle,
@@ -36,23 +38,21 @@ def merge_states(*streams: States) -> dict[bytes, State]:
 
 
 def principal(states: States, principal_pk: bytes) -> PrincipalState | None:
-    found = states.get(identity.principal(principal_pk))
+    found = states.get(identity.part_key(identity.PRINCIPAL, principal_pk))
     return found if isinstance(found, PrincipalState) else None
 
 
 def device(states: States, principal_pk: bytes, device_id: bytes) -> Device | None:
     """The last record of a principal's device."""
-    found = states.get(identity.device(principal_pk, device_id))
-    return found.record if isinstance(found, LatestDevice) else None
+    return _record(states, identity.part_key(identity.DEVICE, principal_pk, device_id), LatestDevice)
 
 
 def devices(states: States, principal_pk: bytes) -> Iterator[Device]:
     """The devices of a principal, active or not, by id."""
-    start = identity.DEVICE + principal_pk
-    for part in sorted(part for part in states if part.startswith(start)):
-        found = states[part]
-        if isinstance(found, LatestDevice):
-            yield found.record
+    for part in _parts(states, identity.DEVICE + principal_pk):
+        found = _record(states, part, LatestDevice)
+        if found is not None:
+            yield found
 
 
 def inactive_reason(states: States, principal_pk: bytes, device_pk: bytes, now: int) -> str | None:
@@ -72,31 +72,31 @@ def inactive_reason(states: States, principal_pk: bytes, device_pk: bytes, now: 
 
 def device_revocation(states: States, principal_pk: bytes, device_id: bytes) -> Revoked | None:
     """The revocation by the principal, or by a revocation that names no principal."""
-    return _earliest(states, *(identity.revoked_device(device_id, one) for one in (principal_pk, None)))
+    return _earliest(
+        states, *(identity.part_key(identity.REVOKED_DEVICE, device_id, one) for one in (principal_pk, None))
+    )
 
 
 def auth_ref_revocation(states: States, auth_ref: bytes) -> Revoked | None:
-    return _earliest(states, identity.revoked_auth_ref(auth_ref))
+    return _earliest(states, identity.part_key(identity.REVOKED_AUTH_REF, auth_ref))
 
 
 def ctx_revocation(states: States, ctx_id: bytes, realm_id: bytes) -> Revoked | None:
     """The revocation in this realm, or one that names no realm."""
-    return _earliest(states, *(identity.revoked_ctx(ctx_id, one) for one in (realm_id, None)))
+    return _earliest(states, *(identity.part_key(identity.REVOKED_CTX, ctx_id, one) for one in (realm_id, None)))
 
 
 def org_revocation(states: States, org_id: bytes, realm_id: bytes | None = None) -> Revoked | None:
     """The revocation in this realm, or one that names no realm."""
-    return _earliest(states, *{identity.revoked_org(org_id, one) for one in (realm_id, None)})
+    return _earliest(states, *{identity.part_key(identity.REVOKED_ORG, org_id, one) for one in (realm_id, None)})
 
 
 def ctx_profile(states: States, ctx_id: bytes, realm_id: bytes) -> CtxProfile | None:
-    found = states.get(identity.ctx(ctx_id, realm_id))
-    return found.record if isinstance(found, LatestCtx) else None
+    return _record(states, identity.part_key(identity.CTX, ctx_id, realm_id), LatestCtx)
 
 
 def org_profile(states: States, org_id: bytes) -> OrgProfile | None:
-    found = states.get(identity.org(org_id))
-    return found.record if isinstance(found, LatestOrg) else None
+    return _record(states, identity.part_key(identity.ORG, org_id), LatestOrg)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,68 +110,46 @@ class GroupView:
 def groups(states: States, org_id: bytes) -> Iterator[GroupView]:
     """The groups of an organization with their members, by id."""
     members: dict[bytes, list[bytes]] = {}
-    start = identity.GROUPS_OF + org_id
-    for part in sorted(part for part in states if part.startswith(start)):
+    for part in _parts(states, identity.GROUPS_OF + org_id):
         for group_id in _names(states, part):
             members.setdefault(group_id, []).append(part[-identity.ID :])
-    start = identity.GROUP + org_id
-    for part in sorted(part for part in states if part.startswith(start)):
+    for part in _parts(states, identity.GROUP + org_id):
         found, group_id = states[part], part[-identity.ID :]
         if isinstance(found, GroupName):
             yield GroupView(group_id, found.name, found.realm_id, tuple(members.get(group_id, ())))
 
 
-def group(states: States, org_id: bytes, group_id: bytes) -> GroupView | None:
-    return next((found for found in groups(states, org_id) if found.group_id == group_id), None)
-
-
-def is_member(states: States, org_id: bytes, group_id: bytes, ctx_id: bytes) -> bool:
-    """Whether an account is in a group. One lookup, regardless of the group's size."""
-    return group_id in _names(states, identity.groups_of(org_id, ctx_id))
-
-
 def groups_of(states: States, org_id: bytes, ctx_id: bytes) -> tuple[bytes, ...]:
     """The groups of an organization that an account is in."""
-    return tuple(_names(states, identity.groups_of(org_id, ctx_id)))
+    return tuple(_names(states, identity.part_key(identity.GROUPS_OF, org_id, ctx_id)))
 
 
 def roles(states: States, org_id: bytes, ctx_id: bytes, realm_id: bytes | None = None) -> frozenset[str]:
     """The roles of an account and of its groups, in a realm and in all realms. §8.3."""
     found: set[bytes] = set()
     for realm in {realm_id, None}:
-        found.update(_names(states, identity.roles_of_ctx(org_id, ctx_id, realm)))
+        found.update(_names(states, identity.part_key(identity.ROLES_OF_CTX, org_id, ctx_id, realm)))
         for group_id in groups_of(states, org_id, ctx_id):
-            found.update(_names(states, identity.roles_of_group(org_id, group_id, realm)))
+            found.update(_names(states, identity.part_key(identity.ROLES_OF_GROUP, org_id, group_id, realm)))
     return frozenset(name.decode() for name in found)
 
 
 def handle(states: States, realm_id: bytes, name: str) -> HandleMap | None:
     """The target of a handle in a realm, or None."""
-    found = states.get(identity.handle(realm_id, name))
-    return found.record if isinstance(found, LatestHandle) else None
-
-
-def handles_of(states: States, realm_id: bytes, target_id: bytes) -> Iterator[str]:
-    """The handles of an account or an organization, in order."""
-    start = identity.HANDLE + realm_id
-    for part in sorted(part for part in states if part.startswith(start)):
-        found = states[part]
-        if isinstance(found, LatestHandle) and found.record.target_id == target_id:
-            yield found.record.handle
+    return _record(states, identity.handle(realm_id, name), LatestHandle)
 
 
 def link(states: States, realm_id: bytes, provider: str, external_sub: str) -> ExternalLink | None:
     """The link of an external subject in a realm, or None."""
-    found = states.get(identity.link(realm_id, provider, external_sub))
-    return found.record if isinstance(found, LatestLink) else None
+    return _record(states, identity.link(realm_id, provider, external_sub), LatestLink)
 
 
 def links(states: States) -> Iterator[ExternalLink]:
     """All links, by part."""
-    for part in sorted(part for part in states if part[:1] == identity.LINK):
-        found = states[part]
-        if isinstance(found, LatestLink):
-            yield found.record
+    for part in _parts(states, identity.LINK):
+        found = _record(states, part, LatestLink)
+        if found is not None:
+            yield found
 
 
 def conflicting_links(*streams: States) -> tuple[tuple[str, str], ...]:
@@ -182,6 +160,15 @@ def conflicting_links(*streams: States) -> tuple[tuple[str, str], ...]:
             key = (found.realm_id, found.provider, found.external_sub)
             targets.setdefault(key, set()).add((found.ctx_id, found.org_id))
     return tuple(sorted({key[1:] for key, linked in targets.items() if len(linked) > 1}))
+
+
+def _record(states: States, part: bytes, kind: type[Latest[E]]) -> E | None:
+    found = states.get(part)
+    return found.record if isinstance(found, kind) else None
+
+
+def _parts(states: States, start: bytes) -> list[bytes]:
+    return sorted(part for part in states if part.startswith(start))
 
 
 def _names(states: States, part: bytes) -> Iterable[bytes]:

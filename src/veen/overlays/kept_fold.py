@@ -6,8 +6,11 @@ For each part the rows hold its events, its state after every `STRIDE` events, a
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from heapq import merge as merge_sorted
 from itertools import islice, takewhile
+from operator import itemgetter
 from typing import Annotated, Generic, Protocol, TypeVar
 
 from veen.core import Malformed, Mmr, Unverified, cbor, mmr
@@ -79,6 +82,12 @@ class LogPrefix:
     upto_seq: int
     mmr_root: bytes
 
+    def check(self, root: bytes | None) -> None:
+        """Raise `Unverified` unless the log has this root at this size."""
+        if root != self.mmr_root:
+            where = f"entry {self.upto_seq} of label {self.label.hex()}"
+            raise Unverified("cache", f"the log has another root at {where} than when this cache was built")
+
 
 @dataclass(slots=True)
 class KeptHead(Generic[S, M]):
@@ -146,14 +155,19 @@ class KeptRows(Protocol):
 
 
 class MemoryRows:
-    """Rows in memory, for small logs and tests."""
+    """Rows in memory, alone or above others. Writes stay in memory and never change the rows below."""
 
-    def __init__(self) -> None:
+    def __init__(self, below: KeptRows | None = None) -> None:
+        self._below = below
         self._rows: dict[bytes, bytes] = {}
-        self._keys: list[bytes] = []
+        self._keys: list[bytes] = []  # ascending
+        self._deleted: set[bytes] = set()  # keys of rows below
 
     def get(self, key: bytes) -> bytes | None:
-        return self._rows.get(key)
+        own = self._rows.get(key)
+        if own is not None or self._below is None or key in self._deleted:
+            return own
+        return self._below.get(key)
 
     def put(self, key: bytes, row: bytes) -> None:
         if key not in self._rows:
@@ -161,22 +175,32 @@ class MemoryRows:
         self._rows[key] = row
 
     def delete(self, key: bytes) -> None:
+        if self._below is not None:
+            self._deleted.add(key)
         if self._rows.pop(key, None) is not None:
             del self._keys[bisect_left(self._keys, key)]
 
     def scan(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        for index in range(bisect_left(self._keys, prefix + start), len(self._keys)):
+        own = self._own(range(bisect_left(self._keys, prefix + start), len(self._keys)), prefix)
+        return own if self._below is None else self._above(own, self._below.scan(prefix, start), reverse=False)
+
+    def back(self, prefix: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        own = self._own(range(bisect_right(self._keys, prefix + end) - 1, -1, -1), prefix)
+        return own if self._below is None else self._above(own, self._below.back(prefix, end), reverse=True)
+
+    def _own(self, indexes: range, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for index in indexes:
             key = self._keys[index]
             if not key.startswith(prefix):
                 return
             yield key, self._rows[key]
 
-    def back(self, prefix: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for index in range(bisect_right(self._keys, prefix + end) - 1, -1, -1):
-            key = self._keys[index]
-            if not key.startswith(prefix):
-                return
-            yield key, self._rows[key]
+    def _above(
+        self, own: Iterator[tuple[bytes, bytes]], below: Iterator[tuple[bytes, bytes]], *, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The own rows and those below that are neither replaced nor deleted."""
+        visible = (row for row in below if row[0] not in self._rows and row[0] not in self._deleted)
+        return merge_sorted(own, visible, key=itemgetter(0), reverse=reverse)
 
 
 FORMAT = 1
@@ -207,7 +231,7 @@ class Timeline(Generic[S, M]):
 
     @property
     def rows(self) -> KeptRows:
-        """The storage below this timeline, for `LayeredRows`."""
+        """The storage of this timeline, for rows above it."""
         return self._rows
 
     def tree(self, epoch: int) -> Mmr:
@@ -226,9 +250,7 @@ class Timeline(Generic[S, M]):
         `root_at` returns the verified root of the log at that size, or None if the log is shorter.
         """
         for prefix in self.prefixes():
-            if root_at(prefix) != prefix.mmr_root:
-                where = f"entry {prefix.upto_seq} of label {prefix.label.hex()}"
-                raise Unverified("cache", f"the log has another root at {where} than when this cache was built")
+            prefix.check(root_at(prefix))
 
     def state(self, part: bytes, at: At | None = None) -> S:
         """The state of a part after the entry at `at`, by default the last entry."""
@@ -370,6 +392,31 @@ def _number(row: bytes) -> int:
     return int.from_bytes(row[:_NUMBER_BYTES], "big")
 
 
+class KeptFold(Generic[S, M]):
+    """The kept fold of one overlay over one stream, in memory. `kept_fold_lmdb.Cache` stores one in a directory."""
+
+    def __init__(self, overlay: Overlay[S, M]) -> None:
+        self.overlay = overlay
+        self._rows = MemoryRows()
+
+    @contextmanager
+    def reading(self) -> Iterator[Timeline[S, M]]:
+        """A snapshot of the timeline; later additions do not change it."""
+        yield Timeline(self.overlay, self._rows)
+
+    def check(self, root_at: RootAt) -> None:
+        """Raise unless the log still has the roots of this fold. See `Timeline.check`."""
+        with self.reading() as timeline:
+            timeline.check(root_at)
+
+    def extend(self, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
+        """Append entries, all or none, and return the last place. See `extend`."""
+        return extend(self.overlay, self._rows, entries, mmr_root)
+
+    def close(self) -> None:
+        pass
+
+
 def extend(overlay: Overlay[S, M], rows: KeptRows, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
     """Append entries to a kept fold and return the last place.
 
@@ -391,7 +438,7 @@ class _Extension(Generic[S, M]):
         self._epoch, self._label, self._tree = -1, b"", Mmr()
         if prefixes:
             self._epoch, self._label = prefixes[-1].epoch, prefixes[-1].label
-            self._tree = self._tip(self._epoch).tree()
+            self._tree = self._timeline.tree(self._epoch)
 
     def append(self, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
         last = None
@@ -455,11 +502,6 @@ class _Extension(Generic[S, M]):
             fresh: KeptHead[S, M] = KeptHead(part, 0, self._overlay.INITIAL)
             head = self._heads[part] = fresh if row is None else KeptHead.decode(self._overlay, row)
         return head
-
-    def _tip(self, epoch: int) -> Tip:
-        row = self._rows.get(TIP + u64be(epoch))
-        assert row is not None
-        return Tip.decode(row)
 
     def _finish(self) -> None:
         self._rows.put(META, fold_identity(self._overlay))

@@ -9,15 +9,16 @@ import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import ClassVar, Self, TypeVar
 
 import lmdb
 
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
 from veen.overlays.event import At, FoldEntry
-from veen.overlays.kept_fold import RootAt, Timeline, extend
+from veen.overlays.kept_fold import KeptFold, Timeline, extend
 from veen.overlays.overlay import Overlay
 
 S = TypeVar("S")
@@ -65,27 +66,32 @@ class LmdbRows:
             found = cursor.prev()
 
 
-class Cache(Generic[S, M]):
-    """The kept fold of one overlay over one stream, in a directory."""
+class Cache(KeptFold[S, M]):
+    """A kept fold in a directory. Caches of one folder share one LMDB environment, as LMDB requires in a process."""
+
+    _shared: ClassVar[dict[Path, tuple[lmdb.Environment, int]]] = {}  # environments and their users
+    _guard: ClassVar[Lock] = Lock()
 
     def __init__(self, folder: Path, overlay: Overlay[S, M]) -> None:
         """Open or create the cache in `folder`. Raises `Malformed` if it belongs to another overlay or is damaged."""
-        self.overlay = overlay
-        try:
-            folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-            self._env = lmdb.open(str(folder), map_size=MAP_BYTES, readahead=False, max_spare_txns=4)
-            _allocate(self._env, folder)
-            self._env.reader_check()  # frees the reader slots of killed processes
-        except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
-            raise Malformed("cache", str(error)) from None
-        except (lmdb.Error, OSError) as error:
-            raise Unavailable(f"the cache in {folder} cannot be opened: {error}") from None
+        super().__init__(overlay)
+        self.folder = folder
+        with self._guard:
+            env, users = self._shared.get(folder) or (_environment(folder), 0)
+            self._shared[folder] = env, users + 1
+        self._env = env
         try:
             with self.reading():
                 pass
         except Malformed:
-            self._env.close()
+            self.close()
             raise
+
+    @classmethod
+    def in_use(cls, folder: Path) -> bool:
+        """Whether this process has the cache open."""
+        with cls._guard:
+            return folder in cls._shared
 
     def __enter__(self) -> Self:
         return self
@@ -94,24 +100,23 @@ class Cache(Generic[S, M]):
         self.close()
 
     def close(self) -> None:
-        self._env.close()
+        with self._guard:
+            env, users = self._shared.pop(self.folder)
+            if users > 1:
+                self._shared[self.folder] = env, users - 1
+            else:
+                env.close()
 
     @contextmanager
     def reading(self) -> Iterator[Timeline[S, M]]:
-        """A snapshot of the timeline; later additions do not change it."""
         try:
             with self._env.begin() as txn:
                 yield Timeline(self.overlay, LmdbRows(txn))
         except lmdb.Error as error:
             raise Malformed("cache", str(error)) from None
 
-    def check(self, root_at: RootAt) -> None:
-        """Raise unless the log still has the roots of this cache. See `Timeline.check`."""
-        with self.reading() as timeline:
-            timeline.check(root_at)
-
     def extend(self, entries: Iterable[FoldEntry], mmr_root: bytes) -> At | None:
-        """Append entries in one transaction and return the last place. See `kept_fold.extend`."""
+        """Append entries in one transaction."""
         try:
             with self._env.begin(write=True) as txn:
                 return extend(self.overlay, LmdbRows(txn), entries, mmr_root)
@@ -131,6 +136,19 @@ def folder_of(base: Path, overlay: Overlay[S, M], stream_id: bytes) -> Path:
 def discard(folder: Path) -> None:
     """Delete a cache, so that a new one can be built from the log."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _environment(folder: Path) -> lmdb.Environment:
+    try:
+        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        env = lmdb.open(str(folder), map_size=MAP_BYTES, readahead=False, max_spare_txns=4)
+        _allocate(env, folder)
+        env.reader_check()  # frees the reader slots of killed processes
+    except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
+        raise Malformed("cache", str(error)) from None
+    except (lmdb.Error, OSError) as error:
+        raise Unavailable(f"the cache in {folder} cannot be opened: {error}") from None
+    return env
 
 
 def _allocate(env: lmdb.Environment, folder: Path) -> None:

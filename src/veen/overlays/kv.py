@@ -12,7 +12,7 @@ from veen.core import cbor
 from veen.core.cbor import Bytes, Uint
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.crdt import NOTHING, Lww, Register, Write
-from veen.overlays.event import Event, FoldEntry, event
+from veen.overlays.event import Event, event
 from veen.overlays.fold import Applied
 from veen.overlays.overlay import FoldStep
 
@@ -32,10 +32,6 @@ class Kv(Lww):
 
     CLASS = "kv"
     EVENTS: ClassVar[tuple[type[Event], ...]] = (Write, Delete)
-
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Write | Delete)
-        return (event.key,)
 
     def lift(self, step: FoldStep) -> Register:
         event = step.event

@@ -21,14 +21,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 from veen.core import Malformed, Unavailable, Unverified, cbor
+from veen.core.cbor import Wire
 from veen.overlays.event import At, Event, EventFault, FaultKind, FoldEntry
 
 S = TypeVar("S")
 M = TypeVar("M")
 
+NULL = cbor.encode(None)
 SEALED_REASON = "the payload could not be opened"
 
 
@@ -51,6 +53,8 @@ class Overlay(ABC, Generic[S, M]):
     CLASS: ClassVar[str]
     VERSION: ClassVar[int] = 1  # of the fold rules: a cache built with another version is rejected
     EVENTS: ClassVar[tuple[type[Event], ...]]
+    PART: ClassVar[str] = ""  # the field of the events that names their part, unless `parts` is overridden
+    STATE: ClassVar[type[Wire]]  # only for an overlay whose INITIAL is None; by default it is the class of INITIAL
     INITIAL: S
     EMPTY: M
 
@@ -87,9 +91,9 @@ class Overlay(ABC, Generic[S, M]):
         """Why a decoded event is invalid in this entry regardless of state, such as a reply without a request."""
         return None
 
-    @abstractmethod
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         """The parts that an event touches."""
+        return (getattr(event, self.PART),)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
         """The identifiers of a step within its part. A step is applied only if each of them is new."""
@@ -119,12 +123,14 @@ class Overlay(ABC, Generic[S, M]):
     def run(self, state: S, summary: M) -> S | None:
         """The state after the summarised steps, or None if one of them would be refused from this state."""
 
-    @abstractmethod
     def encode_state(self, state: S) -> bytes:
-        """The canonical encoding of a state."""
+        """The canonical encoding of a state. Override both methods if a state is neither a wire object nor None."""
+        return NULL if state is None else cast(Wire, state).encode()
 
-    @abstractmethod
-    def decode_state(self, part: bytes, data: bytes) -> S: ...
+    def decode_state(self, part: bytes, data: bytes) -> S:
+        if self.INITIAL is None:
+            return self.INITIAL if data == NULL else cast(S, self.STATE.decode(data))
+        return cast(type[Any], type(self.INITIAL)).decode(data)  # type: ignore[no-any-return]
 
     @abstractmethod
     def encode_summary(self, summary: M) -> bytes:

@@ -16,10 +16,10 @@ from enum import StrEnum
 from typing import Annotated
 
 from veen.core import cbor
-from veen.core.cbor import Bool, Bstr, Bytes, Text, Uint, Wire, text_map
+from veen.core.cbor import Bool, Bstr, Bytes, Uint, Wire, text_map
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import Event, FoldEntry, event
+from veen.overlays.event import Event, FoldEntry, body_text, event
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 
@@ -53,7 +53,7 @@ class Nack(Event):
 
     task: Annotated[bytes, Bstr()]
     claim: Annotated[bytes, Bstr()]
-    reason: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
+    reason: Annotated[str | None, body_text(optional=True)] = None
 
 
 @event("queue.retry.v1")
@@ -84,7 +84,7 @@ class Task(Wire):
     max_tries: Annotated[int | None, Uint(optional=True)] = None
     expires_at: Annotated[int | None, Uint(optional=True)] = None  # from the put's header
     claim: Annotated[bytes | None, Bstr(optional=True)] = None
-    reason: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None  # of the last nack
+    reason: Annotated[str | None, body_text(optional=True)] = None  # of the last nack
 
     def status(self, now: int) -> TaskStatus:
         """The status at `now`, in seconds of hub time."""
@@ -149,12 +149,6 @@ class Queue(WalkOverlay[Task]):
     def live(self, state: Task) -> bool:
         return not state.done
 
-    def encode_state(self, state: Task) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> Task:
-        return Task.decode(data)
-
     def plain(self, part: bytes, state: Task) -> Mapping[str, cbor.Value]:
         shown = ("item", "tries", "max_tries", "claim", "until", "done", "expires_at", "reason")
         return {"task": part, **{name: getattr(state, name) for name in shown}}
@@ -171,10 +165,6 @@ def with_status(tasks: Iterable[tuple[bytes, Task]], status: TaskStatus, now: in
 def ready(tasks: Iterable[tuple[bytes, Task]], now: int) -> Iterator[tuple[bytes, Task]]:
     """The tasks that can be claimed now. Pass `fold.states.items()` or `timeline.live()`."""
     return with_status(tasks, TaskStatus.READY, now)
-
-
-def dead(tasks: Iterable[tuple[bytes, Task]], now: int) -> Iterator[tuple[bytes, Task]]:
-    return with_status(tasks, TaskStatus.DEAD, now)
 
 
 def holds(task: Task, claim_id: bytes, now: int) -> bool:

@@ -7,15 +7,15 @@ type to another stream (§3.2).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, ClassVar, TypeAlias
 
-from veen.core import Malformed, canonical_json, cbor, naming
-from veen.core.cbor import Bstr, DeferredFaults, FieldType, ListOf, Map, Nested, Text, Uint, Wire, heads, text_map
+from veen.core import Malformed, canonical_json, cbor
+from veen.core.cbor import Bstr, DeferredFaults, FieldType, ListOf, Nested, Text, Uint, Wire, heads, text_map
 from veen.core.hashing import U64_MAX, ht
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
-from veen.overlays.event import Event, FoldEntry, Number, event
+from veen.overlays.event import Event, FoldEntry, Number, event, plain_wire
 from veen.overlays.overlay import FoldStep, MergeOverlay, WalkOverlay
 
 NAMESPACE = "record/"
@@ -59,35 +59,20 @@ def position_flaw(position: Position) -> str | None:
     return None if fits else f"position is {position}, not an unsigned 64-bit integer"
 
 
-@dataclass(frozen=True, slots=True)
+@event("record.event.v1", keys={"content": "payload"})  # `Event.payload()` uses that name
 class RecordEvent(Event):
     """`record.event.v1`. `event_time` is in milliseconds since 1970; `payload` is canonical JSON.
 
     `source` and `position` identify its origin: a second event with the same values is a copy.
     """
 
-    subject_id: str
-    event_type: str
-    event_time: int
-    origin: str
-    content: str  # the wire field `payload`; `Event.payload()` uses that name
-    source: str | None = None
-    position: Position | None = None
-
-    NAME: ClassVar = "record.event.v1"
-    SCHEMA: ClassVar = naming.schema_id(NAME)
-    LAYOUT: ClassVar = Map(
-        NAME,
-        {
-            "subject_id": Text(MAX_TEXT_BYTES, name="subject_id"),
-            "event_type": Text(MAX_TEXT_BYTES, name="event_type"),
-            "event_time": Uint(name="event_time"),
-            "origin": Text(MAX_TEXT_BYTES, name="origin"),
-            "payload": Text(MAX_BODY_BYTES, name="content"),
-            "source": Text(MAX_TEXT_BYTES, name="source", optional=True),
-            "position": PositionKind(name="position", optional=True),
-        },
-    )
+    subject_id: Annotated[str, Text(MAX_TEXT_BYTES)]
+    event_type: Annotated[str, Text(MAX_TEXT_BYTES)]
+    event_time: Annotated[int, Uint()]
+    origin: Annotated[str, Text(MAX_TEXT_BYTES)]
+    content: Annotated[str, Text(MAX_BODY_BYTES)]
+    source: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
+    position: Annotated[Position | None, PositionKind(optional=True)] = None
 
     def flaw(self) -> str | None:
         for name in ("subject_id", "event_type", "origin"):
@@ -135,8 +120,6 @@ class MapType(Event):
     event_type: Annotated[str, Text(MAX_TEXT_BYTES)]
     stream: Annotated[str, Text(MAX_TEXT_BYTES)]
 
-    NAME: ClassVar = "record.map.v1"
-
     def flaw(self) -> str | None:
         if not self.event_type:
             return "event_type is empty"
@@ -155,8 +138,6 @@ class Migration(Event):
     to_stream: Annotated[str, Text(MAX_TEXT_BYTES)]
     event_types: Annotated[tuple[str, ...], _Names()]
     reason: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
-
-    NAME: ClassVar = "record.migration.v1"
     KINDS: ClassVar = ("rename", "split")
 
     def flaw(self) -> str | None:
@@ -180,8 +161,6 @@ class Producer(Event):
     client_ids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="client_id"), most=MAX_LISTED, least=1)]
     origins: Annotated[tuple[str, ...], _Names()]
     streams: Annotated[tuple[str, ...], _Names()]
-
-    NAME: ClassVar = "record.producer.v1"
 
     def flaw(self) -> str | None:
         if not self.name:
@@ -208,8 +187,6 @@ class RecorderProfile(Event):
     retention_sec: Annotated[int, Uint(least=1)]
     every_sec: Annotated[int | None, Uint(least=1, optional=True)] = None
     every_events: Annotated[int | None, Uint(least=1, optional=True)] = None
-
-    NAME: ClassVar = "record.profile.v1"
 
     def flaw(self) -> str | None:
         if self.every_sec is None and self.every_events is None:
@@ -292,12 +269,6 @@ class RecorderChanges(WalkOverlay[RecorderSetting]):
             case RecorderProfile():
                 return replace(state, since=since, profile=event)
         raise AssertionError(event)
-
-    def encode_state(self, state: RecorderSetting) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> RecorderSetting:
-        return RecorderSetting.decode(data)
 
     def plain(self, part: bytes, state: RecorderSetting) -> Mapping[str, cbor.Value]:
         since: dict[str, cbor.Value] = {"since": state.since}
@@ -404,22 +375,10 @@ class RecordTallies(MergeOverlay[EventTally]):
             max(a.last_hub_ts, b.last_hub_ts),
         )
 
-    def encode_state(self, state: EventTally) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> EventTally:
-        return EventTally.decode(data)
-
     def plain(self, part: bytes, state: EventTally) -> Mapping[str, cbor.Value]:
         kind, key = part[:1], part[1:]
         shown: dict[str, cbor.Value] = {_NAMES[kind]: key if kind == PRINCIPAL else key.decode()}
-        return shown | {
-            "events": state.events,
-            "first_event_time": state.first_event_time,
-            "last_event_time": state.last_event_time,
-            "first_hub_ts": state.first_hub_ts,
-            "last_hub_ts": state.last_hub_ts,
-        }
+        return shown | plain_wire(state)
 
 
 RECORD_TALLIES = RecordTallies()
@@ -430,8 +389,3 @@ def place_key(event: RecordEvent) -> bytes | None:
     if event.source is None or event.position is None:
         return None
     return ht("veen/record-place", cbor.encode((event.source, event.position)))
-
-
-def tally_of(states: Mapping[bytes, EventTally], kind: bytes, name: str | bytes) -> EventTally:
-    """The tally of a subject (`SUBJECT`), type, origin, source or principal."""
-    return states.get(kind + (name if isinstance(name, bytes) else name.encode()), NONE)

@@ -5,15 +5,14 @@ A call is a request and its reply. The call id is the id of the request's messag
 the first is executed, and its answer answers all of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
-from veen.core import PayloadHdr, cbor
-from veen.core.cbor import Bool, Bstr, Nested, Text, Uint, Wire, text_map
+from veen.core import cbor
+from veen.core.cbor import Bool, Bstr, Nested, Uint, Wire, text_map
 from veen.core.hashing import U64_MAX, u64be
-from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import Event, FoldEntry, ValueItem, event
+from veen.overlays.event import Event, FoldEntry, ValueItem, body_text, event
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 _CALL, _IDEM = b"c", b"k"
@@ -24,7 +23,7 @@ UNKNOWN_METHOD = "RPC.UNKNOWN_METHOD"
 class CallRequest(Event):
     """`rpc.v1`. `args` is one CBOR value; `reply_to` is the stream for the reply, by default the request's stream."""
 
-    method: Annotated[str, Text(MAX_BODY_BYTES)]
+    method: Annotated[str, body_text()]
     args: Annotated[bytes, ValueItem()]
     timeout_ms: Annotated[int | None, Uint(optional=True)] = None
     reply_to: Annotated[bytes | None, Bstr(optional=True)] = None
@@ -35,8 +34,8 @@ class CallRequest(Event):
 class RpcError(Wire):
     """Why a call failed."""
 
-    code: Annotated[str, Text(MAX_BODY_BYTES)]
-    detail: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
+    code: Annotated[str, body_text()]
+    detail: Annotated[str | None, body_text(optional=True)] = None
 
 
 @event("rpc.res.v1")
@@ -138,12 +137,6 @@ class Rpc(MergeOverlay[Call]):
     def live(self, state: Call) -> bool:
         return state.asked is not None and state.answered is None
 
-    def encode_state(self, state: Call) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> Call:
-        return Call.decode(data)
-
     def plain(self, part: bytes, state: Call) -> Mapping[str, cbor.Value]:
         if state.first_call is not None:
             return {"idem": part[1:], "first_call": state.first_call}
@@ -222,26 +215,8 @@ class RpcFailure(Exception):
         self.error = RpcError(code, detail)
 
 
-Method: TypeAlias = Callable[[cbor.Value], cbor.Value]
-
-
-def respond(pending: PendingReply, methods: Mapping[str, Method]) -> tuple[PayloadHdr, bytes]:
-    """The reply message: the known answer, or the result of the method."""
-    return (pending.known or _execute(pending.asked.request, methods)).payload(pending.call_id)
-
-
 def success(result: cbor.Value) -> Reply:
     return Reply(True, cbor.encode(result))
-
-
-def _execute(request: CallRequest, methods: Mapping[str, Method]) -> Reply:
-    method = methods.get(request.method)
-    if method is None:
-        return Reply(False, error=RpcError(UNKNOWN_METHOD, request.method))
-    try:
-        return success(method(cbor.decode(request.args, "args")))
-    except RpcFailure as failure:
-        return Reply(False, error=failure.error)
 
 
 def _deadline_ms(entry: FoldEntry, request: CallRequest) -> int | None:

@@ -11,34 +11,22 @@ match its id. The descriptor with the greatest (`ts`, place) counts. `describe` 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from veen.core import cbor, naming
-from veen.core.cbor import Bstr, Map, Text, Uint
-from veen.core.limits import MAX_BODY_BYTES
+from veen.core.cbor import Bstr, Uint
 from veen.overlays.admin_records import AdminRecord, RecordOverlay, Records, States, only
-from veen.overlays.event import At, Event, FoldEntry, event
+from veen.overlays.event import PROFILE_PREFIX, At, Event, FoldEntry, body_text, event
 
 
-@dataclass(frozen=True, slots=True)
+@event("veen.label.class.v1", keys={"class_": "class"})  # `class` is a Python keyword
 class LabelClass(Event):
     """`veen.label.class.v1`. `retention_hint` is in seconds."""
 
-    label: bytes
-    class_: str
-    sensitivity: str | None = None
-    retention_hint: int | None = None
-
-    SCHEMA: ClassVar = naming.schema_id("veen.label.class.v1")
-    LAYOUT: ClassVar = Map(
-        "veen.label.class.v1",
-        {
-            "label": Bstr(name="label"),
-            "class": Text(MAX_BODY_BYTES, name="class_"),  # `class` is a Python keyword
-            "sensitivity": Text(MAX_BODY_BYTES, name="sensitivity", optional=True),
-            "retention_hint": Uint(name="retention_hint", optional=True),
-        },
-    )
+    label: Annotated[bytes, Bstr()]
+    class_: Annotated[str, body_text()]
+    sensitivity: Annotated[str | None, body_text(optional=True)] = None
+    retention_hint: Annotated[int | None, Uint(optional=True)] = None
 
 
 class LabelClasses(RecordOverlay[LabelClass]):
@@ -46,10 +34,7 @@ class LabelClasses(RecordOverlay[LabelClass]):
 
     CLASS = "label.class"
     EVENTS = (LabelClass,)
-
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, LabelClass)
-        return (event.label,)
+    PART = "label"
 
     def effective(self, records: Records[LabelClass]) -> Records[LabelClass]:
         return (max(records, key=lambda record: record.at),) if records else ()
@@ -106,17 +91,14 @@ def policy(label_class: LabelClass | None) -> LabelPolicy:
     return LabelPolicy(pad_block, _RATES.get(label_class.class_, RateClass.DEFAULT), label_class.retention_hint)
 
 
-PROFILE_PREFIX = "veen/schema:"  # of operation profiles, spec-3
-
-
 @event("veen.meta.schema.v1")
 class SchemaDescriptor(Event):
     """`veen.meta.schema.v1`. `owner` is the public key of a principal or an organisation."""
 
     schema_id: Annotated[bytes, Bstr()]
-    name: Annotated[str, Text(MAX_BODY_BYTES)]
-    version: Annotated[str, Text(MAX_BODY_BYTES)]
-    doc_url: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
+    name: Annotated[str, body_text()]
+    version: Annotated[str, body_text()]
+    doc_url: Annotated[str | None, body_text(optional=True)] = None
     owner: Annotated[bytes | None, Bstr(optional=True)] = None
     ts: Annotated[int, Uint()] = 0
 
@@ -130,10 +112,7 @@ class Schemas(RecordOverlay[SchemaDescriptor]):
 
     CLASS = "meta.schema"
     EVENTS = (SchemaDescriptor,)
-
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, SchemaDescriptor)
-        return (event.schema_id,)
+    PART = "schema_id"
 
     def effective(self, records: Records[SchemaDescriptor]) -> Records[SchemaDescriptor]:
         return (max(records, key=lambda record: (record.event.ts, record.at)),) if records else ()

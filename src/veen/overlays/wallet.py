@@ -23,9 +23,8 @@ from typing import NamedTuple, TypeAlias
 from veen.core import Malformed, cbor
 from veen.core.cbor.value import read_value
 from veen.overlays import wallet_ledger
-from veen.overlays.event import Event, EventFault, FaultKind, FoldEntry, number_of, number_value
+from veen.overlays.event import Event, EventFault, FaultKind, FoldEntry, number_of, number_value, plain_wire
 from veen.overlays.overlay import FoldStep, Overlay
-from veen.overlays.rpc import Reply, RpcError
 from veen.overlays.wallet_ledger import (
     WALLET_EVENTS,
     Adjust,
@@ -383,12 +382,6 @@ class Wallets(Overlay[Wallet, Function]):
     def run(self, state: Wallet, summary: Function) -> Wallet | None:
         return run(state, summary)
 
-    def encode_state(self, state: Wallet) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> Wallet:
-        return Wallet.decode(data)
-
     def encode_summary(self, summary: Function) -> bytes:
         return _HEAD + b"".join(
             same if path is stays else cbor.encode(_path_value(path))
@@ -412,16 +405,7 @@ class Wallets(Overlay[Wallet, Function]):
         return a, b, c, d, e
 
     def plain(self, part: bytes, state: Wallet) -> Mapping[str, cbor.Value]:
-        return {
-            "wallet_id": part,
-            "exists": state.exists,
-            "closed": state.closed,
-            "balance": number_value(state.balance),
-            "frozen": state.frozen,
-            "daily_limit": state.daily_limit,
-            "pending_daily_spent": number_value(state.pending_daily_spent),
-            "last_limit_reset_ts": state.last_limit_reset_ts,
-        }
+        return {"wallet_id": part, **plain_wire(state, absent=True)}
 
     def _static_refusal(self, step: FoldStep) -> WalletCode | None:
         """Why an event is refused regardless of the wallet's state, or None."""
@@ -439,11 +423,6 @@ POLICY = (WalletCode.INSUFFICIENT_FUNDS, WalletCode.DAILY_LIMIT_EXCEEDED)
 def violations(faults: Iterable[EventFault]) -> Iterator[EventFault]:
     """The debits that exceeded balance or limit. Producers must not send them. §5.4, §5.6."""
     return (fault for fault in faults if fault.kind == FaultKind.REFUSED and fault.reason in POLICY)
-
-
-def failure(refused: EventFault) -> Reply:
-    """A refusal as the RPC reply with its error code. §13."""
-    return Reply(False, error=RpcError(refused.reason))
 
 
 def _path_value(path: Path) -> Value:

@@ -11,10 +11,10 @@ from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 from veen.core import CapToken, Malformed, SigningKey, cbor, signing
-from veen.core.cbor import Bool, Bstr, Bytes, Text, Uint, Wire, text_map
+from veen.core.cbor import Bool, Bstr, Bytes, Uint, Wire, text_map
 from veen.core.hashing import ht, u64be
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import Event, FoldEntry, Int, Number, event, optional_map
+from veen.overlays.event import Event, FoldEntry, Int, Number, body_text, event, optional_map
 
 
 def wallet_id(realm_id: bytes, ctx_id: bytes, currency: str) -> bytes:
@@ -40,29 +40,20 @@ def approval_hash(of_wallet: bytes, to_wallet: bytes, amount: int, ts: int, tran
     return ht("wallet/approval", of_wallet + to_wallet + u64be(amount) + u64be(ts) + transfer)
 
 
-def _text(*, name: str = "", optional: bool = False) -> Text:
-    return Text(MAX_BODY_BYTES, name=name, optional=optional)
-
-
-def _ref() -> Bytes:
-    return Bytes(MAX_BODY_BYTES, name="ref", optional=True)
-
-
+@text_map("wallet event")
 class WalletEvent(Event):
     """An event of one wallet."""
 
-    __slots__ = ()
-    wallet_id: bytes
+    wallet_id: Annotated[bytes, Bstr()]
 
 
 @event("wallet.open.v1")
 class Open(WalletEvent):
     """§5.1."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     realm_id: Annotated[bytes, Bstr()]
     ctx_id: Annotated[bytes, Bstr()]
-    currency: Annotated[str, _text()]
+    currency: Annotated[str, body_text()]
     created_at: Annotated[int, Uint()]
 
     def flaw(self) -> str | None:
@@ -77,7 +68,6 @@ class Open(WalletEvent):
 class Close(WalletEvent):
     """§5.2."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     ts: Annotated[int, Uint()]
 
 
@@ -85,27 +75,24 @@ class Close(WalletEvent):
 class Deposit(WalletEvent):
     """§5.3. `ref` is an external reference and is not interpreted."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     amount: Annotated[int, Uint()]
     ts: Annotated[int, Uint()]
-    ref: Annotated[bytes | None, _ref()] = None
+    ref: Annotated[bytes | None, Bytes(MAX_BODY_BYTES, optional=True)] = None
 
 
 @event("wallet.withdraw.v1")
 class Withdraw(WalletEvent):
     """§5.4. A second event with the same `ref` is a copy of the first (§7)."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     amount: Annotated[int, Uint()]
     ts: Annotated[int, Uint()]
-    ref: Annotated[bytes | None, _ref()] = None
+    ref: Annotated[bytes | None, Bytes(MAX_BODY_BYTES, optional=True)] = None
 
 
 @event("wallet.transfer.v1")
 class Transfer(WalletEvent):
     """§5.5. A debit of one wallet and a credit of the other, applied in the fold of each."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     to_wallet_id: Annotated[bytes, Bstr()]
     amount: Annotated[int, Uint()]
     ts: Annotated[int, Uint()]
@@ -117,18 +104,16 @@ class Transfer(WalletEvent):
 class Adjust(WalletEvent):
     """§5.6. A positive or negative correction."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     delta: Annotated[int, Int()]
     ts: Annotated[int, Uint()]
-    reason: Annotated[str, _text()]
-    ref: Annotated[bytes | None, _ref()] = None
+    reason: Annotated[str, body_text()]
+    ref: Annotated[bytes | None, Bytes(MAX_BODY_BYTES, optional=True)] = None
 
 
 @event("wallet.limit.v1")
 class Limit(WalletEvent):
     """§5.7. Without `daily_limit` the limit is removed."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     daily_limit: Annotated[int | None, Uint(optional=True)]
     ts: Annotated[int, Uint()]
 
@@ -137,18 +122,16 @@ class Limit(WalletEvent):
 class Freeze(WalletEvent):
     """§5.8."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     ts: Annotated[int, Uint()]
-    reason: Annotated[str | None, _text(optional=True)] = None
+    reason: Annotated[str | None, body_text(optional=True)] = None
 
 
 @event("wallet.unfreeze.v1")
 class Unfreeze(WalletEvent):
     """§5.9."""
 
-    wallet_id: Annotated[bytes, Bstr()]
     ts: Annotated[int, Uint()]
-    reason: Annotated[str | None, _text(optional=True)] = None
+    reason: Annotated[str | None, body_text(optional=True)] = None
 
 
 WALLET_EVENTS: tuple[type[Event], ...] = (

@@ -30,8 +30,7 @@ from veen.overlays.kept_fold import LogPrefix
 from veen.overlays.record import CHANGES, MAX_LISTED, RECORDER_CHANGES, RecorderProfile, stream_flaw
 from veen.recorder.replay import Replayer, ReplaySpan
 from veen.recorder.routes import RecorderRefused, read_states, required_profile
-from veen.state.entry_source import EntrySource, NoEntry, all_entries, folded
-from veen.state.hub_source import HubSource
+from veen.state.entry_source import EntrySource, HubSource, NoEntry, all_entries, folded
 
 MAX_POSITIONS = 1 << 16
 SUFFIX = ".checkpoint"

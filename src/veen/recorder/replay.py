@@ -27,8 +27,7 @@ from veen.overlays.record import (
 )
 from veen.recorder.routes import required_profile
 from veen.state.directory_source import DirectorySource
-from veen.state.entry_source import EntrySource, NoEntry, folded, stream_id_of
-from veen.state.hub_source import HubSource
+from veen.state.entry_source import EntrySource, HubSource, NoEntry, folded, stream_id_of
 from veen.state.state_view import read_states
 
 

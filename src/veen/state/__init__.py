@@ -6,18 +6,13 @@
 
 from veen.state.blocking_state import BlockingCaller, BlockingKvStore, BlockingTaskQueue
 from veen.state.directory_source import DirectorySource
-from veen.state.entry_source import EntrySource
+from veen.state.entry_source import EntrySource, HubSource
 from veen.state.event_sender import EventRefused, EventSender, SentEvent
-from veen.state.fold_cache import drop_cache
-from veen.state.hub_source import HubSource
-from veen.state.kv_store import KvStore
 from veen.state.rpc_calls import Caller, NoReply, Server
-from veen.state.state_at import StateAt
 from veen.state.state_proof import VerifiedState, prove, verify_state
 from veen.state.state_snapshot import StateSnapshot, compare, make
-from veen.state.state_view import StateView
-from veen.state.task_queue import TaskJob, TaskQueue
-from veen.state.wallet_book import WalletBook
+from veen.state.state_view import StateAt, StateView, drop_cache
+from veen.state.stream_stores import KvStore, TaskJob, TaskQueue, WalletBook
 from veen.state.watch import WatchedEntry, watch
 
 __all__ = [

@@ -14,9 +14,8 @@ from veen.core import cbor
 from veen.overlays import At, FoldStep
 from veen.overlays.queue import Task, TaskStatus
 from veen.state.event_sender import SentEvent
-from veen.state.kv_store import KvStore
 from veen.state.rpc_calls import TIMEOUT_S, Caller
-from veen.state.task_queue import LEASE_SEC, TaskJob, TaskQueue
+from veen.state.stream_stores import LEASE_SEC, KvStore, TaskJob, TaskQueue
 
 F = TypeVar("F", bound=KvStore | TaskQueue | Caller)
 

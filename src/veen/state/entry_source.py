@@ -1,19 +1,26 @@
 """Sources of a stream's entries: verified first, then opened, in order, epoch by epoch.
 
 A source verifies for each entry the client's signature and the hub's signature on its place and root. There are two
-sources: a live hub (`hub_source`) and a data directory (`directory_source`).
+sources: a live hub (`HubSource`) and a data directory (`directory_source`).
 """
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from itertools import groupby
 from typing import Protocol
 
 from veen.client import ClientDir
+from veen.client import evidence as files
+from veen.client.client import Client
 from veen.client.evidence import Evidence
+from veen.client.proofs import exhibit, fetch_checkpoint
 from veen.client.reader import Entry as ReadEntry
+from veen.client.reader import LabelReader, Opener, ReadRange
 from veen.client.trust import HubRecord
-from veen.core import DhKey, Mmr, Profile, Receipt, Unavailable, naming
+from veen.core import DhKey, Mmr, Profile, Receipt, Refused, Unavailable, naming
+from veen.core.hub_identity import lineage
+from veen.core.proof import Head
 from veen.overlays import At, FoldEntry
 from veen.overlays.kept_fold import LogPrefix
 
@@ -103,6 +110,89 @@ def folded(entry: ReadEntry) -> FoldEntry:
     return FoldEntry.of(entry.msg, entry.receipt, header, entry.body, entry.epoch)
 
 
+class HubSource:
+    """The hub of a connected client. The caller keeps ownership of the client and closes it."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    @property
+    def folder(self) -> ClientDir:
+        return self.client.dir
+
+    @property
+    def may_lag(self) -> bool:
+        return False
+
+    @property
+    def known(self) -> HubRecord:
+        return self.client.session.trust.known
+
+    def now(self) -> int:
+        return self.client.session.clock.now()
+
+    def label(self, stream_id: bytes, epoch: int) -> bytes:
+        return self.client.label(stream_id, epoch)
+
+    def key(self, stream_id: bytes) -> DhKey | None:
+        return self.client.dir.stream_keys.secret(stream_id)
+
+    async def epochs(self, stream_id: bytes, first: int | None) -> Sequence[int]:
+        """Starts with the first key of the hub, or of the hub it was forked from: no entry is older."""
+        profile, skew = self.known.profile, self.known.limits.max_epoch_skew_sec
+        oldest = lineage(self.known.identity, self.known.origin).identities[-1]
+        born = profile.epochs_around(oldest.hub_keys[0].valid_from, skew).start
+        return range(born if first is None else first, profile.epochs_around(self.now(), skew).stop)
+
+    async def read(self, stream_id: bytes, epoch: int, after: Mmr) -> AsyncGenerator[list[ReadEntry], None]:
+        follower, wanted = self.client.follower(stream_id, epoch), ReadRange(after.size + 1)
+        reader = LabelReader(self.client.session, follower, epoch, Opener(self.key(stream_id)), wanted)
+        async with aclosing(reader.pages()) as pages:
+            async for page in pages:
+                yield page
+
+    async def root_at(self, stream_id: bytes, prefix: LogPrefix) -> bytes | None:
+        follower = self.client.follower(stream_id, prefix.epoch)
+        if follower.label != prefix.label:
+            return None
+        try:
+            return (await follower.tree_at(prefix.upto_seq)).root()
+        except Refused as refused:
+            if refused.code != "E.NOT_FOUND":
+                raise
+            if follower.tree.size >= prefix.upto_seq:
+                raise await self.client.session.recorded(follower.truncated(refused.message)) from None
+            return None
+
+    async def receipt(self, stream_id: bytes, at: At) -> Receipt:
+        try:
+            return await self.client.receipt(stream_id, at.stream_seq, epoch=at.epoch)
+        except Refused as refused:
+            if refused.code != "E.NOT_FOUND":
+                raise
+            raise NoEntry(f"the log has no entry {at.stream_seq} yet") from None
+
+    async def evidence(
+        self, stream_id: bytes, places: Sequence[At], ends: Sequence[At], claim: str, key: DhKey
+    ) -> Evidence:
+        contact, upto = self.client.session, {end.epoch: end.stream_seq for end in ends}
+        made: list[Evidence] = []
+        heads: list[Head] = []
+        for epoch, group in groupby(places, lambda place: place.epoch):
+            follower = self.client.follower(stream_id, epoch)
+            head = await fetch_checkpoint(contact, follower, stream_id, upto[epoch])
+            one = await exhibit(contact, follower, head, [place.stream_seq for place in group], claim, key)
+            made.append(one)
+            heads += [*one.receipts, *one.checkpoints]
+        return files.make_evidence(
+            self.known,
+            claim,
+            heads,
+            ties=[tie for one in made for tie in one.ties],
+            exhibits=[shown for one in made for shown in one.exhibits],
+        )
+
+
 async def all_entries(source: EntrySource, stream_id: bytes) -> AsyncGenerator[ReadEntry, None]:
     """Every entry of a stream, epoch by epoch, up to the current end."""
     for epoch in await source.epochs(stream_id, None):
@@ -110,3 +200,13 @@ async def all_entries(source: EntrySource, stream_id: bytes) -> AsyncGenerator[R
             async for page in pages:
                 for entry in page:
                     yield entry
+
+
+async def stream_end(client: Client, stream_id: bytes, epoch: int) -> int:
+    """The last entry of a stream in an epoch; 0 if the hub has none."""
+    try:
+        return await client.follower(stream_id, epoch).end()
+    except Refused as refused:
+        if refused.code == "E.NOT_FOUND":
+            return 0
+        raise

@@ -12,9 +12,8 @@ from veen.client.client import Client
 from veen.client.sender import Sent
 from veen.core import Refused
 from veen.overlays import At, Event, EventFault, FoldEntry, Outcome, draft, preview
-from veen.state.hub_source import HubSource
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView
+from veen.state.entry_source import HubSource
+from veen.state.state_view import StateAt, StateView
 
 S = TypeVar("S")
 M = TypeVar("M")

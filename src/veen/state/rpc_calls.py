@@ -13,7 +13,6 @@ request twice passes an idempotency key.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from veen.client.client import Client
@@ -30,8 +29,8 @@ from veen.overlays.rpc import (
     RpcError,
     RpcFailure,
 )
-from veen.state.event_sender import EventSender
 from veen.state.state_view import StateView
+from veen.state.stream_stores import StreamStore
 from veen.state.watch import Wake
 
 CallView: TypeAlias = StateView[Call, Call]
@@ -48,28 +47,10 @@ class NoReply(Unavailable):
         self.call_id = call_id
 
 
-class _Endpoint:
-    """One side of the calls on one stream. An async context manager."""
-
-    def __init__(self, view: CallView) -> None:
-        self.view = view
-        self._sender = EventSender(view)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        self.view.close()
-
-
-class Caller(_Endpoint):
+class Caller(StreamStore[Call, Call]):
     """Sends requests and waits for the replies."""
 
-    @classmethod
-    def of(cls, client: Client, stream: str | bytes, *, cached: bool = True) -> Self:
-        return cls(StateView.of(client, stream, RPC, cached=cached))
+    OVERLAY = RPC
 
     async def call(
         self, method: str, args: cbor.Value = None, *, timeout_s: float = TIMEOUT_S, idem: int | None = None
@@ -103,25 +84,29 @@ class Caller(_Endpoint):
 
     async def _call_id(self, request: CallRequest) -> bytes:
         if request.idem is not None:
-            client_id = self._sender.client.dir.writers.current().client_id
+            client_id = self.sender.client.dir.writers.current().client_id
             async with self.view.reading() as reading:
                 known = reading.state(rpc.idem_part(request.method, client_id, request.idem)).first_call
                 # Servers ignore a timed-out call, so send it again. The idempotency key keeps it one call.
                 timed_out = known and reading.state(rpc.call_part(known)).timed_out(1000 * self.view.source.now())
             if known is not None and not timed_out:
                 return known
-        return (await self._sender.send_unchecked(request)).msg_id
+        return (await self.sender.send_unchecked(request)).msg_id
 
 
-class Server(_Endpoint):
+class Server(StreamStore[Call, Call]):
     """Answers calls with functions on plain values. Functions run in a thread, so they may block."""
+
+    OVERLAY = RPC
 
     def __init__(self, view: CallView, methods: Mapping[str, Method]) -> None:
         super().__init__(view)
         self._methods = dict(methods)
 
     @classmethod
-    def of(cls, client: Client, stream: str | bytes, methods: Mapping[str, Method], *, cached: bool = True) -> Self:
+    def of(  # type: ignore[override] # a server also needs its methods
+        cls, client: Client, stream: str | bytes, methods: Mapping[str, Method], *, cached: bool = True
+    ) -> Self:
         return cls(StateView.of(client, stream, RPC, cached=cached), methods)
 
     async def serve(self, on_reply: Callable[[PendingReply, Reply], None] | None = None) -> None:
@@ -139,7 +124,7 @@ class Server(_Endpoint):
             pending = list(rpc.pending_replies(reading.states, open_calls, 1000 * self.view.source.now()))
         for one in pending:
             reply = one.known or await self._execute(one.asked.request)
-            await self._sender.send_unchecked(reply, parent_id=one.call_id)
+            await self.sender.send_unchecked(reply, parent_id=one.call_id)
             if on_reply is not None:
                 on_reply(one, reply)
         return len(pending)

@@ -15,8 +15,7 @@ from veen.core import Malformed, Opened, Receipt, Unavailable, Unverified, namin
 from veen.core.limits import MAX_EPOCH_SKEW_SEC, MAX_PAGE_ITEMS
 from veen.overlays import EventFault, FoldEntry, FoldStep, Overlay, fold, state_hash
 from veen.state.entry_source import need_key, stream_id_of
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView, shown
+from veen.state.state_view import StateAt, StateView, shown
 
 S = TypeVar("S")
 M = TypeVar("M")

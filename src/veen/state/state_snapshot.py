@@ -30,8 +30,7 @@ from veen.core.hub_identity import lineage
 from veen.core.limits import MAX_BODY_BYTES, MAX_PAGE_ITEMS, MAX_TEXT_BYTES
 from veen.overlays import At, Overlay, state_hash
 from veen.overlays.event import ascending
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView, shown
+from veen.state.state_view import StateAt, StateView, shown
 
 S = TypeVar("S")
 M = TypeVar("M")

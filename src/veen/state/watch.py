@@ -11,10 +11,8 @@ from typing import Generic, Self, TypeVar
 
 from veen.client.reader import Entry as ReadEntry
 from veen.overlays import At, Fold, FoldEntry, Outcome
-from veen.state.entry_source import folded
-from veen.state.hub_source import HubSource
-from veen.state.state_at import START
-from veen.state.state_view import StateView
+from veen.state.entry_source import HubSource, folded
+from veen.state.state_view import START, StateView
 
 S = TypeVar("S")
 M = TypeVar("M")

@@ -31,12 +31,12 @@ from veen.overlays import (
     summarise,
 )
 from veen.overlays import fold as fold_here
+from veen.overlays.fold import summarise_piece
 from veen.overlays.kv import KV, Write
 from veen.overlays.queue import QUEUE, Ack
 from veen.overlays.wallet import WALLETS, Wallets
 from veen.overlays.wallet_ledger import Deposit, Open, Transfer, Withdraw, wallet_id
 from veen.pipeline.folding import table_fold
-from veen.pipeline.folding.summaries import summarize_entries
 from veen.pipeline.folding.table_fold import fold, summarize
 from veen.pipeline.jobs import in_processes
 from veen.pipeline.tables import Table, Tables
@@ -123,10 +123,10 @@ def test_a_stored_summary_accounts_for_copies_of_all_earlier_entries(place: Path
 def test_one_pass_over_a_run_gives_the_same_summary_as_two(seed: int) -> None:
     entries = payments(Random(seed), 60)
     known = first_places(WALLETS, entries)
-    summary, met = summarize_entries(WALLETS, entries)
+    summary, met = summarise_piece(WALLETS, entries)
     assert summary == summarise(WALLETS, entries, known)
     assert met.firsts == known
-    nameless, met = summarize_entries(_Nameless(), entries)
+    nameless, met = summarise_piece(_Nameless(), entries)
     assert nameless.parts
     assert met.firsts == {}
     assert {part for part, _ in met.without_key} == nameless.parts.keys()

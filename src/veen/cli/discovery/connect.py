@@ -26,7 +26,7 @@ from veen.core import Unavailable
 from veen.overlays import Event, FoldStep
 from veen.overlays.connect import CONNECT, ConnectionEnded, ServiceConnection, binding
 from veen.overlays.connect_selection import ServiceCriteria
-from veen.state.state_at import StateAt
+from veen.state.state_view import StateAt
 
 Connections: TypeAlias = StateAt[ServiceConnection, tuple[FoldStep, ...]]
 

@@ -40,11 +40,10 @@ from veen.overlays.discovery import (
     ServiceAdvertise,
     live_advertisements,
     part_of,
-    plain_wire,
 )
+from veen.overlays.event import plain_wire
 from veen.state.entry_source import EntrySource
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView
+from veen.state.state_view import StateAt, StateView
 
 Directory = Mapping[bytes, DirectoryRecord]
 _PROBE_TIMEOUT_S = 3.0

@@ -19,8 +19,7 @@ from veen.core import naming
 from veen.overlays import Event, Overlay
 from veen.overlays.discovery import DISCOVERY, Descriptor, DescriptorKind, Discovery, HubAdvertise, OverlayAdvertise
 from veen.overlays.discovery_query import FILTERS, Filter
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView
+from veen.state.state_view import StateAt, StateView
 
 E = TypeVar("E", bound="Event")
 S = TypeVar("S")

@@ -28,9 +28,10 @@ from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import SendOptions, options_command, send_command
 from veen.core import Unavailable
 from veen.overlays import Event
-from veen.overlays.discovery import DISCOVERY, RETIRE, DescriptorKind, DirectoryRecord, kind_and_id, part_of, plain_wire
+from veen.overlays.discovery import DISCOVERY, RETIRE, DescriptorKind, DirectoryRecord, kind_and_id, part_of
 from veen.overlays.discovery_query import DirectoryQuery, evaluate
-from veen.state.state_at import StateAt
+from veen.overlays.event import plain_wire
+from veen.state.state_view import StateAt
 
 Directory: TypeAlias = StateAt[DirectoryRecord, DirectoryRecord]
 

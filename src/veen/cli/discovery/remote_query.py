@@ -23,8 +23,9 @@ from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.state_options import MAX_SECONDS, SendOptions, options_command
 from veen.client.client import Client
 from veen.core import Refused, Unavailable, naming
-from veen.overlays.discovery import DirectoryRecord, join, plain_wire
+from veen.overlays.discovery import DirectoryRecord, join
 from veen.overlays.discovery_query import DirectoryQuery, QueryResult, pending_queries, request, result_of
+from veen.overlays.event import plain_wire
 from veen.overlays.rpc import RPC, Call, PendingReply, call_part
 from veen.state.state_view import StateView
 from veen.state.watch import watch

@@ -29,8 +29,7 @@ from veen.overlays.identity import IDENTITY, IdentityOverlay, State
 from veen.overlays.identity_auth import AuthPolicy, Challenge, ChallengeAnswer, IdentityGrant, authenticate
 from veen.overlays.identity_events import OrgStream, PrincipalStream, device_id
 from veen.overlays.identity_views import States
-from veen.state.entry_source import EntrySource
-from veen.state.hub_source import HubSource
+from veen.state.entry_source import EntrySource, HubSource
 from veen.state.state_view import StateView
 
 MAX_FILE_BYTES = 1 << 20
@@ -154,7 +153,7 @@ def verify(
     def look(reading: IdReading) -> StateAnswer:
         states = identity_views.merge_states(dict(reading.states), org_states)
         session = challenges.verify(found, answered, policy, states, issued_at=started, now=principals.now())
-        device = identity.device(token.issuer_pk, _device_id(token))
+        device = identity.part_key(identity.DEVICE, token.issuer_pk, _device_id(token))
         return principals.shown_session(session, (device,) if device in reading.states else ())
 
     read_state.show_state(options, overlay, look, stream=stream)
@@ -233,7 +232,7 @@ def message(
     def look(reading: IdReading) -> StateAnswer:
         states = dict(reading.states)
         session = authenticate(entry.msg, grant, policy, states, hub_ts=entry.hub_ts, labels=(label,))
-        device = identity.device(session.issuer_pk, device_id(session.subject_pk))
+        device = identity.part_key(identity.DEVICE, session.issuer_pk, device_id(session.subject_pk))
         return principals.shown_session(session, (device,) if device in states else ())
 
     read_state.show_state(replace(options, stream=people), overlay, look, stream=stream)

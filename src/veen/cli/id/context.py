@@ -86,6 +86,8 @@ def show(options: ReadOptions, realm: Realm, account: Account = None) -> None:
             "prefs": render_state.plain_json(prefs),
             "updated_at": found.updated_at,
         }
-        return read_state.StateAnswer(facts=facts, data=data, parts=(identity.ctx(ctx_id, realm_id),))
+        return read_state.StateAnswer(
+            facts=facts, data=data, parts=(identity.part_key(identity.CTX, ctx_id, realm_id),)
+        )
 
     read_state.show_state(options, overlay, look, stream=stream)

@@ -164,7 +164,7 @@ def list_(options: ReadOptions, principal: Principal = None) -> None:
             columns=columns,
             rows=rows,
             data={"principal_pk": principal_pk, "devices": data},
-            parts=(*proved, identity.principal(principal_pk)),
+            parts=(*proved, identity.part_key(identity.PRINCIPAL, principal_pk)),
         )
 
     read_state.show_state(options, overlay, look, stream=stream)
@@ -257,9 +257,9 @@ def _status(why: str | None) -> str:
 def _parts(states: object, principal_pk: bytes, device_id: bytes) -> list[bytes]:
     """Return the parts that an answer about a device depends on: its record and its revocations."""
 
-    revoked = [identity.revoked_device(device_id, one) for one in (principal_pk, None)]
+    revoked = [identity.part_key(identity.REVOKED_DEVICE, device_id, one) for one in (principal_pk, None)]
     assert isinstance(states, dict)
-    return [identity.device(principal_pk, device_id), *(part for part in revoked if part in states)]
+    return [identity.part_key(identity.DEVICE, principal_pk, device_id), *(part for part in revoked if part in states)]
 
 
 def _card(text: str) -> Card:

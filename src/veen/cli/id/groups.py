@@ -105,7 +105,7 @@ def _change(
     overlay, stream = principals.folding(scope, options.stream)
 
     def make(reading: IdReading | None) -> IdentityGroup:
-        found = None if reading is None else reading.state(identity.group(scope.own_id, group_))
+        found = None if reading is None else reading.state(identity.part_key(identity.GROUP, scope.own_id, group_))
         now = principals.now()
         current_name, ts = (found.name, max(now, found.ts)) if isinstance(found, GroupName) else (name, now)
         return IdentityGroup(

@@ -81,7 +81,7 @@ def show(options: ReadOptions, principal: Principal = None) -> None:
     overlay, stream = principals.folding(PrincipalStream(principal_pk), options.stream)
 
     def look(reading: IdReading) -> StateAnswer:
-        part = identity.principal(principal_pk)
+        part = identity.part_key(identity.PRINCIPAL, principal_pk)
         found = identity_views.principal(reading.states, principal_pk)
         if found is None:
             raise hinted(

@@ -91,7 +91,13 @@ def show(options: ReadOptions, org: Org = None, scoped: ScopedTo = None) -> None
             "updated_at": found.updated_at,
             "revoked_at": None if revoked is None else revoked.ts,
         }
-        revocations = [part for one in {scope.realm_id, None} if (part := identity.revoked_org(org_id, one)) in states]
-        return read_state.StateAnswer(facts=facts, data=data, parts=(identity.org(org_id), *revocations))
+        revocations = [
+            part
+            for one in {scope.realm_id, None}
+            if (part := identity.part_key(identity.REVOKED_ORG, org_id, one)) in states
+        ]
+        return read_state.StateAnswer(
+            facts=facts, data=data, parts=(identity.part_key(identity.ORG, org_id), *revocations)
+        )
 
     read_state.show_state(options, overlay, look, stream=stream)

@@ -18,8 +18,7 @@ from veen.overlays.identity import IDENTITY, IdentityOverlay, State
 from veen.overlays.identity_auth import IdentityGrant, Session
 from veen.overlays.identity_events import MAX_LISTED, OrgStream, Scope, ctx_id, org_id
 from veen.state.entry_source import EntrySource
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView
+from veen.state.state_view import StateAt, StateView
 
 IdReading: TypeAlias = StateAt[State, State]
 

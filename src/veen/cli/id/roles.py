@@ -81,10 +81,10 @@ def list_(
             sorted(identity_views.roles(states, org_id, ctx_id, realm_id)),
             identity_views.groups_of(states, org_id, ctx_id),
         )
-        proved = [identity.groups_of(org_id, ctx_id)]
+        proved = [identity.part_key(identity.GROUPS_OF, org_id, ctx_id)]
         for one in (realm_id, None) if realm_id else (None,):
-            proved.append(identity.roles_of_ctx(org_id, ctx_id, one))
-            proved += (identity.roles_of_group(org_id, group_id, one) for group_id in groups)
+            proved.append(identity.part_key(identity.ROLES_OF_CTX, org_id, ctx_id, one))
+            proved += (identity.part_key(identity.ROLES_OF_GROUP, org_id, group_id, one) for group_id in groups)
         data = {"org_id": org_id, "ctx_id": ctx_id, "realm_id": realm_id, "roles": found, "groups": groups}
         rows = [(printable(role),) for role in found]
         present = tuple(part for part in proved if part in states)

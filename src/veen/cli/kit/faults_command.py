@@ -11,7 +11,7 @@ from veen.cli.kit.state_options import ReadOptions, options_command, read_comman
 from veen.cli.realm import realm_state
 from veen.cli.realm.realm_state import AdminStream, RealmReadOptions, RealmState
 from veen.overlays import AnyOverlay
-from veen.state.state_at import StateAt
+from veen.state.state_view import StateAt
 
 
 def add(app: typer.Typer, command: str, overlay: AnyOverlay, stream: str | None = None) -> None:

@@ -17,9 +17,8 @@ from veen.client.evidence import Evidence
 from veen.core import Malformed, Unavailable, Unverified, naming
 from veen.overlays import At, FoldStep, Overlay
 from veen.state.directory_source import DirectorySource
-from veen.state.state_at import StateAt
 from veen.state.state_proof import prove
-from veen.state.state_view import StateView
+from veen.state.state_view import StateAt, StateView
 from veen.storage.paths import Folders
 
 S = TypeVar("S")

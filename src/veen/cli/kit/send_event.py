@@ -16,8 +16,7 @@ from veen.client.sender import Undecided
 from veen.core import Refused, Unavailable, naming
 from veen.overlays import Event, Overlay
 from veen.state.event_sender import EventRefused, EventSender, SentEvent
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView
+from veen.state.state_view import StateAt, StateView
 
 S = TypeVar("S")
 M = TypeVar("M")

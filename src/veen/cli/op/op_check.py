@@ -20,9 +20,8 @@ from veen.overlays import At, FoldEntry, registry
 from veen.overlays.operations.operation_events import StateCheckpoint
 from veen.overlays.operations.operation_index import OPERATIONS, LoggedOperation, logged, of_kind, operations
 from veen.overlays.operations.rule_checks import violations
-from veen.overlays.operations.rules import MEANING, ExternalFacts, FactsFile, LogPlace, Rule, RuleFinding, read
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView, shown
+from veen.overlays.operations.rules import ExternalFacts, FactsFile, LogPlace, Rule, RuleFinding, read
+from veen.state.state_view import StateAt, StateView, shown
 
 OpReading: TypeAlias = StateAt[FoldEntry | None, FoldEntry | None]
 Checked = tuple[tuple[RuleFinding, ...], StateAnswer, StateBasis]
@@ -87,7 +86,7 @@ def check(
     it.
     """
 
-    wanted = rules or [str(rule) for rule in MEANING]
+    wanted = rules or [str(rule) for rule in Rule]
     unknown = [rule for rule in wanted if rule not in Rule.__members__.values()]
     if unknown:
         raise Misuse(f"there is no rule {unknown[0]!r}", f"the rules are {', '.join(Rule)}")

@@ -12,7 +12,8 @@ from veen.cli.kit.sanitize import short
 from veen.cli.kit.state_options import ReadOptions, read_command
 from veen.cli.op import field_parser, op_capability, op_check, op_send
 from veen.cli.op.op_check import OperationId, OpReading
-from veen.overlays.operations.operation_index import BY_NAME, OPERATIONS, LoggedOperation, operations, plain, plain_body
+from veen.overlays.event import plain_wire
+from veen.overlays.operations.operation_index import BY_NAME, OPERATIONS, LoggedOperation, operations, plain
 from veen.overlays.operations.operation_index import trace as traced
 from veen.state.state_view import shown
 
@@ -68,7 +69,7 @@ def show(options: ReadOptions, operation: OperationId) -> None:
             "auth_ref": entry.auth_ref,
             "msg_id": entry.msg_id,
         }
-        for name, value in plain_body(one.event).items():
+        for name, value in plain_wire(one.event).items():
             facts[name] = value if isinstance(value, bytes) else render_state.plain_cell(value)
         return read_state.StateAnswer(facts=facts, data=_data(one), parts=(one.operation_id,))
 
@@ -129,7 +130,7 @@ def _id(operation_id: bytes) -> output.Value:
 
 
 def _body(one: LoggedOperation) -> output.Value:
-    return render_state.plain_cell(plain_body(one.event))
+    return render_state.plain_cell(plain_wire(one.event))
 
 
 def _row(one: LoggedOperation) -> tuple[output.Value, ...]:

@@ -19,9 +19,9 @@ from veen.client.sender import Undecided
 from veen.core import CapToken, Refused
 from veen.overlays import Event
 from veen.overlays.authorization import token_target
+from veen.state.entry_source import HubSource
 from veen.state.event_sender import EventRefused, EventSender, SentEvent
-from veen.state.hub_source import HubSource
-from veen.state.state_at import StateAt
+from veen.state.state_view import StateAt
 
 _ID_BYTES = 32
 

@@ -24,11 +24,9 @@ from veen.overlays.authority import Authorities, AuthorityEvent
 from veen.overlays.authorization import REVOCATIONS, RevocationEvent
 from veen.overlays.stream_catalog import LABEL_CLASSES, SCHEMAS, LabelClass, SchemaDescriptor
 from veen.state.directory_source import DirectorySource
-from veen.state.entry_source import EntrySource
-from veen.state.hub_source import HubSource
-from veen.state.state_at import StateAt
+from veen.state.entry_source import EntrySource, HubSource
 from veen.state.state_proof import prove
-from veen.state.state_view import StateView
+from veen.state.state_view import StateAt, StateView
 
 
 def hub_id(text: str) -> bytes:

@@ -29,8 +29,7 @@ from veen.overlays import authorization
 from veen.overlays.admin_records import AdminRecord, Records, States
 from veen.overlays.authorization import AUTHORIZATIONS, CapabilityStatus, RevocationEvent, ShownCapability, Validity
 from veen.state.entry_source import EntrySource
-from veen.state.state_at import StateAt
-from veen.state.state_view import StateView
+from veen.state.state_view import StateAt, StateView
 
 RevocationRecords: TypeAlias = tuple[AdminRecord[RevocationEvent], ...]
 RevocationState: TypeAlias = RealmState[RevocationRecords, RevocationRecords]

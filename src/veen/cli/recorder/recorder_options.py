@@ -18,9 +18,8 @@ from veen.client.sender import Sent, Undecided
 from veen.core import SigningKey
 from veen.recorder.routes import NotAProducer, NotSetUp, OpenHub, RecorderRefused, RoleConflict, UnmappedType
 from veen.state.directory_source import DirectorySource
-from veen.state.entry_source import EntrySource
+from veen.state.entry_source import EntrySource, HubSource
 from veen.state.event_sender import EventRefused
-from veen.state.hub_source import HubSource
 
 T = TypeVar("T")
 

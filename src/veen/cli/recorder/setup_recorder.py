@@ -31,7 +31,7 @@ from veen.overlays.record import (
 )
 from veen.recorder import ProducerKit, setup
 from veen.state.event_sender import SentEvent
-from veen.state.state_at import StateAt
+from veen.state.state_view import StateAt
 
 app = typer.Typer()
 

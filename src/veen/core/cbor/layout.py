@@ -185,9 +185,12 @@ def int_map(name: str, *fixed: FieldType, last: tuple[FieldType, ...] = ()) -> C
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def text_map(name: str, *fixed: FieldType) -> Callable[[type[W]], type[W]]:
-    """As `array`, but encoded as a map whose keys are the names of the fields."""
-    return lambda cls: _wire(cls, lambda kinds: Map(name, {kind.name: kind for kind in (*fixed, *kinds)}))
+def text_map(name: str, *fixed: FieldType, keys: Mapping[str, str] | None = None) -> Callable[[type[W]], type[W]]:
+    """As `array`, but encoded as a map whose keys are the names of the fields, except those that `keys` renames."""
+    other = keys or {}
+    return lambda cls: _wire(
+        cls, lambda kinds: Map(name, {other.get(kind.name, kind.name): kind for kind in (*fixed, *kinds)})
+    )
 
 
 def _wire(cls: type[W], layout: Callable[[list[FieldType]], Layout]) -> type[W]:

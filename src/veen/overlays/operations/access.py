@@ -2,18 +2,26 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from veen.core import CapToken, Rate, cbor
 from veen.core.cap_token import mint
 from veen.core.cbor import Bool, Bstr, ListOf, Nested, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.core.signing import SigningKey
-from veen.overlays.event import At, Event, FoldEntry, ascending
+from veen.overlays.event import At, ascending, plain_wire
 from veen.overlays.fold import Fold
 from veen.overlays.operations.operation_events import AccessGrant, Revoke
-from veen.overlays.operations.operation_index import LoggedOperation, own_id, plain_body
-from veen.overlays.operations.rules import ExternalFacts, Rule, RuleFinding, identities_of, open_finding, rule_finding
+from veen.overlays.operations.operation_index import LoggedOperation, own_id
+from veen.overlays.operations.rules import (
+    ExternalFacts,
+    Rule,
+    RuleFinding,
+    identities_of,
+    open_finding,
+    permits,
+    rule_finding,
+)
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 NOT_A_GRANTER = "the sender may not change permissions"
@@ -59,7 +67,6 @@ class Permissions(Wire):
 
 
 NOTHING = Permissions()
-States: TypeAlias = Mapping[bytes, Permissions]
 
 
 class Access(WalkOverlay[Permissions]):
@@ -71,6 +78,7 @@ class Access(WalkOverlay[Permissions]):
 
     CLASS = "access.grant"
     EVENTS = (AccessGrant, Revoke)
+    PART = "subject_identity"
     INITIAL = NOTHING
 
     def __init__(self, granters: Iterable[bytes] | None = None, *, revokes_all: bool = True) -> None:
@@ -82,13 +90,9 @@ class Access(WalkOverlay[Permissions]):
             return b""
         return cbor.encode([None if self._granters is None else sorted(self._granters), self._revokes_all])
 
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, AccessGrant | Revoke)
-        return (event.subject_identity,)
-
     def refusal(self, state: Permissions, step: FoldStep) -> str | None:
         event = step.event
-        if self._granters is not None and not may_grant(self._granters, step.entry):
+        if not permits(self._granters, step.entry):
             return f"{Rule.ACCESS_A1}: {NOT_A_GRANTER}"
         if isinstance(event, Revoke) and event.target_capability_reference is None and not self._revokes_all:
             return NOT_ALL
@@ -107,15 +111,9 @@ class Access(WalkOverlay[Permissions]):
         left = tuple(one for one in state.grants if one.operation_id != target)
         return replace(state, grants=left, revoked=tuple(sorted({*state.revoked, target})))
 
-    def encode_state(self, state: Permissions) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> Permissions:
-        return Permissions.decode(data)
-
     def plain(self, part: bytes, state: Permissions) -> Mapping[str, cbor.Value]:
         grants = [
-            {"operation_id": one.operation_id, "stream_seq": one.stream_seq, **plain_body(one.grant)}
+            {"operation_id": one.operation_id, "stream_seq": one.stream_seq, **plain_wire(one.grant)}
             for one in state.grants
         ]
         return {
@@ -129,11 +127,6 @@ class Access(WalkOverlay[Permissions]):
 ACCESS = Access()
 
 
-def may_grant(granters: frozenset[bytes], entry: FoldEntry) -> bool:
-    """Whether an entry's writer or its capability may change permissions."""
-    return entry.client_id in granters or entry.auth_ref in granters
-
-
 def admits(
     state: Permissions, stream_id: bytes, hub_ts: int, auth_ref: bytes | None, bootstrapped: frozenset[bytes]
 ) -> bool:
@@ -143,16 +136,6 @@ def admits(
     if auth_ref in bootstrapped and not state.all_revoked:
         return True
     return bool(state.valid_grants(stream_id, hub_ts))
-
-
-def debit_limit(state: Permissions, stream_id: bytes, hub_ts: int, unit: str | None) -> int | None:
-    """The total that a subject may pay in a currency: the largest limit of its valid grants, or None for no limit."""
-    bounds = [
-        one.grant.maximum_amount
-        for one in state.valid_grants(stream_id, hub_ts)
-        if one.grant.maximum_amount is None or one.grant.currency_code == unit
-    ]
-    return None if None in bounds else max((bound for bound in bounds if bound is not None), default=0)
 
 
 def token_of(grant: AccessGrant, issuer: SigningKey, issued_at: int, client_id: bytes | None = None) -> CapToken:
@@ -187,5 +170,5 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
             if granters is None:
                 yield open_finding(Rule.ACCESS_A1, one, "the clients that may change permissions are not known")
             else:
-                yield rule_finding(Rule.ACCESS_A1, one, None if may_grant(granters, one.entry) else NOT_A_GRANTER)
+                yield rule_finding(Rule.ACCESS_A1, one, None if permits(granters, one.entry) else NOT_A_GRANTER)
         folded.add(one.entry)

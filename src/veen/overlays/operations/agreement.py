@@ -6,15 +6,15 @@ from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 from veen.core import cbor
-from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, text_map
+from veen.core.cbor import Bstr, ListOf, Nested, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import At, Event, FoldEntry, ascending
+from veen.overlays.event import At, ascending, body_text, plain_wire
 from veen.overlays.operations.operation_events import Confirmation, Definition
-from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
 from veen.overlays.operations.rules import Decision, ExternalFacts, Rule, RuleFinding, Speakers, rule_finding, speaks
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
-ACCEPT, REJECT = "accept", "reject"
+ACCEPT = "accept"
 
 
 class Quorum(StrEnum):
@@ -29,7 +29,7 @@ class PartyDecision(Wire):
     """The latest decision of a party, and its place."""
 
     party_identity: Annotated[bytes, Bstr()]
-    decision: Annotated[str, Text(MAX_BODY_BYTES)]
+    decision: Annotated[str, body_text()]
     epoch: Annotated[int, Uint()]
     stream_seq: Annotated[int, Uint()]
     decision_time: Annotated[int | None, Uint(optional=True)] = None
@@ -98,14 +98,12 @@ class Agreement(Wire):
         return None
 
 
-States: TypeAlias = Mapping[bytes, Agreement]
-
-
 class Agreements(WalkOverlay[Agreement]):
     """One part per agreement. With `speakers`, a confirmation is applied only from a client that acts for its party."""
 
     CLASS = "agreement"
     EVENTS = (Definition, Confirmation)
+    PART = "agreement_id"
     INITIAL = Agreement()
 
     def __init__(self, speakers: Speakers | None = None) -> None:
@@ -115,10 +113,6 @@ class Agreements(WalkOverlay[Agreement]):
         if self._speakers is None:
             return b""
         return cbor.encode([(one, sorted(self._speakers[one])) for one in sorted(self._speakers)])
-
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, Definition | Confirmation)
-        return (event.agreement_id,)
 
     def refusal(self, state: Agreement, step: FoldStep) -> str | None:
         event = step.event
@@ -148,16 +142,10 @@ class Agreements(WalkOverlay[Agreement]):
             tuple(_decide(one, made) if one.definition.version == event.version else one for one in state.versions)
         )
 
-    def encode_state(self, state: Agreement) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> Agreement:
-        return Agreement.decode(data)
-
     def plain(self, part: bytes, state: Agreement) -> Mapping[str, cbor.Value]:
         active = state.active()
         versions = [
-            {**plain_body(one.definition), "stream_seq": one.stream_seq, "accepted": one.accepted()}
+            {**plain_wire(one.definition), "stream_seq": one.stream_seq, "accepted": one.accepted()}
             | {"decisions": {party.party_identity.hex(): party.decision for party in one.decided}}
             for one in state.versions
         ]

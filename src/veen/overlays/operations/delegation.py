@@ -5,41 +5,38 @@ a capability of the principal and ends with one of the agent; each is issued by 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from typing import ClassVar, TypeAlias
+from typing import Annotated, TypeAlias
 
 from veen.core import CapToken, PayloadHdr, Unverified, cbor
-from veen.core.cbor import Bstr, Map, Nested, Uint, Wire
-from veen.overlays.event import Event, FoldEntry
-from veen.overlays.operations.access import may_grant
+from veen.core.cbor import Bstr, Nested, Uint, Wire, text_map
+from veen.overlays.event import Event, FoldEntry, plain_wire
 from veen.overlays.operations.operation_events import Delegated, Revoke
-from veen.overlays.operations.operation_index import LoggedOperation, logged, own_id, plain_body
-from veen.overlays.operations.rules import CapabilityFact, ExternalFacts, Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.operations.operation_index import LoggedOperation, logged, own_id
+from veen.overlays.operations.rules import (
+    CapabilityFact,
+    ExternalFacts,
+    Rule,
+    RuleFinding,
+    open_finding,
+    permits,
+    rule_finding,
+)
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 EMPTY_CHAIN = "the delegation chain is empty"
 Known: TypeAlias = Mapping[bytes, CapabilityFact]  # by auth_ref
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("execution", keys={"event": "said"})
 class DelegatedExecution(Wire):
     """A logged delegated execution; `event` is None in the empty state."""
 
-    epoch: int = 0
-    stream_seq: int = 0
-    client_id: bytes | None = None
-    event: Delegated | None = None
-
-    LAYOUT: ClassVar = Map(
-        "execution",
-        {
-            "epoch": Uint(name="epoch"),
-            "stream_seq": Uint(name="stream_seq"),
-            "client_id": Bstr(name="client_id", optional=True),
-            "said": Nested(Delegated, name="event", optional=True),
-        },
-    )
+    epoch: Annotated[int, Uint()] = 0
+    stream_seq: Annotated[int, Uint()] = 0
+    client_id: Annotated[bytes | None, Bstr(optional=True)] = None
+    event: Annotated[Delegated | None, Nested(Delegated, optional=True)] = None
 
 
 NONE = DelegatedExecution()
@@ -66,14 +63,8 @@ class Delegations(MergeOverlay[DelegatedExecution]):
     def merge(self, a: DelegatedExecution, b: DelegatedExecution) -> DelegatedExecution:
         return b if a == NONE else a
 
-    def encode_state(self, state: DelegatedExecution) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> DelegatedExecution:
-        return DelegatedExecution.decode(data)
-
     def plain(self, part: bytes, state: DelegatedExecution) -> Mapping[str, cbor.Value]:
-        shown = {} if state.event is None else plain_body(state.event)
+        shown = {} if state.event is None else plain_wire(state.event)
         return {"operation_id": part, "stream_seq": state.stream_seq, "client_id": state.client_id, **shown}
 
 
@@ -142,7 +133,7 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
     for one in known:
         event = one.event
         if isinstance(event, Revoke) and event.target_capability_reference in held:
-            if facts.granters is None or may_grant(facts.granters, one.entry):
+            if permits(facts.granters, one.entry):
                 ref = event.target_capability_reference
                 held[ref] = replace(held[ref], revoked_at=one.entry.hub_ts)
         elif isinstance(event, Delegated):

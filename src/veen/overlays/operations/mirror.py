@@ -7,16 +7,21 @@ mirrored twice (F2).
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from veen.core import Malformed, MmrProof, Msg, PayloadHdr, Receipt, Unverified, cbor, proof
-from veen.overlays.event import Event, FoldEntry
+from veen.core import Malformed, MmrProof, Msg, Receipt, cbor, proof
+from veen.overlays.event import Event, FoldEntry, Ranges, join_ranges
 from veen.overlays.operations.operation_events import Mirror
 from veen.overlays.operations.operation_index import LoggedOperation, copy_keys, of_kind
-from veen.overlays.operations.rules import ExternalFacts, FactSource, Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.operations.rules import (
+    ExternalFacts,
+    FactSource,
+    Rule,
+    RuleFinding,
+    open_finding,
+    repeat_finding,
+    rule_finding,
+)
 from veen.overlays.overlay import FoldStep, MergeOverlay
-
-Ranges: TypeAlias = tuple[tuple[int, int], ...]  # (first, last), ascending and not adjacent
 
 WRONG_PARENT = "parent_id is not the mirrored message"
 
@@ -50,7 +55,7 @@ class Mirrors(MergeOverlay[Ranges]):
 
     def merge(self, a: Ranges, b: Ranges) -> Ranges:
         """Duplicates have no effect, so the merge equals a fold that refuses them."""
-        return _joined((*a, *b))
+        return join_ranges((*a, *b))
 
     def encode_state(self, state: Ranges) -> bytes:
         return cbor.encode(state)
@@ -70,7 +75,6 @@ class Mirrors(MergeOverlay[Ranges]):
 
 
 MIRRORS = Mirrors()
-States: TypeAlias = Mapping[bytes, Ranges]
 
 
 def mirror_part(hub_identifier: str, source_label: bytes, target_label: bytes) -> bytes:
@@ -97,17 +101,6 @@ def missing(ranges: Ranges, upto_seq: int) -> Ranges:
             gaps.append((after + 1, min(first - 1, upto_seq)))
         after = last
     return tuple(gaps)
-
-
-def plan(
-    states: States, hub_identifier: str, upto_seqs: Mapping[bytes, int], target_label: bytes
-) -> dict[bytes, Ranges]:
-    """The missing ranges of a hub's labels, given the last sequence number of each. Complete labels are left out."""
-    gaps = {
-        label: missing(states.get(mirror_part(hub_identifier, label, target_label), ()), upto_seq)
-        for label, upto_seq in upto_seqs.items()
-    }
-    return {label: ranges for label, ranges in gaps.items() if ranges}
 
 
 def source(event: Mirror) -> FactSource:
@@ -144,11 +137,6 @@ def record(
     return Mirror(checked.hub_identifier, *source_fields, target_label, mirror_time, metadata)
 
 
-def mirror_payload(mirrored: Mirror) -> tuple[PayloadHdr, bytes]:
-    """The header and body of the message that carries a record: its `parent_id` is the original."""
-    return mirrored.payload(mirrored.source_leaf_hash)
-
-
 def mismatch(event: Mirror, receipt: Receipt) -> str | None:
     """How a mirror record differs from the verified receipt of the source, or None. §10.4."""
     pairs = (
@@ -158,13 +146,6 @@ def mismatch(event: Mirror, receipt: Receipt) -> str | None:
         ("source_receipt_root", event.source_receipt_root, receipt.mmr_root),
     )
     return next((f"{name} differs from the receipt" for name, found, wanted in pairs if found != wanted), None)
-
-
-def check_sync(event: Mirror, receipt: Receipt) -> None:
-    """Raise `Unverified` unless a mirror record matches the source's receipt."""
-    fault = mismatch(event, receipt)
-    if fault is not None:
-        raise Unverified("mirror", fault)
 
 
 def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
@@ -178,10 +159,7 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
         else:
             yield rule_finding(Rule.MIRROR_F1, one, flaw or (mismatch(event, receipt) if receipt else None))
         first = firsts.setdefault((origin, event.target_label), one)
-        if first is one:
-            yield rule_finding(Rule.MIRROR_F2, one, None)
-        else:
-            yield rule_finding(Rule.MIRROR_F2, one, _already(event.source_stream_seq), first.at)
+        yield repeat_finding(Rule.MIRROR_F2, one, first, _already(event.source_stream_seq))
 
 
 def _flaw(entry: FoldEntry, event: Mirror) -> str | None:
@@ -195,17 +173,6 @@ def _already(seq: int) -> str:
     return f"message {seq} of the source is already mirrored"
 
 
-def _joined(ranges: Ranges) -> Ranges:
-    """Merge overlapping and adjacent ranges, ascending."""
-    joined: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
-        else:
-            joined.append((first, last))
-    return tuple(joined)
-
-
 def _ranges_of(found: cbor.Value) -> Ranges:
     ranges: list[tuple[int, int]] = []
     for one in found if isinstance(found, tuple) else (None,):
@@ -214,6 +181,6 @@ def _ranges_of(found: cbor.Value) -> Ranges:
                 ranges.append((first, last))
             case _:
                 raise Malformed("ranges", "not a list of ranges")
-    if _joined(tuple(ranges)) != tuple(ranges):
+    if join_ranges(tuple(ranges)) != tuple(ranges):
         raise Malformed("ranges", "out of order, overlapping or adjacent")
     return tuple(ranges)

@@ -4,14 +4,16 @@ Times are Unix seconds, amounts are in the smallest unit. A field of type `any` 
 received bytes.
 """
 
-from typing import Annotated, ClassVar
+from collections.abc import Callable
+from dataclasses import field
+from typing import Annotated, TypeVar, dataclass_transform
 
-from veen.core import Malformed, cbor, naming
-from veen.core.cbor import Bstr, DeferredFaults, ListOf, Map, Text, Uint, heads, text_map
+from veen.core import Malformed, cbor
+from veen.core.cbor import Bstr, DeferredFaults, ListOf, Uint, heads
 from veen.core.cbor.value import read_value
 from veen.core.hashing import ht
 from veen.core.limits import MAX_BODY_BYTES, MAX_CAP_STREAMS, MAX_VALUE_DEPTH
-from veen.overlays.event import Event, ValueItem
+from veen.overlays.event import PROFILE_PREFIX, Event, ValueItem, body_text, event
 
 
 class Embedded(ValueItem):
@@ -29,6 +31,9 @@ class Embedded(ValueItem):
         except Malformed as error:
             raise ValueError(str(error)) from None
         return field
+
+    def plain(self, field: bytes) -> cbor.Value:
+        return decode(field, self.name)
 
 
 def decode(data: bytes, what: str = "body") -> cbor.Value:
@@ -68,15 +73,6 @@ def operation_id(msg_id: bytes) -> bytes:
     return ht("veen/operation-id", msg_id)
 
 
-def profile_schema(name: str) -> bytes:
-    """The schema id of a profile's body. Unlike other schemas, the name is hashed with a prefix. §1.4."""
-    return naming.schema_id(f"veen/schema:{name}")
-
-
-def text(*, name: str = "", optional: bool = False) -> Text:
-    return Text(MAX_BODY_BYTES, name=name, optional=optional)
-
-
 def ids(item: str, most: int = MAX_BODY_BYTES, *, name: str = "") -> ListOf:
     return ListOf(Bstr(name=item), name=name, most=most)
 
@@ -93,8 +89,6 @@ class Operation(Event):
     """Base of the bodies of all profiles."""
 
     __slots__ = ()
-    NAME: ClassVar[str]  # of its schema
-    LAYOUT: ClassVar[Map]
 
     @property
     def parent(self) -> bytes | None:
@@ -107,61 +101,61 @@ def repeated(listed: tuple[bytes, ...], what: str) -> str | None:
     return None if len(set(listed)) == len(listed) else f"duplicate in {what}"
 
 
-@text_map("paid.operation.v1")
+OperationType = TypeVar("OperationType", bound=Operation)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def operation(name: str) -> Callable[[type[OperationType]], type[OperationType]]:
+    """As `event`, with the schema id of a profile. Unlike other schemas, the name is hashed with a prefix."""
+    return event(name, prefix=PROFILE_PREFIX)
+
+
+@operation("paid.operation.v1")
 class Paid(Operation):
     """§2. An operation together with its payment. Without `currency_code` the amount is in the default unit."""
 
-    operation_type: Annotated[str, text()]
+    operation_type: Annotated[str, body_text()]
     operation_args: Annotated[bytes, anything()]
     payer_account: Annotated[bytes, Bstr()]
     payee_account: Annotated[bytes, Bstr()]
     amount: Annotated[int, Uint()]
-    currency_code: Annotated[str | None, text(optional=True)] = None
+    currency_code: Annotated[str | None, body_text(optional=True)] = None
     operation_reference: Annotated[bytes | None, Bstr(optional=True)] = None
     parent_operation_id: Annotated[bytes | None, PARENT] = None
     ttl_seconds: Annotated[int | None, Uint(optional=True)] = None
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "paid.operation.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("access.grant.v1")
+@operation("access.grant.v1")
 class AccessGrant(Operation):
     """§3. Allows a subject to write to some streams, until `expiry_time` (exclusive)."""
 
     subject_identity: Annotated[bytes, Bstr()]
-    subject_label: Annotated[str | None, text(optional=True)]
+    subject_label: Annotated[str | None, body_text(optional=True)]
     allowed_stream_ids: Annotated[tuple[bytes, ...], ids("stream_id", MAX_CAP_STREAMS)]
     expiry_time: Annotated[int, Uint()]
     maximum_rate_per_second: Annotated[int | None, Uint(optional=True)] = None
     maximum_burst: Annotated[int | None, Uint(optional=True)] = None
     maximum_amount: Annotated[int | None, Uint(optional=True)] = None
-    currency_code: Annotated[str | None, text(optional=True)] = None
-    reason: Annotated[str | None, text(optional=True)] = None
+    currency_code: Annotated[str | None, body_text(optional=True)] = None
+    reason: Annotated[str | None, body_text(optional=True)] = None
     parent_operation_id: Annotated[bytes | None, PARENT] = None
-
-    NAME: ClassVar = "access.grant.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
     def flaw(self) -> str | None:
         return repeated(self.allowed_stream_ids, "streams")
 
 
-@text_map("access.revoke.v1")
+@operation("access.revoke.v1")
 class Revoke(Operation):
     """§3. Revokes one capability of a subject, or all of them."""
 
     subject_identity: Annotated[bytes, Bstr()]
     target_capability_reference: Annotated[bytes | None, Bstr(optional=True)] = None
-    reason: Annotated[str | None, text(optional=True)] = None
+    reason: Annotated[str | None, body_text(optional=True)] = None
     parent_operation_id: Annotated[bytes | None, PARENT] = None
 
-    NAME: ClassVar = "access.revoke.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("delegated.execution.v1")
+@operation("delegated.execution.v1")
 class Delegated(Operation):
     """§4. An operation that an agent executes for a principal, with the chain of capabilities that allows it."""
 
@@ -173,11 +167,8 @@ class Delegated(Operation):
     parent_operation_id: Annotated[bytes | None, PARENT] = None
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "delegated.execution.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("agreement.definition.v1")
+@operation("agreement.definition.v1")
 class Definition(Operation):
     """§5. The terms of one version of an agreement, and the parties that must confirm them."""
 
@@ -190,47 +181,40 @@ class Definition(Operation):
     expiry_time: Annotated[int | None, Uint(optional=True)] = None
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "agreement.definition.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
-
     def flaw(self) -> str | None:
         return repeated(self.parties, "parties")
 
 
-@text_map("agreement.confirmation.v1")
+@operation("agreement.confirmation.v1")
 class Confirmation(Operation):
     """§5. The decision of one party on one version."""
 
     agreement_id: Annotated[bytes, Bstr()]
     version: Annotated[int, Uint()]
     party_identity: Annotated[bytes, Bstr()]
-    decision: Annotated[str, text()]
+    decision: Annotated[str, body_text()]
     decision_time: Annotated[int | None, Uint(optional=True)] = None
     parent_operation_id: Annotated[bytes | None, PARENT] = None
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "agreement.confirmation.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("data.publication.v1")
+@operation("data.publication.v1")
 class Publication(Operation):
     """§6. A version of content, published at a place in the log."""
 
     publication_id: Annotated[bytes, Bstr()]
     publisher_identity: Annotated[bytes, Bstr()]
     content_root: Annotated[bytes, Bstr()]
-    content_class: Annotated[str, text()]
-    version: Annotated[str, text()]
-    labels: Annotated[tuple[str, ...] | None, ListOf(text(name="label"), most=MAX_BODY_BYTES, optional=True)] = None
-    source_uri: Annotated[str | None, text(optional=True)] = None
+    content_class: Annotated[str, body_text()]
+    version: Annotated[str, body_text()]
+    labels: Annotated[tuple[str, ...] | None, ListOf(body_text(name="label"), most=MAX_BODY_BYTES, optional=True)] = (
+        None
+    )
+    source_uri: Annotated[str | None, body_text(optional=True)] = None
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "data.publication.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("state.checkpoint.v1")
+@operation("state.checkpoint.v1")
 class StateCheckpoint(Operation):
     """§7. The hash of a state at a place of the log, and the root of the log there."""
 
@@ -238,28 +222,22 @@ class StateCheckpoint(Operation):
     upto_stream_seq: Annotated[int, Uint()]
     mmr_root: Annotated[bytes, Bstr()]
     state_hash: Annotated[bytes, Bstr()]
-    state_class: Annotated[str, text()]
+    state_class: Annotated[str, body_text()]
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "state.checkpoint.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("recovery.request.v1")
+@operation("recovery.request.v1")
 class RecoveryRequest(Operation):
     """§8. A request to replace an identity by another."""
 
     target_identity: Annotated[bytes, Bstr()]
     requested_new_identity: Annotated[bytes, Bstr()]
-    reason: Annotated[str | None, text(optional=True)] = None
+    reason: Annotated[str | None, body_text(optional=True)] = None
     request_time: Annotated[int | None, Uint(optional=True)] = None
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "recovery.request.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("recovery.approval.v1")
+@operation("recovery.approval.v1")
 class RecoveryApproval(Operation):
     """§8. The decision of one approver on a request."""
 
@@ -267,16 +245,13 @@ class RecoveryApproval(Operation):
     requested_new_identity: Annotated[bytes, Bstr()]
     approver_identity: Annotated[bytes, Bstr()]
     policy_group_id: Annotated[bytes | None, Bstr(optional=True)]
-    decision: Annotated[str, text()]
+    decision: Annotated[str, body_text()]
     decision_time: Annotated[int | None, Uint(optional=True)] = None
     parent_operation_id: Annotated[bytes | None, PARENT] = None
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "recovery.approval.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("recovery.execution.v1")
+@operation("recovery.execution.v1")
 class RecoveryExecution(Operation):
     """§8. Replaces the identity. `approval_references` are the operation ids of the approvals."""
 
@@ -286,35 +261,29 @@ class RecoveryExecution(Operation):
     approval_references: Annotated[tuple[bytes, ...], ids("approval")]
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "recovery.execution.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
-
     def flaw(self) -> str | None:
         return repeated(self.approval_references, "approvals")
 
 
-@text_map("query.audit.v1")
+@operation("query.audit.v1")
 class QueryAudit(Operation):
     """§9. A read of a sensitive resource: requester, resource and purpose."""
 
     requester_identity: Annotated[bytes, Bstr()]
-    resource_identifier: Annotated[str, text()]
-    resource_class: Annotated[str, text()]
+    resource_identifier: Annotated[str, body_text()]
+    resource_class: Annotated[str, body_text()]
     query_parameters: Annotated[bytes | None, anything(optional=True)] = None
-    purpose_code: Annotated[str | None, text(optional=True)] = None
+    purpose_code: Annotated[str | None, body_text(optional=True)] = None
     result_digest: Annotated[bytes | None, Bstr(optional=True)] = None
     request_time: Annotated[int | None, Uint(optional=True)] = None
     metadata: Annotated[bytes | None, METADATA] = None
 
-    NAME: ClassVar = "query.audit.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)
 
-
-@text_map("federation.mirror.v1")
+@operation("federation.mirror.v1")
 class Mirror(Operation):
     """§10. A message of another hub, identified by the fields of its receipt. The header's `parent_id` names it."""
 
-    source_hub_identifier: Annotated[str, text()]
+    source_hub_identifier: Annotated[str, body_text()]
     source_label: Annotated[bytes, Bstr()]
     source_stream_seq: Annotated[int, Uint()]
     source_leaf_hash: Annotated[bytes, Bstr()]
@@ -322,6 +291,3 @@ class Mirror(Operation):
     target_label: Annotated[bytes, Bstr()]
     mirror_time: Annotated[int | None, Uint(optional=True)] = None
     metadata: Annotated[bytes | None, METADATA] = None
-
-    NAME: ClassVar = "federation.mirror.v1"
-    SCHEMA: ClassVar = profile_schema(NAME)

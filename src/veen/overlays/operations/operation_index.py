@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from veen.core import cbor
-from veen.overlays.event import At, Event, EventFault, FoldEntry, ValueItem
+from veen.overlays.event import At, Event, EventFault, FoldEntry, plain_wire
 from veen.overlays.operations import operation_events
 from veen.overlays.operations.operation_events import Operation, operation_id
 from veen.overlays.overlay import FoldStep, MergeOverlay
@@ -62,6 +62,7 @@ class Operations(MergeOverlay[FoldEntry | None]):
     CLASS = "operation.index"
     EVENTS = OPERATION_EVENTS
     EMPTY = None
+    STATE = FoldEntry
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         return (own_id(entry, event),)
@@ -75,19 +76,12 @@ class Operations(MergeOverlay[FoldEntry | None]):
     def merge(self, a: FoldEntry | None, b: FoldEntry | None) -> FoldEntry | None:
         return b if a is None else a
 
-    def encode_state(self, state: FoldEntry | None) -> bytes:
-        return cbor.encode(None) if state is None else state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> FoldEntry | None:
-        return None if data == cbor.encode(None) else FoldEntry.decode(data)
-
     def plain(self, part: bytes, state: FoldEntry | None) -> Mapping[str, cbor.Value]:
         found = None if state is None else logged(state)
         return {"operation_id": part} if found is None else plain(found)
 
 
 OPERATIONS = Operations()
-States: TypeAlias = Mapping[bytes, FoldEntry | None]
 Following: TypeAlias = Callable[[bytes], Iterable[bytes]]
 
 
@@ -125,18 +119,8 @@ def plain(one: LoggedOperation) -> dict[str, cbor.Value]:
         "hub_ts": entry.hub_ts,
         "client_id": entry.client_id,
         "auth_ref": entry.auth_ref,
-        "body": plain_body(one.event),
+        "body": plain_wire(one.event),
     }
-
-
-def plain_body(event: Operation) -> dict[str, cbor.Value]:
-    """The present fields of a body; fields of type `any` are decoded."""
-    shown: dict[str, cbor.Value] = {}
-    for kind in event.LAYOUT.kinds:
-        field = getattr(event, kind.name)
-        if field is not None:
-            shown[kind.name] = operation_events.decode(field) if isinstance(kind, ValueItem) else field
-    return shown
 
 
 def references(event: Operation) -> tuple[bytes, ...]:

@@ -2,15 +2,14 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, TypeAlias
+from typing import Annotated
 
 from veen.core import cbor, mmr
-from veen.core.cbor import Bstr, Map, Nested, Uint, Wire, text_map
+from veen.core.cbor import Bstr, Nested, Uint, Wire, text_map
 from veen.core.hashing import HASH_BYTES
-from veen.overlays.event import At, Event, FoldEntry
+from veen.overlays.event import At, Event, FoldEntry, plain_wire
 from veen.overlays.operations.operation_events import Publication
-from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
 from veen.overlays.operations.rules import (
     ExternalFacts,
     Rule,
@@ -18,6 +17,7 @@ from veen.overlays.operations.rules import (
     Survivorship,
     UsedVersion,
     open_finding,
+    repeat_finding,
     rule_finding,
 )
 from veen.overlays.overlay import FoldStep, MergeOverlay
@@ -26,26 +26,15 @@ CONTENT = mmr.Tags("veen/content-node", "veen/content-root")
 _VERSION, _PUBLICATION = b"v", b"p"
 
 
-@dataclass(frozen=True, slots=True)
+@text_map("release", keys={"event": "said"})
 class Release(Wire):
     """One published version, with its place."""
 
-    operation_id: bytes
-    epoch: int
-    stream_seq: int
-    hub_ts: int
-    event: Publication
-
-    LAYOUT: ClassVar = Map(
-        "release",
-        {
-            "operation_id": Bstr(name="operation_id"),
-            "epoch": Uint(name="epoch"),
-            "stream_seq": Uint(name="stream_seq"),
-            "hub_ts": Uint(name="hub_ts"),
-            "said": Nested(Publication, name="event"),
-        },
-    )
+    operation_id: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint()]
+    hub_ts: Annotated[int, Uint()]
+    event: Annotated[Publication, Nested(Publication)]
 
     @property
     def at(self) -> At:
@@ -67,7 +56,6 @@ class PublishedData(Wire):
 
 
 NOTHING = PublishedData()
-States: TypeAlias = Mapping[bytes, PublishedData]
 
 
 class Publications(MergeOverlay[PublishedData]):
@@ -89,9 +77,7 @@ class Publications(MergeOverlay[PublishedData]):
 
     def refusal(self, state: PublishedData, step: FoldStep) -> str | None:
         first = state.release
-        return (
-            None if first is None else f"{Rule.PUBLICATION_P1}: entry {first.stream_seq} already published this version"
-        )
+        return None if first is None else f"{Rule.PUBLICATION_P1}: {_already(first.stream_seq)}"
 
     def lift(self, step: FoldStep) -> PublishedData:
         event, entry = step.event, step.entry
@@ -104,16 +90,10 @@ class Publications(MergeOverlay[PublishedData]):
             return b if a == NOTHING else a
         return PublishedData(a.versions + b.versions, a.release, b.latest, _higher(a.highest, b.highest))
 
-    def encode_state(self, state: PublishedData) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> PublishedData:
-        return PublishedData.decode(data)
-
     def plain(self, part: bytes, state: PublishedData) -> Mapping[str, cbor.Value]:
         if part[:1] == _VERSION:
             release = state.release
-            shown = {} if release is None else plain_body(release.event)
+            shown = {} if release is None else plain_wire(release.event)
             return {**shown, "stream_seq": release.stream_seq if release else None}
         return {
             "publication_id": part[1:],
@@ -134,27 +114,12 @@ def publication_part(publication_id: bytes) -> bytes:
     return _PUBLICATION + publication_id
 
 
-def released(states: States, publication_id: bytes, version: str) -> Release | None:
-    """One version of a publication, or None."""
-    return states.get(version_part(publication_id, version), NOTHING).release
-
-
-def survivor(states: States, publication_id: bytes, rule: Survivorship = Survivorship.LATEST) -> Release | None:
-    """The version of a publication that a rule selects, or None."""
-    return states.get(publication_part(publication_id), NOTHING).survivor(rule)
-
-
 def content_root(hashes: Iterable[bytes]) -> bytes:
     """The root of the tree over the hashes of content items, in order. §6.2."""
     listed = list(hashes)
     if any(len(one) != HASH_BYTES for one in listed):
         raise ValueError(f"a content hash must have {HASH_BYTES} bytes")
     return mmr.root(listed, CONTENT)
-
-
-def matches(release: Release, hashes: Iterable[bytes]) -> bool:
-    """Whether content with these item hashes is what was published. §6.3."""
-    return content_root(hashes) == release.event.content_root
 
 
 def height(version: str) -> tuple[tuple[int, int, str], ...]:
@@ -173,15 +138,17 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
             lines.setdefault(event.publication_id, []).append((one, event))
     for one, event in listed:
         first = firsts[event.publication_id, event.version]
+        yield repeat_finding(Rule.PUBLICATION_P1, one, first, _already(first.at.stream_seq))
         if first is not one:
-            fault = f"entry {first.at.stream_seq} already published this version"
-            yield rule_finding(Rule.PUBLICATION_P1, one, fault, first.at)
             continue
-        yield rule_finding(Rule.PUBLICATION_P1, one, None)
         if facts.taken is None:
             yield open_finding(Rule.PUBLICATION_P2, one, "the versions that consumers use are not known")
         else:
             yield rule_finding(Rule.PUBLICATION_P2, one, _outlived(one, event, lines[event.publication_id], facts))
+
+
+def _already(stream_seq: int) -> str:
+    return f"entry {stream_seq} already published this version"
 
 
 def _outlived(

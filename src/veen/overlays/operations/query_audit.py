@@ -1,13 +1,12 @@
 """Query audit: the logged reads of each requester and resource. 001, spec-3 §9."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from veen.core import cbor
-from veen.core.cbor import Text, Uint, Wire, text_map
+from veen.core.cbor import Uint, Wire, text_map
 from veen.core.hashing import HASH_BYTES, ht
-from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import Event, FoldEntry
+from veen.overlays.event import Event, FoldEntry, body_text, plain_wire
 from veen.overlays.operations.operation_events import QueryAudit
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind
 from veen.overlays.operations.rules import (
@@ -29,11 +28,10 @@ class QueryReads(Wire):
     count: Annotated[int, Uint()] = 0
     first_ts: Annotated[int, Uint()] = 0
     last_ts: Annotated[int, Uint()] = 0
-    last_purpose: Annotated[str | None, Text(MAX_BODY_BYTES, optional=True)] = None
+    last_purpose: Annotated[str | None, body_text(optional=True)] = None
 
 
 NONE = QueryReads()
-States: TypeAlias = Mapping[bytes, QueryReads]
 
 
 class QueryAudits(MergeOverlay[QueryReads]):
@@ -54,22 +52,13 @@ class QueryAudits(MergeOverlay[QueryReads]):
             return b if a == NONE else a
         return QueryReads(a.count + b.count, a.first_ts, b.last_ts, b.last_purpose)
 
-    def encode_state(self, state: QueryReads) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> QueryReads:
-        return QueryReads.decode(data)
-
     def plain(self, part: bytes, state: QueryReads) -> Mapping[str, cbor.Value]:
         requester, resource_class, resource = resource_of(part)
         return {
             "requester_identity": requester,
             "resource_class": resource_class,
             "resource_identifier": resource,
-            "count": state.count,
-            "first_ts": state.first_ts,
-            "last_ts": state.last_ts,
-            "last_purpose": state.last_purpose,
+            **plain_wire(state, absent=True),
         }
 
 

@@ -5,12 +5,21 @@ from dataclasses import replace
 from typing import Annotated, TypeAlias
 
 from veen.core import cbor
-from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, text_map
+from veen.core.cbor import Bstr, ListOf, Nested, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import At, Event, FoldEntry
+from veen.overlays.event import At, FoldEntry, body_text
 from veen.overlays.operations.operation_events import RecoveryApproval, RecoveryExecution, RecoveryRequest
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
-from veen.overlays.operations.rules import ExternalFacts, Guardians, Rule, RuleFinding, Speakers, rule_finding, speaks
+from veen.overlays.operations.rules import (
+    ExternalFacts,
+    Guardians,
+    Rule,
+    RuleFinding,
+    Speakers,
+    permits,
+    rule_finding,
+    speaks,
+)
 from veen.overlays.overlay import FoldStep, WalkOverlay
 
 APPROVE = "approve"
@@ -34,7 +43,7 @@ class RecoveryAnswer(Wire):
     stream_seq: Annotated[int, Uint()]
     new_identity: Annotated[bytes, Bstr()]
     approver_identity: Annotated[bytes, Bstr()]
-    decision: Annotated[str, Text(MAX_BODY_BYTES)]
+    decision: Annotated[str, body_text()]
     policy_group_id: Annotated[bytes | None, Bstr(optional=True)] = None
 
 
@@ -76,6 +85,7 @@ class Recoveries(WalkOverlay[RecoveryState]):
 
     CLASS = "recovery"
     EVENTS = (RecoveryRequest, RecoveryApproval, RecoveryExecution)
+    PART = "target_identity"
     INITIAL = RecoveryState()
 
     def __init__(
@@ -100,10 +110,6 @@ class Recoveries(WalkOverlay[RecoveryState]):
         executors = None if self._executors is None else sorted(self._executors)
         return cbor.encode([named, _guardians_value(self._otherwise), executors, listed])
 
-    def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, RecoveryRequest | RecoveryApproval | RecoveryExecution)
-        return (event.target_identity,)
-
     def refusal(self, state: RecoveryState, step: FoldStep) -> str | None:
         event = step.event
         if isinstance(event, RecoveryRequest):
@@ -111,7 +117,7 @@ class Recoveries(WalkOverlay[RecoveryState]):
         if isinstance(event, RecoveryApproval):
             return self._approval_refusal(state, event, step.entry)
         assert isinstance(event, RecoveryExecution)
-        if self._executors is not None and not may_execute(self._executors, step.entry):
+        if not permits(self._executors, step.entry):
             return f"{Rule.RECOVERY_R3}: {NOT_AN_EXECUTOR}"
         open_answers = {one.operation_id: one for one in state.answers}
         for number, reference in enumerate(event.approval_references, 1):
@@ -134,12 +140,6 @@ class Recoveries(WalkOverlay[RecoveryState]):
             return replace(state, answers=(*state.answers, answer))
         assert isinstance(event, RecoveryExecution)
         return RecoveryState((), (), event.new_identity, *step.at)
-
-    def encode_state(self, state: RecoveryState) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> RecoveryState:
-        return RecoveryState.decode(data)
 
     def plain(self, part: bytes, state: RecoveryState) -> Mapping[str, cbor.Value]:
         return {
@@ -182,11 +182,6 @@ class Recoveries(WalkOverlay[RecoveryState]):
 RECOVERIES = Recoveries()
 
 
-def may_execute(executors: frozenset[bytes], entry: FoldEntry) -> bool:
-    """Whether an entry's writer or its capability may execute a recovery."""
-    return entry.client_id in executors or entry.auth_ref in executors
-
-
 def current(states: States, identity: bytes) -> bytes:
     """Follow the replacements of an identity to the current one."""
     seen = {identity}
@@ -210,7 +205,7 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
         wrong = [(approval, reason) for approval, answer in before if (reason := _differs(answer, event)) is not None]
         places = [approval.at for approval, _ in wrong]
         yield rule_finding(Rule.RECOVERY_R2, one, wrong[0][1] if wrong else None, *places)
-        allowed = facts.executors is None or may_execute(facts.executors, one.entry)
+        allowed = permits(facts.executors, one.entry)
         yield rule_finding(Rule.RECOVERY_R3, one, None if allowed else NOT_AN_EXECUTOR)
 
 

@@ -12,8 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 from veen.core import CapToken, Malformed, Receipt, wire_json
 from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
-from veen.overlays.event import At
-from veen.overlays.operations.operation_events import text
+from veen.overlays.event import At, FoldEntry, body_text
 from veen.overlays.operations.operation_index import LoggedOperation
 
 
@@ -24,50 +23,35 @@ class RuleVerdict(StrEnum):
 
 
 class Rule(StrEnum):
-    """The profile and the name of its invariant in the specification."""
+    """The profile and the name of its invariant in the specification, and the meaning of the rule."""
 
-    PAID_P1 = "paid.P1"
-    PAID_P2 = "paid.P2"
-    ACCESS_A1 = "access.A1"
-    ACCESS_A2 = "access.A2"
-    DELEGATED_D1 = "delegated.D1"
-    DELEGATED_D2 = "delegated.D2"
-    DELEGATED_D3 = "delegated.D3"
-    AGREEMENT_M1 = "agreement.M1"
-    AGREEMENT_M2 = "agreement.M2"
-    PUBLICATION_P1 = "publication.P1"
-    PUBLICATION_P2 = "publication.P2"
-    SNAPSHOT_S1 = "snapshot.S1"
-    SNAPSHOT_S2 = "snapshot.S2"
-    RECOVERY_R1 = "recovery.R1"
-    RECOVERY_R2 = "recovery.R2"
-    RECOVERY_R3 = "recovery.R3"
-    QUERY_Q1 = "query.Q1"
-    MIRROR_F1 = "mirror.F1"
-    MIRROR_F2 = "mirror.F2"
+    def __new__(cls, name: str, meaning: str) -> "Rule":
+        rule = str.__new__(cls, name)
+        rule._value_ = name
+        rule.meaning = meaning
+        return rule
 
+    meaning: str
 
-MEANING: dict[Rule, str] = {
-    Rule.PAID_P1: "a paid operation is processed once per place",
-    Rule.PAID_P2: "its side effects are idempotent or keyed by its operation id",
-    Rule.ACCESS_A1: "the sender of a grant or revocation may change permissions",
-    Rule.ACCESS_A2: "the sender had a valid grant or a bootstrapped capability",
-    Rule.DELEGATED_D1: "the delegation chain is not empty",
-    Rule.DELEGATED_D2: "each capability of the chain is valid",
-    Rule.DELEGATED_D3: "the chain connects the principal to the agent without a gap",
-    Rule.AGREEMENT_M1: "the latest decision of a party counts",
-    Rule.AGREEMENT_M2: "versions ascend, and definitions are not more frequent than confirmations",
-    Rule.PUBLICATION_P1: "each id and version is published once",
-    Rule.PUBLICATION_P2: "consumers use the version that their rule selects",
-    Rule.SNAPSHOT_S1: "each state and place has one checkpoint",
-    Rule.SNAPSHOT_S2: "its root and its state hash match the log",
-    Rule.RECOVERY_R1: "the approvals it names precede it",
-    Rule.RECOVERY_R2: "each of them approves this change",
-    Rule.RECOVERY_R3: "the sender may execute recoveries",
-    Rule.QUERY_Q1: "every access to a regulated resource has an audit message",
-    Rule.MIRROR_F1: "the mirrored message matches its hub's receipt",
-    Rule.MIRROR_F2: "a source message is mirrored once per target",
-}
+    PAID_P1 = "paid.P1", "a paid operation is processed once per place"
+    PAID_P2 = "paid.P2", "its side effects are idempotent or keyed by its operation id"
+    ACCESS_A1 = "access.A1", "the sender of a grant or revocation may change permissions"
+    ACCESS_A2 = "access.A2", "the sender had a valid grant or a bootstrapped capability"
+    DELEGATED_D1 = "delegated.D1", "the delegation chain is not empty"
+    DELEGATED_D2 = "delegated.D2", "each capability of the chain is valid"
+    DELEGATED_D3 = "delegated.D3", "the chain connects the principal to the agent without a gap"
+    AGREEMENT_M1 = "agreement.M1", "the latest decision of a party counts"
+    AGREEMENT_M2 = "agreement.M2", "versions ascend, and definitions are not more frequent than confirmations"
+    PUBLICATION_P1 = "publication.P1", "each id and version is published once"
+    PUBLICATION_P2 = "publication.P2", "consumers use the version that their rule selects"
+    SNAPSHOT_S1 = "snapshot.S1", "each state and place has one checkpoint"
+    SNAPSHOT_S2 = "snapshot.S2", "its root and its state hash match the log"
+    RECOVERY_R1 = "recovery.R1", "the approvals it names precede it"
+    RECOVERY_R2 = "recovery.R2", "each of them approves this change"
+    RECOVERY_R3 = "recovery.R3", "the sender may execute recoveries"
+    QUERY_Q1 = "query.Q1", "every access to a regulated resource has an audit message"
+    MIRROR_F1 = "mirror.F1", "the mirrored message matches its hub's receipt"
+    MIRROR_F2 = "mirror.F2", "a source message is mirrored once per target"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +71,12 @@ class RuleFinding:
 def rule_finding(rule: Rule, one: LoggedOperation, fault: str | None, *before: At) -> RuleFinding:
     """A finding that the rule holds, or is violated if there is a fault."""
     verdict = RuleVerdict.HOLDS if fault is None else RuleVerdict.VIOLATED
-    return RuleFinding(rule, verdict, one.operation_id, (*before, one.at), fault or MEANING[rule])
+    return RuleFinding(rule, verdict, one.operation_id, (*before, one.at), fault or rule.meaning)
+
+
+def repeat_finding(rule: Rule, one: LoggedOperation, first: LoggedOperation, fault: str) -> RuleFinding:
+    """A finding that the rule holds for the first operation of its kind and is violated by the others."""
+    return rule_finding(rule, one, None) if first is one else rule_finding(rule, one, fault, first.at)
 
 
 def open_finding(rule: Rule, one: LoggedOperation, reason: str) -> RuleFinding:
@@ -126,7 +115,7 @@ class Decision(Wire):
     agreement_id: Annotated[bytes, Bstr()]
     version: Annotated[int, Uint()]
     party_identity: Annotated[bytes, Bstr()]
-    decision: Annotated[str, text()]
+    decision: Annotated[str, body_text()]
 
 
 @text_map("taken")
@@ -134,7 +123,7 @@ class UsedVersion(Wire):
     """The version that a consumer uses. §6.4."""
 
     publication_id: Annotated[bytes, Bstr()]
-    version: Annotated[str, text()]
+    version: Annotated[str, body_text()]
 
 
 @text_map("access")
@@ -142,8 +131,8 @@ class AccessFact(Wire):
     """A read that a data access service served. §9.3."""
 
     requester_identity: Annotated[bytes, Bstr()]
-    resource_identifier: Annotated[str, text()]
-    resource_class: Annotated[str, text()]
+    resource_identifier: Annotated[str, body_text()]
+    resource_class: Annotated[str, body_text()]
     result_digest: Annotated[bytes | None, Bstr(optional=True)] = None
 
 
@@ -180,6 +169,11 @@ Speakers: TypeAlias = Mapping[bytes, frozenset[bytes]]  # the clients that act f
 def speaks(speakers: Speakers | None, identity: bytes, client_id: bytes) -> bool:
     """Whether a client acts for an identity: its own, or one listed in `speakers`. None means unchecked."""
     return speakers is None or client_id == identity or client_id in speakers.get(identity, frozenset())
+
+
+def permits(allowed: frozenset[bytes] | None, entry: FoldEntry) -> bool:
+    """Whether an entry's writer or its capability is among the allowed. None allows everyone."""
+    return allowed is None or entry.client_id in allowed or entry.auth_ref in allowed
 
 
 def identities_of(speakers: Speakers | None, client_id: bytes) -> tuple[bytes, ...]:
@@ -226,7 +220,7 @@ class KnownCapability(Wire):
 class KnownReceipt(Wire):
     """A receipt of another hub in CBOR, with the key that signed it."""
 
-    hub_identifier: Annotated[str, text()]
+    hub_identifier: Annotated[str, body_text()]
     hub_pk: Annotated[bytes, Bstr()]
     receipt: Annotated[bytes, Bytes(MAX_MSG_BYTES)]
 
@@ -252,11 +246,11 @@ class FactsFile(Wire):
         None
     )
     decisions: Annotated[tuple[Decision, ...] | None, _rows(Nested(Decision, name="decision"))] = None
-    survivorship: Annotated[str | None, text(optional=True)] = None
+    survivorship: Annotated[str | None, body_text(optional=True)] = None
     taken: Annotated[tuple[UsedVersion, ...] | None, _rows(Nested(UsedVersion, name="taken"))] = None
     executors: Annotated[tuple[bytes, ...] | None, _rows(Bstr(name="executor"))] = None
     accesses: Annotated[tuple[AccessFact, ...] | None, _rows(Nested(AccessFact, name="access"))] = None
-    regulated: Annotated[tuple[str, ...] | None, _rows(text(name="resource_class"))] = None
+    regulated: Annotated[tuple[str, ...] | None, _rows(body_text(name="resource_class"))] = None
     sources: Annotated[tuple[KnownReceipt, ...] | None, _rows(Nested(KnownReceipt, name="source"))] = None
 
     def flaw(self) -> str | None:

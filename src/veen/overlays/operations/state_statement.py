@@ -7,16 +7,24 @@ A checkpoint covers one part of an overlay's state if `state_id` is that part, o
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from veen.core import Mmr, cbor
 from veen.core.cbor import Bstr, Nested, Uint, Wire, text_map
 from veen.core.hashing import u64be
-from veen.overlays.event import Event, FoldEntry
+from veen.overlays.event import Event, FoldEntry, plain_wire
 from veen.overlays.fold import Fold, state_hash
 from veen.overlays.operations.operation_events import StateCheckpoint
-from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id, plain_body
-from veen.overlays.operations.rules import ExternalFacts, LogPlace, Rule, RuleFinding, open_finding, rule_finding
+from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
+from veen.overlays.operations.rules import (
+    ExternalFacts,
+    LogPlace,
+    Rule,
+    RuleFinding,
+    open_finding,
+    repeat_finding,
+    rule_finding,
+)
 from veen.overlays.overlay import FoldStep, MergeOverlay, Registry
 
 
@@ -32,7 +40,6 @@ class LatestCheckpoint(Wire):
 
 
 NOTHING = LatestCheckpoint()
-States: TypeAlias = Mapping[bytes, LatestCheckpoint]
 
 
 class Snapshots(MergeOverlay[LatestCheckpoint]):
@@ -53,14 +60,8 @@ class Snapshots(MergeOverlay[LatestCheckpoint]):
     def merge(self, a: LatestCheckpoint, b: LatestCheckpoint) -> LatestCheckpoint:
         return a if b == NOTHING else replace(b, checkpoints=a.checkpoints + b.checkpoints)
 
-    def encode_state(self, state: LatestCheckpoint) -> bytes:
-        return state.encode()
-
-    def decode_state(self, part: bytes, data: bytes) -> LatestCheckpoint:
-        return LatestCheckpoint.decode(data)
-
     def plain(self, part: bytes, state: LatestCheckpoint) -> Mapping[str, cbor.Value]:
-        shown = {} if state.latest is None else plain_body(state.latest)
+        shown = {} if state.latest is None else plain_wire(state.latest)
         return {**shown, "checkpoints": state.checkpoints, "stream_seq": state.stream_seq}
 
 
@@ -69,12 +70,6 @@ SNAPSHOTS = Snapshots()
 
 def snapshot_part(state_id: bytes, upto_stream_seq: int) -> bytes:
     return state_id + u64be(upto_stream_seq)
-
-
-def newest(states: States, state_id: bytes) -> LatestCheckpoint | None:
-    """The checkpoint of a state with the highest `upto_stream_seq`, or None."""
-    own = sorted(part for part in states if part[:-8] == state_id)
-    return states[own[-1]] if own else None
 
 
 class LogStates:
@@ -130,12 +125,8 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
     firsts: dict[bytes, LoggedOperation] = {}
     for one, event in of_kind(known, StateCheckpoint):
         first = firsts.setdefault(snapshot_part(event.state_id, event.upto_stream_seq), one)
-        if first is one:
-            yield rule_finding(Rule.SNAPSHOT_S1, one, None)
-        else:
-            yield rule_finding(
-                Rule.SNAPSHOT_S1, one, f"entry {first.at.stream_seq} has a checkpoint for this place", first.at
-            )
+        fault = f"entry {first.at.stream_seq} has a checkpoint for this place"
+        yield repeat_finding(Rule.SNAPSHOT_S1, one, first, fault)
         yield _checked(one, event, facts)
 
 

@@ -1,27 +1,30 @@
 """Fold over tables: workers summarize new runs, a tree merges the summaries, and the result extends the last state.
 
 The result is byte for byte that of folding entry by entry. If a step of a part is refused, its summary cannot be
-applied. Such parts are folded entry by entry, from the entries of the new runs that touch them.
+applied. Such parts are folded entry by entry, from the entries of the new runs that touch them. The final state is the
+table `state`: its parts, bound to the log that it was computed from.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from veen.client.local_files import DISK
-from veen.core import Unavailable, cbor
-from veen.overlays import AnyOverlay, At, EventFault, Fold, FoldEntry, ShippedSummary, Summary, run, state_hash
-from veen.pipeline.folding import state_table
-from veen.pipeline.folding.runs import Run, RunFiles, entries, roots, run_files
-from veen.pipeline.folding.state_table import NOTHING, StateTable, TableBound
-from veen.pipeline.folding.summaries import (
+from veen.core import Malformed, Unavailable, Unverified, cbor
+from veen.overlays import AnyOverlay, At, Fold, FoldEntry, ShippedSummary, Summary, run, state_hash
+from veen.pipeline.decoding.plain_json import plain, to_json
+from veen.pipeline.folding.run_summaries import (
     CopyCorrection,
     MergeJob,
     Node,
-    SummaryJob,
+    Run,
+    RunFiles,
     copied_in,
     correct_copies,
     digest,
@@ -30,18 +33,24 @@ from veen.pipeline.folding.summaries import (
     name_of,
     overlay_of,
     repeated,
+    roots,
+    select_touching,
     stored_nodes,
     summarize_run,
 )
 from veen.pipeline.jobs import Progress, Runner, no_progress, run_inline
 from veen.pipeline.tables import commit as commits
-from veen.pipeline.tables.commit import TablesView
+from veen.pipeline.tables import layout
+from veen.pipeline.tables.commit import Commit, FileRef, TablesView
+from veen.pipeline.tables.layout import Table
 from veen.pipeline.tables.store import FOLDS, Tables
 
 CHUNK_ENTRIES = 50_000  # equals the rows of a table file, so no file is read for two runs
 FAN_IN = 6
 SHARES = 4  # each worker merges one share of the parts
 SMALL_BYTES = 1 << 21  # summaries below this total are merged in this process
+_META = b"veen"
+_PLAIN_FILE = 0o644
 
 
 @dataclass(slots=True)
@@ -51,6 +60,16 @@ class Read:
     chunks: int = 0
     entries: int = 0
     reused: int = 0  # runs with a stored summary
+
+
+@dataclass(frozen=True, slots=True)
+class TableBound:
+    """The last folded entry of a label, and the root of the log there."""
+
+    epoch: int
+    label: bytes
+    upto_seq: int
+    mmr_root: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +97,22 @@ def fold(
     progress: Progress = no_progress,
 ) -> Folded:
     """The state of a stream after a place, or after all entries in the tables; the latter becomes table `state`."""
-    found = overlay_of(overlay)
-    view = tables.view()
-    work = _Work(tables, view, found, do, progress)
-    bounds = work.bounds(stream, at)
-    base = _usable(state_table.read(tables, view, found, stream), bounds, work)
-    cover = work.cover(bounds, base.bounds)
-    new = [node for node in cover if not _within(node.run, base.bounds)]
-    whole = work.merged(new)
-    states, stuck = run(found, base.states, whole)
+    work = _Work(tables, overlay_of(overlay), stream, do, progress)
+    bounds = work.bounds(at)
+    base = work.usable(work.stored(), bounds)
+    new = [node for node in work.cover(bounds, base.bounds) if not _within(node.run, base.bounds)]
+    states, stuck = run(work.overlay, base.states, work.merged(new))
     # A part that met only refusals has no state, but its summary looks like one that folded to INITIAL.
-    stuck += tuple(part for part in states if part not in base.states and states[part] == found.INITIAL)
+    stuck += tuple(part for part in states if part not in base.states and states[part] == work.overlay.INITIAL)
     if stuck:
-        folded = Fold(found, _Base(base.states, found, work.places))
+        folded = Fold(work.overlay, _Base(base.states, work.overlay, work.places))
         folded.extend(work.touching(new, stuck))
         states = {part: state for part, state in states.items() if part not in stuck}
         states |= {part: folded.state(part) for part in stuck if part in folded.states or part in base.states}
+    result = replace(base, bounds=bounds, states=states, read=work.read)
     if at is None and (not base.bounds or base.bounds != bounds):
-        state_table.write(tables, found, stream, bounds, states)
-    return Folded(found, stream, bounds, states, work.read)
+        work.store(result)
+    return result
 
 
 def summarize(
@@ -110,9 +126,8 @@ def summarize(
     progress: Progress = no_progress,
 ) -> Summary[Any]:
     """The summary of a range, both ends included. It can be applied to any state."""
-    found = overlay_of(overlay)
-    work = _Work(tables, tables.view(), found, do, progress)
-    bounds = work.bounds(stream, last)
+    work = _Work(tables, overlay_of(overlay), stream, do, progress)
+    bounds = work.bounds(last)
     before = tuple(
         replace(one, upto_seq=first.stream_seq - 1 if one.epoch == first.epoch else one.upto_seq)
         for one in bounds
@@ -123,19 +138,6 @@ def summarize(
 
 def _within(run_of: Run, bounds: Sequence[TableBound]) -> bool:
     return any(one.label == run_of.label and run_of.last <= one.upto_seq for one in bounds)
-
-
-def _usable(base: StateTable, bounds: Sequence[TableBound], work: "_Work") -> StateTable:
-    """The stored state if the log still has its roots and it is not ahead of `bounds`; else `NOTHING`."""
-    if len(base.bounds) > len(bounds):
-        return NOTHING
-    for number, (stored, now) in enumerate(zip(base.bounds, bounds, strict=False)):
-        ended = number < len(base.bounds) - 1
-        if stored.label != now.label or stored.upto_seq > now.upto_seq or (ended and stored != now):
-            return NOTHING
-        if roots(work.tables.root, work.view, now.label, [stored.upto_seq]).get(stored.upto_seq) != stored.mmr_root:
-            return NOTHING
-    return base
 
 
 class _Base:
@@ -154,14 +156,15 @@ class _Base:
 class _Work:
     """One fold in progress."""
 
-    def __init__(self, tables: Tables, view: TablesView, overlay: AnyOverlay, do: Runner, progress: Progress) -> None:
-        self.tables, self.view, self.overlay = tables, view, overlay
+    def __init__(self, tables: Tables, overlay: AnyOverlay, stream: str, do: Runner, progress: Progress) -> None:
+        self.tables, self.view, self.overlay, self.stream = tables, tables.view(), overlay, stream
         self.read, self.places = Read(), dict[bytes, At]()
         self._do, self._progress = do, progress
         self._folder = (tables.own / FOLDS / name_of(overlay)).resolve()
 
-    def bounds(self, stream: str, at: At | None) -> tuple[TableBound, ...]:
+    def bounds(self, at: At | None) -> tuple[TableBound, ...]:
         """The end of the fold for each label of the stream."""
+        stream = self.stream
         spans = sorted((one for one in self.view.spans.values() if one.stream == stream), key=lambda one: one.epoch)
         if not spans:
             raise Unavailable(f"the tables have no stream {stream!r}; load it with veen pipeline run")
@@ -172,11 +175,14 @@ class _Work:
                 break
             if upto > span.last:
                 raise Unavailable(f"the tables have {stream!r} up to entry {span.last}, not {upto}")
-            root = roots(self.tables.root, self.view, span.label, [upto]).get(upto)
+            root = self._roots(span.label, [upto]).get(upto)
             if root is None:
                 raise Unavailable(f"entry {upto} of {stream!r} failed verification; no state can be computed there")
             made.append(TableBound(span.epoch, span.label, upto, root))
         return tuple(made)
+
+    def _roots(self, label: bytes, places: Sequence[int]) -> dict[int, bytes]:
+        return roots(self.tables.root, self.view, label, places)
 
     def cover(self, bounds: Sequence[TableBound], cuts: Sequence[TableBound]) -> list[Node]:
         """Nodes from the first entry on; runs without a stored summary are summarized now."""
@@ -196,12 +202,9 @@ class _Work:
 
     def _known(self, bound: TableBound) -> dict[int, list[Node]]:
         """The stored nodes of a label that match this log, by their first entry."""
-        found = [
-            node
-            for node in stored_nodes(self._folder / bound.label.hex(), bound.epoch, bound.label)
-            if node.run.last <= bound.upto_seq
-        ]
-        true = roots(self.tables.root, self.view, bound.label, [node.run.last for node in found])
+        stored = stored_nodes(self._folder, bound.epoch, bound.label)
+        found = [node for node in stored if node.run.last <= bound.upto_seq]
+        true = self._roots(bound.label, [node.run.last for node in found])
         known: dict[int, list[Node]] = {}
         for node in found:
             if true.get(node.run.last) == node.root:
@@ -211,34 +214,30 @@ class _Work:
     def _summed(self, missing: Sequence[Run]) -> list[Node]:
         for label in {one.label for one in missing}:
             (self._folder / label.hex()).mkdir(parents=True, exist_ok=True)
-        jobs = [
-            SummaryJob(self._run_files(one), self.overlay.CLASS, str(self._folder / one.label.hex())) for one in missing
-        ]
+        work = partial(summarize_run, self.overlay.CLASS, str(self._folder))
         nodes = []
-        for job, result in zip(jobs, self._do(summarize_run, jobs, self._progress), strict=True):
+        for one, result in zip(missing, self._do(work, self._files(missing), self._progress), strict=True):
             summarized = commits.decode(result)
             self.read.chunks += 1
             self.read.entries += summarized["entries"]
-            nodes.append(Node(job.run_files.run, bytes.fromhex(summarized["root"]), job.folder))
+            nodes.append(Node(one, bytes.fromhex(summarized["root"]), str(self._folder)))
         return nodes
 
     def _correct_copies(self, new: Sequence[Node]) -> None:
         """Correct drafts that contain copies of earlier steps, then publish all drafts under their final names."""
-        corrections = []
+        found = ((node, copied_in(node, self.places)) for node in new)
+        jobs = [CopyCorrection(self._files([node.run])[0], node, copied) for node, copied in found if copied]
+        self._do(partial(correct_copies, self.overlay.CLASS), jobs)
         for node in new:
-            copied = copied_in(node, self.places)
-            if copied:
-                corrections.append(CopyCorrection(self._run_files(node.run), self.overlay.CLASS, node, copied))
-        self._do(correct_copies, corrections, no_progress)
-        for node in new:
-            DISK.replace(node.draft, node.summary)
+            DISK.replace(node.path("draft"), node.path("summary"))
 
-    def _run_files(self, one: Run) -> RunFiles:
-        return run_files(self.tables.root.resolve(), self.view, one)
+    def _files(self, runs: Sequence[Run]) -> list[RunFiles]:
+        root = self.tables.root.resolve()
+        return [RunFiles.of(root, self.view, one) for one in runs]
 
     def merged(self, nodes: Sequence[Node]) -> Summary[Any]:
         """Merge neighbours in workers, level by level, until few remain; then merge those by shares of the parts."""
-        paths = [str(node.summary) for node in nodes]
+        paths = [str(node.path("summary")) for node in nodes]
         with TemporaryDirectory(prefix="merging-", dir=self._folder if paths else None) as folder:
             level = 0
             while len(paths) > FAN_IN:
@@ -246,45 +245,98 @@ class _Work:
                 cuts = [len(paths) * number // count for number in range(count + 1)]
                 groups = [tuple(paths[start:end]) for start, end in pairwise(cuts)]
                 level += 1
-                jobs = [
-                    MergeJob(self.overlay.CLASS, group, f"{folder}/{level}-{number}.summary")
-                    for number, group in enumerate(groups)
-                ]
-                paths = [path.decode() for path in self._do(merge_run, jobs, no_progress)]
+                paths = self._merge_runs(
+                    [MergeJob(group, f"{folder}/{level}-{number}.summary") for number, group in enumerate(groups)]
+                )
             if len(paths) > 1 and sum(Path(path).stat().st_size for path in paths) > SMALL_BYTES:
-                jobs = [
-                    MergeJob(self.overlay.CLASS, tuple(paths), f"{folder}/share-{share}.summary", share, SHARES)
-                    for share in range(SHARES)
-                ]
-                paths = [path.decode() for path in self._do(merge_run, jobs, no_progress)]
+                whole = tuple(paths)
+                paths = self._merge_runs(
+                    [MergeJob(whole, f"{folder}/share-{share}.summary", share, SHARES) for share in range(SHARES)]
+                )
             return merged(self.overlay, [ShippedSummary.decode(Path(path).read_bytes()) for path in paths])
+
+    def _merge_runs(self, jobs: Sequence[MergeJob]) -> list[str]:
+        return [path.decode() for path in self._do(partial(merge_run, self.overlay.CLASS), jobs)]
 
     def touching(self, nodes: Sequence[Node], parts: Sequence[bytes]) -> Iterator[FoldEntry]:
         """The entries of these runs that touch some parts, in order."""
-        jobs = [TouchingJob(self._run_files(node.run), self.overlay.CLASS, tuple(parts)) for node in nodes]
-        for found in self._do(select_touching, jobs, no_progress):
+        work = partial(select_touching, self.overlay.CLASS, tuple(parts))
+        for found in self._do(work, self._files([node.run for node in nodes])):
             listed = cbor.decode(found, "entries")
             assert isinstance(listed, tuple)
             yield from (FoldEntry.decode(one) for one in listed if isinstance(one, bytes))
 
+    def _state_files(self, view: TablesView) -> list[FileRef]:
+        """The state files of this stream under this overlay."""
+        return [one for one in view.of(Table.STATE, [self.stream]) if one.overlay == name_of(self.overlay)]
 
-@dataclass(frozen=True, slots=True)
-class TouchingJob:
-    """The job to find the entries of a run that touch some parts."""
+    def store(self, made: Folded) -> None:
+        """Write the table `state`, which replaces the previous state of the stream."""
+        overlay, states, stream = self.overlay, made.states, self.stream
+        last, name, hashed = made.bounds[-1], name_of(overlay), made.state_hash
+        place = (last.label, last.epoch, last.upto_seq, last.mmr_root, overlay.CLASS)
+        rows = [
+            (*place, part, overlay.encode_state(states[part]), to_json(plain(overlay.plain(part, states[part]))))
+            for part in sorted(states)
+        ]
+        bound = [[one.epoch, one.label.hex(), one.upto_seq, one.mmr_root.hex()] for one in made.bounds]
+        meta = json.dumps({"bounds": bound, "state_hash": hashed.hex(), "overlay": name}, sort_keys=True)
+        data = layout.parquet(Table.STATE, layout.arrow(Table.STATE, rows).replace_schema_metadata({_META: meta}))
+        folder = f"{Table.STATE}/stream={layout.escaped(stream)}/overlay={layout.escaped(name)}"
+        path, checksum = f"{folder}/{last.label.hex()}-{last.upto_seq:012}.parquet", sha256(data).digest()
+        sizes = (1, last.upto_seq, len(rows), len(data))
+        file = FileRef(Table.STATE, path, stream, "", last.label, *sizes, checksum, overlay=name, state_hash=hashed)
+        with self.tables.writing() as view, self.tables.staging() as staging:
+            if view.files.get(path) == file:
+                return
+            DISK.write_file(staging / "state.parquet", data, _PLAIN_FILE)
+            gone = tuple(one.path for one in self._state_files(view) if one.path != path)
+            self.tables.publish(Commit(view.number + 1, "state", (), (file,), gone), {path: staging / "state.parquet"})
 
-    run_files: RunFiles
-    overlay: str
-    parts: tuple[bytes, ...]
+    def stored(self) -> Folded:
+        """The stored state; empty if there is none. Raises `Unverified` if the file is not the one that was written."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for file in self._state_files(self.view):
+            data = _bytes(self.tables.root / file.path)
+            if sha256(data).digest() != file.sha256:
+                what = "its bytes differ from those committed; run veen pipeline verify for details"
+                raise Unverified(file.path, what)
+            table = pq.read_table(pa.BufferReader(data))
+            try:
+                bounds = [
+                    TableBound(epoch, bytes.fromhex(label), upto, bytes.fromhex(root))
+                    for epoch, label, upto, root in json.loads(table.schema.metadata[_META])["bounds"]
+                ]
+            except (KeyError, TypeError, ValueError):
+                raise Malformed(file.path, "it has no valid bounds") from None
+            rows = zip(table["part"].to_pylist(), table["state"].to_pylist(), strict=True)
+            states = {part: self.overlay.decode_state(part, state) for part, state in rows}
+            return Folded(self.overlay, self.stream, tuple(bounds), states)
+        return self._nothing()
+
+    def _nothing(self) -> Folded:
+        return Folded(self.overlay, self.stream, (), {})
+
+    def usable(self, base: Folded, bounds: Sequence[TableBound]) -> Folded:
+        """The stored state if the log still has its roots and it is not ahead of `bounds`; else an empty one."""
+        if len(base.bounds) > len(bounds):
+            return self._nothing()
+        for number, (stored, now) in enumerate(zip(base.bounds, bounds, strict=False)):
+            ended = number < len(base.bounds) - 1
+            if stored.label != now.label or stored.upto_seq > now.upto_seq or (ended and stored != now):
+                return self._nothing()
+            if self._roots(now.label, [stored.upto_seq]).get(stored.upto_seq) != stored.mmr_root:
+                return self._nothing()
+        return base
 
 
-def select_touching(job: TouchingJob) -> bytes:
-    overlay, wanted = overlay_of(job.overlay), frozenset(job.parts)
-    found = []
-    for entry in entries(job.run_files)[0]:
-        steps = overlay.read(entry)
-        if not isinstance(steps, EventFault) and any(step.part in wanted for step in steps):
-            found.append(entry.encode())
-    return cbor.encode(found)
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Unverified(str(path), f"the state file cannot be read: {error.strerror}") from None
 
 
 def _tiles(bound: TableBound, first: int, last: int, known: Mapping[int, list[Node]]) -> Iterator[Node | Run]:

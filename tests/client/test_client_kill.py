@@ -102,7 +102,7 @@ def live(hub: Hub, path: Path, rng: random.Random, least: int) -> None:
         assert child.returncode == -signal.SIGKILL
 
 
-def kill_again_and_again(path: Path, kills: int, seed: int) -> None:
+def check_after_kills(path: Path, kills: int, seed: int) -> None:
     rng = random.Random(seed)
     hub = Hub()
     enough = 1 + max(kills, BOUNDS.max_msgs_per_client_id_per_label)
@@ -123,11 +123,11 @@ def kill_again_and_again(path: Path, kills: int, seed: int) -> None:
 
 
 def test_no_place_is_used_twice_when_the_client_is_killed(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path / "client", kills=4, seed=1)
+    check_after_kills(tmp_path / "client", kills=4, seed=1)
 
 
 @pytest.mark.slow
 def test_no_place_is_used_twice_however_often_the_client_is_killed(tmp_path: Path) -> None:
     seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
     print(f"seed {seed}")  # shown if the test fails
-    kill_again_and_again(tmp_path / "client", kills=100, seed=seed)
+    check_after_kills(tmp_path / "client", kills=100, seed=seed)

@@ -81,7 +81,7 @@ async def _under_fire(people: Pair, hub: KilledHub, kills: int, moments: random.
         assert list(people.writer_dir.evidence.iterdir()) == list(people.reader_dir.evidence.iterdir()) == []
 
 
-def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
+def check_after_kills(place: Path, kills: int, seed: int) -> None:
     with own_port() as port:
         hub = KilledHub(place / "hub", port)
         try:
@@ -94,11 +94,11 @@ def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
 
 
 def test_a_killed_hub_is_waited_for_and_not_accused(place: Path) -> None:
-    kill_again_and_again(place, kills=2, seed=1)
+    check_after_kills(place, kills=2, seed=1)
 
 
 @pytest.mark.slow
 def test_a_hub_that_is_killed_thirty_times_is_waited_for_and_not_accused(place: Path) -> None:
     seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
     print(f"seed {seed}")  # shown if the test fails
-    kill_again_and_again(place, kills=30, seed=seed)
+    check_after_kills(place, kills=30, seed=seed)

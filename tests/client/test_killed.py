@@ -19,7 +19,7 @@ from veen.client.trust import Pin
 from veen.core import Msg, Place, SigningKey, msg
 
 
-def kill_again_and_again(place: Path, kills: int, seed: int) -> None:
+def check_after_kills(place: Path, kills: int, seed: int) -> None:
     moments = random.Random(seed)
     succeeded: list[bytes] = []
     with pair(place) as people, running(make_dir(place)) as hub:
@@ -102,11 +102,11 @@ def test_a_place_used_for_two_messages_would_be_noticed() -> None:
 
 
 def test_a_killed_client_never_uses_a_place_twice(place: Path) -> None:
-    kill_again_and_again(place, kills=3, seed=1)
+    check_after_kills(place, kills=3, seed=1)
 
 
 @pytest.mark.slow
 def test_a_client_that_is_killed_a_hundred_times_never_uses_a_place_twice(place: Path) -> None:
     seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
     print(f"seed {seed}")  # shown if the test fails
-    kill_again_and_again(place, kills=100, seed=seed)
+    check_after_kills(place, kills=100, seed=seed)

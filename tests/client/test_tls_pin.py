@@ -117,6 +117,7 @@ def test_a_hub_is_met_by_any_pin_it_answers_to(place: Path, how: str) -> None:
             "file": lambda: Pin.parse(str(hub.data_dir / "hub-identity.json")),
         }[how]()
         asyncio.run(_look(people))
+        assert people.reader_dir.state.hub_of(people.url) == record.hub_id
 
 
 def test_an_identity_file_that_was_altered_is_no_pin(place: Path) -> None:

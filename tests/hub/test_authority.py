@@ -78,12 +78,12 @@ def test_an_unregistered_stream_is_rejected_by_its_label(tmp_path: Path) -> None
 
 def test_a_stream_of_this_hub_is_taken(hub: Hub, admin: Admin) -> None:
     admin.gives("s", own(hub))
-    granted(hub)[0].send()
+    assert granted(hub)[0].send().stream_seq == 1
 
 
 def test_a_stream_without_a_record_is_taken(hub: Hub, admin: Admin) -> None:
     admin.gives("another", OTHER_HUB)
-    granted(hub)[0].send()
+    assert granted(hub)[0].send().stream_seq == 1
 
 
 def test_a_stream_of_several_hubs_is_taken_and_shown(hub: Hub, admin: Admin, clock: Clock) -> None:

@@ -115,7 +115,7 @@ def test_the_hubs_own_key_is_not_bounded(tmp_path: Path, clock: Clock) -> None:
         for number in range(MOST + 2):
             hub.register(naming.stream_id(f"{number}"))
         clock.now += LIFETIME_SEC + 1
-        hub.register(naming.stream_id("another"))
+        assert hub.register(naming.stream_id("another")).stream_seq == MOST + 3
 
 
 # Restarts.

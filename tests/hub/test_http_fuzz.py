@@ -61,7 +61,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     assert [row["event"] for row in rows] == ["started", "stopped"], rows[:3]
 
 
-def judge(reply: Reply, path: str) -> None:
+def check_reply(reply: Reply, path: str) -> None:
     """No answer is a 500, and every error is an envelope."""
     assert reply.status not in (500, 502, 504), reply
     if reply.status >= 400 and path != "/readyz" and reply.body:
@@ -156,7 +156,7 @@ def test_damaged_bodies_are_answered(hub: Hub, cases: int) -> None:
         connection.request(method, path, data, headers)
         answer = connection.getresponse()
         reply = read(answer)
-        judge(reply, path)
+        check_reply(reply, path)
         if answer.will_close:
             connection.close()
     connection.close()
@@ -277,7 +277,7 @@ def test_damaged_requests_are_answered_or_hung_up_on(hub: Hub, cases: int) -> No
         reply = first_answer(answer) if answer.startswith(b"HTTP/1.1 ") else None
         assert reply is not None or not answer.startswith(b"HTTP/1.1 4"), answer[:300]
         if reply is not None and reply.status != 101:
-            judge(reply, "")
+            check_reply(reply, "")
             statuses[reply.status] = statuses.get(reply.status, 0) + 1
     # The requests were damaged in enough ways, and not beyond recognition.
     wanted = {200, 400, 404} if cases == FEW else {200, 400, 404, 413}

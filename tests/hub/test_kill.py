@@ -163,7 +163,7 @@ def ended(hub: subprocess.Popen[str]) -> int:
         return hub.wait()
 
 
-def kill_again_and_again(folder: Path, setting: Setting, kills: int, seed: int) -> None:
+def check_after_kills(folder: Path, setting: Setting, kills: int, seed: int) -> None:
     moments = random.Random(seed)
     data_dir = folder / "hub"
     init = [*COMMAND, "init", "--data-dir", str(data_dir), *setting.init_options(), "--json"]
@@ -227,7 +227,7 @@ def _profile_id(data_dir: Path) -> bytes:
 
 
 def test_acknowledged_messages_survive_kill_9(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path, EVERYTHING, kills=4, seed=1)
+    check_after_kills(tmp_path, EVERYTHING, kills=4, seed=1)
 
 
 @pytest.mark.slow
@@ -238,4 +238,4 @@ def test_acknowledged_messages_survive_two_hundred_kills(tmp_path: Path, name: s
     print(f"seed {seed}")  # pytest prints it if the test fails
     for turn in range(5):
         (tmp_path / str(turn)).mkdir()
-        kill_again_and_again(tmp_path / str(turn), SETTINGS[name], kills=10, seed=seed + turn)
+        check_after_kills(tmp_path / str(turn), SETTINGS[name], kills=10, seed=seed + turn)

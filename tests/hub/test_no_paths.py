@@ -214,7 +214,7 @@ def names_in(data_dir: Path) -> set[str]:
     return {path.name for path in data_dir.rglob("*") if path.is_file() and "." in path.name}
 
 
-def swept(data_dir: Path, kept: Kept, spoil: Callable[[Path], object]) -> Iterator[Hub]:
+def check_answers(data_dir: Path, kept: Kept, spoil: Callable[[Path], object]) -> Iterator[Hub]:
     names = names_in(data_dir)
     settings = {"admission": Admission.OPEN, "disk_reserve_bytes": 0}
     hub = Hub(data_dir, Clock(LATER), QuickDisk(), settings).start()
@@ -239,18 +239,18 @@ def test_no_answer_names_a_file_that_is_gone_or_damaged(tmp_path: Path, kept: Ke
         for path in found:
             WAYS[way](path)
 
-    list(swept(kept.copy(tmp_path), kept, spoil))
+    list(check_answers(kept.copy(tmp_path), kept, spoil))
 
 
 @pytest.mark.parametrize("folder", [*DIRS, "."])
 def test_no_answer_names_a_folder_that_is_gone(tmp_path: Path, kept: Kept, folder: str) -> None:
     data_dir = kept.copy(tmp_path)
-    for _ in swept(data_dir, kept, lambda data_dir: (data_dir / folder).rename(tmp_path / "aside")):
+    for _ in check_answers(data_dir, kept, lambda data_dir: (data_dir / folder).rename(tmp_path / "aside")):
         (tmp_path / "aside").rename(data_dir / folder)
 
 
 def test_no_answer_names_what_was_put_where_a_file_of_the_hub_belongs(tmp_path: Path, kept: Kept) -> None:
-    list(swept(kept.copy(tmp_path), kept, lambda data_dir: (data_dir / "origin.cbor").write_bytes(b"\xff")))
+    list(check_answers(kept.copy(tmp_path), kept, lambda data_dir: (data_dir / "origin.cbor").write_bytes(b"\xff")))
 
 
 def test_a_file_that_cannot_be_read_is_named_in_the_log_until_it_can(

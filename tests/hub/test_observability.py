@@ -253,6 +253,7 @@ def test_metrics_show_open_connections(hub: Hub) -> None:
     with Subscriber(hub, f"label={'0' * 64}"):
         until(lambda: samples(hub)["veen_connections"] == 2)
     until(lambda: samples(hub)["veen_connections"] == 1)
+    assert samples(hub)["veen_connections"] == 1
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_name_of_one_kind_is_not_revoked_under_another(hub: Hub, admin: Admin,
     for other, target in names.items():
         if other is not kind:
             admin.revokes(kind, target)
-    writer.send()
+    assert writer.send().stream_seq == 1
 
 
 @pytest.mark.parametrize("first", [RevocationKind.AUTH_REF, RevocationKind.CLIENT_ID])
@@ -184,7 +184,7 @@ def test_revocations_of_one_thing_add_up(
 def test_a_ttl_of_zero_revokes_nothing(hub: Hub, admin: Admin) -> None:
     writer, _ = granted(hub)
     admin.revokes_key(writer.key, START, 0)
-    writer.send()
+    assert writer.send().stream_seq == 1
 
 
 def test_the_last_time_there_is_can_be_named(hub: Hub, admin: Admin) -> None:
@@ -289,7 +289,7 @@ def test_a_hub_without_a_realm_goes_by_no_revocation(tmp_path: Path) -> None:
         assert hub.status()["realm_id"] is None
         writer = hub.writer()
         Admin(hub).revokes_key(writer.key)
-        writer.send()
+        assert writer.send().stream_seq == 1
         assert Writer(hub, hub.label(REVOCATIONS), SigningKey.generate()).send().stream_seq == 2
 
 
@@ -297,7 +297,7 @@ def test_the_revocations_of_another_realm_are_not_ours(tmp_path: Path) -> None:
     with running(make_dir(tmp_path, realm_id=naming.realm_id("elsewhere"))) as hub:
         writer = hub.writer()
         Admin(hub).revokes_key(writer.key)
-        writer.send()
+        assert writer.send().stream_seq == 1
 
 
 # No lock-out for ever.

@@ -95,7 +95,7 @@ def agree(states: States, rules: Pseudocode, seed: int) -> int:
     return sum(bool(ours) for ours, _ in asked)
 
 
-def compare(seeds: range) -> None:
+def check_views(seeds: range) -> None:
     answers, kinds = 0, set()
     for seed in seeds:
         history = random_history(Random(seed))
@@ -107,12 +107,12 @@ def compare(seeds: range) -> None:
 
 
 def test_every_view_answers_as_the_specification_does_on_generated_histories() -> None:
-    compare(range(HISTORIES))
+    check_views(range(HISTORIES))
 
 
 @pytest.mark.slow
 def test_every_view_answers_as_the_specification_does_on_many_histories() -> None:
-    compare(range(HISTORIES, ALL_HISTORIES))
+    check_views(range(HISTORIES, ALL_HISTORIES))
 
 
 def test_the_states_of_several_streams_join_in_any_order() -> None:

@@ -63,3 +63,4 @@ def test_folders_and_file_systems_are_synced(tmp_path: Path) -> None:
 
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
     Disk().unlink(tmp_path / "none")
+    assert list(tmp_path.iterdir()) == []

@@ -98,6 +98,7 @@ def test_a_start_removes_what_a_crash_left(tmp_path: Path) -> None:
 
 def test_a_directory_without_drafts_has_none_to_remove(tmp_path: Path) -> None:
     store_at(tmp_path).remove_drafts()
+    assert drafts(tmp_path) == []
 
 
 class RefusingDisk(QuickDisk):

@@ -176,7 +176,7 @@ def test_a_crash_while_chunks_are_compressed_loses_nothing(
     place: Path, packed_history: History, monkeypatch: pytest.MonkeyPatch, end: End
 ) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 4000)
-    sweep(place / "hub", History(packed_history.template, packed_history.groups[:14]), end, step=5)
+    check_crashes(place / "hub", History(packed_history.template, packed_history.groups[:14]), end, step=5)
 
 
 @pytest.mark.slow
@@ -185,10 +185,10 @@ def test_a_crash_at_any_call_while_chunks_are_compressed_loses_nothing(
     place: Path, packed_history: History, monkeypatch: pytest.MonkeyPatch, end: End
 ) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 4000)
-    sweep(place / "hub", packed_history, end, step=1)
+    check_crashes(place / "hub", packed_history, end, step=1)
 
 
-def sweep(root: Path, history: History, end: End, step: int) -> None:
+def check_crashes(root: Path, history: History, end: End, step: int) -> None:
     """Die at every `step`th call in turn, half of the times without the index, and recover completely."""
     leftovers, n = 0, 1
     while True:

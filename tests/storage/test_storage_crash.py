@@ -166,4 +166,4 @@ def test_a_crash_and_a_lost_index_together_lose_nothing(place: Path, history: Hi
 def test_a_long_history_survives_a_crash_at_any_call(place: Path, streams: int, last: Last | None) -> None:
     long = small_history(place / "template", messages=160, streams=streams)
     for catch_up_after in (1, 3, 11):
-        list(sweep(place / "hub", long, last, 5, catch_up_after))
+        assert list(sweep(place / "hub", long, last, 5, catch_up_after))

@@ -79,7 +79,7 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
     return bytes(data)
 
 
-def judge(decoder: Decoder, data: bytes) -> bool:
+def check_canonical(decoder: Decoder, data: bytes) -> bool:
     """Whether the decoder accepted the bytes. Any exception other than `Malformed` fails the test."""
     try:
         value = decoder.decode(data)
@@ -93,20 +93,20 @@ def judge(decoder: Decoder, data: bytes) -> bool:
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_valid_encoding_is_accepted(name: str) -> None:
-    assert judge(DECODERS[name], DECODERS[name].good)
+    assert check_canonical(DECODERS[name], DECODERS[name].good)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_canonical_or_malformed(name: str, data: bytes) -> None:
-    judge(DECODERS[name], data)
+    check_canonical(DECODERS[name], data)
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=300)
 @given(st.data())
 def test_damaged_bytes_are_canonical_or_malformed(name: str, data: st.DataObject) -> None:
-    judge(DECODERS[name], data.draw(damaged(DECODERS[name].good)))
+    check_canonical(DECODERS[name], data.draw(damaged(DECODERS[name].good)))
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_a_truncated_or_extended_encoding_is_rejected(name: str) -> None:
     decoder = DECODERS[name]
     short = decoder.good if len(decoder.good) < 600 else decoder.good[:300]
     for length in range(len(short)):
-        assert not judge(decoder, decoder.good[:length])
-    assert not judge(decoder, decoder.good + b"\x00")
+        assert not check_canonical(decoder, decoder.good[:length])
+    assert not check_canonical(decoder, decoder.good + b"\x00")
 
 
 @settings(max_examples=50)
@@ -127,4 +127,4 @@ def test_bytes_of_a_bucket_are_a_shard_or_malformed(data: st.DataObject) -> None
     good = published(100).shards[0]
     at = data.draw(st.integers(0, 100))
     piece = data.draw(st.binary(min_size=1, max_size=20))
-    judge(DECODERS["native shard"], good[:at] + piece + good[at + len(piece) :])
+    check_canonical(DECODERS["native shard"], good[:at] + piece + good[at + len(piece) :])

@@ -76,7 +76,7 @@ class Talk:
                 self._under_way.discard(data["message_id"])
 
 
-def exchange(folder: Path, count: int) -> None:
+def check_exchange(folder: Path, count: int) -> None:
     """Exchange at least `count` objects in each direction, and kill each node once in between."""
     port = free_udp_port()
     with lossy(port) as proxy:
@@ -114,9 +114,9 @@ def exchange(folder: Path, count: int) -> None:
 
 
 def test_two_nodes_lose_nothing_over_a_lossy_network_and_a_kill(tmp_path: Path) -> None:
-    exchange(tmp_path, 15)
+    check_exchange(tmp_path, 15)
 
 
 @pytest.mark.slow
 def test_two_nodes_exchange_a_thousand_objects_over_a_lossy_network_and_kills(tmp_path: Path) -> None:
-    exchange(tmp_path, 500)
+    check_exchange(tmp_path, 500)

@@ -18,7 +18,7 @@ PLACE = Endpoint("webrtc")
 Alter = Callable[[bytes], bytes]
 
 
-def carried(folder: Path, alter: Alter = lambda data: data) -> None:
+def check_carried(folder: Path, alter: Alter = lambda data: data) -> None:
     """Alice dials Bob with descriptions changed by `alter`, and both send a frame."""
 
     async def work() -> None:
@@ -56,7 +56,7 @@ def carried(folder: Path, alter: Alter = lambda data: data) -> None:
 
 
 def test_another_lane_can_carry_the_descriptions(tmp_path: Path) -> None:
-    carried(tmp_path)
+    check_carried(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_another_lane_can_carry_the_descriptions(tmp_path: Path) -> None:
 )
 def test_an_invalid_answer_is_rejected(alter: Alter, tmp_path: Path) -> None:
     with pytest.raises(VeilError):
-        carried(tmp_path, alter)
+        check_carried(tmp_path, alter)
 
 
 def test_an_offer_without_a_session_to_carry_it_is_reported() -> None:

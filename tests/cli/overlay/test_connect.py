@@ -34,7 +34,7 @@ def does(directory_hub: StateFixture, *arguments: object) -> Ran:
     return directory_hub.run(*arguments, stream=None)
 
 
-def fails(directory_hub: StateFixture, status: int, error: str, *arguments: object) -> None:
+def expect_failure(directory_hub: StateFixture, status: int, error: str, *arguments: object) -> None:
     ran = directory_hub.attempt(*arguments, stream=None)
     assert ran.status == status, ran.err
     assert error in ran.error
@@ -94,14 +94,14 @@ def test_a_connection_can_be_proved_and_read_from_a_data_directory(directory_hub
 
 def test_a_phase_out_of_order_is_not_sent(directory_hub: StateFixture) -> None:
     advertise(directory_hub)
-    fails(directory_hub, 6, "no reader key", "connect", "service", "work")
+    expect_failure(directory_hub, 6, "no reader key", "connect", "service", "work")
     does(directory_hub, "connect", "hub", "work")
-    fails(directory_hub, 6, "has no service", "connect", "cap", "work")
-    fails(directory_hub, 6, "has no service", "connect", "bind", "work")
-    fails(directory_hub, 5, "choose a hub first", "connect", "service", "other")
+    expect_failure(directory_hub, 6, "has no service", "connect", "cap", "work")
+    expect_failure(directory_hub, 6, "has no service", "connect", "bind", "work")
+    expect_failure(directory_hub, 5, "choose a hub first", "connect", "service", "other")
     does(directory_hub, "connect", "service", "work")
-    fails(directory_hub, 5, "there is no authorization plan yet", "connect", "bind", "work")
-    fails(directory_hub, 5, "service, not bound", "connect", "call", "work", "charge")
+    expect_failure(directory_hub, 5, "there is no authorization plan yet", "connect", "bind", "work")
+    expect_failure(directory_hub, 5, "service, not bound", "connect", "call", "work", "charge")
     assert status(directory_hub)["phase"] == "service"
 
 
@@ -131,7 +131,7 @@ def test_no_capability_is_presented_to_an_untrusted_hub(directory_hub: StateFixt
     assert chosen.facts()["trusted"] == "no"
     assert "key is not trusted" in chosen.err
     does(directory_hub, "connect", "service", "work")
-    fails(directory_hub, 5, "key is not trusted", "connect", "cap", "work", "--token", issued(directory_hub))
+    expect_failure(directory_hub, 5, "key is not trusted", "connect", "cap", "work", "--token", issued(directory_hub))
 
 
 def test_a_hub_whose_key_is_not_the_one_in_the_directory_is_refused(
@@ -141,7 +141,7 @@ def test_a_hub_whose_key_is_not_the_one_in_the_directory_is_refused(
     wrong = advertise_another(directory_hub, tmp_path, hub_id=bytes.fromhex(directory_hub.town.hub_id))
     does(directory_hub, "connect", "hub", "work", "--id", wrong, "--trust", wrong)
     does(directory_hub, "connect", "service", "work")
-    fails(
+    expect_failure(
         directory_hub,
         4,
         "does not have the key that the directory names",
@@ -154,7 +154,7 @@ def test_a_hub_whose_key_is_not_the_one_in_the_directory_is_refused(
     other = advertise_another(directory_hub, tmp_path)
     does(directory_hub, "connect", "hub", "play", "--id", other, "--trust", other)
     does(directory_hub, "connect", "service", "play")
-    fails(
+    expect_failure(
         directory_hub,
         4,
         "it is not the pinned hub",
@@ -179,7 +179,7 @@ def test_trust_accepts_an_id_a_fingerprint_and_an_identity_file(
     assert [one["descriptor"]["hub_id"] for one in proposed["candidates"]] == [town.hub_id]
     assert [one["reason"] for one in proposed["left_out"]] == ["it is not the hub that --trust names"]
     assert does(directory_hub, "connect", "hub", "work", "--trust", named, "--json").json()["hub_id"] == town.hub_id
-    fails(
+    expect_failure(
         directory_hub, 6, "no hub in the directory meets the criteria", "connect", "hub", "work", "--trust", "ab" * 32
     )
 
@@ -194,7 +194,7 @@ def test_hubs_are_proposed_by_region_and_restricted_tags_are_excluded(
     assert [one["reason"] for one in found["left_out"]] == ["it is tagged test, which was not requested"]
     both = does(directory_hub, "connect", "hubs", "--tag", "test", "--json").json()
     assert [one["descriptor"]["hub_id"] for one in both["candidates"]] == [directory_hub.town.hub_id]
-    fails(
+    expect_failure(
         directory_hub,
         6,
         "no hub in the directory meets the criteria",
@@ -212,7 +212,7 @@ def test_hubs_are_proposed_by_region_and_restricted_tags_are_excluded(
 
 def test_a_hub_that_exceeds_the_latency_limit_is_excluded(directory_hub: StateFixture, tmp_path: Path) -> None:
     advertise_another(directory_hub, tmp_path, endpoints=(ServiceEndpoint("http", "http://127.0.0.1:1"),))
-    fails(
+    expect_failure(
         directory_hub, 6, "no hub in the directory meets the criteria", "connect", "hub", "work", "--max-latency", 3000
     )
 
@@ -224,7 +224,7 @@ def test_a_service_whose_overlay_has_other_schemas_is_not_proposed(directory_hub
     assert found["candidates"] == []
     assert [one["reason"] for one in found["left_out"]] == ["its overlay was not verified"]
     does(directory_hub, "connect", "hub", "work")
-    fails(directory_hub, 6, "no service in the directory meets the criteria", "connect", "service", "work")
+    expect_failure(directory_hub, 6, "no service in the directory meets the criteria", "connect", "service", "work")
     does(directory_hub, "discover", "publish", "overlay", "rpc")
     assert (
         len(does(directory_hub, "connect", "services", "--overlay", "rpc", "--prove", "--json").json()["candidates"])
@@ -254,8 +254,8 @@ def test_a_capability_is_planned_presented_and_renewed(directory_hub: StateFixtu
         "ops@example.org",
     )
     assert planned["stream_ids"] == [naming.stream_id(ASKED).hex()]
-    fails(directory_hub, 5, "has not accepted a capability", "connect", "bind", "work")
-    fails(
+    expect_failure(directory_hub, 5, "has not accepted a capability", "connect", "bind", "work")
+    expect_failure(
         directory_hub,
         4,
         "does not allow stream",
@@ -265,7 +265,7 @@ def test_a_capability_is_planned_presented_and_renewed(directory_hub: StateFixtu
         "--token",
         issued(directory_hub, "1.cap", ANSWERED),
     )
-    fails(
+    expect_failure(
         directory_hub,
         4,
         "for another client",
@@ -336,16 +336,18 @@ def test_a_call_returns_the_answer_of_the_service(directory_hub: StateFixture) -
         ).json()
     assert ran["result"] == {"charged": 5}
     assert asked == [{"amount": 5}]
-    fails(directory_hub, 5, "no method steal", "connect", "call", "work", "steal")
-    fails(directory_hub, 6, "there was no reply within", "connect", "call", "work", "charge", "1", "--timeout", 0.2)
+    expect_failure(directory_hub, 5, "no method steal", "connect", "call", "work", "steal")
+    expect_failure(
+        directory_hub, 6, "there was no reply within", "connect", "call", "work", "charge", "1", "--timeout", 0.2
+    )
     for text in ("{", "1.5", "NaN", "[1, 2.0]"):
-        fails(directory_hub, 2, "cannot be sent", "connect", "call", "work", "charge", text)
+        expect_failure(directory_hub, 2, "cannot be sent", "connect", "call", "work", "charge", text)
 
 
 def test_an_error_of_a_service_is_shown_with_its_code(directory_hub: StateFixture) -> None:
     connected(directory_hub)
     with answering(directory_hub, lambda args: Reply(False, error=RpcError("NO.MONEY", "none left"))):
-        fails(directory_hub, 5, "none left", "connect", "call", "work", "charge", "--timeout", 60)
+        expect_failure(directory_hub, 5, "none left", "connect", "call", "work", "charge", "--timeout", 60)
 
 
 def test_a_capability_is_requested_from_the_issuing_service(directory_hub: StateFixture) -> None:
@@ -368,14 +370,14 @@ def test_a_capability_is_requested_from_the_issuing_service(directory_hub: State
     assert taken["expires_at"] <= taken["hub_ts"] + 600
     does(directory_hub, "connect", "bind", "work")
     assert status(directory_hub)["usable"] is True
-    fails(directory_hub, 2, "contradict each other", "connect", "cap", "work", "--ask", "--token", "x")
+    expect_failure(directory_hub, 2, "contradict each other", "connect", "cap", "work", "--ask", "--token", "x")
 
 
 def test_ask_fails_for_a_service_without_an_issuer(directory_hub: StateFixture) -> None:
     advertise(directory_hub, "--auth", "cap_token")
     does(directory_hub, "connect", "hub", "work")
     does(directory_hub, "connect", "service", "work")
-    fails(directory_hub, 6, "names no issuing service", "connect", "cap", "work", "--ask")
+    expect_failure(directory_hub, 6, "names no issuing service", "connect", "cap", "work", "--ask")
 
 
 def test_a_phase_that_was_not_applied_is_listed_with_its_reason(directory_hub: StateFixture, tmp_path: Path) -> None:
@@ -392,9 +394,9 @@ def test_an_ended_connection_cannot_be_used(directory_hub: StateFixture) -> None
     connected(directory_hub)
     does(directory_hub, "connect", "end", "work", "--reason", "done")
     assert status(directory_hub)["phase"] == "ended"
-    fails(directory_hub, 5, "ended, not bound", "connect", "call", "work", "charge")
-    fails(directory_hub, 6, "has no service", "connect", "bind", "work")
-    fails(directory_hub, 5, "choose a hub first", "connect", "end", "work")
-    fails(directory_hub, 6, "no connection 'play'", "connect", "status", "play")
-    fails(directory_hub, 2, "longer than 256 bytes", "connect", "end", "n" * 257)
-    fails(directory_hub, 2, "needs to read the connection", "connect", "hub", "work", "--blind")
+    expect_failure(directory_hub, 5, "ended, not bound", "connect", "call", "work", "charge")
+    expect_failure(directory_hub, 6, "has no service", "connect", "bind", "work")
+    expect_failure(directory_hub, 5, "choose a hub first", "connect", "end", "work")
+    expect_failure(directory_hub, 6, "no connection 'play'", "connect", "status", "play")
+    expect_failure(directory_hub, 2, "longer than 256 bytes", "connect", "end", "n" * 257)
+    expect_failure(directory_hub, 2, "needs to read the connection", "connect", "hub", "work", "--blind")

@@ -70,7 +70,7 @@ def listening_port(process: "subprocess.Popen[bytes]") -> int:
     return int(line.split()[1])
 
 
-def kill_tail(at: RecorderFixture, kills: int) -> None:
+def check_tail_through_kills(at: RecorderFixture, kills: int) -> None:
     file, total, chance = at.root / "app.jsonl", 0, random.Random(kills)
     tail = ("tail", file, "--origin", "shop", "--type", "http.request")
     for number in range(kills):
@@ -95,12 +95,12 @@ def kill_tail(at: RecorderFixture, kills: int) -> None:
 
 
 def test_a_file_is_recorded_exactly_once_through_kills_and_rotations(at: RecorderFixture) -> None:
-    kill_tail(at, 3)
+    check_tail_through_kills(at, 3)
 
 
 @pytest.mark.slow
 def test_a_file_is_recorded_exactly_once_through_many_kills(at: RecorderFixture) -> None:
-    kill_tail(at, 25)
+    check_tail_through_kills(at, 25)
 
 
 PROGRAM = """
@@ -115,7 +115,7 @@ sys.stdin.read()
 """
 
 
-def kill_logging(at: RecorderFixture, kills: int) -> None:
+def check_logging_through_kills(at: RecorderFixture, kills: int) -> None:
     spool, logged, chance = at.root / "spool", set[tuple[int, int]](), random.Random(kills)
     for run in range(kills):
         command = [sys.executable, "-c", PROGRAM, str(spool), str(run), "1000000"]
@@ -141,12 +141,12 @@ def kill_logging(at: RecorderFixture, kills: int) -> None:
 
 
 def test_logged_events_are_recorded_exactly_once_when_program_and_shipper_are_killed(at: RecorderFixture) -> None:
-    kill_logging(at, 2)
+    check_logging_through_kills(at, 2)
 
 
 @pytest.mark.slow
 def test_logged_events_are_recorded_exactly_once_through_many_kills(at: RecorderFixture) -> None:
-    kill_logging(at, 15)
+    check_logging_through_kills(at, 15)
 
 
 def otlp_request(first: int, count: int) -> bytes:
@@ -157,7 +157,7 @@ def otlp_request(first: int, count: int) -> bytes:
     return json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}).encode()
 
 
-def kill_otlp(at: RecorderFixture, kills: int) -> None:
+def check_otlp_through_kills(at: RecorderFixture, kills: int) -> None:
     """The exporter repeats a request until it is answered, as real exporters do."""
     chance, sent = random.Random(kills), 0
     where = [0]
@@ -194,15 +194,15 @@ def kill_otlp(at: RecorderFixture, kills: int) -> None:
 
 
 def test_otlp_records_are_recorded_exactly_once_through_kills(at: RecorderFixture) -> None:
-    kill_otlp(at, 2)
+    check_otlp_through_kills(at, 2)
 
 
 @pytest.mark.slow
 def test_otlp_records_are_recorded_exactly_once_through_many_kills(at: RecorderFixture) -> None:
-    kill_otlp(at, 15)
+    check_otlp_through_kills(at, 15)
 
 
-def kill_syslog(at: RecorderFixture, kills: int) -> None:
+def check_syslog_through_kills(at: RecorderFixture, kills: int) -> None:
     """The sender numbers its messages and repeats all that may be lost: syslog has no acknowledgements."""
     chance, total = random.Random(kills), 0
 
@@ -233,15 +233,15 @@ def kill_syslog(at: RecorderFixture, kills: int) -> None:
 
 
 def test_numbered_syslog_messages_are_recorded_exactly_once_through_kills(at: RecorderFixture) -> None:
-    kill_syslog(at, 2)
+    check_syslog_through_kills(at, 2)
 
 
 @pytest.mark.slow
 def test_numbered_syslog_messages_are_recorded_exactly_once_through_many_kills(at: RecorderFixture) -> None:
-    kill_syslog(at, 15)
+    check_syslog_through_kills(at, 15)
 
 
-def kill_pipe(at: RecorderFixture, kills: int) -> None:
+def check_pipe_through_kills(at: RecorderFixture, kills: int) -> None:
     """Lines that a killed input has read are recorded once and in order. The last run reads all of its lines."""
     total, first_of_last = 0, 0
     pipe = ("pipe", "--origin", "shop", "--type", "http.request")
@@ -264,7 +264,7 @@ def kill_pipe(at: RecorderFixture, kills: int) -> None:
 
 
 def test_lines_read_from_a_pipe_are_recorded_exactly_once_through_kills(at: RecorderFixture) -> None:
-    kill_pipe(at, 2)
+    check_pipe_through_kills(at, 2)
 
 
 def test_an_input_accepts_events_while_the_hub_is_away_and_sends_them_later(at: RecorderFixture) -> None:

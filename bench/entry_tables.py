@@ -10,8 +10,8 @@ from veen.pipeline.decoding import DecodedRows, Decoder, Keys
 from veen.pipeline.decoding.decoder import EntryRow, EventRow
 from veen.pipeline.tables import CommitSpan, Tables
 from veen.pipeline.tables.layout import FILE_ROWS, day_of
-from veen.pipeline.tables.loading import publish
-from veen.pipeline.tables.staging import Staged, stage_rows
+from veen.pipeline.tables.staged_files import Staged, stage_rows
+from veen.pipeline.tables.table_load import publish
 
 HUB_ID = sha256(b"a hub").digest()
 _NO_SIG = bytes(64)

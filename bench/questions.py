@@ -14,7 +14,7 @@ from veen.overlays import FoldEntry
 from veen.overlays.record import RecordEvent
 from veen.pipeline.engine import Engine, EventQuery
 from veen.pipeline.tables import Tables
-from veen.pipeline.tables.compacting import compact
+from veen.pipeline.tables.compaction import compact
 
 FEW, MANY, MATCH = 100_000, 1_000_000, 100
 MOST_TIMES = 1.5

@@ -28,7 +28,7 @@ from veen.core import Unavailable
 from veen.pipeline.engine import Engine, EventQuery
 from veen.pipeline.engine.engine import SMALL_ROWS
 from veen.pipeline.tables import Table, Tables
-from veen.pipeline.tables.compacting import due
+from veen.pipeline.tables.compaction import due
 from veen.query import descriptor
 
 FEW, MANY, ROUNDS = 100_000, 1_000_000, 40

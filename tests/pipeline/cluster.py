@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from veen.pipeline import java_runtime
+from veen.pipeline.session import java_home
 
 HOME = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
@@ -64,7 +64,7 @@ class Cluster:
 
 def environment() -> dict[str, str]:
     """The environment in which cluster processes can run our code."""
-    home = java_runtime.java_home()
+    home = java_home()
     made = {**os.environ, "SPARK_HOME": str(HOME), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     made |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_NO_DAEMONIZE": "1"}
     return {**made, "JAVA_HOME": home} if home else made

@@ -13,7 +13,8 @@ from threading import Event, Thread
 from pyspark.sql import SparkSession
 
 from veen.pipeline import read, session
-from veen.pipeline.audit import audit, join_on, on_spark, report_of
+from veen.pipeline.audit import audit, report_of
+from veen.pipeline.jobs import on_spark
 
 PARALLELISM = 8  # more tasks than the cluster has cores, so that some are left when a worker dies
 SETTINGS = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
@@ -42,7 +43,7 @@ def main(master: str, root: str, pid: int | None) -> None:
     found = frame.orderBy("label", "stream_seq").collect()
     done.set()
     digest = sha256(b"".join(bytes(row["label"]) + bytes(row["mmr_root"]) for row in found))
-    audited = report_of(audit([root], on_spark(spark), join_on(spark), parallelism=PARALLELISM), 0, "")
+    audited = report_of(audit([root], on_spark(spark), parallelism=PARALLELISM), 0, "")
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     print(
         json.dumps(

@@ -4,10 +4,13 @@ import random
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from veen.pipeline.audit.audit_runner import in_processes
-from veen.pipeline.audit.equivocation import join_inline
-from veen.pipeline.audit.run import Audit, audit
+from veen.pipeline.audit import Audit, audit
+from veen.pipeline.jobs import run_inline
+from veen.pipeline.read_plan import Task
+from veen.pipeline.rows import columns, entries
+from veen.pipeline.selection import Selection
 from veen.storage import frame
 from veen.storage.fsck_report import Finding, Severity
 
@@ -16,7 +19,7 @@ Damage = Callable[[Path], None]
 
 def run_audit(*roots: Path, pin: bytes | None = None) -> Audit:
     """An audit in this process."""
-    return audit([str(root) for root in roots], in_processes(1), join_inline, pin=pin)
+    return audit([str(root) for root in roots], run_inline, pin=pin)
 
 
 def findings(root: Path) -> list[Finding]:
@@ -27,6 +30,12 @@ def findings(root: Path) -> list[Finding]:
 
 def artifacts(root: Path) -> list[str]:
     return sorted({finding.artifact for finding in findings(root)})
+
+
+def rows(task: Task, selection: Selection) -> list[tuple[Any, ...]]:
+    """The rows of a task, without Arrow."""
+    found = (columns(selection.shown(), *some) for some in entries(task, selection))
+    return [row for values in found for row in zip(*values, strict=True)]
 
 
 def flip(path: Path, at: int, bit: int = 0) -> None:

@@ -7,7 +7,9 @@ import pytest
 
 from bench.big_log import BigLog
 from tests.pipeline.damage import artifacts, copied, findings, flip, frames, places, rewrite, swap
-from veen.core import Profile
+from veen.core import Limits, Profile
+from veen.pipeline.audit import audit
+from veen.pipeline.jobs import run_inline
 
 CHUNK = "log/chunk-*-0*[0-9].log"
 ARTIFACTS = {
@@ -200,3 +202,17 @@ def test_damage_after_damage_is_found_as_well(log: BigLog, place: Path, where: i
     flip(summary, 60)
     found = {(one.artifact, one.stream_seq) for one in findings(root)}
     assert found == {(f"log/{path.name}", start + 1), (f"log/{path.name}", start + 4), (f"log/{summary.name}", None)}
+
+
+def test_a_large_chunk_after_a_damaged_snapshot_is_verified_whole(place: Path) -> None:
+    """Its pieces are large: alone, the chunk would be dealt out in smaller ones than in the first round."""
+    made = BigLog(place / "hub", limits=Limits(max_checkpoint_interval=4_000))
+    made.grow(12_000)
+    snapshot = min(made.folders.log.glob("peaks-*"))
+    flip(snapshot, 60)
+    (found,) = audit([str(made.folders.root)], run_inline, parallelism=1).directories
+    assert [(one.artifact, one.what) for one in found.findings] == [
+        (f"log/{snapshot.name}", "it differs from what the tree yields")
+    ]
+    (links,) = found.labels.values()
+    assert [link.outcome.entries for link in links] == [4_000, 4_000, 4_000]

@@ -189,6 +189,13 @@ def test_equivocation_of_a_hub_is_proved_by_two_receipts(twins: tuple[Path, Path
         assert mine.mmr_root != other.mmr_root
 
 
+def test_equivocation_is_found_although_a_key_map_is_damaged(twins: tuple[Path, Path]) -> None:
+    flip(twins[1] / "hub-key-map.json", 20)
+    found = run_audit(*twins)
+    assert {one.stream_seq for one in found.equivocations} == {13}
+    assert [one.artifact for one in found.directories[1].findings] == ["hub-key-map.json"]
+
+
 def test_copies_of_different_age_do_not_contradict_each_other(place: Path) -> None:
     made = BigLog(place / "one", streams=2, clients=3, limits=SMALL)
     made.grow(24)

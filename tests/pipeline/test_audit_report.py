@@ -12,12 +12,12 @@ import pytest
 from bench.big_log import BigLog
 from tests.cli.runner import Veen
 from tests.pipeline.damage import copied, flip, run_audit
-from veen.core import Malformed, SigningKey, Unverified
-from veen.pipeline.audit import audit_runner, in_processes, page_of, report_of, report_page, sign
+from veen.core import Malformed, SigningKey, Unverified, cbor
+from veen.pipeline import jobs
+from veen.pipeline.audit import audit, page_of, report_of, report_page, sign
 from veen.pipeline.audit.audit_report import AuditStatement, JsonObject, decode, encode
-from veen.pipeline.audit.equivocation import join_inline
-from veen.pipeline.audit.piece_outcome import PieceOutcome
-from veen.pipeline.audit.run import audit
+from veen.pipeline.audit.piece_audit import PieceOutcome
+from veen.pipeline.jobs import in_processes
 
 AUDITOR = SigningKey(b"\x05" * 32)
 
@@ -147,7 +147,8 @@ def test_an_outcome_survives_encoding(log: BigLog, damaged: Path) -> None:
     for directory in run_audit(log.folders.root, damaged).directories:
         for links in directory.labels.values():
             for link in links:
-                assert PieceOutcome.decode(link.outcome.encode()) == link.outcome
+                plain = cbor.decode(cbor.encode(link.outcome.plain()))
+                assert PieceOutcome.of(plain) == link.outcome
 
 
 def test_the_command_reports_signs_and_verifies(veen: Veen, log: BigLog, tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_a_data_directory_that_lost_a_part_is_damaged(damaged: Path, lost: str) 
 def test_an_audit_reports_progress_within_a_piece(place: Path) -> None:
     big, reports = BigLog(place / "hub"), list[tuple[int, int]]()
     big.grow(700)
-    audit([str(big.folders.root)], in_processes(1, lambda done, total: reports.append((done, total))), join_inline)
+    audit([str(big.folders.root)], in_processes(1), progress=lambda done, total: reports.append((done, total)))
     assert reports == [(256, 700), (512, 700), (700, 700)]
 
 
@@ -273,14 +274,14 @@ class HeldPool(ProcessPoolExecutor):
 def test_an_interrupt_ends_an_audit_early(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     big = BigLog(place / "hub", streams=2)
     big.grow(6_000)
-    monkeypatch.setattr(audit_runner, "ProcessPoolExecutor", HeldPool)
+    monkeypatch.setattr(jobs, "ProcessPoolExecutor", HeldPool)
 
     def press(done: int, total: int) -> None:
         if any(one.running() for one in HeldPool.begun[-1].tasks):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        audit([str(big.folders.root)], in_processes(2, press), join_inline)
+        audit([str(big.folders.root)], in_processes(2), progress=press)
     assert not [child for child in active_children() if child.is_alive()]
     (pool,) = HeldPool.begun
     begun = [one for one in pool.tasks if not one.cancelled()]

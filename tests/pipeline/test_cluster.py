@@ -21,14 +21,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("spark")]
 CONNECT = """
 import sys
 from veen.pipeline import read, read_stream, session
-from veen.pipeline.audit import audit, join_on, on_spark
+from veen.pipeline.audit import audit
+from veen.pipeline.jobs import on_spark
 
 spark = session(remote="local[2]")
 assert "connect" in type(spark).__module__
 frame = read(sys.argv[1], spark=spark, columns=["label", "stream_seq"])
 print(frame.count(), frame.where("stream_seq <= 3").count(), frame.count())
 print(spark.read.format("veen").option("verify", "entry").load(sys.argv[1]).where("ok").count())
-print(sum(len(one.findings) for one in audit([sys.argv[1]], on_spark(spark), join_on(spark)).directories))
+print(sum(len(one.findings) for one in audit([sys.argv[1]], on_spark(spark)).directories))
 spark.stop()
 """
 

@@ -122,7 +122,7 @@ def test_a_selection_survives_the_conversion_to_options() -> None:
     made = Selection(
         paths=("a b", "s3://bucket/x,y"),
         labels=(bytes(32), b"\x01" * 32),
-        streams=("doors, windows", "x"),
+        streams=("label", "doors, windows", "x"),
         epochs=(0, 7),
         seq_min=3,
         seq_max=9,

@@ -13,14 +13,12 @@ import pytest
 from bench.big_log import BORN, BigLog
 from tests.hub.client import running
 from tests.pipeline.conftest import SMALL
-from tests.pipeline.damage import Damage, copied, flip, frames, rewrite, run_audit, swap
+from tests.pipeline.damage import Damage, copied, flip, frames, rewrite, rows, run_audit, swap
 from tests.storage.hubs import PACKED, History, Hub, QuickDisk, receipts, small_history
 from veen.core import Mmr, Msg, Unavailable, Unverified, VeenError, mmr
 from veen.pipeline import plan, select
 from veen.pipeline.extents import extent_of
-from veen.pipeline.rows import rows
-from veen.pipeline.sources import DirectoryChunks
-from veen.pipeline.sources.files import RemoteFiles
+from veen.pipeline.sources import DirectoryChunks, RemoteFiles
 from veen.storage import fork, frame
 from veen.storage.artifacts import ChunkSummary, PeakSnapshot
 from veen.storage.lock import exclusive
@@ -539,7 +537,7 @@ def test_a_stream_need_not_be_in_every_epoch_nor_in_every_directory(log: BigLog,
     other = BigLog(place / "other", streams=1, limits=SMALL)
     other.grow(5)
     made = select([log.folders.root, other.folders.root], stream="stream 1")
-    assert sum(len(list(rows(task, made))) for task in plan(made)) == 30
+    assert sum(len(rows(task, made)) for task in plan(made)) == 30
 
 
 def test_a_hub_that_has_no_such_stream_is_named(log: BigLog, place: Path) -> None:

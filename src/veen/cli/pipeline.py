@@ -25,9 +25,9 @@ from veen.pipeline.decoding import Keys
 from veen.pipeline.folding import Folded
 from veen.pipeline.jobs import Progress, Runner, in_processes, no_progress, on_spark
 from veen.pipeline.tables import CommitSpan, Table, Tables, load
-from veen.pipeline.tables.compacting import compact as merge
-from veen.pipeline.tables.compacting import tidy
-from veen.pipeline.tables.streaming import BatchCallback, follow
+from veen.pipeline.tables.compaction import compact as merge
+from veen.pipeline.tables.compaction import tidy
+from veen.pipeline.tables.stream_writer import BatchCallback, follow
 from veen.pipeline.tables.verify import TablesVerified
 from veen.pipeline.tables.verify import verify as check
 

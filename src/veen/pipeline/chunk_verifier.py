@@ -2,20 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeVar
 
-from veen.core import Malformed, Mmr, Msg, Receipt, Unverified, mmr
+from veen.core import Malformed, Mmr, Msg, Receipt, Unverified
+from veen.core.cbor import Wire
 from veen.core.hashing import HASH_BYTES
 from veen.pipeline.read_plan import Piece
-from veen.pipeline.sources import Chunk, ChunkSource, DirectoryChunks
+from veen.pipeline.sources import NAMES, Chunk, ChunkSource, DirectoryChunks
 from veen.storage import frame
 from veen.storage.artifacts import BoundCheckpoint, ChunkSummary, PeakSnapshot
 from veen.storage.entry_check import EntryCheck, EntryVerifier, Failure
-from veen.storage.frame import Cursor, Data, LogEntry
+from veen.storage.frame import Data, LogEntry
+from veen.storage.fsck_report import Finding, Severity
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata
-from veen.storage.paths import Folders
 
+W = TypeVar("W", bound=Wire)
 _DAMAGED_MESSAGE = {EntryCheck.FORM, EntryCheck.BINDING, EntryCheck.CLIENT_SIG}
 
 
@@ -59,20 +61,15 @@ class ChunkVerifier:
         """Whether the tree is still the label's tree, as far as the entries show."""
         return self._entries.in_step
 
-    @property
-    def cursors(self) -> dict[bytes, Cursor]:
-        return self._entries.cursors
-
     def add_unverified(self, entry: LogEntry, size: int) -> None:
         """Add an entry to the tree without verifying it; another piece does."""
         self._note(entry.entry_hash, entry.entry_hash, size)
-        try:
-            self.tree.append(Msg.decode(entry.msg).leaf_hash())
-        except Malformed:
-            try:
-                self.tree.append(Receipt.decode(entry.receipt).leaf_hash)
-            except Malformed:
-                self._lose_tree()
+        if (message := _decoded(Msg, entry.msg)) is not None:
+            self.tree.append(message.leaf_hash())
+        elif (receipt := _decoded(Receipt, entry.receipt)) is not None:
+            self.tree.append(receipt.leaf_hash)
+        else:
+            self._lose_tree()
 
     def verify(self, entry: LogEntry, size: int, header: Failure | None) -> VerifiedEntry:
         """Verify an entry. `header` is the failure of its header or hash, if any."""
@@ -82,7 +79,8 @@ class ChunkVerifier:
         failures = [header] if header else []
         before, in_step = Mmr(self.tree.size, self.tree.peaks), self._entries.in_step
         taken, faults = self._entries.judge(entry, b"")
-        message, receipt = (taken[1], taken[2]) if taken else _readable(entry)
+        message = taken[1] if taken else _decoded(Msg, entry.msg)
+        receipt = taken[2] if taken else _decoded(Receipt, entry.receipt)
         faults = self._recovered(before, in_step, message, receipt, faults)
         checks = {fault.check for fault in faults}
         if checks & _DAMAGED_MESSAGE:
@@ -184,39 +182,19 @@ def _read(data: Data, pos: int) -> tuple[LogEntry, int, Failure | None]:
 
 def _place(entry: LogEntry) -> int:
     """The stream_seq in the receipt; 0 if the receipt cannot be read."""
-    try:
-        return Receipt.decode(entry.receipt).stream_seq
-    except Malformed:
-        return 0
+    receipt = _decoded(Receipt, entry.receipt)
+    return receipt.stream_seq if receipt is not None else 0
 
 
-def _readable(entry: LogEntry) -> tuple[Msg | None, Receipt | None]:
-    message: Msg | None = None
-    receipt: Receipt | None = None
+def _decoded(form: type[W], data: bytes) -> W | None:
     try:
-        message = Msg.decode(entry.msg)
+        return form.decode(data)
     except Malformed:
-        message = None
-    try:
-        receipt = Receipt.decode(entry.receipt)
-    except Malformed:
-        receipt = None
-    return message, receipt
+        return None
 
 
 def _no_client(client_id: bytes) -> None:
     """Report that no client has written before a label's first entry."""
-
-
-NAMES = Folders(Path())  # for file names only
-
-
-@dataclass(frozen=True, slots=True)
-class Flaw:
-    """An artifact that differs from what its chunk yields."""
-
-    name: str
-    what: str
 
 
 def artifact_names(chunk: Chunk) -> tuple[str, str, str]:
@@ -227,42 +205,34 @@ def artifact_names(chunk: Chunk) -> tuple[str, str, str]:
 
 def check_artifacts(
     source: DirectoryChunks, metadata: HubMetadata, chunk: Chunk, verifier: ChunkVerifier
-) -> tuple[list[Flaw], BoundCheckpoint | None]:
-    """Check the artifacts of a closed chunk. Returns the flaws, and the checkpoint's binding row if it is valid."""
+) -> tuple[list[Finding], BoundCheckpoint | None]:
+    """Check the artifacts of a closed chunk. Returns the faults, and the checkpoint's binding row if it is valid."""
+    found: list[Finding] = []
+
+    def damaged(name: str, what: str) -> None:
+        found.append(Finding(Severity.DAMAGED, f"log/{name}", what, chunk.label))
+
+    try:
+        source.check_packing(chunk)  # decompression alone does not detect every flipped bit
+    except Malformed as error:
+        damaged(chunk.name, str(error))
     summary, snapshot, checkpoint = artifact_names(chunk)
-    flaws = [*_packing(source, chunk), *_compare(source, summary, _summaries(chunk, verifier), "the chunk")]
     peaks = PeakSnapshot(chunk.label, chunk.end_seq, tuple(verifier.tree.peaks)).encode()
-    flaws += _compare(source, snapshot, {peaks}, "the tree")
+    for name, expected, of in ((summary, _summaries(chunk, verifier), "the chunk"), (snapshot, {peaks}, "the tree")):
+        try:
+            if source.artifact(name) not in expected:
+                damaged(name, f"it differs from what {of} yields")
+        except Malformed as error:
+            damaged(name, error.reason)
     try:
         signed = source.artifact(checkpoint)
-        bound = check_checkpoint(signed, metadata, chunk.label, chunk.end_seq, mmr.root_of(verifier.tree.peaks))
+        return found, check_checkpoint(signed, metadata, chunk.label, chunk.end_seq, verifier.tree.root())
     except (Malformed, Unverified) as error:
-        return [*flaws, Flaw(checkpoint, str(error))], None
-    return flaws, bound
-
-
-def _packing(source: DirectoryChunks, chunk: Chunk) -> Iterator[Flaw]:
-    """Compare a compressed chunk with its digest: decompression alone does not detect every flipped bit."""
-    try:
-        source.check_packing(chunk)
-    except Malformed as error:
-        yield Flaw(chunk.name, str(error))
+        damaged(checkpoint, str(error))
+        return found, None
 
 
 def _summaries(chunk: Chunk, verifier: ChunkVerifier) -> set[bytes]:
     """The two possible summaries: if an entry and its hash differ, the summary was made while one of them was right."""
-    root = mmr.root_of(verifier.tree.peaks)
-
-    def made(hashes: Mmr) -> bytes:
-        counted = (chunk.entries, verifier.size_bytes, hashes.root())
-        return ChunkSummary(chunk.label, chunk.start_seq, chunk.end_seq, root, *counted).encode()
-
-    return {made(verifier.hashes), made(verifier.rehashed)}
-
-
-def _compare(source: DirectoryChunks, name: str, expected: set[bytes], of: str) -> Iterator[Flaw]:
-    try:
-        if source.artifact(name) not in expected:
-            yield Flaw(name, f"it differs from what {of} yields")
-    except Malformed as error:
-        yield Flaw(name, error.reason)
+    place = (chunk.label, chunk.start_seq, chunk.end_seq, verifier.tree.root(), chunk.entries, verifier.size_bytes)
+    return {ChunkSummary(*place, hashes.root()).encode() for hashes in (verifier.hashes, verifier.rehashed)}

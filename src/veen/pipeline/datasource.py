@@ -14,29 +14,16 @@ from pyspark.sql.types import StructType
 
 from veen.core import Malformed
 from veen.pipeline import read_plan, rows
-from veen.pipeline.columns import schema_text
 from veen.pipeline.extents import Extent, extent_of
-from veen.pipeline.read_plan import Piece, Task
+from veen.pipeline.read_plan import Piece
 from veen.pipeline.selection import Selection, Verify, check_columns, selection
-from veen.pipeline.sources import DirectoryChunks, HubChunks, open_source
+from veen.pipeline.sources import ChunkSource, by_label, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 FORMAT = "veen"
-
-
-class TaskPartition(InputPartition):
-    """The pieces of one task."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-
-    @property
-    def task(self) -> Task:
-        found: Task = self.value
-        return found
 
 
 class VeenSource(DataSource):
@@ -51,7 +38,7 @@ class VeenSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        return schema_text(self._selection.shown())
+        return rows.schema_text(self._selection.shown())
 
     def reader(self, schema: StructType) -> "VeenReader":
         return VeenReader(_with_columns(self._selection, schema))
@@ -74,9 +61,9 @@ class VeenReader(DataSourceReader):
     def __init__(self, selected: Selection) -> None:
         self._selection = selected
 
-    def partitions(self) -> Sequence[TaskPartition]:
+    def partitions(self) -> Sequence[InputPartition]:
         # Without partitions Spark plans one itself and calls `read(None)`.
-        return [TaskPartition(task) for task in read_plan.plan(self._selection)] or [TaskPartition(())]
+        return [InputPartition(task) for task in read_plan.plan(self._selection)] or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         yield from rows.batches(partition.value, self._selection)
@@ -91,7 +78,7 @@ class GrowingSources:
 
     def __init__(self, selected: Selection) -> None:
         self._selection = selected
-        self._sources: dict[str, DirectoryChunks | HubChunks] = {}
+        self._sources: dict[str, ChunkSource] = {}
 
     def beginning(self) -> Offset:
         """The offset before the first selected entry. Labels that appear later start there too."""
@@ -132,7 +119,7 @@ class GrowingSources:
         for path, labels in sorted(end.items()):
             metadata = read_plan.pinned(self._source(path).metadata(), self._selection.pin)
             extent = self._extent(path)
-            chunks = {of_label[0].label: of_label for of_label in read_plan.by_label(extent.chunks)}
+            chunks = by_label(extent.chunks)
             for name, last in labels.items():
                 label, done = bytes.fromhex(name), self._done(start, path, name)
                 gaps = [gap for gap in extent.gaps if gap.label == label]
@@ -165,7 +152,7 @@ class GrowingSources:
         chunks = [chunk for chunk in extent.chunks if chunk.start_seq <= most]
         return Extent(chunks, [gap for gap in extent.gaps if gap.first <= most], extent.labels)
 
-    def _source(self, path: str) -> DirectoryChunks | HubChunks:
+    def _source(self, path: str) -> ChunkSource:
         if path not in self._sources:
             self._sources[path] = open_source(path)
         return self._sources[path]
@@ -197,9 +184,9 @@ class VeenStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._limit = self._tail.end()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[TaskPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         found = self._tail.pieces(start, end)
-        return [TaskPartition(task) for task in read_plan.deal(found, self._selection.parallelism)]
+        return [InputPartition(task) for task in read_plan.deal(found, self._selection.parallelism)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         yield from rows.batches(partition.value, self._selection)

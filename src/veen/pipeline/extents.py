@@ -9,19 +9,15 @@ before the chunks are measured: a hub that writes meanwhile can only make the ch
 """
 
 import re
-import tempfile
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from veen.core import Malformed, Unavailable, Unverified, mmr
 from veen.core.hashing import HASH_BYTES
-from veen.pipeline.sources import Chunk, DirectoryChunks, HubChunks
-from veen.pipeline.sources.files import LocalFiles
+from veen.pipeline.sources import NAMES, Chunk, ChunkSource, DirectoryChunks, HubChunks, LocalFiles, by_label
 from veen.storage import checkpoint_files, journal
 from veen.storage.artifacts import CheckpointIndex
 from veen.storage.entry_check import EntryCheck, Failure
@@ -30,7 +26,6 @@ from veen.storage.lock import is_held
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
 
-_NAMES = Folders(Path())
 _NODES = "index/nodes"
 _NODE_FILE = re.compile(r"([0-9a-f]{64})\.mmr")
 _SUMMARY = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(\d{20})\.summary")
@@ -79,7 +74,7 @@ Proofs = dict[bytes, _Proof]
 
 
 def extent_of(
-    source: DirectoryChunks | HubChunks, metadata: HubMetadata, labels: frozenset[bytes] | None, *, check: bool = True
+    source: ChunkSource, metadata: HubMetadata, labels: frozenset[bytes] | None, *, check: bool = True
 ) -> Extent:
     """The extent of these labels, or of all. Without `check`, no gaps are reported."""
     if isinstance(source, HubChunks):
@@ -166,10 +161,11 @@ def _journal_entries(source: DirectoryChunks) -> dict[bytes, tuple[int, int]]:
     """
     found: dict[bytes, tuple[int, int]] = {}
     try:
-        with _journal_folder(source) as folder:
-            if not journal.segments(folder) or is_live(source):
+        paths = [f"journal/{name}" for name in source.files.listed("journal")]
+        with source.local_copy(paths) as folders:
+            if not journal.segments(folders.journal) or is_live(source):
                 return {}
-            for group in journal_groups(folder):
+            for group in journal_groups(folders.journal):
                 for entry in group[1] if isinstance(group, tuple) else ():
                     first, _ = found.get(entry.label, (entry.stream_seq, 0))
                     found[entry.label] = first, entry.stream_seq
@@ -178,26 +174,14 @@ def _journal_entries(source: DirectoryChunks) -> dict[bytes, tuple[int, int]]:
     return found
 
 
-@contextmanager
-def _journal_folder(source: DirectoryChunks) -> Iterator[Path]:
-    """The journal as local files."""
-    if isinstance(source.files, LocalFiles):
-        yield Folders(source.files.root).journal
-        return
-    with tempfile.TemporaryDirectory(prefix="veen-journal-") as here:
-        for name in source.files.listed("journal"):
-            (Path(here) / name).write_bytes(source.files.read(f"journal/{name}"))
-        yield Path(here)
-
-
 def _proofs(
     source: DirectoryChunks, metadata: HubMetadata, bound: Mapping[bytes, int], logged: Mapping[bytes, tuple[int, int]]
 ) -> Proofs:
     """The furthest proof for each label from files outside the log folder."""
     found: Proofs = {}
-    _add(found, {label: _Proof(upto, _NAMES.binding.name) for label, upto in bound.items()})
+    _add(found, {label: _Proof(upto, NAMES.binding.name) for label, upto in bound.items()})
     lineage = metadata.lineage
-    _add(found, {label: _Proof(lineage.upto(label), _NAMES.origin.name) for label in lineage.labels()})
+    _add(found, {label: _Proof(lineage.upto(label), NAMES.origin.name) for label in lineage.labels()})
     sizes = tree_sizes(source)
     _add(found, {label: _Proof(size, f"{_NODES}/{label.hex()}.mmr") for label, size in sizes.items()})
     _add(found, {label: _Proof(first - 1, "journal") for label, (first, _) in logged.items()})
@@ -230,7 +214,7 @@ def _indexes(names: Iterable[str]) -> dict[bytes, str]:
 def _bound(source: DirectoryChunks, metadata: HubMetadata) -> dict[bytes, int]:
     """The newest checkpoint of each label according to the binding; empty if it cannot be read."""
     try:
-        return checkpoint_files.newest_bound(source.files.read(_NAMES.binding.name), metadata.identity.hub_id)
+        return checkpoint_files.newest_bound(source.files.read(NAMES.binding.name), metadata.identity.hub_id)
     except (Malformed, Unavailable):
         return {}
 
@@ -247,7 +231,7 @@ def _gaps(
     names: Mapping[str, int], chunks: Sequence[Chunk], proofs: Proofs, logged: Mapping[bytes, tuple[int, int]]
 ) -> Iterator[Gap]:
     """The gaps between and after the chunks, by label and entry."""
-    of_label = {label: list(found) for label, found in groupby(chunks, key=lambda chunk: chunk.label)}
+    of_label = by_label(chunks)
     gone = {(chunk.label, chunk.start_seq): chunk.name for chunk in missing_chunks(names, chunks)}
     for label in sorted(of_label.keys() | proofs.keys()):
         expected, end = 1, ""

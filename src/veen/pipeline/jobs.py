@@ -3,29 +3,36 @@
 Jobs carry paths, labels and ranges only. Workers read keys themselves, so no secret travels to a cluster.
 """
 
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, CancelledError, ProcessPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import ContextVar
 from multiprocessing import get_context
+from signal import SIG_BLOCK, SIG_SETMASK, SIGINT, pthread_sigmask
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import uuid4
 
 from veen.core import Malformed, Unavailable, Unverified, VeenError
-from veen.pipeline.rows import freeze_loaded_objects
 
 if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import Synchronized
+    from multiprocessing.synchronize import Event
+
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
 J = TypeVar("J")
-Progress = Callable[[int, int], None]  # jobs done, jobs in total
+Progress = Callable[[int, int], None]  # weight of the work done and in total
 Outcome = tuple[bytes | None, str | None, str | None, str | None]  # result, or error kind, subject and reason
 
 _POLL_SEC = 0.2
 SCHEMA = "number bigint, result binary, kind string, subject string, reason string"
 _KINDS: dict[str, type[VeenError]] = {kind.__name__: kind for kind in (Malformed, Unverified, Unavailable)}
+_counted: "Synchronized[int]"  # in a worker process: the weight that all workers have done
+_stop: "Event"
 
 
 def no_progress(done: int, total: int) -> None:
@@ -40,43 +47,123 @@ class Runner(Protocol):
         ...
 
 
+def weight_of(job: object) -> int:
+    """How much a job counts in progress reports: its `weight`, if it has one."""
+    weight: int = getattr(job, "weight", 1)
+    return weight
+
+
+def advance(weight: int) -> None:
+    """Called by a job: report a part of its weight as done. Raises if no one waits for the job any more."""
+    _advance.get()(weight)
+
+
+_advance: ContextVar[Callable[[int], None]] = ContextVar("advance", default=lambda weight: None)
+
+
+@contextmanager
+def _counting(job: object, add: Callable[[int], None]) -> Iterator[None]:
+    """Pass what the job reports to `add`, and at its end the rest of its weight."""
+    rest = weight_of(job)
+
+    def part(weight: int) -> None:
+        nonlocal rest
+        rest -= weight
+        add(weight)
+
+    token = _advance.set(part)
+    try:
+        yield
+    finally:
+        _advance.reset(token)
+    add(rest)
+
+
 def run_inline(work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
     """Run the jobs one after the other in this process."""
-    made = []
+    made: list[bytes] = []
+    done, total = 0, sum(map(weight_of, jobs))
+
+    def add(weight: int) -> None:
+        nonlocal done
+        done += weight
+        progress(done, total)
+
     for job in jobs:
-        made.append(work(job))
-        progress(len(made), len(jobs))
+        with _counting(job, add):
+            made.append(work(job))
     return made
 
 
 def in_processes(workers: int | None = None) -> Runner:
-    """Run the jobs in one process per core; a single job runs in this process."""
+    """Run the jobs in one process per core; a single job runs in this process.
+
+    If this process stops waiting for any reason, the workers stop at their next `advance` or at the end of their job.
+    """
     count = workers or os.cpu_count() or 1
 
     def run(work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
         if len(jobs) < 2 or count < 2:
             return run_inline(work, jobs, progress)
-        with ProcessPoolExecutor(min(count, len(jobs)), mp_context=get_context("spawn")) as pool:
-            futures = [pool.submit(outcome, work, job) for job in jobs]
+        spawning, total = get_context("spawn"), sum(map(weight_of, jobs))
+        counted, stop = spawning.Value("q", 0), spawning.Event()
+        with ProcessPoolExecutor(min(count, len(jobs)), spawning, _initialize, (counted, stop)) as pool:
+            with _sigint_blocked():  # submit starts the workers, which inherit the signal mask
+                futures = [pool.submit(_run_job, work, job) for job in jobs]
             try:
-                for number, done in enumerate(as_completed(futures), 1):
-                    _result(done.result())
-                    progress(number, len(jobs))
+                pending = set(futures)
+                while pending:
+                    done, pending = wait(pending, _POLL_SEC, FIRST_COMPLETED)
+                    for one in done:
+                        _result(one.result())
+                    progress(counted.value, total)
+                return [_result(one.result()) for one in futures]
             except BaseException:
+                stop.set()
                 pool.shutdown(cancel_futures=True)  # do not start jobs whose result is discarded
                 raise
-            return [_result(done.result()) for done in futures]
 
     return run
 
 
+@contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in this process and in processes that it starts meanwhile."""
+    before = pthread_sigmask(SIG_BLOCK, {SIGINT})
+    try:
+        yield
+    finally:
+        pthread_sigmask(SIG_SETMASK, before)
+
+
+def _initialize(counted: "Synchronized[int]", stop: "Event") -> None:
+    """Initialize a worker with the counter and the stop event that all workers share."""
+    global _counted, _stop
+    _counted, _stop = counted, stop
+
+
+def _run_job(work: Callable[[J], bytes], job: J) -> Outcome:
+    with _counting(job, _count):
+        return outcome(work, job)
+
+
+def _count(weight: int) -> None:
+    with _counted.get_lock():
+        _counted.value += weight
+    if _stop.is_set():
+        raise CancelledError  # no one waits for it: the caller was interrupted
+
+
 def on_spark(spark: "SparkSession") -> Runner:
-    """Run each job as one partition of a DataFrame."""
+    """Run each job as one partition of a DataFrame.
+
+    Until all jobs are done, progress is an estimate from Spark's count of finished tasks.
+    """
 
     def run(work: Callable[[J], bytes], jobs: Sequence[J], progress: Progress = no_progress) -> list[bytes]:
         if not jobs:
             return []
-        job_list = list(jobs)
+        job_list, weight = list(jobs), sum(map(weight_of, jobs))
 
         def run_partition(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
             freeze_loaded_objects()
@@ -84,12 +171,24 @@ def on_spark(spark: "SparkSession") -> Runner:
                 numbers = batch.column(0).to_pylist()
                 yield batch_of([(number, outcome(work, job_list[number])) for number in numbers])
 
+        def weighted(done: int, total: int) -> None:
+            progress(weight * done // total, weight)
+
         frame = spark.range(0, len(jobs), 1, len(jobs)).mapInArrow(run_partition, SCHEMA)
-        with watched(spark, len(jobs), progress):
+        with watched(spark, len(jobs), no_progress if progress is no_progress else weighted):
             rows = frame.collect()
         return results(rows, len(jobs))
 
     return run
+
+
+def freeze_loaded_objects() -> None:
+    """Exclude everything loaded so far from garbage collection.
+
+    Spark collects after every task, and each collection would visit these objects.
+    """
+    if not gc.get_freeze_count():
+        gc.freeze()
 
 
 def outcome(work: Callable[[J], bytes], job: J) -> Outcome:

@@ -17,7 +17,7 @@ from itertools import groupby, pairwise
 from veen.core import Receipt, Unavailable, Unverified, VeenError
 from veen.pipeline.extents import Gap, extent_of
 from veen.pipeline.selection import Selection, Verify
-from veen.pipeline.sources import Chunk, ChunkSource, open_source
+from veen.pipeline.sources import Chunk, ChunkSource, by_label, open_source
 from veen.storage import frame
 from veen.storage.entry_check import EntryCheck, Failure
 from veen.storage.metadata import HubMetadata
@@ -43,6 +43,11 @@ class Piece:
     @property
     def entries(self) -> int:
         return self.last - self.first + 1
+
+    @property
+    def closes_chunk(self) -> bool:
+        """Whether the piece ends with the last entry of a closed chunk, whose artifacts can then be checked."""
+        return self.chunk.closed and self.last == self.chunk.end_seq
 
     @property
     def weight(self) -> int:
@@ -81,7 +86,7 @@ def pieces(selection: Selection) -> list[Piece]:
             name: wanted.get(name, frozenset()) | one for name, one in selection.labels_by_name(metadata).items()
         }
         gaps = {label: list(of_label) for label, of_label in groupby(extent.gaps, key=lambda gap: gap.label)}
-        chunks = {of_label[0].label: of_label for of_label in by_label(extent.chunks)}
+        chunks = by_label(extent.chunks)
         for label in sorted(gaps.keys() | chunks.keys()):
             timed, within = in_time(source, metadata, chunks.get(label, []), selection)
             found += planned(source.url, metadata, timed, gaps.get(label, []), within, selection.verify)
@@ -122,15 +127,6 @@ def pinned(metadata: HubMetadata, pin: bytes | None) -> HubMetadata:
     return metadata
 
 
-def by_label(chunks: Sequence[Chunk]) -> Iterator[list[Chunk]]:
-    """The chunks of each label, from a sorted list."""
-    start = 0
-    for at in range(1, len(chunks) + 1):
-        if at == len(chunks) or chunks[at].label != chunks[start].label:
-            yield list(chunks[start:at])
-            start = at
-
-
 Range = tuple[int, int | None]  # first and last entry; None for no end
 
 
@@ -143,7 +139,7 @@ def in_time(
     read uses only times that the hub signed. If such an entry cannot be read or verified, nothing is left out.
     """
     first, last = selection.seq_min, selection.seq_max
-    if selection.ts_min is None and selection.ts_max is None:
+    if not selection.timed:
         return chunks, (first, last)
 
     def begins(chunk: Chunk) -> int:

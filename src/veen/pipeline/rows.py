@@ -1,16 +1,16 @@
-"""Read pieces of chunks as rows. No Spark here, so a task can be called and tested directly."""
+"""Read pieces of chunks as Arrow batches. No Spark here, so a task can be called and tested directly."""
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from veen.core import Malformed, Msg, Receipt, Unverified
-from veen.pipeline import chunk_verifier, columns
+from veen.pipeline import chunk_verifier
 from veen.pipeline.chunk_verifier import VerifiedEntry
-from veen.pipeline.columns import Row
+from veen.pipeline.jobs import freeze_loaded_objects
 from veen.pipeline.read_plan import Piece, Task, pinned
-from veen.pipeline.selection import Selection, Verify
-from veen.pipeline.sources import DirectoryChunks, HubChunks, open_source
+from veen.pipeline.selection import COLUMN_TYPES, Selection, Verify
+from veen.pipeline.sources import ChunkSource, DirectoryChunks, open_source
 from veen.storage import frame
 from veen.storage.metadata import HubMetadata
 
@@ -19,46 +19,65 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 5_000
 BATCH_BYTES = 1 << 24
-_MAX_BIGINT = (1 << 63) - 1  # the largest bigint
+BLOCK_ENTRIES = 32  # read before their columns are taken; more would keep more decoded entries in memory
+MAX_BIGINT = (1 << 63) - 1
 _MSG_COLUMNS = {"client_id", "client_seq", "prev_ack", "auth_ref", "ct_hash"}
 _RECEIPT_COLUMNS = {"hub_ts", "leaf_hash", "mmr_root"}
 
 
+def schema_text(names: Sequence[str]) -> str:
+    """The columns as a Spark schema in DDL form."""
+    return ", ".join(f"{name} {COLUMN_TYPES[name]}" for name in names)
+
+
+def arrow_schema(names: Sequence[str]) -> "pa.Schema":
+    """The columns as an Arrow schema, identical to the one that Spark derives from `schema_text`."""
+    import pyarrow as pa
+
+    types = {
+        "binary": pa.binary(),
+        "bigint": pa.int64(),
+        "string": pa.string(),
+        "boolean": pa.bool_(),
+        "array<string>": pa.list_(pa.field("element", pa.string())),
+    }
+    return pa.schema([pa.field(name, types[COLUMN_TYPES[name]]) for name in names])
+
+
 def batches(task: Task, selection: Selection) -> "Iterator[pa.RecordBatch]":
-    """The rows of a task as Arrow batches of bounded size."""
+    """The entries of a task as Arrow batches of bounded size."""
+    import pyarrow as pa
+
     freeze_loaded_objects()
-    names = selection.shown()
-    schema = columns.arrow_schema(names)
-    rows: list[Row] = []
+    schema = arrow_schema(selection.shown())
+    made: list[list[Any]] = [[] for _ in schema]
     size = 0
-    for row, weight in _rows(task, selection, names):
-        rows.append(row)
-        size += weight
-        if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
-            yield columns.batch(rows, schema)
-            rows, size = [], 0
-    if rows:
-        yield columns.batch(rows, schema)
+
+    def batch() -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(
+            [pa.array(*one) for one in zip(made, schema.types, strict=True)], schema=schema
+        )
+
+    for piece, found in entries(task, selection):
+        for values, more in zip(made, columns(schema.names, piece, found), strict=True):
+            values += more
+        size += sum(one.size for one in found)
+        if len(made[0]) >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield batch()
+            made, size = [[] for _ in schema], 0
+    if made[0]:
+        yield batch()
 
 
-def freeze_loaded_objects() -> None:
-    """Exclude everything loaded so far from garbage collection.
-
-    Spark collects after every task, and each collection would visit these objects.
-    """
-    if not gc.get_freeze_count():
-        gc.freeze()
+def columns(names: Sequence[str], piece: Piece, found: Sequence[VerifiedEntry]) -> list[Sequence[Any]]:
+    """The values of these columns for some entries of a piece."""
+    return [_COLUMNS[name](piece, found) for name in names]
 
 
-def rows(task: Task, selection: Selection) -> Iterator[Row]:
-    """The rows of a task, one by one."""
-    for row, _ in _rows(task, selection, selection.shown()):
-        yield row
-
-
-def _rows(task: Task, selection: Selection, names: Sequence[str]) -> Iterator[tuple[Row, int]]:
-    make = _row_builder(names)
-    known: dict[tuple[str, bytes], tuple[DirectoryChunks | HubChunks, HubMetadata]] = {}
+def entries(task: Task, selection: Selection) -> Iterator[tuple[Piece, list[VerifiedEntry]]]:
+    """The entries of a task, some of one piece at a time, verified as selected."""
+    needed = _needed(selection)
+    known: dict[tuple[str, bytes], tuple[ChunkSource, HubMetadata]] = {}
     for piece in task:
         # Read again for each task: a worker lives long, and the hub may have a new key by then.
         at = (piece.source, piece.hub_id)
@@ -68,15 +87,16 @@ def _rows(task: Task, selection: Selection, names: Sequence[str]) -> Iterator[tu
         if piece.failure is not None:
             found = iter((VerifiedEntry(piece.first, 0, failures=(piece.failure,)),))
         elif selection.verify is Verify.NONE:
-            found = _unverified(source, piece, _needed(selection, names))
+            found = unverified_entries(source, piece, needed)
         else:
             found = _verified(source, metadata, piece, selection)
-        for one in found:
-            if _in_time(one, selection):
-                yield make(piece, one), one.size
+        if selection.timed:
+            found = (one for one in found if _in_time(one, selection))
+        while some := list(islice(found, BLOCK_ENTRIES)):
+            yield piece, some
 
 
-def _opened(url: str, hub_id: bytes) -> tuple[DirectoryChunks | HubChunks, HubMetadata]:
+def _opened(url: str, hub_id: bytes) -> tuple[ChunkSource, HubMetadata]:
     """Open a source and check that it still belongs to the hub that was planned for."""
     source = open_source(url)
     return source, pinned(source.metadata(), hub_id)
@@ -84,22 +104,22 @@ def _opened(url: str, hub_id: bytes) -> tuple[DirectoryChunks | HubChunks, HubMe
 
 def _in_time(one: VerifiedEntry, selection: Selection) -> bool:
     """Whether the entry is in the selected time range. An unreadable entry counts as inside."""
-    if one.receipt is None or (selection.ts_min is None and selection.ts_max is None):
+    if one.receipt is None:
         return True
     after = selection.ts_min is None or one.receipt.hub_ts >= selection.ts_min
     return after and (selection.ts_max is None or one.receipt.hub_ts <= selection.ts_max)
 
 
-def _needed(selection: Selection, names: Sequence[str]) -> tuple[bool, bool]:
+def _needed(selection: Selection) -> tuple[bool, bool]:
     """Whether messages and whether receipts must be decoded."""
-    timed = selection.ts_min is not None or selection.ts_max is not None
-    return bool(_MSG_COLUMNS & set(names)), timed or bool(_RECEIPT_COLUMNS & set(names))
+    names = set(selection.shown())
+    return bool(_MSG_COLUMNS & names), selection.timed or bool(_RECEIPT_COLUMNS & names)
 
 
-def _unverified(
-    source: DirectoryChunks | HubChunks, piece: Piece, needed: tuple[bool, bool]
+def unverified_entries(
+    source: ChunkSource, piece: Piece, needed: tuple[bool, bool] = (False, False)
 ) -> Iterator[VerifiedEntry]:
-    """Entries without verification. Only the parts that are needed are decoded."""
+    """Entries without verification. Messages and receipts are decoded only if they are needed."""
     needs_msg, needs_receipt = needed
     seq, pos = piece.chunk.start_seq, 0
     try:
@@ -123,7 +143,7 @@ def _unverified(
 
 
 def _verified(
-    source: DirectoryChunks | HubChunks, metadata: HubMetadata, piece: Piece, selection: Selection
+    source: ChunkSource, metadata: HubMetadata, piece: Piece, selection: Selection
 ) -> Iterator[VerifiedEntry]:
     full = selection.verify is Verify.FULL
     verifier = chunk_verifier.start(source, metadata, piece)
@@ -132,10 +152,10 @@ def _verified(
             failure = one.failures[0]
             raise Unverified(_place(piece, one.stream_seq), f"{failure.check}: {failure}")
         yield one
-    if full and piece.last == piece.chunk.end_seq and piece.chunk.closed and isinstance(source, DirectoryChunks):
-        flaws, _ = chunk_verifier.check_artifacts(source, metadata, piece.chunk, verifier)
-        if flaws:
-            raise Unverified(f"{piece.source}/log/{flaws[0].name}", flaws[0].what)
+    if full and piece.closes_chunk and isinstance(source, DirectoryChunks):
+        damaged, _ = chunk_verifier.check_artifacts(source, metadata, piece.chunk, verifier)
+        if damaged:
+            raise Unverified(f"{piece.source}/{damaged[0].artifact}", damaged[0].what)
 
 
 def _place(piece: Piece, seq: int) -> str:
@@ -143,44 +163,27 @@ def _place(piece: Piece, seq: int) -> str:
     return f"{piece.source}{name}, entry {seq}"
 
 
-def _row_builder(names: Sequence[str]) -> Callable[[Piece, VerifiedEntry], Row]:
-    """A function that builds a row of these columns."""
-    makers = [_COLUMNS[name] for name in names]
-    return lambda piece, one: tuple(make(piece, one) for make in makers)
+def _bigint(value: int) -> int | None:
+    return value if value <= MAX_BIGINT else None
 
 
-def _number(value: int) -> int | None:
-    return value if value <= _MAX_BIGINT else None
-
-
-def _of_entry(field: str) -> Callable[[Piece, VerifiedEntry], Any]:
-    return lambda _, one: getattr(one.entry, field) if one.entry else None
-
-
-def _of_msg(field: str) -> Callable[[Piece, VerifiedEntry], Any]:
-    return lambda _, one: getattr(one.message, field) if one.message else None
-
-
-def _of_receipt(field: str) -> Callable[[Piece, VerifiedEntry], Any]:
-    return lambda _, one: getattr(one.receipt, field) if one.receipt else None
-
-
-_COLUMNS: dict[str, Callable[[Piece, VerifiedEntry], Any]] = {
-    "source": lambda piece, _: piece.source,
-    "hub_id": lambda piece, _: piece.hub_id,
-    "label": lambda piece, _: piece.chunk.label,
-    "stream_seq": lambda _, one: one.stream_seq,
-    "hub_ts": lambda _, one: _number(one.receipt.hub_ts) if one.receipt else None,
-    "client_id": _of_msg("client_id"),
-    "client_seq": lambda _, one: _number(one.message.client_seq) if one.message else None,
-    "prev_ack": lambda _, one: _number(one.message.prev_ack) if one.message else None,
-    "auth_ref": _of_msg("auth_ref"),
-    "ct_hash": _of_msg("ct_hash"),
-    "leaf_hash": _of_receipt("leaf_hash"),
-    "mmr_root": _of_receipt("mmr_root"),
-    "entry_hash": _of_entry("entry_hash"),
-    "msg": _of_entry("msg"),
-    "receipt": _of_entry("receipt"),
-    "ok": lambda _, one: not one.failures,
-    "faults": lambda _, one: list(dict.fromkeys(failure.check.value for failure in one.failures)),
+Column = Callable[[Piece, Sequence[VerifiedEntry]], Sequence[Any]]
+_COLUMNS: dict[str, Column] = {
+    "source": lambda piece, found: [piece.source] * len(found),
+    "hub_id": lambda piece, found: [piece.hub_id] * len(found),
+    "label": lambda piece, found: [piece.chunk.label] * len(found),
+    "stream_seq": lambda _, found: [one.stream_seq for one in found],
+    "hub_ts": lambda _, found: [_bigint(one.receipt.hub_ts) if one.receipt else None for one in found],
+    "client_id": lambda _, found: [one.message.client_id if one.message else None for one in found],
+    "client_seq": lambda _, found: [_bigint(one.message.client_seq) if one.message else None for one in found],
+    "prev_ack": lambda _, found: [_bigint(one.message.prev_ack) if one.message else None for one in found],
+    "auth_ref": lambda _, found: [one.message.auth_ref if one.message else None for one in found],
+    "ct_hash": lambda _, found: [one.message.ct_hash if one.message else None for one in found],
+    "leaf_hash": lambda _, found: [one.receipt.leaf_hash if one.receipt else None for one in found],
+    "mmr_root": lambda _, found: [one.receipt.mmr_root if one.receipt else None for one in found],
+    "entry_hash": lambda _, found: [one.entry.entry_hash if one.entry else None for one in found],
+    "msg": lambda _, found: [one.entry.msg if one.entry else None for one in found],
+    "receipt": lambda _, found: [one.entry.receipt if one.entry else None for one in found],
+    "ok": lambda _, found: [not one.failures for one in found],
+    "faults": lambda _, found: [list(dict.fromkeys(failure.check.value for failure in one.failures)) for one in found],
 }

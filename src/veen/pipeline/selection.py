@@ -1,15 +1,39 @@
 """The selection of a read, given as options: labels, ranges, columns and the level of verification."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
 from veen.core import Malformed, naming
 from veen.core.hashing import HASH_BYTES
-from veen.pipeline import columns as known
 from veen.storage.metadata import HubMetadata
 
 SEPARATOR = "\n"  # between the values of one option; no path or URL contains it
+COLUMN_TYPES = {  # of an entry, as Spark SQL types
+    "source": "string",  # the directory or hub that the entry was read from
+    "hub_id": "binary",
+    "label": "binary",
+    "stream_seq": "bigint",
+    "hub_ts": "bigint",
+    "client_id": "binary",
+    "client_seq": "bigint",
+    "prev_ack": "bigint",
+    "auth_ref": "binary",
+    "ct_hash": "binary",
+    "leaf_hash": "binary",
+    "mmr_root": "binary",
+    "entry_hash": "binary",
+    "msg": "binary",
+    "receipt": "binary",
+    "ok": "boolean",
+    "faults": "array<string>",  # names of the failed checks
+}
+VERDICT_COLUMNS = ("ok", "faults")
+ENTRY_COLUMNS = tuple(name for name in COLUMN_TYPES if name not in VERDICT_COLUMNS)
+Paths = str | Path | Iterable[str | Path]
 
 
 class Verify(StrEnum):
@@ -42,9 +66,8 @@ class Selection:
         """The selection as data source options."""
         made: dict[str, str] = {}
         for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and value != ():
-                made[_OPTION_OF.get(field.name, field.name)] = _written(value)
+            if listed := _listed(getattr(self, field.name)):
+                made[_OPTION_OF.get(field.name, field.name)] = _written(field.name, listed)
         return made
 
     def labels_of(self, metadata: HubMetadata) -> frozenset[bytes] | None:
@@ -62,15 +85,36 @@ class Selection:
             named[f"stream {name}"] = frozenset(naming.label(routing, stream_id, epoch) for epoch in self.epochs)
         return named
 
+    @property
+    def timed(self) -> bool:
+        return self.ts_min is not None or self.ts_max is not None
+
     def shown(self) -> tuple[str, ...]:
         if self.columns:
             return self.columns
-        return known.ENTRY_COLUMNS + (known.VERDICT_COLUMNS if self.verify is Verify.ENTRY else ())
+        return ENTRY_COLUMNS + (VERDICT_COLUMNS if self.verify is Verify.ENTRY else ())
 
 
 _OPTION_OF = {"paths": "path", "labels": "label", "streams": "stream", "epochs": "epoch"}
 _NUMBERS = ("seq_min", "seq_max", "ts_min", "ts_max", "parallelism", "max_entries")
 NAMES = frozenset(_OPTION_OF.get(field.name, field.name) for field in fields(Selection))
+
+
+def select(paths: Paths, **given: Any) -> Selection:
+    """Build a selection from plain values: single values or lists, bytes or hex. None means "not given"."""
+    given["path"] = [_absolute(str(path)) for path in _listed(paths)]
+    return selection({name: _written(name, listed) for name, value in given.items() if (listed := _listed(value))})
+
+
+def _absolute(path: str) -> str:
+    # Spark plans and reads in other working directories than the caller's.
+    return path if "://" in path else os.path.abspath(path)
+
+
+def _listed(given: Any) -> list[Any]:
+    if given is None:
+        return []
+    return [given] if isinstance(given, str | bytes | int | Path) else list(given)
 
 
 def selection(options: Mapping[str, str]) -> Selection:
@@ -103,9 +147,9 @@ def selection(options: Mapping[str, str]) -> Selection:
 def check_columns(names: Iterable[str], verify: Verify) -> None:
     """Raise `Malformed` if a column does not exist at this level of verification."""
     for name in names:
-        if name not in known.KINDS:
-            raise _bad(f"unknown column {name!r}", f"known columns: {', '.join(known.KINDS)}")
-        if name in known.VERDICT_COLUMNS and verify is not Verify.ENTRY:
+        if name not in COLUMN_TYPES:
+            raise _bad(f"unknown column {name!r}", f"known columns: {', '.join(COLUMN_TYPES)}")
+        if name in VERDICT_COLUMNS and verify is not Verify.ENTRY:
             raise _bad(f"column {name} exists only with verify=entry", "set verify=entry, or leave the column out")
 
 
@@ -113,11 +157,9 @@ def _several(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(SEPARATOR) if part.strip())
 
 
-def _written(value: object) -> str:
-    if isinstance(value, tuple):
-        separator = "," if value and value[0] in known.KINDS else SEPARATOR
-        return separator.join(_written(one) for one in value)
-    return value.hex() if isinstance(value, bytes) else str(value)
+def _written(name: str, values: Iterable[object]) -> str:
+    separator = "," if name == "columns" else SEPARATOR
+    return separator.join(value.hex() if isinstance(value, bytes) else str(value) for value in values)
 
 
 def _number(name: str, text: str) -> int:

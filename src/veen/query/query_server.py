@@ -22,7 +22,7 @@ from veen.pipeline.decoding import Keys
 from veen.pipeline.jobs import Progress, in_processes, no_progress, run_inline
 from veen.pipeline.selection import Selection
 from veen.pipeline.tables import Loaded, Tables, load
-from veen.pipeline.tables.compacting import Compacted, tidy
+from veen.pipeline.tables.compaction import Compacted, tidy
 from veen.query.execution import QueryExecution
 from veen.query.policy import PolicyBook
 from veen.query.query_app import OriginCheck, QueryApp, Report

@@ -19,8 +19,7 @@ from veen.core import HubIdentity, PayloadHdr, Receipt, Unavailable, Unverified,
 from veen.core.canonical_json import Plain
 from veen.overlays.bridging import IMPORTS, OFFLINE_LOG, ORIGINS, Traced
 from veen.pipeline.engine import UNWATCHED, AnswerBasis, Engine, EventQuery, QueryWatch, aggregate, event_query
-from veen.pipeline.engine.engine import sampled
-from veen.pipeline.engine.scan import batches, plan
+from veen.pipeline.engine.engine import batches, plan, sampled
 from veen.pipeline.tables import FileRef, Table, Tables, TablesView
 from veen.query import digest
 from veen.query.digest import Position, VerifiedEvent

@@ -44,7 +44,6 @@ def test_an_encrypted_one_opens_with_the_passphrase_of_the_worker(
     (tmp_path / "words").write_bytes(b"open sesame\n")
     named = Keys((str(tmp_path / "reader"),), str(tmp_path / "words"))
     assert found(named) == SECRET.secret
-    named.forget()
     silent = Keys((str(tmp_path / "reader"),))
     with pytest.raises(Unavailable, match="a passphrase is required"):
         found(silent)

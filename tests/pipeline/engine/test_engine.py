@@ -24,11 +24,10 @@ from veen.overlays.kv import Write
 from veen.overlays.record import RecordEvent
 from veen.pipeline.engine import Engine, EventQuery, EvidencePolicy
 from veen.pipeline.engine import engine as running
-from veen.pipeline.engine.engine import spread
-from veen.pipeline.engine.scan import plan
+from veen.pipeline.engine.engine import plan, spread
 from veen.pipeline.jobs import no_progress, run_inline
 from veen.pipeline.tables import Table, Tables
-from veen.pipeline.tables.compacting import compact
+from veen.pipeline.tables.compaction import compact
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,8 +20,7 @@ from veen.overlays.record import RecordEvent
 from veen.pipeline import jobs
 from veen.pipeline.engine import Engine, EventQuery, EvidencePolicy, QueryWatch
 from veen.pipeline.engine.aggregate import Partial, decode, weigh, whole
-from veen.pipeline.engine.engine import spread
-from veen.pipeline.engine.scan import plan
+from veen.pipeline.engine.engine import plan, spread
 from veen.pipeline.tables import Table, Tables
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from veen.pipeline.folding import table_fold
 from veen.pipeline.folding.table_fold import fold, summarize
 from veen.pipeline.jobs import in_processes
 from veen.pipeline.tables import Table, Tables
-from veen.pipeline.tables.compacting import compact
+from veen.pipeline.tables.compaction import compact
 
 OWNERS = [bytes([number]) * 32 for number in range(4)]
 WALLET = [wallet_id(bytes(32), owner, "JPY") for owner in OWNERS]

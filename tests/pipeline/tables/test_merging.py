@@ -10,8 +10,8 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 import pyarrow as pa
 
 from veen.pipeline.tables import layout
+from veen.pipeline.tables.compaction import merged
 from veen.pipeline.tables.layout import Table
-from veen.pipeline.tables.merging import merged
 
 LONG = "x" * 5_000  # too long for statistics of a row group
 SUBJECTS: dict[str, list[str | None]] = {

@@ -22,7 +22,7 @@ from veen.overlays import FoldEntry
 from veen.pipeline.engine import Engine, EventQuery
 from veen.pipeline.jobs import Progress, no_progress, run_inline
 from veen.pipeline.tables import FileRef, Table, Tables, TablesView
-from veen.pipeline.tables.compacting import MAX_COMMITS, OUTWEIGHS, compact, due, tidy
+from veen.pipeline.tables.compaction import MAX_COMMITS, OUTWEIGHS, compact, due, tidy
 from veen.pipeline.tables.verify import check_files, verify
 
 J = TypeVar("J")

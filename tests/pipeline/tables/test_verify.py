@@ -20,7 +20,7 @@ from veen.pipeline.decoding import Keys
 from veen.pipeline.tables import FileRef, Table, Tables, load
 from veen.pipeline.tables import commit as commits
 from veen.pipeline.tables.commit import Commit
-from veen.pipeline.tables.compacting import compact
+from veen.pipeline.tables.compaction import compact
 from veen.pipeline.tables.layout import parquet, schema
 from veen.pipeline.tables.verify import check_files, verify
 

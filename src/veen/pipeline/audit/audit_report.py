@@ -12,9 +12,8 @@ from veen.core.hashing import h, ht
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.signing import SIGNATURE_BYTES
 from veen.core.strict_json import Json
-from veen.pipeline.audit.chain import ChainLink
-from veen.pipeline.audit.piece_outcome import MINUTE_SEC
-from veen.pipeline.audit.run import Audit, Directory
+from veen.pipeline.audit.audit_run import Audit, Directory
+from veen.pipeline.audit.piece_audit import MINUTE_SEC, ChainLink
 from veen.storage.fsck_report import MAX_FINDINGS, Finding, Severity
 
 KIND = "veen.audit.v1"
@@ -138,7 +137,8 @@ def _over_time(links: Iterable[ChainLink]) -> list[Json]:
 
 def _rate(links: Iterable[ChainLink]) -> list[Json]:
     """Entries per second and core, for each piece."""
-    return [round(link.outcome.entries / link.outcome.seconds) for link in links if link.outcome.seconds > 0]
+    outcomes = [link.outcome for link in links if link.outcome.cpu_nsec > 0]
+    return [round(one.entries * 1_000_000_000 / one.cpu_nsec) for one in outcomes]
 
 
 _NO_SIG = bytes(SIGNATURE_BYTES)

@@ -1,39 +1,36 @@
-"""Check the parts of a data directory that are not entries: metadata, file names, indexes, binding, attachments."""
+"""Check the parts of a data directory that are not entries of a chunk: metadata, names, indexes, binding, journal."""
 
 import re
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from veen.core import Malformed, Msg, Unavailable, Unverified, VeenError
+from veen.core import Malformed, Mmr, Msg, Unverified, VeenError
 from veen.core.hashing import U64_MAX
 from veen.pipeline import chunk_verifier
-from veen.pipeline.audit import chain
-from veen.pipeline.audit.chain import ChainLink
-from veen.pipeline.chunk_verifier import NAMES
-from veen.pipeline.extents import tree_sizes
-from veen.pipeline.sources import Chunk, DirectoryChunks
-from veen.pipeline.sources.files import LocalFiles
-from veen.storage import frame, metadata_check
-from veen.storage.artifacts import CheckpointBinding, CheckpointIndex
+from veen.pipeline.audit.piece_audit import ChainLink
+from veen.pipeline.extents import journal_groups, tree_sizes
+from veen.pipeline.sources import METADATA_FILES, NAMES, Chunk, DirectoryChunks, LocalFiles
+from veen.storage import frame, journal, metadata_check
+from veen.storage.artifacts import CheckpointBinding, CheckpointIndex, IndexedCheckpoint
+from veen.storage.entry_check import EntryVerifier
+from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.metadata import HubMetadata
+from veen.storage.metadata_check import DRAFT_SUFFIX
 from veen.storage.paths import ChunkName, Folders
 
 _ARTIFACT = re.compile(r"(?:chunk|peaks|checkpoint|checkpoint-index)-([0-9a-f]{64})[-.].*\.(?:log|zst|summary|cbor)")
-_METADATA_FILES = (NAMES.identity, NAMES.identity_sig, NAMES.key_map, NAMES.limits, NAMES.profile, NAMES.origin)
 _NUMBER = re.compile(r"(?<=-)\d{20}(?=[-.])")
 # Without these no entry can be verified.
 _FOUNDATIONS = {NAMES.identity.name, NAMES.identity_sig.name, NAMES.profile.name, NAMES.origin.name}
 _SAMPLED_CHUNKS = 8
-DRAFT_SUFFIX = ".draft"
 
 
 def check_metadata(source: DirectoryChunks) -> tuple[HubMetadata | None, list[Finding]]:
     """Check identity, limits, profile and origin. None if they do not allow verifying the log. Ignores secret keys."""
     report = FsckReport()
-    with _local_metadata(source) as folders:
+    with source.local_copy((), (*METADATA_FILES, NAMES.origin.name)) as folders:
         metadata = metadata_check.check_metadata(folders, report)
     found = [finding for finding in report.findings if finding.severity is not Severity.KEYLESS]
     if metadata is not None and _is_another_profile(source, metadata):
@@ -56,21 +53,6 @@ def _is_another_profile(source: DirectoryChunks, metadata: HubMetadata) -> bool:
     except VeenError:
         return False
     return len(seen) == 1 and metadata.profile.profile_id() not in seen
-
-
-@contextmanager
-def _local_metadata(source: DirectoryChunks) -> Iterator[Folders]:
-    """The metadata as local files."""
-    if isinstance(source.files, LocalFiles):
-        yield Folders(source.files.root)
-        return
-    with tempfile.TemporaryDirectory(prefix="veen-metadata-") as folder:
-        for path in _METADATA_FILES:
-            try:
-                (Path(folder) / path.name).write_bytes(source.files.read(path.name))
-            except Unavailable:
-                continue  # the check reports missing files
-        yield Folders(Path(folder))
 
 
 def check_attachments(source: DirectoryChunks, metadata: HubMetadata | None) -> list[Finding]:
@@ -127,7 +109,11 @@ def check_ends(names: dict[str, int], chunks: Sequence[Chunk], journal_from: dic
 
 def check_checkpoint_index(source: DirectoryChunks, label: Sequence[ChainLink], *, live: bool) -> Iterator[Finding]:
     """The index has one row per closed chunk and no others, unless a hub is about to close a chunk."""
-    rows = chain.indexed(label)
+    rows = []
+    for link in label:
+        if link.piece.closes_chunk:
+            start, end = link.piece.chunk.start_seq, link.piece.last
+            rows.append(IndexedCheckpoint(end, link.outcome.root, start, end, end))
     if not rows or not all(link.outcome.sound for link in label):
         return
     of = label[0].piece.chunk.label
@@ -137,17 +123,15 @@ def check_checkpoint_index(source: DirectoryChunks, label: Sequence[ChainLink], 
         stored = list(found.checkpoints[: len(rows)] if live else found.checkpoints)
         if found.label != of or stored != rows:
             raise Unverified("checkpoint index", "it does not match the checkpoints of the log")
-    except Malformed as error:
+    except (Malformed, Unverified) as error:
         yield Finding(Severity.DAMAGED, f"log/{name}", error.reason, of)
-    except Unverified as error:
-        yield Finding(Severity.DAMAGED, f"log/{name}", str(error), of)
 
 
 def check_binding(source: DirectoryChunks, metadata: HubMetadata, links: Iterable[ChainLink]) -> Iterator[Finding]:
     """The binding must match the keys that signed the checkpoints."""
-    ends = [link for link in links if link.piece.chunk.closed and link.piece.last == link.piece.chunk.end_seq]
+    ends = [link for link in links if link.piece.closes_chunk]
     rows = {link.outcome.bound.place: link.outcome.bound for link in ends if link.outcome.bound}
-    damaged = {(link.outcome.label, link.piece.last) for link in ends if not link.outcome.bound}
+    damaged = {(link.piece.chunk.label, link.piece.last) for link in ends if not link.outcome.bound}
     name = NAMES.binding.name
     try:
         found = CheckpointBinding.decode(source.files.read(name))
@@ -164,3 +148,87 @@ def check_sizes(source: DirectoryChunks, sizes: dict[bytes, int]) -> Iterator[Fi
         if seen > sizes.get(label, 0):
             what = f"the tree has seen {seen} entries, and log and journal end with {sizes.get(label, 0)}"
             yield Finding(Severity.DAMAGED, f"log/chunk-{label.hex()}-*", what, label, sizes.get(label, 0) + 1)
+
+
+class JournalTail:
+    """The journal of a stopped hub on this machine, compared with the log. It may have entries that no chunk has."""
+
+    def __init__(self, source: DirectoryChunks, metadata: HubMetadata, labels: Mapping[bytes, list[ChainLink]]) -> None:
+        self._source = source
+        self._metadata = metadata
+        self._labels = labels
+        self._hashed: tuple[Chunk, list[bytes]] | None = None
+        self._verifiers: dict[bytes, EntryVerifier | None] = {}
+        self.first: dict[bytes, int] = {}  # first journal entry of each label
+        self.sizes = {label: links[-1].piece.last for label, links in labels.items()}
+        self.entries = 0
+
+    def check(self, root: Path) -> Iterator[Finding]:
+        """Every group is intact, matches the log where both have the entry, and continues where the log ends."""
+        try:
+            for found in journal_groups(Folders(root).journal):
+                if isinstance(found, journal.Torn):
+                    yield _torn(found, str(found.path.relative_to(root)))
+                    continue
+                for entry in found[1]:
+                    for what in self._faults(entry):
+                        place = entry.label, entry.stream_seq
+                        yield Finding(Severity.DAMAGED, f"journal, group {found[0]}", what, *place)
+        except Malformed as error:
+            yield Finding(Severity.DAMAGED, "journal", str(error))
+
+    def _faults(self, entry: LogEntry) -> list[str]:
+        label, seq = entry.label, entry.stream_seq
+        size = self.sizes.get(label, 0)
+        self.first.setdefault(label, seq)
+        if seq > size + 1:
+            return [f"it does not follow entry {size} of its label"]
+        if seq <= size:
+            logged = self._logged(label, seq) if label not in self._verifiers else None
+            return [] if logged == entry.entry_hash else ["the log has another entry at this place"]
+        if label not in self._verifiers:
+            self._verifiers[label] = self._verifier(label)
+        verifier = self._verifiers[label]
+        self.sizes[label] = seq
+        self.entries += 1
+        return [f"{failure.check}: {failure}" for failure in verifier.judge(entry, b"")[1]] if verifier else []
+
+    def _verifier(self, label: bytes) -> EntryVerifier | None:
+        """The verifier for entries after the log; None if the end of the log is unknown."""
+        links = self._labels.get(label, [])
+        if not links:
+            return EntryVerifier(self._metadata, label, Mmr(), 0, None)
+        last = links[-1].outcome
+        if not last.sound:
+            return None
+        tree, clock = Mmr(links[-1].piece.last, last.peaks), last.hub_ts[1] if last.hub_ts else 0
+        made = EntryVerifier(self._metadata, label, tree, clock, None)
+        for link in links:
+            made.cursors |= {client: (run.last_seq, run.last_ack) for client, run in link.outcome.clients.items()}
+        return made
+
+    def _logged(self, label: bytes, seq: int) -> bytes | None:
+        """The hash of the entry that the log has at this place."""
+        pieces = (link.piece for link in self._labels[label])
+        chunk = next((piece.chunk for piece in pieces if piece.first <= seq <= piece.last), None)
+        if chunk is None:
+            return None
+        if self._hashed is None or self._hashed[0] != chunk:
+            self._hashed = chunk, list(self._hashes(chunk))
+        at = seq - chunk.start_seq
+        return self._hashed[1][at] if at < len(self._hashed[1]) else None
+
+    def _hashes(self, chunk: Chunk) -> Iterator[bytes]:
+        with suppress(Malformed):  # the audit of the chunk reports it
+            for data, begin in self._source.blocks(chunk):
+                pos = begin
+                while pos < len(data):
+                    entry, pos = frame.read_unhashed(data, pos)
+                    yield entry.entry_hash
+
+
+def _torn(torn: journal.Torn, artifact: str) -> Finding:
+    if torn.cut_short:
+        what = f"group {torn.group} is an unfinished write that was never acknowledged"
+        return Finding(Severity.LEFTOVER, artifact, what)
+    return Finding(Severity.DAMAGED, artifact, f"group {torn.group}, its last, does not match its checksum")

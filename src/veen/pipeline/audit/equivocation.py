@@ -1,27 +1,24 @@
 """Compare copies of one hub's log: two receipts for one place with different roots prove equivocation."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import combinations
-from typing import TYPE_CHECKING
+from itertools import combinations, islice
+from typing import Any
 
-from veen.core import Malformed, Receipt, Unverified
-from veen.pipeline.audit.chain import ChainLink
-from veen.pipeline.dataframe import read
-from veen.pipeline.read_plan import Piece
-from veen.pipeline.rows import rows
-from veen.pipeline.selection import Selection, Verify
+from veen.core import Malformed, Receipt, Unavailable, Unverified, cbor
+from veen.pipeline.audit.piece_audit import ChainLink
+from veen.pipeline.jobs import Runner
+from veen.pipeline.read_plan import MAX_PER_TASK, Piece, Task
+from veen.pipeline.rows import unverified_entries
+from veen.pipeline.sources import open_source
 from veen.storage.metadata import HubMetadata
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-MAX_PER_LABEL = 100  # differences to examine per label; most are a damaged receipt
-_COLUMNS = ("label", "stream_seq", "mmr_root", "receipt")
+MAX_DIFFERENCES = 100  # to examine per comparison; most are a damaged receipt
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class LogCopy:
     """One directory: its metadata and the outcomes of its labels."""
 
     url: str
@@ -30,12 +27,12 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class UncomparedRange:
-    """A range of a label that both copies have and that was not yet found equal."""
+class CopyComparison:
+    """The same range of a label in two copies."""
 
     label: bytes
-    first: int
-    last: int
+    pieces: Task
+    others: Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,47 +46,63 @@ class ConflictingReceipts:
     receipts: tuple[bytes, bytes]
 
 
-Differences = Iterable[tuple[bytes, int, bytes, bytes]]  # label, stream_seq, one receipt from each copy
-Join = Callable[[Copy, Copy, Sequence[UncomparedRange]], Differences]
-
-
-def compare(copies: Sequence[Copy], join: Join) -> Iterator[ConflictingReceipts]:
+def compare(copies: Sequence[LogCopy], run: Runner) -> Iterator[ConflictingReceipts]:
     """The first contradiction of each label between copies of the same hub."""
     for one, other in combinations(copies, 2):
-        if one.metadata.identity.hub_id != other.metadata.identity.hub_id:
+        hub_id = one.metadata.identity.hub_id
+        if hub_id != other.metadata.identity.hub_id:
             continue
         shared = sorted(one.labels.keys() & other.labels.keys())
-        ranges = [found for label in shared for found in uncompared(one, other, label)]
+        work = [found for label in shared for found in uncompared(one, other, label)]
         reported: set[bytes] = set()
-        for label, seq, mine, others in join(one, other, ranges) if ranges else ():
-            if label not in reported and _signed(one, label, seq, mine) and _signed(other, label, seq, others):
-                reported.add(label)
-                yield ConflictingReceipts(
-                    one.metadata.identity.hub_id, label, seq, (one.url, other.url), (mine, others)
-                )
+        for compared, data in zip(work, run(differences, work) if work else (), strict=True):
+            label = compared.label
+            for seq, mine, theirs in _decode(data):
+                if label not in reported and _signed(one, label, seq, mine) and _signed(other, label, seq, theirs):
+                    reported.add(label)
+                    yield ConflictingReceipts(hub_id, label, seq, (one.url, other.url), (mine, theirs))
 
 
-def uncompared(one: Copy, other: Copy, label: bytes) -> Iterator[UncomparedRange]:
-    """The range after the last place where both trees were equal."""
+def uncompared(one: LogCopy, other: LogCopy, label: bytes) -> Iterator[CopyComparison]:
+    """What both copies have after the last place where their trees were equal."""
     roots = [
         {link.piece.last: link.outcome.root for link in copy.labels[label] if link.outcome.sound}
         for copy in (one, other)
     ]
     same = max((seq for seq in roots[0].keys() & roots[1].keys() if roots[0][seq] == roots[1][seq]), default=0)
-    last = min(copy.labels[label][-1].piece.last for copy in (one, other))
-    if same < last:
-        yield UncomparedRange(label, same + 1, last)
+    end = min(copy.labels[label][-1].piece.last for copy in (one, other))
+    for first in range(same + 1, end + 1, MAX_PER_TASK):
+        last = min(first + MAX_PER_TASK - 1, end)
+        yield CopyComparison(label, _within(one, label, first, last), _within(other, label, first, last))
 
 
-def join_inline(one: Copy, other: Copy, ranges: Sequence[UncomparedRange]) -> Differences:
-    """Compare in this process, label by label."""
-    for found in ranges:
-        theirs = dict(_receipts(other, found))
-        seen = 0
-        for seq, receipt in _receipts(one, found):
-            if seq in theirs and _root(theirs[seq]) != _root(receipt) and seen < MAX_PER_LABEL:
-                seen += 1
-                yield found.label, seq, receipt, theirs[seq]
+def _within(copy: LogCopy, label: bytes, first: int, last: int) -> Task:
+    pieces = (link.piece for link in copy.labels[label] if link.piece.first <= last and link.piece.last >= first)
+    return tuple(Piece(copy.url, one.hub_id, one.chunk, max(one.first, first), min(one.last, last)) for one in pieces)
+
+
+def differences(work: CopyComparison) -> bytes:
+    """Worker: the places where the roots in the receipts differ, with both receipts."""
+    theirs = dict(_receipts(work.others))
+    found = (
+        (seq, receipt, theirs[seq])
+        for seq, receipt in _receipts(work.pieces)
+        if seq in theirs and _root(theirs[seq]) != _root(receipt)
+    )
+    return cbor.encode(list(islice(found, MAX_DIFFERENCES)))
+
+
+def _decode(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    found: Any = cbor.decode(data, "comparison")
+    return list(found)
+
+
+def _receipts(pieces: Task) -> Iterator[tuple[int, bytes]]:
+    for piece in pieces:
+        with suppress(Malformed, Unavailable):  # the audit of the piece reported it
+            for one in unverified_entries(open_source(piece.source), piece):
+                assert one.entry is not None
+                yield one.stream_seq, one.entry.receipt
 
 
 def _root(encoded: bytes) -> bytes | None:
@@ -99,42 +112,7 @@ def _root(encoded: bytes) -> bytes | None:
         return None
 
 
-def _receipts(copy: Copy, found: UncomparedRange) -> Iterator[tuple[int, bytes]]:
-    selection = Selection((copy.url,), columns=("stream_seq", "receipt"), verify=Verify.NONE)
-    for link in copy.labels[found.label]:
-        first, last = max(link.piece.first, found.first), min(link.piece.last, found.last)
-        if first > last:
-            continue
-        piece = Piece(copy.url, link.piece.hub_id, link.piece.chunk, first, last)
-        try:
-            yield from rows((piece,), selection)
-        except Malformed:
-            continue  # the audit of the piece reported it
-
-
-def join_on(spark: "SparkSession") -> Join:
-    """Compare on Spark, all labels at once."""
-
-    def join(one: Copy, other: Copy, ranges: Sequence[UncomparedRange]) -> Differences:
-        from pyspark.sql import functions as f
-
-        given = {"label": [found.label for found in ranges], "seq_min": min(found.first for found in ranges)}
-        given |= {"columns": _COLUMNS, "verify": Verify.ENTRY}  # continues after unreadable entries
-        mine, theirs = (read(copy.url, spark=spark, **given) for copy in (one, other))
-        joined = mine.alias("a").join(theirs.alias("b"), ["label", "stream_seq"]).where("a.mmr_root <> b.mmr_root")
-        first = joined.groupBy("label").agg(f.min("stream_seq").alias("least")).alias("c")
-        near = joined.join(first, "label").where(f"stream_seq < least + {MAX_PER_LABEL}")
-        for row in (
-            near.selectExpr("label", "stream_seq", "a.receipt AS x", "b.receipt AS y")
-            .orderBy("label", "stream_seq")
-            .collect()
-        ):
-            yield bytes(row["label"]), row["stream_seq"], bytes(row["x"]), bytes(row["y"])
-
-    return join
-
-
-def _signed(copy: Copy, label: bytes, seq: int, encoded: bytes) -> bool:
+def _signed(copy: LogCopy, label: bytes, seq: int, encoded: bytes) -> bool:
     """Whether the hub signed the receipt for that place. A damaged receipt contradicts nothing."""
     try:
         receipt = Receipt.decode(encoded)

@@ -13,8 +13,7 @@ from veen.core import Malformed, Msg, PayloadHdr, Receipt, naming
 from veen.overlays import AnyOverlay, Event, EventFault, FoldEntry, Registry, registry
 from veen.pipeline.decoding.key_reference import Keys
 from veen.pipeline.decoding.plain_json import Plain, from_json, plain, to_json
-from veen.pipeline.read_plan import by_label
-from veen.pipeline.sources import Chunk, ChunkSource
+from veen.pipeline.sources import Chunk, ChunkSource, by_label
 from veen.storage import frame
 from veen.storage.metadata import HubMetadata
 
@@ -40,8 +39,7 @@ def streams_of(
     known = {name: naming.stream_id(name) for name in names}
     routing, profile = metadata.identity.routing_key, metadata.profile
     found: dict[bytes, LabelStream] = {}
-    for of_label in by_label(chunks):
-        label = of_label[0].label
+    for label, of_label in by_label(chunks).items():
         around = set(epochs)
         if profile.epoch_sec and of_label[0].start_seq == 1:
             first = Receipt.decode(frame.read_unhashed(source.first_frame(of_label[0]))[0].receipt)
@@ -169,22 +167,9 @@ class Decoder:
             reason = "; ".join(f"{check}: {text}" for check, text in faults)
             rows.quarantine.append(_unverified(found, stream, reason))
             return
-        rows.entries.append(
-            EntryRow(
-                found.label,
-                stream.epoch,
-                found.stream_seq,
-                receipt.hub_ts,
-                message.client_id,
-                message.client_seq,
-                message.prev_ack,
-                message.auth_ref,
-                message.ct_hash,
-                receipt.leaf_hash,
-                receipt.mmr_root,
-                receipt.hub_sig,
-            )
-        )
+        sent = (message.client_id, message.client_seq, message.prev_ack, message.auth_ref, message.ct_hash)
+        signed = (receipt.leaf_hash, receipt.mmr_root, receipt.hub_sig)
+        rows.entries.append(EntryRow(found.label, stream.epoch, found.stream_seq, receipt.hub_ts, *sent, *signed))
         opened = self._opener(stream).entry(stream.epoch, message, receipt)
         header = opened.header
         if header is not None and opened.schema is not None:
@@ -260,25 +245,14 @@ def _event_row(
     if header.schema == RECORD:
         subject, kind, event_time, origin = _record_columns(shown)
         shown["payload"] = from_json(str(shown.pop("content")))
-    return EventRow(
-        entry.label,
-        entry.epoch,
-        entry.stream_seq,
-        entry.hub_ts,
-        entry.client_id,
-        entry.auth_ref,
-        entry.msg_id,
-        mmr_root,
-        overlay.CLASS,
-        header.schema,
-        subject,
-        kind,
-        event_time,
-        origin,
-        to_json(shown),
-        header.encode(),
-        body,
-    )
+    typed = (overlay.CLASS, header.schema, subject, kind, event_time, origin, to_json(shown))
+    return EventRow(*_place(entry, mmr_root), *typed, header.encode(), body)
+
+
+def _place(entry: FoldEntry, mmr_root: bytes) -> tuple[bytes, int, int, int, bytes, bytes | None, bytes, bytes]:
+    """The columns that events and quarantine have first."""
+    place = (entry.label, entry.epoch, entry.stream_seq, entry.hub_ts)
+    return *place, entry.client_id, entry.auth_ref, entry.msg_id, mmr_root
 
 
 def _record_columns(shown: dict[str, Plain]) -> tuple[str, str, int | None, str]:
@@ -289,40 +263,19 @@ def _record_columns(shown: dict[str, Plain]) -> tuple[str, str, int | None, str]
 
 def _quarantined(entry: FoldEntry, mmr_root: bytes, kind: QuarantineKind, reason: str) -> QuarantineRow:
     header = entry.header
-    return QuarantineRow(
-        entry.label,
-        entry.epoch,
-        entry.stream_seq,
-        entry.hub_ts,
-        entry.client_id,
-        entry.auth_ref,
-        entry.msg_id,
-        mmr_root,
-        str(kind),
-        reason,
-        header.schema if header else None,
-        header.encode() if header else None,
-        entry.body,
-    )
+    sealed = (header.schema, header.encode(), entry.body) if header else (None, None, entry.body)
+    return QuarantineRow(*_place(entry, mmr_root), str(kind), reason, *sealed)
 
 
 def _unverified(found: DecodedEntry, stream: LabelStream, reason: str) -> QuarantineRow:
     message, receipt = found.message, found.receipt
-    return QuarantineRow(
-        found.label,
-        stream.epoch,
-        found.stream_seq,
-        receipt.hub_ts if receipt and receipt.hub_ts <= LAST_SEC else None,
-        message.client_id if message else None,
-        message.auth_ref if message else None,
-        receipt.leaf_hash if receipt else message.leaf_hash() if message else None,
-        receipt.mmr_root if receipt else None,
-        str(QuarantineKind.UNVERIFIED),
-        reason or "it cannot be read",
-        None,
-        None,
-        None,
-    )
+    hub_ts = receipt.hub_ts if receipt and receipt.hub_ts <= LAST_SEC else None
+    client_id, auth_ref = (message.client_id, message.auth_ref) if message else (None, None)
+    msg_id = receipt.leaf_hash if receipt else message.leaf_hash() if message else None
+    place = (found.label, stream.epoch, found.stream_seq, hub_ts, client_id, auth_ref, msg_id)
+    mmr_root = receipt.mmr_root if receipt else None
+    kind = str(QuarantineKind.UNVERIFIED)
+    return QuarantineRow(*place, mmr_root, kind, reason or "it cannot be read", None, None, None)
 
 
 def _text(part: bytes) -> str:

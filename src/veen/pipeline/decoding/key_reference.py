@@ -45,12 +45,8 @@ class Keys:
         named: dict[str, None] = {}
         for reference in self.references:
             if not reference.startswith(PROVIDER):
-                named |= dict.fromkeys(_listed(reference, self.passphrase_file))
+                named |= dict.fromkeys(_secrets(reference, self.passphrase_file))
         return tuple(named)
-
-    def forget(self) -> None:
-        """Drop cached keys, so that the next call reads them again."""
-        _opened.cache_clear()
 
 
 @lru_cache(maxsize=64)
@@ -59,10 +55,6 @@ def _opened(reference: str, passphrase_file: str | None) -> Provider:
     if reference.startswith(PROVIDER):
         return _provider(reference)
     return dict(_secrets(reference, passphrase_file).values()).get
-
-
-def _listed(reference: str, passphrase_file: str | None) -> list[str]:
-    return list(_secrets(reference, passphrase_file))
 
 
 def _secrets(reference: str, passphrase_file: str | None) -> dict[str, tuple[bytes, bytes]]:

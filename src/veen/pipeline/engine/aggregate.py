@@ -2,14 +2,37 @@
 
 import heapq
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from veen.pipeline.decoding.plain_json import Plain, to_json
 from veen.pipeline.engine.event_query import EventQuery, Metric
-from veen.pipeline.engine.query_watch import UNWATCHED, QueryWatch
+
+
+def _ignore(held: int, weight: int) -> None:
+    """Ignore progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryWatch:
+    """`on` is called regularly with the rows and bytes held; an exception from it stops the query.
+
+    A Spark worker cannot call it. A worker stops by itself at `max_held` or `max_bytes`; `on` sees that at the merge.
+    """
+
+    on: Callable[[int, int], None] = _ignore
+    max_held: int | None = None
+    max_bytes: int | None = None
+
+    def exceeded(self, held: int, weight: int) -> bool:
+        too_many = self.max_held is not None and held > self.max_held
+        return too_many or (self.max_bytes is not None and weight > self.max_bytes)
+
+
+UNWATCHED = QueryWatch()
+
 
 Order = tuple[int, str, int, str]  # hub_ts, stream, stream_seq, label in hex
 Source = tuple[str, str, int, str, str]  # stream, label, stream_seq, msg_id, mmr_root of an event

@@ -17,12 +17,12 @@ from veen.pipeline.decoding import DecodedRows, Decoder, Keys
 from veen.pipeline.decoding.decoder import QuarantineKind
 from veen.pipeline.read_plan import Piece
 from veen.pipeline.selection import Selection
-from veen.pipeline.sources import Chunk, DirectoryChunks, HubChunks, open_source
+from veen.pipeline.sources import Chunk, ChunkSource, DirectoryChunks, open_source
 from veen.pipeline.tables import layout
 from veen.pipeline.tables.commit import CommitSpan, FileRef, TablesView
 from veen.pipeline.tables.layout import COLUMNS, OWN, Table
-from veen.pipeline.tables.loading import found_in, known_streams, signed_at
 from veen.pipeline.tables.store import Tables
+from veen.pipeline.tables.table_load import found_in, known_streams, signed_at
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata
 
@@ -54,7 +54,7 @@ class TablesVerified:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    source: DirectoryChunks | HubChunks
+    source: ChunkSource
     metadata: HubMetadata
     chunks: tuple[Chunk, ...]
 

@@ -13,13 +13,12 @@ from veen.core import Malformed, Receipt, Unavailable, Unverified
 from veen.pipeline import chunk_verifier, read_plan
 from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream, streams_of
 from veen.pipeline.extents import Extent, extent_of
-from veen.pipeline.jobs import Progress, Runner, no_progress, run_inline
+from veen.pipeline.jobs import Progress, Runner, freeze_loaded_objects, no_progress, run_inline
 from veen.pipeline.read_plan import Piece, Task
-from veen.pipeline.rows import freeze_loaded_objects
 from veen.pipeline.selection import Selection
-from veen.pipeline.sources import Chunk, DirectoryChunks, HubChunks, open_source
+from veen.pipeline.sources import Chunk, ChunkSource, HubChunks, open_source
 from veen.pipeline.tables.commit import Commit, CommitSpan, TablesView
-from veen.pipeline.tables.staging import Staged, Stager, staged_name
+from veen.pipeline.tables.staged_files import Staged, Stager, staged_name
 from veen.pipeline.tables.store import Tables
 from veen.storage import frame
 from veen.storage.entry_check import EntryCheck
@@ -134,7 +133,7 @@ def stage(job: TableLoad) -> bytes:
     freeze_loaded_objects()
     streams = {stream.label: stream for stream in job.streams}
     stager = Stager(Path(job.folder), job.hub_id, streams, Decoder(streams, job.keys))
-    known: dict[str, tuple[DirectoryChunks | HubChunks, HubMetadata]] = {}
+    known: dict[str, tuple[ChunkSource, HubMetadata]] = {}
     for piece in job.task:
         if piece.source not in known:
             source = open_source(piece.source)
@@ -144,7 +143,7 @@ def stage(job: TableLoad) -> bytes:
     return stager.finish().encode()
 
 
-def found_in(source: DirectoryChunks | HubChunks, metadata: HubMetadata, piece: Piece) -> Iterator[DecodedEntry]:
+def found_in(source: ChunkSource, metadata: HubMetadata, piece: Piece) -> Iterator[DecodedEntry]:
     """Every entry of a piece after verification, including those that an earlier damaged entry makes unreadable."""
     label, seq, reason = piece.chunk.label, piece.first, "the chunk could not be read up to here"
     for one in chunk_verifier.verified(source, chunk_verifier.start(source, metadata, piece), piece):
@@ -168,9 +167,7 @@ def in_epochs(selection: Selection, metadata: HubMetadata, ahead: int = 0) -> Se
     return replace(selection, epochs=tuple(range(profile.epochs_around(born, skew).start, last)))
 
 
-def labels_of(
-    selection: Selection, metadata: HubMetadata, keys: Keys, source: DirectoryChunks | HubChunks
-) -> frozenset[bytes] | None:
+def labels_of(selection: Selection, metadata: HubMetadata, keys: Keys, source: ChunkSource) -> frozenset[bytes] | None:
     """The selected labels. A hub does not list labels; there, the default is the streams whose keys are available."""
     if not selection.labels and not selection.streams and isinstance(source, HubChunks):
         selection = replace(selection, streams=keys.names())
@@ -178,7 +175,7 @@ def labels_of(
 
 
 def missing_extent(
-    source: DirectoryChunks | HubChunks,
+    source: ChunkSource,
     metadata: HubMetadata,
     labels: frozenset[bytes] | None,
     view: TablesView,
@@ -199,7 +196,7 @@ def missing_extent(
 
 
 def known_streams(
-    source: DirectoryChunks | HubChunks,
+    source: ChunkSource,
     metadata: HubMetadata,
     chunks: Sequence[Chunk],
     selection: Selection,
@@ -213,7 +210,7 @@ def known_streams(
 
 
 def missing(
-    source: DirectoryChunks | HubChunks,
+    source: ChunkSource,
     metadata: HubMetadata,
     chunks: Sequence[Chunk],
     view: TablesView,
@@ -230,7 +227,7 @@ def missing(
 
 
 def check_basis(
-    source: DirectoryChunks | HubChunks, metadata: HubMetadata, chunks: Sequence[Chunk], view: TablesView, label: bytes
+    source: ChunkSource, metadata: HubMetadata, chunks: Sequence[Chunk], view: TablesView, label: bytes
 ) -> None:
     """Raise `Unverified` if the log is not the one that the tables were made from."""
     span = view.spans.get(label)
@@ -252,7 +249,7 @@ def check_basis(
 
 
 def signed_at(
-    source: DirectoryChunks | HubChunks, metadata: HubMetadata, chunks: Sequence[Chunk], label: bytes, seq: int
+    source: ChunkSource, metadata: HubMetadata, chunks: Sequence[Chunk], label: bytes, seq: int
 ) -> Receipt | None:
     """The receipt at one place, with verified signature; None if the log does not reach it."""
     for chunk in chunks:

@@ -1,0 +1,261 @@
+"""Run an audit: plan every directory, verify every piece, chain the pieces, compare copies.
+
+A peak snapshot serves one purpose only: a chunk can be verified before the chunk in front of it. When pieces are
+chained, the snapshot is compared with the tree of that chunk. If they differ, the snapshot is wrong, and the chunk is
+verified again.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
+from time import perf_counter
+
+from veen.core import Limits, Malformed, Unavailable, VeenError
+from veen.core.receipt import time_fault
+from veen.pipeline.audit import directory_check
+from veen.pipeline.audit.equivocation import ConflictingReceipts, LogCopy, compare
+from veen.pipeline.audit.piece_audit import AuditTask, ChainLink, ClientRun, audit_pieces, outcomes_of
+from veen.pipeline.extents import is_live, missing_chunks
+from veen.pipeline.jobs import Progress, Runner, no_progress
+from veen.pipeline.read_plan import Piece, Task, deal, pinned
+from veen.pipeline.sources import NAMES, Chunk, DirectoryChunks, LocalFiles, Missing, open_source
+from veen.storage.fsck_report import Finding, Severity
+from veen.storage.metadata import HubMetadata
+
+
+@dataclass(slots=True)
+class Directory:
+    """One data directory under audit."""
+
+    source: DirectoryChunks
+    metadata: HubMetadata | None = None
+    live: bool = False
+    names: dict[str, int] = field(default_factory=dict)
+    chunks: list[Chunk] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    labels: dict[bytes, list[ChainLink]] = field(default_factory=dict)
+    journal_entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The result of an audit."""
+
+    directories: tuple[Directory, ...]
+    equivocations: tuple[ConflictingReceipts, ...]
+    seconds: float
+
+
+def audit(
+    paths: Sequence[str],
+    run: Runner,
+    *,
+    progress: Progress = no_progress,
+    pin: bytes | None = None,
+    parallelism: int | None = None,
+) -> Audit:
+    """Audit whole data directories. `progress` gets the number of entries done and in total.
+
+    Damage becomes findings, never exceptions. Raises `Unavailable` if a path is not a data directory.
+    """
+    start = perf_counter()
+    directories = [_begin(path, pin) for path in paths]
+    metadata = {one.source.url: one.metadata for one in directories if one.metadata is not None}
+
+    def verified(tasks: Sequence[Task]) -> dict[Piece, ChainLink]:
+        """The link of each piece, by the piece as it was planned."""
+        results = run(audit_pieces, [AuditTask(task, metadata) for task in tasks], progress)
+        outcomes = (outcome for data in results for outcome in outcomes_of(data))
+        pieces = (piece for task in tasks for piece in task)
+        return {replace(one, peaks=None): ChainLink(one, found) for one, found in zip(pieces, outcomes, strict=True)}
+
+    planned = [
+        Piece(one.source.url, one.metadata.identity.hub_id, chunk, chunk.start_seq, chunk.end_seq)
+        for one in directories
+        if one.metadata is not None
+        for chunk in one.chunks
+    ]
+    links = verified(deal(planned, parallelism))
+    # Each round anchors one more chunk of a label, so the loop ends. Pieces stay as they are: `deal` would split them.
+    while again := [piece for _, label in _by_label(links.values()) for piece in to_repeat(label)]:
+        links |= verified([(piece,) for piece in again])
+    for one in directories:
+        if one.metadata is not None:
+            found = (link for link in links.values() if link.piece.source == one.source.url)
+            one.labels = {label: of_label for (_, label), of_label in _by_label(found)}
+            _finish(one, one.metadata)
+    copies = [LogCopy(one.source.url, one.metadata, one.labels) for one in directories if one.metadata is not None]
+    return Audit(tuple(directories), tuple(compare(copies, run)), perf_counter() - start)
+
+
+def _by_label(links: Iterable[ChainLink]) -> Iterator[tuple[tuple[str, bytes], list[ChainLink]]]:
+    for place, found in groupby(links, key=lambda link: (link.piece.source, link.piece.chunk.label)):
+        yield place, list(found)
+
+
+def _begin(path: str, pin: bytes | None) -> Directory:
+    """Check what needs no entries, and list the chunks to verify."""
+    source = open_source(path)
+    if not isinstance(source, DirectoryChunks):
+        error = Malformed("audit", f"{path} is the address of a hub; an audit needs a data directory")
+        error.add_note("to check a stream of a running hub, use veen verify --stream NAME")
+        raise error
+    _check_is_data_directory(source, path)
+    made = Directory(source)
+    made.metadata, made.findings = directory_check.check_metadata(source)
+    made.findings += directory_check.check_attachments(source, made.metadata)
+    made.live = is_live(source)
+    if made.metadata is None:
+        return made
+    at = "hub-identity.json"
+    try:
+        pinned(made.metadata, pin)
+        at = "log"
+        made.names = source.names()
+        made.chunks = source.chunks_of(made.names)
+    except VeenError as error:
+        made.findings.append(Finding(Severity.DAMAGED, at, str(error)))
+        made.metadata = None
+    return made
+
+
+def _check_is_data_directory(source: DirectoryChunks, path: str) -> None:
+    """Raise `Unavailable` if the path has neither identity nor log: nothing to audit is not damage."""
+    try:
+        source.files.read(NAMES.identity.name)
+    except Unavailable:
+        try:
+            source.names()
+        except Missing:
+            error = Unavailable(f"{path} is not a hub's data directory")
+            error.add_note("check the path; veen hub init creates a data directory")
+            raise error from None
+
+
+def _finish(directory: Directory, metadata: HubMetadata) -> None:
+    """Checks that need more than one piece."""
+    source, add = directory.source, directory.findings.extend
+    lost = missing_chunks(directory.names, directory.chunks)
+    add(Finding(Severity.DAMAGED, f"log/{chunk.name}", "it is missing", chunk.label, chunk.start_seq) for chunk in lost)
+    for label, found in directory.labels.items():
+        for link in found:
+            add(link.outcome.findings)
+        missing = {chunk.start_seq for chunk in lost if chunk.label == label}
+        add(check_label(found, metadata.limits, missing))
+        if not missing:
+            add(directory_check.check_checkpoint_index(source, found, live=directory.live))
+    journal_from, sizes = _check_journal(directory, metadata)
+    add(directory_check.check_names(directory.names, directory.chunks, lost, journal_from))
+    links = [link for found in directory.labels.values() for link in found]
+    if not lost and not journal_from and not directory.live and all(link.outcome.sound for link in links):
+        add(directory_check.check_binding(source, metadata, links))
+    if not directory.live:
+        add(directory_check.check_ends(directory.names, directory.chunks, journal_from))
+        broken = {finding.label for finding in directory.findings if finding.severity is Severity.DAMAGED}
+        add([finding for finding in directory_check.check_sizes(source, sizes) if finding.label not in broken])
+
+
+def _check_journal(directory: Directory, metadata: HubMetadata) -> tuple[dict[bytes, int], dict[bytes, int]]:
+    """The first journal entry of each label, and the end of each label in log and journal.
+
+    The journal of a running hub cannot be read by other processes.
+    """
+    sizes = {label: found[-1].piece.last for label, found in directory.labels.items()}
+    if directory.live:  # treat open chunks as the journal: the hub is about to close them
+        return {chunk.label: chunk.start_seq for chunk in directory.chunks if not chunk.closed}, sizes
+    if not isinstance(directory.source.files, LocalFiles):
+        return {}, sizes
+    tail = directory_check.JournalTail(directory.source, metadata, directory.labels)
+    directory.findings.extend(tail.check(directory.source.files.root))
+    directory.journal_entries = tail.entries
+    return tail.first, tail.sizes
+
+
+def to_repeat(label: Sequence[ChainLink]) -> Iterator[Piece]:
+    """The pieces of a label to verify again, from peaks that are now known to be right."""
+    chunk_peaks: tuple[bytes, ...] | None = ()  # of the tree before the current chunk; None if unknown
+    before: ChainLink | None = None
+    for link in label:
+        chunk = link.piece.chunk
+        if before is None:
+            chunk_peaks = () if chunk.start_seq == 1 else None
+        elif before.piece.chunk != chunk:
+            follows = before.piece.last + 1 == chunk.start_seq and before.outcome.sound
+            chunk_peaks = before.outcome.peaks if follows else None
+        before = link
+        if chunk_peaks is not None and link.outcome.peaks_before != chunk_peaks:
+            yield replace(link.piece, peaks=chunk_peaks)
+            # The outcome of this piece is not trusted, so it cannot anchor later pieces in this round.
+            before = ChainLink(link.piece, replace(link.outcome, sound=False))
+
+
+def check_label(label: Sequence[ChainLink], limits: Limits, missing: set[int]) -> Iterator[Finding]:
+    """Checks across pieces. `missing` holds the start of each chunk that is known to be gone."""
+    yield from _check_following(label, missing)
+    yield from _check_order(label)
+    yield from _check_rolling(label, limits)
+    for link in label:
+        if not link.outcome.anchored:
+            what = "its roots could not be checked: the peaks before it and the chunk that yields them are damaged"
+            yield _damaged(link.piece.chunk, what, link.piece.first)
+
+
+def _check_following(label: Sequence[ChainLink], missing: set[int]) -> Iterator[Finding]:
+    expected = 1
+    misplaced: Chunk | None = None
+    for link in label:
+        chunk = link.piece.chunk
+        if link.piece.first == chunk.start_seq and chunk.start_seq != expected and expected not in missing:
+            yield _damaged(chunk, f"it is in the place of a chunk that starts with entry {expected}", None)
+            misplaced = chunk if chunk.start_seq < expected else None  # the next chunk continues another one
+        if chunk != misplaced:
+            expected = chunk.end_seq + 1
+
+
+def _check_order(label: Sequence[ChainLink]) -> Iterator[Finding]:
+    """Client sequence numbers and hub time continue from one piece to the next."""
+    known: dict[bytes, ClientRun] = {}
+    whole, clock, expected = True, 0, 1
+    for link in label:
+        outcome, chunk = link.outcome, link.piece.chunk
+        if link.piece.first != expected:  # missing entries may have continued the sequences
+            known, whole = {}, False
+        for client, run in outcome.clients.items() if link.piece.first > 1 else ():  # the verifier checked entry 1
+            last = known.get(client)
+            if (last is None and not whole) or 0 < outcome.doubtful_from < run.stream_seq:
+                continue
+            seq, ack = (last.last_seq, last.last_ack) if last else (0, 0)
+            if run.first_seq != seq + 1:
+                yield _damaged(chunk, f"order: client_seq {run.first_seq} follows {seq}", run.stream_seq)
+            if run.first_ack < ack:
+                yield _damaged(chunk, f"order: prev_ack {run.first_ack} is lower than {ack} before it", run.stream_seq)
+        known |= outcome.clients
+        if outcome.doubtful_from:
+            known, whole = {}, False
+        if outcome.hub_ts is not None:
+            fault = time_fault(clock, outcome.hub_ts[0])
+            if fault:
+                yield _damaged(chunk, f"order: {fault}", link.piece.first)
+            clock = max(clock, outcome.hub_ts[1])
+        expected = link.piece.last + 1
+
+
+def _check_rolling(label: Sequence[ChainLink], limits: Limits) -> Iterator[Finding]:
+    """Chunks end where the limits require it and nowhere else."""
+    for before, link in pairwise([*label, None]):
+        if before is None or not before.outcome.sound:
+            continue
+        chunk, size = before.piece.chunk, before.outcome.chunk_bytes
+        if before.piece.last != chunk.end_seq:
+            continue
+        full = chunk.entries >= limits.max_checkpoint_interval
+        if chunk.entries > limits.max_checkpoint_interval or (size > limits.max_chunk_bytes and chunk.entries > 1):
+            yield _damaged(chunk, "it holds more than the limits allow", None)
+        elif link is None or link.outcome.first_bytes == 0 or link.piece.chunk.start_seq != chunk.end_seq + 1:
+            continue
+        elif not full and size + link.outcome.first_bytes <= limits.max_chunk_bytes:
+            yield _damaged(chunk, "it ends before it reaches a limit", None)
+
+
+def _damaged(chunk: Chunk, what: str, seq: int | None) -> Finding:
+    return Finding(Severity.DAMAGED, f"log/{chunk.name}", what, chunk.label, seq)

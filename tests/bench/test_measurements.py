@@ -1,5 +1,6 @@
 """Each measurement runs end to end on real hubs, with too little load for meaningful figures."""
 
+import asyncio
 import os
 import shutil
 from contextlib import ExitStack
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.send_trace import trace_sends
 from veen.bench import hub_process, scaling, throughput
 from veen.bench.bench_report import BenchReport
 from veen.bench.hub_process import HubProcess, run_round
@@ -145,3 +147,10 @@ def test_an_installed_baseline_is_measured_and_stopped(
         assert all(row.value > 0 for row in server.rows())
     with pytest.raises(ProcessLookupError):
         os.kill(server.pid, 0)
+
+
+def test_a_send_leaves_the_event_loop_for_two_transactions_and_nothing_else(tmp_path: Path) -> None:
+    (figures,) = asyncio.run(trace_sends(tmp_path, 1))
+    assert figures["thread changes in veen.client"] == 4  # there and back, before sending and after the receipt
+    assert figures["calls in veen.client"] <= 130
+    assert figures["calls"] == sum(count for what, count in figures.items() if what.startswith("calls in "))

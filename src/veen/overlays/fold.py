@@ -68,10 +68,7 @@ class FoldLookup(Protocol[S_co]):
         ...
 
 
-class KeyRecorder(Protocol):
-    """Stores the place of a key's first occurrence."""
-
-    def __call__(self, part: bytes, key: bytes, at: At) -> None: ...
+KeyRecorder: TypeAlias = Callable[[bytes, bytes, At], None]  # stores the place of a key's first occurrence in a part
 
 
 def fold_entry(

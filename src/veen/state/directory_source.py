@@ -173,6 +173,8 @@ def _with_retries(read: Callable[[], T]) -> T:
 class DirectorySource:
     """One data directory, for one reader. A hub may be writing to it."""
 
+    may_lag = True
+
     def __init__(self, root: Path, folder: ClientDir, pin: bytes | None = None) -> None:
         """Open a data directory. `pin` is the id of its hub or the fingerprint of one of its keys.
 
@@ -182,28 +184,16 @@ class DirectorySource:
             raise Unavailable(f"no data directory at {root}")
         self._reader = LogReader(root)
         self.root = root
-        self._folder = folder
+        self.folder = folder
         metadata = self._reader.hub_metadata
         identity = metadata.identity
         identity.verify(metadata.signature, identity.hub_id if pin is None else pin)
         metadata.lineage.verify(metadata.profile)
         origin = ForkOrigin.decode(safe_open.read(self._reader.folders.origin)) if identity.origin else None
-        self._known = HubRecord(identity, metadata.signature, metadata.profile, metadata.limits, origin)
+        self.known = HubRecord(identity, metadata.signature, metadata.profile, metadata.limits, origin)
         self._check_known(folder)
         self._log = DirectoryLog(self._reader)
         self._now = 0
-
-    @property
-    def folder(self) -> ClientDir:
-        return self._folder
-
-    @property
-    def known(self) -> HubRecord:
-        return self._known
-
-    @property
-    def may_lag(self) -> bool:
-        return True
 
     def now(self) -> int:
         """The latest hub_ts read so far. Hub time never decreases, so later entries are not older."""

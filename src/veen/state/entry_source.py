@@ -113,16 +113,14 @@ def folded(entry: ReadEntry) -> FoldEntry:
 class HubSource:
     """The hub of a connected client. The caller keeps ownership of the client and closes it."""
 
+    may_lag = False
+
     def __init__(self, client: Client) -> None:
         self.client = client
 
     @property
     def folder(self) -> ClientDir:
         return self.client.dir
-
-    @property
-    def may_lag(self) -> bool:
-        return False
 
     @property
     def known(self) -> HubRecord:

@@ -143,11 +143,20 @@ def command(app: typer.Typer, name: str, *examples: str) -> Callable[[Callable[P
     return app.command(name, cls=Command, epilog="\n".join(examples))
 
 
-def option(usage: str, help: str, **more: Any) -> Any:
-    """An option as the help shows it: `--out FILE`, or `--once` for a flag."""
-    name, _, metavar = usage.partition(" ")
-    return typer.Option(name, metavar=metavar or None, help=help, **more)
+def option(usage: str, help: str, *, default: str | None = None, **more: Any) -> Any:
+    """An option as the help shows it: `--out FILE`, or `--once` for a flag.
+
+    `default` describes the default value, if the value itself does not.
+    """
+    if default is not None:
+        more["show_default"] = default
+    flags = [word for word in usage.split() if word.startswith("-")]
+    more["metavar"] = " ".join(word for word in usage.split() if not word.startswith("-")) or None
+    return typer.Option(*flags, help=help, **more)
 
 
-def argument(metavar: str, help: str, **more: Any) -> Any:
+def argument(metavar: str, help: str, *, default: str | None = None, **more: Any) -> Any:
+    """A positional argument, such as `argument("FILE", "the file to write")`."""
+    if default is not None:
+        more["show_default"] = default
     return typer.Argument(metavar=metavar, help=help, **more)

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from plumbing.cli.command import Misuse, command, group
+from plumbing.cli.command import Misuse, argument, command, group, option
 from veen.cli.kit import output, values
 from veen.cli.kit.common_options import JsonOption
 
@@ -29,7 +27,7 @@ def _names(incomplete: str) -> list[str]:
     return [name for name in context_file.load().contexts if name.startswith(incomplete)]
 
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context", autocompletion=_names)]
+Name = Annotated[str, argument("NAME", "name of the context", autocompletion=_names)]
 
 
 @command(
@@ -40,11 +38,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the context",
 )
 def add(
     name: Name,
-    hub: Annotated[str | None, typer.Option("--hub", metavar="URL", help="URL of the hub", parser=values.url)] = None,
-    client: Annotated[Path | None, typer.Option("--client", metavar="DIR", help="a client directory")] = None,
-    stream: Annotated[str | None, typer.Option("--stream", metavar="NAME", help="a stream")] = None,
-    cap: Annotated[Path | None, typer.Option("--cap", metavar="FILE", help="a file of capabilities")] = None,
-    at_once: Annotated[bool, typer.Option("--use", help="make it the current context")] = False,
+    hub: Annotated[str | None, option("--hub URL", "URL of the hub", parser=values.url)] = None,
+    client: Annotated[Path | None, option("--client DIR", "a client directory")] = None,
+    stream: Annotated[str | None, option("--stream NAME", "a stream")] = None,
+    cap: Annotated[Path | None, option("--cap FILE", "a file of capabilities")] = None,
+    at_once: Annotated[bool, option("--use", "make it the current context")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Add a context, or replace the one with this name.
@@ -95,7 +93,7 @@ def use(name: Name, as_json: JsonOption = False) -> None:
 def show(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="NAME", help="name of the context; else the current one", autocompletion=_names),
+        argument("NAME", "name of the context; else the current one", autocompletion=_names),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,38 +1,34 @@
 """`veen fold`: fold a stream with any installed overlay, ours or one of another distribution."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-import typer
-
-from plumbing.cli.command import Misuse, single
+from plumbing.cli.command import Misuse, option, single
 from veen.cli.evidence import NAMED_HUB, UNNAMED_HUB, disclosed
-from veen.cli.kit import context_file, open_session, output, pinning, read_state, render_state, values
+from veen.cli.kit import context_file, open_session, pinning, values
 from veen.cli.kit.client_options import ReaderPin, TrustEmbedded
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.read_state import StateAnswer
-from veen.cli.kit.state_options import ReadOptions, read_command
+from veen.cli.kit.result import Column, Result, fields_of, fixed
+from veen.cli.kit.state_options import ReadOptions, options_command
+from veen.cli.kit.state_rows import entry_of, fault_data, part_data, part_name, plain_line
+from veen.cli.kit.state_session import Answer, ReadSession, StateSession, run_session
 from veen.client import local_files
 from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.core import Malformed, Unverified, naming
-from veen.overlays import AnyOverlay, registry
+from veen.overlays import AnyOverlay, EventFault, registry
 from veen.state import drop_cache, verify_state
-from veen.state.state_view import StateAt
 from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 
 app = single("fold")
 
-OverlayClass: TypeAlias = Annotated[
-    str, typer.Option("--overlay", metavar="CLASS", help="the overlay, such as kv", show_default=False)
-]
-Part: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--part", metavar="PART", help="only this part: text, or hex: and bytes", show_default="all parts"),
-]
+OverlayClass: TypeAlias = Annotated[str, option("--overlay CLASS", "the overlay, such as kv")]
+PARTS_COLUMNS: tuple[Column, ...] = (("part", "_name"), ("state", "_line"))
 
 
-@read_command(
+@options_command(
+    ReadOptions,
     app,
     "fold",
     "veen fold --overlay kv --stream settings",
@@ -43,15 +39,17 @@ Part: TypeAlias = Annotated[
 def fold(
     options: ReadOptions,
     overlay: OverlayClass,
-    part: Part = None,
+    part: Annotated[
+        bytes | None,
+        option("--part PART", "only this part: text, or hex: and bytes", default="all parts", parser=values.data_of),
+    ] = None,
     evidence: Annotated[
-        Path | None,
-        typer.Option("--evidence", metavar="FILE", help="fold the entries in an evidence file instead, offline"),
+        Path | None, option("--evidence FILE", "fold the entries in an evidence file instead, offline")
     ] = None,
     trust_embedded: TrustEmbedded = False,
     reader: ReaderPin = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="delete the cached state of the stream, so that it is read again")
+        bool, option("--forget", "delete the cached state of the stream, so that it is read again")
     ] = False,
 ) -> None:
     """Fold a stream into state with any installed overlay.
@@ -60,12 +58,10 @@ def fold(
     contacted: the file is verified, and its entries are folded. --pin names the hub that must have signed them; without
     it the exit status is 4. --reader names the key that must open them.
     """
-
     kind = of_class(overlay)
-    wanted = None if part is None else values.data_of(part)
     if evidence is not None:
         _reject_log_options(options, forget)
-        _fold_evidence(options, kind, evidence, wanted, trust_embedded, reader)
+        _fold_evidence(options, kind, evidence, part, trust_embedded, reader)
     elif trust_embedded:
         raise Misuse("--trust-embedded needs --evidence", "leave it out")
     elif reader is not None:
@@ -73,12 +69,11 @@ def fold(
     elif forget:
         _delete_cache(options, kind)
     else:
-        _fold_log(options, kind, wanted)
+        run_session(StateSession, options, _fold_log, kind=kind, wanted=part)
 
 
 def of_class(name: str) -> AnyOverlay:
     """Return the installed overlay of a class. Raises `Misuse` if there is none."""
-
     known = registry()
     found = known.of_class(name)
     if found is None:
@@ -87,38 +82,36 @@ def of_class(name: str) -> AnyOverlay:
     return found
 
 
-def _fold_log(options: ReadOptions, kind: AnyOverlay, wanted: bytes | None) -> None:
-    def look(reading: StateAt[Any, Any]) -> StateAnswer:
-        states = dict(reading.states)
-        shown = states if wanted is None else {key: one for key, one in states.items() if key == wanted}
-        faults = [one for one in reading.faults() if wanted is None or one.part == wanted]
-        hashed = reading.state_hash(*(() if wanted is None else (wanted,)))
-        data = {
-            "class": kind.CLASS,
-            "state_hash": hashed,
-            "parts": [render_state.part_data(kind, key, one) for key, one in shown.items()],
-            "faults": render_state.fault_data(faults),
-        }
-        facts: dict[str, output.Value] = {
-            "class": kind.CLASS,
-            "state_hash": hashed,
-            "parts": len(shown),
-            "faults": len(faults),
-        }
-        rows = [(render_state.part_name(key), render_state.plain_line(kind, key, one)) for key, one in shown.items()]
-        rows += [
-            (f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in render_state.fault_rows(faults)
-        ]
-        parts = tuple(shown) if wanted is not None else ()
-        remarks = () if rows else (f"no entry up to {reading.at.stream_seq} belongs to {_subject(kind, wanted)}",)
-        columns = ("part", "state")
-        return read_state.StateAnswer(facts=facts, columns=columns, rows=rows, data=data, parts=parts, remarks=remarks)
+def parts_data(kind: AnyOverlay, states: Mapping[bytes, Any]) -> list[dict[str, Any]]:
+    """Parts of any overlay's state, as rows for `PARTS_COLUMNS`."""
+    found = [part_data(kind, part, state) for part, state in states.items()]
+    return [{**one, "_name": part_name(one["part"]), "_line": plain_line(one["part"], one["state"])} for one in found]
 
-    read_state.show_state(options, kind, look)
+
+def _state_data(kind: AnyOverlay, states: Mapping[bytes, Any], faults: Iterable[EventFault]) -> dict[str, Any]:
+    parts, not_applied = parts_data(kind, states), fault_data(faults)
+    shown = [{"_name": f"entry {entry_of(one)}", "_line": f"{one['kind']}: {one['reason']}"} for one in not_applied]
+    return {"parts": [part_data(kind, *one) for one in states.items()], "faults": not_applied, "_rows": parts + shown}
+
+
+async def _fold_log(session: ReadSession, kind: AnyOverlay, wanted: bytes | None) -> Answer:
+    state = await session.open(kind)
+    states = {key: one for key, one in state.states.items() if wanted in (None, key)}
+    faults = [one for one in state.faults() if wanted in (None, one.part)]
+    data = _state_data(kind, states, faults)
+    hashed = state.state_hash(*(() if wanted is None else (wanted,)))
+    return Answer(
+        {"class": kind.CLASS, "state_hash": hashed, **data},
+        facts=("class", "state_hash", ("parts", lambda _: len(states)), ("faults", lambda _: len(faults))),
+        rows="_rows",
+        columns=PARTS_COLUMNS,
+        parts=tuple(states) if wanted is not None else (),
+        remarks=() if data["_rows"] else (f"no entry up to {state.at.stream_seq} belongs to {_subject(kind, wanted)}",),
+    )
 
 
 def _subject(kind: AnyOverlay, wanted: bytes | None) -> str:
-    return f"overlay {kind.CLASS}" if wanted is None else f"part {render_state.part_name(wanted)!s} of {kind.CLASS}"
+    return f"overlay {kind.CLASS}" if wanted is None else f"part {part_name(wanted)!s} of {kind.CLASS}"
 
 
 def _reject_log_options(options: ReadOptions, forget: bool) -> None:
@@ -139,34 +132,29 @@ def _fold_evidence(
         found = verify_state(data, kind, stream, *parts, pin=signer.key, reader=pinning.reader_key(reader))
     except (Malformed, Unverified) as error:
         raise hinted(type(error)(str(file), str(error)), "the file proves nothing") from None
-    verdict = signer.verdict("it holds")
-    facts: dict[str, output.Value] = {
-        "verdict": verdict,
-        "whose": NAMED_HUB if found.report.pinned else UNNAMED_HUB,
-        "hub_id": found.report.hub_id,
-        **disclosed(found.report),
-    }
-    rows = [(render_state.part_name(key), render_state.plain_line(kind, key, one)) for key, one in found.states.items()]
-    rows += [
-        (f"entry {place}", f"{kind_of}: {why!s}") for place, kind_of, _, why in render_state.fault_rows(found.faults)
-    ]
-    hashed: dict[str, output.Value] = {"state_hash": found.state_hash, "entries": len(found.report.entries)}
-    shown = {
-        "verdict": verdict.text,
-        "hub_id": found.report.hub_id,
-        "pinned": found.report.pinned,
-        "reader_pinned": found.report.reader_pinned,
-        "proved": found.report.proved,
-        "class": kind.CLASS,
-        **hashed,
-        "parts": [render_state.part_data(kind, key, one) for key, one in found.states.items()],
-        "faults": render_state.fault_data(found.faults),
-    }
-    output.facts({**facts, **hashed}, options.as_json, shown)
-    if not options.as_json:
-        output.table(("part", "state"), rows, False)
-    if not found.states:
-        output.remark(f"the file has no entries of {_subject(kind, wanted)}, so it proves nothing about it")
+    report, extra = found.report, disclosed(found.report)
+    nothing = f"the file has no entries of {_subject(kind, wanted)}, so it proves nothing about it"
+    Result(
+        {
+            "verdict": signer.verdict("it holds"),
+            **fields_of(report, "hub_id", "pinned", "reader_pinned", "proved"),
+            "class": kind.CLASS,
+            "state_hash": found.state_hash,
+            "entries": len(report.entries),
+            **_state_data(kind, found.states, found.faults),
+        },
+        facts=(
+            "verdict",
+            ("whose", lambda data: NAMED_HUB if data["pinned"] else UNNAMED_HUB),
+            "hub_id",
+            *fixed(tuple(extra), extra),
+            "state_hash",
+            "entries",
+        ),
+        rows="_rows",
+        columns=PARTS_COLUMNS,
+        remarks=() if found.states else (nothing,),
+    ).show(options.as_json)
     signer.check_named(file)
 
 
@@ -179,4 +167,4 @@ def _delete_cache(options: ReadOptions, kind: AnyOverlay) -> None:
             call = open_session.HubCall(options.hub, options.client, options.passphrase_file)
             hub_id = open_session.known_hub(folder, call.url()).identity.hub_id
         existed = drop_cache(folder, hub_id, kind, naming.stream_id(stream))
-    output.facts({"class": kind.CLASS, "stream": stream, "hub_id": hub_id, "forgotten": existed}, options.as_json)
+    Result({"class": kind.CLASS, "stream": stream, "hub_id": hub_id, "forgotten": existed}).show(options.as_json)

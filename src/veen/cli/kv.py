@@ -1,31 +1,33 @@
 """`veen kv`: keys and values on a stream, with their full history."""
 
-from typing import Annotated, TypeAlias
+import json
+import sys
+from contextlib import aclosing
+from typing import Annotated, Any, TypeAlias
 
-import typer
-
-from plumbing.cli.command import group
-from veen.cli.kit import faults_command, output, read_state, render_state, sanitize, send_event, values
+from plumbing.cli.command import argument, group, option
+from veen.cli.kit import output, values
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.read_state import StateAnswer
-from veen.cli.kit.state_options import (
-    ExpiresIn,
-    FollowOptions,
-    ReadOptions,
-    SendOptions,
+from veen.cli.kit.result import Column, fields_of, jsonable
+from veen.cli.kit.sanitize import line_of, printable, text_of
+from veen.cli.kit.state_options import ExpiresIn
+from veen.cli.kit.state_rows import STEP_COLUMNS, add_faults, key_data, part_name, step_data
+from veen.cli.kit.state_session import (
+    Answer,
+    FollowSession,
+    ReadSession,
+    SendSession,
+    SentResult,
     follow_command,
     read_command,
     send_command,
 )
 from veen.core import Unavailable
-from veen.overlays import Applied, kv
-from veen.overlays.crdt import Register
-from veen.overlays.kv import KV, Write
-from veen.state.state_view import StateAt, shown
-from veen.state.watch import WatchedEntry
-
-KvReading: TypeAlias = StateAt[Register, Register]
-
+from veen.overlays import Applied, EventFault, kv
+from veen.overlays.crdt import Write
+from veen.overlays.kv import KV, Delete
+from veen.state.state_view import shown
+from veen.state.watch import watch as watched
 
 app = group(
     "kv",
@@ -36,148 +38,118 @@ app = group(
     """,
 )
 
-Key: TypeAlias = Annotated[str, typer.Argument(metavar="KEY", help="the key: text, or hex: and its bytes")]
+Key: TypeAlias = Annotated[bytes, argument("KEY", "the key: text, or hex: and its bytes", parser=values.data_of)]
 Prefix: TypeAlias = Annotated[
-    str, typer.Argument(metavar="PREFIX", help="only keys with this prefix", show_default="all keys")
+    bytes | None, argument("PREFIX", "only keys with this prefix", default="all keys", parser=values.data_of)
 ]
 Ts: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--ts", metavar="N", min=0, help="the time of the write; the greatest wins", show_default="the current one"
-    ),
+    option("--ts N", "the time of the write; the greatest wins", default="the current one", min=0),
 ]
+_KEY: Column = ("key", lambda row: part_name(row["key"]))
 
 
 @read_command(app, "get", "veen kv get door --stream settings", "veen kv get door --at 12 --prove --out door.evidence")
-def get(options: ReadOptions, key: Key) -> None:
+async def get(session: ReadSession, key: Key) -> Answer:
     """Show the value of a key, now or after an earlier entry.
 
     Once the stream has been read, any key at any entry is looked up without reading the stream again.
     """
-
-    name = values.data_of(key)
-
-    def look(reading: KvReading) -> StateAnswer:
-        found = reading.state(name)
-        if found.value is None:
-            hint = "veen kv history shows its earlier values" if found.stream_seq else "veen kv list lists the keys"
-            raise hinted(Unavailable(f"{key!r} has no value at entry {shown(reading.at)}"), hint)
-        text = sanitize.text_of(found.value)
-        data = {**render_state.key_data(name), "text": text, "value": found.value, "ts": found.ts}
-        written = {"epoch": found.epoch, "stream_seq": found.stream_seq}
-        return read_state.StateAnswer(
-            text=sanitize.line_of(found.value), data={**data, "written": written}, parts=(name,)
-        )
-
-    read_state.show_state(options, KV, look)
+    state = await session.open(KV)
+    found = state.state(key)
+    if found.value is None:
+        hint = "veen kv history shows its earlier values" if found.stream_seq else "veen kv list lists the keys"
+        raise hinted(Unavailable(f"{line_of(key)!r} has no value at entry {shown(state.at)}"), hint)
+    data = {**key_data(key), **_value_data(found.value), "ts": found.ts}
+    written = fields_of(found, "epoch", "stream_seq")
+    return Answer({**data, "written": written}, text=line_of(found.value), parts=(key,))
 
 
 @read_command(app, "list", "veen kv list --stream settings", "veen kv list door/ --at 12 --json")
-def list_(options: ReadOptions, prefix: Prefix = "") -> None:
+async def list_(session: ReadSession, prefix: Prefix = None) -> Answer:
     """List the keys that have a value, with their values."""
-
-    def look(reading: KvReading) -> StateAnswer:
-        states = dict(reading.states)
-        found = [(key, states[key]) for key in kv.keys(states, values.data_of(prefix))]
-        rows = [(render_state.part_name(key), sanitize.line_of(one.value or b""), one.stream_seq) for key, one in found]
-        data = [
-            {
-                **render_state.key_data(key),
-                "text": sanitize.text_of(one.value or b""),
-                "value": one.value,
-                "stream_seq": one.stream_seq,
-            }
-            for key, one in found
-        ]
-        parts = tuple(key for key, _ in found)
-        return read_state.StateAnswer(columns=("key", "value", "entry"), rows=rows, data={"keys": data}, parts=parts)
-
-    read_state.show_state(options, kv.KV, look)
+    states = dict((await session.open(KV)).states)
+    keys = tuple(kv.keys(states, prefix or b""))
+    data = [{**key_data(key), **_value_data(states[key].value), "stream_seq": states[key].stream_seq} for key in keys]
+    columns = (_KEY, ("value", _value_text), ("entry", "stream_seq"))
+    return Answer({"keys": data}, rows="keys", columns=columns, parts=keys)
 
 
 @read_command(app, "history", "veen kv history door --stream settings", "veen kv history door --json")
-def history(options: ReadOptions, key: Key) -> None:
+async def history(session: ReadSession, key: Key) -> Answer:
     """Show every value that a key ever had, with its writer and time."""
-
-    name = values.data_of(key)
-
-    def look(reading: KvReading) -> StateAnswer:
-        rows, data, steps = [], [], tuple(reading.history(name))
-        for step in steps:
-            value = step.event.value if isinstance(step.event, Write) else None
-            written = shown(step.at), output.moment(step.entry.hub_ts), sanitize.short(step.entry.client_id)
-            rows.append((*written, "(deleted)" if value is None else sanitize.line_of(value)))
-            text = None if value is None else sanitize.text_of(value)
-            data.append({**render_state.step_data(step), "value": value, "text": text, "deleted": value is None})
-        columns = ("entry", "hub_ts", "client_id", "value")
-        document = {**render_state.key_data(name), "history": data}
-        return read_state.StateAnswer(columns=columns, rows=rows, data=document, parts=(name,), steps=steps)
-
-    read_state.show_state(options, KV, look)
+    steps = tuple((await session.open(KV)).history(key))
+    data = []
+    for step in steps:
+        value = step.event.value if isinstance(step.event, Write) else None
+        data.append({**step_data(step), **_value_data(value), "deleted": value is None})
+    columns = (*STEP_COLUMNS, ("value", _value_text))
+    document = {**key_data(key), "history": data}
+    return Answer(document, rows="history", columns=columns, parts=(key,), steps=steps)
 
 
 @send_command(app, "put", "veen kv put door open --stream settings", "veen kv put door @photo.jpg --cap write.cap")
-def put(
-    options: SendOptions,
+async def put(
+    session: SendSession,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="text, hex: and bytes, or @ and a file")],
+    value: Annotated[bytes, argument("VALUE", "text, hex: and bytes, or @ and a file", parser=values.content_of)],
     ts: Ts = None,
     expires_in: ExpiresIn = None,
-) -> None:
+) -> SentResult:
     """Set the value of a key, and verify the hub's receipt.
 
     Without --ts the order of the log decides, so this write wins. With --blind and without --ts, its time is 0.
     """
-
-    name, content = values.data_of(key), values.content_of(value)
-    send_event.send_checked(
-        options,
-        kv.KV,
-        lambda reading: kv.put(reading.states, name, content, ts),
-        {"key": render_state.part_name(name)},
-        data=render_state.key_data(name),
-        expires_in=expires_in,
-        blind=kv.Write(name, ts or 0, content),
-    )
+    state = await session.open_unless_blind(KV)
+    event = Write(key, ts or 0, value) if state is None else kv.put(state.states, key, value, ts)
+    return await session.send(KV, event, key_data(key), facts=(_KEY,), expires_in=expires_in)
 
 
 @send_command(app, "delete", "veen kv delete door --stream settings", "veen kv delete door --json")
-def delete(options: SendOptions, key: Key, ts: Ts = None) -> None:
+async def delete(session: SendSession, key: Key, ts: Ts = None) -> SentResult:
     """Delete the value of a key.
 
     Its earlier values stay in its history.
     """
-
-    name = values.data_of(key)
-    send_event.send_checked(
-        options,
-        kv.KV,
-        lambda reading: kv.delete(reading.states, name, ts),
-        {"key": render_state.part_name(name)},
-        data=render_state.key_data(name),
-        blind=kv.Delete(name, ts or 0),
-    )
+    state = await session.open_unless_blind(KV)
+    event = Delete(key, ts or 0) if state is None else kv.delete(state.states, key, ts)
+    return await session.send(KV, event, key_data(key), facts=(_KEY,))
 
 
 @follow_command(app, "watch", "veen kv watch --stream settings", "veen kv watch door/ --json")
-def watch(options: FollowOptions, prefix: Prefix = "") -> None:
+async def watch(session: FollowSession, prefix: Prefix = None) -> None:
     """Show changes of keys as they arrive, until ctrl-c."""
-
-    wanted = values.data_of(prefix)
-
-    def changes(seen: WatchedEntry[Register]) -> list[render_state.ChangeLine]:
-        lines = []
-        for outcome in seen.outcomes:
-            change = kv.change(outcome) if isinstance(outcome, Applied) else None
-            if change is None or not change.key.startswith(wanted):
-                continue
-            after = "(deleted)" if change.after is None else sanitize.line_of(change.after)
-            data = {**render_state.key_data(change.key), "before": change.before, "after": change.after}
-            cells = (render_state.part_name(change.key), after)
-            lines.append(render_state.ChangeLine(cells, {**data, **render_state.step_data(change.step)}))
-        return lines
-
-    render_state.follow(options, kv.KV, changes)
+    view = await session.view(KV, session.stream())
+    async with aclosing(watched(view)) as coming:
+        async for seen in coming:
+            for outcome in seen.outcomes:
+                if isinstance(outcome, EventFault):
+                    output.remark(f"entry {shown(outcome.place)} not applied: {printable(outcome.reason)}")
+                    continue
+                change = kv.change(outcome) if isinstance(outcome, Applied) else None
+                if change is not None and change.key.startswith(prefix or b""):
+                    _show_change(change, session.options.as_json)
 
 
-faults_command.add(app, "veen kv", KV)
+def _show_change(change: kv.Change, as_json: bool) -> None:
+    entry = change.step.entry
+    if as_json:
+        changed = {"before": change.before, "after": change.after}
+        data = {**key_data(change.key), **changed, **step_data(change.step)}
+        sys.stdout.write(json.dumps(jsonable(data)) + "\n")
+    else:
+        after = "(deleted)" if change.after is None else line_of(change.after)
+        row = (shown(entry.at), output.moment(entry.hub_ts), part_name(change.key), after)
+        output.table(("entry", "hub_ts", "", ""), [row], False)
+    sys.stdout.flush()
+
+
+def _value_data(value: bytes | None) -> dict[str, Any]:
+    return {"text": None if value is None else text_of(value), "value": value}
+
+
+def _value_text(row: dict[str, Any]) -> str:
+    return "(deleted)" if row["value"] is None else line_of(row["value"])
+
+
+add_faults(app, "veen kv", lambda session: session.open(KV), example=" --stream NAME")

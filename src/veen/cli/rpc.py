@@ -8,26 +8,21 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Annotated, Any, TypeAlias
-
-import typer
+from typing import Annotated, Any
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, group
-from veen.cli.kit import faults_command, output, read_state, render_state, sanitize, send_event
+from plumbing.cli.command import Misuse, argument, group, option
+from veen.cli.kit import output
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.read_state import StateAnswer
+from veen.cli.kit.result import Result, jsonable
 from veen.cli.kit.sanitize import printable
-from veen.cli.kit.state_options import MAX_SECONDS, ReadOptions, SendOptions, read_command, send_command
-from veen.client.client import Client
+from veen.cli.kit.state_options import MAX_SECONDS
+from veen.cli.kit.state_rows import add_faults, plain_cell
+from veen.cli.kit.state_session import Answer, ReadSession, SendSession, read_command, send_command
 from veen.core import Refused, cbor
 from veen.overlays.rpc import RPC, Call, PendingReply, Reply, RpcFailure
 from veen.state import Caller, NoReply, Server
 from veen.state.rpc_calls import FAILED, Method
-from veen.state.state_view import StateAt
-
-CallReading: TypeAlias = StateAt[Call, Call]
-
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MAX_DETAIL_CHARS = 500
@@ -68,7 +63,7 @@ def _command(what: str, timeout_s: float | None) -> Method:
         raise Misuse(f"{what!r} is not a command: {error}".lower(), "quote it as for a shell") from None
 
     async def run(args: cbor.Value) -> cbor.Value:
-        status, out, err = await _run_command(words, json.dumps(_to_json(args)).encode(), timeout_s)
+        status, out, err = await _run_command(words, json.dumps(jsonable(args)).encode(), timeout_s)
         if status:
             lines = err.decode(errors="replace").strip().splitlines()
             raise RpcFailure(FAILED, lines[-1][:_MAX_DETAIL_CHARS] if lines else f"status {status}")
@@ -99,15 +94,6 @@ async def _run_command(words: Sequence[str], given: bytes, timeout_s: float | No
     return child.returncode or 0, out, err
 
 
-def _to_json(value: cbor.Value) -> object:
-    """Convert a value to JSON: bytes become hex."""
-
-    if isinstance(value, bytes):
-        return value.hex()
-    found = render_state.plain_json(value)
-    return json.loads(json.dumps(found, default=render_state.json_value))
-
-
 app = group(
     "rpc",
     """Call methods over a stream, and answer calls.
@@ -121,46 +107,37 @@ app = group(
 @send_command(
     app, "call", "veen rpc call add '[1, 2]' --stream calls", "veen rpc call pay '[4]' --idem 77 --timeout 60"
 )
-def call(
-    options: SendOptions,
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="the method to call")],
-    args: Annotated[str, typer.Argument(metavar="JSON", help="its arguments")] = "null",
+async def call(
+    session: SendSession,
+    method: Annotated[str, argument("METHOD", "the method to call")],
+    args: Annotated[str, argument("JSON", "its arguments")] = "null",
     idem: Annotated[
-        int | None,
-        typer.Option("--idem", metavar="N", min=0, help="calls with the same number are one call", show_default="none"),
+        int | None, option("--idem N", "calls with the same number are one call", default="none", min=0)
     ] = None,
     timeout: Annotated[
         float, durations.option("--timeout", least=0.001, most=MAX_SECONDS, help="how long to wait for the answer")
     ] = 30.0,
-) -> None:
+) -> Result:
     """Call a method, wait for the answer, and show it.
 
     The exit status is 5 if the server answers with an error, and 6 if there is no answer in time. With --idem the
     command can be repeated after a crash and is still the same call.
     """
-
     given = _value(args)
-    if options.blind:
-        raise Misuse("this command needs to read the stream for the answer", "leave out --blind")
-
-    async def work(client: Client, name: str) -> cbor.Value:
-        async with Caller.of(client, name, cached=not options.no_cache) as caller:
-            return await caller.call(method, given, timeout_s=timeout, idem=idem)
-
+    session.reject_blind("the stream for the answer")
+    client, name = await session.at_hub(RPC)
     try:
-        found = send_event.run_at_hub(options, RPC, work)
+        async with Caller.of(client, name, cached=session.cached) as caller:
+            found = await caller.call(method, given, timeout_s=timeout, idem=idem)
     except RpcFailure as failure:
-        code, detail = (sanitize.printable(one or "") for one in (failure.error.code, failure.error.detail))
+        code, detail = (printable(one or "") for one in (failure.error.code, failure.error.detail))
         raise hinted(
             Refused(code, detail or "the server gave no detail"), "this error is the server's answer, from the log"
         ) from None
     except NoReply as error:
         again = "repeating the command makes another call" if idem is None else "repeating the command is the same call"
         raise hinted(error, "the call is in the log and may still be answered: veen rpc list shows it", again) from None
-    if options.as_json:
-        output.document({"method": method, "result": render_state.plain_json(found)})
-    else:
-        sys.stdout.write(json.dumps(render_state.plain_json(found), default=render_state.json_value) + "\n")
+    return Result({"method": method, "result": found}, text=json.dumps(jsonable(found)))
 
 
 @send_command(
@@ -170,15 +147,13 @@ def call(
     "veen rpc serve 'sum=jq add' --stream calls --json",
     "veen rpc serve add=my_package.methods:add --waiting --stream calls",
 )
-def serve(
-    options: SendOptions,
+async def serve(
+    session: SendSession,
     methods: Annotated[
         list[str],
-        typer.Argument(
-            metavar="METHOD=COMMAND", help="a method and its command, or its Python function as module:name"
-        ),
+        argument("METHOD=COMMAND", "a method and its command, or its Python function as module:name"),
     ],
-    waiting: Annotated[bool, typer.Option("--waiting", help="answer the pending calls, then exit")] = False,
+    waiting: Annotated[bool, option("--waiting", "answer the pending calls, then exit")] = False,
     timeout: Annotated[
         float | None,
         durations.option(
@@ -196,21 +171,17 @@ def serve(
     an error with the last line of its standard error. A call may be executed more than once: if the server stops before
     it answers, or if several servers run.
     """
-
     table: dict[str, Method] = dict(parse(one, timeout) for one in methods)
-    if options.blind:
-        raise Misuse("this command needs to read the stream for calls", "leave out --blind")
-
-    async def work(client: Client, name: str) -> int:
-        async with Server.of(client, name, table, cached=not options.no_cache) as server:
-            if waiting:
-                return await server.serve_waiting(_printer(options.as_json))
+    session.reject_blind("the stream for calls")
+    as_json = session.options.as_json
+    client, name = await session.at_hub(RPC)
+    async with Server.of(client, name, table, cached=session.cached) as server:
+        if not waiting:
             output.remark(f"answering calls on {name}: {', '.join(table)}")
-            await _run_until_sigterm(server.serve(_printer(options.as_json)))
-            return 0
-
-    answered = send_event.run_at_hub(options, RPC, work)
-    if waiting and not options.as_json:
+            await _run_until_sigterm(server.serve(_printer(as_json)))
+            return
+        answered = await server.serve_waiting(_printer(as_json))
+    if not as_json:
         output.remark(f"answered {answered}")
 
 
@@ -241,28 +212,24 @@ def _printer(as_json: bool) -> Callable[[PendingReply, Reply], None]:
 
 
 @read_command(app, "list", "veen rpc list --stream calls", "veen rpc list --waiting --json")
-def list_(
-    options: ReadOptions,
-    waiting: Annotated[bool, typer.Option("--waiting", help="only calls without an answer")] = False,
-) -> None:
+async def list_(
+    session: ReadSession,
+    waiting: Annotated[bool, option("--waiting", "only calls without an answer")] = False,
+) -> Answer:
     """List calls and their answers, in log order."""
-
-    def look(reading: CallReading) -> StateAnswer:
-        listed = reading.live() if waiting else reading.states.items()
-        found = [(part, call) for part, call in listed if call.asked is not None]
-        rows, data = [], []
-        for part, one in found:
-            assert one.asked is not None
-            plain = RPC.plain(part, one)
-            status = _status(one, reading.now)
-            result = plain.get("result") if one.answered and one.answered.reply.ok else plain.get("error")
-            cells = (one.asked.request.method, render_state.plain_cell(plain.get("args")), status)
-            rows.append((one.asked.stream_seq, sanitize.short(part[1:]), *cells, render_state.plain_cell(result)))
-            data.append({**{name: render_state.plain_json(value) for name, value in plain.items()}, "status": status})
-        columns, parts = ("entry", "call", "method", "args", "status", "answer"), tuple(part for part, _ in found)
-        return read_state.StateAnswer(columns=columns, rows=rows, data={"calls": data}, parts=parts)
-
-    read_state.show_state(options, RPC, look)
+    state = await session.open(RPC)
+    listed = state.live() if waiting else state.states.items()
+    found = [(part, call, call.asked.stream_seq) for part, call in listed if call.asked is not None]
+    data = [{**RPC.plain(part, one), "status": _status(one, state.now), "_entry": entry} for part, one, entry in found]
+    columns = (
+        ("entry", "_entry"),
+        "call",
+        "method",
+        ("args", lambda row: plain_cell(row.get("args"))),
+        "status",
+        ("answer", lambda row: plain_cell(row.get("result" if row["status"] == "answered" else "error"))),
+    )
+    return Answer({"calls": data}, rows="calls", columns=columns, parts=tuple(part for part, _, _ in found))
 
 
 def _status(one: Call, now: int) -> str:
@@ -278,4 +245,4 @@ def _value(text: str) -> cbor.Value:
         raise Misuse(f"the arguments are not JSON without fractions: {error}", "give JSON without fractions") from None
 
 
-faults_command.add(app, "veen rpc", RPC)
+add_faults(app, "veen rpc", lambda session: session.open(RPC), example=" --stream NAME")

@@ -15,8 +15,7 @@ from typing import Annotated, TypeAlias
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, option, single
-from veen.cli import cap as cap_command
-from veen.cli.kit import context_file, open_session, output
+from veen.cli.kit import context_file, key_files, open_session, output
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import Cap, Stream
 from veen.cli.kit.exit_status import hinted
@@ -223,7 +222,7 @@ def send(
         _body(body, attach, lines, outbox),
         tuple(attach or ()),
         DEFAULT_SCHEMA if schema is None else naming.schema_id(schema),
-        cap_command.read(path) if (path := context_file.cap_of(cap)) else (),
+        key_files.read_capabilities(path) if (path := context_file.cap_of(cap)) else (),
     )
     call = replace(asked.call(), timeout_s=timeout)
     url = call.url()

@@ -3,22 +3,21 @@
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-import typer
-
-from plumbing.cli.command import Misuse, command, group
+from plumbing.cli.command import Misuse, argument, command, group, option
 from veen.cli.evidence import NAMED_HUB, UNNAMED_HUB
-from veen.cli.fold import OverlayClass, of_class
-from veen.cli.kit import output, output_files, pinning, read_state, render_state
+from veen.cli.fold import PARTS_COLUMNS, OverlayClass, of_class, parts_data
+from veen.cli.kit import output_files, pinning
 from veen.cli.kit.client_options import TrustEmbedded
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import ReadOptions, read_command
+from veen.cli.kit.result import Result
+from veen.cli.kit.state_session import ReadSession, read_command
 from veen.client import local_files
 from veen.core import Malformed, Unverified
 from veen.state import state_snapshot
-from veen.state.state_snapshot import MAX_SNAPSHOT_BYTES, SnapshotMatch, StateSnapshot
-from veen.state.state_view import StateView, shown
+from veen.state.state_snapshot import MAX_SNAPSHOT_BYTES, StateSnapshot
+from veen.state.state_view import shown
 
 app = group(
     "snapshot",
@@ -28,7 +27,8 @@ app = group(
     """,
 )
 
-File: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="a file of veen snapshot make")]
+File: TypeAlias = Annotated[Path, argument("FILE", "a file of veen snapshot make")]
+_FACTS = ("class", "stream_id", "hub_id", "label", ("upto_seq", "_upto"), "mmr_root", "state_hash")
 
 
 @read_command(
@@ -37,23 +37,18 @@ File: TypeAlias = Annotated[Path, typer.Argument(metavar="FILE", help="a file of
     "veen snapshot make --overlay kv --stream settings --out settings.snapshot",
     "veen snapshot make --overlay kv --stream settings --at 100 --data-dir copy --out hundred.snapshot",
 )
-def make(options: ReadOptions, overlay: OverlayClass) -> None:
+async def make(session: ReadSession, overlay: OverlayClass) -> Result:
     """Write the state of a stream, now or after an earlier entry, to the file --out.
 
     The file contains decrypted data of the stream: protect it like the reader key.
     """
-
-    if options.out is None:
+    out = session.options.out
+    if out is None:
         raise Misuse("missing --out FILE", "give --out FILE, the file to write")
-    output_files.check_new(options.out)
-
-    async def work(view: StateView[Any, Any], name: str) -> StateSnapshot:
-        async with view.reading(read_state.parse_place(options.at, view)) as reading:
-            return await state_snapshot.make(view, reading)
-
-    made = read_state.with_view(options, of_class(overlay), work)
-    output_files.write_new(options.out, made.encode(), output_files.SECRET_MODE)
-    _show(made, {"file": str(options.out)}, options.as_json)
+    state = await session.open(of_class(overlay))
+    made = await state_snapshot.make(session.view_of(state), state)
+    output_files.write_new(out, made.encode(), output_files.SECRET_MODE)
+    return Result({**_data(made), "file": str(out)}, facts=(*_FACTS, "file"))
 
 
 @read_command(
@@ -62,17 +57,14 @@ def make(options: ReadOptions, overlay: OverlayClass) -> None:
     "veen snapshot verify settings.snapshot --stream settings",
     "veen snapshot verify settings.snapshot --stream settings --data-dir copy --json",
 )
-def verify(options: ReadOptions, file: File) -> None:
+async def verify(session: ReadSession, file: File) -> Result:
     """Verify that a log has the roots of a file and folds to its state."""
-
     found = _read(file, None)
-
-    async def work(view: StateView[Any, Any], name: str) -> SnapshotMatch[Any]:
-        return await state_snapshot.compare(view, found)
-
-    compared = read_state.with_view(options, of_class(found.overlay_class), work)
-    verdict: dict[str, output.Value] = {"verdict": Marked("the log folds to this state", Tone.GOOD)}
-    _show(found, {**verdict, "parts": compared.parts, "file": str(file)}, options.as_json)
+    view = await session.view(of_class(found.overlay_class), session.stream())
+    compared = await state_snapshot.compare(view, found)
+    verdict = Marked("the log folds to this state", Tone.GOOD)
+    more = {"verdict": verdict, "parts": compared.parts, "file": str(file)}
+    return Result({**_data(found), **more}, facts=(*_FACTS, *more))
 
 
 @command(
@@ -84,8 +76,7 @@ def verify(options: ReadOptions, file: File) -> None:
 def show(
     file: File,
     pin: Annotated[
-        str | None,
-        typer.Option("--pin", metavar="HEX|PATH", help="the hub that must have signed it, as for veen evidence verify"),
+        str | None, option("--pin HEX|PATH", "the hub that must have signed it, as for veen evidence verify")
     ] = None,
     trust_embedded: TrustEmbedded = False,
     as_json: JsonOption = False,
@@ -95,22 +86,18 @@ def show(
     Without --pin the verdict is `unverified: no hub was named` and the exit status is 4, as for veen evidence verify.
     This does not prove that the log folds to this state; veen snapshot verify does.
     """
-
     signer = pinning.hub_signer(pin, trust_embedded)
     found = _read(file, signer.key)
     kind = of_class(found.overlay_class)
-    states = found.decode_states(kind)
-    verdict: dict[str, output.Value] = {
+    more = {
         "verdict": signer.verdict("signatures and hash are valid"),
         "whose": NAMED_HUB if signer.key else UNNAMED_HUB,
+        "file": str(file),
     }
-    parts = [render_state.part_data(kind, part, state) for part, state in states.items()]
-    _show(found, {**verdict, "file": str(file)}, as_json, parts)
-    if not as_json:
-        rows = [
-            (render_state.part_name(part), render_state.plain_line(kind, part, state)) for part, state in states.items()
-        ]
-        output.table(("part", "state"), rows, False)
+    states = parts_data(kind, found.decode_states(kind))
+    Result(
+        {**_data(found), **more, "states": states}, facts=(*_FACTS, *more), rows="states", columns=PARTS_COLUMNS
+    ).show(as_json)
     signer.check_named(file)
 
 
@@ -124,19 +111,16 @@ def _read(file: Path, pin: bytes | None) -> StateSnapshot:
     return found
 
 
-def _show(
-    found: StateSnapshot, more: dict[str, output.Value], as_json: bool, parts: list[dict[str, object]] | None = None
-) -> None:
+def _data(found: StateSnapshot) -> dict[str, Any]:
     end = found.heads[-1]
-    rows: dict[str, output.Value] = {
+    return {
         "class": found.overlay_class,
         "stream_id": found.stream_id,
         "hub_id": found.hub.identity.hub_id,
         "label": end.label,
-        "upto_seq": shown(found.end()),
+        "upto_seq": found.end().stream_seq,
         "mmr_root": end.mmr_root,
         "state_hash": found.state_hash,
-        **more,
+        "epoch": found.end().epoch,
+        "_upto": shown(found.end()),
     }
-    data = {**rows, "epoch": found.end().epoch, "upto_seq": found.end().stream_seq}
-    output.facts(rows, as_json, data if parts is None else {**data, "states": parts})

@@ -8,12 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from plumbing.cli.command import Misuse, command, single
+from plumbing.cli.command import Misuse, option, single
 from veen.cli.kit import context_file, open_session, output, output_files, sanitize
-from veen.cli.kit.client_options import Epoch, HubPin, PassphraseFile, TrustOnFirstUse
-from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.client_options import Epoch, HubOptions
+from veen.cli.kit.common_options import Stream
+from veen.cli.kit.result import fields_of, jsonable
+from veen.cli.kit.state_options import options_command
 from veen.client.client import Client
 from veen.client.local_files import check_local
 from veen.client.reader import Entry
@@ -75,7 +75,7 @@ class EntryPrinter:
         self.count += 1
         self._faults += entry.fault is not None and not self.sealed
         if self._as_json:
-            output.line(self._data(entry, saved))
+            output.line(jsonable(self._data(entry, saved)))
         elif self._console is None:
             sys.stdout.write("\t".join(self._fields(entry, saved)) + "\n")
         else:
@@ -130,26 +130,17 @@ class EntryPrinter:
 
     def _data(self, entry: Entry, saved: list[Path]) -> dict[str, Any]:
         data: dict[str, Any] = {
-            "epoch": entry.epoch,
-            "stream_seq": entry.stream_seq,
-            "hub_ts": entry.hub_ts,
-            "msg_id": entry.msg_id.hex(),
-            "client_id": entry.client_id.hex(),
+            **fields_of(entry, "epoch", "stream_seq", "hub_ts", "msg_id", "client_id", "schema", "body", "fault"),
             "client_seq": entry.msg.client_seq,
-            "schema": entry.schema.hex() if entry.schema else None,
             "text": sanitize.text_of(entry.body) if entry.body is not None else None,
-            "body": entry.body.hex() if entry.body is not None else None,
-            "parent_id": entry.header.parent_id.hex() if entry.header and entry.header.parent_id else None,
-            "attachments": [
-                {"name": part.name, "size": part.size, "coid": part.coid.hex()} for part in entry.attachments
-            ],
-            "fault": entry.fault,
+            "parent_id": entry.header.parent_id if entry.header else None,
+            "attachments": [fields_of(part, "name", "size", "coid") for part in entry.attachments],
         }
         for at, path in enumerate(saved):
             data["attachments"][at]["saved"] = str(path)
         if self._with_proof:
-            data["receipt"] = entry.receipt.encode().hex()
-            data["proof"] = entry.proof.encode().hex() if entry.proof else None
+            data["receipt"] = entry.receipt.encode()
+            data["proof"] = entry.proof.encode() if entry.proof else None
         return data
 
 
@@ -176,7 +167,8 @@ def entry_counter(follow: bool) -> AbstractContextManager[Callable[[int], None]]
 app = single("stream")
 
 
-@command(
+@options_command(
+    HubOptions,
     app,
     "stream",
     "veen stream --stream doors",
@@ -184,23 +176,14 @@ app = single("stream")
     "veen stream --stream doors --from 100 --to 200 --with-proof --save-attachments photos",
 )
 def stream(
+    options: HubOptions,
     stream: Stream = None,
-    first: Annotated[int, typer.Option("--from", metavar="N", min=1, help="the first entry to show")] = 1,
-    last: Annotated[
-        int | None, typer.Option("--to", metavar="N", min=1, help="the last entry to show", show_default="the end")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="wait for new entries until ctrl-c")] = False,
-    with_proof: Annotated[bool, typer.Option("--with-proof", help="with the inclusion proof of each entry")] = False,
-    save: Annotated[
-        Path | None, typer.Option("--save-attachments", metavar="DIR", help="save attachments there, under safe names")
-    ] = None,
+    first: Annotated[int, option("--from N", "the first entry to show", min=1)] = 1,
+    last: Annotated[int | None, option("--to N", "the last entry to show", default="the end", min=1)] = None,
+    follow: Annotated[bool, option("--follow", "wait for new entries until ctrl-c")] = False,
+    with_proof: Annotated[bool, option("--with-proof", "with the inclusion proof of each entry")] = False,
+    save: Annotated[Path | None, option("--save-attachments DIR", "save attachments there, under safe names")] = None,
     epoch: Epoch = None,
-    hub: HubUrl = None,
-    client: ClientDir = None,
-    pin: HubPin = None,
-    first_use: TrustOnFirstUse = False,
-    passphrase_file: PassphraseFile = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Read a stream and verify every entry.
 
@@ -213,10 +196,10 @@ def stream(
         raise Misuse("--follow and --to contradict each other", "leave out one of them")
     if last is not None and last < first:
         raise Misuse(f"--to {last} is before --from {first}", "give the lower number first")
-    call = open_session.HubCall(hub, client, passphrase_file, pin, first_use)
+    call = options.call()
     url = call.url()
-    printer = EntryPrinter(as_json, with_proof)
-    with open_session.open_client_dir(client, passphrase_file) as folder:
+    printer = EntryPrinter(options.as_json, with_proof)
+    with open_session.open_client_dir(options.client, options.passphrase_file) as folder:
         if folder.stream_keys.secret(naming.stream_id(name)) is None:
             printer.sealed = True
             if save is not None:

@@ -1,16 +1,14 @@
 """`veen stream-key`: the keys that seal and open the entries of a stream."""
 
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
-import typer
-
-from plumbing.cli.command import command, group
-from veen.cli.kit import key_files, open_session, output, output_files
-from veen.cli.kit.client_options import PassphraseFile
-from veen.cli.kit.common_options import ClientDir, JsonOption
+from plumbing.cli.command import argument, group, option
+from veen.cli.kit import key_files, output_files
+from veen.cli.kit.client_options import ClientOptions
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.sanitize import printable, short
+from veen.cli.kit.result import Result
+from veen.cli.kit.state_options import options_command
 from veen.client import ReaderKey, StreamKey
 from veen.core import DhKey, Unavailable, naming
 
@@ -23,67 +21,64 @@ app = group(
     """,
 )
 
-Name: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="the stream, by name or 64 hex digits")]
+Name: TypeAlias = Annotated[str, argument("NAME", "the stream, by name or 64 hex digits")]
 
 
-@command(app, "create", "veen stream-key create doors", "veen stream-key create doors --client alice")
-def create(
-    name: Name, client: ClientDir = None, passphrase_file: PassphraseFile = None, as_json: JsonOption = False
-) -> None:
+@options_command(
+    ClientOptions, app, "create", "veen stream-key create doors", "veen stream-key create doors --client alice"
+)
+def create(options: ClientOptions, name: Name) -> None:
     """Create the key of a new stream and store both halves."""
-    with open_session.open_client_dir(client, passphrase_file) as folder:
+    with options.open() as folder:
         try:
             key = folder.stream_keys.create(name)
         except Unavailable as error:
             raise hinted(error, f"veen stream-key show {name} shows it") from None
-    _show(StreamKey(name, key.public_key), True, as_json)
+    Result(_data(StreamKey(name, key.public_key), True)).show(options.as_json)
 
 
-@command(app, "show", "veen stream-key show", "veen stream-key show doors --json")
+@options_command(ClientOptions, app, "show", "veen stream-key show", "veen stream-key show doors --json")
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="the stream; without it, all are listed")] = None,
-    client: ClientDir = None,
-    passphrase_file: PassphraseFile = None,
-    as_json: JsonOption = False,
+    options: ClientOptions,
+    name: Annotated[str | None, argument("NAME", "the stream; without it, all are listed")] = None,
 ) -> None:
     """Show the public keys of streams, and which streams this client can read."""
-    with open_session.open_client_dir(client, passphrase_file) as folder:
+    with options.open() as folder:
         known = folder.stream_keys.all()
     if name is None:
-        rows = [(printable(key.name), reads, short(key.public_key), short(key.stream_id)) for key, reads in known]
-        output.table(("stream", "reads", "public_key", "stream_id"), rows, as_json)
-        if not rows and not as_json:
-            output.remark("this client has no stream keys yet: veen stream-key create NAME")
+        columns = ("stream", "reads", "public_key", "stream_id")
+        remark = "this client has no stream keys yet: veen stream-key create NAME"
+        rows = [_data(key, reads) for key, reads in known]
+        remarks = () if rows or options.as_json else (remark,)
+        Result(rows, columns=columns, remarks=remarks).show(options.as_json)
         return
     found = [(key, reads) for key, reads in known if key.stream_id == naming.stream_id(name)]
     if not found:
         raise hinted(Unavailable(f"this client has no key of stream {name!r}"), *stream_key_hints(name))
-    _show(*found[0], as_json)
+    Result(_data(*found[0])).show(options.as_json)
 
 
-@command(
+@options_command(
+    ClientOptions,
     app,
     "export",
     "veen stream-key export doors --out doors.reader-key",
     "veen stream-key export doors --public --out doors.stream-key",
 )
 def export(
+    options: ClientOptions,
     name: Name,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="the file to create")],
+    out: Annotated[Path, option("--out FILE", "the file to create")],
     public: Annotated[
-        bool,
-        typer.Option("--public", help="export the public half, for writers, instead of the secret half, for readers"),
+        bool, option("--public", "export the public half, for writers, instead of the secret half, for readers")
     ] = False,
-    client: ClientDir = None,
-    passphrase_file: PassphraseFile = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Write the key of a stream into a file for another reader or a writer.
 
     Without --public the file contains the secret half: anyone who gets it can read the whole stream, past and future.
     """
     output_files.check_new(out)
-    with open_session.open_client_dir(client, passphrase_file) as folder:
+    with options.open() as folder:
         known = folder.stream_keys.public(naming.stream_id(name))
         if known is None:
             raise hinted(Unavailable(f"this client has no key of stream {name!r}"), *stream_key_hints(name))
@@ -96,15 +91,18 @@ def export(
                 raise hinted(error, "this client has only the public half; --public exports that") from None
             output_files.write_new(out, secret.encode(), output_files.SECRET_MODE)
     half = "public" if public else "secret"
-    output.facts({"stream": name, "half": half, "public_key": known, "file": str(out)}, as_json)
+    Result({"stream": name, "half": half, "public_key": known, "file": str(out)}).show(options.as_json)
 
 
-@command(app, "import", "veen stream-key import doors.reader-key", "veen stream-key import doors.stream-key")
+@options_command(
+    ClientOptions,
+    app,
+    "import",
+    "veen stream-key import doors.reader-key",
+    "veen stream-key import doors.stream-key",
+)
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a file from veen stream-key export")],
-    client: ClientDir = None,
-    passphrase_file: PassphraseFile = None,
-    as_json: JsonOption = False,
+    options: ClientOptions, file: Annotated[Path, argument("FILE", "a file from veen stream-key export")]
 ) -> None:
     """Import the key of a stream: secret half to read, public half to write.
 
@@ -112,7 +110,7 @@ def import_(
     readers with the other key could not open the messages.
     """
     key = key_files.read_stream_key(file)
-    with open_session.open_client_dir(client, passphrase_file) as folder:
+    with options.open() as folder:
         try:
             if isinstance(key, ReaderKey):
                 folder.stream_keys.import_secret(key.name, DhKey(key.secret))
@@ -120,7 +118,7 @@ def import_(
                 folder.stream_keys.add_public(key.name, key.public_key)
         except Unavailable as error:
             raise hinted(error, "ask the readers of the stream which key they use; nothing was changed") from None
-    _show(key_files.public_half(key), isinstance(key, ReaderKey), as_json)
+    Result(_data(key_files.public_half(key), isinstance(key, ReaderKey))).show(options.as_json)
 
 
 def stream_key_hints(name: str) -> tuple[str, str]:
@@ -131,11 +129,5 @@ def stream_key_hints(name: str) -> tuple[str, str]:
     )
 
 
-def _show(key: StreamKey, reads: bool, as_json: bool) -> None:
-    rows: dict[str, output.Value] = {
-        "stream": printable(key.name),
-        "reads": reads,
-        "public_key": key.public_key,
-        "stream_id": key.stream_id,
-    }
-    output.facts(rows, as_json, {**rows, "stream": key.name})
+def _data(key: StreamKey, reads: bool) -> dict[str, Any]:
+    return {"stream": key.name, "reads": reads, "public_key": key.public_key, "stream_id": key.stream_id}

@@ -104,7 +104,7 @@ def test_a_proof_shows_the_primary_hub(realm_hub: RealmFixture, tmp_path: Path) 
 def test_a_missing_authority_record_cannot_be_proved(realm_hub: RealmFixture) -> None:
     ran = realm_hub.attempt("reader", "authority", "show", STREAM, "--prove")
     assert ran.status == 2
-    assert "only the whole log" in ran.error
+    assert "depends on the whole log" in ran.error
 
 
 def test_the_streams_of_a_realm_are_shown_with_and_without_a_hub(realm_hub: RealmFixture, veen: Veen) -> None:

@@ -1,35 +1,34 @@
 """`veen connect`: the four phases of connecting to a service, and the status of each connection."""
 
-from typing import Annotated, TypeAlias
-
-import typer
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli import durations
-from plumbing.cli.command import group
-from veen.cli.discovery import authorization, connect_phases
+from plumbing.cli.command import Misuse, argument, group, option
+from veen.cli.discovery import connect_phases
 from veen.cli.discovery.directory_view import (
-    DirectoryOptions,
+    DirectorySession,
+    Method,
     Publishers,
     Region,
     Tags,
-    sendable,
-    show_directory,
+    directory_command,
+    open_directory,
+    overlay_of,
     stream_of,
 )
-from veen.cli.discovery.remote_query import Timeout
-from veen.cli.kit import faults_command, output, read_state, render_state, send_event
+from veen.cli.discovery.remote_query import Timeout, call_over_stream
+from veen.cli.kit import output
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.read_state import StateAnswer
-from veen.cli.kit.sanitize import printable, short
-from veen.cli.kit.state_options import SendOptions, options_command, send_command
-from veen.core import Unavailable
-from veen.overlays import Event, FoldStep
-from veen.overlays.connect import CONNECT, ConnectionEnded, ServiceConnection, binding
+from veen.cli.kit.result import Moment, Result
+from veen.cli.kit.state_rows import add_faults
+from veen.cli.kit.state_session import Answer, SendSession, SentResult, need_reader_key, send_command, sendable
+from veen.cli.kit.values import id_parser
+from veen.client.trust import Pin
+from veen.core import Refused, Unavailable, cbor
+from veen.overlays import connect
+from veen.overlays.connect import CONNECT, ConnectionEnded, NotBound, Planned, ServiceConnection, binding
 from veen.overlays.connect_selection import ServiceCriteria
-from veen.state.state_view import StateAt
-
-Connections: TypeAlias = StateAt[ServiceConnection, tuple[FoldStep, ...]]
-
 
 STREAM = "connect"
 app = group(
@@ -46,71 +45,72 @@ app = group(
     """,
 )
 
-NameArgument: TypeAlias = Annotated[str, typer.Argument(metavar="NAME", help="your name for this connection")]
-OverlayName: TypeAlias = Annotated[
-    str | None, typer.Option("--overlay", metavar="NAME", help="services of this overlay, such as rpc or kv")
-]
-MethodOption: TypeAlias = Annotated[
-    str | None, typer.Option("--method", metavar="NAME", help="services with this method")
-]
-TrustOption: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        "--trust", metavar="HEX|PATH", help="the hub to trust: its id, a key fingerprint, or its identity file"
+NameArgument: TypeAlias = Annotated[str, argument("NAME", "your name for this connection")]
+OverlayName: TypeAlias = Annotated[str | None, option("--overlay NAME", "services of this overlay, such as rpc or kv")]
+Trust: TypeAlias = Annotated[
+    Pin | None,
+    option(
+        "--trust HEX|PATH",
+        "the hub to trust: its id, a key fingerprint, or its identity file",
+        parser=connect_phases.pin_of,
     ),
 ]
 DirectoryStream: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--directory", metavar="NAME", help="the directory's stream", show_default="the well-known one"),
+    str | None, option("--directory NAME", "the directory's stream", default="the well-known one")
 ]
 OverlayIds: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--overlay-id", metavar="HEX", help="prefer hubs with this overlay")
+    list[bytes] | None,
+    option("--overlay-id HEX", "prefer hubs with this overlay", parser=id_parser("the id of an overlay")),
 ]
 Profiles: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--profile", metavar="HEX", help="also accept hubs with this profile_id")
-]
-Chosen: TypeAlias = Annotated[
-    str | None, typer.Option("--id", metavar="HEX", help="choose this one", show_default="the first proposed")
+    list[bytes] | None,
+    option("--profile HEX", "also accept hubs with this profile_id", parser=id_parser("the id of a profile")),
 ]
 
 
-@options_command(
-    DirectoryOptions, app, "hubs", "veen connect hubs --region ap-northeast-1", "veen connect hubs --tag test --json"
-)
-def hubs(
-    options: DirectoryOptions,
+def _chosen(kind: str) -> Any:
+    return option("--id HEX", "choose this one", default="the first proposed", parser=id_parser(f"the id of a {kind}"))
+
+
+@directory_command(app, "hubs", "veen connect hubs --region ap-northeast-1", "veen connect hubs --tag test --json")
+async def hubs(
+    session: DirectorySession,
     region: Region = None,
     tag: Tags = None,
     overlay: OverlayIds = None,
     profile: Profiles = None,
-    trust: TrustOption = None,
-) -> None:
+    trust: Trust = None,
+) -> Answer:
     """Propose hubs, the best first, and list the excluded ones with the reasons."""
-
     wish = connect_phases.hub_wish(region, tag, overlay, profile)
-    connect_phases.look_at_hubs(options, wish, connect_phases.pin_of(trust))
+    state, now = await open_directory(session, overlay_of(session.options.publishers), stream_of("hub"))
+    return connect_phases.proposed(connect_phases.hubs_in(dict(state.states), wish, now, trust), now)
 
 
-@options_command(
-    DirectoryOptions,
-    app,
-    "services",
-    "veen connect services --method charge",
-    "veen connect services --overlay rpc --json",
+@directory_command(
+    app, "services", "veen connect services --method charge", "veen connect services --overlay rpc --json"
 )
-def services(
-    options: DirectoryOptions,
+async def services(
+    session: DirectorySession,
     overlay: OverlayName = None,
-    method: MethodOption = None,
+    method: Method = None,
     region: Region = None,
     tag: Tags = None,
-) -> None:
+) -> Answer:
     """Propose services whose overlay has the schemas that this client expects.
 
     Overlays and services are read from --stream, if given, else from the two well-known streams.
     """
-
-    connect_phases.look_at_services(options, _service_wish(method, region, tag), overlay)
+    folded = overlay_of(session.options.publishers)
+    known = None
+    if session.options.stream is None:
+        known = dict((await session.open_other(folded, stream_of("overlay"))).live())
+    state, now = await open_directory(session, folded, stream_of("service"))
+    states = dict(state.states)
+    wish = _service_wish(method, region, tag)
+    return connect_phases.proposed(
+        connect_phases.services_in(states, states if known is None else known, wish, overlay, now), now
+    )
 
 
 def _service_wish(method: str | None, region: str | None, tag: list[str] | None) -> ServiceCriteria:
@@ -123,30 +123,36 @@ def _service_wish(method: str | None, region: str | None, tag: list[str] | None)
     "veen connect hub work --region ap-northeast-1 --trust 4f…a1",
     "veen connect hub work --id 4f…a1 --trust hub-identity.json",
 )
-def hub(
-    options: SendOptions,
+async def hub(
+    session: SendSession,
     name: NameArgument,
-    chosen: Chosen = None,
+    chosen: Annotated[bytes | None, _chosen("hub")] = None,
     region: Region = None,
     tag: Tags = None,
     overlay: OverlayIds = None,
     profile: Profiles = None,
-    trust: TrustOption = None,
+    trust: Trust = None,
     latency: Annotated[
-        int | None,
-        typer.Option("--max-latency", metavar="MS", min=1, help="probe each hub, and exclude those that take longer"),
+        int | None, option("--max-latency MS", "probe each hub, and exclude those that take longer", min=1)
     ] = None,
     directory: DirectoryStream = None,
     publisher: Publishers = None,
-) -> None:
+) -> SentResult:
     """Phase 1: choose a hub for a connection.
 
     A directory is not proof. A hub is trusted if this client has a record of it, or if --trust names it. No capability
     and no message is sent to a hub that is not trusted.
     """
-
+    _reject_blind(session)
     wish = connect_phases.hub_wish(region, tag, overlay, profile, latency)
-    connect_phases.choose_hub(options, name, wish, chosen, trust, directory or stream_of("hub"), publisher)
+    folded = overlay_of(publisher)
+    event = await connect_phases.choose_hub(session, name, wish, chosen, trust, directory or stream_of("hub"), folded)
+    session.create_key(session.stream(STREAM))
+    shown = {"connection": name, "hub_id": event.hub_id, "url": event.endpoint.url, "trusted": event.trusted}
+    sent = await session.send(CONNECT, event, shown, default=STREAM)
+    if not event.trusted:
+        output.remark("the hub's key is not trusted: choose the hub again with --trust HEX|PATH to use it")
+    return sent
 
 
 @send_command(
@@ -155,24 +161,27 @@ def hub(
     "veen connect service work --method charge",
     "veen connect service work --overlay kv --id 4f…a1",
 )
-def service(
-    options: SendOptions,
+async def service(
+    session: SendSession,
     name: NameArgument,
-    chosen: Chosen = None,
+    chosen: Annotated[bytes | None, _chosen("service")] = None,
     overlay: OverlayName = None,
-    method: MethodOption = None,
+    method: Method = None,
     region: Region = None,
     tag: Tags = None,
     directory: DirectoryStream = None,
     publisher: Publishers = None,
-) -> None:
+) -> SentResult:
     """Phase 2: choose a service.
 
     Its overlay must have exactly the schemas that this client expects.
     """
-
-    wish = _service_wish(method, region, tag)
-    connect_phases.choose_service(options, name, wish, overlay, chosen, directory, publisher)
+    _reject_blind(session)
+    need_reader_key(session.folder, session.stream(STREAM))
+    wish, folded = _service_wish(method, region, tag), overlay_of(publisher)
+    event = await connect_phases.choose_service(session, name, wish, overlay, chosen, directory, folded)
+    shown = {"connection": name, "service_id": event.service_id, "auth_mode": event.auth_mode}
+    return await session.send(CONNECT, event, shown, default=STREAM)
 
 
 @send_command(
@@ -182,104 +191,133 @@ def service(
     "veen connect cap work --token work.cap",
     "veen connect cap work --ask --ttl 86400",
 )
-def cap(
-    options: SendOptions,
+async def cap(
+    session: SendSession,
     name: NameArgument,
-    token: Annotated[
-        str | None, typer.Option("--token", metavar="FILE", help="an issued capability to present to the hub")
-    ] = None,
-    ask: Annotated[bool, typer.Option("--ask", help="request one from the issuing service in the directory")] = False,
+    token: Annotated[Path | None, option("--token FILE", "an issued capability to present to the hub")] = None,
+    ask: Annotated[bool, option("--ask", "request one from the issuing service in the directory")] = False,
     ttl: Annotated[int | None, durations.whole_option("--ttl", least=1, help="with --ask: its time to live")] = None,
     wait: Annotated[
         int | None, durations.whole_option("--wait", least=1, help="the longest time to wait for a capability")
     ] = None,
     timeout: Timeout = 30,
     directory: DirectoryStream = None,
-) -> None:
+) -> Result:
     """Phase 3: get a capability for the service.
 
     Without --token, shows the required capability and its issuer. With --token, checks the capability, presents it to
     the chosen hub, and records the hub's answer. Repeat with another capability to renew it.
     """
-
-    authorization.get(
-        options, name, authorization.CapOptions(token, ask, ttl, wait, timeout, directory or stream_of("service"))
-    )
+    if ask and token is not None:
+        raise Misuse("--ask and --token contradict each other", "give one of them")
+    state, _ = await _connection(session, name)
+    plan, now = await connect_phases.plan_of(session, state, name, directory or stream_of("service"))
+    planned = state.plan
+    if planned is None or wait is not None or not connect_phases.is_recorded(state, plan):
+        issuer = plan.issuer.service_id if plan.issuer else None
+        planned = Planned(name, str(plan.route), issuer, None if wait is None else now + wait)
+        await session.send(CONNECT, planned, {}, default=STREAM)
+    if plan.route not in connect.WITH_TOKEN or not (ask or token):
+        return connect_phases.shown_plan(planned, plan, name)
+    event = await connect_phases.authorize(session, state.hub, name, plan, token, ttl, timeout)
+    shown = {"connection": name, "auth_ref": event.auth_ref, "expires_at": Moment.of(event.expires_at)}
+    return await session.send(CONNECT, event, shown, default=STREAM)
 
 
 @send_command(app, "bind", "veen connect bind work", "veen connect bind work --stream my.connections")
-def bind(options: SendOptions, name: NameArgument) -> None:
+async def bind(session: SendSession, name: NameArgument) -> SentResult:
     """Phase 4: fix the streams on which the service is used."""
-
-    def make(reading: Connections) -> Event:
-        chosen = reading.state(name.encode()).service
-        if chosen is None:
-            hint = f"veen connect service {name} chooses one"
-            raise hinted(Unavailable(f"connection {name!r} has no service"), hint)
-        return sendable(binding(name, chosen))
-
-    send_event.send_checked(options, CONNECT, make, {"connection": name}, stream=STREAM)
+    chosen = (await session.open(CONNECT, STREAM)).state(name.encode()).service
+    if chosen is None:
+        raise hinted(Unavailable(f"connection {name!r} has no service"), f"veen connect service {name} chooses one")
+    return await session.send(CONNECT, binding(name, chosen), {"connection": name}, default=STREAM)
 
 
 @send_command(app, "end", "veen connect end work", "veen connect end work --reason moved")
-def end(
-    options: SendOptions,
+async def end(
+    session: SendSession,
     name: NameArgument,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="the reason")] = None,
-) -> None:
+    reason: Annotated[str | None, option("--reason TEXT", "the reason")] = None,
+) -> SentResult:
     """End a connection."""
-
-    made = sendable(ConnectionEnded(name, reason))
-    send_event.send_checked(options, CONNECT, lambda reading: made, {"connection": name}, stream=STREAM, blind=made)
+    return await session.send(CONNECT, sendable(ConnectionEnded(name, reason)), {"connection": name}, default=STREAM)
 
 
 @send_command(
     app, "call", "veen connect call work charge '{\"amount\": 5}'", "veen connect call work refund 7 --timeout 5"
 )
-def call(
-    options: SendOptions,
+async def call(
+    session: SendSession,
     name: NameArgument,
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="one of the service's methods")],
-    args: Annotated[str, typer.Argument(metavar="JSON", help="its arguments")] = "null",
+    method: Annotated[str, argument("METHOD", "one of the service's methods")],
+    args: Annotated[str, argument("JSON", "its arguments")] = "null",
     timeout: Timeout = 30,
-) -> None:
+) -> Result:
     """Call the service of a bound connection and show its answer."""
+    value = cbor.encode(connect_phases.json_argument(args))
+    state, now = await _connection(session, name)
+    try:
+        way = connect.call_route(state, now)
+        request = connect.call(state, method, value, now, timeout_ms=int(timeout * 1000))
+    except NotBound as error:
+        raise hinted(Refused("E.STATE", str(error)), f"veen connect status {name} shows its phase") from None
+    assert state.hub is not None
+    async with connect_phases.chosen_hub(session, state.hub) as client:
+        reply, at = await call_over_stream(client, way.stream_id, request, timeout)
+    if reply.error is not None:
+        raise hinted(
+            Refused(reply.error.code, reply.error.detail or "the service rejected the call"),
+            "this error comes from the service, not from the hub",
+        )
+    data = {"connection": name, "method": method, "result": cbor.decode(reply.result or b""), "hub_ts": at}
+    return Result(data, facts=("result",))
 
-    authorization.call(options, name, method, args, timeout)
 
-
-@options_command(DirectoryOptions, app, "status", "veen connect status", "veen connect status work --at 3 --prove")
-def status(
-    options: DirectoryOptions,
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="the connection", show_default="all of them")
-    ] = None,
-) -> None:
+@directory_command(app, "status", "veen connect status", "veen connect status work --at 3 --prove")
+async def status(
+    session: DirectorySession,
+    name: Annotated[str | None, argument("NAME", "the connection", default="all of them")] = None,
+) -> Answer:
     """Show the phase of connections, and what has lapsed since."""
-
-    show_directory(options, CONNECT, lambda reading, now: _status(reading, now, name), stream=STREAM)
-
-
-def _status(reading: Connections, now: int, name: str | None) -> StateAnswer:
-    states = dict(reading.states)
+    state, now = await open_directory(session, CONNECT, STREAM)
+    states = dict(state.states)
     if name is not None and name.encode() not in states:
         raise hinted(Unavailable(f"there is no connection {name!r}"), f"veen connect hub {name} starts one")
-    rows: list[tuple[output.Value, ...]] = []
-    data = []
     parts = sorted(states) if name is None else [name.encode()]
-    for part in parts:
-        one = states[part]
-        lapsed = list(one.lapsed(now))
-        hub_id = None if one.hub is None else short(one.hub.hub_id)
-        service_id = None if one.service is None else short(one.service.service_id)
-        rows.append((printable(part.decode()), str(one.phase), hub_id, service_id, "; ".join(lapsed) or None))
-        plain = render_state.plain_json(CONNECT.plain(part, one))
-        assert isinstance(plain, dict)
-        data.append({**plain, "lapsed": lapsed, "usable": one.usable(now)})
-    columns = ("connection", "phase", "hub", "service", "lapsed")
-    return read_state.StateAnswer(
-        columns=columns, rows=rows, data={"connections": data, "now": now}, parts=tuple(parts)
+    return Answer(
+        {"connections": [_status(part, states[part], now) for part in parts], "now": now},
+        rows="connections",
+        columns=(
+            ("connection", "_name"),
+            "phase",
+            ("hub", "_hub"),
+            ("service", "_service"),
+            ("lapsed", lambda row: "; ".join(row["lapsed"]) or None),
+        ),
+        parts=tuple(parts),
     )
 
 
-faults_command.add(app, "veen connect", CONNECT, STREAM)
+def _status(part: bytes, one: ServiceConnection, now: int) -> dict[str, Any]:
+    return {
+        **CONNECT.plain(part, one),
+        "lapsed": list(one.lapsed(now)),
+        "usable": one.usable(now),
+        "_name": part.decode(),
+        "_hub": None if one.hub is None else one.hub.hub_id,
+        "_service": None if one.service is None else one.service.service_id,
+    }
+
+
+async def _connection(session: SendSession, name: str) -> tuple[ServiceConnection, int]:
+    """The state of a connection, and the hub's time."""
+    _reject_blind(session)
+    state = await session.open_other(CONNECT, session.stream(STREAM))
+    return state.state(name.encode()), (await session.source()).now()
+
+
+def _reject_blind(session: SendSession) -> None:
+    session.reject_blind("the connection before it sends")
+
+
+add_faults(app, "veen connect", lambda session: session.open(CONNECT, STREAM))

@@ -1,25 +1,37 @@
-"""Phases 1 and 2 of `veen connect`: choose a hub and a service from a directory, and record the choice."""
+"""Phases 1 to 3 of `veen connect`: choose a hub and a service from a directory, and get a capability."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from plumbing.cli.command import Misuse
-from veen.cli.discovery.connection_stream import ConnectionSession, open_connections
-from veen.cli.discovery.directory_view import DirectoryOptions, answer_time, overlay_of, show_directory, stream_of
-from veen.cli.kit import output, output_files, pinning, read_state, render_state, values
+from veen.cli.discovery.directory_view import answer_time, stream_of
+from veen.cli.discovery.remote_query import call_over_stream
+from veen.cli.kit import key_files, open_session, pinning
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.sanitize import printable, short
-from veen.cli.kit.state_options import SendOptions
+from veen.cli.kit.result import Moment, Result, listed
+from veen.cli.kit.state_session import Answer, SendSession
+from veen.client import cbor_sequence
 from veen.client.client import Client
 from veen.client.trust import HubRecord, Pin
-from veen.core import Profile, Unavailable, Unverified, hashing
-from veen.overlays import registry
-from veen.overlays.connect import HubChosen, ServiceChosen, auth_mode
+from veen.core import CapToken, Profile, Refused, Unavailable, Unverified, cbor, hashing
+from veen.overlays import connect, registry
+from veen.overlays.connect import (
+    AuthorizationPlan,
+    Authorized,
+    CapabilityRoute,
+    HubChosen,
+    Planned,
+    ServiceChosen,
+    ServiceConnection,
+    auth_mode,
+)
 from veen.overlays.connect_selection import (
     Choice,
     Excluded,
@@ -32,6 +44,7 @@ from veen.overlays.connect_selection import (
     found_in,
 )
 from veen.overlays.discovery import (
+    DISCOVERY,
     DescriptorKind,
     DirectoryRecord,
     Discovery,
@@ -42,8 +55,6 @@ from veen.overlays.discovery import (
     part_of,
 )
 from veen.overlays.event import plain_wire
-from veen.state.entry_source import EntrySource
-from veen.state.state_view import StateAt, StateView
 
 Directory = Mapping[bytes, DirectoryRecord]
 _PROBE_TIMEOUT_S = 3.0
@@ -53,16 +64,13 @@ _DEFAULT_PORT = {"http": 80, "https": 443}
 def hub_wish(
     region: str | None,
     tags: Sequence[str] | None,
-    overlays: Sequence[str] | None,
-    profiles: Sequence[str] | None,
+    overlays: Sequence[bytes] | None,
+    profiles: Sequence[bytes] | None,
     max_latency_ms: int | None = None,
 ) -> HubCriteria:
-    """Return the criteria for a hub. Profiles are compared by id, so any but the default must be named."""
-    wanted = tuple(values.id_of(one, "the id of an overlay") for one in overlays or ())
-    named = {values.id_of(one, "the id of a profile") for one in profiles or ()}
-    return HubCriteria(
-        frozenset({Profile().profile_id(), *named}), region, tuple(tags or ()), wanted, None, max_latency_ms
-    )
+    """The criteria for a hub. Profiles are compared by id, so any but the default must be named."""
+    accepted = frozenset({Profile().profile_id(), *(profiles or ())})
+    return HubCriteria(accepted, region, tuple(tags or ()), tuple(overlays or ()), None, max_latency_ms)
 
 
 def hubs_in(
@@ -91,10 +99,10 @@ def is_pinned(hub: HubAdvertise, pin: Pin) -> bool:
     return pin.key in (hub.hub_id, hashing.h(hub.hub_pk))
 
 
-def pin_of(text: str | None) -> Pin | None:
+def pin_of(text: str) -> Pin:
     """Parse --trust."""
-    found = None if text is None else pinning.parse(text)
-    if found is not None and found.certificate is not None:
+    found = pinning.parse(text)
+    if found.certificate is not None:
         raise Misuse("--trust does not accept a certificate", "give the hub's id, or its identity file")
     return found
 
@@ -103,85 +111,6 @@ def is_known(client: Client, hub: HubAdvertise) -> bool:
     """Return whether this client has a record of the hub with the key that the directory names."""
     stored = client.dir.state.hub(hub.hub_id)
     return stored is not None and any(key.hub_pk == hub.hub_pk for key in HubRecord.decode(stored).identity.hub_keys)
-
-
-def look_at_hubs(options: DirectoryOptions, wish: HubCriteria, pin: Pin | None) -> None:
-    def look(reading: StateAt[DirectoryRecord, DirectoryRecord], now: int) -> read_state.StateAnswer:
-        return proposed(hubs_in(dict(reading.states), wish, now, pin), now)
-
-    show_directory(options, overlay_of(options.publishers), look, stream=stream_of("hub"))
-
-
-def proposed(choice: Choice[Any], now: int) -> read_state.StateAnswer:
-    """Return the proposed and the excluded candidates as an answer."""
-
-    rows: list[tuple[output.Value, ...]] = []
-    for one in choice.candidates:
-        name = one.descriptor.region if isinstance(one.descriptor, HubAdvertise) else one.descriptor.name
-        rows.append((short(one.descriptor.id), printable(name), "proposed", output.moment(one.expires_at)))
-    rows += [(short(one.id), None, printable(one.reason), None) for one in choice.left_out]
-    candidates = [
-        {"expires_at": one.expires_at, "descriptor": render_state.plain_json(plain_wire(one.descriptor))}
-        for one in choice.candidates
-    ]
-    left_out = [{"id": one.id, "reason": one.reason} for one in choice.left_out]
-    parts = tuple(part_of(one.descriptor.KIND, one.descriptor.id) for one in choice.candidates)
-    data = {"candidates": candidates, "left_out": left_out, "now": now}
-    return read_state.StateAnswer(
-        columns=("id", "name or region", "proposed", "expires_at"), rows=rows, data=data, parts=parts
-    )
-
-
-def choose_hub(
-    options: SendOptions,
-    name: str,
-    wish: HubCriteria,
-    chosen: str | None,
-    trust: str | None,
-    directory: str,
-    publishers: Sequence[str] | None,
-) -> None:
-    """Phase 1. Creates the key of the client's own connection stream if there is none."""
-    id_, pin = None if chosen is None else values.id_of(chosen, "the id of a hub"), pin_of(trust)
-
-    async def work(client: Client, session: ConnectionSession) -> HubChosen:
-        states, now = await _states(client, directory, overlay_of(publishers))
-        own = replace(wish, profiles=wish.profiles | {client.session.trust.profile.profile_id()})
-        latencies = await _latencies(states, now) if wish.max_latency_ms is not None else None
-        found = _pick(hubs_in(states, own, now, pin, latencies), id_, "hub")
-        hub = found.descriptor
-        trusted = pin is not None or is_known(client, hub)
-        return HubChosen(name, hub.hub_id, hub.hub_pk, hub.profile_id, hub.endpoints[0], trusted, found.expires_at)
-
-    with open_connections(options, begins=True) as session:
-        event, sent = session.send(work)
-    assert isinstance(event, HubChosen)
-    if not event.trusted:
-        output.remark("the hub's key is not trusted: choose the hub again with --trust HEX|PATH to use it")
-    session.show_sent(
-        sent, {"connection": name, "hub_id": event.hub_id, "url": event.endpoint.url, "trusted": event.trusted}
-    )
-
-
-def look_at_services(options: DirectoryOptions, wish: ServiceCriteria, overlay: str | None) -> None:
-    """Propose services. Their overlays are looked up on --stream, or on the well-known stream."""
-
-    folded = overlay_of(options.publishers)
-    if options.out is not None:
-        output_files.check_new(options.out)
-
-    async def work(
-        view: StateView[DirectoryRecord, DirectoryRecord], stream: str
-    ) -> tuple[read_state.StateAnswer, read_state.StateBasis]:
-        async with view.reading(read_state.parse_place(options.at, view)) as reading:
-            now = await answer_time(view, reading, options.at is not None, options.when)
-            states = dict(reading.states)
-            known = states if options.stream else await _overlays(view.source, folded, cached=not options.no_cache)
-            found = proposed(services_in(states, known, wish, overlay, now), now)
-            return found, await read_state.basis_of(options, view, reading, stream, found)
-
-    found, basis = read_state.with_view(options, folded, work, stream=stream_of("service"))
-    render_state.show_answer(found, basis, options)
 
 
 def services_in(
@@ -196,30 +125,67 @@ def services_in(
     return choose_services(services, replace(wish, overlay_ids=ids))
 
 
-def choose_service(
-    options: SendOptions,
+def proposed(choice: Choice[Any], now: int) -> Answer:
+    """The proposed and the excluded candidates as an answer."""
+    rows: list[dict[str, Any]] = []
+    for one in choice.candidates:
+        name = one.descriptor.region if isinstance(one.descriptor, HubAdvertise) else one.descriptor.name
+        rows.append({"id": one.descriptor.id, "name": name, "why": "proposed", "ends": Moment(one.expires_at)})
+    left_out = [{"id": one.id, "reason": one.reason} for one in choice.left_out]
+    rows += [{"id": one.id, "name": None, "why": one.reason, "ends": None} for one in choice.left_out]
+    candidates = [{"expires_at": one.expires_at, "descriptor": plain_wire(one.descriptor)} for one in choice.candidates]
+    return Answer(
+        {"candidates": candidates, "left_out": left_out, "now": now, "_rows": rows},
+        rows="_rows",
+        columns=("id", ("name or region", "name"), ("proposed", "why"), ("expires_at", "ends")),
+        parts=tuple(part_of(one.descriptor.KIND, one.descriptor.id) for one in choice.candidates),
+    )
+
+
+async def choose_hub(
+    session: SendSession,
+    name: str,
+    wish: HubCriteria,
+    id_: bytes | None,
+    pin: Pin | None,
+    directory: str,
+    folded: Discovery,
+) -> HubChosen:
+    """Phase 1."""
+    client = await session.client()
+    states, now = await current_directory(session, folded, directory)
+    own = replace(wish, profiles=wish.profiles | {client.session.trust.profile.profile_id()})
+    latencies = await _latencies(states, now) if wish.max_latency_ms is not None else None
+    found = _pick(hubs_in(states, own, now, pin, latencies), id_, "hub")
+    hub = found.descriptor
+    trusted = pin is not None or is_known(client, hub)
+    return HubChosen(name, hub.hub_id, hub.hub_pk, hub.profile_id, hub.endpoints[0], trusted, found.expires_at)
+
+
+async def choose_service(
+    session: SendSession,
     name: str,
     wish: ServiceCriteria,
     overlay: str | None,
-    chosen: str | None,
+    id_: bytes | None,
     directory: str | None,
-    publishers: Sequence[str] | None,
-) -> None:
-    id_ = None if chosen is None else values.id_of(chosen, "the id of a service")
+    folded: Discovery,
+) -> ServiceChosen:
+    """Phase 2. Overlays are looked up on the same directory if one is named."""
+    states, now = await current_directory(session, folded, directory or stream_of("service"))
+    known = states if directory else (await current_directory(session, folded, stream_of("overlay")))[0]
+    found = _pick(services_in(states, known, wish, overlay, now), id_, "service")
+    one = found.descriptor
+    fixed = (one.service_id, one.overlay_id, one.methods, one.stream_ids, one.required_caps)
+    return ServiceChosen(name, *fixed, auth_mode(one), found.expires_at)
 
-    async def work(client: Client, session: ConnectionSession) -> ServiceChosen:
-        folded = overlay_of(publishers)
-        states, now = await _states(client, directory or stream_of("service"), folded)
-        known = states if directory else (await _states(client, stream_of("overlay"), folded))[0]
-        found = _pick(services_in(states, known, wish, overlay, now), id_, "service")
-        one = found.descriptor
-        fixed = (one.service_id, one.overlay_id, one.methods, one.stream_ids, one.required_caps)
-        return ServiceChosen(name, *fixed, auth_mode(one), found.expires_at)
 
-    with open_connections(options) as session:
-        event, sent = session.send(work)
-    assert isinstance(event, ServiceChosen)
-    session.show_sent(sent, {"connection": name, "service_id": event.service_id, "auth_mode": event.auth_mode})
+async def current_directory(
+    session: SendSession, folded: Discovery, stream: str
+) -> tuple[dict[bytes, DirectoryRecord], int]:
+    """The current state of a directory, and the hub's time."""
+    state = await session.open_other(folded, stream)
+    return dict(state.live()), await answer_time(session.view_of(state), state, False)
 
 
 def _pick(choice: Choice[Any], id_: bytes | None, kind: str) -> FoundService[Any]:
@@ -230,20 +196,6 @@ def _pick(choice: Choice[Any], id_: bytes | None, kind: str) -> FoundService[Any
     reasons = [f"{one.id.hex()[:16]}…: {one.reason}" for one in choice.left_out if id_ in (None, one.id)]
     hint = f"veen connect {kind}s lists all {kind}s, with the reasons why some are excluded"
     raise hinted(Unavailable(f"no {kind} in the directory meets the criteria"), *reasons[:3], hint)
-
-
-async def _states(client: Client, stream: str, overlay: Discovery) -> tuple[dict[bytes, DirectoryRecord], int]:
-    """Return the current state of a directory, and the hub's time."""
-    read_state.need_reader_key(client.dir, stream)
-    async with StateView.of(client, stream, overlay) as view, view.reading() as reading:
-        return dict(reading.live()), await answer_time(view, reading, False)
-
-
-async def _overlays(source: EntrySource, overlay: Discovery, *, cached: bool) -> dict[bytes, DirectoryRecord]:
-    stream = stream_of("overlay")
-    read_state.need_reader_key(source.folder, stream)
-    async with StateView(source, stream, overlay, cached=cached) as view, view.reading() as reading:
-        return dict(reading.live())
 
 
 async def _latencies(states: Directory, now: int) -> dict[bytes, int]:
@@ -279,3 +231,125 @@ def need_hub_key(client: Client, chosen: HubChosen) -> None:
             Unverified("hub", "it does not have the key that the directory names"),
             "veen connect hub chooses a hub again, from the current directory",
         )
+
+
+async def plan_of(
+    session: SendSession, state: ServiceConnection, name: str, directory: str
+) -> tuple[AuthorizationPlan, int]:
+    """What the service requires, from the current directory, and the hub's time."""
+    chosen = state.service
+    if chosen is None:
+        raise hinted(Unavailable(f"connection {name!r} has no service"), f"veen connect service {name} chooses one")
+    live, now = await current_directory(session, DISCOVERY, directory)
+    found = [one.descriptor for one in live_advertisements(live, DescriptorKind.SERVICE, now)]
+    services = [one for one in found if isinstance(one, ServiceAdvertise)]
+    own = next((one for one in services if one.service_id == chosen.service_id), None)
+    if own is None:
+        raise hinted(Unavailable("the service is no longer advertised"), f"veen connect service {name} chooses another")
+    return connect.plan(own, services), now
+
+
+def is_recorded(state: ServiceConnection, plan: AuthorizationPlan) -> bool:
+    """Whether the connection has this plan. It is not sent again then, because that would reset later phases."""
+    issuer = plan.issuer.service_id if plan.issuer else None
+    return state.plan is not None and (state.plan.route, state.plan.issuer_service) == (str(plan.route), issuer)
+
+
+def shown_plan(planned: Planned, plan: AuthorizationPlan, name: str) -> Result:
+    operator = plan.operator
+    next_step = {
+        CapabilityRoute.NONE: f"veen connect bind {name}",
+        CapabilityRoute.SERVICE: f"veen connect cap {name} --ask",
+        CapabilityRoute.OPERATOR: f"veen connect cap {name} --token FILE, with a capability from the operator",
+        CapabilityRoute.OUTSIDE: f"veen connect bind {name}, once the operator has authorized you by other means",
+    }[plan.route]
+    data = {
+        "connection": name,
+        "route": str(plan.route),
+        "required_caps": plan.required_caps,
+        "stream_ids": plan.stream_ids,
+        "issuer_service": planned.issuer_service,
+        "operator": None if operator is None else {"org": operator.org, "contact": operator.contact},
+        "wait_until": Moment.of(planned.wait_until),
+        "next": next_step,
+    }
+    return Result(
+        data,
+        facts=(
+            "connection",
+            "route",
+            ("capabilities", listed("required_caps")),
+            ("issuer", "issuer_service"),
+            ("operator", lambda _: operator and operator.org),
+            ("contact", lambda _: operator and operator.contact),
+            ("wait until", "wait_until"),
+            "next",
+        ),
+    )
+
+
+@asynccontextmanager
+async def chosen_hub(session: SendSession, hub: HubChosen) -> AsyncIterator[Client]:
+    """A client of the chosen hub, pinned to the hub id that was trusted."""
+    await session.disconnect()
+    options = session.options
+    call = open_session.HubCall(hub.endpoint.url, options.client, options.passphrase_file, hub.hub_id.hex())
+    async with call.connected(session.folder, call.url()) as client:
+        need_hub_key(client, hub)
+        yield client
+
+
+async def authorize(
+    session: SendSession,
+    hub: HubChosen | None,
+    name: str,
+    plan: AuthorizationPlan,
+    token_file: Path | None,
+    ttl: int | None,
+    timeout_s: float,
+) -> Authorized:
+    """Present a capability to the chosen hub: the one of the file, or one that the issuing service gives."""
+    if hub is None or not hub.trusted:  # a hub that is not trusted must not see the capability
+        raise hinted(
+            Refused("E.STATE", "the hub's key is not trusted"),
+            f"veen connect hub {name} --trust HEX|PATH chooses a hub and trusts it",
+        )
+    async with chosen_hub(session, hub) as client:
+        own = client.dir.writers.current().client_id
+        if token_file is None:
+            tokens = await _request_cap(client, plan, own, ttl, timeout_s)
+        else:
+            tokens = key_files.read_capabilities(token_file)
+        token = next((one for one in tokens if one.subject_pk == own), tokens[0])
+        connect.check_token(token, plan, own)
+        answer = await client.authorize(token)
+        client.dir.caps.add_all(cbor_sequence.encode(tokens))
+        return Authorized(name, answer.auth_ref, answer.expires_at)
+
+
+async def _request_cap(
+    client: Client, plan: AuthorizationPlan, own: bytes, ttl: int | None, timeout_s: float
+) -> tuple[CapToken, ...]:
+    """Request a capability from the issuing service, on the chosen hub."""
+    if plan.issuer is None:
+        raise hinted(
+            Unavailable("the directory names no issuing service"),
+            "ask the operator for a capability, then give --token",
+        )
+    request = connect.issuance(plan, own, ttl=ttl, timeout_ms=int(timeout_s * 1000))
+    reply, _ = await call_over_stream(client, plan.issuer.stream_ids[0], request, timeout_s)
+    return (connect.issued(reply, plan, own),)
+
+
+def json_argument(text: str) -> cbor.Value:
+    """Parse the arguments of a call from JSON. CBOR on the wire has no fractions."""
+    try:
+        found: cbor.Value = json.loads(text, parse_float=_no_fraction, parse_constant=_no_fraction)
+        cbor.encode(found)
+    except ValueError as error:
+        raise Misuse(f"the arguments cannot be sent: {error}", "give JSON: text, whole numbers, lists, maps") from None
+    return found
+
+
+def _no_fraction(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a whole number")

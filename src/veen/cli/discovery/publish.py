@@ -1,16 +1,12 @@
 """`veen discover publish`: advertise a hub, an overlay or a service."""
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeAlias
 
-import typer
-
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, group
-from veen.cli.discovery.directory_view import KindName, schema_of, sendable, stream_of
-from veen.cli.kit import send_event, values
-from veen.cli.kit.state_options import SendOptions, send_command
-from veen.client.client import Client
+from plumbing.cli.command import Misuse, argument, group, option
+from veen.cli.discovery.directory_view import KindName, schema_of, stream_of
+from veen.cli.kit import values
+from veen.cli.kit.state_session import SendSession, SentResult, send_command, sendable
 from veen.core import cbor, naming
 from veen.overlays import registry
 from veen.overlays.discovery import (
@@ -26,11 +22,6 @@ from veen.overlays.discovery import (
     overlay_id,
     service_id,
 )
-from veen.state.event_sender import EventSender, SentEvent
-from veen.state.state_view import StateView
-
-Describe: TypeAlias = Callable[[Client], Awaitable[Descriptor]]
-
 
 app = group(
     "publish",
@@ -40,13 +31,9 @@ app = group(
     """,
 )
 
+_overlay_id, _service_id = values.id_parser("the id of an overlay"), values.id_parser("the id of a service")
 Ttl: TypeAlias = Annotated[int, durations.whole_option("--ttl", least=1, help="how long it is valid")]
-TagsOption: TypeAlias = Annotated[
-    list[str] | None, typer.Option("--tag", metavar="NAME", help="public, beta, internal or any other tag")
-]
-Id: TypeAlias = Annotated[
-    str | None, typer.Option("--id", metavar="HEX", help="its id", show_default="derived from its name")
-]
+TagsOption: TypeAlias = Annotated[list[str] | None, option("--tag NAME", "public, beta, internal or any other tag")]
 
 
 @send_command(
@@ -55,34 +42,26 @@ Id: TypeAlias = Annotated[
     "veen discover publish hub --region ap-northeast-1 --tag public",
     "veen discover publish hub --url https://hub.example --ttl 86400",
 )
-def publish_hub(
-    options: SendOptions,
-    url: Annotated[
-        list[str] | None,
-        typer.Option("--url", metavar="URL", help="its address", show_default="the address of --hub"),
-    ] = None,
-    region: Annotated[str, typer.Option("--region", metavar="NAME", help="its region")] = "",
+async def publish_hub(
+    session: SendSession,
+    url: Annotated[list[str] | None, option("--url URL", "its address", default="the address of --hub")] = None,
+    region: Annotated[str, option("--region NAME", "its region")] = "",
     tag: TagsOption = None,
     overlay: Annotated[
-        list[str] | None, typer.Option("--overlay", metavar="HEX", help="the overlay_id of an overlay it hosts")
+        list[bytes] | None, option("--overlay HEX", "the overlay_id of an overlay it hosts", parser=_overlay_id)
     ] = None,
     ttl: Ttl = 3600,
-) -> None:
+) -> SentResult:
     """Advertise the hub of --hub.
 
     The id, key and profile come from the hub itself, after verification, so they cannot be mistyped.
     """
-
-    overlays = tuple(values.id_of(one, "the id of an overlay") for one in overlay or ())
-
-    async def describe(client: Client) -> Descriptor:
-        status = await client.status()
-        urls = url or [client.url]
-        endpoints = tuple(ServiceEndpoint(one.partition(":")[0], one) for one in urls)
-        fixed = (client.hub_id, status.hub_pk, status.profile.profile_id(), region, tuple(tag or ()), endpoints)
-        return HubAdvertise(*fixed, overlays, ttl, status.server_version)
-
-    _publish(options, KindName.HUB, describe)
+    session.reject_blind("the hub's status before it sends")
+    client, _ = await session.at_hub(DISCOVERY, stream_of(KindName.HUB))
+    status = await client.status()
+    endpoints = tuple(ServiceEndpoint(one.partition(":")[0], one) for one in url or [client.url])
+    fixed = (client.hub_id, status.hub_pk, status.profile.profile_id(), region, tuple(tag or ()), endpoints)
+    return await _publish(session, HubAdvertise(*fixed, tuple(overlay or ()), ttl, status.server_version))
 
 
 @send_command(
@@ -91,33 +70,28 @@ def publish_hub(
     "veen discover publish overlay rpc",
     "veen discover publish overlay example.tally --schema example.tally.v1 --tag experimental",
 )
-def publish_overlay(
-    options: SendOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="the overlay's class, as in veen fold --overlay")],
+async def publish_overlay(
+    session: SendSession,
+    name: Annotated[str, argument("NAME", "the overlay's class, as in veen fold --overlay")],
     schema: Annotated[
         list[str] | None,
-        typer.Option(
-            "--schema", metavar="NAME|HEX", help="a schema it uses", show_default="those of the built-in overlay"
-        ),
+        option("--schema NAME|HEX", "a schema it uses", default="those of the built-in overlay"),
     ] = None,
-    version: Annotated[str, typer.Option("--overlay-version", metavar="TEXT", help="its version")] = "1",
-    docs: Annotated[str | None, typer.Option("--docs", metavar="URL", help="the address of its documentation")] = None,
+    version: Annotated[str, option("--overlay-version TEXT", "its version")] = "1",
+    docs: Annotated[str | None, option("--docs URL", "the address of its documentation")] = None,
     tag: TagsOption = None,
-    name_id: Id = None,
+    name_id: Annotated[
+        bytes | None, option("--id HEX", "its id", default="derived from its name", parser=_overlay_id)
+    ] = None,
     ttl: Ttl = 3600,
-) -> None:
+) -> SentResult:
     """Advertise an overlay.
 
     Clients accept it only if its schemas are exactly the ones they expect.
     """
-
-    id_ = overlay_id(name, version) if name_id is None else values.id_of(name_id, "the id of an overlay")
+    id_ = name_id or overlay_id(name, version)
     made = OverlayAdvertise(id_, name, version, _schemas(name, schema), docs, tuple(tag or ()), ttl)
-
-    async def describe(client: Client) -> Descriptor:
-        return made
-
-    _publish(options, KindName.OVERLAY, describe, made)
+    return await _publish(session, made)
 
 
 @send_command(
@@ -126,43 +100,37 @@ def publish_overlay(
     "veen discover publish service billing --overlay 4f…a1 --method charge --on asked --on answered",
     "veen discover publish service billing --overlay 4f…a1 --on ledger --auth none",
 )
-def publish_service(
-    options: SendOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="its name, for people")],
-    overlay: Annotated[str, typer.Option("--overlay", metavar="HEX", help="the overlay_id of the overlay it uses")],
-    on: Annotated[
-        list[str],
-        typer.Option("--on", metavar="STREAM", help="a stream of it; requests go to the first"),
-    ],
-    method: Annotated[list[str] | None, typer.Option("--method", metavar="NAME", help="a method it has")] = None,
-    region: Annotated[list[str] | None, typer.Option("--region", metavar="NAME", help="a region it prefers")] = None,
-    requires: Annotated[
-        list[str] | None, typer.Option("--requires", metavar="CAP", help="a capability it requires, by name")
-    ] = None,
+async def publish_service(
+    session: SendSession,
+    name: Annotated[str, argument("NAME", "its name, for people")],
+    overlay: Annotated[bytes, option("--overlay HEX", "the overlay_id of the overlay it uses", parser=_overlay_id)],
+    on: Annotated[list[str], option("--on STREAM", "a stream of it; requests go to the first")],
+    method: Annotated[list[str] | None, option("--method NAME", "a method it has")] = None,
+    region: Annotated[list[str] | None, option("--region NAME", "a region it prefers")] = None,
+    requires: Annotated[list[str] | None, option("--requires CAP", "a capability it requires, by name")] = None,
     auth: Annotated[
-        str | None,
-        typer.Option("--auth", metavar="MODE", help="how it authorizes clients: cap_token, mtls, none or other"),
+        str | None, option("--auth MODE", "how it authorizes clients: cap_token, mtls, none or other")
     ] = None,
     issuer: Annotated[
-        str | None, typer.Option("--issuer-service", metavar="HEX", help="the service that issues its capabilities")
+        bytes | None,
+        option("--issuer-service HEX", "the service that issues its capabilities", parser=_service_id),
     ] = None,
-    org: Annotated[str | None, typer.Option("--org", metavar="TEXT", help="its operator")] = None,
-    contact: Annotated[
-        str | None, typer.Option("--contact", metavar="TEXT", help="how to contact its operator")
-    ] = None,
+    org: Annotated[str | None, option("--org TEXT", "its operator")] = None,
+    contact: Annotated[str | None, option("--contact TEXT", "how to contact its operator")] = None,
     tag: TagsOption = None,
-    name_id: Id = None,
+    name_id: Annotated[
+        bytes | None, option("--id HEX", "its id", default="derived from its name", parser=_service_id)
+    ] = None,
     ttl: Ttl = 3600,
-) -> None:
+) -> SentResult:
     """Advertise a service: its methods and its streams."""
-
     if issuer is not None and auth != "cap_token":
         raise Misuse("--issuer-service needs --auth cap_token", "give --auth cap_token, too")
-    details = None if issuer is None else cbor.encode({"issuer_service": values.id_of(issuer, "the id of a service")})
+    details = None if issuer is None else cbor.encode({"issuer_service": issuer})
     made = ServiceAdvertise(
-        service_id(name) if name_id is None else values.id_of(name_id, "the id of a service"),
+        name_id or service_id(name),
         name,
-        values.id_of(overlay, "the id of an overlay"),
+        overlay,
         tuple(method or ()),
         tuple(naming.stream_id(one) for one in on),
         tuple(region or ()),
@@ -172,11 +140,7 @@ def publish_service(
         tuple(tag or ()),
         ttl,
     )
-
-    async def describe(client: Client) -> Descriptor:
-        return made
-
-    _publish(options, KindName.SERVICE, describe, made)
+    return await _publish(session, made)
 
 
 def _schemas(name: str, given: list[str] | None) -> tuple[bytes, ...]:
@@ -188,26 +152,12 @@ def _schemas(name: str, given: list[str] | None) -> tuple[bytes, ...]:
     return tuple(sorted(found.schemas))
 
 
-def _publish(options: SendOptions, kind: KindName, describe: Describe, blind: Descriptor | None = None) -> None:
-    """Send the descriptor that `describe` returns, and show its receipt. With --blind, `blind` is required."""
-
-    if options.blind and blind is None:
-        raise Misuse("this command needs to read the hub's status before it sends", "leave out --blind")
-    made: list[Descriptor] = []
-
-    async def work(client: Client, name: str) -> SentEvent:
-        one = sendable(await describe(client))
-        made.append(one)
-        if len(one.encode()) > MAX_DESCRIPTOR_BYTES:
-            raise Misuse(
-                f"the descriptor has {len(one.encode())} bytes, above the limit of {MAX_DESCRIPTOR_BYTES}",
-                "shorten its texts and lists",
-            )
-        if options.blind:
-            return SentEvent(await client.send(name, one.encode(), schema=one.SCHEMA))
-        async with StateView.of(client, name, DISCOVERY, cached=not options.no_cache) as view:
-            return await EventSender(view).send(one)
-
-    sent = send_event.run_at_hub(options, DISCOVERY, work, stream=stream_of(kind))
-    (one,) = made
-    send_event.show_sent(sent, {f"{kind}_id": one.id, "ttl": one.ttl_sec}, options)
+async def _publish(session: SendSession, descriptor: Descriptor) -> SentResult:
+    size = len(sendable(descriptor).encode())
+    if size > MAX_DESCRIPTOR_BYTES:
+        raise Misuse(
+            f"the descriptor has {size} bytes, above the limit of {MAX_DESCRIPTOR_BYTES}", "shorten its texts and lists"
+        )
+    kind = descriptor.KIND
+    shown = {f"{kind}_id": descriptor.id, "ttl": descriptor.ttl_sec}
+    return await session.send(DISCOVERY, descriptor, shown, default=stream_of(kind))

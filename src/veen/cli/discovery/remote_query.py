@@ -1,120 +1,123 @@
-"""`veen discover query --ask` and `veen discover serve`: client and server of queries over RPC0."""
+"""Calls over streams, and queries of a directory over them: `veen discover query --ask` and `veen discover serve`."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, aclosing
-from typing import Annotated, TypeAlias
-
-import typer
+from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli import durations
-from veen.cli.discovery import connection_stream
+from plumbing.cli.command import option
 from veen.cli.discovery.directory_view import (
     COLUMNS,
-    DirectoryOptions,
+    DirectorySession,
     KindName,
     Publishers,
     overlay_of,
-    row_of,
     stream_of,
 )
-from veen.cli.kit import open_session, output, read_state, render_state, send_event
+from veen.cli.kit import output
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.read_state import StateAnswer
-from veen.cli.kit.state_options import MAX_SECONDS, SendOptions, options_command
+from veen.cli.kit.result import Result
+from veen.cli.kit.state_options import MAX_SECONDS
+from veen.cli.kit.state_session import Answer, SendSession, need_reader_key
 from veen.client.client import Client
 from veen.core import Refused, Unavailable, naming
-from veen.overlays.discovery import DirectoryRecord, join
-from veen.overlays.discovery_query import DirectoryQuery, QueryResult, pending_queries, request, result_of
+from veen.overlays import Applied, At
+from veen.overlays.discovery import DirectoryRecord, join, part_of
+from veen.overlays.discovery_query import DirectoryQuery, QueryResult, pending_queries, reply, request, result_of
 from veen.overlays.event import plain_wire
-from veen.overlays.rpc import RPC, Call, PendingReply, call_part
+from veen.overlays.rpc import RPC, Call, CallRequest, PendingReply, Reply, call_part
 from veen.state.state_view import StateView
 from veen.state.watch import watch
 
-AskOption: TypeAlias = Annotated[
-    str | None, typer.Option("--ask", metavar="STREAM", help="send the query to the server of this stream")
-]
+AskOption: TypeAlias = Annotated[str | None, option("--ask STREAM", "send the query to the server of this stream")]
 Timeout: TypeAlias = Annotated[
     float, durations.option("--timeout", least=0.001, most=MAX_SECONDS, help="how long to wait for an answer")
 ]
-DirectoryStreams: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--directory",
-        metavar="NAME",
-        help="a directory to answer from, in order of preference",
-        show_default="the three well-known ones",
-    ),
-]
-Once: TypeAlias = Annotated[bool, typer.Option("--once", help="answer the pending queries, then exit")]
 
 
-def answer_of(kind: KindName, result: QueryResult, now: int, parts: tuple[bytes, ...] = ()) -> StateAnswer:
-    """Return the result of a query as an answer."""
+async def call_over_stream(
+    client: Client, stream: str | bytes, request: CallRequest, timeout_s: float
+) -> tuple[Reply, int]:
+    """Send a request and return its reply and the reply's `hub_ts`. Raises `Unavailable` after `timeout_s`."""
+    answers = stream if request.reply_to is None else request.reply_to
+    async with StateView.of(client, answers, RPC) as view:
+        await view.sync()
+        with view.kept() as timeline:
+            before = timeline.upto() or At(client.epoch(), 0)  # the request is sent after this place, so is the reply
+        sent = await client.send(stream, request.encode(), schema=request.SCHEMA)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await _reply(view, before, call_part(sent.msg_id))
+        except TimeoutError:
+            pass
+    raise hinted(
+        Unavailable(f"there was no reply within {timeout_s:g} seconds"),
+        f"the request is entry {sent.stream_seq}; check that the server of the stream runs, or give a longer --timeout",
+    )
 
-    rows = [row_of(one) for one in result.results]
-    data = {
-        "results": [render_state.plain_json(plain_wire(one)) for one in result.results],
-        "more": result.more,
-        "now": now,
+
+async def _reply(view: StateView[Call, Call], after: At, part: bytes) -> tuple[Reply, int]:
+    async with aclosing(watch(view, after=after)) as coming:
+        async for seen in coming:
+            for outcome in seen.outcomes:
+                event = outcome.step.event if isinstance(outcome, Applied) else None
+                if isinstance(outcome, Applied) and outcome.step.part == part and isinstance(event, Reply):
+                    return event, seen.entry.hub_ts
+    raise AssertionError("watch() never ends")
+
+
+def answer_of(kind: KindName, result: QueryResult, now: int) -> dict[str, Any]:
+    """The result of a query, as the arguments of a `Result`."""
+    return {
+        "data": {"results": [plain_wire(one) for one in result.results], "more": result.more, "now": now},
+        "rows": "results",
+        "columns": COLUMNS[kind],
+        "remarks": ("there are more results: continue with --offset",) if result.more else (),
     }
-    remarks = ("there are more results: continue with --offset",) if result.more else ()
-    return read_state.StateAnswer(columns=COLUMNS[kind], rows=rows, data=data, parts=parts, remarks=remarks)
 
 
-def ask(options: DirectoryOptions, kind: KindName, made: DirectoryQuery, stream: str, timeout: float) -> None:
-    """Send the query to a server and show its answer."""
+def answer(kind: KindName, result: QueryResult, now: int) -> Answer:
+    """The result of a query that was evaluated here."""
+    return Answer(**answer_of(kind, result, now), parts=tuple(part_of(one.KIND, one.id) for one in result.results))
 
-    call = options.call()
-    url = call.url()
 
-    async def work(client: Client) -> tuple[QueryResult, int]:
-        made_request = request(made, timeout_ms=int(timeout * 1000))
-        reply, at = await connection_stream.call_over_stream(client, stream, made_request, timeout)
-        return result_of(reply), at
-
-    with open_session.open_client_dir(options.client, options.passphrase_file) as folder:
-        read_state.need_reader_key(folder, stream)
-        result, answered_at = call.run_with(folder, url, work)
+async def ask(session: DirectorySession, kind: KindName, made: DirectoryQuery, stream: str, timeout: float) -> Result:
+    """Send the query to a server and return its answer."""
+    need_reader_key(session.folder, stream)
+    made_request = request(made, timeout_ms=int(timeout * 1000))
+    answered, at = await call_over_stream(await session.client(), stream, made_request, timeout)
+    result = result_of(answered)
     if result.error is not None or not result.ok:
         code, detail = (result.error.code, result.error.detail) if result.error else ("DISC.FAILED", None)
         raise hinted(
             Refused(code, detail or "the server could not answer"), "this error comes from the server, not from the hub"
         )
-    found = answer_of(kind, result, answered_at)
-    if options.as_json:
-        output.document({**found.data, "stream": stream})
-        return
-    output.table(found.columns, found.rows, False)
-    for remark in found.remarks:
-        output.remark(remark)
+    found = answer_of(kind, result, at)
+    return Result(**{**found, "data": {**found["data"], "stream": stream}})
 
 
-def add(app: typer.Typer) -> None:
-    options_command(
-        SendOptions,
-        app,
-        "serve",
-        "veen discover serve --stream disc.requests",
-        "veen discover serve --stream disc.requests --directory my.directory --once",
-    )(serve)
-
-
-def serve(
-    options: SendOptions, directory: DirectoryStreams = None, publisher: Publishers = None, once: Once = False
-) -> None:
+async def serve(
+    session: SendSession,
+    directory: Annotated[
+        list[str] | None,
+        option(
+            "--directory NAME",
+            "a directory to answer from, in order of preference",
+            default="the three well-known ones",
+        ),
+    ] = None,
+    publisher: Publishers = None,
+    once: Annotated[bool, option("--once", "answer the pending queries, then exit")] = False,
+) -> Result:
     """Answer queries on a stream from locally folded directories, until ctrl-c.
 
     Ignores calls of other methods. Sends each answer to the stream that the query names, else to the same stream. The
     answers are for the hub's current time.
     """
-
     streams = directory or [stream_of(kind) for kind in KindName]
-
-    async def work(client: Client, name: str) -> int:
-        return await _Server(client, name, streams, publisher, once).run()
-
-    answered = send_event.run_at_hub(options, RPC, work)
-    output.facts({"answered": answered}, options.as_json)
+    client, name = await session.at_hub(RPC)
+    return Result({"answered": await _Server(client, name, streams, publisher, once).run()})
 
 
 class _Server:
@@ -144,7 +147,6 @@ class _Server:
 
     def _known_streams(self) -> list[str]:
         """Return the directories whose reader key the client has."""
-
         known = [one for one in self._streams if self._client.dir.stream_keys.secret(naming.stream_id(one)) is not None]
         if not known:
             raise hinted(
@@ -171,8 +173,6 @@ class _Server:
         return join(folded, now)
 
     async def _reply(self, owing: PendingReply, states: dict[bytes, DirectoryRecord], now: int) -> None:
-        from veen.overlays.discovery_query import reply
-
         stream_id = owing.asked.request.reply_to or naming.stream_id(self._name)
         self._settled.add(owing.call_id)
         if self._client.dir.stream_keys.public(stream_id) is None:
@@ -188,7 +188,6 @@ class _Server:
 
     async def _is_answered(self, owing: PendingReply, stream_id: bytes) -> bool:
         """Return whether the reply stream has the answer. Without its reader key this is not known: return False."""
-
         if owing.asked.request.reply_to is None or self._client.dir.stream_keys.secret(stream_id) is None:
             return False
         async with StateView.of(self._client, stream_id, RPC) as view, view.reading() as reading:

@@ -2,16 +2,12 @@
 
 from typing import Annotated, TypeAlias
 
-import typer
-
-from plumbing.cli.command import Misuse, group
+from plumbing.cli.command import Misuse, argument, group, option
 from veen.cli.id import principals
-from veen.cli.id.principals import Account, IdReading, Realm
-from veen.cli.kit import output, read_state, send_event
+from veen.cli.id.principals import Account, Realm, ScopeSender
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.read_state import StateAnswer
-from veen.cli.kit.sanitize import short
-from veen.cli.kit.state_options import ReadOptions, SendOptions, read_command, send_command
+from veen.cli.kit.result import Moment, fields_of
+from veen.cli.kit.state_session import Answer, ReadSession, SendSession, SentResult, read_command, send_command
 from veen.core import Unavailable
 from veen.overlays import identity, identity_views
 from veen.overlays.identity import LatestHandle
@@ -26,101 +22,64 @@ app = group(
     """,
 )
 
-Handle: TypeAlias = Annotated[str, typer.Argument(metavar="HANDLE", help="the handle, such as @ann")]
+Handle: TypeAlias = Annotated[str, argument("HANDLE", "the handle, such as @ann")]
 
 
 @send_command(
     app, "set", "veen id handle set @ann --realm shop --client ann", "veen id handle set @firm --realm shop --org firm"
 )
-def set_(
-    options: SendOptions,
+async def set_(
+    session: SendSession,
     handle: Handle,
     realm: Realm,
     account: Account = None,
     org: Annotated[
-        str | None, typer.Option("--org", metavar="HEX|PATH", help="for an organization: org_id, directory or card")
+        bytes | None,
+        option("--org HEX|PATH", "for an organization: org_id, directory or card", parser=principals.org_id_of),
     ] = None,
-    reassign: Annotated[
-        bool, typer.Option("--reassign", help="even if it names another account or organization")
-    ] = False,
-) -> None:
+    reassign: Annotated[bool, option("--reassign", "even if it names another account or organization")] = False,
+) -> SentResult:
     """Assign a handle to an account, or with --org to an organization."""
-
     flaw = handle_flaw(handle)
     if flaw is not None:
         raise Misuse(f"{handle!r} is not a valid handle", flaw)
     if org is not None and account is not None:
         raise Misuse("--account and --org contradict each other", "give one of them")
-    realm_id = principals.realm_of(realm)
-    if org is None:
-        kind, target = CTX, principals.account_of(account, realm_id, options.client)
-    else:
-        kind, target = ORG, principals.org_of(org, options.client)
-    overlay, stream = principals.folding(HandleStream(realm_id), options.stream)
-
-    def make(reading: IdReading | None) -> HandleMap:
-        found = None if reading is None else identity_views.handle(reading.states, realm_id, handle)
-        if found is not None and found.target_id != target and not reassign:
-            raise hinted(
-                Unavailable(f"{handle} is already assigned to {found.target_id.hex()}"), "--reassign changes that"
-            )
-        # Not before the current record's time, so that a record with a time in the future does not block a handle.
-        ts = principals.now() if found is None else max(principals.now(), found.ts)
-        return HandleMap(realm_id, handle, kind, target, ts)
-
-    shown = {"handle": handle, **principals.shown({"realm_id": realm_id, "target_id": target})}
-    send_event.send_checked(options, overlay, make, shown, stream=stream, blind=make(None))
+    kind, target = (CTX, principals.account_of(account, realm, session)) if org is None else (ORG, org)
+    sender = ScopeSender(session, HandleStream(realm))
+    state = await sender.state()
+    found = None if state is None else identity_views.handle(state.states, realm, handle)
+    if found is not None and found.target_id != target and not reassign:
+        raise hinted(Unavailable(f"{handle} is already assigned to {found.target_id.hex()}"), "--reassign changes that")
+    event = HandleMap(realm, handle, kind, target, principals.now(found.ts if found else 0))
+    return await sender.send(event, handle=handle, realm_id=realm, target_id=target)
 
 
 @read_command(
     app, "resolve", "veen id handle resolve @ann --realm shop", "veen id handle resolve @ann --realm shop --prove"
 )
-def resolve(options: ReadOptions, handle: Handle, realm: Realm) -> None:
+async def resolve(session: ReadSession, handle: Handle, realm: Realm) -> Answer:
     """Show the account or organization of a handle."""
-
-    realm_id = principals.realm_of(realm)
-    overlay, stream = principals.folding(HandleStream(realm_id), options.stream)
-
-    def look(reading: IdReading) -> StateAnswer:
-        found = identity_views.handle(reading.states, realm_id, handle)
-        if found is None:
-            raise hinted(
-                Unavailable(f"handle {handle!r} is not assigned"), "veen id handle list shows the assigned ones"
-            )
-        facts: dict[str, output.Value] = {
-            "handle": handle,
-            "target_type": found.target_type,
-            "target_id": found.target_id,
-            "ts": output.moment(found.ts),
-        }
-        return read_state.StateAnswer(
-            facts=facts, data={**facts, "ts": found.ts}, parts=(identity.handle(realm_id, handle),)
-        )
-
-    read_state.show_state(options, overlay, look, stream=stream)
+    state = await principals.open_scope(session, HandleStream(realm))
+    found = identity_views.handle(state.states, realm, handle)
+    if found is None:
+        raise hinted(Unavailable(f"handle {handle!r} is not assigned"), "veen id handle list shows the assigned ones")
+    data = {"handle": handle, **fields_of(found, "target_type", "target_id"), "ts": Moment(found.ts)}
+    return Answer(data, parts=(identity.handle(realm, handle),))
 
 
 @read_command(app, "list", "veen id handle list --realm shop", "veen id handle list --realm shop --json")
-def list_(options: ReadOptions, realm: Realm) -> None:
+async def list_(session: ReadSession, realm: Realm) -> Answer:
     """List the handles of a realm with their accounts and organizations."""
-
-    realm_id = principals.realm_of(realm)
-    overlay, stream = principals.folding(HandleStream(realm_id), options.stream)
-
-    def look(reading: IdReading) -> StateAnswer:
-        states = dict(reading.states)
-        named = sorted(part for part in states if part.startswith(identity.HANDLE + realm_id))
-        found = [one.record for part in named if isinstance(one := states[part], LatestHandle)]
-        rows = [(one.handle, one.target_type, short(one.target_id)) for one in found]
-        data = [
-            {"handle": one.handle, "target_type": one.target_type, "target_id": one.target_id, "ts": one.ts}
-            for one in found
-        ]
-        return read_state.StateAnswer(
-            columns=("handle", "target_type", "target_id"),
-            rows=rows,
-            data={"realm_id": realm_id, "handles": data},
-            parts=tuple(named),
-        )
-
-    read_state.show_state(options, overlay, look, stream=stream)
+    states = dict((await principals.open_scope(session, HandleStream(realm))).states)
+    named = sorted(part for part in states if part.startswith(identity.HANDLE + realm))
+    found = [one.record for part in named if isinstance(one := states[part], LatestHandle)]
+    return Answer(
+        {
+            "realm_id": realm,
+            "handles": [fields_of(one, "handle", "target_type", "target_id", "ts") for one in found],
+        },
+        rows="handles",
+        columns=("handle", "target_type", "target_id"),
+        parts=tuple(named),
+    )

@@ -4,59 +4,65 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import typer
-
+from plumbing.cli.command import option
 from veen.cli.kit.common_options import ClientDir, HubUrl, JsonOption
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from veen.cli.kit.open_session import HubCall
+    from veen.client import client_dir
 
 PassphraseFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--passphrase-file",
-        metavar="FILE",
+    option(
+        "--passphrase-file FILE",
+        "file with the keystore's passphrase; else VEEN_PASSPHRASE, else a prompt",
         envvar="VEEN_PASSPHRASE_FILE",
-        help="file with the keystore's passphrase; else VEEN_PASSPHRASE, else a prompt",
     ),
 ]
 NoPassphrase: TypeAlias = Annotated[
-    bool, typer.Option("--no-passphrase", help="store the keys unencrypted: anyone who can read the file can use them")
+    bool, option("--no-passphrase", "store the keys unencrypted: anyone who can read the file can use them")
 ]
 HubPin: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--pin",
-        metavar="HEX|PATH",
-        help="the hub to accept at first contact: its id, a key fingerprint, cert: and a certificate fingerprint, or "
+    option(
+        "--pin HEX|PATH",
+        "the hub to accept at first contact: its id, a key fingerprint, cert: and a certificate fingerprint, or "
         "the hub's data directory, identity file or certificate",
     ),
 ]
 ReaderPin: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        "--reader",
-        metavar="HEX|FILE",
-        help="the stream's reader key: its public_key, or a file from veen stream-key export",
-    ),
+    option("--reader HEX|FILE", "the stream's reader key: its public_key, or a file from veen stream-key export"),
 ]
 TrustEmbedded: TypeAlias = Annotated[
     bool,
-    typer.Option(
-        "--trust-embedded", help="instead of --pin: take the hub id from the file, although anyone could have made it"
-    ),
+    option("--trust-embedded", "instead of --pin: take the hub id from the file, although anyone could have made it"),
 ]
 TrustOnFirstUse: TypeAlias = Annotated[
     bool,
-    typer.Option(
+    option(
         "--trust-on-first-use",
-        help="at first contact accept the hub that answers, unchecked, and require the same hub from then on",
+        "at first contact accept the hub that answers, unchecked, and require the same hub from then on",
     ),
 ]
-Epoch: TypeAlias = Annotated[
-    int | None, typer.Option("--epoch", metavar="N", min=0, help="the epoch", show_default="the hub's current one")
-]
-OutFile: TypeAlias = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="also write its bytes to FILE")]
+Epoch: TypeAlias = Annotated[int | None, option("--epoch N", "the epoch", default="the hub's current one", min=0)]
+OutFile: TypeAlias = Annotated[Path | None, option("--out FILE", "also write its bytes to FILE")]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Options of a command that uses a client directory and contacts no hub."""
+
+    client: ClientDir = None
+    passphrase_file: PassphraseFile = None
+    as_json: JsonOption = False
+
+    def open(self) -> "AbstractContextManager[client_dir.ClientDir]":
+        from veen.cli.kit.open_session import open_client_dir
+
+        return open_client_dir(self.client, self.passphrase_file)
 
 
 @dataclass(frozen=True, slots=True)

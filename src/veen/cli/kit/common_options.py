@@ -3,22 +3,20 @@
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-import typer
+from plumbing.cli.command import option
 
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="the result as JSON")]
-DataDir: TypeAlias = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="the hub's data directory")]
+JsonOption: TypeAlias = Annotated[bool, option("--json", "the result as JSON")]
+DataDir: TypeAlias = Annotated[Path, option("--data-dir DIR", "the hub's data directory")]
 HubUrl: TypeAlias = Annotated[
     str | None,
-    typer.Option("--hub", metavar="URL", envvar="VEEN_HUB", help="the hub's address; default: the context's"),
+    option("--hub URL", "the hub's address; default: the context's", envvar="VEEN_HUB"),
 ]
 ClientDir: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--client", metavar="DIR", envvar="VEEN_CLIENT", help="the client directory; default: the context's"),
+    option("--client DIR", "the client directory; default: the context's", envvar="VEEN_CLIENT"),
 ]
 Stream: TypeAlias = Annotated[
     str | None,
-    typer.Option("--stream", metavar="NAME", help="the stream, by name or 64 hex digits; default: the context's"),
+    option("--stream NAME", "the stream, by name or 64 hex digits; default: the context's"),
 ]
-Cap: TypeAlias = Annotated[
-    Path | None, typer.Option("--cap", metavar="FILE", help="the capability file; default: the context's")
-]
+Cap: TypeAlias = Annotated[Path | None, option("--cap FILE", "the capability file; default: the context's")]

@@ -2,14 +2,18 @@
 
 import getpass
 import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from plumbing.cli.command import Misuse
 from veen.cli.kit.exit_status import hinted
-from veen.client import Card, ReaderKey, StreamKey, local_files
+from veen.client import Card, ReaderKey, StreamKey, capabilities, local_files
 from veen.client.client_dir import CARD
 from veen.client.client_identity import MAX_CARD_BYTES
-from veen.core import DhKey, Malformed, Unavailable, Unverified
+from veen.core import CapToken, DhKey, Malformed, Unavailable, Unverified, VeenError
 
 
 def read_card(path: Path) -> Card:
@@ -27,6 +31,14 @@ def read_card(path: Path) -> Card:
     except Unverified as error:
         raise hinted(Unverified(str(file), error.reason), _ASK_AGAIN) from None
     return card
+
+
+def read_capabilities(file: Path) -> tuple[CapToken, ...]:
+    """Read and verify the capabilities of a file."""
+    try:
+        return capabilities.read_tokens(file)
+    except VeenError as error:
+        raise hinted(error, "veen cap issue --out creates such a file") from None
 
 
 _ASK_AGAIN = "ask its owner for card.cbor of the client directory"
@@ -104,4 +116,18 @@ def _prompt(question: str) -> bytes:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
         raise Misuse("a passphrase is needed, but there is no terminal for a prompt", _PASSPHRASE_HINT) from None
-    return getpass.getpass(question).encode()
+    with _interruptible():
+        return getpass.getpass(question).encode()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let ctrl-c end a prompt at once. In an event loop it would only cancel the task that waits for the prompt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

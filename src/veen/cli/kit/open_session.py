@@ -1,8 +1,8 @@
 """Open a client directory, contact a hub, check its pin, and run the command's work with the client."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -75,6 +75,15 @@ class HubCall:
             return self.run_with(folder, url, work)
 
     def run_with(self, folder: ClientDir, url: str, work: Callable[[Client], Awaitable[T]]) -> T:
+        async def run() -> T:
+            async with self.connected(folder, url) as client:
+                return await work(client)
+
+        return asyncio.run(run())
+
+    @asynccontextmanager
+    async def connected(self, folder: ClientDir, url: str) -> AsyncIterator[Client]:
+        """Contact the hub, and yield the client."""
         pin = self._pin(folder, url)
         try:
             client = Client(
@@ -84,7 +93,19 @@ class HubCall:
                 retry_policy=self._retry_policy(FIRST_CONTACT_RETRY_POLICY),
                 allow_caught=self.allow_caught,
             )
-            return asyncio.run(self._work(client, pin, work))
+            async with AsyncExitStack() as stack:
+                try:
+                    with announce_wait(url):
+                        await stack.enter_async_context(client)
+                except Unavailable as error:
+                    hint = f"check the address, and that the hub runs: veen hub status --hub {url}"
+                    raise hinted(self._advised(error), hint) from None
+                client.session.link.retry_policy = self._retry_policy(RETRY_POLICY)
+                if pin is FIRST_USE:
+                    hub_id = client.hub_id.hex()
+                    output.remark(f"accepted hub {hub_id} on first use; only this hub is accepted from now on")
+                warn_of_contradictions(client.session.contradictions())
+                yield client
         except Contradiction as error:
             if error.proven or error.lie not in (Lie.WRONG_KEY, Lie.SIGNATURE):
                 hinted(error, _START_OVER_HINT)
@@ -101,20 +122,6 @@ class HubCall:
         if self.timeout_s is not None and isinstance(error, TimedOut):
             hinted(error, "if the hub or the network is slow, give a longer --timeout")
         return error
-
-    async def _work(self, client: Client, pin: Pin | None, work: Callable[[Client], Awaitable[T]]) -> T:
-        async with AsyncExitStack() as stack:
-            try:
-                with announce_wait(client.url):
-                    await stack.enter_async_context(client)
-            except Unavailable as error:
-                hint = f"check the address, and that the hub runs: veen hub status --hub {client.url}"
-                raise hinted(self._advised(error), hint) from None
-            client.session.link.retry_policy = self._retry_policy(RETRY_POLICY)
-            if pin is FIRST_USE:
-                output.remark(f"accepted hub {client.hub_id.hex()} on first use; only this hub is accepted from now on")
-            warn_of_contradictions(client.session.contradictions())
-            return await work(client)
 
     def _pin(self, folder: ClientDir, url: str) -> Pin | None:
         """Return the pin for this contact, or None if the client directory already has a record of the hub."""

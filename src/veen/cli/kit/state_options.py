@@ -1,10 +1,8 @@
-"""Declare commands over state. The options that these commands share are fields of one dataclass per kind of command.
+"""Options that several commands share are fields of one dataclass. A command receives them as its first argument:
 
-A command receives them as one object, its first argument:
-
-    @read_command(app, "get", "veen kv get door --stream settings")
-    def get(options: ReadOptions, key: Key) -> None:
-        ...
+@options_command(HubOptions, app, "export", "veen bridge export --stream doors")
+def export(options: HubOptions, stream: Stream = None) -> None:
+    ...
 """
 
 import inspect
@@ -16,32 +14,32 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command
+from plumbing.cli.command import Misuse, command, option
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import Cap, Stream
 
-F = TypeVar("F", bound=Callable[..., None])
+F = TypeVar("F", bound=Callable[..., Any])
 _MAX_UINT64 = (1 << 64) - 1
 MAX_SECONDS = 10_000_000_000  # three centuries: a larger number is a typing error
 
 AtOption: TypeAlias = Annotated[
     str | None,
-    typer.Option("--at", metavar="[EPOCH:]SEQ", help="the state after this entry", show_default="the last entry"),
+    option("--at [EPOCH:]SEQ", "the state after this entry", default="the last entry"),
 ]
-Prove: TypeAlias = Annotated[bool, typer.Option("--prove", help="also show the entries that prove the answer")]
+Prove: TypeAlias = Annotated[bool, option("--prove", "also show the entries that prove the answer")]
 ProofFile: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FILE", help="write the proof to FILE, as evidence that others can verify"),
+    option("--out FILE", "write the proof to FILE, as evidence that others can verify"),
 ]
 FromDirectory: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--data-dir", metavar="DIR", help="read a hub's data directory, or a copy of it, instead of a hub"),
+    option("--data-dir DIR", "read a hub's data directory, or a copy of it, instead of a hub"),
 ]
 NoCache: TypeAlias = Annotated[
-    bool, typer.Option("--no-cache", help="read the whole stream, without the cached state, and cache nothing")
+    bool, option("--no-cache", "read the whole stream, without the cached state, and cache nothing")
 ]
 Blind: TypeAlias = Annotated[
-    bool, typer.Option("--blind", help="send without checking the state first: for writers without the reader key")
+    bool, option("--blind", "send without checking the state first: for writers without the reader key")
 ]
 ExpiresIn: TypeAlias = Annotated[
     int | None,
@@ -62,14 +60,14 @@ class StateOptions(HubOptions):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions(StateOptions):
-    """Options of a command that shows the state of --stream. See `read_state.show_state`."""
+    """Options of a command that shows the state of --stream."""
 
     stream: Stream = None
 
 
 @dataclass(frozen=True, slots=True)
 class FollowOptions(HubOptions):
-    """Options of a command that runs on as new entries arrive. See `render_state.follow`."""
+    """Options of a command that runs on as new entries arrive."""
 
     stream: Stream = None
     no_cache: NoCache = False
@@ -77,7 +75,7 @@ class FollowOptions(HubOptions):
 
 @dataclass(frozen=True, slots=True)
 class SendOptions(HubOptions):
-    """Options of a command that sends an event. See `send_event.send_checked`."""
+    """Options of a command that sends an event."""
 
     stream: Stream = None
     blind: Blind = False
@@ -85,23 +83,12 @@ class SendOptions(HubOptions):
     cap: Cap = None
 
 
-def read_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
-    """Declare a command that shows state."""
-    return options_command(ReadOptions, app, name, *examples)
-
-
-def follow_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
-    """Declare a command that runs on as new entries arrive."""
-    return options_command(FollowOptions, app, name, *examples)
-
-
-def send_command(app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
-    """Declare a command that sends an event."""
-    return options_command(SendOptions, app, name, *examples)
-
-
-def options_command(options: type[Any], app: typer.Typer, name: str, *examples: str) -> Callable[[F], F]:
+def options_command(
+    options: type[Any], app: typer.Typer, name: str, *examples: str, runner: Callable[..., None] | None = None
+) -> Callable[[F], F]:
     """Declare a command whose first argument is a dataclass of options.
+
+    A `runner` calls the command itself: it is called as `runner(work, options, **given)`.
 
     The help text lists the command's own options first, then the fields of the dataclass. Subclasses of `HubOptions`
     list the fields of `HubOptions` last; other dataclasses list their fields in order.
@@ -111,7 +98,7 @@ def options_command(options: type[Any], app: typer.Typer, name: str, *examples: 
     defaults = {field.name: empty if field.default is MISSING else field.default for field in fields(options)}
     if issubclass(options, HubOptions):
         own_first = [name for base in options.__mro__ for name in inspect.get_annotations(base)]
-        defaults = {name: defaults[name] for name in own_first}
+        defaults = {name: defaults[name] for name in own_first if name in defaults}
     shared = [
         inspect.Parameter(name, kind, default=default, annotation=shared_types[name])
         for name, default in defaults.items()
@@ -125,7 +112,10 @@ def options_command(options: type[Any], app: typer.Typer, name: str, *examples: 
         def run(**given: Any) -> None:
             _check_numbers(given)
             shared_values = options(**{one.name: given.pop(one.name) for one in shared})
-            work(shared_values, **given)
+            if runner is None:
+                work(shared_values, **given)
+            else:
+                runner(work, shared_values, **given)
 
         run.__name__, run.__doc__ = work.__name__, work.__doc__
         run.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -3,6 +3,7 @@
 Bytes are written as text, as hex digits after `hex:`, or as the name of a file after `@`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 from plumbing.cli.command import Misuse, option
 
 _HEX_PREFIX, _FILE_PREFIX = "hex:", "@"
+_KEY_BYTES = 32
 
 
 def data_of(text: str) -> bytes:
@@ -32,18 +34,28 @@ def content_of(text: str) -> bytes:
 
 def id_of(text: str, what: str) -> bytes:
     """Parse a 32-byte id in hex, such as that of a message, a wallet or a task."""
-    try:
-        found = bytes.fromhex(text)
-    except ValueError:
-        found = b""
-    if len(found) != 32:
+    found = hex_id(text)
+    if found is None:
         raise Misuse(
             f"{text!r} is not {what}: 64 hex digits", "the command that lists them prints all digits with --json"
         )
     return found
 
 
-_KEY_BYTES = 32
+def hex_id(text: str) -> bytes | None:
+    """Parse 32 bytes in hex; None if the text is something else."""
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return found if len(found) == _KEY_BYTES else None
+
+
+def id_parser(what: str) -> Callable[[str], bytes]:
+    """The parser of an argument or option that is such an id."""
+    return lambda text: id_of(text, what)
+
+
 _MAX_PORT = 0xFFFF
 _TIME_LIMIT = 1 << 64  # seconds since 1970; the wire format has 64 bits
 # Amounts above 64 bits but below this many digits parse here; the event then rejects them as too large.
@@ -115,7 +127,7 @@ def realm(text: str) -> bytes:
 
 
 def public_key(text: str) -> bytes:
-    return _hex(text, "a public key")
+    return key_of(text, "a public key")
 
 
 def card_key(text: str, base: Path = Path()) -> bytes:
@@ -134,7 +146,7 @@ def card_key(text: str, base: Path = Path()) -> bytes:
 
 
 def label(text: str) -> bytes:
-    return _hex(text, "a label")
+    return key_of(text, "a label")
 
 
 def label_place(text: str) -> LabelPlace:
@@ -203,11 +215,14 @@ def amount(text: str) -> int:
     return int(text)
 
 
-def _hex(text: str, what: str) -> bytes:
-    try:
-        found = bytes.fromhex(text)
-    except ValueError:
-        found = b""
-    if len(found) != _KEY_BYTES or len(text) != 2 * _KEY_BYTES:
+def key_parser(what: str) -> Callable[[str], bytes]:
+    """The parser of an option that is such a key; the error names the option."""
+    return lambda text: key_of(text, what)
+
+
+def key_of(text: str, what: str) -> bytes:
+    """Parse 32 bytes in hex, such as a key, a label or the id of a hub."""
+    found = hex_id(text)
+    if found is None or len(text) != 2 * _KEY_BYTES:
         raise ValueError(f"{text!r} is not {what}: {2 * _KEY_BYTES} hex digits")
     return found

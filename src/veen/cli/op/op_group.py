@@ -1,21 +1,40 @@
 """`veen op`: send, list and trace operations of the nine profiles, and check their rules."""
 
-from typing import Annotated
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
-import typer
-
-from plumbing.cli.command import command, group
-from veen.cli.kit import faults_command, output, read_state, render_state
+from plumbing.cli.command import Misuse, argument, command, group, option
+from veen.cli.kit import key_files, open_session, output_files
 from veen.cli.kit.common_options import JsonOption
-from veen.cli.kit.read_state import StateAnswer
-from veen.cli.kit.sanitize import short
-from veen.cli.kit.state_options import ReadOptions, read_command
-from veen.cli.op import field_parser, op_capability, op_check, op_send
-from veen.cli.op.op_check import OperationId, OpReading
-from veen.overlays.event import plain_wire
-from veen.overlays.operations.operation_index import BY_NAME, OPERATIONS, LoggedOperation, operations, plain
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.result import Moment, Result, inside
+from veen.cli.kit.state_rows import ENTRY, add_faults, entry_of
+from veen.cli.kit.state_session import (
+    Answer,
+    FollowSession,
+    ReadSession,
+    SendSession,
+    SentResult,
+    follow_command,
+    read_command,
+    send_command,
+)
+from veen.cli.op import op_check, operation_builder
+from veen.client import cbor_sequence
+from veen.core import Unavailable
+from veen.overlays import FoldEntry
+from veen.overlays.operations.access import ACCESS, token_of
+from veen.overlays.operations.operation_events import AccessGrant, Mirror, Operation, Paid, operation_id
+from veen.overlays.operations.operation_index import BY_NAME, OPERATIONS, LoggedOperation, logged, operations, plain
 from veen.overlays.operations.operation_index import trace as traced
-from veen.state.state_view import shown
+from veen.overlays.operations.rules import Rule
+from veen.state.state_view import StateAt
+
+MIN_DIGITS, ID_DIGITS = 6, 64
+OpReading: TypeAlias = StateAt[FoldEntry | None, FoldEntry | None]
+OperationId: TypeAlias = Annotated[str, argument("ID", "the operation: its id, or a unique prefix of it")]
 
 app = group(
     "op",
@@ -26,125 +45,230 @@ app = group(
     paid.operation shows the state of a stream's payments, and likewise for every profile.
     """,
 )
-op_send.add(app)
+
+
+@send_command(
+    app,
+    "send",
+    "veen op send access.revoke -f subject_identity=name:bob -f reason=left --stream ops",
+    "veen op send query.audit --body @read.json --stream audit",
+    "veen op send state.checkpoint -f state_class=kv --stream settings",
+    "veen op send federation.mirror --source door.evidence --stream mirrored",
+)
+async def send(
+    session: SendSession,
+    kind: Annotated[str, argument("KIND", "the kind of operation; veen op kinds lists them")],
+    fields: Annotated[
+        list[str] | None, option("--field -f NAME=VALUE", "a field; again for each item of a list")
+    ] = None,
+    body: Annotated[str | None, option("--body JSON|@FILE", "all fields, as a JSON object")] = None,
+    source: Annotated[
+        Path | None, option("--source FILE", "federation.mirror: evidence of the message to mirror")
+    ] = None,
+    source_pin: Annotated[
+        str | None, option("--source-pin HEX|PATH", "federation.mirror: the hub that must have signed it")
+    ] = None,
+) -> SentResult:
+    """Send an operation, unless the state rejects it, and verify the hub's receipt.
+
+    An identity, an account or a reference is 64 hex digits, or name: and a name to hash; a stream is given by its name.
+    Free-form fields are JSON, and text after hex: is bytes. An operation is committed once it has a receipt, not
+    before. A mirror record is made from verified evidence only. Fields that a state.checkpoint leaves out are filled in
+    from the log.
+    """
+    operation_type = operation_builder.kind_of(kind)
+    given = operation_builder.parse_fields(operation_type, fields or [], body)
+    mirrored = operation_builder.verify_source(operation_type, given, source, source_pin)
+    overlay = operation_builder.overlay_of(operation_type)
+    if mirrored is not None:
+        event: Operation = operation_builder.mirror(mirrored, given, await session.view(overlay, session.stream()))
+    elif operation_builder.needs_log(operation_type, given):
+        event = await operation_builder.checkpoint(given, await session.view(overlay, session.stream()))
+    else:
+        event = operation_builder.operation(operation_type, given)
+    parent_id = event.source_leaf_hash if isinstance(event, Mirror) else None  # the message that is mirrored
+    expires_in = event.ttl_seconds if isinstance(event, Paid) else None
+    sent = (await session.send(overlay, event, {}, parent_id=parent_id, expires_in=expires_in)).event
+    named = operation_type.NAME.removesuffix(".v1")
+    return session.sent(sent, {"kind": named, "operation_id": operation_id(sent.msg_id)})
 
 
 @read_command(app, "list", "veen op list --stream ops", "veen op list --kind paid.operation --at 100 --json")
-def list_(
-    options: ReadOptions,
-    kinds: Annotated[
-        list[str] | None,
-        typer.Option("--kind", metavar="KIND", help="only this kind", show_default="all kinds"),
-    ] = None,
-) -> None:
+async def list_(
+    session: ReadSession,
+    kinds: Annotated[list[str] | None, option("--kind KIND", "only this kind", default="all kinds")] = None,
+) -> Answer:
     """List the operations of a stream, in log order."""
-
-    wanted = {field_parser.kind_of(kind) for kind in kinds or ()}
-
-    def look(reading: OpReading) -> StateAnswer:
-        found = [one for one in operations(reading.states.values()) if not wanted or type(one.event) in wanted]
-        return read_state.StateAnswer(
-            columns=("entry", "operation", "kind", "hub_ts", "parent", "body"),
-            rows=[_row(one) for one in found],
-            data={"operations": [_data(one) for one in found]},
-            parts=tuple(one.operation_id for one in found),
-        )
-
-    read_state.show_state(options, OPERATIONS, look)
+    wanted = {operation_builder.kind_of(kind) for kind in kinds or ()}
+    state = await session.open(OPERATIONS)
+    found = [one for one in operations(state.states.values()) if not wanted or type(one.event) in wanted]
+    return Answer(
+        {"operations": [_data(one) for one in found]},
+        rows="operations",
+        columns=(ENTRY, ("operation", "operation_id"), "kind", "hub_ts", "parent", "body"),
+        parts=tuple(one.operation_id for one in found),
+    )
 
 
 @read_command(app, "show", "veen op show 3f7a0c… --stream ops", "veen op show 3f7a0c… --prove --out paid.evidence")
-def show(options: ReadOptions, operation: OperationId) -> None:
+async def show(session: ReadSession, operation: OperationId) -> Answer:
     """Show one operation: its fields, its sender and its place."""
-
-    def look(reading: OpReading) -> StateAnswer:
-        one = op_check.found(reading, operation)
-        entry = one.entry
-        facts: dict[str, output.Value] = {
-            "operation_id": one.operation_id,
-            "kind": one.kind,
-            "entry": shown(one.at),
-            "hub_ts": output.moment(entry.hub_ts),
-            "client_id": entry.client_id,
-            "auth_ref": entry.auth_ref,
-            "msg_id": entry.msg_id,
-        }
-        for name, value in plain_wire(one.event).items():
-            facts[name] = value if isinstance(value, bytes) else render_state.plain_cell(value)
-        return read_state.StateAnswer(facts=facts, data=_data(one), parts=(one.operation_id,))
-
-    read_state.show_state(options, OPERATIONS, look)
+    one = found(await session.open(OPERATIONS), operation)
+    data = _data(one)
+    header = ("operation_id", "kind", ENTRY, "hub_ts", "client_id", "auth_ref", "msg_id")
+    return Answer(data, facts=(*header, *inside("body", data["body"])), parts=(one.operation_id,))
 
 
 @read_command(app, "trace", "veen op trace 3f7a0c… --stream ops", "veen op trace 3f7a0c… --json")
-def trace(options: ReadOptions, operation: OperationId) -> None:
+async def trace(session: ReadSession, operation: OperationId) -> Answer:
     """Show the operations that an operation refers to, and those that refer to it.
 
     The operations it names, directly or indirectly, are listed above it with a negative step; those that name it below.
     """
+    state = await session.open(OPERATIONS)
+    links = traced(operations(state.states.values()), found(state, operation).operation_id)
+    data = [
+        {"distance": link.distance, "operation_id": link.operation_id}
+        | ({"found": False} if link.found is None else {"found": True, **_data(link.found)})
+        for link in links
+    ]
+    missing = Marked("not in this stream", Tone.WARN)
+    columns = (
+        ("step", lambda row: f"{row['distance']:+d}" if row["distance"] else "0"),
+        ("entry", lambda row: entry_of(row) if row["found"] else None),
+        ("operation", "operation_id"),
+        ("kind", lambda row: row["kind"] if row["found"] else missing),
+        ("body", lambda row: row.get("body")),
+    )
+    held = tuple(link.operation_id for link in links if link.found is not None)
+    return Answer({"trace": data}, rows="trace", columns=columns, parts=held)
 
-    def look(reading: OpReading) -> StateAnswer:
-        start = op_check.found(reading, operation).operation_id
-        links = traced(operations(reading.states.values()), start)
-        rows: list[tuple[output.Value, ...]] = [
-            (f"{link.distance:+d}" if link.distance else "0", *_line(link.operation_id, link.found)) for link in links
-        ]
-        data = [
-            {"distance": link.distance, "operation_id": link.operation_id}
-            | ({"found": False} if link.found is None else {"found": True, **_data(link.found)})
-            for link in links
-        ]
-        held = tuple(link.operation_id for link in links if link.found is not None)
-        columns = ("step", "entry", "operation", "kind", "body")
-        return read_state.StateAnswer(columns=columns, rows=rows, data={"trace": data}, parts=held)
 
-    read_state.show_state(options, OPERATIONS, look)
+@read_command(
+    app,
+    "check",
+    "veen op check --stream ops",
+    "veen op check --stream ops --known domain.json --rule paid.P2 --rule access.A1",
+    "veen op check --stream ops --data-dir copy --at 100 --json",
+)
+async def check(
+    session: ReadSession,
+    known: Annotated[
+        Path | None, option("--known FILE", "facts that are not in the log: policies, and what services did")
+    ] = None,
+    rules: Annotated[list[str] | None, option("--rule RULE", "only this rule", default="all")] = None,
+    every: Annotated[bool, option("--all", "also show the rules that hold; else they are counted")] = False,
+) -> Answer:
+    """Check the operations of a stream against the rules of their profiles.
+
+    A rule holds for an operation, is violated, or is open if the known facts do not decide it; --known adds facts. The
+    exit status is 13 if a rule is violated. A state.checkpoint is compared with the log and with the state folded from
+    it.
+    """
+    wanted = rules or [str(rule) for rule in Rule]
+    unknown = [rule for rule in wanted if rule not in Rule.__members__.values()]
+    if unknown:
+        raise Misuse(f"there is no rule {unknown[0]!r}", f"the rules are {', '.join(Rule)}")
+    checked = await op_check.findings(session, op_check.read_facts(known))
+    chosen = tuple(one for one in checked if str(one.rule) in wanted)
+    return op_check.answer(chosen, every)
 
 
-op_check.add(app)
-op_capability.add(app)
-faults_command.add(app, "veen op", OPERATIONS)
+@follow_command(app, "capability", "veen op capability 3f7a0c… --issuer operator --cap-out bob.cap --stream ops")
+async def capability(
+    session: FollowSession,
+    operation: OperationId,
+    issuer: Annotated[Path, option("--issuer DIR", "the client directory that signs it")],
+    cap_out: Annotated[Path, option("--cap-out FILE", "the file to write")],
+    card: Annotated[
+        Path | None, option("--card DIR|FILE", "the subject's card: a token for each client_id on it")
+    ] = None,
+) -> Result:
+    """Make the capability of an access.grant in the log.
+
+    It has the subject, the streams and the rate of the grant. Present it to the hub now with veen cap authorize: then
+    it expires together with the grant. An access.revoke names its auth_ref. A revoked or expired grant gives no
+    capability. If the subject is a long-term key, --card names its client ids.
+    """
+    output_files.check_new(cap_out)
+    state = await session.open(OPERATIONS)
+    grant = found(state, operation).event
+    if not isinstance(grant, AccessGrant):
+        raise Misuse(f"{operation} is not an access.grant", "veen op list --kind access.grant lists them")
+    access = await session.open_other(ACCESS, session.stream())
+    if not any(one.grant == grant for one in access.state(grant.subject_identity).grants):
+        raise hinted(Unavailable("the grant was revoked"), "veen fold --overlay access.grant shows the valid grants")
+    with open_session.open_client_dir(issuer, session.options.passphrase_file) as folder:
+        try:
+            key = folder.identity.id_sign
+            tokens = [token_of(grant, key, state.now, client_id) for client_id in _clients(grant, card)]
+        except ValueError as error:
+            raise Misuse(str(error), "send a grant with a later expiry_time") from None
+    output_files.write_new(cap_out, cbor_sequence.encode(tokens))
+    data = {
+        "auth_ref": tokens[0].auth_ref() if len(tokens) == 1 else None,
+        "issuer": tokens[0].issuer_pk,
+        "subject": grant.subject_identity,
+        "tokens": len(tokens),
+        "ttl": tokens[0].allow.ttl,
+        "file": str(cap_out),
+    }
+    return Result({**data, "auth_refs": [token.auth_ref() for token in tokens]}, facts=tuple(data))
+
+
+def _clients(grant: AccessGrant, card: Path | None) -> tuple[bytes, ...]:
+    """The clients that get a token: the subject itself, or the client ids on its card."""
+    if card is None:
+        return (grant.subject_identity,)
+    read = key_files.read_card(card)
+    if read.id_sign != grant.subject_identity:
+        raise Misuse(f"{card} is not the card of the subject", f"the subject is {grant.subject_identity.hex()}")
+    return read.client_ids
+
+
+add_faults(app, "veen op", lambda session: session.open(OPERATIONS), example=" --stream NAME")
 
 
 @command(app, "kinds", "veen op kinds", "veen op kinds paid.operation")
 def kinds(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="only this one, with its fields")] = None,
-    as_json: JsonOption = False,
+    kind: Annotated[str | None, argument("KIND", "only this one, with its fields")] = None, as_json: JsonOption = False
 ) -> None:
     """List the kinds of operation, or the fields of one."""
-
     if kind is None:
-        rows = [(name, op_send.overlay_of(event).CLASS, event.SCHEMA) for name, event in BY_NAME.items()]
-        output.table(("kind", "overlay", "schema"), rows, as_json)
+        rows = [
+            {"kind": name, "overlay": operation_builder.overlay_of(event).CLASS, "schema": event.SCHEMA.hex()}
+            for name, event in BY_NAME.items()
+        ]
+        Result(rows, columns=("kind", "overlay", "schema")).show(as_json)
         return
-    listed = [
-        (one.name, type(one).__name__, "optional" if one.optional else "required")
-        for one in field_parser.kind_of(kind).LAYOUT.kinds
-    ]
     words = {"Bstr": "64 hex digits, or name: and a name", "Uint": "number", "Text": "text", "ListOf": "list"}
-    output.table(("field", "value", "when"), [(a, words.get(b, "any JSON"), c) for a, b, c in listed], as_json)
+    rows = [
+        {
+            "field": one.name,
+            "value": words.get(type(one).__name__, "any JSON"),
+            "when": "optional" if one.optional else "required",
+        }
+        for one in operation_builder.kind_of(kind).LAYOUT.kinds
+    ]
+    Result(rows, columns=("field", "value", "when")).show(as_json)
 
 
-def _id(operation_id: bytes) -> output.Value:
-    return short(operation_id)
+def found(state: OpReading, text: str) -> LoggedOperation:
+    """The operation with this id or id prefix."""
+    wanted = text.rstrip("…").lower()
+    if not MIN_DIGITS <= len(wanted) <= ID_DIGITS or set(wanted) - set("0123456789abcdef"):
+        raise Misuse(f"{text!r} is not an operation id", f"give its first {MIN_DIGITS} to {ID_DIGITS} hex digits")
+    ids: Iterable[bytes] = [bytes.fromhex(wanted)] if len(wanted) == ID_DIGITS else state.states
+    named = [one for one in ids if one.hex().startswith(wanted) and one in state.states]
+    if len(named) > 1:
+        raise Misuse(f"{len(named)} operations start with {wanted}", "give more digits; --json prints whole ids")
+    entry = state.states[named[0]] if named else None
+    one = None if entry is None else logged(entry)
+    if one is None:
+        raise hinted(Unavailable(f"there is no operation {wanted} in this stream"), "veen op list lists all operations")
+    return one
 
 
-def _body(one: LoggedOperation) -> output.Value:
-    return render_state.plain_cell(plain_wire(one.event))
-
-
-def _row(one: LoggedOperation) -> tuple[output.Value, ...]:
-    parent = None if one.event.parent is None else _id(one.event.parent)
-    return shown(one.at), _id(one.operation_id), one.kind, output.moment(one.entry.hub_ts), parent, _body(one)
-
-
-def _line(operation_id: bytes, found: LoggedOperation | None) -> tuple[output.Value, ...]:
-    if found is None:
-        return None, _id(operation_id), output.Marked("not in this stream", output.Tone.WARN), None
-    return shown(found.at), _id(operation_id), found.kind, _body(found)
-
-
-def _data(one: LoggedOperation) -> dict[str, object]:
-    shown = render_state.plain_json(plain(one))
-    assert isinstance(shown, dict)
-    return {**shown, "epoch": one.entry.epoch, "msg_id": one.entry.msg_id, "parent": one.event.parent}
+def _data(one: LoggedOperation) -> dict[str, Any]:
+    placed = {"epoch": one.entry.epoch, "msg_id": one.entry.msg_id, "parent": one.event.parent}
+    return {**plain(one), **placed, "hub_ts": Moment(one.entry.hub_ts)}

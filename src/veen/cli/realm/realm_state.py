@@ -1,84 +1,62 @@
-"""Options and state of the realm commands. The streams of a realm are derived from its id, so there is no --stream."""
+"""Options, state and events of the realm commands. A realm's streams are derived from its id: there is no --stream."""
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
-from typing import Annotated, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
-import typer
-
-from plumbing.cli.command import Misuse
-from veen.cli.kit import open_session, output_files, pinning, read_state, render_state
+from plumbing.cli.command import option
+from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import Cap
-from veen.cli.kit.read_state import StateAnswer, StateBasis
-from veen.cli.kit.state_options import NoCache, SendOptions, StateOptions
-from veen.cli.kit.values import label, moment, realm
-from veen.client.client import Client
-from veen.core import DhKey, admin
-from veen.overlays import Overlay
-from veen.overlays.admin_records import AdminRecord
+from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.output import Marked, Tone
+from veen.cli.kit.result import Column, Moment, Result
+from veen.cli.kit.state_options import NoCache, StateOptions
+from veen.cli.kit.state_rows import add_faults
+from veen.cli.kit.state_session import SendSession, StateSession, send_hints, state_command
+from veen.cli.kit.values import moment, realm
+from veen.core import DhKey, Refused, admin
+from veen.overlays import Event, Overlay
+from veen.overlays.admin_records import Records
 from veen.overlays.authority import Authorities, AuthorityEvent
 from veen.overlays.authorization import REVOCATIONS, RevocationEvent
 from veen.overlays.stream_catalog import LABEL_CLASSES, SCHEMAS, LabelClass, SchemaDescriptor
-from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource, HubSource
-from veen.state.state_proof import prove
-from veen.state.state_view import StateAt, StateView
+from veen.state.event_sender import EventRefused, EventSender, SentEvent
+from veen.state.state_view import StateAt
 
-
-def hub_id(text: str) -> bytes:
-    return _id(text, "the id of a hub")
-
-
-def schema_id(text: str) -> bytes:
-    return _id(text, "the id of a schema")
-
-
-def _id(text: str, what: str) -> bytes:
-    try:
-        return label(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not {what}: 64 hex digits") from None
-
+S = TypeVar("S")
+M = TypeVar("M")
 
 RealmOption: TypeAlias = Annotated[
     bytes | None,
-    typer.Option(
-        "--realm",
-        metavar="NAME|HEX",
-        help="the realm, by name or id",
-        show_default="the hub's own, else the realm named veen",
+    option(
+        "--realm NAME|HEX",
+        "the realm, by name or id",
+        default="the hub's own, else the realm named veen",
         parser=realm,
     ),
 ]
 When: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--when",
-        metavar="TIME",
-        help="the state at this time, in seconds since 1970 or as a date",
-        show_default="now; with --at, the time of that entry",
+    option(
+        "--when TIME",
+        "the state at this time, in seconds since 1970 or as a date",
+        default="now; with --at, the time of that entry",
         parser=moment,
     ),
 ]
 From: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--from",
-        metavar="TIME",
-        help="the start, in seconds since 1970 or as a date",
-        show_default="now",
-        parser=moment,
-    ),
+    option("--from TIME", "the start, in seconds since 1970 or as a date", default="now", parser=moment),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class RealmReadOptions(StateOptions):
-    """Options of a command that shows state of a realm. See `show_realm_state`."""
+    """Options of a command that shows state of a realm."""
 
     realm: RealmOption = None
     when: When = None
@@ -86,23 +64,17 @@ class RealmReadOptions(StateOptions):
 
 @dataclass(frozen=True, slots=True)
 class RealmSendOptions(HubOptions):
-    """Options of a command that sends events for a realm. See `admin_event.send_events`."""
+    """Options of a command that sends events for a realm."""
 
     realm: RealmOption = None
     no_cache: NoCache = False
     cap: Cap = None
-
-    def plain(self) -> SendOptions:
-        """Return the options without the realm, for `send_event.show_sent`."""
-        missing = ("stream", "blind")
-        return SendOptions(
-            **{one.name: getattr(self, one.name) for one in fields(SendOptions) if one.name not in missing}
-        )
+    blind: ClassVar[bool] = False
 
 
-S = TypeVar("S")
-M = TypeVar("M")
-T = TypeVar("T")
+RealmSession: TypeAlias = StateSession[RealmReadOptions]
+realm_read_command = partial(state_command, StateSession, RealmReadOptions)
+realm_send_command = partial(state_command, SendSession, RealmSendOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,116 +84,55 @@ class AdminStream(Generic[S, M]):
     stream_id: Callable[[bytes], bytes]
     overlay: Callable[[bytes], Overlay[S, M]]
 
+    async def open(self, session: StateSession[Any], *, current: bool = False) -> "RealmState[S, M]":
+        """The state of the stream, at the place and time that the options name; with `current`, at its end."""
+        source = await session.source()
+        realm_id = realm_of(source, session.options.realm)
+        stream_id = self.stream_id(realm_id)
+        add_public_reader_key(source, stream_id, admin.reader_key(stream_id))
+        open_state = session.open_other if current else session.open
+        reading = await open_state(self.overlay(realm_id), stream_id.hex())
+        now, at = (getattr(session.options, name, None) for name in ("when", "at"))
+        if now is None and at is not None and not current and reading.at.stream_seq:
+            now = (await source.receipt(stream_id, reading.at)).hub_ts
+        return RealmState(source, reading, realm_id, current_time(source) if now is None else now)
 
-REVOKED: AdminStream[tuple[AdminRecord[RevocationEvent], ...], tuple[AdminRecord[RevocationEvent], ...]] = AdminStream(
+
+REVOKED: AdminStream[Records[RevocationEvent], Records[RevocationEvent]] = AdminStream(
     admin.revocation_stream, lambda realm_id: REVOCATIONS
 )
-AUTHORITY: AdminStream[tuple[AdminRecord[AuthorityEvent], ...], tuple[AdminRecord[AuthorityEvent], ...]] = AdminStream(
+AUTHORITY: AdminStream[Records[AuthorityEvent], Records[AuthorityEvent]] = AdminStream(
     admin.fed_admin_stream, Authorities
 )
-CLASSES: AdminStream[tuple[AdminRecord[LabelClass], ...], tuple[AdminRecord[LabelClass], ...]] = AdminStream(
+CLASSES: AdminStream[Records[LabelClass], Records[LabelClass]] = AdminStream(
     admin.label_class_stream, lambda realm_id: LABEL_CLASSES
 )
-REGISTRY: AdminStream[tuple[AdminRecord[SchemaDescriptor], ...], tuple[AdminRecord[SchemaDescriptor], ...]] = (
-    AdminStream(admin.schema_meta_stream, lambda realm_id: SCHEMAS)
+REGISTRY: AdminStream[Records[SchemaDescriptor], Records[SchemaDescriptor]] = AdminStream(
+    admin.schema_meta_stream, lambda realm_id: SCHEMAS
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RealmView(Generic[S, M]):
-    """A view of one of a realm's streams."""
-
-    view: StateView[S, M]
-    realm_id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class RealmState(Generic[S, M]):
     """The state of one of a realm's streams, and the time that the command is about."""
 
-    view: StateView[S, M]
+    source: EntrySource
     reading: StateAt[S, M]
     realm_id: bytes
     now: int
 
-    @property
-    def source(self) -> EntrySource:
-        return self.view.source
-
     def label(self, stream_id: bytes) -> bytes:
-        """Return the label of a stream at `now`."""
+        """The label of a stream at `now`."""
         return self.source.label(stream_id, self.source.known.profile.epoch(self.now))
 
 
-def show_realm_state(
-    options: RealmReadOptions, stream: AdminStream[S, M], look: Callable[[RealmState[S, M]], StateAnswer]
-) -> None:
-    """Read the state that the options name and show what `look` returns."""
-    if options.out is not None:
-        output_files.check_new(options.out)
-
-    async def work(source: EntrySource) -> tuple[StateAnswer, StateBasis]:
-        async with open_state(source, options, stream) as state:
-            found = look(state)
-            return found, await basis(options, state.view, state.reading, found)
-
-    found, made = with_source(options, work)
-    render_state.show_answer(found, made, options)
-
-
-def with_source(options: RealmReadOptions, work: Callable[[EntrySource], Awaitable[T]]) -> T:
-    """Run `work` with the hub or data directory that the options name."""
-    call = options.call()
-    url = call.url() if options.data_dir is None else ""
-    with open_session.open_client_dir(options.client, options.passphrase_file) as folder:
-        if options.data_dir is None:
-
-            async def run(client: Client) -> T:
-                return await work(HubSource(client))
-
-            return call.run_with(folder, url, run)
-
-        async def read(source: EntrySource) -> T:
-            return await work(source)
-
-        with read_state.data_dir_hints(options.data_dir):
-            return asyncio.run(read(DirectorySource(options.data_dir, folder, pinning.pinned_key(options.pin))))
-
-
-@asynccontextmanager
-async def open_view(
-    source: EntrySource, options: RealmReadOptions, stream: AdminStream[S, M]
-) -> AsyncIterator[RealmView[S, M]]:
-    """Open a view of one of the realm's streams."""
-    realm_id = realm_of(source, options.realm)
-    stream_id, overlay = stream.stream_id(realm_id), stream.overlay(realm_id)
-    add_public_reader_key(source, stream_id, admin.reader_key(stream_id))
-    with read_state.cache_hints(stream_id.hex(), overlay.CLASS):
-        async with StateView(source, stream_id, overlay, cached=not options.no_cache) as view:
-            yield RealmView(view, realm_id)
-
-
-@asynccontextmanager
-async def open_state(
-    source: EntrySource, options: RealmReadOptions, stream: AdminStream[S, M]
-) -> AsyncIterator[RealmState[S, M]]:
-    """Open the state of one of the realm's streams, at the place and time that the options name."""
-    async with open_view(source, options, stream) as viewed:
-        view = viewed.view
-        async with view.reading(read_state.parse_place(options.at, view)) as reading:
-            now = options.when
-            if now is None and options.at is not None and reading.at.stream_seq:
-                now = (await source.receipt(view.stream_id, reading.at)).hub_ts
-            yield RealmState(view, reading, viewed.realm_id, current_time(source) if now is None else now)
-
-
 def current_time(source: EntrySource) -> int:
-    """Return the hub's time, or for a data directory the time of this machine."""
+    """The hub's time, or for a data directory the time of this machine."""
     return source.now() if isinstance(source, HubSource) else int(time.time())
 
 
 def realm_of(source: EntrySource, given: bytes | None) -> bytes:
-    """Return the given realm, else the hub's own, else the global realm."""
+    """The given realm, else the hub's own, else the global realm."""
     return given or source.known.identity.realm_id or admin.GLOBAL_REALM
 
 
@@ -231,15 +142,81 @@ def add_public_reader_key(source: EntrySource, stream_id: bytes, key: DhKey) -> 
         source.folder.stream_keys.import_secret(stream_id.hex(), key)
 
 
-async def basis(
-    options: RealmReadOptions, view: StateView[S, M], reading: StateAt[S, M], found: StateAnswer
-) -> StateBasis:
-    """Return the log that an answer was computed from, with evidence if the options request it."""
-    hub_id, at, name = view.source.known.identity.hub_id, reading.at, view.stream_id.hex()
-    root = (await view.source.receipt(view.stream_id, at)).mmr_root if at.stream_seq else None
-    if not options.prove and options.out is None:
-        return StateBasis(hub_id, name, at, root)
-    if not found.parts:
-        raise Misuse("no single entry proves this answer, only the whole log", "leave out --prove and --out")
-    made = await prove(view, reading, *found.parts, steps=found.steps)
-    return StateBasis(hub_id, name, at, root, reading.state_hash(*found.parts), made)
+def add_realm_faults(app: Any, command: str, stream: AdminStream[Any, Any]) -> None:
+    """Add the command `faults` to a group."""
+
+    async def open_state(session: RealmSession) -> StateAt[Any, Any]:
+        return (await stream.open(session)).reading
+
+    add_faults(app, command, open_state, options=RealmReadOptions)
+
+
+_CAPABILITY_ERRORS = ("CAP_MISSING", "AUTH_REF", "CAP_TTL")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEvent:
+    """An event to send, the name under which it is listed, and what to show of it."""
+
+    event: Event
+    name: bytes
+    data: dict[str, Any]
+    facts: Sequence[Column]
+    remark: str | None = None
+
+
+async def send_events(session: SendSession, state: RealmState[Any, Any], events: Sequence[PreparedEvent]) -> Result:
+    """Send events to a realm's stream, after a check against its state, and return their receipts.
+
+    Events that the state rejects are reported and skipped. If it rejects all of them, `EventRefused` is raised.
+    """
+    sender = EventSender(session.view_of(state.reading))
+    try:
+        with send_hints():
+            accepted = _accepted(sender, events, state.reading)
+            await session.close_states()
+            sent = [(one, await sender.send_unchecked(one.event)) for one in accepted]
+    except Refused as refused:
+        if refused.detail_enum in _CAPABILITY_ERRORS:
+            hinted(refused, "give --cap FILE with a capability for the stream that veen authority streams shows")
+        raise
+    if len(sent) == 1:
+        ((one, outcome),) = sent
+        return session.sent(outcome, one.data, one.facts)
+    columns = (("target", "_name"), ("entry", "stream_seq"), "hub_ts", ("state", "_state"))
+    return Result([_sent_data(*one) for one in sent], columns=columns)
+
+
+def _accepted(sender: EventSender[S, M], events: Sequence[PreparedEvent], state: StateAt[S, M]) -> list[PreparedEvent]:
+    """The events that the state accepts. Raises `EventRefused` if it rejects all of them."""
+    accepted: list[PreparedEvent] = []
+    refused: list[tuple[PreparedEvent, EventRefused]] = []
+    for one in events:
+        try:
+            sender.check(state, one.event)
+        except EventRefused as error:
+            refused.append((one, error))
+        else:
+            accepted.append(one)
+    if not accepted:
+        raise refused[0][1]
+    for one, refusal in refused:
+        output.remark(f"skipped {one.name.hex()[:12]}…: {refusal.faults[0].reason}")
+    for one in accepted:
+        if one.remark:
+            output.remark(one.remark)
+    return accepted
+
+
+def _sent_data(one: PreparedEvent, outcome: SentEvent) -> dict[str, Any]:
+    sent, faults = outcome.sent, "; ".join(fault.reason for fault in outcome.faults)
+    return {
+        **one.data,
+        "stream_seq": sent.stream_seq,
+        "msg_id": sent.msg_id,
+        "hub_ts": Moment(sent.receipt.hub_ts),
+        "receipt": sent.receipt.encode(),
+        "taken": outcome.applied,
+        "_name": one.name,
+        "_state": Marked(f"not applied: {faults}", Tone.BAD) if faults else Marked("applied", Tone.GOOD),
+    }

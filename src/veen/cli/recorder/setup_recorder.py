@@ -1,28 +1,25 @@
 """`veen recorder init|enrol|join|map|move|show`: streams, event types and producers of a recorder."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, option
-from veen.cli.kit import key_files, open_session, output, output_files, read_state, values
+from veen.cli.kit import key_files, open_session, output_files, values
 from veen.cli.kit.client_options import HubOptions, PassphraseFile
 from veen.cli.kit.common_options import ClientDir, JsonOption
-from veen.cli.kit.read_state import StateAnswer
 from veen.cli.kit.result import Column, Result, fields_of, listed
-from veen.cli.kit.sanitize import printable
-from veen.cli.kit.state_options import ReadOptions, options_command, read_command
+from veen.cli.kit.state_options import options_command
+from veen.cli.kit.state_session import Answer, ReadSession, read_command
 from veen.cli.recorder.recorder_options import Issuer, at_hub, issuer_key, sent_data, with_hints
 from veen.client import local_files
 from veen.client.client import Client
 from veen.core import Rate
-from veen.overlays.overlay import Walk
 from veen.overlays.record import (
     CHANGES,
     RECORDER_CHANGES,
-    RecorderSetting,
     producers,
     profile_of,
     stream_flaw,
@@ -31,7 +28,6 @@ from veen.overlays.record import (
 )
 from veen.recorder import ProducerKit, setup
 from veen.state.event_sender import SentEvent
-from veen.state.state_view import StateAt
 
 app = typer.Typer()
 
@@ -244,23 +240,23 @@ def _show_sent(event: SentEvent, shown: dict[str, str], asked: HubOptions) -> No
 
 
 @read_command(app, "show", "veen recorder show --client admin", "veen recorder show --client admin --at 12 --json")
-def show(asked: ReadOptions) -> None:
+async def show(session: ReadSession) -> Answer:
     """Show the map of event types, the producers and the profile."""
-
-    def look(reading: StateAt[RecorderSetting, Walk]) -> StateAnswer:
-        states = dict(reading.states)
-        profile = profile_of(states)
-        types = {one: stream_of(states, one) for one in types_of(states)}
-        enrolled = producers(states)
-        rows: list[tuple[output.Value, ...]] = [("type", printable(one), at) for one, at in types.items()]
-        rows += [("producer", printable(one.name), printable(", ".join(one.origins))) for one in enrolled]
-        profile_data: dict[str, Any] | None = None
-        if profile is not None:
-            names = ("hub_id", "admin_pk", "streams", "max_payload_bytes", "retention_sec", "every_sec", "every_events")
-            profile_data = {"profile_id": profile.profile_id(), **fields_of(profile, *names)}
-            rows.append(("profile", profile.profile_id(), f"{len(profile.streams)} streams"))
-        known = [fields_of(one, "name", "client_ids", "origins", "streams") for one in enrolled]
-        data = {"types": types, "producers": known, "profile": profile_data}
-        return read_state.StateAnswer(columns=("what", "name", "where"), rows=rows, data=data, parts=tuple(states))
-
-    read_state.show_state(asked, RECORDER_CHANGES, look, stream=CHANGES)
+    states = dict((await session.open(RECORDER_CHANGES, CHANGES)).states)
+    types = {one: stream_of(states, one) for one in types_of(states)}
+    enrolled, profile = producers(states), profile_of(states)
+    rows: list[tuple[object, ...]] = [("type", one, at) for one, at in types.items()]
+    rows += [("producer", one.name, ", ".join(one.origins)) for one in enrolled]
+    profile_data = None
+    if profile is not None:
+        rows.append(("profile", profile.profile_id().hex(), f"{len(profile.streams)} streams"))
+        names = ("hub_id", "admin_pk", "streams", "max_payload_bytes", "retention_sec", "every_sec", "every_events")
+        profile_data = {"profile_id": profile.profile_id(), **fields_of(profile, *names)}
+    columns = ("what", "name", "where")
+    data = {
+        "types": types,
+        "producers": [fields_of(one, "name", "client_ids", "origins", "streams") for one in enrolled],
+        "profile": profile_data,
+        "_rows": [dict(zip(columns, row, strict=True)) for row in rows],
+    }
+    return Answer(data, rows="_rows", columns=columns, parts=tuple(states))

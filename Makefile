@@ -14,10 +14,12 @@ BASE := $(VENV)/.base
 DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check lint types contracts bench fmt clean
+.PHONY: help env demo test test-slow check lint types contracts bench fmt pages clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env: $(DEV) ## create .venv with the development tools
 
 demo: $(BASE) ## run a hub with three clients and a verifier, step by step
 	@$(PY) -m veen.cli demo
@@ -45,8 +47,13 @@ bench: $(DEV) ## run all measurements
 	@$(PY) -m bench
 
 fmt: $(DEV) ## format, and fix what ruff can fix
+	@$(PY) -m ruff format --quiet .
 	@$(PY) -m ruff check --fix --quiet .
 	@$(PY) -m ruff format --quiet .
+
+pages: $(DEV) ## regenerate the reference pages and the test vectors
+	@for page in cli_page error_page wire_page openapi_page query_openapi_page; do $(PY) -m tools.$$page || exit 1; done
+	@for vectors in vectors vectors.overlays vectors.veil; do $(PY) -m $$vectors.generate || exit 1; done
 
 clean: ## remove .venv and everything that the other targets created
 	@rm -rf $(VENV) .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache build dist

@@ -63,7 +63,7 @@ def test_every_code_is_found_once_by_its_own_name() -> None:
 def test_every_code_in_the_source_is_explained() -> None:
     known = {one.code for one in explain.codes()}
     sources = [path.read_text() for path in (Path(__file__).parents[2] / "src" / "veen").rglob("*.py")]
-    written = {code for text in sources for code in re.findall(r'Refused\(\s*"([^"]+)"', text)}
+    written = {code for text in sources for code in re.findall(r'\bRefused\(\s*"([^"]+)"', text)}
     assert len(written) > 5
     assert written <= known
     assert {*wallet_ledger.WalletCode, rpc.UNKNOWN_METHOD, rpc_calls.FAILED, rpc_calls.REPLY_TO} <= known

@@ -8,12 +8,12 @@ A wallet is in one of five controls: absent, open, frozen, closed, or closed and
 which events apply, so for each initial control a `Path` gives the final control and the change of the balance: `delta`
 is the total and `low` the smallest prefix sum. The run overdraws a wallet exactly if `balance + low` is negative.
 
-The daily limit depends on more: whether there is a limit (`limited`), whether the last reset is unset, and whether it
-was on the day of the first counted debit. `Spend` has one branch for each answer to the last question. A branch holds
-the conditions under which none of its debits exceeds the limit.
+The daily limit depends on more: whether there is a limit (`limited`), and whether the spent amount was last reset
+never, on the day of the first counted debit, or on another day. `Spend` has one branch if the reset was on that day and
+one if it was not. A branch holds the conditions under which none of its debits exceeds the limit.
 
-A branch is None if some debit would always be refused. The function is undefined there, and the events are applied one
-by one instead.
+A branch is None if some debit would always be refused. The function is undefined there, and the fold applies the events
+one by one instead.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -93,9 +93,9 @@ class Branch(NamedTuple):
 
 
 class Spend(NamedTuple):
-    """With `first_day`, `same` applies if the last reset was on that day, else `other`.
+    """Two branches: `same` applies if the last reset was on `first_day`, else `other`.
 
-    Without, `same` always applies.
+    If `first_day` is None, `same` always applies.
     """
 
     first_day: int | None
@@ -449,7 +449,7 @@ _STAYING = tuple(cbor.encode(_path_value(path)) for path in IDENTITY)
 
 
 def _path_of(stays: Path, found: Value) -> Path:
-    """Decode a path that is not the identity, which has its own encoding."""
+    """Decode a path. The identity is encoded otherwise and does not come here."""
     match found:
         case (int() as ends, delta, low, limit, (s0, s1, s2, s3)) if 0 <= ends < len(Control):
             kept = limit is _KEEPS

@@ -368,7 +368,7 @@ def sendable(event: E) -> E:
     try:
         event.encode()
     except ValueError as error:
-        raise Misuse(str(error), "shorten the texts and lists of the command") from None
+        raise Misuse(str(error), "change the value that the message names; --help describes it") from None
     return event
 
 

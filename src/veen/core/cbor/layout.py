@@ -146,7 +146,7 @@ class Wire:
         return self.LAYOUT.write(self.LAYOUT.fields_of(self), but_last=True)
 
     def flaw(self) -> str | None:
-        """Why these fields contradict each other, although each is valid by itself; None if they do not."""
+        """Why the decoded fields are invalid, for rules that field types cannot state; None if they are valid."""
         return None
 
 

@@ -36,6 +36,7 @@ from veen.core.cbor import (
     Constant,
     Details,
     FieldType,
+    Layout,
     ListOf,
     Map,
     Nested,
@@ -45,7 +46,6 @@ from veen.core.cbor import (
     Wire,
     decode,
 )
-from veen.core.cbor.layout import Layout
 from veen.core.hashing import U64_MAX
 
 PAGE = Path(__file__).parents[1] / "docs" / "wire.md"

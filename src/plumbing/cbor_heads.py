@@ -95,3 +95,15 @@ def read_head(data: bytes, pos: int) -> tuple[int, int, int]:
     if argument < _LEAST[info - 24]:
         raise InvalidHead(f"the head at byte {pos} is not minimal")
     return major, argument, end
+
+
+def small_uint(data: bytes, pos: int) -> tuple[int, int]:
+    """Decode an unsigned integer below 2^32 with a minimal head; -1 for anything else or missing data."""
+    initial = data[pos] if pos < len(data) else 0xFF
+    if initial < 24:
+        return initial, pos + 1
+    if initial > 26:
+        return -1, pos + 1
+    end = pos + 1 + (1 << initial - 24)
+    number = int.from_bytes(data[pos + 1 : end], "big")
+    return (number if number >= (24, 1 << 8, 1 << 16)[initial - 24] and end <= len(data) else -1), end

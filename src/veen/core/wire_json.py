@@ -22,7 +22,7 @@ from veen.core.cbor import (
     VersionField,
     Wire,
 )
-from veen.core.cbor.field_types import details
+from veen.core.cbor.field_tables import details
 from veen.core.errors import Fault, Malformed
 from veen.core.hashing import HASH_BYTES, U64_MAX
 from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION

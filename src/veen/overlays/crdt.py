@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar
 
 from veen.core import Malformed, cbor, naming
-from veen.core.cbor import Bstr, Bytes, ListOf, Uint, text_map
-from veen.core.cbor.layout import Wire
+from veen.core.cbor import Bstr, Bytes, ListOf, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
 from veen.overlays.event import At, Event, FoldEntry, ascending, event, number_of, number_value
 from veen.overlays.overlay import FoldStep, MergeOverlay

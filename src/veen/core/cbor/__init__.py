@@ -1,6 +1,7 @@
 """A strict deterministic CBOR codec, driven by one field table per object. Spec §3.1."""
 
-from veen.core.cbor.field_types import (
+from veen.core.cbor.field_tables import (
+    Array,
     Bool,
     Bstr,
     Bytes,
@@ -8,12 +9,18 @@ from veen.core.cbor.field_types import (
     DeferredFaults,
     Details,
     FieldType,
+    Layout,
     ListOf,
+    Map,
+    Nested,
     Text,
     Uint,
     VersionField,
+    Wire,
+    array,
+    int_map,
+    text_map,
 )
-from veen.core.cbor.layout import Array, Layout, Map, Nested, Wire, array, int_map, text_map
 from veen.core.cbor.value import Key, Value, decode, encode
 
 __all__ = [

@@ -18,6 +18,7 @@ from plumbing.cbor_heads import (
     TEXT,
     TRUE,
     UINT,
+    small_uint,
     write_bstr,
     write_head,
     write_text,
@@ -113,15 +114,3 @@ def read_count(name: str, wanted: int, data: bytes, pos: int) -> tuple[int, int]
     if count > len(data) - start:
         raise Malformed("cbor", f"{name} at byte {pos} claims {count} entries, {len(data) - start} bytes are left")
     return count, start
-
-
-def small_uint(data: bytes, pos: int) -> tuple[int, int]:
-    """Decode an unsigned integer below 2^32 with a minimal head; -1 for anything else or missing data."""
-    initial = data[pos] if pos < len(data) else 0xFF
-    if initial < 24:
-        return initial, pos + 1
-    if initial > 26:
-        return -1, pos + 1
-    end = pos + 1 + (1 << initial - 24)
-    number = int.from_bytes(data[pos + 1 : end], "big")
-    return (number if number >= (24, 1 << 8, 1 << 16)[initial - 24] and end <= len(data) else -1), end

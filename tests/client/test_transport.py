@@ -1,7 +1,7 @@
 """Requests to a hub: malformed, oversized, late and interrupted answers, rejections, and retries."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -10,7 +10,15 @@ from tests.client.hostile import START, HostileHub
 from veen.client.transport import HubLink, RetryPolicy, TryLater
 from veen.core import Malformed, Receipt, Refused, Unavailable, wire_json
 from veen.core.admission import BY_DETAIL
-from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse
+from veen.core.envelopes import (
+    SUBMIT_RESPONSE_HEAD,
+    SUBMIT_RESPONSE_TAIL,
+    ErrorEnvelope,
+    ReceiptRequest,
+    ReceiptResponse,
+    SubmitResponse,
+)
+from veen.core.limits import SERVER_VERSION
 
 QUICK = RetryPolicy(attempts=3, first_wait_s=0.001, longest_wait_s=0.002, longest_retry_after_s=0.05, answer_s=120)
 ASK = ReceiptRequest(bytes(32), 1)
@@ -240,3 +248,39 @@ def test_a_submit_is_answered_by_a_receipt_or_a_refusal() -> None:
     assert asyncio.run(run(GOOD)) == RECEIPT
     with pytest.raises(Unavailable):
         asyncio.run(run(BUSY))
+
+
+def submit_responses() -> Iterator[bytes]:
+    """The usual submit response, and responses that differ from it in one place."""
+    usual = SubmitResponse(RECEIPT, SERVER_VERSION).encode()
+    assert usual == SUBMIT_RESPONSE_HEAD + RECEIPT.encode() + SUBMIT_RESPONSE_TAIL
+    yield usual
+    for version in (None, "", "9.9.9", f"a longer one{SUBMIT_RESPONSE_TAIL.decode()}"):
+        yield SubmitResponse(RECEIPT, version).encode()
+    yield usual + b"\x00"
+    yield usual.replace(RECEIPT.encode(), b"")
+    yield usual.replace(RECEIPT.encode(), RECEIPT.encode() * 2)
+    for at in range(len(usual)):
+        yield usual[:at]
+        yield usual[:at] + bytes([usual[at] ^ 1]) + usual[at + 1 :]
+
+
+def test_a_submit_response_is_decoded_as_its_table_says() -> None:
+    def by_table(body: bytes) -> Receipt | str:
+        try:
+            return SubmitResponse.decode(body).receipt
+        except Malformed as error:
+            return str(error)
+
+    async def by_link(link: HubLink) -> Receipt | Refused | str:
+        try:
+            return await link.submit(b"\x80")
+        except Malformed as error:
+            return str(error)
+
+    async def run(bodies: list[bytes]) -> None:
+        async with answering(*(http(200, body) for body in bodies)) as (link, _):
+            for body in bodies:
+                assert await by_link(link) == by_table(body), body.hex()
+
+    asyncio.run(run(list(submit_responses())))

@@ -450,7 +450,9 @@ def test_a_receipt_is_read_and_written_as_the_table_says(stream_seq: int, hub_ts
     assert by_decode(data) == by_table(data)
     assert isinstance(by_decode(data), Receipt) is (stream_seq > 0)
     if stream_seq:
-        assert Receipt.decode(data).encode() == data
+        found = Receipt.decode(data)
+        assert found.encode() == replace(found).encode() == data
+        assert replace(found, hub_ts=7).encode() == written(stream_seq, 7), "a changed receipt has its own encoding"
 
 
 def test_the_fast_path_answers_like_the_table_at_every_cut_and_for_every_byte_of_a_head() -> None:

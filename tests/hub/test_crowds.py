@@ -18,7 +18,7 @@ from tests.hub.subscriber import Subscriber
 from veen.core import Receipt, Refused
 from veen.core.envelopes import ReceiptRequest, StreamRequest, StreamResponse
 from veen.hub import read_api, read_executor, submit, submit_api
-from veen.hub.verifier import Answer, Verifier
+from veen.hub.verifier import Answer, Signed, Verifier
 
 BODY = bytes(100_000)  # makes a page large enough to be counted
 
@@ -170,7 +170,7 @@ def test_a_subscriber_waits_while_others_hold_too_much_and_misses_nothing(
             until(lambda: page_memory.held > 0)
             monkeypatch.setattr(read_api, "MAX_PAGE_MEMORY_BYTES", 0)
             short.send_many(3)
-            reading = next(iter(hub.service._subscriptions._by_label[short.label]))
+            reading = next(iter(hub.service._subscriptions.by_label[short.label]))
             until(lambda: reading._reading and hub.get("/healthz").status == 200)
             # Pages have a separate limit.
             assert hub.post("/v1/stream", StreamRequest(short.label, 1)).status == 200
@@ -315,21 +315,21 @@ class Gate:
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
-        self._held: list[tuple[bytes, Answer]] = []
+        self._held: list[tuple[Signed, Answer]] = []
         self._open = False
         self.asked: list[bytes] = []
 
-    def check(self, item: bytes, answer: Answer) -> None:
-        self.asked.append(item[:32])
+    def check(self, signed: Signed, answer: Answer) -> None:
+        self.asked.append(signed[0])
         if self._open:
-            self._verifier.check(item, answer)
+            self._verifier.check(signed, answer)
         else:
-            self._held.append((item, answer))
+            self._held.append((signed, answer))
 
     def open(self) -> None:
         self._open = True
-        for item, answer in self._held:
-            self._verifier.check(item, answer)
+        for signed, answer in self._held:
+            self._verifier.check(signed, answer)
 
     def flush(self) -> None:
         self._verifier.flush()

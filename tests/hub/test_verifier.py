@@ -18,7 +18,7 @@ from veen.hub import verifier
 from veen.hub.admission_rules import Admission
 from veen.hub.conditions import Conditions
 from veen.hub.log import LineWriter, Log
-from veen.hub.verifier import SEND_EVERY, Answer, ProcessVerifier, Verifier
+from veen.hub.verifier import SEND_EVERY, Answer, ProcessVerifier, Signed, Verifier
 from veen.hub.verify_worker import ANSWER, ITEM_BYTES, NUMBER_BYTES, REQUEST_BYTES, VALID, answer_to
 
 DIGEST = bytes(32)
@@ -65,9 +65,9 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, in
     return use
 
 
-def item(key: SigningKey, *, valid: bool) -> bytes:
+def item(key: SigningKey, *, valid: bool) -> Signed:
     signature = key.sign(DIGEST)
-    return key.public_key + DIGEST + (signature if valid else bytes(64))
+    return key.public_key, DIGEST, signature if valid else bytes(64)
 
 
 class Checks:
@@ -79,12 +79,12 @@ class Checks:
         self.reported: list[BaseException] = []
         self.broke: list[BaseException] = []
 
-    def run(self, *items: bytes, failing: frozenset[int] = frozenset()) -> "Checks":
+    def run(self, *items: Signed, failing: frozenset[int] = frozenset()) -> "Checks":
         """Check all items; callbacks named in `failing` raise. Returns when all are answered, or on a fatal error."""
         asyncio.run(asyncio.wait_for(self._run(items, failing), PATIENCE_S))
         return self
 
-    async def _run(self, items: tuple[bytes, ...], failing: frozenset[int]) -> None:
+    async def _run(self, items: tuple[Signed, ...], failing: frozenset[int]) -> None:
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         unhandled: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: unhandled.append(context))
@@ -217,14 +217,14 @@ def test_a_worker_that_cannot_be_replaced_breaks_the_hub(tmp_path: Path, monkeyp
 
 
 def test_a_mistake_in_the_thread_breaks_the_hub() -> None:
-    checks = Checks(of_thread).run(item(SigningKey.generate(), valid=True), cast(bytes, None))
+    checks = Checks(of_thread).run(item(SigningKey.generate(), valid=True), cast(Signed, None))
     assert [type(error) for error in checks.broke] == [TypeError]
 
 
 def test_a_worker_answers_under_the_number_it_was_asked_by() -> None:
     number, key = os.urandom(NUMBER_BYTES), SigningKey.generate()
     for held in (True, False):
-        question = number + item(key, valid=held)
+        question = number + b"".join(item(key, valid=held))
         assert len(question) == REQUEST_BYTES == NUMBER_BYTES + ITEM_BYTES
         assert answer_to(question) == number + bytes([held])
         assert ANSWER.unpack(answer_to(question)) == (int.from_bytes(number), held)

@@ -29,7 +29,7 @@ from veen.core import (
 from veen.hub.admission_rules import Admission, Rules, parse
 from veen.hub.admission_state import AdmissionState, ControlEvent, Group, Item, Outcome, Placed, Submission
 from veen.hub.sequencer import ControlLog, Sequencer
-from veen.hub.signer import Signer
+from veen.hub.submit import Signer
 from veen.storage import metadata
 from veen.storage.index import TABLES
 from veen.storage.paths import Folders

@@ -11,7 +11,7 @@ from veen.client.contradiction import Caught, Contradiction
 from veen.client.evidence import EvidenceStore
 from veen.client.transport import HubLink
 from veen.client.trust import HubRecord, HubStatus, HubTrust, Pin
-from veen.core import Checkpoint, Receipt, naming
+from veen.core import Checkpoint, Receipt, Unverified, naming
 from veen.core.hub_identity import ForkOrigin
 
 
@@ -130,16 +130,16 @@ class HubSession:
         self.check_not_caught()
         for head in heads:
             try:
-                self.trust.verify(head)
-            except Contradiction as error:
-                await self._verify_again(head, error)
+                self.trust.lineage.verify_head(head, self.trust.profile)
+            except Unverified:
+                await self._verify_again(head)
 
-    async def _verify_again(self, head: Receipt | Checkpoint, error: Contradiction) -> None:
+    async def _verify_again(self, head: Receipt | Checkpoint) -> None:
         """Verify again with the hub's current identity, which may have a new key."""
         status = await self.refresh()
         try:
             self.trust.verify(head)
-        except Contradiction:
+        except Contradiction as error:
             raise self.trust.blame_key(error, status) from None
 
     async def recorded(self, error: Contradiction) -> Contradiction:

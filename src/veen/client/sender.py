@@ -675,7 +675,8 @@ class Sender:
 
     def _current_queue(self) -> SubmitQueue | None:
         """The submit queue of the hub's current epoch; None while the previous one still has messages to send."""
-        epoch = self._session.trust.profile.epoch(self._session.clock.now())
+        profile = self._session.trust.profile
+        epoch = profile.epoch(self._session.clock.now()) if profile.epoch_sec else 0
         if self._submit_queue is None or self._submit_queue.epoch != epoch:
             if self._submit_queue and self._submit_queue.waiting:
                 return None

@@ -64,7 +64,11 @@ class LabelTree(Mmr):
         self.head = head
 
     def copy(self) -> "LabelTree":
-        return LabelTree(self.label, self.size, self.peaks, self.head)
+        """A copy that grows on its own. Its peaks were checked already."""
+        made = LabelTree.__new__(LabelTree)
+        made.size, made.peaks, made._tags = self.size, self.peaks.copy(), self._tags
+        made.label, made.head = self.label, self.head
+        return made
 
     def add(self, receipt: Receipt) -> None:
         """Append the next entry. If the receipt does not fit, the tree stays unchanged."""

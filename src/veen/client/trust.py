@@ -215,7 +215,7 @@ class HubTrust:
         self.profile = known.profile
         self.limits = known.limits
         # The prefix that a fork kept was signed by its origin. The fork's own signature fixes the end of that prefix.
-        self._lineage = lineage(known.identity, known.origin)
+        self.lineage = lineage(known.identity, known.origin)
 
     @classmethod
     def begin(
@@ -267,7 +267,7 @@ class HubTrust:
     def verify(self, head: Head) -> None:
         """Raise `Contradiction` unless a key of the hub signed it that was active at its `hub_ts` or in its epoch."""
         try:
-            self._lineage.verify_head(head, self.profile)
+            self.lineage.verify_head(head, self.profile)
         except Unverified:
             raise self._unsigned(head) from None
 

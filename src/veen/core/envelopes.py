@@ -3,9 +3,10 @@
 from typing import Annotated
 
 from veen.core.cbor import Bool, Bstr, Details, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
+from veen.core.cbor.heads import write_text
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Refused
-from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_TEXT_BYTES
+from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_TEXT_BYTES, SERVER_VERSION
 from veen.core.msg import Msg
 from veen.core.proof import MmrProof
 from veen.core.receipt import Receipt
@@ -13,6 +14,9 @@ from veen.core.signing import SIGNATURE_BYTES
 
 _VER = VersionField()
 _SERVER_VERSION = Text(MAX_TEXT_BYTES, name="server_version", optional=True)
+# {1: 1, 2: receipt, 3: server_version} around an encoded receipt: the submit response of a hub of this version.
+SUBMIT_RESPONSE_HEAD = b"\xa3\x01\x01\x02"
+SUBMIT_RESPONSE_TAIL = b"\x03" + write_text(SERVER_VERSION)
 
 
 @int_map("submit request", _VER)

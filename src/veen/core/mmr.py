@@ -66,7 +66,10 @@ class Mmr:
         return root_of(self.peaks, self._tags)
 
     def copy(self) -> "Mmr":
-        return Mmr(self.size, self.peaks, self._tags)
+        """A copy that grows on its own. Its peaks were checked already."""
+        made = Mmr.__new__(Mmr)
+        made.size, made.peaks, made._tags = self.size, self.peaks.copy(), self._tags
+        return made
 
 
 def node_count(size: int) -> int:

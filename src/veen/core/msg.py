@@ -1,6 +1,7 @@
 """MSG: the message that a client signs and a hub orders. Spec §4.1."""
 
 import struct
+from hashlib import sha256
 from typing import Annotated, Self
 
 from veen.core import naming, signing
@@ -85,7 +86,7 @@ class Msg(Wire):
 
 def signing_digest(encoded: bytes) -> bytes:
     """The digest that `sig` signs, from an encoded MSG: its first nine fields as an array of nine."""
-    return h(_SIGNED + encoded[1:-_SIG_TAIL])
+    return sha256(_SIGNED + encoded[1:-_SIG_TAIL]).digest()
 
 
 def sign(

@@ -3,7 +3,7 @@
 import struct
 from dataclasses import replace
 from hashlib import sha256
-from typing import Annotated, Self
+from typing import Annotated
 
 from veen.core import signing
 from veen.core.cbor import Bstr, DeferredFaults, Uint, VersionField, Wire, array
@@ -22,8 +22,15 @@ _HASHES = struct.Struct(">2s32s2s32s")
 _TAIL = struct.Struct(">2s64s")
 
 
+class _KeepsEncoding:
+    """A slot for the encoding of an object, which is not one of its fields."""
+
+    __slots__ = ("_encoded",)
+    _encoded: bytes
+
+
 @array("receipt", VersionField())
-class Receipt(Wire):
+class Receipt(_KeepsEncoding, Wire):
     """The place of one message, and the root of the tree that ends with it."""
 
     label: Annotated[bytes, Bstr()]
@@ -34,10 +41,9 @@ class Receipt(Wire):
     hub_sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     @classmethod
-    def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple[Self, int]:
+    def read(cls, data: bytes, pos: int, late: DeferredFaults) -> tuple["Receipt", int]:
         """Decode by the field table. The usual shape has a faster path; a test compares both."""
-        found = _fast_decode(data, pos)
-        return (cls(*found[0]), found[1]) if found else super(Receipt, cls).read(data, pos, late)  # noqa: UP008  slots make a second class
+        return read_usual(data, pos) or super(Receipt, cls).read(data, pos, late)  # noqa: UP008  slots make a second class
 
     def flaw(self) -> str | None:
         return None if self.stream_seq else "stream_seq is 0: the first message of a label has 1"
@@ -45,8 +51,11 @@ class Receipt(Wire):
     def encode(self) -> bytes:
         """Encode by the field table. Fields of the right size have a faster path, used for every verified receipt.
 
-        Invalid fields go to the field table, which raises the error.
+        Invalid fields go to the field table, which raises the error. The encoding is kept, also when a receipt is
+        decoded: a client needs it to verify the receipt, to store it, and to store the state of its label.
         """
+        if hasattr(self, "_encoded"):
+            return self._encoded
         hashes = len(self.label) == len(self.leaf_hash) == len(self.mmr_root) == HASH_BYTES
         numbers = type(self.stream_seq) is type(self.hub_ts) is int and self.stream_seq >= 1 and self.hub_ts >= 0
         if not (
@@ -54,7 +63,9 @@ class Receipt(Wire):
         ):
             return super(Receipt, self).encode()  # noqa: UP008  slots make a second class
         fields = _signed_fields(self.label, self.stream_seq, self.leaf_hash, self.mmr_root, self.hub_ts)
-        return b"\x87" + fields + _BSTR64 + self.hub_sig
+        encoded = b"\x87" + fields + _BSTR64 + self.hub_sig
+        object.__setattr__(self, "_encoded", encoded)
+        return encoded
 
     def signing_digest(self) -> bytes:
         """The first six fields as an array of six."""
@@ -107,12 +118,10 @@ def _signed_fields(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: by
     return b"\x01\x58\x20" + label + seq + _BSTR32 + leaf_hash + _BSTR32 + mmr_root + ts
 
 
-_Fields = tuple[bytes, int, bytes, bytes, int, bytes]
-
-
-def _fast_decode(data: bytes, pos: int) -> tuple[_Fields, int] | None:
-    """The fields and the end of a receipt in its usual shape; None if the field table must decode it."""
-    if len(data) < pos + _PREFIX.size + _HASHES.size + _TAIL.size + 2:
+def read_usual(data: bytes, pos: int) -> tuple[Receipt, int] | None:
+    """A receipt in its usual shape and its end; None if the field table must decode it."""
+    start = pos
+    if len(data) < start + _PREFIX.size + _HASHES.size + _TAIL.size + 2:
         return None
     opening, label = _PREFIX.unpack_from(data, pos)
     stream_seq, pos = small_uint(data, pos + _PREFIX.size)
@@ -125,4 +134,6 @@ def _fast_decode(data: bytes, pos: int) -> tuple[_Fields, int] | None:
     head3, hub_sig = _TAIL.unpack_from(data, pos)
     if head3 != _BSTR64:
         return None
-    return (label, stream_seq, leaf_hash, mmr_root, hub_ts, hub_sig), pos + _TAIL.size
+    found, end = Receipt(label, stream_seq, leaf_hash, mmr_root, hub_ts, hub_sig), pos + _TAIL.size
+    object.__setattr__(found, "_encoded", data[start:end])
+    return found, end

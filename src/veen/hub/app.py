@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
@@ -32,7 +32,7 @@ from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptio
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.status import HubStatusPage
 from veen.hub.submit import SubmitPipeline
-from veen.hub.submit_api import SubmitApi
+from veen.hub.submit_api import SubmitApi, respond_submitted
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 
@@ -233,10 +233,7 @@ class HubApp:
         need_operator(self.config, request.headers)
         as_json = responses.wants_json(request)
         registration = responses.decode_request(StreamRegistration, request.body, as_json)
-
-        self.pipeline.log_event(
-            registration.stream_id, lambda outcome: respond(responses.submitted(outcome, as_json=as_json))
-        )
+        self.pipeline.log_event(registration.stream_id, partial(respond_submitted, respond, as_json=as_json))
 
 
 def _unknown(request: Request) -> Refused:

@@ -82,7 +82,7 @@ class Conditions:
     log: Log
     clock: Callable[[], float] = time.monotonic
     entered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, Reason), 0))
-    _states: dict[Reason, dict[Hashable, _State]] = field(default_factory=dict)
+    states: dict[Reason, dict[Hashable, _State]] = field(default_factory=dict)  # those that hold, by source
     _timer: asyncio.TimerHandle | None = None
 
     def enter(
@@ -99,7 +99,7 @@ class Conditions:
 
         `recheck` is called every `RECHECK_S` while the state holds, and returns whether it still does.
         """
-        sources = self._states.setdefault(reason, {})
+        sources = self.states.setdefault(reason, {})
         if source not in sources and len(sources) >= MAX_SOURCES:
             source = None
         state = sources.get(source)
@@ -117,27 +117,27 @@ class Conditions:
 
     def count(self, reason: Reason, refused: int) -> None:
         """Add refused requests to a state that holds."""
-        for state in self._states.get(reason, {}).values():
+        for state in self.states.get(reason, {}).values():
             state.refused += refused
             return
 
     def leave(self, reason: Reason, source: Hashable = None) -> None:
         """Record that the state ended. Does nothing if it did not hold."""
-        sources = self._states.get(reason)
+        sources = self.states.get(reason)
         state = sources.pop(source, None) if sources else None
         if state is None:
             return
         if not sources:
-            del self._states[reason]
+            del self.states[reason]
         self._log_end("info", "bad_state_left", reason, state)
 
     def holds(self, reason: Reason, source: Hashable = None) -> bool:
-        return source in self._states.get(reason, ())
+        return source in self.states.get(reason, ())
 
     @property
     def active(self) -> dict[Reason, str]:
         """The current reasons, most severe first, each with its text for clients."""
-        return {one: next(iter(self._states[one].values())).text for one in Reason if self._states.get(one)}
+        return {one: next(iter(self.states[one].values())).text for one in Reason if self.states.get(one)}
 
     @property
     def blocking(self) -> str:
@@ -146,24 +146,24 @@ class Conditions:
 
     def refused(self, reason: Reason) -> int:
         """The number of requests that the current states of a reason rejected."""
-        return sum(state.refused for state in self._states.get(reason, {}).values())
+        return sum(state.refused for state in self.states.get(reason, {}).values())
 
     def close(self) -> None:
         """Log the states that still hold when the hub stops, so that their counts are not lost."""
         if self._timer is not None:
             self._timer.cancel()
-        for reason, sources in self._states.items():
+        for reason, sources in self.states.items():
             for state in sources.values():
                 self._log_end("warn", "bad_state_at_stop", reason, state)
-        self._states.clear()
+        self.states.clear()
 
     def _arm(self) -> None:
-        if self._timer is None and any(state.recheck for found in self._states.values() for state in found.values()):
+        if self._timer is None and any(state.recheck for found in self.states.values() for state in found.values()):
             self._timer = self.loop.call_later(RECHECK_S, self._recheck)
 
     def _recheck(self) -> None:
         self._timer = None
-        held = [(reason, *one) for reason, found in self._states.items() for one in found.items()]
+        held = [(reason, *one) for reason, found in self.states.items() for one in found.items()]
         for reason, source, state in held:
             if state.recheck is not None and not state.recheck():
                 self.leave(reason, source)

@@ -265,33 +265,31 @@ class Subscriptions:
         self.page_memory = PageMemoryBudget()  # separate from that of page requests
         self._queue = BoundedQueue(loop, executor, 1, most)  # one read per subscriber, so it is never full
         self._most = most
-        self._by_label: dict[bytes, set[Subscriber]] = {}
+        self.by_label: dict[bytes, set[Subscriber]] = {}
         self.count = 0
 
     def full(self) -> bool:
         return self.count >= self._most
 
     def join(self, subscriber: "Subscriber") -> None:
-        self._by_label.setdefault(subscriber.label, set()).add(subscriber)
+        self.by_label.setdefault(subscriber.label, set()).add(subscriber)
         self.count += 1
 
     def leave(self, subscriber: "Subscriber") -> None:
-        found = self._by_label.get(subscriber.label, set())
+        found = self.by_label.get(subscriber.label, set())
         if subscriber in found:
             found.discard(subscriber)
             self.count -= 1
             if not found:
-                del self._by_label[subscriber.label]
+                del self.by_label[subscriber.label]
 
     def read(self, subscriber: "Subscriber", from_seq: int) -> None:
         self._queue.put(QueuedJob(lambda: subscriber.read(from_seq), subscriber, subscriber.is_lost))
 
     def committed(self, records: Iterable[AcceptedEntry]) -> None:
         """Wake the subscribers of these labels."""
-        if not self._by_label:
-            return
         for label in {record.label for record in records}:
-            for subscriber in tuple(self._by_label.get(label, ())):
+            for subscriber in tuple(self.by_label.get(label, ())):
                 subscriber.wake()
 
 

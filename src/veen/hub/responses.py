@@ -4,12 +4,11 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from plumbing.http.message import Request, Response
-from veen.core import Malformed, Receipt, Refused, Unavailable, Unverified, wire_json
+from veen.core import Malformed, Refused, Unavailable, Unverified, wire_json
 from veen.core.admission import STATUS
 from veen.core.cbor import Wire
-from veen.core.cbor.heads import write_text
-from veen.core.envelopes import ErrorEnvelope, SubmitResponse
-from veen.core.limits import MAX_TEXT_BYTES, SERVER_VERSION
+from veen.core.envelopes import ErrorEnvelope
+from veen.core.limits import MAX_TEXT_BYTES
 from veen.hub.conditions import Reason, public_text
 
 W = TypeVar("W", bound=Wire)
@@ -33,10 +32,6 @@ FRONT_CODES: dict[int, str] = {
 }
 _RETRY_AFTER_S = 1
 
-# {1: 1, 2: receipt, 3: server_version} around an encoded receipt.
-_SUBMITTED_HEAD = b"\xa3\x01\x01\x02"
-_SUBMITTED_TAIL = b"\x03" + write_text(SERVER_VERSION)
-
 
 def wants_json(request: Request) -> bool:
     """Whether the body, and so the answer, is JSON. For a request without body: whether it accepts JSON."""
@@ -44,15 +39,6 @@ def wants_json(request: Request) -> bool:
     if given is not None:
         return given.split(b";")[0].strip().lower() == JSON
     return request.method != "POST" and b"json" in request.headers.get(b"accept", b"").lower()
-
-
-def submitted(outcome: bytes | Refused, *, as_json: bool = False) -> Response:
-    """The response to a submit: the encoded receipt or the rejection."""
-    if isinstance(outcome, Refused):
-        return refusal(outcome, as_json=as_json)
-    if as_json:
-        return answer(SubmitResponse(Receipt.decode(outcome), SERVER_VERSION), as_json=True)
-    return Response(200, _SUBMITTED_HEAD + outcome + _SUBMITTED_TAIL, CBOR)
 
 
 def answer(wire: Wire, *, as_json: bool, status: int = 200) -> Response:

@@ -20,9 +20,8 @@ from veen.hub.log import Log, standard_error
 from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.sequencer import ControlLog, Sequencer
-from veen.hub.signer import Signer
 from veen.hub.status import CommitReport, HubStatusPage, Metrics
-from veen.hub.submit import SubmitPipeline
+from veen.hub.submit import Signer, SubmitPipeline
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import metadata, safe_open
@@ -245,7 +244,7 @@ class HubService:
     def _committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
         """On the loop: a group is durable and answered, or was rejected."""
         self.status.committed(records, report)
-        if records:
+        if self._subscriptions.by_label:
             self._subscriptions.committed(records)
 
     def _nodes_damaged(self, damage: Malformed) -> None:

@@ -209,17 +209,19 @@ class HubStatusPage:
 
     def committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
         """Record a durable group. If the disk rejected it, `records` is empty."""
-        control_pk = self._rules.control_pk  # entries of the hub itself were not submitted
-        self._metrics.committed(report, len(records), sum(record.client_id != control_pk for record in records))
-        self._count(records)
+        self._metrics.committed(report, len(records), self._count(records))
         if report.entries and not records:
             self.check_disk()
 
-    def _count(self, records: Sequence[AcceptedEntry]) -> None:
-        if records:
-            self.entries += len(records)
-            self.labels += sum(record.stream_seq == 1 for record in records)
-            self._last = records[-1].frame
+    def _count(self, records: Sequence[AcceptedEntry]) -> int:
+        """Count new entries and labels. Returns how many entries clients submitted; the others are the hub's own."""
+        submitted = 0
+        for record in records:
+            submitted += record.client_id != self._rules.control_pk
+            self.labels += record.stream_seq == 1
+            self._last = record.frame
+        self.entries += len(records)
+        return submitted
 
     def alive(self) -> Response:
         """GET /healthz: size and root of the tree with the newest entry. The label is not revealed."""

@@ -14,15 +14,16 @@ A crash before the sync loses only messages that nobody was answered about; afte
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import perf_counter
 
 from plumbing.http.message import Report
-from veen.core import Msg, Receipt, Refused, Unavailable, Unverified, control_stream, msg
+from veen.core import HubIdentity, Msg, Receipt, Refused, SigningKey, Unavailable, Unverified, control_stream, msg
 from veen.core.admission import BY_DETAIL
+from veen.core.receipt import sign_encoded
 from veen.hub import responses
 from veen.hub.admission_rules import Rules, parse
 from veen.hub.admission_state import ControlEvent, Done, Group, Item, Outcome, Placed, Submission
@@ -30,10 +31,11 @@ from veen.hub.conditions import Conditions, Reason, public_text
 from veen.hub.log import Log
 from veen.hub.read_executor import FairQueue
 from veen.hub.sequencer import Sequencer
-from veen.hub.signer import Signer
 from veen.hub.status import CommitReport, Metrics
 from veen.hub.verifier import Verifier
+from veen.storage import metadata
 from veen.storage.frame import AcceptedEntry, JournalTail
+from veen.storage.paths import Folders
 from veen.storage.store import Store
 
 # At most this many signature checks run at once. Further messages wait in a queue in which clients take turns. It is
@@ -62,6 +64,36 @@ _PREFIX_BYTES = 4  # of ids in the log
 
 class _Probe:
     """A task of the commit thread: test whether the journal can be written."""
+
+
+class Signer:
+    """The hub's secret keys by time: the same time always gives the same key, so signatures are reproducible. §8.4."""
+
+    def __init__(self, folders: Folders, identity: HubIdentity) -> None:
+        self._folders = folders
+        self._identity = identity
+        self._loaded: dict[bytes, SigningKey] = {}
+        self._last: tuple[int, SigningKey] | None = None
+
+    def at(self, hub_ts: int) -> SigningKey:
+        """Raises `Unverified` if no key is active then, `Unavailable` if its file is missing."""
+        last = self._last
+        if last and last[0] == hub_ts:
+            return last[1]
+        key_id = self._identity.signing_key_at(hub_ts).key_id
+        key = self._loaded.get(key_id)
+        if key is None:
+            key = self._loaded[key_id] = metadata.read_signing_key(self._folders, key_id)
+        self._last = (hub_ts, key)
+        return key
+
+    def sign_many(self, placed: Iterable[Placed]) -> list[bytes]:
+        """The encoded receipts of decided messages. Raises as `at` does."""
+        receipts = []
+        for one in placed:
+            key, label = self.at(one.hub_ts), one.message.label
+            receipts.append(sign_encoded(key, label, one.stream_seq, one.leaf_hash, one.mmr_root, one.hub_ts))
+        return receipts
 
 
 class SubmitPipeline:
@@ -177,8 +209,8 @@ class SubmitPipeline:
     def _verify(self, submission: Submission) -> None:
         self._checks_started += 1
         message = submission.message
-        check = message.client_id + msg.signing_digest(submission.encoded) + message.sig
-        self._verifier.check(check, partial(self._checked, submission))
+        signed = message.client_id, msg.signing_digest(submission.encoded), message.sig
+        self._verifier.check(signed, partial(self._checked, submission))
 
     def _checked(self, submission: Submission, valid: bool) -> None:
         """The result of a signature check."""
@@ -246,7 +278,8 @@ class SubmitPipeline:
             text = self._conditions.enter(Reason.SIGNING_KEY, error, refused=len(items), recheck=self._lacks_key)
             self._reject(items, text)
             return []
-        self._conditions.leave(Reason.SIGNING_KEY)
+        if Reason.SIGNING_KEY in self._conditions.states:
+            self._conditions.leave(Reason.SIGNING_KEY)
         if not self._opened:
             self._opened = perf_counter()
             self._commit_at = self._checks_finished + FULL_GROUP
@@ -270,10 +303,10 @@ class SubmitPipeline:
         group, start, self._opened = self._state.take(), self._opened, 0.0
         if not group.records:
             self._state.keep()
-            self._reply(group, CommitReport(0, perf_counter() - start, 0.0))
+            self._reply(group.outcomes, (), CommitReport(0, perf_counter() - start, 0.0))
             return
         self._is_writing = True
-        if self._is_quick() and group.size_bytes <= QUICK_BYTES:
+        if self._quick_syncs >= QUICK_SYNCS and group.size_bytes <= QUICK_BYTES:
             self._written(*self._write(group, start))
         else:
             self._writes.put((group, start))
@@ -282,9 +315,6 @@ class SubmitPipeline:
         """Whether the open group is small, and too few of the pending signature checks have finished since."""
         few = count < min(FULL_GROUP, self._checks_started - self._checks_finished)
         return few and self._checks_finished < self._commit_at and self._drained is None
-
-    def _is_quick(self) -> bool:
-        return self._quick_syncs >= QUICK_SYNCS
 
     def _write_groups(self) -> None:
         """The commit thread: only writes and syncs."""
@@ -309,14 +339,16 @@ class SubmitPipeline:
         """Handle the result: the group is durable, or was not written."""
         self._is_writing = False
         self._quick_syncs = self._quick_syncs + 1 if report.sync_seconds < QUICK_S else 0
+        is_quick = self._quick_syncs >= QUICK_SYNCS
         if isinstance(outcome, int):
-            self._conditions.leave(Reason.JOURNAL_WRITE)
+            if Reason.JOURNAL_WRITE in self._conditions.states:
+                self._conditions.leave(Reason.JOURNAL_WRITE)
             self._store.committed(group, outcome)
-            self._catch_up.add_entries(report.entries)
             self._state.keep()
-            if not self._is_quick():
+            if not is_quick:
                 self._persist()  # before the replies, so that the disk does not wait for them
-            self._reply(group, report)
+            self._reply(group.outcomes, group.records, report)
+            self._catch_up.add_entries(report.entries)
         elif isinstance(outcome, Unavailable):
             items = self._state.undo()
             self._opened = 0.0
@@ -326,8 +358,7 @@ class SubmitPipeline:
             # It is unknown whether this group is on disk, so no client in it gets an answer.
             self._break(outcome)
             return
-        self._catch_up.start_if_due()
-        if self._is_quick():
+        if is_quick:
             self._persist()
 
     def _probe(self) -> bool:
@@ -357,30 +388,26 @@ class SubmitPipeline:
 
     # Reply.
 
-    def _reply(self, group: Group, report: CommitReport) -> None:
-        """Answer the items of a durable group."""
-        answers = [(item, found.receipt if isinstance(found, Placed) else found) for item, found in group.outcomes]
-        self._answer_all(answers, group.records, report)
-
     def _reject(self, items: list[Item], reason: str, report: CommitReport | None = None) -> None:
         """Answer items that nothing was written for."""
-        answers = [(item, _unavailable(reason)) for item in items]
-        self._answer_all(answers, (), report or CommitReport(0, 0.0, 0.0))
+        outcomes = [(item, _unavailable(reason)) for item in items]
+        self._reply(outcomes, (), report or CommitReport(0, 0.0, 0.0))
 
-    def _answer_all(
-        self, answers: Sequence[tuple[Item, Outcome]], records: Sequence[AcceptedEntry], report: CommitReport
+    def _reply(
+        self, outcomes: Sequence[tuple[Item, Placed | Outcome]], records: Sequence[AcceptedEntry], report: CommitReport
     ) -> None:
-        """An error in one answer does not affect the others."""
-        for item, outcome in answers:
+        """Answer the items of a group; `records` are durable. An error in one answer does not affect the others."""
+        for item, outcome in outcomes:
             try:
-                self._answer(item, outcome)
+                self._answer(item, outcome.receipt if isinstance(outcome, Placed) else outcome)
             except Exception as mistake:  # noqa: BLE001  the group is durable, and the others need their answers
                 self._report("committed", mistake)
         try:
             self._on_group(records, report)
         except Exception as mistake:  # noqa: BLE001  the same
             self._report("committed", mistake)
-        self._maybe_drained()
+        if self._drained is not None:
+            self._maybe_drained()
 
     def _answer(self, item: Item, outcome: Outcome) -> None:
         if isinstance(item, ControlEvent):
@@ -470,8 +497,9 @@ class CatchUp:
         self._thread.start()
 
     def add_entries(self, entries: int) -> None:
-        """Count entries that became durable."""
+        """Count entries that became durable, and start a catch-up if it is due."""
         self._recent_entries += entries
+        self.start_if_due()
 
     def start_if_due(self, *, idle: bool = False) -> None:
         """Start a catch-up if enough entries are pending, or any if the hub is idle."""

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from functools import partial
 
 from plumbing.http.message import Request, Respond, Response
-from veen.core import Malformed, Msg, Refused, cbor, strict_json
+from veen.core import Malformed, Msg, Receipt, Refused, cbor, strict_json
 from veen.core.admission import BY_DETAIL
 from veen.core.cbor import DeferredFaults, heads
-from veen.core.envelopes import SubmitRequest
-from veen.core.limits import MAX_PAGE_ITEMS
+from veen.core.envelopes import SUBMIT_RESPONSE_HEAD, SUBMIT_RESPONSE_TAIL, SubmitRequest, SubmitResponse
+from veen.core.limits import MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.hub import responses
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import Outcome
@@ -45,9 +45,7 @@ class SubmitApi:
             self._pipeline.record_rejection(refused, len(request.body))
             respond(responses.refusal(refused, as_json=True))
             return
-        self._pipeline.submit(
-            encoded, lambda outcome: respond(responses.submitted(outcome, as_json=True)), request.owner
-        )
+        self._pipeline.submit(encoded, partial(respond_submitted, respond, as_json=True), request.owner)
 
     def shortcut(self, head: Request) -> Callable[[bytes, Respond], None] | None:
         """How to handle further submits of a connection with the same head; None for JSON."""
@@ -91,7 +89,17 @@ class SubmitApi:
             self._pipeline.record_rejection(refused, len(body))
             respond(responses.refusal(refused))
             return
-        self._pipeline.submit(encoded, lambda outcome: respond(responses.submitted(outcome)), owner)
+        self._pipeline.submit(encoded, partial(respond_submitted, respond), owner)
+
+
+def respond_submitted(respond: Respond, outcome: Outcome, *, as_json: bool = False) -> None:
+    """Answer a submit with the encoded receipt or the rejection."""
+    if isinstance(outcome, Refused):
+        respond(responses.refusal(outcome, as_json=as_json))
+    elif as_json:
+        respond(responses.answer(SubmitResponse(Receipt.decode(outcome), SERVER_VERSION), as_json=True))
+    else:
+        respond(Response(200, SUBMIT_RESPONSE_HEAD + outcome + SUBMIT_RESPONSE_TAIL, responses.CBOR))
 
 
 class SubmitBatch:

@@ -17,13 +17,16 @@ from threading import Thread
 from typing import Protocol
 
 from plumbing.http.message import Report
+from veen.core.signing import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, is_valid
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.verify_worker import ANSWER, INVALID, ITEM_BYTES, NUMBER_BYTES, VALID, check_signature
+from veen.hub.verify_worker import ANSWER, DIGEST_BYTES, INVALID, NUMBER_BYTES, VALID
 
+Signed = tuple[bytes, bytes, bytes]  # public key, digest, signature
 Answer = Callable[[bool], None]
 Break = Callable[[BaseException], None]
 _READ_BYTES = 1 << 16
 _MAX_RESTARTS = 100
+_NO_SIGNATURE: Signed = bytes(PUBLIC_KEY_BYTES), bytes(DIGEST_BYTES), bytes(SIGNATURE_BYTES)
 # This many checks are sent at once, without waiting for the end of the turn.
 SEND_EVERY = 16
 
@@ -35,7 +38,7 @@ class Verifier(Protocol):
     dies is a bad state until its successor has answered.
     """
 
-    def check(self, item: bytes, answer: Answer) -> None: ...
+    def check(self, signed: Signed, answer: Answer) -> None: ...
 
     def flush(self) -> None:
         """Send the collected checks now: for callers that are about to block the loop."""
@@ -50,15 +53,15 @@ class ThreadVerifier:
         self._loop = loop
         self._on_broken = on_broken
         self._report = report
-        self._gathered: list[tuple[bytes, Answer]] = []
-        self._queue: SimpleQueue[list[tuple[bytes, Answer]] | None] = SimpleQueue()
+        self._gathered: list[tuple[Signed, Answer]] = []
+        self._queue: SimpleQueue[list[tuple[Signed, Answer]] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name="verify", daemon=True)
         self._thread.start()
 
-    def check(self, item: bytes, answer: Answer) -> None:
+    def check(self, signed: Signed, answer: Answer) -> None:
         if not self._gathered:
             self._loop.call_soon(self.flush)
-        self._gathered.append((item, answer))
+        self._gathered.append((signed, answer))
         if len(self._gathered) == SEND_EVERY:
             self.flush()
 
@@ -74,7 +77,7 @@ class ThreadVerifier:
     def _run(self) -> None:
         while (batch := self._queue.get()) is not None:
             try:
-                answers = [(answer, check_signature(item)) for item, answer in batch]
+                answers = [(answer, is_valid(*signed)) for signed, answer in batch]
             except Exception as mistake:  # noqa: BLE001  later checks would never be answered
                 self._loop.call_soon_threadsafe(self._on_broken, mistake)
                 return
@@ -114,11 +117,11 @@ class ProcessVerifier:
     def pids(self) -> list[int]:
         return [self._process.pid]
 
-    def check(self, item: bytes, answer: Answer) -> None:
+    def check(self, signed: Signed, answer: Answer) -> None:
         if not self._gathered:
             self._loop.call_soon(self.flush)
         self._number += 1
-        request = self._number.to_bytes(NUMBER_BYTES) + item
+        request = self._number.to_bytes(NUMBER_BYTES) + b"".join(signed)
         self._gathered.append(request)
         self._waiting.append((self._number, request, answer))
         if len(self._gathered) == SEND_EVERY:
@@ -207,7 +210,7 @@ class ProcessVerifier:
             return
         self._received = b""
         if not self._waiting:
-            self.check(bytes(ITEM_BYTES), lambda _: None)  # its answer shows that the new worker runs
+            self.check(_NO_SIGNATURE, lambda _: None)  # its answer shows that the new worker runs
         self._gathered.clear()
         self._unsent = b"".join(request for _, request, _ in self._waiting)
         self._push()
@@ -241,8 +244,8 @@ class VerifierPool:
     def pids(self) -> list[int]:
         return [pid for worker in self._workers for pid in worker.pids]
 
-    def check(self, item: bytes, answer: Answer) -> None:
-        self._workers[item[0] % len(self._workers)].check(item, answer)
+    def check(self, signed: Signed, answer: Answer) -> None:
+        self._workers[signed[0][0] % len(self._workers)].check(signed, answer)
 
     def flush(self) -> None:
         for worker in self._workers:

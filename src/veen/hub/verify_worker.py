@@ -21,13 +21,11 @@ _SIG_AT = PUBLIC_KEY_BYTES + DIGEST_BYTES
 _ANSWER_EVERY = 16
 
 
-def check_signature(item: bytes) -> bool:
-    return is_valid(item[:PUBLIC_KEY_BYTES], item[PUBLIC_KEY_BYTES:_SIG_AT], item[_SIG_AT:])
-
-
 def answer_to(request: bytes) -> bytes:
     """The number of the check, and its result."""
-    return request[:NUMBER_BYTES] + bytes((VALID if check_signature(request[NUMBER_BYTES:]) else INVALID,))
+    number, item = request[:NUMBER_BYTES], request[NUMBER_BYTES:]
+    valid = is_valid(item[:PUBLIC_KEY_BYTES], item[PUBLIC_KEY_BYTES:_SIG_AT], item[_SIG_AT:])
+    return number + bytes((VALID if valid else INVALID,))
 
 
 def serve(channel: socket.socket) -> None:

@@ -156,15 +156,6 @@ class CommitGroup:
         self.records.append(record)
         self.size_bytes += len(record.frame)
 
-    def extend(self, later: "CommitGroup") -> None:
-        self.records += later.records
-        self.size_bytes += later.size_bytes
-        self.caps |= later.caps
-        self.streams |= later.streams
-        self.buckets |= later.buckets
-        self.admin_events |= later.admin_events
-        self.epochs |= later.epochs
-
 
 @dataclass(slots=True)
 class JournalTail(CommitGroup):
@@ -174,8 +165,14 @@ class JournalTail(CommitGroup):
     labels: dict[bytes, list[AcceptedEntry]] = field(default_factory=dict)
 
     def add_group(self, group: CommitGroup, number: int) -> None:
-        self.extend(group)
         self.group = number
+        self.records += group.records
+        self.size_bytes += group.size_bytes
+        self.caps |= group.caps
+        self.streams |= group.streams
+        self.buckets |= group.buckets
+        self.admin_events |= group.admin_events
+        self.epochs |= group.epochs
         for record in group.records:
             records = self.labels.get(record.label)
             if records is None:

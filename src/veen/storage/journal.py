@@ -98,7 +98,8 @@ class Journal:
 
     def append(self, entries: bytes, count: int) -> int:
         """Make one group durable and return its number. Raises `Unavailable` if it does not fit; nothing is changed."""
-        self._remove_partial_write()
+        if self._has_partial_write:
+            self._remove_partial_write()
         if self.needs_segment:
             self._start_segment()
         group = self._next_group
@@ -127,7 +128,8 @@ class Journal:
 
         Writes only filler, which a crash may leave in any state: recovery treats it as not written.
         """
-        self._remove_partial_write()
+        if self._has_partial_write:
+            self._remove_partial_write()
         if self.needs_segment:
             self._start_segment()
         end = self._size + self._refused_bytes + MIN_FILLER_BYTES
@@ -174,13 +176,12 @@ class Journal:
 
     def _remove_partial_write(self) -> None:
         """Cut off the remains of a failed write, so that a crash in the next write cannot mix the two."""
-        if self._has_partial_write:
-            try:
-                self._disk.truncate(self._fd, self._size)
-                self._disk.sync(self._fd)
-            except OSError as error:
-                raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
-            self._has_partial_write, self._filled = False, self._size
+        try:
+            self._disk.truncate(self._fd, self._size)
+            self._disk.sync(self._fd)
+        except OSError as error:
+            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
+        self._has_partial_write, self._filled = False, self._size
 
     def _start_segment(self) -> None:
         """Create a file with its header, synced before any group is written to it."""

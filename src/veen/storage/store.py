@@ -7,6 +7,7 @@ after the next one has it, so it is always found.
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from operator import attrgetter
 
 import lmdb
 
@@ -88,7 +89,7 @@ class Store:
         assert self._journal is not None, "replay first"
         if self._journal.needs_segment:
             self._lock.check()
-        frames = b"".join([record.frame for record in group.records])
+        frames = b"".join(map(attrgetter("frame"), group.records))
         return self._journal.append(frames, len(group.records))
 
     def probe(self) -> None:

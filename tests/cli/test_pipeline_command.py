@@ -116,17 +116,25 @@ def test_small_files_are_merged_by_run_and_by_compact(place: HubFixture) -> None
     assert place.veen("pipeline", "verify", place.root / "tables", "--against", place.url).status == 0
 
 
-def test_a_stream_that_no_source_has_is_an_error_that_names_similar_ones(place: HubFixture) -> None:
+def _check_unknown_stream(place: HubFixture, source: object) -> None:
     typo = STREAM[:-1]
-    for source in (place.url, place.root / "hub"):
-        failed = run(place, source, "--stream", typo, "--processes", 1)
-        assert (failed.status, f"stream {typo} has no entries in" in failed.error) == (6, True), failed.err
-        assert f"did you mean stream {STREAM}" in failed.err
-        both = run(place, source, "--stream", STREAM, "--stream", typo, "--processes", 1)
-        assert (both.status, f"stream {typo} has no entries in" in both.error) == (6, True), both.err
+    failed = run(place, source, "--stream", typo, "--processes", 1)
+    assert (failed.status, f"stream {typo} has no entries in" in failed.error) == (6, True), failed.err
+    assert f"did you mean stream {STREAM}" in failed.err
+    both = run(place, source, "--stream", STREAM, "--stream", typo, "--processes", 1)
+    assert (both.status, f"stream {typo} has no entries in" in both.error) == (6, True), both.err
     assert not list((place.root / "tables").rglob("*.parquet"))  # nothing was loaded before the error
+
+
+def test_a_stream_that_no_hub_has_is_an_error_that_names_similar_ones(place: HubFixture) -> None:
+    _check_unknown_stream(place, place.url)
     assert run(place, place.url, "--stream", STREAM, "--processes", 1).facts()["entries"] == "5"
     assert run(place, place.url, "--stream", STREAM, "--processes", 1).facts()["entries"] == "0"
+
+
+def test_a_stream_that_no_directory_has_is_an_error_that_names_similar_ones(stopped: HubFixture) -> None:
+    _check_unknown_stream(stopped, stopped.root / "hub")
+    assert run(stopped, stopped.root / "hub", "--stream", STREAM, "--processes", 1).facts()["entries"] == "5"
 
 
 def test_a_pin_names_the_expected_hub(stopped: HubFixture) -> None:

@@ -47,24 +47,27 @@ def write_text(value: str) -> bytes:
 
 
 def write_array(*items: Item) -> bytes:
-    return write_head(ARRAY, len(items)) + write_items(*items)
+    return b"".join((write_head(ARRAY, len(items)), *_parts(items)))
 
 
 def write_items(*items: Item) -> bytes:
     """The items one after another, without a head before them."""
-    return b"".join(map(_write_item, items))
+    return b"".join(_parts(items))
 
 
-def _write_item(item: Item) -> bytes:
-    match item:
-        case int():
-            return write_head(UINT, item)
-        case bytes():
-            return write_bstr(item)
-        case str():
-            return write_text(item)
-        case tuple():
-            return write_array(*item)
+def _parts(items: tuple[Item, ...]) -> list[bytes]:
+    """The encoded items in pieces, so that a long string is copied once, when they are joined."""
+    parts: list[bytes] = []
+    for item in items:
+        if isinstance(item, bytes):
+            parts += (write_head(BSTR, len(item)), item)
+        elif isinstance(item, int):
+            parts.append(write_head(UINT, item))
+        elif isinstance(item, str):
+            parts.append(write_text(item))
+        else:
+            parts.append(write_array(*item))
+    return parts
 
 
 def head_bytes(argument: int) -> int:

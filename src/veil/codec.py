@@ -1,7 +1,7 @@
 """The CBOR reader, and the native form of objects and shards. RFC 8949 §4.2.1."""
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NoReturn, Protocol
 
 from plumbing.cbor_heads import (
@@ -12,6 +12,7 @@ from plumbing.cbor_heads import (
     head_bytes,
     head_width,
     read_head,
+    write_array,
     write_head,
     write_items,
 )
@@ -35,6 +36,8 @@ from veil.objects import (
 from veil.profiles import Shape, is_known
 from veil.veil_errors import Malformed, Unverified
 from veil.veil_limits import BUCKET_SIZES, MAX_GROUP_BYTES, MAX_SHARDS, MAX_UINT16, MAX_UINT32
+
+_fixed_head = lru_cache(maxsize=64)(partial(write_head, BSTR))
 
 
 class Reader:
@@ -75,8 +78,11 @@ class Reader:
         return self.take(self.head(BSTR, most))
 
     def fixed(self, length: int) -> bytes:
-        """A byte string of one length."""
-        self.exactly(BSTR, length)
+        """A byte string of one length. Its head has one encoding, so comparing is enough."""
+        head = _fixed_head(length)
+        if not self.data.startswith(head, self.at):
+            self.exactly(BSTR, length)  # fails and says why
+        self.at += len(head)
         return self.take(length)
 
     def take(self, length: int) -> bytes:
@@ -133,11 +139,10 @@ class NativeForm:
         obj.check()
         if obj.payload_root is not None or obj.padding:
             raise ValueError("an object in native form has no payload_root and no padding outside the seal")
-        head = write_head(ARRAY, SIGNED_FIELDS if obj.signed else UNSIGNED_FIELDS)
-        encoded = head + object_head(obj.address, obj.flags, obj.nonce) + write_items(obj.ciphertext, b"")
+        fields = *_named_fields(obj.address, obj.flags, obj.nonce), obj.ciphertext, b""
         if obj.sender_pubkey is not None and obj.signature is not None:
-            encoded += write_items(obj.sender_pubkey, obj.signature)
-        return encoded
+            return write_array(*fields, obj.sender_pubkey, obj.signature)
+        return write_array(*fields)
 
     def decode_object(self, data: bytes) -> ObjectV1:
         reader = Reader(data, "object")
@@ -169,7 +174,7 @@ class NativeForm:
         check_shape(of.shape)
         rows = self._rows(of, encoded)
         head, tail = _shard_head(of), write_head(BSTR, len(rows[0]))
-        return tuple(b"".join((head, write_items(index), tail, row)) for index, row in enumerate(rows))
+        return tuple(b"".join((head, write_head(UINT, index), tail, row)) for index, row in enumerate(rows))
 
     def decode_shard(self, data: bytes) -> ShardV1:
         if len(data) not in BUCKET_SIZES:
@@ -216,7 +221,11 @@ def check_shape(shape: Shape) -> None:
 
 def object_head(address: Address, flags: Flags, nonce: bytes) -> bytes:
     """The encoded fields that all objects have and all signatures cover."""
-    return write_items(OBJECT_VERSION, address.namespace, address.epoch, int(flags), address.tag, nonce)
+    return write_items(*_named_fields(address, flags, nonce))
+
+
+def _named_fields(address: Address, flags: Flags, nonce: bytes) -> tuple[int | bytes, ...]:
+    return OBJECT_VERSION, address.namespace, address.epoch, int(flags), address.tag, nonce
 
 
 def _shard_head(of: ShardSet) -> bytes:

@@ -316,6 +316,7 @@ def test_a_peer_that_never_reads_is_cut_off() -> None:
             client.send(get("/big"))
             await home.app.arrivals.get()
             await gone(home)
+            assert len(await client.reader.read()) < 16 * MIB  # the rest was never sent
 
     run(test)
 

@@ -340,3 +340,5 @@ def test_damaged_http_2_is_answered_or_hung_up_on(hub: Hub, cases: int) -> None:
                 case 3 if len(parts) > 2:
                     del parts[at]
         said(hub, b"".join(parts), rng)
+    healthy = said(hub, b"GET /healthz HTTP/1.1\r\nhost: hub\r\n\r\n", rng)
+    assert healthy.startswith(b"HTTP/1.1 200 "), healthy

@@ -219,5 +219,6 @@ def test_webrtc_is_set_up_over_another_lane(tmp_path: Path) -> None:
             alice.host.add_contact(bob.host.contact)
             while {lane for lane, _ in bob.host.sessions.all()} != {"tls", "webrtc"}:
                 await asyncio.sleep(0.05)
+            assert [lane for lane, _ in bob.host.sessions.all()].count("webrtc") == 1
 
     asyncio.run(work())

@@ -181,7 +181,10 @@ def test_an_onion_peer_with_violations_does_not_ban_others(tmp_path: Path) -> No
             link = await raw_link(alice, listener)
             await link.send(b"\xff")
             await ends(link)
-        await connect(alice, listener)
+        ours, theirs = await connect(alice, listener)
+        ours.send(b"welcome")
+        await theirs.until(1)
+        assert theirs.incoming == [b"welcome"]
 
     run("tor", tmp_path, work)
 

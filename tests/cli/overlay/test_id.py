@@ -214,7 +214,7 @@ def test_one_stream_can_hold_several_principals_and_foreign_events_are_faults(id
         (("create", "--info", "name"), "'name' is not NAME=TEXT"),
         (("group", "add", "staff", *["00" * 32] * 1025), "1025 ids are given, above the limit of 1024"),
         (("role", "grant", "admin"), "missing --account or --group"),
-        (("group", "remove", "staff", "ann"), "'ann' is not a ctx_id: 64 hex digits"),
+        (("group", "remove", "staff", "ann"), "'ann' is not a ctx_id: give 64 hex digits"),
         (
             ("show", "--principal", "nowhere"),
             "'nowhere' is neither a public key of 64 hex digits, nor a client directory or card",

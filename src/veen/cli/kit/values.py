@@ -36,9 +36,7 @@ def id_of(text: str, what: str) -> bytes:
     """Parse a 32-byte id in hex, such as that of a message, a wallet or a task."""
     found = hex_id(text)
     if found is None:
-        raise Misuse(
-            f"{text!r} is not {what}: 64 hex digits", "the command that lists them prints all digits with --json"
-        )
+        raise Misuse(f"{text!r} is not {what}: give 64 hex digits", "a list command with --json prints whole ids")
     return found
 
 

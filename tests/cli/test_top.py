@@ -18,10 +18,10 @@ from tests.cli.canned_server import canned_server
 from tests.cli.runner import Veen
 from tests.hub.client import running
 from veen.cli import top as frame
-from veen.cli.top import Frame, Histogram, HubStatus, Sample
+from veen.cli.top import CumulativeCounts, Frame, Sample, ShownStatus
 from veen.core import Malformed
 
-STATUS = HubStatus("http://127.0.0.1:1", "ab" * 32, "open", "0.0.1", 2, 1234, True, "")
+STATUS = ShownStatus("http://127.0.0.1:1", "ab" * 32, "open", "0.0.1", 2, 1234, True, "")
 
 
 class Metrics:
@@ -103,21 +103,23 @@ def test_after_a_restart_counts_begin_at_the_start_of_the_hub() -> None:
     ("share", "expected"), [(0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (0.75, 1.5), (1.0, 2.0), (0.99, 1.98)]
 )
 def test_a_quantile_is_interpolated_within_its_bucket(share: float, expected: float) -> None:
-    assert Histogram((1.0, 2.0, float("inf")), (2.0, 4.0, 4.0), 4.0).quantile(share) == pytest.approx(expected)
+    assert CumulativeCounts((1.0, 2.0, float("inf")), (2.0, 4.0, 4.0), 4.0).quantile(share) == pytest.approx(expected)
 
 
 def test_a_quantile_above_the_last_finite_bound_is_that_bound() -> None:
-    assert Histogram((1.0, 2.0, float("inf")), (0.0, 0.0, 3.0), 99.0).quantile(0.5) == 2.0
+    assert CumulativeCounts((1.0, 2.0, float("inf")), (0.0, 0.0, 3.0), 99.0).quantile(0.5) == 2.0
 
 
 def test_an_empty_histogram_has_no_quantile_and_no_mean() -> None:
-    for nothing in (Histogram((), (), 0.0), Histogram((1.0, float("inf")), (0.0, 0.0), 0.0)):
+    for nothing in (CumulativeCounts((), (), 0.0), CumulativeCounts((1.0, float("inf")), (0.0, 0.0), 0.0)):
         assert nothing.quantile(0.5) is None
         assert nothing.mean is None
 
 
 def test_empty_buckets_below_the_quantile_are_skipped() -> None:
-    assert Histogram((1.0, 2.0, 4.0, float("inf")), (0.0, 0.0, 2.0, 2.0), 6.0).quantile(0.5) == pytest.approx(3.0)
+    assert CumulativeCounts((1.0, 2.0, 4.0, float("inf")), (0.0, 0.0, 2.0, 2.0), 6.0).quantile(0.5) == pytest.approx(
+        3.0
+    )
 
 
 @pytest.mark.parametrize("text", ["", "nonsense {", "other_total 5\n", "<html></html>", "veen_submit_ok_total x\n"])
@@ -135,7 +137,7 @@ def test_the_data_of_a_frame_is_json() -> None:
     assert data["latency_ms"]["proof"] == {"p50": None, "p99": None, "count": 0.0}
 
 
-def drawn(width: int, status: HubStatus = STATUS) -> str:
+def drawn(width: int, status: ShownStatus = STATUS) -> str:
     before, after = busy()
     shown = Frame(status, after, frame.between(before, after), (5.0, 20.0))
     console = Console(file=io.StringIO(), width=width, color_system=None)
@@ -157,7 +159,7 @@ def test_a_frame_fits_its_terminal_and_shows_the_main_figures(width: int) -> Non
 
 def test_the_frame_shows_why_a_hub_is_not_ready() -> None:
     assert "the journal is full" in drawn(
-        100, HubStatus("u", "ab" * 32, "open", "0", 1, 1, False, "the journal is full")
+        100, ShownStatus("u", "ab" * 32, "open", "0", 1, 1, False, "the journal is full")
     )
 
 

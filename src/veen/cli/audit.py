@@ -15,7 +15,7 @@ from veen.cli.kit.common_options import ClientDir, JsonOption
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import check_new
-from veen.cli.kit.pinning import Signer
+from veen.cli.kit.pinning import ExpectedSigner
 from veen.cli.kit.result import Column, Moment, Result
 from veen.cli.kit.spark_session import start
 from veen.cli.pipeline import SparkConfig, SparkMaster, SparkRemote
@@ -125,7 +125,7 @@ def verify(
         raise Misuse(f"--auditor {auditor} is not hexadecimal", "veen card DIR shows the key as id_sign") from None
     if auditor is not None and trust_embedded:
         raise Misuse("--auditor and --trust-embedded contradict each other", "give one of them")
-    signer = Signer(wanted, trust_embedded, "auditor", "the auditor's key", "--auditor HEX")
+    signer = ExpectedSigner(wanted, trust_embedded, "auditor", "the auditor's key", "--auditor HEX")
     report = local_files.read_file(folder / REPORT, _MAX_REPORT_BYTES)
     if not (folder / STATEMENT).exists():
         raise hinted(

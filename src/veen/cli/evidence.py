@@ -14,7 +14,7 @@ from veen.cli.kit.common_options import JsonOption, Stream
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.pinning import Signer
+from veen.cli.kit.pinning import ExpectedSigner
 from veen.cli.kit.sanitize import short, short_hex
 from veen.cli.kit.state_options import options_command
 from veen.client import evidence, local_files, message_attachments
@@ -136,7 +136,7 @@ def verify(
         raise typer.Exit(CONTRADICTED_STATUS)
 
 
-def _show(found: EvidenceReport, file: Path, signer: Signer, as_json: bool) -> None:
+def _show(found: EvidenceReport, file: Path, signer: ExpectedSigner, as_json: bool) -> None:
     verdict = signer.verdict("it holds")
     if found.contradictions:
         verdict = signer.verdict("it holds, and the hub contradicts itself", Tone.BAD)

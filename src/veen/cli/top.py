@@ -61,7 +61,7 @@ _QUEUE, _JOURNAL = "veen_queue_depth", "veen_journal_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class CumulativeCounts:
     """Cumulative counts: `totals[i]` observations were at most `bounds[i]`. The last bound is infinite."""
 
     bounds: tuple[float, ...]
@@ -76,12 +76,12 @@ class Histogram:
     def mean(self) -> float | None:
         return self.sum / self.count if self.count else None
 
-    def since(self, before: "Histogram") -> "Histogram":
+    def since(self, before: "CumulativeCounts") -> "CumulativeCounts":
         """The observations after `before`."""
         if before.bounds != self.bounds:
             return self
         totals = tuple(now - then for now, then in zip(self.totals, before.totals, strict=True))
-        return Histogram(self.bounds, totals, self.sum - before.sum)
+        return CumulativeCounts(self.bounds, totals, self.sum - before.sum)
 
     def quantile(self, share: float) -> float | None:
         """The quantile, interpolated within its bucket. None if there are no observations.
@@ -98,7 +98,7 @@ class Histogram:
         return below_bound + (self.bounds[at] - below_bound) * (wanted - below) / (self.totals[at] - below)
 
 
-_EMPTY = Histogram((), (), 0.0)
+_EMPTY = CumulativeCounts((), (), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Sample:
     at: float  # seconds of a monotonic clock
     accepted: float
     refused: Mapping[str, float]  # by code, or code/detail_enum
-    histograms: Mapping[str, Histogram]
+    histograms: Mapping[str, CumulativeCounts]
     queue_depth: float
     journal_bytes: float
 
@@ -120,7 +120,7 @@ class Interval:
     seconds: float | None  # None for the time since the hub started, which the metrics do not contain
     accepted: float
     refused: Mapping[str, float]
-    histograms: Mapping[str, Histogram]
+    histograms: Mapping[str, CumulativeCounts]
 
     @property
     def rate(self) -> float | None:
@@ -130,7 +130,7 @@ class Interval:
     def refusal_rate(self) -> float | None:
         return None if not self.seconds else sum(self.refused.values()) / self.seconds
 
-    def histogram(self, name: str) -> Histogram:
+    def histogram(self, name: str) -> CumulativeCounts:
         return self.histograms.get(name, _EMPTY)
 
 
@@ -154,7 +154,7 @@ def parse_metrics(text: str, at: float) -> Sample:
             found = buckets.setdefault(one.name.removesuffix("_bucket"), [])
             found.append((float(one.labels["le"]), one.value))
     histograms = {
-        name: Histogram(
+        name: CumulativeCounts(
             tuple(bound for bound, _ in sorted(found)),
             tuple(total for _, total in sorted(found)),
             single.get(f"{name}_sum", 0.0),
@@ -189,7 +189,7 @@ _CHART_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class HubStatus:
+class ShownStatus:
     """The part of a hub's status that a frame shows."""
 
     url: str
@@ -204,7 +204,7 @@ class HubStatus:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    status: HubStatus
+    status: ShownStatus
     now: Sample
     interval: Interval
     rates: Sequence[float] = ()  # submits/s of the intervals so far, oldest first
@@ -327,7 +327,7 @@ def _refusals(frame: Frame) -> RenderableType:
     return grid
 
 
-def _state(status: HubStatus) -> Marked:
+def _state(status: ShownStatus) -> Marked:
     return Marked("ready", Tone.GOOD) if status.ready else Marked(status.reason or "not ready", Tone.BAD)
 
 
@@ -465,10 +465,10 @@ def _sample(api: HubApi) -> Sample:
     return parse_metrics(api.metrics(), time.monotonic())
 
 
-def _status(api: HubApi) -> HubStatus:
+def _status(api: HubApi) -> ShownStatus:
     status = api.status()
     ready, reason, _ = api.readiness()
-    return HubStatus(
+    return ShownStatus(
         api.url,
         str(status["hub_id"]),
         str(status.get("admission", "")),

@@ -48,7 +48,7 @@ class NotAProducer(RecorderRefused):
     """The administrator has not enrolled this client."""
 
 
-class RoleConflict(RecorderRefused):
+class ProducerRoleConflict(RecorderRefused):
     """One identity would be both administrator and producer."""
 
 
@@ -110,7 +110,7 @@ async def routes_of(client: Client) -> Routes:
     profile = required_profile(states)
     client_id = client.dir.writers.current().client_id
     if profile.admin_pk == client.dir.card.id_sign:
-        raise RoleConflict("this identity administers the recorder; an administrator cannot be a producer")
+        raise ProducerRoleConflict("this identity administers the recorder; an administrator cannot be a producer")
     found = producer_of(states, client_id)
     if found is None:
         raise NotAProducer(f"client key {client_id.hex()[:16]}… does not belong to a producer of this recorder")

@@ -26,7 +26,7 @@ from veen.overlays.record import (
     types_of,
 )
 from veen.overlays.stream_catalog import LABEL_CLASSES, LabelClass
-from veen.recorder.routes import OpenHub, RecorderRefused, RoleConflict, read_states, required_profile
+from veen.recorder.routes import OpenHub, ProducerRoleConflict, RecorderRefused, read_states, required_profile
 from veen.recorder.spool import DROPPED
 from veen.state.event_sender import EventSender, SentEvent
 from veen.state.state_view import StateView
@@ -48,7 +48,7 @@ class ProducerKit(Wire):
     def join(self, folder: ClientDir) -> None:
         """Import the kit. Raises if it is for another client, or if this client administers the recorder."""
         if folder.card.id_sign == self.admin_pk:
-            raise RoleConflict("this identity administers the recorder; an administrator cannot be a producer")
+            raise ProducerRoleConflict("this identity administers the recorder; an administrator cannot be a producer")
         for token in self.tokens:
             token.verify()
         own = set(folder.card.client_ids)
@@ -134,7 +134,7 @@ def _make_key(client: Client, stream: str) -> None:
 
 def _check_admin(client: Client, producer: Producer | None, profile: RecorderProfile | None) -> None:
     if producer is not None:
-        raise RoleConflict(f"this identity is producer {producer.name}; a producer cannot be the administrator")
+        raise ProducerRoleConflict(f"this identity is producer {producer.name}; a producer cannot be the administrator")
     if profile is not None and profile.admin_pk != client.dir.card.id_sign:
         raise RecorderRefused(f"this recorder is administered by {profile.admin_pk.hex()[:16]}…")
 
@@ -214,7 +214,7 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
     profile = required_profile(states)
     own = {*client.dir.card.client_ids, client.dir.writers.current().client_id}
     if enrolment.card.id_sign in (profile.admin_pk, client.dir.card.id_sign) or own & set(enrolment.card.client_ids):
-        raise RoleConflict("this identity administers the recorder; an administrator cannot be a producer")
+        raise ProducerRoleConflict("this identity administers the recorder; an administrator cannot be a producer")
     streams = tuple(sorted({*enrolment.streams, OWN_STREAM}))
     _check_streams(profile, streams)
     producer = Producer(

@@ -46,7 +46,7 @@ def pinned_key(text: str | None) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Signer:
+class ExpectedSigner:
     """The expected signer of a file: named by the caller or, with --trust-embedded, taken from the file.
 
     A file that contains its signer's key proves nothing by itself: anyone can make a key and sign with it.
@@ -77,11 +77,11 @@ class Signer:
             )
 
 
-def hub_signer(pin: str | None, trust_embedded: bool) -> Signer:
+def hub_signer(pin: str | None, trust_embedded: bool) -> ExpectedSigner:
     """Return the expected hub from --pin and --trust-embedded."""
     if pin is not None and trust_embedded:
         raise Misuse("--pin and --trust-embedded contradict each other", "give one of them")
-    return Signer(pinned_key(pin), trust_embedded, "hub", "the hub id", "--pin HUB_ID")
+    return ExpectedSigner(pinned_key(pin), trust_embedded, "hub", "the hub id", "--pin HUB_ID")
 
 
 def reader_key(text: str | None) -> bytes | None:

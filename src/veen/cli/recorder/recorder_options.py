@@ -16,7 +16,7 @@ from veen.cli.kit.state_options import FromDirectory
 from veen.client.client import Client
 from veen.client.sender import Sent, Undecided
 from veen.core import SigningKey
-from veen.recorder.routes import NotAProducer, NotSetUp, OpenHub, RecorderRefused, RoleConflict, UnmappedType
+from veen.recorder.routes import NotAProducer, NotSetUp, OpenHub, ProducerRoleConflict, RecorderRefused, UnmappedType
 from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource, HubSource
 from veen.state.event_sender import EventRefused
@@ -47,7 +47,7 @@ _HINTS: dict[type[RecorderRefused], str] = {
     OpenHub: "start the hub with --admission capability; for a trial, --allow-open works without it",
     UnmappedType: "the administrator maps the type with veen recorder map TYPE STREAM to a stream of the producer; "
     "or give --type with a type that veen recorder show lists",
-    RoleConflict: "use separate identities for administrator and producer: veen keygen creates one",
+    ProducerRoleConflict: "use separate identities for administrator and producer: veen keygen creates one",
     RecorderRefused: "veen recorder show lists the event types, the producers and their streams",
 }
 

@@ -165,7 +165,7 @@ def _check_journal(directory: Directory, metadata: HubMetadata) -> tuple[dict[by
         return {chunk.label: chunk.start_seq for chunk in directory.chunks if not chunk.closed}, sizes
     if not isinstance(directory.source.files, LocalFiles):
         return {}, sizes
-    tail = directory_check.JournalTail(directory.source, metadata, directory.labels)
+    tail = directory_check.JournalCheck(directory.source, metadata, directory.labels)
     directory.findings.extend(tail.check(directory.source.files.root))
     directory.journal_entries = tail.entries
     return tail.first, tail.sizes

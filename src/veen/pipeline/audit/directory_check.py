@@ -150,7 +150,7 @@ def check_sizes(source: DirectoryChunks, sizes: dict[bytes, int]) -> Iterator[Fi
             yield Finding(Severity.DAMAGED, f"log/chunk-{label.hex()}-*", what, label, sizes.get(label, 0) + 1)
 
 
-class JournalTail:
+class JournalCheck:
     """The journal of a stopped hub on this machine, compared with the log. It may have entries that no chunk has."""
 
     def __init__(self, source: DirectoryChunks, metadata: HubMetadata, labels: Mapping[bytes, list[ChainLink]]) -> None:

@@ -10,7 +10,7 @@
 
 Groups form without timers: while one is being written, the next is decided and signed. Everything runs on the loop's
 thread, except signature checks and, on a slow disk, the write and sync. No receipt leaves before its group is durable.
-A crash before the sync loses only messages that nobody was answered about; after it, replay restores the group.
+A crash before the sync loses only messages without an answer; after it, replay restores the group.
 """
 
 import asyncio

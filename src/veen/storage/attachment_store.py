@@ -64,7 +64,7 @@ class AttachmentStore:
             return None
 
     def mapped(self, coid: bytes) -> mmap | bytes | None:
-        """As `get`, but a large file is mapped, not read; the kernel is asked to read ahead."""
+        """Like `get`, but maps a large file instead of reading it, with a hint to the kernel to read ahead."""
         try:
             fd = safe_open.open_file(self.folders.attachment(coid))
         except FileNotFoundError:

@@ -135,8 +135,8 @@ class Ledger:
             self._learn(control_stream.event_of(self._rules.hub_id, message, self._rules.limits), receipt.hub_ts)
 
     def _learn(self, event: control_stream.Event, hub_ts: int) -> None:
-        if isinstance(event, bytes):
-            self._streams.add(event)
+        if isinstance(event, control_stream.RegisteredStream):
+            self._streams.add(event.stream_id)
             return
         self._caps[event.auth_ref()] = Cap.of(event, hub_ts, self._rules.limits)
         self._streams |= set(event.allow.stream_ids)
@@ -195,7 +195,7 @@ class Author:
 
     def _event(self) -> None:
         dice = self.dice
-        event: control_stream.Event = self._stream()
+        event: control_stream.Event = control_stream.RegisteredStream(self._stream())
         if dice.random() < 0.8:
             rate = dice.choice([None, Rate(1, 2), Rate(0, 3), Rate(2, 5)])
             streams = {self._stream() for _ in range(dice.choice([1, 2]))}

@@ -209,7 +209,7 @@ def test_the_control_stream_is_readable_by_all_and_written_only_by_the_hub(
         hub.authorize(first)
         hub.register(naming.stream_id("registered"))
         hub.authorize(second)
-        assert logged(hub) == [first, naming.stream_id("registered"), second]
+        assert logged(hub) == [first, control_stream.RegisteredStream(naming.stream_id("registered")), second]
         writer = replace(hub.writer(), label=hub.label(rules.control_stream))
         assert hub.submit(writer.message()).refusal() == (403, "E.AUTH", "auth", "AUTH_REF")
         greedy = cap_token.mint(ISSUER, writer.key.public_key, [rules.control_stream], 100)

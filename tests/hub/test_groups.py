@@ -10,6 +10,7 @@ from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make
 from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk, WatchedDisk
 from tests.storage import hubs
 from veen.core import Profile, Receipt, Refused, SigningKey, Unverified, cap_token, naming
+from veen.core.control_stream import RegisteredStream
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.hub import admission_state, submit
 from veen.hub.admission_rules import Admission
@@ -88,7 +89,8 @@ def test_a_capability_twice_in_one_group_is_logged_once(hub: Hub) -> None:
 
 
 def test_a_stream_twice_in_one_group_is_logged_once(hub: Hub) -> None:
-    group = prepared(hub, ControlEvent(bytes(32), ignore_outcome), ControlEvent(bytes(32), ignore_outcome))
+    event = RegisteredStream(bytes(32))
+    group = prepared(hub, ControlEvent(event, ignore_outcome), ControlEvent(event, ignore_outcome))
     first, second = hubs.outcomes(group)
     assert first == second
     assert len(group.records) == 1

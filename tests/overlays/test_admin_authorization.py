@@ -206,7 +206,7 @@ def test_a_body_that_is_not_a_token_is_a_fault(spoil: bytes) -> None:
 def test_other_control_events_are_ignored() -> None:
     (entry,) = log(Write(b"k", 0, b"v"))
     assert entry.header is not None
-    told = replace(entry, header=replace(entry.header, schema=control_stream.STREAM_SCHEMA), body=bytes(32))
+    told = replace(entry, header=replace(entry.header, schema=control_stream.STREAM.schema), body=bytes(32))
     assert fold(AUTHORIZATIONS, [told]).faults == []
 
 

@@ -26,6 +26,7 @@ from veen.core import (
     msg,
     naming,
 )
+from veen.core.control_stream import RegisteredStream
 from veen.hub.admission_rules import Admission, Rules, parse
 from veen.hub.admission_state import AdmissionState, ControlEvent, Group, Item, Outcome, Placed, Submission
 from veen.hub.sequencer import ControlLog, Sequencer
@@ -120,7 +121,7 @@ class Hub:
         given = [
             Submission(parse(item, self.rules), item, _nobody)
             if isinstance(item, bytes) and len(item) != 32
-            else ControlEvent(item, _nobody)
+            else ControlEvent(RegisteredStream(item) if isinstance(item, bytes) else item, _nobody)
             for item in items
         ]
         group = decided(self.sequencer, self._signer, given)

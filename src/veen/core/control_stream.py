@@ -1,10 +1,16 @@
-"""The control stream: authorized capabilities and registered streams, logged so that replay restores them.
+"""The control stream: events that a hub logs about itself, so that replay restores them.
 
-Each authorization or registration is a MSG on the control stream. It is sealed to a key that anyone can derive from
-`hub_id`: sealing keeps the message format and hides nothing from an auditor.
+Each event is a MSG on the control stream. It is sealed to a key that anyone can derive from `hub_id`: sealing keeps the
+message format and hides nothing from an auditor.
+
+A new type of event is a class with `encode` and `decode`, and a row in `EVENT_TYPES`. If it changes something that no
+event changed before, add a field to `Effects` and apply it in `AdmissionState.apply_control_event` (memory and journal)
+and `Registrar` (rebuild of the index).
 """
 
-from typing import TypeAlias
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from veen.core import ciphertext, naming
 from veen.core.cap_token import CapToken
@@ -16,10 +22,54 @@ from veen.core.msg import Msg, sign
 from veen.core.profile import Limits
 from veen.core.signing import SigningKey
 
-CAP_SCHEMA = naming.schema_id("veen.control.cap.v1")
-STREAM_SCHEMA = naming.schema_id("veen.control.stream.v1")
 
-Event: TypeAlias = CapToken | bytes  # an authorized capability, or the id of a registered stream
+@dataclass(frozen=True, slots=True)
+class RegisteredStream:
+    """A stream that the operator registered. The encoding is the id itself."""
+
+    stream_id: bytes
+
+    def encode(self) -> bytes:
+        return self.stream_id
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        if len(data) != HASH_BYTES:
+            raise Malformed("registered stream", f"{len(data)} bytes, not {HASH_BYTES}")
+        return cls(data)
+
+
+Event: TypeAlias = CapToken | RegisteredStream
+E = TypeVar("E", CapToken, RegisteredStream)
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """Everything that a logged event changes at a hub."""
+
+    streams: tuple[bytes, ...] = ()  # stream ids that become registered
+    token: CapToken | None = None  # a capability that becomes valid
+
+
+@dataclass(frozen=True, slots=True)
+class EventType(Generic[E]):
+    """A type of event: its schema name, its codec (`encode` and `decode` of the class) and its effects."""
+
+    name: str
+    cls: type[E]
+    effects: Callable[[E, int], Effects]  # the event and its hub_ts
+
+    @property
+    def schema(self) -> bytes:
+        return naming.schema_id(self.name)
+
+
+CAP = EventType("veen.control.cap.v1", CapToken, lambda token, _: Effects(token.allow.stream_ids, token))
+STREAM = EventType("veen.control.stream.v1", RegisteredStream, lambda event, _: Effects((event.stream_id,)))
+EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, STREAM)
+
+_BY_SCHEMA = {row.schema: row for row in EVENT_TYPES}
+_BY_CLASS: dict[type, EventType[Any]] = {row.cls: row for row in EVENT_TYPES}
 
 
 def reader_key(hub_id: bytes) -> DhKey:
@@ -27,10 +77,15 @@ def reader_key(hub_id: bytes) -> DhKey:
     return DhKey(ht("veen/control-key", hub_id))
 
 
+def effects(event: Event, hub_ts: int) -> Effects:
+    """What an event changes that is logged at `hub_ts`."""
+    return _BY_CLASS[type(event)].effects(event, hub_ts)
+
+
 def message(key: SigningKey, hub_id: bytes, place: Place, event: Event, pad_block: int) -> Msg:
     """The MSG that logs an event, signed by the hub's own client key."""
-    schema, body = (STREAM_SCHEMA, event) if isinstance(event, bytes) else (CAP_SCHEMA, event.encode())
-    sealed = ciphertext.seal(reader_key(hub_id).public_key, place, PayloadHdr(schema), body, pad_block)
+    header = PayloadHdr(_BY_CLASS[type(event)].schema)
+    sealed = ciphertext.seal(reader_key(hub_id).public_key, place, header, event.encode(), pad_block)
     return sign(
         key,
         profile_id=place.profile_id,
@@ -43,10 +98,15 @@ def message(key: SigningKey, hub_id: bytes, place: Place, event: Event, pad_bloc
 
 
 def event_of(hub_id: bytes, logged: Msg, limits: Limits) -> Event:
-    """Decode the event of a control message."""
+    """Decode the event of a control message. Raises `Malformed` for a schema that this version does not know."""
     opened = ciphertext.open_sealed(reader_key(hub_id), Place.of(logged), logged.ciphertext, limits)
-    if opened.header.schema == CAP_SCHEMA:
-        return CapToken.decode(opened.body)
-    if opened.header.schema == STREAM_SCHEMA and len(opened.body) == HASH_BYTES:
-        return opened.body
-    raise Malformed("control message", "it contains neither a capability nor a stream id")
+    schema = opened.header.schema
+    found = _BY_SCHEMA.get(schema) if schema else None
+    if found is None:
+        known = ", ".join(row.name for row in EVENT_TYPES)
+        named = f"{schema.hex()[:16]}…" if schema else "missing"
+        raise Malformed(
+            "control message", f"unknown schema {named}; use the version of veen that wrote it (known: {known})"
+        )
+    event: Event = found.cls.decode(opened.body)
+    return event

@@ -238,13 +238,12 @@ class AdmissionState:
     def apply_control_event(self, event: control_stream.Event, placed: Placed) -> None:
         """Apply a logged event of the control stream, new or replayed."""
         at = (placed.message.label, placed.stream_seq)
-        if isinstance(event, bytes):
-            self._add_stream(event, at)
-            return
-        auth_ref = event.auth_ref()
-        self._set(self._caps, auth_ref, Cap.of(event, placed.hub_ts, self._rules.limits))
-        self.open.caps[auth_ref] = (*at, placed.hub_ts, event.encode())
-        for stream in event.allow.stream_ids:
+        effects = control_stream.effects(event, placed.hub_ts)
+        if effects.token is not None:
+            auth_ref = effects.token.auth_ref()
+            self._set(self._caps, auth_ref, Cap.of(effects.token, placed.hub_ts, self._rules.limits))
+            self.open.caps[auth_ref] = (*at, placed.hub_ts, effects.token.encode())
+        for stream in effects.streams:
             self._add_stream(stream, at)
 
     def _add_stream(self, stream: bytes, at: tuple[bytes, int]) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from plumbing.http.message import Request, Respond, Response, Upload, WebSocketHandler
-from veen.core import CapToken, Receipt, Refused, Unverified, strict_json, wire_json
+from veen.core import CapToken, Receipt, Refused, Unverified, control_stream, strict_json, wire_json
 from veen.core.admission import BY_DETAIL
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
@@ -233,7 +233,8 @@ class HubApp:
         need_operator(self.config, request.headers)
         as_json = responses.wants_json(request)
         registration = responses.decode_request(StreamRegistration, request.body, as_json)
-        self.pipeline.log_event(registration.stream_id, partial(respond_submitted, respond, as_json=as_json))
+        event = control_stream.RegisteredStream(registration.stream_id)
+        self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
 
 
 def _unknown(request: Request) -> Refused:

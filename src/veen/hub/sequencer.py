@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from veen.core import CapToken, Msg, Place, Refused, SigningKey, control_stream, naming
+from veen.core import Msg, Place, Refused, SigningKey, control_stream, naming
 from veen.hub.admission_rules import Rules, authorize, check_revoked, revocable, sequence
 from veen.hub.admission_state import AdmissionState, ControlEvent, Item, Outcome, Placed
 from veen.storage.store import Lookup, Store
@@ -50,9 +50,10 @@ class Sequencer:
 
     def _log_event(self, event: control_stream.Event, hub_ts: int) -> Placed | bytes:
         """Log a control event. A repeated event gets its old receipt, unless it was revoked since."""
-        if isinstance(event, CapToken):
-            check_revoked(revocable(event), self.state, self._rules, hub_ts)
-        known = self._control_log.find(event)
+        effects = control_stream.effects(event, hub_ts)
+        if effects.token is not None:
+            check_revoked(revocable(effects.token), self.state, self._rules, hub_ts)
+        known = self._control_log.find(effects)
         if known is not None:
             return known
         message = self._control_log.message(event, hub_ts)
@@ -62,7 +63,7 @@ class Sequencer:
 
 
 class ControlLog:
-    """The events on the hub's control stream: capabilities and registered streams."""
+    """The events on the hub's control stream."""
 
     def __init__(self, store: Store, state: AdmissionState, rules: Rules, key: SigningKey) -> None:
         self._store = store
@@ -78,9 +79,9 @@ class ControlLog:
         place = Place(rules.profile_id, label, key.public_key, client_seq + 1, self._state.last_seq(label))
         return control_stream.message(key, rules.hub_id, place, event, rules.profile.pad_block)
 
-    def find(self, event: control_stream.Event) -> Placed | bytes | None:
-        """The receipt of an event that was already logged, or its place in a group that is not durable yet."""
-        at = self._place_of(event)
+    def find(self, effects: control_stream.Effects) -> Placed | bytes | None:
+        """The receipt of the event that had these effects first, or its place in a group that is not durable yet."""
+        at = self._place_of(effects)
         if at is None:
             return None
         for group in self._state.undurable():
@@ -90,15 +91,18 @@ class ControlLog:
         entry = Lookup(self._store).entry(*at)
         return entry.receipt if entry else None
 
-    def _place_of(self, event: control_stream.Event) -> tuple[bytes, int] | None:
-        """`(label, stream_seq)` of a logged event."""
+    def _place_of(self, effects: control_stream.Effects) -> tuple[bytes, int] | None:
+        """`(label, stream_seq)` of that event. None if repeating the event has an effect: it is logged each time."""
         groups = [*self._state.undurable(), *self._store.tails()]
-        if isinstance(event, bytes):
-            found = [group.streams[event] for group in groups if event in group.streams]
+        if effects.token is not None:
+            auth_ref = effects.token.auth_ref()
+            caps = [group.caps[auth_ref][:2] for group in groups if auth_ref in group.caps]
             with self._store.index.read() as rows:
-                return found[0] if found else rows.stream(event)
-        auth_ref = event.auth_ref()
-        caps = [group.caps[auth_ref][:2] for group in groups if auth_ref in group.caps]
-        with self._store.index.read() as rows:
-            row = rows.cap(auth_ref)
-        return caps[0] if caps else row[:2] if row else None
+                row = rows.cap(auth_ref)
+            return caps[0] if caps else row[:2] if row else None
+        if effects.streams:
+            (stream,) = effects.streams
+            found = [group.streams[stream] for group in groups if stream in group.streams]
+            with self._store.index.read() as rows:
+                return found[0] if found else rows.stream(stream)
+        return None

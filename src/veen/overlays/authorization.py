@@ -99,7 +99,7 @@ class ShownCapability(CapToken, Event):
     """`veen.control.cap.v1`: the body is the token itself."""
 
     __slots__ = ()
-    SCHEMA: ClassVar = control_stream.CAP_SCHEMA
+    SCHEMA: ClassVar = control_stream.CAP.schema
 
 
 class Authorizations(RecordOverlay[ShownCapability]):

@@ -182,15 +182,13 @@ class Registrar:
             batch.epochs[label] = found
 
     def _note_event(self, event: control_stream.Event, receipt: Receipt, batch: CommitGroup) -> None:
-        streams: tuple[bytes, ...]
-        if isinstance(event, bytes):
-            streams = (event,)
-        else:
-            streams, auth_ref = event.allow.stream_ids, event.auth_ref()
-            batch.caps[auth_ref] = (receipt.label, receipt.stream_seq, receipt.hub_ts, event.encode())
+        effects = control_stream.effects(event, receipt.hub_ts)
+        if effects.token is not None:
+            auth_ref = effects.token.auth_ref()
+            batch.caps[auth_ref] = (receipt.label, receipt.stream_seq, receipt.hub_ts, effects.token.encode())
             with suppress(Refused):  # a capability above the limits grants nothing
-                self._rates[auth_ref] = event.rate_under(self._limits)
-        for stream in streams:
+                self._rates[auth_ref] = effects.token.rate_under(self._limits)
+        for stream in effects.streams:
             if stream not in self._streams:
                 self._streams.add(stream)
                 self._labels.add(stream)

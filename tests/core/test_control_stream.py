@@ -1,0 +1,58 @@
+"""The events of the control stream: one table states schema, codec and effects of each type."""
+
+import pytest
+
+from veen.core import Limits, Malformed, Msg, Place, SigningKey, cap_token, ciphertext, control_stream, msg, naming
+from veen.core.ciphertext import PayloadHdr
+from veen.core.control_stream import EVENT_TYPES, Effects, Event, RegisteredStream
+
+HUB = bytes(range(32))
+HUB_KEY, ISSUER = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
+STREAM = naming.stream_id("news")
+TOKEN = cap_token.mint(ISSUER, bytes([3]) * 32, [STREAM], 100)
+PLACE = Place(bytes([4]) * 32, bytes([5]) * 32, HUB_KEY.public_key, 1, 0)
+
+EXAMPLES: dict[str, tuple[Event, Effects]] = {
+    "veen.control.cap.v1": (TOKEN, Effects((STREAM,), TOKEN)),
+    "veen.control.stream.v1": (RegisteredStream(STREAM), Effects((STREAM,))),
+}
+
+
+def sealed(schema: bytes, body: bytes) -> Msg:
+    reader = control_stream.reader_key(HUB).public_key
+    box = ciphertext.seal(reader, PLACE, PayloadHdr(schema), body, 256)
+    return msg.sign(
+        HUB_KEY,
+        profile_id=PLACE.profile_id,
+        label=PLACE.label,
+        client_seq=PLACE.client_seq,
+        prev_ack=PLACE.prev_ack,
+        auth_ref=None,
+        ciphertext=box,
+    )
+
+
+def test_every_type_of_event_has_an_example_here_and_a_schema_of_its_own() -> None:
+    assert EXAMPLES.keys() == {row.name for row in EVENT_TYPES}
+    assert len({row.schema for row in EVENT_TYPES}) == len({row.cls for row in EVENT_TYPES}) == len(EVENT_TYPES)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_event_is_logged_under_its_schema_and_decodes_to_itself(name: str) -> None:
+    event, effects = EXAMPLES[name]
+    logged = control_stream.message(HUB_KEY, HUB, PLACE, event, 256)
+    opened = ciphertext.open_sealed(control_stream.reader_key(HUB), PLACE, logged.ciphertext, Limits())
+    assert (opened.header.schema, opened.body) == (naming.schema_id(name), event.encode())
+    assert control_stream.event_of(HUB, logged, Limits()) == event
+    assert control_stream.effects(event, 7) == effects
+
+
+def test_an_event_of_a_newer_version_is_rejected_with_its_schema() -> None:
+    schema = naming.schema_id("veen.control.unheard-of.v9")
+    with pytest.raises(Malformed, match=f"unknown schema {schema.hex()[:16]}"):
+        control_stream.event_of(HUB, sealed(schema, bytes(32)), Limits())
+
+
+def test_a_registered_stream_of_a_wrong_length_is_malformed() -> None:
+    with pytest.raises(Malformed, match="31 bytes, not 32"):
+        control_stream.event_of(HUB, sealed(control_stream.STREAM.schema, bytes(31)), Limits())

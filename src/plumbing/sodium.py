@@ -7,7 +7,8 @@ reject, so importing this module fails with such a library.
 """
 
 import os
-from typing import NoReturn, Self
+from collections.abc import Sequence
+from typing import NoReturn, Protocol, Self
 
 from nacl import bindings
 from nacl.exceptions import BadSignatureError, CryptoError
@@ -18,6 +19,17 @@ SEED_BYTES = 32
 AEAD_KEY_BYTES = 32
 AEAD_NONCE_BYTES = 24
 AEAD_TAG_BYTES = 16
+
+
+class DigestSigner(Protocol):
+    """Something that signs with one key. The secret half may be in another process or in a hardware token."""
+
+    @property
+    def public_key(self) -> bytes: ...
+
+    def sign(self, message: bytes, /) -> bytes: ...
+
+    def sign_many(self, digests: Sequence[bytes], /) -> list[bytes]: ...
 
 
 class SigningKey:
@@ -43,6 +55,9 @@ class SigningKey:
 
     def sign(self, message: bytes) -> bytes:
         return bindings.crypto_sign(message, self._secret)[:SIGNATURE_BYTES]
+
+    def sign_many(self, digests: Sequence[bytes]) -> list[bytes]:
+        return [self.sign(digest) for digest in digests]
 
     def __repr__(self) -> str:
         return f"SigningKey({self.public_key.hex()[:8]}…)"

@@ -16,6 +16,7 @@ from veen.core import Checkpoint, Malformed, Profile, SigningKey, checkpoint, na
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ErrorEnvelope, ReceiptRequest
 from veen.core.hashing import h
+from veen.core.signing import DigestSigner
 from veen.hub.admission_rules import Admission
 from veen.hub.conditions import Reason
 from veen.storage.metadata import read_metadata
@@ -260,7 +261,7 @@ def test_a_checkpoint_of_missing_entries_is_an_error(veen: Veen, hub: Hub) -> No
 
 
 def ask_hostile_server(
-    veen: Veen, hub: Hub, key: SigningKey, made: Checkpoint, *options: object, receipt_at: int = 5
+    veen: Veen, hub: Hub, key: DigestSigner, made: Checkpoint, *options: object, receipt_at: int = 5
 ) -> Ran:
     """Fetch a checkpoint of five entries from a server with the hub's status and receipts, but its own checkpoint."""
     signed = checkpoint.sign(

@@ -260,7 +260,7 @@ async def let_go(service: HubService) -> None:
     catch_up = service.pipeline._catch_up
     catch_up.stop_timer()
     await asyncio.to_thread(catch_up.close)
-    service.store.close()
+    service.close()
 
 
 @contextmanager

@@ -326,7 +326,7 @@ def opened(data_dir: Path, admission: Admission, clock: Clock) -> Iterator[HubSe
     try:
         yield service
     finally:
-        service.store.close()
+        service.close()
 
 
 def history(

@@ -167,6 +167,18 @@ def test_a_verification_worker_that_is_killed_is_logged_and_its_successor_ends_t
     assert (entered["pid"], entered["exit_status"]) == (pids[0], -signal.SIGKILL)
 
 
+def test_a_signer_that_is_killed_is_logged_and_its_successor_ends_the_state(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with running(make_dir(tmp_path)) as hub:
+        pid = hub.service.signer.pid
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: gauge(hub, "signer") == (0, 1))  # without any request
+        hub.writer().send()
+    entered, _ = pair(states(capfd), "signer")
+    assert (entered["pid"], entered["exit_status"]) == (pid, -signal.SIGKILL)
+
+
 def test_a_flood_of_submits_is_one_state_that_ends_when_the_queue_has_drained(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,10 +8,12 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 
+from plumbing import secret_keys
 from plumbing.durable import Disk
 from veen.core import (
     CapToken,
     Checkpoint,
+    HubIdentity,
     Limits,
     Msg,
     Profile,
@@ -25,12 +27,13 @@ from veen.core import (
     control_stream,
     msg,
     naming,
+    receipt,
 )
 from veen.core.control_stream import RegisteredStream
 from veen.hub.admission_rules import Admission, Rules, parse
 from veen.hub.admission_state import AdmissionState, ControlEvent, Group, Item, Outcome, Placed, Submission
 from veen.hub.sequencer import ControlLog, Sequencer
-from veen.hub.submit import Signer
+from veen.hub.signer import Signer
 from veen.storage import metadata
 from veen.storage.index import TABLES
 from veen.storage.paths import Folders
@@ -74,6 +77,17 @@ def create(root: Path, limits: Limits = SMALL, profile: Profile | None = None) -
     return root
 
 
+class LocalSigner:
+    """The keys of a data directory in this process, for tests that start hundreds of hubs."""
+
+    def __init__(self, folders: Folders, identity: HubIdentity) -> None:
+        self._folders = folders
+        self._identity = identity
+
+    def at(self, hub_ts: int) -> SigningKey:
+        return metadata.read_signing_key(self._folders, self._identity.signing_key_at(hub_ts).key_id)
+
+
 class Hub:
     """One run of a hub on a data directory."""
 
@@ -81,8 +95,8 @@ class Hub:
         self.folders = Folders(root)
         self.hub_metadata = metadata.read_metadata(self.folders)
         self.clock = clock or Clock()
-        self._signer = Signer(self.folders, self.hub_metadata.identity)
-        control_key = metadata.read_control_key(self.folders)
+        self._signer = LocalSigner(self.folders, self.hub_metadata.identity)
+        control_key = secret_keys.load(self.folders.keys, metadata.CONTROL_KEY)
         self.rules = Rules.of(
             self.hub_metadata.identity.hub_id,
             self.hub_metadata.profile,
@@ -154,10 +168,14 @@ class Hub:
         return [(entry.msg, entry.receipt) for entry in self.lookup.entries(label, 1, self.lookup.size(label))]
 
 
-def decided(sequencer: Sequencer, signer: Signer, items: list[Item]) -> Group:
+def decided(sequencer: Sequencer, signer: "Signer | LocalSigner", items: list[Item]) -> Group:
     """A group, decided, signed and closed."""
-    placed = sequencer.decide(items, sequencer.hub_ts)
-    sequencer.state.open.seal(placed, signer.sign_many(placed))
+    hub_ts = sequencer.hub_ts
+    placed = sequencer.decide(items, hub_ts)
+    made = [receipt.unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, hub_ts) for one in placed]
+    signatures = signer.at(hub_ts).sign_many([digest for _, digest in made])
+    receipts = [encoded + sig for (encoded, _), sig in zip(made, signatures, strict=True)]
+    sequencer.state.open.seal(placed, receipts)
     return sequencer.state.take()
 
 

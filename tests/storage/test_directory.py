@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from plumbing import secret_keys
 from tests.storage.hubs import NOW, QuickDisk
 from veen.core import Limits, Malformed, Profile, SigningKey, Unavailable, VeenError, hub_identity, wire_json
 from veen.storage import metadata
@@ -18,6 +19,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "hub"
 
 
+CONTROL_FILE = "keys/control.seed"
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -28,7 +32,7 @@ def test_what_was_made_is_read_back(root: Path) -> None:
     assert hub_metadata.limits == Limits(max_checkpoint_interval=9)
     key = metadata.read_signing_key(Folders(root), hub_metadata.identity.newest.key_id)
     assert key.public_key == hub_metadata.identity.newest.hub_pk
-    assert metadata.read_control_key(Folders(root)).public_key != key.public_key
+    assert secret_keys.load(root / "keys", metadata.CONTROL_KEY).public_key != key.public_key
 
 
 def test_the_keys_are_private(root: Path) -> None:
@@ -39,23 +43,23 @@ def test_the_keys_are_private(root: Path) -> None:
 
 @pytest.mark.parametrize("allowed", [0o640, 0o604, 0o620, 0o601])
 def test_a_key_that_others_can_get_at_is_refused(root: Path, allowed: int) -> None:
-    path = root / "keys" / metadata.CONTROL_KEY
+    path = root / CONTROL_FILE
     path.chmod(allowed)
     with pytest.raises(Unavailable, match="run: chmod 600"):
-        metadata.read_control_key(Folders(root))
+        metadata.check_key(root / CONTROL_FILE, None)
 
 
 @pytest.mark.parametrize("seed", [b"", bytes(31), bytes(33)])
 def test_a_key_of_another_length_is_refused(root: Path, seed: bytes) -> None:
-    (root / "keys" / metadata.CONTROL_KEY).write_bytes(seed)
+    (root / CONTROL_FILE).write_bytes(seed)
     with pytest.raises(Malformed, match="32"):
-        metadata.read_control_key(Folders(root))
+        metadata.check_key(root / CONTROL_FILE, None)
 
 
 def test_a_missing_key_is_named(root: Path) -> None:
-    (root / "keys" / metadata.CONTROL_KEY).unlink()
+    (root / CONTROL_FILE).unlink()
     with pytest.raises(Unavailable, match=r"control\.seed cannot be read"):
-        metadata.read_control_key(Folders(root))
+        metadata.check_key(root / CONTROL_FILE, None)
 
 
 @pytest.mark.parametrize("name", ["file", ".hidden", "log"])

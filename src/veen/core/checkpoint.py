@@ -9,7 +9,7 @@ from veen.core.errors import Unverified
 from veen.core.hashing import ht
 from veen.core.limits import MAX_WITNESS_SIGS
 from veen.core.profile import Profile
-from veen.core.signing import SIGNATURE_BYTES, SigningKey
+from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
 
 @array("checkpoint", VersionField())
@@ -39,7 +39,7 @@ class Checkpoint(Wire):
     def verify_signature(self, hub_pk: bytes) -> None:
         signing.verify(hub_pk, self.signing_digest(), self.hub_sig, "checkpoint")
 
-    def witnessed(self, *keys: SigningKey) -> "Checkpoint":
+    def witnessed(self, *keys: DigestSigner) -> "Checkpoint":
         """The same checkpoint with these witnesses' signatures added."""
         if not keys:
             return self
@@ -80,7 +80,7 @@ _SIG_TAIL = 2 + SIGNATURE_BYTES
 
 
 def sign(
-    key: SigningKey, *, label_prev: bytes, label_curr: bytes, upto_seq: int, mmr_root: bytes, epoch: int
+    key: DigestSigner, *, label_prev: bytes, label_curr: bytes, upto_seq: int, mmr_root: bytes, epoch: int
 ) -> Checkpoint:
     unsigned = Checkpoint(label_prev, label_curr, upto_seq, mmr_root, epoch, _NO_SIG)
     return replace(unsigned, hub_sig=key.sign(unsigned.signing_digest()))

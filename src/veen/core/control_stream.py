@@ -20,7 +20,7 @@ from veen.core.hashing import HASH_BYTES, ht
 from veen.core.hpke import DhKey
 from veen.core.msg import Msg, sign
 from veen.core.profile import Limits
-from veen.core.signing import SigningKey
+from veen.core.signing import DigestSigner
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def effects(event: Event, hub_ts: int) -> Effects:
     return _BY_CLASS[type(event)].effects(event, hub_ts)
 
 
-def message(key: SigningKey, hub_id: bytes, place: Place, event: Event, pad_block: int) -> Msg:
+def message(key: DigestSigner, hub_id: bytes, place: Place, event: Event, pad_block: int) -> Msg:
     """The MSG that logs an event, signed by the hub's own client key."""
     header = PayloadHdr(_BY_CLASS[type(event)].schema)
     sealed = ciphertext.seal(reader_key(hub_id).public_key, place, header, event.encode(), pad_block)

@@ -9,7 +9,7 @@ from veen.core.cbor import Bstr, Bytes, DeferredFaults, Uint, VersionField, Wire
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix
 from veen.core.limits import MAX_MSG_BYTES
-from veen.core.signing import SIGNATURE_BYTES, SigningKey
+from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
 # `8a 01 58 20`: ten fields, version 1, and the head of the first 32-byte string.
 _OPENING = b"\x8a\x01\x58\x20"
@@ -90,7 +90,7 @@ def signing_digest(encoded: bytes) -> bytes:
 
 
 def sign(
-    key: SigningKey,
+    key: DigestSigner,
     *,
     profile_id: bytes,
     label: bytes,
@@ -104,7 +104,7 @@ def sign(
     return sign_encoded(key, place)[0]
 
 
-def sign_encoded(key: SigningKey, unsigned: Msg) -> tuple[Msg, bytes]:
+def sign_encoded(key: DigestSigner, unsigned: Msg) -> tuple[Msg, bytes]:
     """Sign a MSG. Returns its encoding too, because signing computes it anyway."""
     encoded = unsigned.encode()
     if len(encoded) > MAX_MSG_BYTES:

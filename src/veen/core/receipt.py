@@ -11,7 +11,7 @@ from veen.core.cbor.heads import UINT, small_uint, write_head
 from veen.core.errors import Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, tag_prefix
 from veen.core.msg import Msg
-from veen.core.signing import SIGNATURE_BYTES, SigningKey
+from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
 _SIG_TAIL = 2 + SIGNATURE_BYTES
 _SIGNED = tag_prefix("veen/sig") + b"\x86"
@@ -99,17 +99,25 @@ def time_clash(one: Receipt, other: Receipt) -> str | None:
     return fault and f"{fault}, from entry {earlier.stream_seq} to entry {later.stream_seq}"
 
 
-def sign(key: SigningKey, *, label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> Receipt:
-    unsigned = Receipt(label, stream_seq, leaf_hash, mmr_root, hub_ts, bytes(SIGNATURE_BYTES))
-    return replace(unsigned, hub_sig=key.sign(unsigned.signing_digest()))
+def sign(
+    key: DigestSigner, *, label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int
+) -> Receipt:
+    made = Receipt(label, stream_seq, leaf_hash, mmr_root, hub_ts, bytes(SIGNATURE_BYTES))
+    return replace(made, hub_sig=key.sign(made.signing_digest()))
+
+
+def unsigned(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> tuple[bytes, bytes]:
+    """The encoding of a receipt without its signature, and the digest to sign. Hubs call it for every message."""
+    fields = _signed_fields(label, stream_seq, leaf_hash, mmr_root, hub_ts)
+    return b"\x87" + fields + _BSTR64, sha256(_SIGNED + fields).digest()
 
 
 def sign_encoded(
-    key: SigningKey, label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int
+    key: DigestSigner, label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int
 ) -> bytes:
-    """The encoding of what `sign` returns, without building the object. Hubs call it for every admitted message."""
-    fields = _signed_fields(label, stream_seq, leaf_hash, mmr_root, hub_ts)
-    return b"\x87" + fields + _BSTR64 + key.sign(sha256(_SIGNED + fields).digest())
+    """The encoding of what `sign` returns, without building the object."""
+    encoded, digest = unsigned(label, stream_seq, leaf_hash, mmr_root, hub_ts)
+    return encoded + key.sign(digest)
 
 
 def _signed_fields(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> bytes:

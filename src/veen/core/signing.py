@@ -1,9 +1,9 @@
 """Ed25519 signatures. `plumbing.sodium` has the acceptance rule, which every implementation must share."""
 
-from plumbing.sodium import PUBLIC_KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, SigningKey, is_valid
+from plumbing.sodium import PUBLIC_KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES, DigestSigner, SigningKey, is_valid
 from veen.core.errors import Unverified
 
-__all__ = ["PUBLIC_KEY_BYTES", "SEED_BYTES", "SIGNATURE_BYTES", "SigningKey", "is_valid", "verify"]
+__all__ = ["DigestSigner", "PUBLIC_KEY_BYTES", "SEED_BYTES", "SIGNATURE_BYTES", "SigningKey", "is_valid", "verify"]
 
 
 def verify(public_key: bytes, message: bytes, signature: bytes, what: str = "signature") -> None:

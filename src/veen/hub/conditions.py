@@ -30,6 +30,7 @@ class Reason(StrEnum):
     JOURNAL_WRITE = "journal_write"
     LOG_WRITE = "log_write"
     SIGNING_KEY = "signing_key"
+    SIGNER = "signer"
     ATTACHMENT_WRITE = "attachment_write"
     ATTACHMENT_ROOM = "attachment_room"
     STORAGE = "storage"
@@ -54,6 +55,7 @@ _KINDS = {
     Reason.JOURNAL_WRITE: _Kind("the journal cannot be written", "journal", blocks=True),
     Reason.LOG_WRITE: _Kind("the log or its index cannot be written", "log and index", blocks=True),
     Reason.SIGNING_KEY: _Kind("the hub has no signing key that it can use now", "signing key", blocks=True),
+    Reason.SIGNER: _Kind("the signer process ended and is being replaced", level="warn"),
     Reason.ATTACHMENT_WRITE: _Kind("the attachment cannot be written", "attachment"),
     Reason.ATTACHMENT_ROOM: _Kind("the hub's disk has no room for the attachment", "attachment"),
     Reason.STORAGE: _Kind("the hub cannot read or write one of its files", "data directory"),

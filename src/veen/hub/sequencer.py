@@ -4,7 +4,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from veen.core import Msg, Place, Refused, SigningKey, control_stream, naming
+from veen.core import Msg, Place, Refused, control_stream, naming
+from veen.core.signing import DigestSigner
 from veen.hub.admission_rules import Rules, authorize, check_revoked, revocable, sequence
 from veen.hub.admission_state import AdmissionState, ControlEvent, Item, Outcome, Placed
 from veen.storage.store import Lookup, Store
@@ -65,7 +66,7 @@ class Sequencer:
 class ControlLog:
     """The events on the hub's control stream."""
 
-    def __init__(self, store: Store, state: AdmissionState, rules: Rules, key: SigningKey) -> None:
+    def __init__(self, store: Store, state: AdmissionState, rules: Rules, key: DigestSigner) -> None:
         self._store = store
         self._state = state
         self._rules = rules

@@ -20,8 +20,9 @@ from veen.hub.log import Log, standard_error
 from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.sequencer import ControlLog, Sequencer
+from veen.hub.signer import Signer
 from veen.hub.status import CommitReport, HubStatusPage, Metrics
-from veen.hub.submit import Signer, SubmitPipeline
+from veen.hub.submit import SubmitPipeline
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import metadata, safe_open
@@ -49,6 +50,8 @@ class HubService:
         self._clock = clock
         lines = standard_error()
         self.log = Log(lines, config.role)
+        self.metrics = Metrics()
+        self.metrics.watch_log(lines)
         self.folders = Folders(config.data_dir)
         if not self.folders.identity.exists():
             raise Unavailable(f"{config.data_dir} is not a data directory of a hub; run `veen hub init` to create one")
@@ -57,7 +60,14 @@ class HubService:
             metadata.finish_rotation(self._disk, self.folders)
         self.hub_metadata = metadata.read_metadata(self.folders)
         self.signer = Signer(self.folders, self.hub_metadata.identity)
-        control_key = metadata.read_control_key(self.folders)
+        try:
+            self._open()
+        except BaseException:
+            self.signer.close()
+            raise
+
+    def _open(self) -> None:
+        config, control_key = self._config, self.signer.control_key()
         self.rules = Rules.of(
             self.hub_metadata.identity.hub_id,
             self.hub_metadata.profile,
@@ -70,7 +80,6 @@ class HubService:
         self._prefilter = Prefilter(
             self.rules.hub_id, config.pow_difficulty, config.allow_networks, config.deny_networks
         )
-        self.metrics = Metrics()
         self.store = Store(
             self._disk,
             self.folders,
@@ -82,11 +91,12 @@ class HubService:
         self._labels = LabelRotation(self.rules, self.store)
         state = AdmissionState(self.store, self.rules)
         self.replayed = state.replay()
-        self.sequencer = Sequencer(state, self.rules, ControlLog(self.store, state, self.rules, control_key), clock)
+        self.sequencer = Sequencer(
+            state, self.rules, ControlLog(self.store, state, self.rules, control_key), self._clock
+        )
         self.signer.at(self.sequencer.hub_ts)  # do not start without a usable key
         self.server = HttpServer(self.log.failed)
         self.metrics.watch(self.server)
-        self.metrics.watch_log(lines)
         self.broken: asyncio.Future[BaseException] | None = None
 
     async def start(self) -> None:
@@ -96,6 +106,7 @@ class HubService:
         self._executor = ThreadPoolExecutor(_READ_THREADS, "read")
         self.conditions = conditions = Conditions(loop, self.log)
         self.metrics.watch_conditions(conditions)
+        self.signer.attach(loop, conditions, self._break)
         self.server.on_refused = self._refused_connection
         self.server.on_relieved = lambda cap, caller: conditions.leave(Reason.CONNECTION_OVERLOAD, (cap, caller))
         read_executor = ReadExecutor(loop, self._executor, conditions, self.log.failed)
@@ -178,9 +189,14 @@ class HubService:
         await self.server.stop(grace_s)
         await self.pipeline.close()
         self._executor.shutdown()
-        self.store.close()
+        self.close()
         self.conditions.close()
         self.log.stopped()
+
+    def close(self) -> None:
+        """Release the data directory and end the signer. `stop` does it for a hub that was started."""
+        self.store.close()
+        self.signer.close()
 
     async def run_until(self, stopped: asyncio.Event, ready: Callable[[int], None] | None = None) -> None:
         """Serve until `stopped` is set. Raises if the disk fails; the process must exit then.

@@ -4,26 +4,26 @@
     verify      check its signature in a worker; clients take turns
     decide      the sequencer gives it a place in the log, or rejects it
     replicate   empty: this hub orders alone. Decisions are unsigned here, and may still be withdrawn
-    sign        sign the receipts of the decided messages
+    sign        the signer process signs the receipts of the decided messages
     persist     one journal write and sync for the whole group
     reply       answer every message of the group, then update metrics and subscribers
 
 Groups form without timers: while one is being written, the next is decided and signed. Everything runs on the loop's
-thread, except signature checks and, on a slow disk, the write and sync. No receipt leaves before its group is durable.
-A crash before the sync loses only messages without an answer; after it, replay restores the group.
+thread, except signature checks, signing and, on a slow disk, the write and sync. No receipt leaves before its group is
+durable. A crash before the sync loses only messages without an answer; after it, replay restores the group.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Thread
 from time import perf_counter
 
 from plumbing.http.message import Report
-from veen.core import HubIdentity, Msg, Receipt, Refused, SigningKey, Unavailable, Unverified, control_stream, msg
+from veen.core import Malformed, Msg, Receipt, Refused, Unavailable, Unverified, control_stream, msg
 from veen.core.admission import BY_DETAIL
-from veen.core.receipt import sign_encoded
+from veen.core.receipt import unsigned
 from veen.hub import responses
 from veen.hub.admission_rules import Rules, parse
 from veen.hub.admission_state import ControlEvent, Done, Group, Item, Outcome, Placed, Submission
@@ -31,11 +31,10 @@ from veen.hub.conditions import Conditions, Reason, public_text
 from veen.hub.log import Log
 from veen.hub.read_executor import FairQueue
 from veen.hub.sequencer import Sequencer
+from veen.hub.signer import RemoteKey, Signer
 from veen.hub.status import CommitReport, Metrics
 from veen.hub.verifier import Verifier
-from veen.storage import metadata
 from veen.storage.frame import AcceptedEntry, JournalTail
-from veen.storage.paths import Folders
 from veen.storage.store import Store
 
 # At most this many signature checks run at once. Further messages wait in a queue in which clients take turns. It is
@@ -64,36 +63,6 @@ _PREFIX_BYTES = 4  # of ids in the log
 
 class _Probe:
     """A task of the commit thread: test whether the journal can be written."""
-
-
-class Signer:
-    """The hub's secret keys by time: the same time always gives the same key, so signatures are reproducible. §8.4."""
-
-    def __init__(self, folders: Folders, identity: HubIdentity) -> None:
-        self._folders = folders
-        self._identity = identity
-        self._loaded: dict[bytes, SigningKey] = {}
-        self._last: tuple[int, SigningKey] | None = None
-
-    def at(self, hub_ts: int) -> SigningKey:
-        """Raises `Unverified` if no key is active then, `Unavailable` if its file is missing."""
-        last = self._last
-        if last and last[0] == hub_ts:
-            return last[1]
-        key_id = self._identity.signing_key_at(hub_ts).key_id
-        key = self._loaded.get(key_id)
-        if key is None:
-            key = self._loaded[key_id] = metadata.read_signing_key(self._folders, key_id)
-        self._last = (hub_ts, key)
-        return key
-
-    def sign_many(self, placed: Iterable[Placed]) -> list[bytes]:
-        """The encoded receipts of decided messages. Raises as `at` does."""
-        receipts = []
-        for one in placed:
-            key, label = self.at(one.hub_ts), one.message.label
-            receipts.append(sign_encoded(key, label, one.stream_seq, one.leaf_hash, one.mmr_root, one.hub_ts))
-        return receipts
 
 
 class SubmitPipeline:
@@ -142,6 +111,7 @@ class SubmitPipeline:
         self._turn_due = False
         self._opened = 0.0  # when the open group got its first item; 0 if it has none
         self._commit_at = 0  # commit a small group once `_checks_finished` reaches this
+        self._is_signing = False
         # Persist.
         self._is_writing = False
         self._quick_syncs = 0  # in a row
@@ -250,7 +220,7 @@ class SubmitPipeline:
     def _turn(self) -> None:
         """Take what has been verified through the stages, and write the open group if the disk is free."""
         self._turn_due = False
-        if self._broken:
+        if self._broken or self._is_signing:  # `_signed` starts the next turn
             return
         items, self._verified = self._verified[:MAX_DECIDED], self._verified[MAX_DECIDED:]
         if self._verified:
@@ -261,35 +231,53 @@ class SubmitPipeline:
             self._reject(items, trouble)
         elif items:
             try:
-                placed = self._decide(items)
-                # Replicate: empty. A hub with replicas publishes `placed` here and signs what they accepted.
-                self._state.open.seal(placed, self._signer.sign_many(placed))
+                self._decide(items)
             except Exception as mistake:  # noqa: BLE001  a partial decision must never be written
                 self._break(mistake)
                 return
         self._persist()
 
-    def _decide(self, items: list[Item]) -> list[Placed]:
-        """Add items to the open group. Returns those that got a place."""
+    def _decide(self, items: list[Item]) -> None:
+        """Add items to the open group, and have those signed that got a place."""
         hub_ts = self._sequencer.hub_ts
         try:
-            self._signer.at(hub_ts)
-        except (Unverified, Unavailable) as error:
+            key = self._signer.at(hub_ts)
+        except (Unverified, Unavailable, Malformed) as error:
             text = self._conditions.enter(Reason.SIGNING_KEY, error, refused=len(items), recheck=self._lacks_key)
             self._reject(items, text)
-            return []
+            return
         if Reason.SIGNING_KEY in self._conditions.states:
             self._conditions.leave(Reason.SIGNING_KEY)
         if not self._opened:
             self._opened = perf_counter()
             self._commit_at = self._checks_finished + FULL_GROUP
         self._verifier.flush()  # the workers are busy while this thread is
-        return self._sequencer.decide(items, hub_ts)
+        placed = self._sequencer.decide(items, hub_ts)
+        # Replicate: empty. A hub with replicas publishes `placed` here and signs what they accepted.
+        if placed:
+            self._sign(key, placed)
+
+    def _sign(self, key: RemoteKey, placed: list[Placed]) -> None:
+        made = [unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, one.hub_ts) for one in placed]
+        self._is_signing = True
+        receipts = [encoded for encoded, _ in made]
+        done = partial(self._signed, self._state.open, placed, receipts)
+        self._signer.sign_later(key, [digest for _, digest in made], done)
+
+    def _signed(self, group: Group, placed: list[Placed], receipts: list[bytes], signatures: list[bytes]) -> None:
+        """The signer answered. If the group was undone meanwhile, the signatures are dropped."""
+        self._is_signing = False
+        if self._verified:
+            self._schedule_turn()
+        if group is self._state.open:
+            group.seal(placed, [receipt + sig for receipt, sig in zip(receipts, signatures, strict=True)])
+        self._persist()
+        self._maybe_drained()
 
     def _lacks_key(self) -> bool:
         try:
             self._signer.at(self._sequencer.hub_ts)
-        except (Unverified, Unavailable):
+        except (Unverified, Unavailable, Malformed):
             return True
         return False
 
@@ -298,7 +286,7 @@ class SubmitPipeline:
     def _persist(self) -> None:
         """Write the open group, unless the disk is busy or the group should grow."""
         count = len(self._state.open.outcomes)
-        if self._is_writing or not count or self._should_grow(count):
+        if self._is_writing or self._is_signing or not count or self._should_grow(count):
             return
         group, start, self._opened = self._state.take(), self._opened, 0.0
         if not group.records:
@@ -436,7 +424,7 @@ class SubmitPipeline:
 
     def _maybe_drained(self) -> None:
         """While closing: finish when nothing is queued and the log has everything or cannot be written."""
-        if self._drained is None or self._drained.done() or self._verified or self._is_writing:
+        if self._drained is None or self._drained.done() or self._verified or self._is_writing or self._is_signing:
             return
         if self._state.open.outcomes:
             self._persist()

@@ -1,11 +1,12 @@
 """Hub metadata: identity record, keys, limits and profile of a data directory. Verified on every read. Spec §8.4."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from plumbing import secret_keys
 from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
+from plumbing.secret_keys import OTHERS, SEED_SUFFIX, ExposedKeyError
 from veen.core import (
     HubIdentity,
     IdentitySignature,
@@ -21,13 +22,12 @@ from veen.core import (
 from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
-from veen.core.signing import SEED_BYTES
 from veen.storage import safe_open
 from veen.storage.artifacts import CheckpointBinding
 from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
-CONTROL_KEY = "control.seed"
+CONTROL_KEY = "control"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ def write_metadata(
     disk: Disk, folders: Folders, record: HubIdentity, key: SigningKey, profile: Profile, limits: Limits
 ) -> None:
     """Write the metadata of a new hub. The identity record is last: a directory without it is not a hub."""
-    _write_seed(disk, folders.keys / CONTROL_KEY, SigningKey.generate())
+    _write_seed(disk, _control_file(folders), SigningKey.generate())
     _write_seed(disk, _key_file(folders, record.newest.key_id), key)
     disk.write_file(folders.limits, wire_json.encode(limits))
     disk.write_file(folders.profile, wire_json.encode(profile))
@@ -112,20 +112,15 @@ def read_signing_key(folders: Folders, key_id: bytes) -> SigningKey:
     return _read_seed(_key_file(folders, key_id))
 
 
-def read_control_key(folders: Folders) -> SigningKey:
-    """The key that signs the hub's entries of the control stream."""
-    return _read_seed(folders.keys / CONTROL_KEY)
-
-
 def has_no_keys(folders: Folders) -> bool:
     """Whether all secret keys are missing, as in a copy made without them."""
-    return next(folders.keys.glob("*.seed"), None) is None
+    return next(folders.keys.glob(f"*{SEED_SUFFIX}"), None) is None
 
 
 def key_files(folders: Folders, identity: HubIdentity) -> dict[Path, bytes | None]:
     """The secret key files of a hub, each with its public key. The control key's public key is not recorded."""
     signing: dict[Path, bytes | None] = {_key_file(folders, one.key_id): one.hub_pk for one in identity.hub_keys}
-    return {**signing, folders.keys / CONTROL_KEY: None}
+    return {**signing, _control_file(folders): None}
 
 
 def check_key(path: Path, public_key: bytes | None) -> None:
@@ -137,7 +132,7 @@ def check_key(path: Path, public_key: bytes | None) -> None:
 
 def world_readable_keys(root: Path) -> list[Path]:
     """The secret keys that other users can read. A hub refuses to use them."""
-    return [path for path in sorted(Folders(root).keys.glob("*.seed")) if _is_readable_by_others(path)]
+    return [path for path in sorted(Folders(root).keys.glob(f"*{SEED_SUFFIX}")) if path.stat().st_mode & OTHERS]
 
 
 def add_signing_key(disk: Disk, folders: Folders, key: SigningKey) -> None:
@@ -147,7 +142,16 @@ def add_signing_key(disk: Disk, folders: Folders, key: SigningKey) -> None:
 
 
 def _key_file(folders: Folders, key_id: bytes) -> Path:
-    return folders.keys / f"hub-{key_id.hex()[:16]}.seed"
+    return folders.keys / f"{key_name(key_id)}{SEED_SUFFIX}"
+
+
+def key_name(key_id: bytes) -> str:
+    """The name of the file of a signing key, without its suffix."""
+    return f"hub-{key_id.hex()[:16]}"
+
+
+def _control_file(folders: Folders) -> Path:
+    return folders.keys / f"{CONTROL_KEY}{SEED_SUFFIX}"
 
 
 def _write_seed(disk: Disk, path: Path, key: SigningKey) -> None:
@@ -155,16 +159,14 @@ def _write_seed(disk: Disk, path: Path, key: SigningKey) -> None:
 
 
 def _read_seed(path: Path) -> SigningKey:
-    seed = _bytes(path)
-    if _is_readable_by_others(path):
-        raise Unavailable(f"{path} is readable by other users; run: chmod 600 {path}")
-    if len(seed) != SEED_BYTES:
-        raise Malformed(path.name, f"{len(seed)} bytes, not {SEED_BYTES}")
-    return SigningKey(seed)
-
-
-def _is_readable_by_others(path: Path) -> bool:
-    return bool(os.stat(path).st_mode & 0o077)
+    try:
+        return secret_keys.read_seed(path)
+    except ExposedKeyError as error:
+        raise Unavailable(str(error)) from None
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise Malformed(path.name, str(error)) from None
 
 
 def _read(path: Path, cls: type[W]) -> W:

@@ -1,0 +1,100 @@
+"""The signer: a process that holds the hub's secret keys and signs digests for it. It reads nothing from the network.
+
+A request names a key file and carries digests; without digests it only asks for the public key. Requests come over
+socket pairs that only the hub has, and are answered in order:
+
+    request    name of the key, padded with zeros (32) | count (u32be) | count digests of 32 bytes
+    answer     status (u8) | length (u32be) | public key and a signature for each digest, or the text of an error,
+               which begins with the error number if the key cannot be read
+
+A key is loaded when it is first named, and kept. The hub checks that it has the public key of its identity record. The
+process ends when the hub closes the sockets, also if the hub was killed.
+"""
+
+import ctypes
+import selectors
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+
+from plumbing import secret_keys
+from plumbing.sodium import DigestSigner
+
+REQUEST = struct.Struct(">32sI")
+ANSWER = struct.Struct(">BI")
+DIGEST_BYTES = 32
+MAX_DIGESTS = 4096
+SIGNED, UNREADABLE, MALFORMED = range(3)
+_PR_SET_DUMPABLE = 4
+
+
+class SigningServer:
+    """Answers requests with the keys of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._keys: dict[str, DigestSigner] = {}
+
+    def answer(self, name: str, digests: list[bytes]) -> tuple[int, bytes]:
+        """The status and content of the answer to a request."""
+        try:
+            key = self._keys.get(name)
+            if key is None:
+                key = self._keys[name] = secret_keys.load(self._folder, name)
+            return SIGNED, key.public_key + b"".join(key.sign_many(digests))
+        except OSError as error:
+            where = f"{error.filename} cannot be read: {error.strerror}" if error.filename else str(error)
+            return UNREADABLE, f"{error.errno or 0} {where}".encode()
+        except ValueError as error:
+            return MALFORMED, str(error).encode()
+
+    def serve_one(self, channel: socket.socket) -> bool:
+        """Answer the next request of a channel. Returns False if the hub closed it."""
+        head = _receive(channel, REQUEST.size)
+        if not head:
+            return False
+        padded, count = REQUEST.unpack(head)
+        if count > MAX_DIGESTS:
+            return False
+        digests = _receive(channel, count * DIGEST_BYTES)
+        parts = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+        status, content = self.answer(padded.rstrip(b"\0").decode("ascii"), parts)
+        channel.sendall(ANSWER.pack(status, len(content)) + content)
+        return True
+
+
+def _receive(channel: socket.socket, size: int) -> bytes:
+    """Exactly `size` bytes; empty if the peer closed the channel before."""
+    data = bytearray()
+    while len(data) < size:
+        received = channel.recv(size - len(data))
+        if not received:
+            return b""
+        data += received
+    return bytes(data)
+
+
+def main(folder: str, *descriptors: str) -> None:
+    """Serve until one of the channels is closed."""
+    # The hub stops this process by closing the channels. Ctrl-C in a terminal reaches the whole process group.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)  # other processes of the user cannot read its memory
+    server = SigningServer(Path(folder))
+    with selectors.DefaultSelector() as ready:
+        for descriptor in descriptors:
+            ready.register(socket.socket(fileno=int(descriptor)), selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                assert isinstance(key.fileobj, socket.socket)
+                if not server.serve_one(key.fileobj):
+                    return
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except (BrokenPipeError, ConnectionResetError):
+        sys.exit(0)

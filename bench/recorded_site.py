@@ -66,7 +66,7 @@ class Site:
         new = not (self.root / "service.kit").exists()
         if new and not (self.root / "hub").exists():
             self.run("keygen", "--out", "admin", "--no-passphrase")
-            self.run("hub", "init", "--data-dir", "hub")
+            self.run("hub", "init", "--data-dir", "hub", "--no-root")
         options = ("--issuer", "admin", "--listen", "127.0.0.1:0", "--json")
         self.url = json.loads(self.run("hub", "start", "--data-dir", "hub", *options))["url"]
         if new:

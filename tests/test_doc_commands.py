@@ -167,7 +167,7 @@ def test_an_aborted_session_is_an_error(broken: str, tmp_path: Path) -> None:
 
 
 def test_a_hub_that_a_page_leaves_running_is_stopped(tmp_path: Path) -> None:
-    init = "$ veen hub init --data-dir hub\n$ veen hub start --data-dir hub --admission open > started\n"
+    init = "$ veen hub init --data-dir hub --no-root\n$ veen hub start --data-dir hub --admission open > started\n"
     _, faults = session(f"{init}$ grep url started\nurl http://127.0.0.1:37411\n$ false\n", tmp_path)
     assert [fault.split("\n")[0] for fault in faults] == ["page.md:6: $ false"]
     started = dict(line.split("\t") for line in (tmp_path / "here" / "started").read_text().splitlines())

@@ -115,8 +115,25 @@ def test_the_second_implementation_makes_the_same_records() -> None:
             assert told["endorsement"] == key["endorsement"]
 
 
+def test_the_second_implementation_makes_the_same_records_with_a_root() -> None:
+    seeds = {key["public_key"]: unhex(key["seed"]) for key in load("identity.json")["keys"].values()}
+    for case in entries("identity.json", "records_with_a_root"):
+        shown = json.loads(case["hub_identity_json"])
+        keys, hub_id = shown["hub_keys"], unhex(shown["hub_id"])
+        assert hub_id == oracle.ht("veen/hub-id", unhex(keys[0]["hub_pk"]))
+        newest = [key for key in keys if "role" not in key][-1]
+        digest = oracle.ht("veen/hub-identity", case["hub_identity_json"].encode())
+        assert json.loads(case["hub_identity_sig"])["sig"] == oracle.ed25519(seeds[newest["hub_pk"]], digest).hex()
+        assert json.loads(case["hub_key_map"]) == {key["key_id"]: key["hub_pk"] for key in keys if "role" not in key}
+        for at, key in enumerate(keys[1:], 1):
+            roots = [one for one in keys[:at] if "role" in one]
+            tag, by = ("veen/hub-root", keys[0]) if "role" in key else ("veen/hub-key", [*keys[:at], *roots][-1])
+            signed = oracle.ht(tag, hub_id, unhex(key["hub_pk"]), oracle.u64(key["valid_from"]))
+            assert key["endorsement"] == oracle.ed25519(seeds[by["hub_pk"]], signed).hex()
+
+
 def test_each_record_verifies() -> None:
-    for case in entries("identity.json", "records"):
+    for case in (*entries("identity.json", "records"), *entries("identity.json", "records_with_a_root")):
         found = wire_json.decode_canonical(HubIdentity, case["hub_identity_json"].encode())
         found.verify_chain()
         wire_json.decode_canonical(IdentitySignature, case["hub_identity_sig"].encode()).verify(found)

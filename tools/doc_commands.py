@@ -4,7 +4,7 @@ The `console` blocks of a page are one session. `$ ` starts a command; it contin
 backslash, and with lines that start with `> `. The lines below it are its output on a terminal. A command without
 output lines may print anything, but must succeed.
 
-    $ veen hub init --data-dir hub
+    $ veen hub init --data-dir hub --no-root
     hub_id      5f1c8a04…
     …
 

@@ -77,7 +77,8 @@ cap_token      link n: Ht("veen/cap-link", CBOR map of keys 1 to 4 || link n-1) 
                link 1 has 64 zero bytes as the link before it
 upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u64be(made_at))
                                                                                          by the capability's subject
-hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the key before it
+hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the root, or the last key
+adopted root   Ht("veen/hub-root", hub_id || hub_pk || u64be(valid_from))                by the first key
 hub identity   Ht("veen/hub-identity", canonical JSON of the record)                     by the newest key, or a root
 ```
 

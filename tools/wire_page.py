@@ -22,10 +22,12 @@ from veen.core import (
     envelopes,
     hub_identity,
     msg,
+    passphrase,
     profile,
     proof,
     proof_of_work,
     receipt,
+    root_key,
 )
 from veen.core import limits as bounds
 from veen.core.cbor import (
@@ -56,14 +58,16 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Proof": (proof, dleq),
     "Envelopes and tooling": (envelopes, attachment),
     "Admin streams and proof of work": (admin, proof_of_work),
-    "Files": (hub_identity,),
+    "Files": (hub_identity, root_key, passphrase),
 }
 
 GROUP_NOTES = {
     "Files": "`hub-identity.json` and `hub-identity.sig` of a hub's data directory, in canonical JSON.\n"
     "`profile.json` and `limits.json` are the profile and the limits above in the same form, `hub-key-map.json` an\n"
-    "object of `key_id` to `hub_pk`.\n"
-    "`origin.cbor` of a fork is in CBOR; objects with text keys in it keep the order of their table.",
+    "object of `key_id` to the `hub_pk` of each signing key.\n"
+    "`origin.cbor` of a fork is in CBOR; objects with text keys in it keep the order of their table. Root\n"
+    "requests and endorsements are in canonical JSON; a root key file is a `keystore` in CBOR that encrypts a\n"
+    "`root secret`.",
 }
 
 # Rules between the fields of one object, which a table cannot express: one for each class with a `flaw` method.
@@ -73,9 +77,12 @@ RULES: dict[type[Wire], str] = {
     cap_token.Allow: "`stream_ids` are in strictly ascending order of their bytes.",
     envelopes.Equivocation: "Both receipts have the same `label` and `stream_seq` and differ in `leaf_hash` or "
     "`mmr_root`.",
-    hub_identity.HubKey: "`valid_until` is after `valid_from`, and `key_id` is that of `hub_pk`.",
+    hub_identity.HubKey: "`valid_until` is after `valid_from`, `key_id` is that of `hub_pk`, and `role` is absent or "
+    "`root`.",
     hub_identity.HubIdentity: "`hub_keys` are sorted by `valid_from`, then `hub_pk`; no `hub_pk` occurs twice; "
-    "every key except the first has an\n`endorsement`, and the first has none; "
+    "every key except the first has an\n`endorsement`, and the first has none; at most one key has the `role` "
+    "`root`, and it has no `valid_until`; "
+    "there is a key\nwithout a role; "
     f"`anchoring` is one of {', '.join(f'`{name}`' for name in hub_identity.ANCHORINGS)}.",
     admin.Revocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
     admin.Authority: f"`policy` is `{admin.AuthorityPolicy.SINGLE_PRIMARY}` "

@@ -16,8 +16,10 @@ from veen.core import (
 )
 from veen.core.errors import Unverified
 from veen.core.hashing import h, ht, u64be
+from veen.core.hub_identity import HubKey
 
 FIRST, SECOND, THIRD, STRANGER = (signing_key(name) for name in ("hub", "hub-2", "hub-3", "mallory"))
+ROOT = signing_key("hub-root")
 BORN, TURN_1, TURN_2, OVERLAP = 1_700_000_000, 1_700_100_000, 1_700_200_000, 600
 PROFILE = Profile(epoch_sec=3600, pad_block=256)
 SIGNERS = {"hub": FIRST, "hub-2": SECOND, "hub-3": THIRD, "mallory": STRANGER}
@@ -40,12 +42,23 @@ def identities() -> Doc:
     once = hub_identity.rotate(created, FIRST, SECOND, TURN_1)
     twice = hub_identity.rotate(once, SECOND, THIRD, TURN_2, OVERLAP)
     stages = [("created", created, FIRST), ("rotated once", once, SECOND), ("rotated twice", twice, THIRD)]
+    rooted = hub_identity.create(FIRST, BORN, root=ROOT)
+    adopted = hub_identity.adopt_root(once, FIRST, ROOT.public_key, TURN_2)
+    with_root = [
+        ("created with a root", rooted, FIRST),
+        ("rotated with a root", hub_identity.rotate(rooted, ROOT, SECOND, TURN_1), SECOND),
+        ("adopted a root", adopted, SECOND),
+        ("rotated with an adopted root", hub_identity.rotate(adopted, ROOT, THIRD, TURN_2 + 1), THIRD),
+    ]
     return {
         "about": "A hub's identity record, its two rotations, and which receipts and checkpoints hold under it.",
-        "keys": {name: signer_doc(key) for name, key in SIGNERS.items()},
+        "keys": {name: signer_doc(key) for name, key in {**SIGNERS, "hub-root": ROOT}.items()},
         "profile": profile_doc(PROFILE),
         "hub_id": twice.hub_id,
         "records": [_record(name, record, key) for name, record, key in stages],
+        "records_with_a_root": [
+            {**_record(name, record, key), "hub_id": record.hub_id} for name, record, key in with_root
+        ],
         "receipts": _receipts(twice),
         "checkpoints": _checkpoints(twice),
         "unverified_records": _unverified(twice),
@@ -67,13 +80,23 @@ def _record(name: str, record: HubIdentity, newest: SigningKey) -> Doc:
             {
                 "hub_pk": key.hub_pk,
                 "valid_from": key.valid_from,
-                "digest": ht("veen/hub-key", record.hub_id + key.hub_pk + u64be(key.valid_from)),
-                "signed_by": before.hub_pk,
+                "digest": ht(
+                    "veen/hub-root" if key.role else "veen/hub-key", record.hub_id + key.hub_pk + u64be(key.valid_from)
+                ),
+                "signed_by": _endorser(record, at).hub_pk,
                 "endorsement": key.endorsement,
             }
-            for before, key in zip(record.hub_keys, record.hub_keys[1:], strict=False)
+            for at, key in enumerate(record.hub_keys)
+            if at
         ],
     }
+
+
+def _endorser(record: HubIdentity, at: int) -> HubKey:
+    """The root if there is one before, else the previous key; the first key for the root itself."""
+    before = record.hub_keys[:at]
+    roots = [key for key in before if key.role]
+    return before[0] if record.hub_keys[at].role else [*before, *roots][-1]
 
 
 def _key_at(record: HubIdentity, hub_ts: int) -> bytes | None:

@@ -16,5 +16,5 @@ def veen(tmp_path: Path) -> Veen:
 @pytest.fixture
 def data_dir(veen: Veen, tmp_path: Path) -> Path:
     """A new data directory."""
-    veen.done("hub", "init", "--data-dir", tmp_path / "hub")
+    veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--no-root")
     return tmp_path / "hub"

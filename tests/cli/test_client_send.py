@@ -160,7 +160,7 @@ def test_trust_on_first_use_names_the_hub_and_rejects_another_one_later(place: H
     port = place.hub.port
     place.hub.stop()
     try:
-        place.veen.done("hub", "init", "--data-dir", tmp_path / "impostor")
+        place.veen.done("hub", "init", "--data-dir", tmp_path / "impostor", "--no-root")
         with running(tmp_path / "impostor", time.time, QuickDisk(), port=port) as impostor:
             ran = place.veen("send", "--body", "secret", *place.of("writer"), "--trust-on-first-use")
             assert impostor.status()["entries"] == 0

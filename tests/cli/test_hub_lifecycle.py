@@ -37,7 +37,7 @@ def background(veen: Veen, data_dir: Path, *options: object) -> Iterator[dict[st
 
 
 def test_init_creates_a_directory_and_prints_the_hub_id(veen: Veen, tmp_path: Path) -> None:
-    shown = veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--json").json()
+    shown = veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--no-root", "--json").json()
     hub_metadata = read_metadata(Folders(tmp_path / "hub"))
     assert shown["hub_id"] == hub_metadata.identity.hub_id.hex()
     assert shown["hub_pk"] == hub_metadata.identity.newest.hub_pk.hex()
@@ -55,7 +55,7 @@ def test_profile_and_limits_are_chosen_at_init(veen: Veen, tmp_path: Path) -> No
         "--limit",
         "max_hdr_bytes=99",
     ]
-    veen.done("hub", "init", "--data-dir", tmp_path / "hub", *chosen)
+    veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--no-root", *chosen)
     hub_metadata = read_metadata(Folders(tmp_path / "hub"))
     assert (hub_metadata.profile.epoch_sec, hub_metadata.profile.pad_block) == (60, 0)
     assert hub_metadata.limits == replace(Limits(), max_attachments_per_msg=3, max_hdr_bytes=99)
@@ -72,7 +72,7 @@ def test_profile_and_limits_are_chosen_at_init(veen: Veen, tmp_path: Path) -> No
     ],
 )
 def test_invalid_limits_are_rejected_and_nothing_is_created(options: list[str], veen: Veen, tmp_path: Path) -> None:
-    ran = veen("hub", "init", "--data-dir", tmp_path / "hub", *options)
+    ran = veen("hub", "init", "--data-dir", tmp_path / "hub", "--no-root", *options)
     assert ran.status == 2
     assert ran.error
     assert not (tmp_path / "hub").exists()
@@ -80,7 +80,7 @@ def test_invalid_limits_are_rejected_and_nothing_is_created(options: list[str], 
 
 @pytest.mark.parametrize("named", ["town", naming.realm_id("town").hex()])
 def test_a_realm_is_chosen_at_init_and_is_signed_with_the_identity(named: str, veen: Veen, tmp_path: Path) -> None:
-    shown = veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--realm", named, "--json").json()
+    shown = veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--no-root", "--realm", named, "--json").json()
     hub_metadata = read_metadata(Folders(tmp_path / "hub"))
     assert hub_metadata.identity.realm_id == naming.realm_id("town")
     assert shown["realm_id"] == naming.realm_id("town").hex()
@@ -91,13 +91,13 @@ def test_a_realm_is_chosen_at_init_and_is_signed_with_the_identity(named: str, v
 
 
 def test_without_a_realm_no_realm_id_is_printed(veen: Veen, tmp_path: Path) -> None:
-    assert "realm_id" not in veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--json").json()
+    assert "realm_id" not in veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--no-root", "--json").json()
     assert read_metadata(Folders(tmp_path / "hub")).identity.realm_id is None
-    assert veen("hub", "init", "--data-dir", tmp_path / "other", "--realm", "").status == 2
+    assert veen("hub", "init", "--data-dir", tmp_path / "other", "--no-root", "--realm", "").status == 2
 
 
 def test_rotating_the_key_does_not_change_the_realm(veen: Veen, tmp_path: Path) -> None:
-    veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--realm", "town")
+    veen.done("hub", "init", "--data-dir", tmp_path / "hub", "--no-root", "--realm", "town")
     veen.done("hub", "rotate-key", "--data-dir", tmp_path / "hub")
     identity = read_metadata(Folders(tmp_path / "hub")).identity
     assert (len(identity.hub_keys), identity.realm_id) == (2, naming.realm_id("town"))
@@ -121,7 +121,7 @@ def test_proof_of_work_and_networks_reach_the_hub(veen: Veen, data_dir: Path) ->
 
 def test_a_folder_that_is_not_empty_is_not_changed(veen: Veen, data_dir: Path) -> None:
     before = sorted(data_dir.rglob("*"))
-    ran = veen("hub", "init", "--data-dir", data_dir)
+    ran = veen("hub", "init", "--data-dir", data_dir, "--no-root")
     assert ran.status == 6
     assert ran.error == f"{data_dir} is not empty"
     assert sorted(data_dir.rglob("*")) == before

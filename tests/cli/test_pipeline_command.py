@@ -97,7 +97,7 @@ def test_verify_compares_tables_with_a_hub_and_damage_sets_the_status(place: Hub
 
 def test_tables_of_another_hub_are_not_matched(place: HubFixture, veen: Veen, tmp_path: Path) -> None:
     run(place, place.url, "--processes", 1)
-    veen.done("hub", "init", "--data-dir", tmp_path / "other")
+    veen.done("hub", "init", "--data-dir", tmp_path / "other", "--no-root")
     found = veen("pipeline", "verify", place.root / "tables", "--against", tmp_path / "other", "--json")
     assert (found.status, len(found.json()["unmatched"])) == (8, 1)
 

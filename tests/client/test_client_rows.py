@@ -7,9 +7,9 @@ import pytest
 
 from tests.client.ledger import NOW, STREAM, Ledger, message
 from tests.client.test_identity_card import CARD, ME
-from tests.client.test_keystore import CHEAP, SECRETS
+from tests.client.test_keystore import SECRETS
 from tests.core.wire_strategies import mutate
-from veen.client import LabelState, ReaderKey, StreamKey, WriterKey, keystore
+from veen.client import LabelState, ReaderKey, StreamKey, WriterKey
 from veen.client.client_state import CaughtRow
 from veen.client.portable import FileEntry, PortableManifest, Routing, StateRow, SyncState
 from veen.client.writer_keys import ClientKeyUse, WriterState
@@ -39,8 +39,6 @@ def _samples() -> list[Wire]:
         CARD.prekeys[0],
         SECRETS,
         SECRETS.streams[0],
-        CHEAP,
-        keystore._Sealed(CHEAP, bytes(16), bytes(24), b"sealed"),
         ledger.state(),
         CaughtRow("root", "the root signed for entry 2", NOW, "evidence/2.evidence"),
         use,

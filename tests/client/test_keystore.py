@@ -13,10 +13,11 @@ from cryptography.hazmat.primitives.kdf.argon2 import Argon2id
 from tests.client.ledger import NOW
 from veen.client import keystore
 from veen.client.client_identity import ClientIdentity
-from veen.client.keystore import ENCRYPTED, PLAIN, Cost, Keystore, Secrets, StreamSecret, WrongPassphrase
+from veen.client.keystore import ENCRYPTED, PLAIN, Keystore, Secrets, StreamSecret
 from veen.client.local_files import DISK
 from veen.core import Malformed, Unavailable
 from veen.core.cbor import heads
+from veen.core.passphrase import Cost, WrongPassphrase
 
 CHEAP = Cost(passes=1, memory_kib=8_192)
 PASSPHRASE = b"correct horse battery staple"
@@ -143,7 +144,7 @@ def test_the_key_is_argon2id_as_another_library_computes_it() -> None:
 
 SHORT_OF_MEMORY = """
 import resource
-from veen.client.keystore import Cost
+from veen.core.passphrase import Cost
 from veen.core import Unavailable
 pages = int(open("/proc/self/statm").read().split()[0])
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (16 << 20),) * 2)

@@ -667,3 +667,86 @@ def test_a_closed_key_keeps_its_end() -> None:
     longer = replace(TWO, hub_keys=(replace(first, valid_until=first.valid_until + 1), second))
     with pytest.raises(Unverified, match="valid_until of a closed key has changed"):
         longer.check_follows(TWO)
+
+
+# The root key
+
+ROOTED = hub_identity.create(FIRST, BORN, root=ROOT)
+
+
+def test_a_hub_with_a_root_is_named_by_the_root_and_signs_with_other_keys() -> None:
+    assert ROOTED.hub_id == ht("veen/hub-id", ROOT.public_key)
+    assert ROOTED.root is not None
+    assert (ROOTED.root.hub_pk, ROOTED.newest.hub_pk) == (ROOT.public_key, FIRST.public_key)
+    assert ROOTED.newest.endorsement == endorsement(ROOT, FIRST, BORN, ROOTED)
+    ROOTED.verify(hub_identity.sign(ROOTED, FIRST), ROOTED.hub_id)
+    assert list(json.loads(ROOTED.key_map())) == [ht("veen/hub-key-id", FIRST.public_key).hex()]
+
+
+@pytest.mark.parametrize("hub_ts", [0, BORN - 1, BORN, U64_MAX])
+def test_a_root_never_signs_for_the_log(hub_ts: int) -> None:
+    with pytest.raises(Unverified, match="no key of the hub"):
+        ROOTED.verify_receipt(receipt_by(ROOT, hub_ts))
+    with pytest.raises(Unverified, match="no key of the hub"):
+        ROOTED.verify_checkpoint(checkpoint_by(ROOT, 0), Profile())
+    if hub_ts < BORN:
+        with pytest.raises(Unverified, match="no key is active"):
+            ROOTED.signing_key_at(hub_ts)
+    else:
+        assert ROOTED.signing_key_at(hub_ts).hub_pk == FIRST.public_key
+
+
+def test_only_the_root_endorses_the_keys_of_a_hub_that_has_one() -> None:
+    with pytest.raises(ValueError, match="root key can endorse"):
+        hub_identity.rotate(ROOTED, FIRST, SECOND, SECOND_FROM)
+    rotated = hub_identity.rotate(ROOTED, ROOT, SECOND, SECOND_FROM, OVERLAP)
+    rotated.verify(hub_identity.sign(rotated, SECOND), ROOTED.hub_id)
+    rotated.check_follows(ROOTED)
+    stolen = hub_identity.add_key(
+        ROOTED, SECOND.public_key, SECOND_FROM, endorsement(FIRST, SECOND, SECOND_FROM, ROOTED), SECOND_FROM
+    )
+    with pytest.raises(Unverified, match="hub key"):
+        stolen.verify(hub_identity.sign(stolen, SECOND), ROOTED.hub_id)
+    with pytest.raises(Unverified, match="signed by another key"):
+        rotated.verify(hub_identity.sign(rotated, FIRST), ROOTED.hub_id)
+
+
+def test_a_record_cannot_drop_replace_or_demote_the_root_it_continues() -> None:
+    rotated = hub_identity.rotate(ROOTED, ROOT, SECOND, SECOND_FROM)
+    demoted = replace(rotated, hub_keys=(replace(rotated.hub_keys[0], role=None), *rotated.hub_keys[1:]))
+    dropped = replace(rotated, hub_keys=rotated.hub_keys[1:])
+    replaced = replace(hub_identity.create(FIRST, BORN, root=STRANGER), hub_id=ROOTED.hub_id)
+    for record in (demoted, dropped, replaced):
+        with pytest.raises(Unverified, match="continue"):
+            record.check_follows(ROOTED)
+
+
+def test_an_older_hub_adopts_a_root_that_its_first_key_endorses() -> None:
+    adopted = hub_identity.adopt_root(TWO, FIRST, ROOT.public_key, THIRD_FROM)
+    adopted.verify(hub_identity.sign(adopted, SECOND), ONE.hub_id)
+    adopted.check_follows(TWO)
+    assert adopted.newest.hub_pk == SECOND.public_key
+    after = hub_identity.rotate(adopted, ROOT, THIRD, THIRD_FROM + 1)
+    after.verify(hub_identity.sign(after, THIRD), ONE.hub_id)
+    assert [key.valid_until for key in after.hub_keys] == [SECOND_FROM + OVERLAP, THIRD_FROM + 1, None, None]
+    with pytest.raises(ValueError, match="already has a root"):
+        hub_identity.adopt_root(adopted, FIRST, STRANGER.public_key, THIRD_FROM + 1)
+    with pytest.raises(ValueError, match="only the first key"):
+        hub_identity.adopt_root(TWO, SECOND, ROOT.public_key, THIRD_FROM)
+
+
+@pytest.mark.parametrize("tag", ["veen/hub-key", "veen/hub-root"])
+@pytest.mark.parametrize("signer", [FIRST, SECOND, STRANGER])
+def test_a_root_needs_the_first_keys_endorsement_under_its_own_tag(tag: str, signer: SigningKey) -> None:
+    data = TWO.hub_id + ROOT.public_key + THIRD_FROM.to_bytes(8, "big")
+    root = replace(hub_key(ROOT, THIRD_FROM, by=signer.sign(ht(tag, data))), role="root")
+    record = replace(TWO, hub_keys=(*TWO.hub_keys, root))
+    if (tag, signer) == ("veen/hub-root", FIRST):
+        record.verify_chain()
+    else:
+        with pytest.raises(Unverified, match="hub key"):
+            record.verify_chain()
+
+
+def test_records_without_a_root_keep_their_bytes() -> None:
+    assert b"role" not in wire_json.encode(THREE)

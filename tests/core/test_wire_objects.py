@@ -29,6 +29,7 @@ from tests.core.wire_strategies import (
     spelled,
     wire_objects,
 )
+from veen.core import naming
 from veen.core.admin import Authority, Revocation
 from veen.core.cap_token import Allow, CapToken, Rate
 from veen.core.cbor import (
@@ -186,7 +187,7 @@ def test_an_object_has_the_fields_of_the_specification(cls: type[Wire]) -> None:
 
 def test_only_the_files_of_a_hub_its_tooling_and_disclosure_are_left_to_us() -> None:
     ours = {cls.__module__ for cls in ALL_WIRE if cls not in SPECIFIED}
-    files = {"veen.core.hub_identity", "veen.core.profile"}
+    files = {"veen.core.hub_identity", "veen.core.profile", "veen.core.root_key", "veen.core.passphrase"}
     assert ours == files | {"veen.core.dleq", "veen.core.envelopes", "veen.core.attachment"}
 
 
@@ -575,7 +576,7 @@ def test_a_string_above_its_bound_is_a_fault_of_size_and_at_its_bound_is_not(cls
         assert error is not None
         assert error.fault is Fault.SIZE
         # If only some words are allowed, or an object is bounded as a whole, the bound is never reached.
-        words = kind.name in ("anchoring", "kind", "policy")
+        words = kind.name in ("anchoring", "kind", "policy", "role")
         assert words or cls in (Msg, ForkOrigin, OriginHub) or refusal(cls, at) is None
 
 
@@ -652,11 +653,16 @@ def test_values_that_do_not_decode_are_not_encoded(cls: type[Wire]) -> None:
                 changed(wire, **{kind.name: bad}).encode()
 
 
+def rekeyed(key: HubKey) -> HubKey:
+    return replace(key, key_id=naming.key_id(key.hub_pk))
+
+
 def flawed() -> dict[str, Wire]:
     allow, key, identity = fullest(Allow), fullest(HubKey), fullest(HubIdentity)
     one, two = identity.hub_keys
     pair, limits, origin = fullest(Equivocation), barest(Limits), fullest(OriginHub)
-    again = replace(one, valid_from=two.valid_from + 1, valid_until=None, endorsement=two.endorsement)
+    only = replace(one, role="root", valid_until=None)
+    again = replace(one, role=None, valid_from=two.valid_from + 1, valid_until=None, endorsement=two.endorsement)
     return {
         "streams in descending order": replace(allow, stream_ids=allow.stream_ids[::-1]),
         "a stream twice": replace(allow, stream_ids=allow.stream_ids[:1] * 2),
@@ -668,6 +674,10 @@ def flawed() -> dict[str, Wire]:
         "a first key with an endorsement": replace(identity, hub_keys=(replace(one, endorsement=bytes(64)), two)),
         "a second key without one": replace(identity, hub_keys=(one, replace(two, endorsement=None))),
         "a key that comes back": replace(identity, hub_keys=(one, two, again)),
+        "an unknown role": replace(key, role="witness"),
+        "a root alone": replace(identity, hub_keys=(only,)),
+        "two roots": replace(identity, hub_keys=(only, two, rekeyed(replace(two, hub_pk=b"\xff" * 32, role="root")))),
+        "a root that ends": replace(identity, hub_keys=(replace(only, valid_until=only.valid_from + 1), two)),
         "a revocation of something else": replace(fullest(Revocation), kind="issuer"),
         "a policy of none": replace(fullest(Authority), policy="unspecified"),
         "an unknown anchoring": replace(identity, anchoring="hearsay"),

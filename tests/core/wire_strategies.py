@@ -20,17 +20,30 @@ from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, FieldType, ListOf,
 from veen.core.checkpoint import Checkpoint
 from veen.core.envelopes import Equivocation
 from veen.core.hashing import U64_MAX
-from veen.core.hub_identity import ANCHORINGS, ForkOrigin, HubIdentity, HubKey, IdentitySignature, OriginHub, OriginRef
+from veen.core.hub_identity import (
+    ANCHORINGS,
+    ROOT,
+    ForkOrigin,
+    HubIdentity,
+    HubKey,
+    IdentitySignature,
+    OriginHub,
+    OriginRef,
+)
 from veen.core.limits import ENTRY_OVERHEAD_BYTES
 from veen.core.profile import Limits
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
+from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import SIGNATURE_BYTES
 
 W = TypeVar("W", bound=Wire)
 
 # Files of a hub, with text keys instead of numbers.
 TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySignature, Limits, OriginRef}) | {
+    KeyRequest,
+    RootEndorsement,
+    RootRequest,
     Authority,
     PowCookie,
     Revocation,
@@ -67,13 +80,18 @@ def _dated(key: HubKey) -> HubKey:
     until = key.valid_until
     if until is not None and until <= key.valid_from:
         until = key.valid_from + 1 if key.valid_from < U64_MAX else None
-    return replace(key, key_id=naming.key_id(key.hub_pk), valid_until=until)
+    role = key.role and ROOT
+    return replace(key, key_id=naming.key_id(key.hub_pk), valid_until=until, role=role)
 
 
 def _chained(identity: HubIdentity) -> HubIdentity:
     unique = {key.hub_pk: key for key in identity.hub_keys}
     first, *later = sorted(unique.values(), key=lambda key: (key.valid_from, key.hub_pk))
     endorsed = [replace(key, endorsement=key.endorsement or bytes(SIGNATURE_BYTES)) for key in later]
+    # At most the first key is a root, and only if there is another one.
+    first = replace(first, valid_until=None if endorsed and first.role else first.valid_until)
+    first = first if endorsed else replace(first, role=None)
+    endorsed = [replace(key, role=None) for key in endorsed]
     anchoring = ANCHORINGS[len(identity.anchoring) % len(ANCHORINGS)]
     return replace(identity, hub_keys=(replace(first, endorsement=None), *endorsed), anchoring=anchoring)
 

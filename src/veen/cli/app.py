@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
     "see it work": (_entry("demo", "run hub, client and verification as a short demo"),),
     "run a hub": (
         _entry("hub", "run, maintain and query a hub"),
+        _entry("root", "keep and use the root key of a hub"),
         _entry("fsck", "verify a data directory from its files alone"),
         _entry("audit", "verify whole data directories on all cores or on Spark"),
         _entry("pipeline", "build verified tables from logs on Spark, and verify them"),

@@ -360,7 +360,7 @@ class Story:
         with self._stage.scene("a hub", "a hub runs and accepts the operator's capabilities"):
             issuer = self._operator.does("card operator").facts()["id_sign"]
             self._stage.said(f"id_sign {issuer}")
-            self._hub_id = self._operator.does("hub init --data-dir hub").facts()["hub_id"]
+            self._hub_id = self._operator.does("hub init --data-dir hub --no-root").facts()["hub_id"]
             self._stage.said(f"hub_id {self._hub_id}")
             self._issuer = issuer
             self._url = self._start("127.0.0.1:0")

@@ -110,7 +110,7 @@ def _verified_rows(path: Path, statements: list[Statement], known: HubRecord) ->
                 key, what, at_ts = signer.verify_receipt(one), "receipt", Moment(one.hub_ts)
             else:
                 key, what, at_ts = signer.verify_checkpoint(one, known.profile), "checkpoint", None
-            number = signer.hub_keys.index(key) + 1
+            number = signer.signing_keys.index(key) + 1
             rows.append((str(path), what, size_of(one), at_ts, Marked(f"key {number} of the hub", Tone.GOOD)))
     except Unverified as error:
         raise hinted(Unverified(str(path), str(error)), "do not rely on it; check that it is from this --hub") from None

@@ -10,11 +10,11 @@ from veen.client.capabilities import CapabilityStore
 from veen.client.client_dir import ClientDir
 from veen.client.client_identity import Card, ClientIdentity, Prekey
 from veen.client.client_state import ClientState, LabelState, StateConflict
-from veen.client.keystore import Cost, WrongPassphrase
 from veen.client.local_files import Busy
 from veen.client.portable import export_identity, import_identity
 from veen.client.stream_keys import ReaderKey, StreamKey, StreamKeys
 from veen.client.writer_keys import KeyBounds, Outbox, Pending, WriterKey
+from veen.core.passphrase import Cost, WrongPassphrase
 
 if TYPE_CHECKING:
     from veen.client.blocking_client import BlockingClient

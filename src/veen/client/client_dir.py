@@ -21,7 +21,7 @@ from veen.client import local_files
 from veen.client.capabilities import CapabilityStore
 from veen.client.client_identity import MAX_CARD_BYTES, Card, ClientIdentity
 from veen.client.client_state import ClientState, TableRows
-from veen.client.keystore import DEFAULT_COST, ENCRYPTED, Cost, Keystore, Secrets, keystore_file
+from veen.client.keystore import ENCRYPTED, Keystore, Secrets, keystore_file
 from veen.client.local_files import DISK, Disk, scaffold
 from veen.client.stream_keys import StreamKeys
 from veen.client.writer_keys import (
@@ -36,6 +36,7 @@ from veen.client.writer_keys import (
     current,
 )
 from veen.core import Unavailable, Unverified
+from veen.core.passphrase import DEFAULT_COST, Cost
 
 CARD = "card.cbor"
 _STATE = "state"

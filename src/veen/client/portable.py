@@ -30,7 +30,7 @@ from veen.client.client_dir import CAPS, CARD, EVIDENCE, ClientDir, write_client
 from veen.client.client_identity import MAX_CARD_BYTES, SEED_BYTES, Card, ClientIdentity
 from veen.client.client_state import CaughtRow, ClientState, LabelState, TableRows
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceStore
-from veen.client.keystore import DEFAULT_COST, MAX_KEYSTORE_BYTES, Cost, Keystore, Secrets, keystore_file
+from veen.client.keystore import MAX_KEYSTORE_BYTES, Keystore, Secrets, keystore_file
 from veen.client.local_files import DISK, Disk, scaffold
 from veen.client.stream_keys import StreamKey
 from veen.client.trust import HubRecord, HubTrust
@@ -48,6 +48,7 @@ from veen.core import Checkpoint, Malformed, Msg, Receipt, Unavailable, Unverifi
 from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import HASH_BYTES, ht, u64be
 from veen.core.limits import MAX_MSG_BYTES, MAX_TEXT_BYTES
+from veen.core.passphrase import DEFAULT_COST, Cost
 from veen.core.proof import Head, decode_head, label_of, size_of
 from veen.core.signing import SIGNATURE_BYTES
 

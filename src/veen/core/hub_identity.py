@@ -1,7 +1,9 @@
 """A hub's identity: its keys over time, and which key may sign what. Spec §8.4.
 
-`hub_id` is the hash of the first key and never changes. Each later key carries an endorsement by the key before it, so
-a client that pinned any key can follow the chain to the newest one.
+`hub_id` is the hash of the first key and never changes. Each later key carries an endorsement, so a client that pinned
+any key can follow the chain to the newest one. In a record with a root key only the root endorses. It signs no receipts
+and no checkpoints, so it can be kept away from the hub, and a stolen signing key cannot continue the record. Without a
+root each key is endorsed by the key before it.
 """
 
 from dataclasses import dataclass, replace
@@ -20,6 +22,7 @@ from veen.core.signing import SIGNATURE_BYTES, SigningKey
 
 # How clients establish trust in the first key.
 ANCHORINGS = ("data-directory", "fingerprint", "certificate")
+ROOT = "root"
 
 
 @text_map("hub key")
@@ -31,10 +34,13 @@ class HubKey(Wire):
     valid_from: Annotated[int, Uint()]
     valid_until: Annotated[int | None, Uint(optional=True)] = None
     endorsement: Annotated[bytes | None, Bstr(SIGNATURE_BYTES, optional=True)] = (
-        None  # by the previous key; the first key has none
+        None  # by the root, or else by the previous key; the first key has none
     )
+    role: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None  # "root", or absent for a signing key
 
     def flaw(self) -> str | None:
+        if self.role not in (None, ROOT):
+            return f"role is not {ROOT!r}"
         if self.valid_until is not None and self.valid_until <= self.valid_from:
             return "valid_until is not after valid_from"
         return None if self.key_id == naming.key_id(self.hub_pk) else "key_id is not that of hub_pk"
@@ -75,11 +81,28 @@ class HubIdentity(Wire):
             return "a key occurs twice"
         if [key.endorsement is None for key in self.hub_keys] != [True] + [False] * (len(self.hub_keys) - 1):
             return "every key except the first must have an endorsement, and the first must have none"
+        if not self.signing_keys:
+            return "there is no signing key"
+        if len(self.hub_keys) - len(self.signing_keys) > 1:
+            return "there are two root keys"
+        if self.root is not None and self.root.valid_until is not None:
+            return "a root key has no valid_until"
         return None if self.anchoring in ANCHORINGS else f"anchoring is not one of {', '.join(ANCHORINGS)}"
 
     @property
+    def root(self) -> HubKey | None:
+        """The key that endorses the others, if the hub has one."""
+        return next((key for key in self.hub_keys if key.role == ROOT), None)
+
+    @property
+    def signing_keys(self) -> tuple[HubKey, ...]:
+        """The keys that sign receipts and checkpoints, oldest first."""
+        return tuple(key for key in self.hub_keys if key.role is None)
+
+    @property
     def newest(self) -> HubKey:
-        return self.hub_keys[-1]
+        """The newest signing key."""
+        return self.signing_keys[-1]
 
     @property
     def routing_key(self) -> bytes:
@@ -88,18 +111,28 @@ class HubIdentity(Wire):
 
     def signing_key_at(self, hub_ts: int) -> HubKey:
         """The key that signs at `hub_ts`: the newest of the active ones."""
-        active = [key for key in self.hub_keys if key.active_at(hub_ts)]
+        active = [key for key in self.signing_keys if key.active_at(hub_ts)]
         if not active:
             raise Unverified("hub identity", f"no key is active at {hub_ts}")
         return active[-1]
 
     def verify_chain(self) -> None:
-        """Raise `Unverified` unless `hub_id` matches the first key and each later key is endorsed by the previous."""
-        if naming.hub_id(self.hub_keys[0].hub_pk) != self.hub_id:
+        """Raise `Unverified` unless `hub_id` matches the first key and each later key is properly endorsed.
+
+        The root endorses; before there is one, the previous key does. A root that was adopted later is endorsed by the
+        first key, from which hub_id is derived.
+        """
+        first = self.hub_keys[0]
+        if naming.hub_id(first.hub_pk) != self.hub_id:
             raise Unverified("hub identity", "hub_id is not derived from the first key")
-        for before, key in pairwise(self.hub_keys):
-            digest = _endorsement_digest(self.hub_id, key.hub_pk, key.valid_from)
-            signing.verify(before.hub_pk, digest, key.endorsement or b"", f"hub key {key.key_id.hex()[:16]}")
+        has_root = first.role == ROOT
+        endorser = first
+        for key in self.hub_keys[1:]:
+            by = first if key.role == ROOT else endorser
+            digest = _endorsement_digest(self.hub_id, key.hub_pk, key.valid_from, key.role)
+            signing.verify(by.hub_pk, digest, key.endorsement or b"", f"hub key {key.key_id.hex()[:16]}")
+            if not has_root:
+                endorser, has_root = key, key.role == ROOT
 
     def check_pinned(self, pin: bytes) -> None:
         """Raise `Unverified` unless `pin` is this hub's id or the fingerprint `H(hub_pk)` of one of its keys.
@@ -141,14 +174,14 @@ class HubIdentity(Wire):
         return self._signer(checkpoint.signing_digest(), checkpoint.hub_sig, start, end, "checkpoint")
 
     def _signer(self, digest: bytes, sig: bytes, start: int, end: int, what: str) -> HubKey:
-        for key in reversed(self.hub_keys):
+        for key in reversed(self.signing_keys):
             if key.active_between(start, end) and signing.is_valid(key.hub_pk, digest, sig):
                 return key
         raise Unverified(what, "no key of the hub that was active at that time signed it")
 
     def key_map(self) -> bytes:
-        """`hub-key-map.json`: each key_id with its key."""
-        return strict_json.encode({key.key_id.hex(): key.hub_pk.hex() for key in self.hub_keys})
+        """`hub-key-map.json`: each key_id with its key. The root is not in it, because it signs nothing of the log."""
+        return strict_json.encode({key.key_id.hex(): key.hub_pk.hex() for key in self.signing_keys})
 
 
 @text_map("hub identity signature")
@@ -172,26 +205,66 @@ def create(
     anchoring: str = ANCHORINGS[0],
     origin: OriginRef | None = None,
     realm_id: bytes | None = None,
+    root: SigningKey | None = None,
 ) -> HubIdentity:
-    """The identity record of a new hub, optionally as a fork of `origin` or as a member of a realm."""
-    first = _key(key.public_key, valid_from)
-    made = HubIdentity(naming.hub_id(key.public_key), (first,), anchoring, origin, realm_id)
+    """The identity record of a new hub, optionally as a fork of `origin` or as a member of a realm.
+
+    With a root key, `hub_id` is derived from the root and the root endorses `key`.
+    """
+    keys: tuple[HubKey, ...]
+    if root is None:
+        hub_id, keys = naming.hub_id(key.public_key), (_key(key.public_key, valid_from),)
+    else:
+        hub_id = naming.hub_id(root.public_key)
+        endorsement = root.sign(endorsement_digest(hub_id, key.public_key, valid_from))
+        first = replace(_key(root.public_key, 0), role=ROOT)
+        keys = (first, _key(key.public_key, valid_from, endorsement))
+    made = HubIdentity(hub_id, keys, anchoring, origin, realm_id)
     made.encode()  # raises ValueError if the record is invalid
     return made
 
 
 def rotate(
-    identity: HubIdentity, old: SigningKey, new: SigningKey, valid_from: int, overlap_sec: int = 0
+    identity: HubIdentity, endorser: SigningKey, new: SigningKey, valid_from: int, overlap_sec: int = 0
 ) -> HubIdentity:
-    """Add a key to the record. The old key stops signing `overlap_sec` after the new one starts."""
-    if old.public_key != identity.newest.hub_pk:
-        raise ValueError("only the newest key can endorse the next one")
-    if not identity.newest.valid_from < valid_from <= U64_MAX:
+    """Add a key to the record. The old key stops signing `overlap_sec` after the new one starts.
+
+    `endorser` is the root, or without a root the newest key.
+    """
+    if endorser.public_key != (identity.root or identity.newest).hub_pk:
+        raise ValueError(f"only the {'root' if identity.root else 'newest'} key can endorse the next one")
+    if not 0 <= valid_from <= U64_MAX:
         raise ValueError("valid_from must be after that of the newest key")
-    endorsement = old.sign(_endorsement_digest(identity.hub_id, new.public_key, valid_from))
-    closed = replace(identity.newest, valid_until=valid_from + overlap_sec)
-    added = _key(new.public_key, valid_from, endorsement)
-    made = replace(identity, hub_keys=(*identity.hub_keys[:-1], closed, added))
+    endorsement = endorser.sign(endorsement_digest(identity.hub_id, new.public_key, valid_from))
+    return add_key(identity, new.public_key, valid_from, endorsement, valid_from + overlap_sec)
+
+
+def add_key(
+    identity: HubIdentity, hub_pk: bytes, valid_from: int, endorsement: bytes, old_valid_until: int
+) -> HubIdentity:
+    """Add a key that was endorsed elsewhere. The key before it stops signing at `old_valid_until`.
+
+    `old_valid_until` may be long after `valid_from`: an endorsement by an offline root fixes `valid_from` before the
+    hub starts to use the key.
+    """
+    if not identity.hub_keys[-1].valid_from < valid_from <= U64_MAX:
+        raise ValueError("valid_from must be after that of the newest key")
+    old = identity.newest
+    keys = (replace(key, valid_until=old_valid_until) if key is old else key for key in identity.hub_keys)
+    made = replace(identity, hub_keys=(*keys, _key(hub_pk, valid_from, endorsement)))
+    made.encode()
+    return made
+
+
+def adopt_root(identity: HubIdentity, first: SigningKey, root_pk: bytes, valid_from: int) -> HubIdentity:
+    """Add a root key to a record without one. From then on only the root endorses."""
+    if identity.root is not None:
+        raise ValueError("the hub already has a root key")
+    if first.public_key != identity.hub_keys[0].hub_pk:
+        raise ValueError("only the first key can endorse a root key")
+    endorsement = first.sign(_endorsement_digest(identity.hub_id, root_pk, valid_from, ROOT))
+    adopted = replace(_key(root_pk, valid_from, endorsement), role=ROOT)
+    made = replace(identity, hub_keys=(*identity.hub_keys, adopted))
     made.encode()
     return made
 
@@ -208,8 +281,14 @@ def _identity_digest(identity: HubIdentity) -> bytes:
     return ht("veen/hub-identity", wire_json.encode(identity))
 
 
-def _endorsement_digest(hub_id: bytes, hub_pk: bytes, valid_from: int) -> bytes:
-    return ht("veen/hub-key", hub_id + hub_pk + u64be(valid_from))
+def endorsement_digest(hub_id: bytes, hub_pk: bytes, valid_from: int) -> bytes:
+    """The digest that endorses a signing key."""
+    return _endorsement_digest(hub_id, hub_pk, valid_from, None)
+
+
+def _endorsement_digest(hub_id: bytes, hub_pk: bytes, valid_from: int, role: str | None) -> bytes:
+    tag = "veen/hub-root" if role == ROOT else "veen/hub-key"
+    return ht(tag, hub_id + hub_pk + u64be(valid_from))
 
 
 @int_map("origin hub")

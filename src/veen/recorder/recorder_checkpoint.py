@@ -192,7 +192,7 @@ async def verify(source: EntrySource, checkpoint: RecorderCheckpoint, *, full: b
         raise Unverified(
             _WHAT, f"it belongs to hub {checkpoint.hub_id.hex()[:16]}…, but this is {identity.hub_id.hex()[:16]}…"
         )
-    if checkpoint.hub_pk not in {key.hub_pk for key in identity.hub_keys}:
+    if checkpoint.hub_pk not in {key.hub_pk for key in identity.signing_keys}:
         raise Unverified(_WHAT, "its hub_pk was never a key of this hub")
     profile = await _profile(source, checkpoint)
     held = [await _verify_position(source, position, full) for position in checkpoint.positions]

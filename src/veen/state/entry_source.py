@@ -139,7 +139,7 @@ class HubSource:
         """Starts with the first key of the hub, or of the hub it was forked from: no entry is older."""
         profile, skew = self.known.profile, self.known.limits.max_epoch_skew_sec
         oldest = lineage(self.known.identity, self.known.origin).identities[-1]
-        born = profile.epochs_around(oldest.hub_keys[0].valid_from, skew).start
+        born = profile.epochs_around(oldest.signing_keys[0].valid_from, skew).start
         return range(born if first is None else first, profile.epochs_around(self.now(), skew).stop)
 
     async def read(self, stream_id: bytes, epoch: int, after: Mmr) -> AsyncGenerator[list[ReadEntry], None]:

@@ -128,7 +128,7 @@ def bound_row(checkpoint: Checkpoint, hub_metadata: HubMetadata) -> BoundCheckpo
     The caller checks whether the key was valid at that time.
     """
     label, upto_seq, digest = checkpoint.label_curr, checkpoint.upto_seq, checkpoint.signing_digest()
-    for key in reversed(hub_metadata.identity_at(label, upto_seq).hub_keys):
+    for key in reversed(hub_metadata.identity_at(label, upto_seq).signing_keys):
         if signing.is_valid(key.hub_pk, digest, checkpoint.hub_sig):
             return BoundCheckpoint(label, upto_seq, checkpoint.epoch, checkpoint.mmr_root, key.key_id)
     raise Unverified("checkpoint", "no key of the hub signed it")

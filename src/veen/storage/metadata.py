@@ -22,6 +22,7 @@ from veen.core import (
 from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
+from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.storage import safe_open
 from veen.storage.artifacts import CheckpointBinding
 from veen.storage.paths import Folders
@@ -46,13 +47,22 @@ class HubMetadata:
 
 
 def create(
-    disk: Disk, root: Path, profile: Profile, limits: Limits, now: int, realm_id: bytes | None = None
+    disk: Disk,
+    root: Path,
+    profile: Profile,
+    limits: Limits,
+    now: int,
+    realm_id: bytes | None = None,
+    root_key: SigningKey | None = None,
 ) -> HubMetadata:
-    """Create a data directory. Refuses a folder that is not empty, so that nothing is overwritten."""
+    """Create a data directory. Refuses a folder that is not empty, so that nothing is overwritten.
+
+    `root_key` endorses the first signing key. Its secret half is not stored in the directory.
+    """
     key = SigningKey.generate()
     try:
         folders = create_folders(disk, root)
-        record = identities.create(key, valid_from=now, realm_id=realm_id)
+        record = identities.create(key, valid_from=now, realm_id=realm_id, root=root_key)
         disk.write_file(folders.binding, CheckpointBinding(record.hub_id, ()).encode())
         write_metadata(disk, folders, record, key, profile, limits)
     except OSError as error:
@@ -119,7 +129,7 @@ def has_no_keys(folders: Folders) -> bool:
 
 def key_files(folders: Folders, identity: HubIdentity) -> dict[Path, bytes | None]:
     """The secret key files of a hub, each with its public key. The control key's public key is not recorded."""
-    signing: dict[Path, bytes | None] = {_key_file(folders, one.key_id): one.hub_pk for one in identity.hub_keys}
+    signing: dict[Path, bytes | None] = {_key_file(folders, one.key_id): one.hub_pk for one in identity.signing_keys}
     return {**signing, _control_file(folders): None}
 
 
@@ -180,8 +190,41 @@ def _bytes(path: Path) -> bytes:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
 
 
-def rotate_key(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
-    """Add a key that signs from `valid_from` on. The caller holds the lock of the directory. Spec §8.4.
+def request_rotation(disk: Disk, folders: Folders, now: int) -> RootRequest:
+    """Create the next signing key, and ask the root to endorse it. The caller holds the lock of the directory.
+
+    Asking again returns the same request until the key is in use: an endorsement may be on its way.
+    """
+    finish_rotation(disk, folders)
+    identity = read_metadata(folders).identity
+    if identity.root is None:
+        raise Unavailable("the hub has no root key: its newest key endorses the next one")
+    pending = read_root_request(folders)
+    if pending is not None and pending.hub_id == identity.hub_id and pending.root_pk == identity.root.hub_pk:
+        return pending
+    new, valid_from = SigningKey.generate(), max(now, identity.hub_keys[-1].valid_from + 1)
+    request = RootRequest(identity.hub_id, identity.root.hub_pk, KeyRequest(new.public_key, valid_from))
+    try:
+        add_signing_key(disk, folders, new)
+        disk.write_file(folders.root_request, wire_json.encode(request))
+        disk.sync_folder(folders.root)
+    except OSError as error:
+        raise Unavailable(f"the request cannot be written: {error.strerror}") from error
+    return request
+
+
+def read_root_request(folders: Folders) -> RootRequest | None:
+    """The request that waits for an answer of the root."""
+    return _read(folders.root_request, RootRequest) if folders.root_request.exists() else None
+
+
+def rotate_key(
+    disk: Disk, folders: Folders, at: int, overlap_sec: int, endorsement: RootEndorsement | None = None
+) -> HubIdentity:
+    """Add a key that signs from `at` on. The caller holds the lock of the directory. Spec §8.4.
+
+    In a hub with a root, `endorsement` answers `request_rotation`, and the requested key is added. Otherwise the
+    newest key endorses a new one.
 
     The identity is three files that must agree, and a crash can come between any two of them. The new identity is
     therefore first written to one file. Once that file is durable the rotation is final, and the three files are
@@ -190,29 +233,67 @@ def rotate_key(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) 
         1. the new key, synced                    no record names it yet
         2. hub-identity.next, synced              the rotation has happened
         3. key map, signature, record, synced     the public files
-        4. hub-identity.next removed              done
+        4. hub-identity.next and request removed  done
     """
-    try:
-        return _rotate_key(disk, folders, valid_from, overlap_sec)
-    except OSError as error:
-        raise Unavailable(f"the key cannot be rotated: {error.strerror}") from error
-
-
-def _rotate_key(disk: Disk, folders: Folders, valid_from: int, overlap_sec: int) -> HubIdentity:
     finish_rotation(disk, folders)
     record = read_metadata(folders).identity
-    old = read_signing_key(folders, record.newest.key_id)
-    new = SigningKey.generate()
     try:
-        rotated = identities.rotate(record, old, new, valid_from, overlap_sec)
+        if record.root is None:
+            new = SigningKey.generate()
+            rotated = identities.rotate(record, read_signing_key(folders, record.newest.key_id), new, at, overlap_sec)
+        else:
+            new, rotated = _endorsed(folders, record, endorsement, at + overlap_sec)
     except ValueError as error:
         raise Unavailable(f"the key cannot be rotated: {error}") from None
-    add_signing_key(disk, folders, new)
-    signature = identities.sign(rotated, new)
-    disk.write_file(folders.rotation, wire_json.encode(rotated) + b"\n" + wire_json.encode(signature))
+    try:
+        if record.root is None:
+            add_signing_key(disk, folders, new)
+        _replace_identity(disk, folders, rotated, new)
+    except OSError as error:
+        raise Unavailable(f"the key cannot be rotated: {error.strerror}") from error
+    return rotated
+
+
+def _endorsed(
+    folders: Folders, record: HubIdentity, endorsement: RootEndorsement | None, old_valid_until: int
+) -> tuple[SigningKey, HubIdentity]:
+    """The requested key and the record with it."""
+    request = read_root_request(folders)
+    if request is None:
+        raise Unavailable("no key was requested: write a request for the root first")
+    if endorsement is None:
+        raise Unavailable("the root must endorse the new key")
+    endorsement.verify(record, request.digest())
+    wanted = request.key
+    new = read_signing_key(folders, naming.key_id(wanted.hub_pk))
+    return new, identities.add_key(record, wanted.hub_pk, wanted.valid_from, endorsement.sig, old_valid_until)
+
+
+def adopt_root(disk: Disk, folders: Folders, root_pk: bytes, now: int) -> HubIdentity:
+    """Give a hub without a root key one, once. The caller holds the lock of the directory.
+
+    The first key endorses the root, because hub_id is derived from it, and the newest key signs the record.
+    """
+    finish_rotation(disk, folders)
+    record = read_metadata(folders).identity
+    newest = read_signing_key(folders, record.newest.key_id)
+    try:
+        first = read_signing_key(folders, record.hub_keys[0].key_id)
+        adopted = identities.adopt_root(record, first, root_pk, max(now, record.newest.valid_from + 1))
+    except ValueError as error:
+        raise Unavailable(f"the hub cannot adopt a root key: {error}") from None
+    try:
+        _replace_identity(disk, folders, adopted, newest)
+    except OSError as error:
+        raise Unavailable(f"the new identity cannot be written: {error.strerror}") from error
+    return adopted
+
+
+def _replace_identity(disk: Disk, folders: Folders, record: HubIdentity, newest: SigningKey) -> None:
+    signature = identities.sign(record, newest)
+    disk.write_file(folders.rotation, wire_json.encode(record) + b"\n" + wire_json.encode(signature))
     disk.sync_folder(folders.root)
     finish_rotation(disk, folders)
-    return rotated
 
 
 def finish_rotation(disk: Disk, folders: Folders) -> bool:
@@ -234,6 +315,9 @@ def _finish_rotation(disk: Disk, folders: Folders) -> None:
     if len(rotated.hub_keys) < len(before.hub_keys):
         raise Malformed("hub-identity.next", "it has fewer keys than the current identity")
     write_identity(disk, folders, rotated, signed)
+    request = read_root_request(folders)
+    if request is not None and any(key.hub_pk == request.key.hub_pk for key in rotated.hub_keys):
+        disk.unlink(folders.root_request)  # answered
     disk.unlink(folders.rotation)
     disk.sync_folder(folders.root)
 

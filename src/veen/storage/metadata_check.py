@@ -150,7 +150,8 @@ def _check_evidence(path: Path, hub_metadata: HubMetadata | None) -> None:
 def check_strays(folders: Folders, report: FsckReport) -> None:
     """Report files that no hub creates. The log folder and the index have their own checks."""
     kept = (
-        *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.limits, folders.profile),
+        *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
+        *(folders.limits, folders.profile),
         *(folders.binding, folders.origin, folders.fault, folders.lock, folders.keys, folders.journal, folders.log),
         *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
     )

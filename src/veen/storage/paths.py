@@ -23,6 +23,7 @@ _PATHS = {
     "lock": "lock",
     "identity": "hub-identity.json",
     "rotation": "hub-identity.next",
+    "root_request": "root-request.json",
     "identity_sig": "hub-identity.sig",
     "key_map": "hub-key-map.json",
     "binding": "checkpoint-binding.cbor",
@@ -53,6 +54,7 @@ class Folders:
     lock: Path = field(init=False)
     identity: Path = field(init=False)
     rotation: Path = field(init=False)  # the new identity of an unfinished key rotation
+    root_request: Path = field(init=False)  # a request to the root that has no answer yet
     identity_sig: Path = field(init=False)
     key_map: Path = field(init=False)
     binding: Path = field(init=False)

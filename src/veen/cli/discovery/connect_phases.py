@@ -94,7 +94,7 @@ def hubs_in(
 def is_pinned(hub: HubAdvertise, pin: Pin) -> bool:
     """Return whether a descriptor names the pinned hub. `need_hub_key` verifies the key at contact."""
     if pin.record is not None:
-        keys = {key.hub_pk for key in pin.record.hub_keys}
+        keys = {key.hub_pk for key in pin.record.signing_keys}
         return pin.record.hub_id == hub.hub_id and hub.hub_pk in keys
     return pin.key in (hub.hub_id, hashing.h(hub.hub_pk))
 
@@ -110,7 +110,9 @@ def pin_of(text: str) -> Pin:
 def is_known(client: Client, hub: HubAdvertise) -> bool:
     """Return whether this client has a record of the hub with the key that the directory names."""
     stored = client.dir.state.hub(hub.hub_id)
-    return stored is not None and any(key.hub_pk == hub.hub_pk for key in HubRecord.decode(stored).identity.hub_keys)
+    return stored is not None and any(
+        key.hub_pk == hub.hub_pk for key in HubRecord.decode(stored).identity.signing_keys
+    )
 
 
 def services_in(
@@ -225,7 +227,7 @@ async def _latency(hub: HubAdvertise) -> int | None:
 
 def need_hub_key(client: Client, chosen: HubChosen) -> None:
     """Raise `Unverified` unless the hub that answers has the key that the directory named."""
-    keys = {key.hub_pk for key in client.session.trust.known.identity.hub_keys}
+    keys = {key.hub_pk for key in client.session.trust.known.identity.signing_keys}
     if client.hub_id != chosen.hub_id or chosen.hub_pk not in keys:
         raise hinted(
             Unverified("hub", "it does not have the key that the directory names"),

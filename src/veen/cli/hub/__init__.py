@@ -12,6 +12,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group, option, raw_arguments
 from veen.cli.kit import output, values
+from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Moment, Result, fields_of
@@ -20,6 +21,8 @@ from veen.cli.kit.state_options import options_command
 if TYPE_CHECKING:
     from veen.cli.kit.hub_api import HubApi
     from veen.core import Checkpoint, HubIdentity, Limits, Profile
+    from veen.core.root_key import RootEndorsement, RootSecret
+    from veen.storage.paths import Folders
 
 app = group(
     "hub",
@@ -36,7 +39,8 @@ _STOP_TIMEOUT_S = 60.0
 @command(
     app,
     "init",
-    "veen hub init --data-dir hub",
+    "veen hub init --data-dir hub --root /media/stick/hub.root",
+    "veen hub init --data-dir try-it --no-root",
     "veen hub init --data-dir hub --epoch-sec 86400 --limit max_attachment_bytes=1048576",
     "veen hub init --data-dir hub --realm example.org --limit max_msgs_per_client_id_per_label=65536",
 )
@@ -52,12 +56,23 @@ def init(
     realm: Annotated[
         bytes | None, option("--realm NAME|HEX", "the realm whose admin streams the hub obeys", parser=values.realm)
     ] = None,
+    root: Annotated[
+        Path | None,
+        option("--root FILE", "the root key file to create", default="DIR.root beside the directory"),
+    ] = None,
+    no_root: Annotated[
+        bool, option("--no-root", "create no root key: a thief of the first key could take over the hub")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create the data directory of a new hub.
+    """Create the data directory of a new hub, and its root key in a file outside.
 
-    The command creates the first hub key, which determines the hub_id. Profile, limits and realm cannot change later. A
-    folder that is not empty is rejected.
+    The hub_id is derived from the root key. The root endorses the keys that the hub signs with, now and at each
+    rotation, so a stolen data directory cannot take over the hub's identity. Its file is encrypted with a passphrase.
+    Move it off the machine: the hub runs without it.
+
+    Profile, limits and realm cannot change later. A folder that is not empty is rejected.
 
     A hub of a realm rejects clients and capabilities that the realm has revoked, and streams that the realm has
     assigned to another hub. Without a realm, only capabilities count.
@@ -67,16 +82,24 @@ def init(
     from veen.core import Malformed, Profile, Unavailable
     from veen.storage import metadata
 
+    if no_root and root is not None:
+        raise Misuse("--root and --no-root contradict each other", "give one of them")
     try:
         profile = Profile(epoch_sec, pad_block)
         profile.encode()  # raises if a value is out of range
     except ValueError as error:
         raise Misuse(str(error), "veen hub init --help lists the options") from None
     try:
-        hub_metadata = metadata.create(Disk(), data_dir, profile, _limits(limit or []), int(time.time()), realm)
+        chosen, now = _limits(limit or []), int(time.time())
     except Malformed as error:
         raise Misuse(str(error), "limits can only be lowered, within these bounds") from None
+    file, secret = (None, None) if no_root else _new_root(root, data_dir, passphrase_file, now)
+    try:
+        key = secret.key if secret else None
+        hub_metadata = metadata.create(Disk(), data_dir, profile, chosen, now, realm, key)
     except Unavailable as error:
+        if file is not None:
+            file.unlink()  # no hub belongs to it
         raise hinted(error, "name a folder that does not exist yet") from None
     rows: dict[str, output.Value] = {
         "hub_id": hub_metadata.identity.hub_id,
@@ -84,8 +107,29 @@ def init(
         "profile_id": hub_metadata.profile.profile_id(),
         **({"realm_id": hub_metadata.identity.realm_id} if hub_metadata.identity.realm_id else {}),
         "data_dir": str(data_dir),
+        **({"root_file": str(file)} if file else {}),
     }
     output.facts(rows, as_json)
+    if file is not None:
+        from veen.cli.kit.root_files import ADVICE
+
+        output.remark(ADVICE.format(file=file))
+
+
+def _new_root(root: Path | None, data_dir: Path, passphrase_file: Path | None, now: int) -> tuple[Path, "RootSecret"]:
+    """Create the root key of a new hub. Its file is durable before a record names the key."""
+    from veen.cli.kit import root_files
+    from veen.core import SigningKey, naming
+    from veen.core.root_key import RootSecret
+
+    file = root or root_files.default_file(data_dir)
+    root_files.check_new_file(file, data_dir)
+    if data_dir.exists() and any(data_dir.iterdir()):
+        raise Misuse(f"{data_dir} is not empty", "name a folder that does not exist yet")
+    key = SigningKey.generate()
+    secret = RootSecret(key.seed, naming.hub_id(key.public_key), now)
+    root_files.write(file, secret, root_files.new_passphrase(passphrase_file, file))
+    return file, secret
 
 
 def _limits(lowered: list[values.Setting]) -> "Limits":
@@ -311,7 +355,7 @@ def _show_stopped(data_dir: Path, as_json: bool) -> None:
         "entries": sum(sizes),
         "hub_id": identity.hub_id,
         "hub_pk": identity.newest.hub_pk,
-        "keys": len(identity.hub_keys),
+        "keys": len(identity.signing_keys),
         "profile_id": profile.profile_id(),
         "data_dir": str(data_dir),
     }
@@ -378,9 +422,11 @@ def _show_keys(identity: "HubIdentity", as_json: bool) -> None:
             "fingerprint": h(one.hub_pk),
             **fields_of(one, "valid_from", "valid_until"),
         }
-        for one in identity.hub_keys
+        for one in identity.signing_keys
     ]
-    rows: dict[str, output.Value] = {"hub_id": identity.hub_id}
+    root = identity.root
+    shown = {} if root is None else {"root_pk": root.hub_pk, "root_fingerprint": h(root.hub_pk)}
+    rows: dict[str, output.Value] = {"hub_id": identity.hub_id, **shown}
     for number, one in enumerate(keys, 1):
         rows |= {
             f"key {number}": one["hub_pk"],
@@ -389,31 +435,48 @@ def _show_keys(identity: "HubIdentity", as_json: bool) -> None:
             f"key {number} signs from": output.moment(one["valid_from"]),
             f"key {number} signs until": output.moment(one["valid_until"]),
         }
-    output.facts(rows, as_json, {"hub_id": identity.hub_id, "keys": keys})
+    output.facts(rows, as_json, {"hub_id": identity.hub_id, **shown, "keys": keys})
 
 
-@command(app, "rotate-key", "veen hub rotate-key --data-dir hub", "veen hub rotate-key --data-dir hub --overlap-sec 60")
+@command(
+    app,
+    "rotate-key",
+    "veen hub rotate-key --data-dir hub --root hub.root",
+    "veen hub rotate-key --data-dir hub --request rotate.request",
+    "veen hub rotate-key --data-dir hub --endorsement rotate.endorsement --overlap-sec 60",
+)
 def rotate_key(
     data_dir: DataDir,
+    root: Annotated[Path | None, option("--root FILE", "the root key file, if it is at hand")] = None,
+    request: Annotated[
+        Path | None, option("--request FILE", "only create the new key, and write the request for the root")
+    ] = None,
+    endorsement: Annotated[
+        Path | None, option("--endorsement FILE", "the root's answer to the request, from veen root endorse")
+    ] = None,
     overlap_sec: Annotated[
         int,
         durations.whole_option("--overlap-sec", least=0, help="how long the old key stays valid beside the new one"),
     ] = 0,
+    passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
     """Give a stopped hub a new key; its hub_id stays.
 
-    The old key signs the new one, so clients that pinned the hub continue to trust it. Existing signatures stay valid:
-    the new key becomes valid after the last entry of the log.
+    The root endorses the new key, so clients that pinned the hub continue to trust it. With --root this is one step. If
+    the root is on another machine, write a request with --request, endorse it there with `veen root endorse`, and give
+    the answer with --endorsement. In a hub without a root the old key endorses the new one.
+
+    Existing signatures stay valid: the new key becomes valid after the last entry of the log.
     """
-    from plumbing.durable import Disk
     from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
-    from veen.storage import metadata, safe_open
+    from veen.storage import safe_open
     from veen.storage.lock import lock_directory
-    from veen.storage.metadata import read_metadata
 
+    if sum(one is not None for one in (root, request, endorsement)) > 1:
+        raise Misuse("--root, --request and --endorsement exclude each other", "give one of them")
     folders = hub_process.folders(data_dir)
     try:
         held = lock_directory(folders.lock)
@@ -423,10 +486,11 @@ def rotate_key(
         ) from None
     with held:
         safe_open.check_folders(folders)
-        metadata.finish_rotation(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
-        last = max(read_metadata(folders).identity.newest.valid_from, hub_process.last_hub_ts(data_dir))
-        rotated = metadata.rotate_key(Disk(), folders, max(int(time.time()), last + 1), overlap_sec)
-    old, new = rotated.hub_keys[-2:]
+        if request is not None:
+            _request_key(folders, request, as_json)
+            return
+        rotated = _rotate(folders, data_dir, _answer(folders, root, endorsement, passphrase_file), overlap_sec)
+    old, new = rotated.signing_keys[-2:]
     rows = {
         "hub_id": rotated.hub_id,
         "old_key_id": old.key_id,
@@ -436,6 +500,79 @@ def rotate_key(
         "valid_from": Moment(new.valid_from),
     }
     Result(rows).show(as_json)
+
+
+def _request_key(folders: "Folders", file: Path, as_json: bool) -> None:
+    """Write a request for the root to a file."""
+    from plumbing.durable import Disk
+    from veen.cli.kit import output_files
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable, wire_json
+    from veen.storage import metadata
+
+    output_files.check_new(file)
+    try:
+        made = metadata.request_rotation(Disk(), folders, int(time.time()))
+    except Unavailable as error:
+        raise hinted(error, "veen hub rotate-key without --request rotates it") from None
+    output_files.write_new(file, wire_json.encode(made) + b"\n")
+    rows = {
+        "hub_id": made.hub_id,
+        "root_pk": made.root_pk,
+        "new_hub_pk": made.key.hub_pk,
+        "valid_from": Moment(made.key.valid_from),
+        "request": str(file),
+    }
+    hint = (
+        f"hint: on the machine with the root, run veen root endorse {file.name} --root FILE --out {file.stem}"
+        ".endorsement, and compare new_hub_pk"
+    )
+    Result(rows, remarks=(hint,)).show(as_json)
+
+
+def _answer(
+    folders: "Folders", root: Path | None, endorsement: Path | None, passphrase_file: Path | None
+) -> "RootEndorsement | None":
+    """The root's endorsement of the next key: made here, or read. None if the hub has no root."""
+    from plumbing.durable import Disk
+    from veen.cli.kit import root_files
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable, Unverified
+    from veen.storage import metadata
+
+    metadata.finish_rotation(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
+    if metadata.read_metadata(folders).identity.root is None:
+        if root is not None or endorsement is not None:
+            raise hinted(Unavailable("the hub has no root key"), "veen root adopt gives it one")
+        return None
+    if endorsement is not None:
+        return root_files.read_endorsement(endorsement)
+    if root is None:
+        raise Misuse(
+            "the root key must endorse the new key",
+            "give --root FILE, or write a request with --request FILE and answer it with --endorsement FILE",
+        )
+    secret = root_files.read(root, passphrase_file)
+    try:
+        return metadata.request_rotation(Disk(), folders, int(time.time())).endorse(secret)
+    except Unverified as error:
+        raise hinted(error, "veen root show prints the hub of a root key") from None
+
+
+def _rotate(
+    folders: "Folders", data_dir: Path, endorsement: "RootEndorsement | None", overlap_sec: int
+) -> "HubIdentity":
+    from plumbing.durable import Disk
+    from veen.cli.hub import hub_process
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable, Unverified
+    from veen.storage import metadata
+
+    last = max(metadata.read_metadata(folders).identity.hub_keys[-1].valid_from, hub_process.last_hub_ts(data_dir))
+    try:
+        return metadata.rotate_key(Disk(), folders, max(int(time.time()), last + 1), overlap_sec, endorsement)
+    except (Unavailable, Unverified) as error:
+        raise hinted(error, "veen hub rotate-key --request writes a request for the root") from None
 
 
 @command(

@@ -162,7 +162,7 @@ def in_epochs(selection: Selection, metadata: HubMetadata, ahead: int = 0) -> Se
     profile, skew = metadata.profile, metadata.limits.max_epoch_skew_sec
     if not profile.epoch_sec or selection.epochs != (0,):
         return selection
-    born = metadata.lineage.identities[-1].hub_keys[0].valid_from
+    born = metadata.lineage.identities[-1].signing_keys[0].valid_from
     last = profile.epochs_around(int(time.time()), skew).stop + ahead
     return replace(selection, epochs=tuple(range(profile.epochs_around(born, skew).start, last)))
 

@@ -50,7 +50,7 @@ DEFAULT_EPOCH_SKEW_SEC = 60
 # Files that are encrypted with a passphrase, and the cost of one guess that a reader accepts.
 MAX_SEALED_BYTES = 1 << 23
 MAX_KDF_PASSES = 16
-LEAST_KDF_KIB, MAX_KDF_KIB = 8_192, 262_144
+LEAST_KDF_KIB, DEFAULT_KDF_KIB, MAX_KDF_KIB = 8_192, 65_536, 262_144
 MAX_ROOT_REQUEST_BYTES = 1 << 16
 
 # Text and nesting in envelopes and in untyped values.

@@ -14,10 +14,9 @@ from nacl.exceptions import RuntimeError as SodiumError
 from veen.core import hpke
 from veen.core.cbor import Bstr, Bytes, Constant, Map, Nested, Uint, VersionField, Wire, int_map
 from veen.core.errors import Unavailable, Unverified
-from veen.core.limits import LEAST_KDF_KIB, MAX_KDF_KIB, MAX_KDF_PASSES, MAX_SEALED_BYTES
+from veen.core.limits import DEFAULT_KDF_KIB, LEAST_KDF_KIB, MAX_KDF_KIB, MAX_KDF_PASSES, MAX_SEALED_BYTES
 
 _SALT_BYTES = 16
-_KIB = 1_024
 
 
 class WrongPassphrase(Unverified):
@@ -29,7 +28,7 @@ class Cost(Wire):
     """The cost of one passphrase guess. The default is the second choice of RFC 9106 §4, with one lane."""
 
     passes: Annotated[int, Uint(least=1, most=MAX_KDF_PASSES)] = 3
-    memory_kib: Annotated[int, Uint(least=LEAST_KDF_KIB, most=MAX_KDF_KIB)] = 65_536
+    memory_kib: Annotated[int, Uint(least=LEAST_KDF_KIB, most=MAX_KDF_KIB)] = DEFAULT_KDF_KIB
 
     def key(self, passphrase: bytes, salt: bytes) -> bytes:
         try:
@@ -38,7 +37,7 @@ class Cost(Wire):
                 passphrase,
                 salt,
                 self.passes,
-                self.memory_kib * _KIB,
+                self.memory_kib << 10,
                 bindings.crypto_pwhash_ALG_ARGON2ID13,
             )
         except SodiumError:

@@ -25,7 +25,7 @@ from tests.storage.hubs import (
 )
 from veen.core import Malformed, Mmr, Msg, Receipt, Unavailable, msg, receipt
 from veen.core.hashing import h
-from veen.storage import frame, fsck, journal, metadata, rebuild
+from veen.storage import frame, fsck, journal, journal_mark, metadata, rebuild
 from veen.storage.artifacts import CheckpointIndex
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import AcceptedEntry, CommitGroup
@@ -122,15 +122,24 @@ def test_what_was_never_finished_is_named_and_is_no_fault(stopped: Path, place: 
     assert {finding.severity for finding in report.findings} == {Severity.LEFTOVER}
 
 
-def test_a_torn_group_is_named_and_is_no_fault(killed: Path, place: Path) -> None:
+def test_a_torn_group_is_named_and_is_no_fault_unless_the_mark_names_it(killed: Path, place: Path) -> None:
     root = copy(killed, place)
     path = journal.segments(root / "journal")[-1][1]
-    data = path.read_bytes()
+    data = bytearray(path.read_bytes())
     last = data.rindex(b"VJG1")
-    path.write_bytes(data[: last + 40])
+    group, end = int.from_bytes(data[last + 4 : last + 12], "big"), int.from_bytes(data[last + 16 : last + 20], "big")
+    data[last + 40 : last + 28 + end] = bytes(end - 12)
+    path.write_bytes(data)
+    report = look(root)
+    assert report.verdict is FsckVerdict.DAMAGED
+    assert report.first is not None
+    assert f"groups {group} to {group}, and later ones, may have been acknowledged" in report.first.what
+    mark = journal_mark.read(root / "journal")
+    assert mark is not None
+    journal_mark.create(QuickDisk(), root / "journal", replace(mark, highest=group - 1))
     report = look(root)
     assert report.verdict is FsckVerdict.CLEAN
-    assert ["never acknowledged" in finding.what for finding in report.findings] == [True]
+    assert ["may have been acknowledged if the disk lost data" in finding.what for finding in report.findings] == [True]
 
 
 Damage = Callable[[Path], None]
@@ -663,6 +672,7 @@ def test_journals_that_contradict_the_log_are_named(killed: Path, place: Path) -
     segment = journal.segments(root / "journal")[0][1]
     groups = [found for found in journal.read(root / "journal", 0) if not isinstance(found, journal.Torn)]
     segment.unlink()
+    (root / "journal.mark").unlink()
     again = journal.Journal(QuickDisk(), root / "journal", 1)
     for number, entries in groups:
         left_out = rng.randrange(len(entries)) if number == 12 else None

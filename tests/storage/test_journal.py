@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from tests.storage.disks import RefusingDisk
 from tests.storage.hubs import QuickDisk
 from veen.core import Malformed, Unavailable
-from veen.storage import frame, journal
-from veen.storage.journal import Journal, JournalBroken, Torn
+from veen.storage import frame, journal, journal_mark
+from veen.storage.journal import Journal, JournalBroken, JournalIncomplete, Torn
 
 LABEL = bytes(32)
 
@@ -43,6 +44,13 @@ def the_file(folder: Path) -> Path:
     return path
 
 
+def crash_before_sync(folder: Path, group: int) -> None:
+    """Set the mark back to the time when a group was being written."""
+    mark = journal_mark.read(folder)
+    assert mark is not None
+    journal_mark.create(QuickDisk(), folder, replace(mark, highest=group - 1))
+
+
 def without_filling(folder: Path) -> bytes:
     """The header and the groups of the only segment."""
     data = the_file(folder).read_bytes()
@@ -66,32 +74,141 @@ def test_groups_come_back_in_order(
     assert [(g, [e.stream_seq for e in entries]) for g, entries in found] == list(enumerate(given, 1))[after:]
 
 
-def test_a_tail_torn_at_any_byte_costs_only_the_last_group(tmp_path: Path) -> None:
-    fill(tmp_path, 3).close()
-    path = the_file(tmp_path)
-    whole = without_filling(tmp_path)
-    start = len(whole) - (len(whole) - 16) // 3
-    for cut in range(start, len(whole)):
-        path.write_bytes(whole[:cut])
+def test_a_tail_torn_at_any_sector_costs_only_the_last_group(tmp_path: Path) -> None:
+    written = fill(tmp_path, 2)
+    path, start = the_file(tmp_path), written.total_bytes
+    before, mark = path.read_bytes(), journal_mark.read(tmp_path)
+    assert mark is not None
+    written.append(entry(3, 3000) + entry(1003), 2)
+    end = written.total_bytes
+    written.close()
+    after = path.read_bytes()
+    for cut in (start, *range(start + 512 - start % 512, end, 512)):
+        path.write_bytes(after[:cut] + before[cut:])
+        journal_mark.create(QuickDisk(), tmp_path, mark)  # as it was before the group
         torn = [found for found in journal.read(tmp_path, 0) if isinstance(found, Torn)]
         assert all(found.cut_short for found in torn)
         assert groups(tmp_path) == [1, 2]
-        assert path.read_bytes() == whole[:start]
+        assert path.read_bytes() == before
         again = fill(tmp_path, 1, first=3)
         again.close()
         assert groups(tmp_path) == [1, 2, 3]
         (tmp_path / f"{3:020d}.wal").unlink()
 
 
-def test_a_first_group_torn_at_any_byte_leaves_an_empty_journal(tmp_path: Path) -> None:
-    fill(tmp_path, 1).close()
-    path = the_file(tmp_path)
-    whole = without_filling(tmp_path)
-    for cut in range(len(whole)):
-        path.write_bytes(whole[:cut])
+def test_a_first_group_torn_at_any_sector_leaves_an_empty_journal(tmp_path: Path) -> None:
+    written = Journal(QuickDisk(), tmp_path, 1)
+    written.probe()
+    before = the_file(tmp_path).read_bytes()
+    written.append(entry(1, 3000) + entry(1001), 2)
+    written.close()
+    path, whole = the_file(tmp_path), without_filling(tmp_path)
+    for cut in (16, *range(512, len(whole), 512)):
+        path.write_bytes(whole[:cut] + before[cut:])
+        crash_before_sync(tmp_path, 1)
         assert groups(tmp_path) == []
         fill(tmp_path, 1).close()
         assert groups(tmp_path) == [1]
+
+
+def test_a_segment_whose_creation_was_interrupted_holds_nothing_and_is_written_again(tmp_path: Path) -> None:
+    """The mark does not name it, so no group was written to it."""
+    fill(tmp_path, 1).close()
+    path = tmp_path / f"{2:020d}.wal"
+    whole = the_file(tmp_path).read_bytes()
+    for left in (b"", whole[:7], whole[:16], whole[:16] + bytes(100), bytes(600), whole[:16] + whole[-99:]):
+        path.write_bytes(left)
+        assert groups(tmp_path) == [1]
+        assert journal.segments(tmp_path)[-1][1] == path
+    fill(tmp_path, 2, first=2).close()
+    assert groups(tmp_path) == [1, 2, 3]
+
+
+def test_a_segment_cut_at_any_byte_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """A torn write keeps the length, so a shorter file lost groups that may have been acknowledged."""
+    fill(tmp_path, 3).close()
+    path, end = the_file(tmp_path), len(without_filling(tmp_path))
+    whole = path.read_bytes()
+    for size in (*range(end + 1), end + 512, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(JournalIncomplete, match="it was cut.*may have been acknowledged"):
+            groups(tmp_path)
+        assert path.read_bytes() == whole[:size]
+    path.write_bytes(whole[: end - 1])
+    with pytest.raises(JournalIncomplete, match=rf"group 3 \(labels {LABEL.hex()}\) and later ones"):
+        groups(tmp_path)
+    path.write_bytes(whole)
+    assert groups(tmp_path) == [1, 2, 3]
+
+
+def test_a_segment_that_is_gone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 500)
+    fill(tmp_path, 9).close()
+    for first, path in journal.segments(tmp_path):
+        path.rename(tmp_path / "aside")
+        with pytest.raises(Malformed, match=r"is missing.*may have been acknowledged|does not continue"):
+            groups(tmp_path)
+        (tmp_path / "aside").rename(tmp_path / f"{first:020d}.wal")
+    assert groups(tmp_path) == list(range(1, 10))
+    for _, path in journal.segments(tmp_path):
+        path.unlink()
+    with pytest.raises(JournalIncomplete, match=r"groups 1 to \d+, and later ones, may have been acknowledged"):
+        groups(tmp_path)
+
+
+def test_groups_that_were_acknowledged_and_are_overwritten_with_filler_are_refused(tmp_path: Path) -> None:
+    """As if the segment came from an older copy, which has the same length."""
+    written = fill(tmp_path, 2)
+    older = the_file(tmp_path).read_bytes()
+    for number in (3, 4):
+        written.append(entry(number) + entry(number + 1000), 2)
+    written.close()
+    newer = the_file(tmp_path).read_bytes()
+    the_file(tmp_path).write_bytes(older)
+    with pytest.raises(JournalIncomplete, match=r"groups 3 to 4, and later ones, may have been acknowledged"):
+        groups(tmp_path)
+    assert the_file(tmp_path).read_bytes() == older
+    torn = bytearray(newer)
+    torn[len(without_filling(tmp_path)) + 40 :] = older[len(without_filling(tmp_path)) + 40 :]
+    the_file(tmp_path).write_bytes(torn)
+    with pytest.raises(JournalIncomplete, match="names group 4"):
+        groups(tmp_path)
+    assert the_file(tmp_path).read_bytes() == torn
+    assert groups(tmp_path, after=4) == []
+
+
+def test_a_mark_that_is_older_than_the_journal_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path, 1).close()
+    old = journal_mark.path_of(tmp_path).read_bytes()
+    fill(tmp_path, 1, first=2).close()
+    journal_mark.path_of(tmp_path).write_bytes(old)
+    with pytest.raises(JournalIncomplete, match="journal.mark is older"):
+        groups(tmp_path)
+
+
+def test_a_torn_block_of_the_mark_leaves_the_state_before_it(tmp_path: Path) -> None:
+    written = fill(tmp_path, 1)
+    marks = [journal_mark.read(tmp_path)]
+    path = journal_mark.path_of(tmp_path)
+    written.append(entry(2, 100_000) + entry(1002), 2)
+    marks.append(journal_mark.read(tmp_path))
+    written.close()
+    assert None not in marks
+    assert marks[0] != marks[1]
+    whole = path.read_bytes()
+    lengths = [mark.length for mark in marks if mark]
+    for block in (0, 1, 2):
+        torn = bytearray(whole)
+        torn[512 * block + 20] ^= 1
+        path.write_bytes(torn)
+        found = journal_mark.read(tmp_path)
+        assert found is not None
+        assert found.length in lengths
+    torn[20] ^= 1
+    torn[512 + 20] ^= 1
+    path.write_bytes(torn)
+    with pytest.raises(Malformed, match="it is damaged"):
+        groups(tmp_path)
 
 
 def test_a_wrong_last_group_that_was_written_whole_is_malformed_and_left_alone(tmp_path: Path) -> None:
@@ -115,9 +232,9 @@ def test_a_wrong_last_group_that_was_written_whole_is_malformed_and_left_alone(t
 
 def test_damage_before_the_last_group_is_malformed_and_left_alone(tmp_path: Path) -> None:
     fill(tmp_path, 3).close()
-    path = the_file(tmp_path)
-    whole = without_filling(tmp_path)
-    last = len(whole) - (len(whole) - 16) // 3
+    path, end = the_file(tmp_path), len(without_filling(tmp_path))
+    whole = path.read_bytes()
+    last = end - (end - 16) // 3
     for at in range(last):
         for bit in (0, 7):
             broken = bytearray(whole)
@@ -155,7 +272,11 @@ def test_a_client_cannot_plant_a_group(tmp_path: Path) -> None:
     written = Journal(QuickDisk(), tmp_path, 1)
     written.append(frame.write(LABEL, 1, planted, b"receipt")[0], 1)
     written.close()
-    the_file(tmp_path).write_bytes(without_filling(tmp_path)[:-1])
+    end = len(without_filling(tmp_path))
+    torn = bytearray(the_file(tmp_path).read_bytes())
+    torn[end - 8 : end] = bytes(8)
+    the_file(tmp_path).write_bytes(torn)
+    crash_before_sync(tmp_path, 1)
     assert list(journal.recover(QuickDisk(), tmp_path, 0)) == []
 
 
@@ -239,7 +360,7 @@ def test_a_probe_that_left_half_of_its_filling_is_cleaned_up(tmp_path: Path) -> 
     disk = NarrowDisk()
     written = Journal(disk, tmp_path, 1)
     written.append(entry(1) + entry(1001), 2)
-    disk.room = 1000
+    disk.room = 10
     with pytest.raises(Unavailable):
         written.probe()
     assert groups(tmp_path) == [1]
@@ -250,7 +371,7 @@ def test_a_probe_that_left_half_of_its_filling_is_cleaned_up(tmp_path: Path) -> 
 
 
 class NarrowDisk(QuickDisk):
-    """Has space for a given number of bytes. A write that does not fit is done partly, and cannot be cut off."""
+    """Has space for a given number of bytes. A write that does not fit is done partly."""
 
     room: int | None = None
 
@@ -262,28 +383,22 @@ class NarrowDisk(QuickDisk):
         if room < len(data):
             raise OSError(errno.ENOSPC, "full")
 
-    def truncate(self, fd: int, size: int) -> None:
-        if self.room is not None:
-            raise OSError(errno.EIO, "stuck")
-        super().truncate(fd, size)
-
 
 def test_a_group_that_was_refused_does_not_come_back(tmp_path: Path) -> None:
-    """Whatever fitted, even if the process ended before the remains were cut off."""
-    group = entry(2, 1000) + entry(1002)
-    path = tmp_path / f"{1:020d}.wal"
-    for room in (*range(0, len(group) + 100, 50), journal.MIN_FILLER_BYTES - 1, journal.MIN_FILLER_BYTES + len(group)):
-        disk = NarrowDisk()
-        written = Journal(disk, tmp_path, 1)
-        written.append(entry(1) + entry(1001), 2)
-        written._filled = start = written.total_bytes  # as if the filler were used up
-        os.truncate(path, start)
-        disk.room = room
-        with pytest.raises(Unavailable):
-            written.append(group, 2)
-        written.close()
-        assert groups(tmp_path) == [1]
-        path.unlink()
+    """Whatever fitted, even if the process ended before the remains were overwritten."""
+    small, large = entry(2, 1000) + entry(1002), entry(2, 70_000) + entry(1002)
+    for group, rooms in ((small, range(0, len(small) + 28, 50)), (large, range(0, 2 * len(large), 9_999))):
+        for room in rooms:
+            folder = tmp_path / f"{len(group)}-{room}"
+            folder.mkdir()
+            disk = NarrowDisk()
+            written = Journal(disk, folder, 1)
+            written.append(entry(1) + entry(1001), 2)
+            disk.room = room
+            with pytest.raises(Unavailable):
+                written.append(group, 2)
+            written.close()
+            assert groups(folder) == [1]
 
 
 def test_a_segment_that_ends_with_a_failed_write_is_cleaned_before_the_next(
@@ -332,6 +447,7 @@ def test_a_group_of_which_some_sectors_are_zeros_is_cut_short(tmp_path: Path, se
         torn[first : first + 512] = bytes(512)
     the_file(tmp_path).write_bytes(torn)
     assert [found.cut_short for found in journal.read(tmp_path, 0) if isinstance(found, Torn)] == [True]
+    crash_before_sync(tmp_path, 4)
     assert groups(tmp_path) == [1, 2, 3]
 
 
@@ -344,6 +460,9 @@ class SpoilingDisk(QuickDisk):
         self.before = b""
 
     def write_at(self, fd: int, data: bytes, at: int) -> None:
+        if not os.path.samestat(os.fstat(fd), self._path.stat()):
+            super().write_at(fd, data, at)  # the mark
+            return
         self.before = self._path.read_bytes()
         if self.spoils:
             self.spoils = False
@@ -373,6 +492,7 @@ def test_what_a_failed_write_left_never_mixes_with_the_next_group(tmp_path: Path
         for sector in kept:
             mixed[sector * 512 : sector * 512 + 512] = after[sector * 512 : sector * 512 + 512]
         path.write_bytes(mixed)
+        crash_before_sync(tmp_path, 2)
         assert groups(tmp_path) == [1]
 
 
@@ -393,6 +513,7 @@ def test_a_group_of_which_some_sectors_were_not_written_is_cut_short(tmp_path: P
     found = [found for found in journal.read(tmp_path, 0) if isinstance(found, Torn)]
     assert all(one.cut_short for one in found)
     assert len(found) == (len(sectors) < 3 or end // 512 > start // 512 + 2)
+    crash_before_sync(tmp_path, 4)
     assert groups(tmp_path) == [1, 2, 3]
 
 
@@ -418,26 +539,52 @@ def test_a_failing_sync_breaks_the_journal(tmp_path: Path) -> None:
         written.append(entry(2), 1)
 
 
+class DecliningDisk(RefusingDisk):
+    """Fails one write, and then every sync."""
+
+    def write_at(self, fd: int, data: bytes, at: int) -> None:
+        try:
+            super().write_at(fd, data, at)
+        except OSError:
+            self.heal()
+            self.fail("sync", errno.EIO)
+            raise
+
+
+def test_a_failing_sync_while_a_partial_write_is_removed_breaks_the_journal(tmp_path: Path) -> None:
+    """The kernel may have dropped the pages, and would not report that again at the next sync."""
+    disk = DecliningDisk()
+    written = Journal(disk, tmp_path, 1)
+    written.append(entry(1), 1)
+    disk.fail("write_at", errno.EIO)
+    with pytest.raises(JournalBroken, match="cannot be synced"):
+        written.append(entry(2), 1)
+
+
 def test_segments_that_cannot_be_removed_stay_without_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)
     disk = RefusingDisk()
     written = Journal(disk, tmp_path, 1)
     for number in range(1, 5):
         written.append(entry(number), 1)
-    before = journal.segments(tmp_path)
+    before = sorted(tmp_path.iterdir())
     disk.fail("unlink", errno.EROFS)
     written.trim(4)
-    assert journal.segments(tmp_path) == before
+    assert sorted(tmp_path.iterdir()) == before
     disk.heal()
     written.trim(4)
-    assert len(journal.segments(tmp_path)) == 1
+    assert sorted(tmp_path.iterdir()) == before[-1:]
 
 
 def test_a_torn_tail_on_a_disk_that_takes_no_writes_is_unavailable(tmp_path: Path) -> None:
     fill(tmp_path, 2).close()
-    the_file(tmp_path).write_bytes(without_filling(tmp_path)[:-1])
+    end = len(without_filling(tmp_path))
+    torn = bytearray(the_file(tmp_path).read_bytes())
+    torn[end - 8 : end] = bytes(8)
+    the_file(tmp_path).write_bytes(torn)
+    crash_before_sync(tmp_path, 2)
     disk = RefusingDisk()
-    disk.fail("open_append", errno.EROFS)
+    disk.fail("open_update", errno.EROFS)
     with pytest.raises(Unavailable, match="Read-only"):
         list(journal.recover(disk, tmp_path, 0))
 

@@ -108,7 +108,7 @@ class DirectoryLog:
             if isinstance(group, journal.Torn):
                 if not group.cut_short:
                     raise Malformed("journal", f"the last group, {group.group}, is complete but corrupt")
-                continue  # incomplete, so its messages were never acknowledged
+                continue  # incomplete, as after a crash
             for entry in group[1]:
                 found.setdefault(entry.label, {})[entry.stream_seq] = entry
         return found

@@ -19,6 +19,7 @@ from veen.storage import (
     chunk_reader,
     index_check,
     journal,
+    journal_mark,
     log_check,
     metadata_check,
     rebuild,
@@ -32,6 +33,7 @@ from veen.storage.frame import Cursor, LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, FsckVerdict, Severity
 from veen.storage.index import Index
 from veen.storage.index_check import IndexDump, ShadowFiles
+from veen.storage.journal_mark import Mark
 from veen.storage.lock import exclusive, shared
 from veen.storage.log_writer import LogWriter
 from veen.storage.metadata import HubMetadata, read_metadata
@@ -224,13 +226,16 @@ class _Check:
     broken: set[bytes] = field(default_factory=set)  # labels that could not be read to their end
     bound: dict[tuple[bytes, int], BoundCheckpoint] = field(default_factory=dict)
     judges: dict[bytes, EntryVerifier] = field(default_factory=dict)
+    mark: Mark | None = None
+    last_group: int = 0  # in log or journal
 
     def run(self, scratch: Path, progress: Progress | None, *, isolated: bool) -> None:
         dump = self._read_index(scratch, isolated=isolated)
+        self._check_mark(dump)
         try:
             applied, journal_from = rebuild.journal_start(self.folders, dump.applied if dump else None)
         except Malformed as error:
-            self._damaged("journal", str(error))
+            self._journal_damaged(error.reason)
             applied, journal_from = dump.applied if dump else 0, {}
         self._check_log(applied, journal_from, progress)
         self._check_checkpoints()
@@ -243,10 +248,25 @@ class _Check:
                 index_check.compare_rows(dump, self.truth, self.folders, self.report)
 
     def _read_index(self, scratch: Path, *, isolated: bool) -> IndexDump | None:
-        used = any(self.folders.log.iterdir()) or journal.segments(self.folders.journal)
+        used = any(self.folders.log.iterdir()) or any(self.folders.journal.glob("*.wal"))
         if not used and not (self.folders.index / "data.mdb").exists():
             return None  # no hub has run here yet
         return index_check.read_index(self.folders, scratch, self.report, isolated=isolated)
+
+    def _check_mark(self, dump: IndexDump | None) -> None:
+        """Report segments that must exist and do not, or are cut."""
+        try:
+            mark = journal_mark.read(self.folders.journal)
+            if mark is not None:
+                self.mark, self.last_group = mark, mark.first - 1
+                journal.check(self.folders.journal, mark)
+            elif dump and not dump.is_marked:
+                what = "missing, as in directories of earlier versions; the next start writes it"
+                self.report.add(Finding(Severity.NOTICE, self.folders.journal_mark.name, what))
+            else:
+                self._journal_damaged("journal.mark is missing; groups that the log lacks may have been acknowledged")
+        except Malformed as error:
+            self._journal_damaged(error.reason)
 
     def _check_log(self, applied: int, journal_from: dict[bytes, int], progress: Progress | None) -> None:
         files = chunk_reader.chunk_files(self.folders)
@@ -297,26 +317,35 @@ class _Check:
 
     def _check_journal(self, dump: IndexDump | None) -> None:
         """Every group must be sound, match the log, and continue where the log ends."""
-        segments = journal.segments(self.folders.journal)
-        if dump and segments and segments[0][0] > dump.applied + 1:
-            what = f"its last group is {dump.applied}, but the journal starts at group {segments[0][0]}"
-            self.report.add(Finding(Severity.REPAIRABLE, "index/data.mdb", what))
         try:
-            for found in journal.read(self.folders.journal, segments[0][0] - 1 if segments else 0):
+            first = journal.first_group(self.folders.journal)
+            if dump and first > dump.applied + 1:
+                what = f"its last group is {dump.applied}, but the journal starts at group {first}"
+                self.report.add(Finding(Severity.REPAIRABLE, "index/data.mdb", what))
+            if dump:
+                self.last_group = max(self.last_group, dump.applied)
+            for found in journal.read(self.folders.journal, first - 1):
                 if isinstance(found, journal.Torn):
                     self._torn(found)
                     continue
                 group, entries = found
+                self.last_group = max(self.last_group, group)
                 for entry in entries:
                     self._journal_entry(group, entry, dump)
+            if self.mark:
+                journal.check_highest(self.mark, self.last_group)
         except Malformed as error:
-            if not any(finding.artifact == "journal" for finding in self.report.findings):
-                self._damaged("journal", str(error))
+            self._journal_damaged(error.reason)
+
+    def _journal_damaged(self, what: str) -> None:
+        """Report the first fault of the journal as a whole. Later checks meet the same fault again."""
+        if not any(finding.artifact == "journal" for finding in self.report.findings):
+            self._damaged("journal", what)
 
     def _torn(self, torn: journal.Torn) -> None:
         artifact = str(torn.path.relative_to(self.folders.root))
         if torn.cut_short:
-            what = f"group {torn.group} is incomplete; it was never acknowledged"
+            what = f"group {torn.group} is incomplete, as after a crash; it may have been acknowledged if the disk lost data"
             self.report.add(Finding(Severity.LEFTOVER, artifact, what))
         else:
             self._damaged(artifact, f"the last group, {torn.group}, is corrupt")

@@ -1,6 +1,6 @@
 """The index: an LMDB environment that locates entries, and files of tree nodes. All of it can be rebuilt from the log.
 
-    meta        name                     number: format, applied (journal group), hub_ts (last entry), sum;
+    meta        name                     number: format, applied (journal group), hub_ts (last entry), marked, sum;
                                          newest (the last entry's label)
     heads       label                    LabelHead
     chunks      label                    start_seq, end_seq                  closed ones
@@ -154,6 +154,7 @@ _LOCK_BYTES = 8192  # enough for LMDB's default number of readers
 _MODE = 0o755  # the mode that LMDB uses
 _LEAST_ROW_BYTES = 16
 FORMAT = 4
+MARKED = "marked"  # number in meta: 1 if the data directory must have a journal mark
 MAP_BYTES = 1 << 40  # address space, not disk
 _MAX_DBS = 16
 _NUMBER = struct.Struct(">Q")

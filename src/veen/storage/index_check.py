@@ -20,7 +20,7 @@ from veen.core import Malformed, Unavailable, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.storage import safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
-from veen.storage.index import FORMAT, SUM, SUMMED, TABLES, Index, LabelHead, check_files, share
+from veen.storage.index import FORMAT, MARKED, SUM, SUMMED, TABLES, Index, LabelHead, check_files, share
 from veen.storage.paths import Folders
 
 Row = tuple[bytes, bytes]
@@ -40,6 +40,10 @@ class IndexDump:
     path: Path
     numbers: dict[str, int]
     heads: dict[bytes, LabelHead]
+
+    @property
+    def is_marked(self) -> bool:
+        return bool(self.numbers.get(MARKED))
 
     @property
     def applied(self) -> int:
@@ -108,7 +112,7 @@ def compare_rows(dump: IndexDump, truth: Index, folders: Folders, report: FsckRe
 
 
 _BY_OTHERS = ("meta", "caps", "streams")
-_NOT_OF_THE_LOG = ("applied", "format", SUM)  # history of the index, and its sum, which is already verified
+_NOT_OF_THE_LOG = ("applied", "format", MARKED, SUM)  # history of the index, and its sum, which is already verified
 
 
 class ShadowFiles:

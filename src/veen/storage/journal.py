@@ -7,18 +7,20 @@ A group is what one sync covers: any number of entries of any labels. A segment 
               | crc32 of the header, seeded with the salt (u32be) | entries
     filler    H(salt)[:16] repeated, aligned to the file
 
-Filler is written ahead of the groups, which overwrite it: a sync takes half the time if the file does not grow.
-Filler bytes and zero sectors mean "not written"; a file that grew may contain zero sectors after a power cut. The
-remains of a failed write are cut off and synced at once, or before the next group, so that nothing else is ever at the
-place of a group.
+Filler is written and synced ahead of the groups, which overwrite it: a sync takes half the time if the file does not
+grow. The journal mark (`journal_mark`) records how long the last segment is before a group uses the new space. Segments
+never shrink: the remains of a failed write are overwritten with filler and synced, at once or before the next group. So
+a segment that is shorter than its mark was cut, and a torn write leaves the length intact. Filler bytes and zero sectors
+mean "not written".
 
 Groups are numbered without gaps over all segments, and only one group at a time is being written. After a crash only
-the last group can be torn. It was not acknowledged, and is cut off. Every other fault is damage, also a last group that
-was written completely and is corrupt: it may have been acknowledged, so it is never cut off silently. Clients choose
-the bytes of entries. The salt, which never leaves the disk, prevents them from planting bytes that look like a group or
-like filler, and so from making damage look like a torn group.
+the last group can be torn. It is overwritten with filler, unless the mark shows that it was acknowledged. Every other
+fault is damage, also a last group that was written completely and is corrupt: it may have been acknowledged, so it is
+never removed silently. Clients choose the bytes of entries. The salt, which never leaves the disk, prevents them from
+planting bytes that look like a group or like filler, and so from making damage look like a torn group.
 
-A segment is named for its first group. It is removed when all of its entries are in the log and the index.
+A segment is named for its first group. It is removed when all of its entries are in the log and the index, and the mark
+no longer names it.
 """
 
 import os
@@ -33,8 +35,9 @@ from zlib import crc32
 from plumbing.durable import Disk
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
-from veen.storage import frame, safe_open
+from veen.storage import frame, journal_mark, safe_open
 from veen.storage.frame import LogEntry
+from veen.storage.journal_mark import Mark, MarkFile
 
 _SEGMENT_MAGIC = b"VJS1"
 _SEGMENT = struct.Struct(">4s8sI")
@@ -65,7 +68,7 @@ class Torn:
 
 
 class Journal:
-    """The segments of one data directory. One writer."""
+    """The segments of one data directory. One writer; `trim` may run on another thread."""
 
     def __init__(self, disk: Disk, folder: Path, next_group: int) -> None:
         """Continue after the last sound group, as found by `recover`."""
@@ -74,10 +77,11 @@ class Journal:
         self._next_group = next_group
         self._segments = segments(folder)
         self._bytes = {path: path.lstat().st_size for _, path in self._segments}
+        self._mark = MarkFile(disk, folder, unmarked(folder, next_group))
         self._fd = -1
         self._size = 0
-        self._filled = 0  # filler behind the last group ends here
-        self._has_partial_write = False  # a failed write may have left bytes behind the last group
+        self._filled = 0  # the file ends here; behind the last group it contains filler
+        self._partial_bytes = 0  # size of a failed write behind the last group
         self._refused_bytes = 0  # size of the last group that did not fit
         self._salt = b""
         self._seed = 0
@@ -87,40 +91,31 @@ class Journal:
         return self._next_group
 
     @property
-    def needs_segment(self) -> bool:
-        """Whether the next group starts a new file, and so depends on the path of the folder."""
-        return self._fd < 0 or self._size >= SEGMENT_BYTES
-
-    @property
     def total_bytes(self) -> int:
         """The size of all groups, without filler."""
         return sum(self._bytes.values())
 
+    def needs_room(self, entry_bytes: int) -> bool:
+        """Whether a group needs a new or longer segment, and so depends on the path of the folder."""
+        return self._is_full or self._size + _HEADER.size + entry_bytes > self._filled
+
+    @property
+    def _is_full(self) -> bool:
+        return self._fd < 0 or self._size >= SEGMENT_BYTES
+
     def append(self, entries: bytes, count: int) -> int:
         """Make one group durable and return its number. Raises `Unavailable` if it does not fit; nothing is changed."""
-        if self._has_partial_write:
-            self._remove_partial_write()
-        if self.needs_segment:
-            self._start_segment()
+        self._refused_bytes = _HEADER.size + len(entries)
+        self._make_room(self._refused_bytes)
         group = self._next_group
         data = _header(group, count, entries, self._seed) + entries
-        end = self._size + len(data)
-        self._refused_bytes = len(data)
-        with self._removing_partial_writes():
-            if end > self._filled:
-                # Preallocate first, so ENOSPC never leaves a complete group that replay would accept.
-                filled = end + min(max(end, MIN_FILLER_BYTES), MAX_FILLER_BYTES, max(SEGMENT_BYTES - end, 0))
-                self._disk.write_at(self._fd, _filler(self._salt, end, filled), end)
-                self._filled = filled
+        with self._removing_partial_writes(len(data)):
             self._disk.write_at(self._fd, data, self._size)
-        try:
-            self._disk.sync(self._fd)
-        except OSError as error:
-            # The kernel may have dropped the pages it could not write: nothing about this file can be trusted now.
-            raise JournalBroken(f"the journal cannot be synced: {error.strerror}") from error
-        self._size = end
-        self._bytes[self._segments[-1][1]] = end
+        self._sync()
+        self._size += len(data)
+        self._bytes[self._segments[-1][1]] = self._size
         self._next_group += 1
+        self._mark.note_highest(group)
         return group
 
     def probe(self) -> None:
@@ -128,100 +123,212 @@ class Journal:
 
         Writes only filler, which a crash may leave in any state: recovery treats it as not written.
         """
-        if self._has_partial_write:
-            self._remove_partial_write()
-        if self.needs_segment:
-            self._start_segment()
-        end = self._size + self._refused_bytes + MIN_FILLER_BYTES
-        with self._removing_partial_writes():
-            self._disk.write_at(self._fd, _filler(self._salt, self._size, end), self._size)
-        self._filled = max(self._filled, end)
-
-    @contextmanager
-    def _removing_partial_writes(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            self._has_partial_write = True
-            with suppress(Unavailable):  # retried before the next group
-                self._remove_partial_write()
-            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
+        self._make_room(self._refused_bytes)
+        with self._removing_partial_writes(self._refused_bytes):
+            self._write_filler(self._size, self._size + self._refused_bytes)
 
     def trim(self, applied: int) -> None:
         """Remove segments without groups after `applied`. A crash may leave some of them, which is harmless."""
-        while len(self._segments) > 1 and self._segments[1][0] <= applied + 1:
-            if not self._remove_first():
-                return
+        needed = [first for first, _ in self._segments[1:] if first <= applied + 1]
+        if needed:
+            with suppress(OSError):  # they only take space; retried next time
+                self._mark.change(first=needed[-1])
+                self._remove_before(needed[-1])
 
     def clear(self, applied: int) -> None:
         """Remove all segments if the log has every group. Called when a hub stops."""
         self.close()
-        while self._segments and self._next_group == applied + 1:
-            if not self._remove_first():
-                return
+        if self._next_group == applied + 1 and self._segments:
+            with suppress(OSError):
+                self._mark.change(first=self._next_group, last=0, length=0, highest=applied)
+                self._remove_before(self._next_group + 1)
+        self._mark.close()
 
     def close(self) -> None:
+        self._mark.close()
+        self._close_segment()
+
+    def _close_segment(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def _remove_first(self) -> bool:
-        _, path = self._segments[0]
-        try:
+    def _remove_before(self, first: int) -> None:
+        while self._segments and self._segments[0][0] < first:
+            _, path = self._segments[0]
             self._disk.unlink(path)
-        except OSError:
-            return False  # it only takes space; retried next time
-        del self._segments[0], self._bytes[path]
-        return True
+            del self._segments[0], self._bytes[path]
 
-    def _remove_partial_write(self) -> None:
-        """Cut off the remains of a failed write, so that a crash in the next write cannot mix the two."""
+    def _sync(self) -> None:
         try:
-            self._disk.truncate(self._fd, self._size)
             self._disk.sync(self._fd)
         except OSError as error:
-            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
-        self._has_partial_write, self._filled = False, self._size
+            # The kernel may have dropped the pages it could not write: nothing about this file can be trusted now.
+            raise JournalBroken(f"the journal cannot be synced: {error.strerror}") from error
 
-    def _start_segment(self) -> None:
-        """Create a file with its header, synced before any group is written to it."""
-        path = self._folder / f"{self._next_group:020d}.wal"
-        if path.exists() and _holds_groups(path):
-            raise Malformed("journal", f"{path.name} contains groups that were not replayed")
-        salt = os.urandom(_SALT_BYTES)
-        head = _segment_header(salt)
-        fd = -1
+    @contextmanager
+    def _removing_partial_writes(self, size: int) -> Iterator[None]:
         try:
-            fd = self._disk.open_update(path)
-            self._disk.truncate(fd, 0)  # remains of an earlier attempt
-            self._disk.write_at(fd, head, 0)
-            self._disk.sync(fd)
-            self._disk.sync_folder(self._folder)
+            yield
         except OSError as error:
-            # The file has no group yet, and the next attempt rewrites it.
-            if fd >= 0:
+            self._partial_bytes = size
+            with suppress(Unavailable):  # retried before the next group
+                self._remove_partial_write()
+            raise _unwritable(error) from error
+
+    def _remove_partial_write(self) -> None:
+        """Overwrite the remains of a failed write, so that a crash in the next write cannot mix the two."""
+        try:
+            self._write_filler(self._size, self._size + self._partial_bytes)
+        except OSError as error:
+            raise _unwritable(error) from error
+        self._sync()
+        self._partial_bytes = 0
+
+    def _make_room(self, size: int) -> None:
+        """Preallocate the space of the next group, so ENOSPC never leaves a complete group that replay would accept."""
+        if self._partial_bytes:
+            self._remove_partial_write()
+        try:
+            if self._is_full:
+                self._start_segment(size)
+            if self._size + size > self._filled:
+                filled = _filled_end(self._size + size)
+                self._write_filler(self._filled, filled)
+                self._sync()
+                self._mark.change(length=filled)
+                self._filled = filled
+        except OSError as error:
+            raise _unwritable(error) from error
+
+    def _start_segment(self, size: int) -> None:
+        """Open the segment of the next group: create it, or continue with one that a hub left without any group."""
+        path = self._folder / _name(self._next_group)
+        mark, named = self._mark.mark, self._next_group
+        if mark.last == named:
+            data = safe_open.read(path)
+            salt, filled = _salt_of(path, data), len(data)
+            fd = self._disk.open_update(path)
+        else:
+            if path.exists() and holds_group(path):
+                raise Malformed("journal", f"{path.name} contains groups that were not replayed")
+            salt, filled = os.urandom(_SALT_BYTES), _filled_end(_SEGMENT.size + size)
+            fd = self._create(path, _segment_header(salt) + _filler(salt, _SEGMENT.size, filled))
+            try:
+                self._mark.change(first=mark.first if mark.last else named, last=named, length=filled)
+            except OSError:
                 os.close(fd)
-            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
-        self.close()
-        self._fd, self._size, self._filled, self._salt, self._seed = fd, len(head), len(head), salt, crc32(salt)
+                raise
+        self._close_segment()
+        self._fd, self._size, self._filled, self._salt, self._seed = fd, _SEGMENT.size, filled, salt, crc32(salt)
         if not self._segments or self._segments[-1][1] != path:
             self._segments.append((self._next_group, path))
         self._bytes[path] = self._size
 
+    def _create(self, path: Path, data: bytes) -> int:
+        """A new file, synced. After an `OSError` the mark does not name it, and the next attempt rewrites it."""
+        fd = self._disk.open_update(path)
+        try:
+            self._disk.truncate(fd, 0)  # remains of an earlier attempt
+            self._disk.write_at(fd, data, 0)
+            self._disk.sync(fd)
+            self._disk.sync_folder(self._folder)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _write_filler(self, start: int, end: int) -> None:
+        self._disk.write_at(self._fd, _filler(self._salt, start, end), start)
+
+
+def unmarked(folder: Path, next_group: int) -> Mark:
+    """The mark of a journal that has none yet: all segments are needed, at the length they have."""
+    found = [(first, path.lstat().st_size) for first, path in segments(folder)]
+    found = [(first, size) for first, size in found if size > _SEGMENT.size]  # shorter: its creation was interrupted
+    return Mark(found[0][0], *found[-1]) if found else Mark(first=next_group)
+
+
+class JournalIncomplete(Malformed):
+    """Groups of the journal are missing that may have been acknowledged. A hub must not start without them."""
+
+    def __init__(self, what: str, lost: str) -> None:
+        super().__init__("journal", f"{what}. {lost} may have been acknowledged, and cannot be read")
+
+
+def check(folder: Path, mark: Mark) -> None:
+    """Raise `JournalIncomplete` unless the segments that the mark names exist with their full length."""
+    found = dict(_files(folder))
+    if mark.last:
+        for first in (mark.first, mark.last):
+            if first not in found:
+                lost = f"groups {first} to {max(mark.highest, mark.last)}, and later ones,"
+                raise JournalIncomplete(f"the segment {_name(first)} is missing", lost)
+        path, size = found[mark.last], found[mark.last].lstat().st_size
+        if size < mark.length:
+            what = f"{path.name} has {size} bytes, but had at least {mark.length}: it was cut"
+            raise JournalIncomplete(what, _lost_in(path, mark))
+    for first, path in found.items():
+        if first > mark.last and first >= mark.first and holds_group(path):
+            what = f"{path.name} has groups, but journal.mark is older and does not name it: it was replaced"
+            raise JournalIncomplete(what, f"groups after those of {path.name}")
+
+
+def check_highest(mark: Mark, last: int) -> None:
+    """Raise `JournalIncomplete` if log and journal end with group `last`, before one that was acknowledged."""
+    if mark.highest > last:
+        what = f"log and journal end with group {last}, but journal.mark names group {mark.highest}"
+        raise JournalIncomplete(what, f"groups {last + 1} to {mark.highest}, and later ones,")
+
+
+def _lost_in(path: Path, mark: Mark) -> str:
+    """The groups that a cut segment may have lost, with the labels of the first one if they can be read."""
+    data = safe_open.read(path)
+    group, pos, seed = mark.last, _SEGMENT.size, 0
+    with suppress(Malformed):
+        seed = crc32(_salt_of(path, data))
+        while (read_here := _read_group(data, pos, group, seed))[0] is not None:
+            group, pos = group + 1, read_here[1]
+    labels: dict[str, None] = {}
+    with suppress(Malformed):
+        at = pos + _HEADER.size if _numbers_at(data, pos, seed, group - 1) else len(data)
+        while at < len(data):
+            entry, at = frame.read(data, at)
+            labels[entry.label.hex()] = None
+    known = f" (labels {', '.join(labels)})" if labels else ""
+    return f"group {group}{known} and later ones"
+
+
+def leftovers(folder: Path, mark: Mark) -> list[Path]:
+    """Segments whose groups the log has, that a crash kept from being removed."""
+    return [path for first, path in _files(folder) if first < mark.first]
+
 
 def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]]]:
-    """Every sound group after `after`, in order. Cuts off a torn last group; raises `Malformed` on other damage."""
+    """Every sound group after `after`, in order. Overwrites a torn last group with filler.
+
+    Raises `Malformed` if groups are damaged or missing.
+    """
+    mark = journal_mark.read(folder)
+    if mark:
+        check(folder, mark)
+    last = after
     for found in read(folder, after):
         if not isinstance(found, Torn):
+            last = found[0]
             yield found
             continue
         if not found.cut_short:
             where = f"group {found.group} at byte {found.at} of {found.path.name}"
             raise Malformed("journal", f"{where} is corrupt, and may have been acknowledged")
+        if mark:
+            check_highest(mark, last)
         try:
-            _cut(disk, found)
+            _refill(disk, found)
         except OSError as error:
-            raise Unavailable(f"the journal cannot be written: {error.strerror}") from error
+            raise _unwritable(error) from error
+    if mark:
+        check_highest(mark, last)
 
 
 def read(folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]] | Torn]:
@@ -236,6 +343,8 @@ def read(folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]] | Torn
             raise Malformed("journal", f"{path.name} does not continue the segment before it")
         data = safe_open.read(path)
         group, pos = first, _SEGMENT.size
+        if position == len(found) - 1 and _is_unnamed(folder, first) and not holds_group(path):
+            return  # a crash interrupted its creation
         salt = _salt_of(path, data)
         seed = crc32(salt)
         while pos < len(data):
@@ -251,17 +360,50 @@ def read(folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]] | Torn
 
 
 def segments(folder: Path) -> list[tuple[int, Path]]:
-    """Every segment with its first group, in order."""
+    """Every segment that is needed, with its first group, in order."""
+    mark = journal_mark.read(folder)
+    return [(first, path) for first, path in _files(folder) if mark is None or first >= mark.first]
+
+
+def first_group(folder: Path) -> int:
+    """The first group that the log may lack."""
+    mark = journal_mark.read(folder)
+    found = _files(folder)
+    return mark.first if mark else found[0][0] if found else 1
+
+
+def _files(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(path.stem), path) for path in folder.glob("*.wal") if path.stem.isdigit())
 
 
-def _cut(disk: Disk, torn: Torn) -> None:
-    fd = disk.open_append(torn.path)
+def _name(first: int) -> str:
+    return f"{first:020d}.wal"
+
+
+def _is_unnamed(folder: Path, first: int) -> bool:
+    """Whether the mark does not name the segment, so that no group was written to it."""
+    mark = journal_mark.read(folder)
+    return mark is not None and first > mark.last
+
+
+def _refill(disk: Disk, torn: Torn) -> None:
+    """Overwrite a torn group. The file keeps its length: a shorter one was cut by something else."""
+    data = safe_open.read(torn.path)
+    fd = disk.open_update(torn.path)
     try:
-        disk.truncate(fd, torn.at)
+        disk.write_at(fd, _filler(_salt_of(torn.path, data), torn.at, len(data)), torn.at)
         disk.sync(fd)
     finally:
         os.close(fd)
+
+
+def _filled_end(end: int) -> int:
+    """Where the filler behind a group that ends at `end` ends."""
+    return end + min(max(end, MIN_FILLER_BYTES), MAX_FILLER_BYTES, max(SEGMENT_BYTES - end, 0))
+
+
+def _unwritable(error: OSError) -> Unavailable:
+    return Unavailable(f"the journal cannot be written: {error.strerror}")
 
 
 def _torn(path: Path, data: bytes, pos: int, group: int, salt: bytes, *, last: bool) -> Torn:
@@ -357,9 +499,14 @@ def _filler(salt: bytes, start: int, end: int) -> bytes:
     return (pattern * ((end - start) // _PATTERN_BYTES + 2))[first : first + end - start]
 
 
-def _holds_groups(path: Path) -> bool:
+def holds_group(path: Path) -> bool:
+    """Whether a segment starts with a sound group."""
     data = safe_open.read(path)
-    return data[_SEGMENT.size :] != _filler(_salt_of(path, data), _SEGMENT.size, max(len(data), _SEGMENT.size))
+    try:
+        salt = _salt_of(path, data)
+    except Malformed:
+        return False
+    return _read_group(data, _SEGMENT.size, int(path.stem), crc32(salt))[0] is not None
 
 
 def _salt_of(path: Path, data: bytes) -> bytes:

@@ -23,8 +23,9 @@ from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
-from veen.storage import safe_open
+from veen.storage import journal_mark, safe_open
 from veen.storage.artifacts import CheckpointBinding
+from veen.storage.journal_mark import Mark
 from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
@@ -89,6 +90,7 @@ def write_metadata(
     _write_seed(disk, _key_file(folders, record.newest.key_id), key)
     disk.write_file(folders.limits, wire_json.encode(limits))
     disk.write_file(folders.profile, wire_json.encode(profile))
+    journal_mark.create(disk, folders.journal, Mark(first=1))
     disk.sync_folder(folders.keys)
     write_identity(disk, folders, record, identities.sign(record, key))
     disk.sync_folder(folders.root.absolute().parent)

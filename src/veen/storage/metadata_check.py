@@ -153,7 +153,7 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
         *(folders.limits, folders.profile),
         *(folders.binding, folders.origin, folders.fault, folders.lock, folders.keys, folders.journal, folders.log),
-        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
+        *(folders.journal_mark, folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
     _check_folder(folders, folders.root, here, report, drafts=False)  # drafts are reported with the metadata

@@ -15,6 +15,7 @@ _PATHS = {
     "index": "{index}",
     "nodes": "{index}/nodes",
     "journal": "journal",
+    "journal_mark": "journal.mark",
     "attachments": "attachments",
     "attachment_drafts": "attachments/drafts",
     "keys": "keys",
@@ -53,6 +54,7 @@ class Folders:
     # Files.
     lock: Path = field(init=False)
     identity: Path = field(init=False)
+    journal_mark: Path = field(init=False)  # which segments of the journal must exist
     rotation: Path = field(init=False)  # the new identity of an unfinished key rotation
     root_request: Path = field(init=False)  # a request to the root that has no answer yet
     identity_sig: Path = field(init=False)

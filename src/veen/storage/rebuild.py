@@ -33,11 +33,13 @@ from veen.core import (
     control_stream,
     naming,
 )
-from veen.storage import chunk_reader, journal, safe_open
+from veen.storage import chunk_reader, journal, journal_mark, safe_open
 from veen.storage.chunk_reader import ChunkFile
 from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
-from veen.storage.index import FORMAT, Index, IndexRows, LabelHead
+from veen.storage.index import FORMAT, MARKED, Index, IndexRows, LabelHead
 from veen.storage.index_probe import UNREADABLE
+from veen.storage.journal import JournalIncomplete
+from veen.storage.journal_mark import Mark
 from veen.storage.label_map import LabelMap
 from veen.storage.log_writer import LogWriter, append_at
 from veen.storage.metadata import HubMetadata, read_metadata
@@ -52,7 +54,43 @@ _FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.S
 
 def open_index(disk: Disk, folders: Folders) -> Index:
     """Open the index, or rebuild it if it is missing or unusable. The caller holds the lock."""
-    return _usable(folders) or rebuild_index(disk, folders)
+    index = _usable(folders)
+    if index is None:
+        return rebuild_index(disk, folders)
+    try:
+        with index.read() as rows:
+            is_marked = rows.number(MARKED)
+        if not is_marked:
+            with index.write() as rows:
+                rows.put_number(MARKED, 1)
+                rows.commit()
+    except lmdb.Error as error:
+        index.close()
+        raise Unavailable(f"the index cannot be written: {error}") from error
+    return index
+
+
+def adopt_journal(disk: Disk, folders: Folders) -> Mark:
+    """Write the mark of a data directory from a version without marks. The caller holds the lock.
+
+    Without a mark it is unknown whether such a directory lost its journal before. The index shows that the directory
+    is one of those: it says up to which group the log is written, and has no row `marked`.
+    """
+    index = _usable(folders)
+    if index is None:
+        what = "journal.mark is missing, and there is no usable index that shows where the journal ended"
+        raise JournalIncomplete(what, "groups that the log lacks")
+    try:
+        with index.read() as rows:
+            is_marked, applied = rows.number(MARKED), rows.number("applied")
+    finally:
+        index.close()
+    if is_marked:
+        raise JournalIncomplete("journal.mark is missing", f"groups after {applied}")
+    mark = journal.unmarked(folders.journal, applied + 1)
+    journal_mark.create(disk, folders.journal, mark)
+    disk.sync_folder(folders.root)
+    return mark
 
 
 def rebuild_index(disk: Disk, folders: Folders, progress: Progress | None = None) -> Index:
@@ -92,8 +130,7 @@ def journal_start(folders: Folders, after: int | None = None) -> tuple[int, dict
 
     Without `after`, replay starts with the first group of the journal.
     """
-    segments = journal.segments(folders.journal)
-    applied = after if after is not None else (segments[0][0] - 1 if segments else 0)
+    applied = after if after is not None else journal.first_group(folders.journal) - 1
     first: dict[bytes, int] = {}
     for found in journal.read(folders.journal, applied):
         if not isinstance(found, journal.Torn):
@@ -268,8 +305,8 @@ def _usable(folders: Folders) -> Index | None:
 
 def _matches_journal(rows: IndexRows, folders: Folders) -> bool:
     """Whether the journal continues where the index ends, and the heads cover every group that replay will skip."""
-    applied, segments = rows.number("applied"), journal.segments(folders.journal)
-    if segments and segments[0][0] > applied + 1:
+    applied = rows.number("applied")
+    if journal.first_group(folders.journal) > applied + 1:
         return False
     last: dict[bytes, int] = {}
     # Groups that the log already has may be damaged; replay checks the others.
@@ -303,6 +340,8 @@ def _fill(disk: Disk, folders: Folders, index: Index, hub_metadata: HubMetadata,
     filler.flush()
     with index.write() as rows:
         rows.put_number("format", FORMAT)
+        if folders.journal_mark.exists():
+            rows.put_number(MARKED, 1)
         rows.commit()
 
 

@@ -13,12 +13,13 @@ import lmdb
 
 from plumbing.durable import Disk
 from veen.core import Limits, Malformed, MmrProof, Unavailable, mmr, proof
-from veen.storage import frame, journal, rebuild, safe_open
+from veen.storage import frame, journal, journal_mark, rebuild, safe_open
 from veen.storage.checkpoint_files import BindingFile
 from veen.storage.directory_reader import read_entries
 from veen.storage.frame import AcceptedEntry, CommitGroup, JournalTail, LogEntry
 from veen.storage.index import DAMAGE, NodeFile
-from veen.storage.journal import Journal
+from veen.storage.journal import Journal, JournalIncomplete
+from veen.storage.journal_mark import Mark
 from veen.storage.lock import lock_directory
 from veen.storage.log_writer import LABELS_CHECKED_AT_START, CheckpointSigner, ChunkWriter, LogWriter, OpenChunks
 from veen.storage.metadata import read_metadata
@@ -43,7 +44,8 @@ class Store:
         `closed` is called with the number of entries of each closed chunk.
 
         With `probe` another process reads the index first, so that a damaged index does not crash this one. Raises
-        `Unavailable` if another process holds the lock, `Malformed` if entries are missing or a folder is a link.
+        `Unavailable` if another process holds the lock, `Malformed` if entries are missing or a folder is a link, and
+        `JournalIncomplete` if groups of the journal may be missing.
         """
         self.folders = folders
         self._disk = disk
@@ -53,6 +55,7 @@ class Store:
         try:
             if probe:
                 rebuild.probe(disk, folders)
+            mark = self._check_journal()
             self.index = rebuild.open_index(disk, folders)
         except BaseException:
             self._release()
@@ -62,6 +65,9 @@ class Store:
             binding = BindingFile(disk, folders, read_metadata(folders))
             with self.index.read() as rows:
                 self.applied = rows.number("applied")
+            if not mark.last and self.applied >= mark.first:
+                what = f"the log has group {self.applied}, but journal.mark is older and ends with {mark.first - 1}"
+                raise JournalIncomplete(what, f"groups after {self.applied}")
             self.open_chunks = OpenChunks(folders, self.index)
             self.open_chunks.check(LABELS_CHECKED_AT_START)
         except BaseException:
@@ -87,9 +93,9 @@ class Store:
     def commit(self, group: CommitGroup) -> int:
         """Make a group durable. Its receipts may be sent after this."""
         assert self._journal is not None, "replay first"
-        if self._journal.needs_segment:
-            self._lock.check()
         frames = b"".join(map(attrgetter("frame"), group.records))
+        if self._journal.needs_room(len(frames)):
+            self._lock.check()
         return self._journal.append(frames, len(group.records))
 
     def probe(self) -> None:
@@ -110,7 +116,8 @@ class Store:
         return self.catching
 
     def catch_up(self, tail: JournalTail) -> None:
-        """Write the tail to log and index. Runs on the catch-up thread. May be repeated after an error.
+        """Write the tail to log and index, and trim the journal. Runs on the catch-up thread. May be repeated after an
+        error.
 
         Raises `Malformed` if the directory was replaced since it was locked.
         """
@@ -128,14 +135,14 @@ class Store:
             raise Malformed("index", str(error)) from error
         except lmdb.Error as error:
             raise Unavailable(f"the index cannot be written: {error}") from error
+        assert self._journal is not None
+        self._journal.trim(tail.group)
 
     def end_catching_up(self) -> None:
-        """Drop the tail, which the log has now, and trim the journal."""
+        """Drop the tail, which the log has now."""
         assert self.catching is not None
-        assert self._journal is not None
         self.applied = self.catching.group
         self.catching = None
-        self._journal.trim(self.applied)
 
     @property
     def journal_bytes(self) -> int:
@@ -157,6 +164,19 @@ class Store:
                 self._journal.close()
         self.index.close()
         self._release()
+
+    def _check_journal(self) -> Mark:
+        """Check that no segment is missing or cut, before anything is changed. Returns the mark."""
+        folder = self.folders.journal
+        try:
+            mark = journal_mark.read(folder) or rebuild.adopt_journal(self._disk, self.folders)
+        except OSError as error:
+            raise Unavailable(f"journal.mark cannot be written: {error.strerror}") from error
+        journal.check(folder, mark)
+        with suppress(OSError):  # they only take space
+            for path in journal.leftovers(folder, mark):
+                self._disk.unlink(path)
+        return mark
 
     def _record_index_fault(self, why: Exception) -> None:
         """Record that the index is damaged, so that the next start rebuilds it. The caller reports the error itself."""

@@ -16,6 +16,7 @@ from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable, Unverified
 from veen.hub.config import HubConfig, fit_connections, raise_file_limit
 from veen.hub.service import HubService
+from veen.storage.journal import JournalIncomplete
 from veen.storage.metadata import has_no_keys
 from veen.storage.paths import Folders
 
@@ -33,8 +34,8 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
     except Unavailable as error:
         raise hinted(error, *_start_hints(config.data_dir)) from None
     except (Malformed, Unverified) as error:
-        damaged = type(error)(str(config.data_dir), str(error))
-        raise hinted(damaged, f"veen fsck {config.data_dir} shows the damage and whether it is repairable") from None
+        kind = Malformed if isinstance(error, Malformed) else Unverified
+        raise hinted(kind(str(config.data_dir), str(error)), *_damage_hints(error, config.data_dir)) from None
     if config is not wanted:
         fits = config.http.max_connections
         service.log.event("warn", "few_open_files", allowed=files, connections=fits, wanted=wanted.http.max_connections)
@@ -56,6 +57,13 @@ async def _serve(service: HubService, config: HubConfig, ready: Callable[[str], 
             gc.set_threshold(*_GC_THRESHOLDS)
 
         await service.run_until(stopped, listening)
+
+
+def _damage_hints(error: Malformed | Unverified, data_dir: Path) -> list[str]:
+    hints = [f"veen fsck {data_dir} shows the damage and whether it is repairable"]
+    if isinstance(error, JournalIncomplete):
+        hints.append("put the missing files of the journal back, from the disk or a copy made after the hub ended")
+    return hints
 
 
 def _start_hints(data_dir: Path) -> list[str]:

@@ -14,6 +14,7 @@ Receipts with valid signatures advance the tree. There are four cases:
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -28,6 +29,7 @@ from veen.core.envelopes import (
     ProofAtResponse,
     ProofRequest,
     ProofResponse,
+    ReceiptCheck,
     ReceiptRequest,
     ReceiptResponse,
     StreamRequest,
@@ -346,7 +348,15 @@ class Follower:
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise
+            await self._show_lost()
             raise await self._session.recorded(self.truncated(refused.message)) from None
+
+    async def _show_lost(self) -> None:
+        """Show the hub our last receipt, so that it stops to sign other entries for the places that it lost."""
+        receipt = self.tree.head if isinstance(self.tree.head, Receipt) else self.known(self.tree.size)
+        if receipt is not None:
+            with suppress(VeenError):  # other hubs may not have this endpoint
+                await self.ask("/tooling/receipt-check", receipt, ReceiptCheck)
 
     def truncated(self, answer: str) -> Contradiction:
         """The contradiction of a hub that reports fewer entries than it signed."""

@@ -218,6 +218,16 @@ class EquivocationList(Wire):
     ]
 
 
+@int_map("receipt check", VersionField())
+class ReceiptCheck(Wire):
+    """Whether the hub's log has the entry of a receipt. If not, and it is after `last_seq`, the hub lost it."""
+
+    label: Annotated[bytes, Bstr()]
+    stream_seq: Annotated[int, Uint(least=1)]
+    last_seq: Annotated[int, Uint()]
+    is_known: Annotated[bool, Bool()]
+
+
 @int_map("witness request", VersionField())
 class WitnessRequest(Wire):
     """A witness's signature for a regular checkpoint."""

@@ -28,6 +28,7 @@ from veen.hub import hub_openapi, responses
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import Outcome
 from veen.hub.config import HubConfig, need_operator
+from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptions
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.status import HubStatusPage
@@ -57,6 +58,7 @@ class HubApp:
     pipeline: SubmitPipeline
     subscriptions: Subscriptions
     records: WitnessRecords
+    lost_entries: LostEntries
     uploads: Uploads
     status: HubStatusPage
     pages: PageMemoryBudget = field(default_factory=PageMemoryBudget)
@@ -93,6 +95,7 @@ class HubApp:
                 request, respond, records.evidence, long=True
             ),
             ("POST", "/tooling/equivocation"): self._query(Equivocation, records.store_equivocation),
+            ("POST", "/tooling/receipt-check"): self._query(Receipt, self.lost_entries.check),
             ("POST", "/tooling/witness"): self._query(WitnessRequest, records.add_witness),
         }
 

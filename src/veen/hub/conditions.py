@@ -20,6 +20,8 @@ from veen.hub.log import Log
 RECHECK_S = 1.0
 # Further sources of one reason share one state: damage in a thousand files must not fill memory or the log.
 MAX_SOURCES = 64
+# A state that only an operator can judge is shown for this long after it was last seen.
+SHOWN_S = 600.0
 
 
 class Reason(StrEnum):
@@ -35,6 +37,8 @@ class Reason(StrEnum):
     ATTACHMENT_ROOM = "attachment_room"
     STORAGE = "storage"
     DAMAGE = "damage"
+    LOST_ENTRIES = "lost_entries"
+    PREV_ACK_AHEAD = "prev_ack_ahead"
     VERIFIER = "verifier"
     SUBMIT_OVERLOAD = "submit_overload"
     READ_OVERLOAD = "read_overload"
@@ -60,6 +64,8 @@ _KINDS = {
     Reason.ATTACHMENT_ROOM: _Kind("the hub's disk has no room for the attachment", "attachment"),
     Reason.STORAGE: _Kind("the hub cannot read or write one of its files", "data directory"),
     Reason.DAMAGE: _Kind("stored data of the hub is damaged", "data directory"),
+    Reason.LOST_ENTRIES: _Kind("this hub signed entries that it no longer has", "journal and log"),
+    Reason.PREV_ACK_AHEAD: _Kind("a client acknowledged entries that this hub does not have", level="warn"),
     Reason.VERIFIER: _Kind("a verification worker ended and is being replaced", level="warn"),
     Reason.SUBMIT_OVERLOAD: _Kind("the hub has more messages than it can queue", level="warn"),
     Reason.READ_OVERLOAD: _Kind("the hub has more requests than it can queue", level="warn"),
@@ -116,6 +122,11 @@ class Conditions:
         state.refused += refused
         self._arm()
         return text
+
+    def for_a_while(self) -> Callable[[], bool]:
+        """A `recheck` that ends a state `SHOWN_S` from now, for an event that is no state but must be seen."""
+        until = self.clock() + SHOWN_S
+        return lambda: self.clock() < until
 
     def count(self, reason: Reason, refused: int) -> None:
         """Add refused requests to a state that holds."""

@@ -6,7 +6,7 @@ A body is JSON as described, or the same object in CBOR. `tools.openapi_page` wr
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from veen.core import CapToken, Checkpoint
+from veen.core import CapToken, Checkpoint, Receipt
 from veen.core.admission import STATUS
 from veen.core.cbor import (
     Array,
@@ -37,6 +37,7 @@ from veen.core.envelopes import (
     ProofAtResponse,
     ProofRequest,
     ProofResponse,
+    ReceiptCheck,
     ReceiptRequest,
     ReceiptResponse,
     StreamRegistration,
@@ -122,6 +123,13 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ApiEndpoint("post", "/tooling/witness", "a witness's signature for a checkpoint", WitnessRequest, Checkpoint),
     ApiEndpoint("get", "/tooling/equivocation", "the hub's own contradictions", None, EquivocationList),
     ApiEndpoint("post", "/tooling/equivocation", "two receipts that contradict each other", Equivocation, Equivocation),
+    ApiEndpoint(
+        "post",
+        "/tooling/receipt-check",
+        "whether the log has the entry of a receipt",
+        Receipt,
+        ReceiptCheck,
+    ),
     ApiEndpoint("get", "/tooling/attachments/{coid}", "a sealed attachment", response=_OCTETS),
     ApiEndpoint(
         "put",

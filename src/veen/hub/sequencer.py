@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from veen.core import Msg, Place, Refused, control_stream, naming
 from veen.core.signing import DigestSigner
+from veen.hub import lost_entries
 from veen.hub.admission_rules import Rules, authorize, check_revoked, revocable, sequence
 from veen.hub.admission_state import AdmissionState, ControlEvent, Item, Outcome, Placed
 from veen.storage.store import Lookup, Store
@@ -19,6 +20,7 @@ class Sequencer:
     _rules: Rules
     _control_log: "ControlLog"
     _clock: Callable[[], float] = time.time
+    stopped: set[bytes] = field(default_factory=set)  # labels with lost entries
 
     @property
     def hub_ts(self) -> int:
@@ -43,6 +45,8 @@ class Sequencer:
         return state.open.placed[first:]
 
     def _accept(self, message: Msg, encoded: bytes, hub_ts: int) -> Placed:
+        if message.label in self.stopped:
+            raise lost_entries.stopped()
         bucket = authorize(message, self.state, self._rules, hub_ts)
         sequence(message, self.state, self._rules, hub_ts)
         if bucket is not None and message.auth_ref is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
-from veen.core import Checkpoint, Malformed, Refused, Unavailable, checkpoint, naming
+from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, checkpoint, naming
 from veen.core.envelopes import Equivocation
 from veen.hub import verifier
 from veen.hub.admission_rules import Prefilter, Rules
@@ -17,6 +17,7 @@ from veen.hub.app import HubApp
 from veen.hub.conditions import Conditions, Reason, system_error
 from veen.hub.config import HubConfig
 from veen.hub.log import Log, standard_error
+from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.sequencer import ControlLog, Sequencer
@@ -139,6 +140,16 @@ class HubService:
             attachments,
             lambda found: loop.call_soon_threadsafe(self._equivocated, found),
         )
+        lost_entries = LostEntries(
+            self._disk,
+            self.folders,
+            self.hub_metadata.identity,
+            lookup,
+            lambda receipt: loop.call_soon_threadsafe(self._lost, receipt),
+            witness_records.store_equivocation,
+        )
+        for receipt in lost_entries.stored():
+            self._lost(receipt)
         self.uploads = Uploads(
             config,
             self.rules,
@@ -171,6 +182,7 @@ class HubService:
             self.pipeline,
             self._subscriptions,
             witness_records,
+            lost_entries,
             self.uploads,
             self.status,
         )
@@ -274,6 +286,18 @@ class HubService:
         self.log.equivocated(
             label, found.first.stream_seq, self.sequencer.state.policy_of(label, self.sequencer.hub_ts)
         )
+
+    def _lost(self, receipt: Receipt) -> None:
+        """On the loop: a receipt shows that entries of a label are lost. Nothing more is accepted there."""
+        self.sequencer.stopped.add(receipt.label)
+        if not self.conditions.holds(Reason.LOST_ENTRIES, receipt.label):
+            self.conditions.enter(
+                Reason.LOST_ENTRIES,
+                source=receipt.label,
+                refused=0,
+                label=receipt.label.hex(),
+                stream_seq=receipt.stream_seq,
+            )
 
     def _refused_connection(self, cap: str, caller: bytes | None) -> None:
         self.conditions.enter(

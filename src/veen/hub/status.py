@@ -99,6 +99,9 @@ class Metrics:
         self._ok = Counter("veen_submit_ok", "accepted messages", registry=r)
         self._err = Counter("veen_submit_err", "refused messages", ["code", "detail_enum"], registry=r)
         self._limited = Counter("veen_rate_limited", "messages refused for their rate", registry=r)
+        self.prev_ack_ahead = Counter(
+            "veen_prev_ack_ahead", "messages that acknowledge entries which the log lacks", registry=r
+        )
         self.verify_ms = self._histogram("veen_verify_latency_ms", "arrival to verified", _MS)
         self._commit = self._histogram("veen_commit_latency_ms", "one group, ordered, signed, durable", _MS)
         self.end_to_end_ms = self._histogram("veen_end_to_end_latency_ms", "arrival to durable", _MS)

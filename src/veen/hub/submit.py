@@ -408,11 +408,26 @@ class SubmitPipeline:
             self._conditions.leave(Reason.SUBMIT_OVERLOAD)
         if isinstance(outcome, Refused):
             self._metrics.refused(outcome)
+            if outcome.detail_enum == "PREV_ACK":
+                self._check_ahead(item.message, int(outcome.detail["stream_seq"]))
         else:
             self._metrics.end_to_end_ms.observe(seconds * 1e3)
         item.done(outcome)
         if self._submit_log:
             self._submit_log.ended(item.message, item.encoded, outcome, item.verify_s, seconds)
+
+    def _check_ahead(self, message: Msg, last_seq: int) -> None:
+        """Warn if a client acknowledges entries that the log lacks: it may hold receipts for them."""
+        if message.prev_ack > last_seq:
+            self._metrics.prev_ack_ahead.inc()
+            self._conditions.enter(
+                Reason.PREV_ACK_AHEAD,
+                source=message.label,
+                recheck=self._conditions.for_a_while(),
+                label=message.label.hex(),
+                prev_ack=message.prev_ack,
+                last_seq=last_seq,
+            )
 
     # Behind the replies.
 

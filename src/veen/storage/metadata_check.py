@@ -13,6 +13,7 @@ from veen.core import (
     Limits,
     Malformed,
     Profile,
+    Receipt,
     Unavailable,
     Unverified,
     VeenError,
@@ -37,7 +38,7 @@ INCOMPLETE_DRAFT = "an incomplete draft"
 _HEX_NAME = re.compile(r"[0-9a-f]{64}")
 _SEGMENT = re.compile(r"\d+\.wal")
 _ATTACHMENT_FOLDER = re.compile(r"[0-9a-f]{2}|drafts")
-_EVIDENCE = re.compile(r"equivocation-.*\.cbor")  # checked even if the hash in its name is wrong
+_EVIDENCE = re.compile(r"(?:equivocation|lost)-.*\.cbor")  # checked even if the hash in its name is wrong
 _WITNESSES = re.compile(r"[0-9a-f]{64}-\d{20}\.cbor")
 _LOST_AND_FOUND = "lost+found"
 
@@ -137,8 +138,16 @@ def check_named_by_hash(folders: Folders, hub_metadata: HubMetadata | None, repo
 
 
 def _check_evidence(path: Path, hub_metadata: HubMetadata | None) -> None:
-    """Two receipts of this hub that contradict each other, in a file named by the hash of both."""
+    """Two receipts of this hub that contradict each other, in a file named by the hash of both, or a receipt of an entry
+    that the log lacks, in a file named by its label."""
     data = _bytes(path)
+    if path.name.startswith("lost-"):
+        lost = Receipt.decode(data)
+        if path.name != f"lost-{lost.label.hex()}.cbor":
+            raise Unverified("evidence", "its name is not that of its label")
+        if hub_metadata is not None:
+            hub_metadata.identity.verify_receipt(lost)
+        return
     if f"equivocation-{h(data).hex()}.cbor" != path.name:
         raise Unverified("evidence", "the bytes do not hash to its name")
     found = Equivocation.decode(data)
@@ -153,7 +162,14 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
         *(folders.limits, folders.profile),
         *(folders.binding, folders.origin, folders.fault, folders.lock, folders.keys, folders.journal, folders.log),
-        *(folders.journal_mark, folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
+        *(
+            folders.journal_mark,
+            folders.index,
+            folders.attachments,
+            folders.evidence,
+            folders.witnesses,
+            folders.root / _LOST_AND_FOUND,
+        ),
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
     _check_folder(folders, folders.root, here, report, drafts=False)  # drafts are reported with the metadata

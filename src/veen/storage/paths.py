@@ -113,6 +113,10 @@ class Folders:
     def witnesses_of(self, label: bytes, upto_seq: int) -> Path:
         return self.witnesses / f"{label.hex()}-{upto_seq:0{_WIDTH}d}.cbor"
 
+    def lost_receipt(self, label: bytes) -> Path:
+        """A receipt of this hub for an entry that its log lacks."""
+        return self.evidence / f"lost-{label.hex()}.cbor"
+
     def checkpoint_index(self, label: bytes) -> Path:
         return self.log / f"checkpoint-index-{label.hex()}.cbor"
 

@@ -131,7 +131,7 @@ def test_a_segment_cut_at_any_byte_is_refused_and_left_alone(tmp_path: Path) -> 
     whole = path.read_bytes()
     for size in (*range(end + 1), end + 512, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(JournalIncomplete, match="it was cut.*may have been acknowledged"):
+        with pytest.raises(JournalIncomplete, match=r"it was cut.*may have been acknowledged"):
             groups(tmp_path)
         assert path.read_bytes() == whole[:size]
     path.write_bytes(whole[: end - 1])
@@ -182,7 +182,7 @@ def test_a_mark_that_is_older_than_the_journal_is_refused(tmp_path: Path) -> Non
     old = journal_mark.path_of(tmp_path).read_bytes()
     fill(tmp_path, 1, first=2).close()
     journal_mark.path_of(tmp_path).write_bytes(old)
-    with pytest.raises(JournalIncomplete, match="journal.mark is older"):
+    with pytest.raises(JournalIncomplete, match=r"journal\.mark is older"):
         groups(tmp_path)
 
 

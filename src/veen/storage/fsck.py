@@ -345,7 +345,7 @@ class _Check:
     def _torn(self, torn: journal.Torn) -> None:
         artifact = str(torn.path.relative_to(self.folders.root))
         if torn.cut_short:
-            what = f"group {torn.group} is incomplete, as after a crash; it may have been acknowledged if the disk lost data"
+            what = f"group {torn.group} is incomplete, as after a crash; {journal.DISK_LOSS}"
             self.report.add(Finding(Severity.LEFTOVER, artifact, what))
         else:
             self._damaged(artifact, f"the last group, {torn.group}, is corrupt")

@@ -10,8 +10,8 @@ A group is what one sync covers: any number of entries of any labels. A segment 
 Filler is written and synced ahead of the groups, which overwrite it: a sync takes half the time if the file does not
 grow. The journal mark (`journal_mark`) records how long the last segment is before a group uses the new space. Segments
 never shrink: the remains of a failed write are overwritten with filler and synced, at once or before the next group. So
-a segment that is shorter than its mark was cut, and a torn write leaves the length intact. Filler bytes and zero sectors
-mean "not written".
+a segment that is shorter than its mark was cut, and a torn write leaves the length intact. Filler bytes and zero
+sectors mean "not written".
 
 Groups are numbered without gaps over all segments, and only one group at a time is being written. After a crash only
 the last group can be torn. It is overwritten with filler, unless the mark shows that it was acknowledged. Every other
@@ -50,6 +50,7 @@ SEGMENT_BYTES = 1 << 23
 # Filler is written in steps as large as the segment so far, within these bounds.
 MIN_FILLER_BYTES, MAX_FILLER_BYTES = 1 << 16, 1 << 20
 _SECTOR_BYTES = 512
+DISK_LOSS = "it may have been acknowledged if the disk lost data"
 _TAIL_BYTES = 8  # the end of an entry: part of the hub's signature
 
 

@@ -138,8 +138,10 @@ def check_named_by_hash(folders: Folders, hub_metadata: HubMetadata | None, repo
 
 
 def _check_evidence(path: Path, hub_metadata: HubMetadata | None) -> None:
-    """Two receipts of this hub that contradict each other, in a file named by the hash of both, or a receipt of an entry
-    that the log lacks, in a file named by its label."""
+    """Two receipts of this hub that contradict each other, in a file named by the hash of both.
+
+    Or a receipt of an entry that the log lacks, in a file named by its label.
+    """
     data = _bytes(path)
     if path.name.startswith("lost-"):
         lost = Receipt.decode(data)

@@ -229,8 +229,6 @@ class JournalCheck:
 
 def _torn(torn: journal.Torn, artifact: str) -> Finding:
     if torn.cut_short:
-        what = (
-            f"group {torn.group} is incomplete, as after a crash; it may have been acknowledged if the disk lost data"
-        )
+        what = f"group {torn.group} is incomplete, as after a crash; {journal.DISK_LOSS}"
         return Finding(Severity.LEFTOVER, artifact, what)
     return Finding(Severity.DAMAGED, artifact, f"group {torn.group}, its last, does not match its checksum")

@@ -14,6 +14,7 @@ from bench import (
     questions,
     seal,
     send_trace,
+    signing,
     veil_codec,
     veil_node,
 )
@@ -36,6 +37,7 @@ MEASUREMENTS: dict[str, Callable[[], BenchReport]] = {
     "prove": prove.measure,
     "client": client.measure,
     "send-trace": send_trace.measure,
+    "signing": signing.measure,
     "http": http_posts.measure,
     "hub": lambda: throughput.measure_hub(progress=progress),
     "labels": lambda: throughput.measure_labels(progress=progress),

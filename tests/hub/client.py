@@ -303,7 +303,9 @@ def log_rows(path: Path) -> list[dict[str, Any]]:
 
 def hub_key(hub: Hub) -> SigningKey:
     """The hub's own key: with it, a test can sign anything as the hub."""
-    return metadata.read_signing_key(hub.service.folders, hub.service.hub_metadata.identity.newest.key_id)
+    key = metadata.read_signing_key(hub.service.folders, hub.service.hub_metadata.identity.newest.key_id)
+    assert isinstance(key, SigningKey)
+    return key
 
 
 READER = DhKey(b"\x07" * 32)

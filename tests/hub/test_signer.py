@@ -4,15 +4,20 @@ import http.client
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.hub.client import PATIENCE_S, make_dir, running
+from tests.hub.softhsm import make_token
 from tests.hub.test_kill import COMMAND, start
 from tests.hub.test_running import check_kept, in_background
-from veen.core import Malformed
+from veen.core import Malformed, Unavailable, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
+from veen.storage import fsck, lock, metadata
+from veen.storage.paths import Folders
 
 
 def memory_of(pid: int) -> bytes:
@@ -30,7 +35,7 @@ def memory_of(pid: int) -> bytes:
 
 def test_a_running_hub_has_no_secret_key_in_its_memory(tmp_path: Path) -> None:
     data_dir = tmp_path / "hub"
-    subprocess.run([*COMMAND, "init", "--data-dir", str(data_dir)], check=True, capture_output=True)
+    assert init(data_dir).returncode == 0
     hub, port = start(data_dir)
     try:
         connection = http.client.HTTPConnection("127.0.0.1", port)
@@ -89,3 +94,63 @@ def test_a_key_file_of_another_hub_signs_nothing(tmp_path: Path) -> None:
     mine.write_bytes(theirs.read_bytes())
     with pytest.raises(Malformed, match="does not match the public key"), running(data_dir):
         pass
+
+
+# Where the secrets are.
+
+
+def init(data_dir: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, "init", "--data-dir", data_dir, "--no-root", *options]
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True)
+
+
+def passphrase_in(path: Path, words: str = "correct horse") -> Path:
+    path.touch(0o600)
+    path.write_text(f"{words}\n")
+    return path
+
+
+def check_signs(data_dir: Path) -> None:
+    """A hub signs with its keys, also with those of a rotation, and nothing in its directory is a seed."""
+    for _ in range(2):
+        with running(data_dir, clock=time.time) as hub:
+            receipt = hub.writer().send()
+            hub.service.hub_metadata.identity.verify_receipt(receipt)
+            hub.register(naming.stream_id("doors"))
+        with lock.exclusive(Folders(data_dir).lock):
+            metadata.rotate_key(Disk(), Folders(data_dir), receipt.hub_ts + 1, 0)
+    assert {path.suffix for path in (data_dir / "keys").iterdir()} == {".key"}
+    assert fsck.check(data_dir).verdict is fsck.FsckVerdict.CLEAN
+
+
+def test_a_hub_signs_with_keys_that_a_passphrase_protects(tmp_path: Path) -> None:
+    data_dir, secret = tmp_path / "hub", passphrase_in(tmp_path / "passphrase")
+    assert init(data_dir, "--key-passphrase-file", secret).returncode == 0
+    check_signs(data_dir)
+    passphrase_in(secret, "wrong horse")
+    with pytest.raises(Malformed, match="the passphrase is wrong"), running(data_dir):
+        pass
+    secret.unlink()
+    with pytest.raises(Unavailable, match=r"passphrase cannot be read: No such file"), running(data_dir):
+        pass
+
+
+def test_a_hub_signs_with_keys_in_a_pkcs11_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTHSM2_CONF", "")
+    data_dir, token = tmp_path / "hub", make_token(tmp_path / "hsm")
+    options = ("--pkcs11-module", token.module, "--pkcs11-token", token.token, "--pkcs11-pin-file", token.pin_file)
+    made = init(data_dir, *options)
+    assert made.returncode == 0, made.stderr
+    check_signs(data_dir)
+    token.pin_file.write_text("1234\n")
+    with pytest.raises(Unavailable, match=r"the token veen of .* cannot be opened"), running(data_dir):
+        pass
+
+
+def test_a_token_that_cannot_be_opened_leaves_no_directory(tmp_path: Path) -> None:
+    data_dir, pin = tmp_path / "hub", passphrase_in(tmp_path / "pin")
+    failed = init(data_dir, "--pkcs11-module", tmp_path / "no.so", "--pkcs11-token", "veen", "--pkcs11-pin-file", pin)
+    assert (failed.returncode, data_dir.exists()) == (6, False), failed.stderr
+    partial = init(data_dir, "--pkcs11-token", "veen")
+    assert (partial.returncode, data_dir.exists()) == (2, False)
+    assert "--pkcs11-module" in partial.stderr

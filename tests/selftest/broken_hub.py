@@ -10,7 +10,7 @@ from threading import Lock, Thread
 from typing import Any, TypeAlias, TypeVar
 
 from tests.hub.client import PATIENCE_S, Hub
-from veen.core import Receipt, SigningKey, checkpoint, strict_json, wire_json
+from veen.core import Receipt, checkpoint, strict_json, wire_json
 from veen.core import receipt as receipts
 from veen.core.admission import STATUS
 from veen.core.cbor import Wire
@@ -84,9 +84,7 @@ class Forger:
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.key: SigningKey = metadata.read_signing_key(
-            Folders(hub.data_dir), hub.service.hub_metadata.identity.newest.key_id
-        )
+        self.key = metadata.read_signing_key(Folders(hub.data_dir), hub.service.hub_metadata.identity.newest.key_id)
 
     def receipt(self, true: Receipt, **changed: Any) -> Receipt:
         other = replace(true, **changed)

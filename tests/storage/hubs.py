@@ -8,7 +8,6 @@ from hashlib import sha256
 from itertools import count
 from pathlib import Path
 
-from plumbing import secret_keys
 from plumbing.durable import Disk
 from veen.core import (
     CapToken,
@@ -30,11 +29,12 @@ from veen.core import (
     receipt,
 )
 from veen.core.control_stream import RegisteredStream
+from veen.core.signing import DigestSigner
 from veen.hub.admission_rules import Admission, Rules, parse
 from veen.hub.admission_state import AdmissionState, ControlEvent, Group, Item, Outcome, Placed, Submission
 from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import Signer
-from veen.storage import metadata
+from veen.storage import metadata, secret_keys
 from veen.storage.index import TABLES
 from veen.storage.paths import Folders
 from veen.storage.store import Lookup, Store
@@ -84,7 +84,7 @@ class LocalSigner:
         self._folders = folders
         self._identity = identity
 
-    def at(self, hub_ts: int) -> SigningKey:
+    def at(self, hub_ts: int) -> DigestSigner:
         return metadata.read_signing_key(self._folders, self._identity.signing_key_at(hub_ts).key_id)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from plumbing import secret_keys
 from tests.storage.hubs import NOW, QuickDisk
-from veen.core import Limits, Malformed, Profile, SigningKey, Unavailable, VeenError, hub_identity, wire_json
-from veen.storage import metadata
+from veen.core import Limits, Malformed, Profile, Unavailable, VeenError, hub_identity, wire_json
+from veen.storage import metadata, secret_keys
 from veen.storage.paths import Folders
 
 
@@ -126,9 +125,10 @@ def test_a_new_key_is_kept_before_the_record_names_it(root: Path) -> None:
     folders = Folders(root)
     hub_metadata = metadata.read_metadata(folders)
     old = metadata.read_signing_key(folders, hub_metadata.identity.newest.key_id)
-    new = SigningKey.generate()
+    made = metadata.next_key(folders, hub_metadata.identity)
+    new = made.signer
     record = hub_identity.rotate(hub_metadata.identity, old, new, NOW + 60)
-    metadata.add_signing_key(QuickDisk(), folders, new)
+    metadata.add_signing_key(QuickDisk(), folders, made)
     metadata.write_identity(QuickDisk(), folders, record, hub_identity.sign(record, new))
     again = metadata.read_metadata(folders)
     assert again.identity == record

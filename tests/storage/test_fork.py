@@ -31,7 +31,6 @@ from veen.core import (
     Profile,
     Receipt,
     Refused,
-    SigningKey,
     Unavailable,
     VeenError,
     hub_identity,
@@ -525,7 +524,7 @@ def _signed_anew(root: Path, origin: ForkOrigin) -> None:
     """An origin with false content that the fork's identity is signed for."""
     folders = Folders(root)
     record: HubIdentity = metadata.read_metadata(folders).identity
-    key: SigningKey = metadata.read_signing_key(folders, record.newest.key_id)
+    key = metadata.read_signing_key(folders, record.newest.key_id)
     record = replace(record, origin=origin.ref())
     folders.origin.write_bytes(origin.encode())
     folders.identity.write_bytes(wire_json.encode(record))

@@ -86,7 +86,9 @@ def test_a_draft_of_the_hubs_own_is_a_leftover(folders: Folders, name: str) -> N
 
 
 def hub_key(folders: Folders) -> SigningKey:
-    return metadata.read_signing_key(folders, metadata.read_metadata(folders).identity.newest.key_id)
+    key = metadata.read_signing_key(folders, metadata.read_metadata(folders).identity.newest.key_id)
+    assert isinstance(key, SigningKey)
+    return key
 
 
 def two_stories(one: SigningKey, other: SigningKey) -> bytes:

@@ -18,7 +18,7 @@ from veen.core.hashing import U64_MAX, h, ht, u64be
 from veen.core.limits import MAX_HUB_KEYS, MAX_ORIGIN_LABELS, MAX_ORIGINS, MAX_TEXT_BYTES
 from veen.core.profile import Profile
 from veen.core.receipt import Receipt
-from veen.core.signing import SIGNATURE_BYTES, SigningKey
+from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
 # How clients establish trust in the first key.
 ANCHORINGS = ("data-directory", "fingerprint", "certificate")
@@ -200,12 +200,12 @@ class IdentitySignature(Wire):
 
 
 def create(
-    key: SigningKey,
+    key: DigestSigner,
     valid_from: int,
     anchoring: str = ANCHORINGS[0],
     origin: OriginRef | None = None,
     realm_id: bytes | None = None,
-    root: SigningKey | None = None,
+    root: DigestSigner | None = None,
 ) -> HubIdentity:
     """The identity record of a new hub, optionally as a fork of `origin` or as a member of a realm.
 
@@ -225,7 +225,7 @@ def create(
 
 
 def rotate(
-    identity: HubIdentity, endorser: SigningKey, new: SigningKey, valid_from: int, overlap_sec: int = 0
+    identity: HubIdentity, endorser: DigestSigner, new: DigestSigner, valid_from: int, overlap_sec: int = 0
 ) -> HubIdentity:
     """Add a key to the record. The old key stops signing `overlap_sec` after the new one starts.
 
@@ -256,7 +256,7 @@ def add_key(
     return made
 
 
-def adopt_root(identity: HubIdentity, first: SigningKey, root_pk: bytes, valid_from: int) -> HubIdentity:
+def adopt_root(identity: HubIdentity, first: DigestSigner, root_pk: bytes, valid_from: int) -> HubIdentity:
     """Add a root key to a record without one. From then on only the root endorses."""
     if identity.root is not None:
         raise ValueError("the hub already has a root key")
@@ -269,7 +269,7 @@ def adopt_root(identity: HubIdentity, first: SigningKey, root_pk: bytes, valid_f
     return made
 
 
-def sign(identity: HubIdentity, key: SigningKey) -> IdentitySignature:
+def sign(identity: HubIdentity, key: DigestSigner) -> IdentitySignature:
     return IdentitySignature(naming.key_id(key.public_key), key.sign(_identity_digest(identity)))
 
 

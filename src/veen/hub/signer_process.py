@@ -19,8 +19,8 @@ import struct
 import sys
 from pathlib import Path
 
-from plumbing import secret_keys
 from plumbing.sodium import DigestSigner
+from veen.storage import secret_keys
 
 REQUEST = struct.Struct(">32sI")
 ANSWER = struct.Struct(">BI")

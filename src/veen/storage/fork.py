@@ -20,7 +20,7 @@ from pathlib import Path
 import lmdb
 
 from plumbing.durable import Disk
-from veen.core import Checkpoint, Malformed, Mmr, SigningKey, Unavailable, VeenError, checkpoint, naming
+from veen.core import Checkpoint, Malformed, Mmr, Unavailable, VeenError, checkpoint, naming
 from veen.core import hub_identity as identities
 from veen.core.hub_identity import ForkOrigin, OriginHub
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
@@ -167,13 +167,14 @@ class _Fork:
         )
         origin = ForkOrigin((OriginHub(hub_metadata.identity, hub_metadata.signature, checkpoints), *before))
         self.disk.write_file(self.folders.origin, origin.encode())
-        key = SigningKey.generate()
-        record = identities.create(key, now, origin=origin.ref())
+        keys = metadata.new_keys()
+        signing = keys[0].signer
+        record = identities.create(signing, now, origin=origin.ref())
         lineage = metadata.read_lineage(self.folders, record)
-        made = HubMetadata(record, identities.sign(record, key), hub_metadata.limits, hub_metadata.profile, lineage)
+        made = HubMetadata(record, identities.sign(record, signing), hub_metadata.limits, hub_metadata.profile, lineage)
         checkpoint_files.write_binding(self.disk, self.folders, checkpoint_files.derived_binding(self.folders, made))
         self.disk.sync_filesystem(self.folders.root)
-        metadata.write_metadata(self.disk, self.folders, record, key, hub_metadata.profile, hub_metadata.limits)
+        metadata.write_metadata(self.disk, self.folders, record, keys, hub_metadata.profile, hub_metadata.limits)
         return metadata.read_metadata(self.folders)
 
     def _copy_log(self, wanted: Mapping[bytes, int]) -> tuple[Checkpoint, ...]:

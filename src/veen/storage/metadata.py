@@ -1,12 +1,12 @@
 """Hub metadata: identity record, keys, limits and profile of a data directory. Verified on every read. Spec §8.4."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from plumbing import secret_keys
 from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
-from plumbing.secret_keys import OTHERS, SEED_SUFFIX, ExposedKeyError
 from veen.core import (
     HubIdentity,
     IdentitySignature,
@@ -23,10 +23,12 @@ from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
-from veen.storage import journal_mark, safe_open
+from veen.core.signing import DigestSigner
+from veen.storage import journal_mark, safe_open, secret_keys
 from veen.storage.artifacts import CheckpointBinding
 from veen.storage.journal_mark import Mark
 from veen.storage.paths import Folders
+from veen.storage.secret_keys import OTHERS, PLAIN, ExposedKeyError, KeySource, NewKey
 
 W = TypeVar("W", bound=Wire)
 CONTROL_KEY = "control"
@@ -55,44 +57,69 @@ def create(
     now: int,
     realm_id: bytes | None = None,
     root_key: SigningKey | None = None,
+    source: KeySource = PLAIN,
 ) -> HubMetadata:
     """Create a data directory. Refuses a folder that is not empty, so that nothing is overwritten.
 
-    `root_key` endorses the first signing key. Its secret half is not stored in the directory.
+    `root_key` endorses the first signing key. Its secret half is not stored in the directory. `source` makes the keys
+    of the hub, and those of later rotations.
     """
-    key = SigningKey.generate()
     try:
+        check_empty(root)
+        keys = new_keys(source)  # before any folder is made: a token may refuse
         folders = create_folders(disk, root)
-        record = identities.create(key, valid_from=now, realm_id=realm_id, root=root_key)
+        record = identities.create(keys[0].signer, valid_from=now, realm_id=realm_id, root=root_key)
         disk.write_file(folders.binding, CheckpointBinding(record.hub_id, ()).encode())
-        write_metadata(disk, folders, record, key, profile, limits)
+        write_metadata(disk, folders, record, keys, profile, limits)
     except OSError as error:
         raise Unavailable(f"cannot create a data directory in {root}: {error.strerror}") from error
     return read_metadata(folders)
 
 
+def check_empty(root: Path) -> None:
+    if root.exists() and any(root.iterdir()):
+        raise Unavailable(f"{root} is not empty")
+
+
 def create_folders(disk: Disk, root: Path) -> Folders:
     """Create the folders of a data directory, in a folder that is empty or missing."""
     folders = Folders(root)
-    if root.exists() and any(root.iterdir()):
-        raise Unavailable(f"{root} is not empty")
+    check_empty(root)
     disk.make_folder(root, PRIVATE_FOLDER)
     for folder in (folders.keys, folders.journal, folders.log, folders.nodes, folders.attachments, folders.evidence):
         disk.make_folder(folder, PRIVATE_FOLDER)
     return folders
 
 
+def new_keys(source: KeySource = PLAIN) -> tuple[NewKey, NewKey]:
+    """The signing key and the control key of a new hub."""
+    return _new_key(source), _new_key(source)
+
+
+def _new_key(source: KeySource) -> NewKey:
+    try:
+        return source.new_key()
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"a key cannot be made: {error}") from None
+
+
 def write_metadata(
-    disk: Disk, folders: Folders, record: HubIdentity, key: SigningKey, profile: Profile, limits: Limits
+    disk: Disk,
+    folders: Folders,
+    record: HubIdentity,
+    keys: tuple[NewKey, NewKey],
+    profile: Profile,
+    limits: Limits,
 ) -> None:
     """Write the metadata of a new hub. The identity record is last: a directory without it is not a hub."""
-    _write_seed(disk, _control_file(folders), SigningKey.generate())
-    _write_seed(disk, _key_file(folders, record.newest.key_id), key)
+    signing, control = keys
+    _write_key(disk, folders, CONTROL_KEY, control)
+    _write_key(disk, folders, key_name(record.newest.key_id), signing)
     disk.write_file(folders.limits, wire_json.encode(limits))
     disk.write_file(folders.profile, wire_json.encode(profile))
     journal_mark.create(disk, folders.journal, Mark(first=1))
     disk.sync_folder(folders.keys)
-    write_identity(disk, folders, record, identities.sign(record, key))
+    write_identity(disk, folders, record, identities.sign(record, signing.signer))
     disk.sync_folder(folders.root.absolute().parent)
 
 
@@ -120,41 +147,49 @@ def read_lineage(folders: Folders, identity: HubIdentity) -> Lineage:
     return lineage(identity, ForkOrigin.decode(_bytes(folders.origin)) if folders.origin.exists() else None)
 
 
-def read_signing_key(folders: Folders, key_id: bytes) -> SigningKey:
-    return _read_seed(_key_file(folders, key_id))
+def read_signing_key(folders: Folders, key_id: bytes) -> DigestSigner:
+    name = key_name(key_id)
+    with _key_errors(secret_keys.key_path(folders.keys, name)):
+        return secret_keys.load(folders.keys, name)
 
 
 def has_no_keys(folders: Folders) -> bool:
     """Whether all secret keys are missing, as in a copy made without them."""
-    return next(folders.keys.glob(f"*{SEED_SUFFIX}"), None) is None
+    return not secret_keys.key_files(folders.keys)
 
 
 def key_files(folders: Folders, identity: HubIdentity) -> dict[Path, bytes | None]:
     """The secret key files of a hub, each with its public key. The control key's public key is not recorded."""
-    signing: dict[Path, bytes | None] = {_key_file(folders, one.key_id): one.hub_pk for one in identity.signing_keys}
-    return {**signing, _control_file(folders): None}
+    keys: dict[str, bytes | None] = {key_name(one.key_id): one.hub_pk for one in identity.signing_keys}
+    keys[CONTROL_KEY] = None
+    return {secret_keys.key_path(folders.keys, name): public_key for name, public_key in keys.items()}
 
 
 def check_key(path: Path, public_key: bytes | None) -> None:
-    """Raise if a secret key file is unusable or belongs to another public key."""
-    found = _read_seed(path)
-    if public_key is not None and found.public_key != public_key:
+    """Raise if a secret key file is unusable or belongs to another public key. Opens no token, decrypts nothing."""
+    with _key_errors(path):
+        found = secret_keys.public_key_of(path)
+    if public_key is not None and found != public_key:
         raise Unverified(path.name, "it does not match the public key in hub-identity.json")
 
 
 def world_readable_keys(root: Path) -> list[Path]:
     """The secret keys that other users can read. A hub refuses to use them."""
-    return [path for path in sorted(Folders(root).keys.glob(f"*{SEED_SUFFIX}")) if path.stat().st_mode & OTHERS]
+    return [path for path in secret_keys.key_files(Folders(root).keys) if path.stat().st_mode & OTHERS]
 
 
-def add_signing_key(disk: Disk, folders: Folders, key: SigningKey) -> None:
+def next_key(folders: Folders, identity: HubIdentity) -> NewKey:
+    """Make the successor of the newest key, in the same kind of place."""
+    path = secret_keys.key_path(folders.keys, key_name(identity.newest.key_id))
+    with _key_errors(path):
+        source = secret_keys.source_of(path)
+    return _new_key(source)
+
+
+def add_signing_key(disk: Disk, folders: Folders, key: NewKey) -> None:
     """Store a new key of the hub, before a record names it."""
-    _write_seed(disk, _key_file(folders, naming.key_id(key.public_key)), key)
+    _write_key(disk, folders, key_name(naming.key_id(key.signer.public_key)), key)
     disk.sync_folder(folders.keys)
-
-
-def _key_file(folders: Folders, key_id: bytes) -> Path:
-    return folders.keys / f"{key_name(key_id)}{SEED_SUFFIX}"
 
 
 def key_name(key_id: bytes) -> str:
@@ -162,21 +197,18 @@ def key_name(key_id: bytes) -> str:
     return f"hub-{key_id.hex()[:16]}"
 
 
-def _control_file(folders: Folders) -> Path:
-    return folders.keys / f"{CONTROL_KEY}{SEED_SUFFIX}"
+def _write_key(disk: Disk, folders: Folders, name: str, key: NewKey) -> None:
+    disk.write_file(folders.keys / f"{name}{key.suffix}", key.content, PRIVATE_FILE)
 
 
-def _write_seed(disk: Disk, path: Path, key: SigningKey) -> None:
-    disk.write_file(path, key.seed, PRIVATE_FILE)
-
-
-def _read_seed(path: Path) -> SigningKey:
+@contextmanager
+def _key_errors(path: Path) -> Iterator[None]:
     try:
-        return secret_keys.read_seed(path)
+        yield
     except ExposedKeyError as error:
         raise Unavailable(str(error)) from None
     except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
+        raise Unavailable(f"{error.filename or path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
         raise Malformed(path.name, str(error)) from None
 
@@ -204,8 +236,8 @@ def request_rotation(disk: Disk, folders: Folders, now: int) -> RootRequest:
     pending = read_root_request(folders)
     if pending is not None and pending.hub_id == identity.hub_id and pending.root_pk == identity.root.hub_pk:
         return pending
-    new, valid_from = SigningKey.generate(), max(now, identity.hub_keys[-1].valid_from + 1)
-    request = RootRequest(identity.hub_id, identity.root.hub_pk, KeyRequest(new.public_key, valid_from))
+    new, valid_from = next_key(folders, identity), max(now, identity.hub_keys[-1].valid_from + 1)
+    request = RootRequest(identity.hub_id, identity.root.hub_pk, KeyRequest(new.signer.public_key, valid_from))
     try:
         add_signing_key(disk, folders, new)
         disk.write_file(folders.root_request, wire_json.encode(request))
@@ -239,17 +271,19 @@ def rotate_key(
     """
     finish_rotation(disk, folders)
     record = read_metadata(folders).identity
+    made: NewKey | None = None
     try:
         if record.root is None:
-            new = SigningKey.generate()
-            rotated = identities.rotate(record, read_signing_key(folders, record.newest.key_id), new, at, overlap_sec)
+            old, made = read_signing_key(folders, record.newest.key_id), next_key(folders, record)
+            new = made.signer
+            rotated = identities.rotate(record, old, new, at, overlap_sec)
         else:
             new, rotated = _endorsed(folders, record, endorsement, at + overlap_sec)
     except ValueError as error:
         raise Unavailable(f"the key cannot be rotated: {error}") from None
     try:
-        if record.root is None:
-            add_signing_key(disk, folders, new)
+        if made is not None:
+            add_signing_key(disk, folders, made)
         _replace_identity(disk, folders, rotated, new)
     except OSError as error:
         raise Unavailable(f"the key cannot be rotated: {error.strerror}") from error
@@ -258,7 +292,7 @@ def rotate_key(
 
 def _endorsed(
     folders: Folders, record: HubIdentity, endorsement: RootEndorsement | None, old_valid_until: int
-) -> tuple[SigningKey, HubIdentity]:
+) -> tuple[DigestSigner, HubIdentity]:
     """The requested key and the record with it."""
     request = read_root_request(folders)
     if request is None:
@@ -291,7 +325,7 @@ def adopt_root(disk: Disk, folders: Folders, root_pk: bytes, now: int) -> HubIde
     return adopted
 
 
-def _replace_identity(disk: Disk, folders: Folders, record: HubIdentity, newest: SigningKey) -> None:
+def _replace_identity(disk: Disk, folders: Folders, record: HubIdentity, newest: DigestSigner) -> None:
     signature = identities.sign(record, newest)
     disk.write_file(folders.rotation, wire_json.encode(record) + b"\n" + wire_json.encode(signature))
     disk.sync_folder(folders.root)

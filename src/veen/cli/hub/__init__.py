@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from veen.core import Checkpoint, HubIdentity, Limits, Profile
     from veen.core.root_key import RootEndorsement, RootSecret
     from veen.storage.paths import Folders
+    from veen.storage.secret_keys import KeySource
 
 app = group(
     "hub",
@@ -41,6 +42,9 @@ _STOP_TIMEOUT_S = 60.0
     "init",
     "veen hub init --data-dir hub --root /media/stick/hub.root",
     "veen hub init --data-dir try-it --no-root",
+    "veen hub init --data-dir hub --key-passphrase-file /run/secrets/hub",
+    "veen hub init --data-dir hub --pkcs11-module /usr/lib/softhsm/libsofthsm2.so --pkcs11-token veen"
+    " --pkcs11-pin-file /run/secrets/pin",
     "veen hub init --data-dir hub --epoch-sec 86400 --limit max_attachment_bytes=1048576",
     "veen hub init --data-dir hub --realm example.org --limit max_msgs_per_client_id_per_label=65536",
 )
@@ -64,6 +68,15 @@ def init(
         bool, option("--no-root", "create no root key: a thief of the first key could take over the hub")
     ] = False,
     passphrase_file: PassphraseFile = None,
+    key_passphrase_file: Annotated[
+        Path | None,
+        option("--key-passphrase-file FILE", "encrypt the hub's own keys with the passphrase in this file"),
+    ] = None,
+    pkcs11_module: Annotated[
+        Path | None, option("--pkcs11-module FILE", "keep the hub's own keys in a PKCS#11 token: its library")
+    ] = None,
+    pkcs11_token: Annotated[str | None, option("--pkcs11-token NAME", "the label of the token")] = None,
+    pkcs11_pin_file: Annotated[Path | None, option("--pkcs11-pin-file FILE", "the file with the token's PIN")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create the data directory of a new hub, and its root key in a file outside.
@@ -71,6 +84,9 @@ def init(
     The hub_id is derived from the root key. The root endorses the keys that the hub signs with, now and at each
     rotation, so a stolen data directory cannot take over the hub's identity. Its file is encrypted with a passphrase.
     Move it off the machine: the hub runs without it.
+
+    The hub's own keys are in keys/: as plain files, encrypted, or as references to a PKCS#11 token. The hub reads the
+    file with the passphrase or PIN at each start. Keys of later rotations are kept in the same way.
 
     Profile, limits and realm cannot change later. A folder that is not empty is rejected.
 
@@ -82,6 +98,7 @@ def init(
     from veen.core import Malformed, Profile, Unavailable
     from veen.storage import metadata
 
+    source = _key_source(key_passphrase_file, pkcs11_module, pkcs11_token, pkcs11_pin_file)
     if no_root and root is not None:
         raise Misuse("--root and --no-root contradict each other", "give one of them")
     try:
@@ -96,11 +113,12 @@ def init(
     file, secret = (None, None) if no_root else _new_root(root, data_dir, passphrase_file, now)
     try:
         key = secret.key if secret else None
-        hub_metadata = metadata.create(Disk(), data_dir, profile, chosen, now, realm, key)
+        hub_metadata = metadata.create(Disk(), data_dir, profile, chosen, now, realm, key, source)
     except Unavailable as error:
         if file is not None:
             file.unlink()  # no hub belongs to it
-        raise hinted(error, "name a folder that does not exist yet") from None
+        hint = "name a folder that does not exist yet" if "not empty" in str(error) else "check the key options"
+        raise hinted(error, hint) from None
     rows: dict[str, output.Value] = {
         "hub_id": hub_metadata.identity.hub_id,
         "hub_pk": hub_metadata.identity.newest.hub_pk,
@@ -114,6 +132,19 @@ def init(
         from veen.cli.kit.root_files import ADVICE
 
         output.remark(ADVICE.format(file=file))
+
+
+def _key_source(
+    passphrase_file: Path | None, module: Path | None, token: str | None, pin_file: Path | None
+) -> "KeySource":
+    from veen.storage.secret_keys import PLAIN, PassphraseSource, TokenSource
+
+    if module is None and token is None and pin_file is None:
+        return PassphraseSource(passphrase_file.absolute()) if passphrase_file else PLAIN
+    if module is None or token is None or pin_file is None or passphrase_file is not None:
+        text = "keys in a token need --pkcs11-module, --pkcs11-token and --pkcs11-pin-file, and no passphrase"
+        raise Misuse(text, "veen hub init --help has an example")
+    return TokenSource(module.absolute(), token, pin_file.absolute())
 
 
 def _new_root(root: Path | None, data_dir: Path, passphrase_file: Path | None, now: int) -> tuple[Path, "RootSecret"]:

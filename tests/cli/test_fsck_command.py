@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runner import Veen
-from tests.hub.client import running
+from tests.hub.client import Clock, running
 from veen.cli import fsck
 from veen.cli.kit.exit_status import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS
 from veen.core.envelopes import CheckpointRequest
@@ -186,7 +186,7 @@ def test_a_hub_runs_without_a_retired_key_but_cannot_sign_old_checkpoints(veen: 
     assert f"keyless\tkeys/{old.name}\t\tthis retired key is missing" in ran.out
     assert "no hub can run" not in ran.out + ran.err
     assert "cannot sign checkpoints" in ran.err
-    with running(used, lambda: float(valid_from)) as hub:
+    with running(used, Clock(valid_from)) as hub:
         label = hub.writer("gates").send().label
         assert hub.post("/v1/checkpoint", CheckpointRequest(label, 1)).status == 200
         refused = hub.post("/v1/checkpoint", CheckpointRequest(hub.writer("doors").label, 1)).error()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.canned_server import Answers, canned_server
 from tests.cli.runner import Ran, Veen
-from tests.hub.client import START, Hub, make_dir, own_port, running
+from tests.hub.client import START, Clock, Hub, make_dir, own_port, running
 from veen.cli.kit.hub_api import HubApi
 from veen.core import Checkpoint, Malformed, Profile, SigningKey, checkpoint, naming, strict_json, wire_json
 from veen.core.admission import BY_DETAIL
@@ -174,14 +174,14 @@ def test_a_rotated_key_is_valid_after_the_last_entry(veen: Veen, data_dir: Path)
     identity.verify_receipt(receipt)
     assert identity.hub_id.hex() == shown["hub_id"]
     assert veen.done("fsck", data_dir).facts()["verdict"] == "clean"
-    with running(data_dir, lambda: float(shown["valid_from"])) as found:
+    with running(data_dir, Clock(int(shown["valid_from"]))) as found:
         later = found.writer("other").send()
     assert identity.verify_receipt(later).hub_pk.hex() == shown["new_hub_pk"]
 
 
 def test_a_rotation_considers_entries_that_are_only_in_the_journal(veen: Veen, data_dir: Path) -> None:
     ahead = time.time() + 1000
-    found = Hub(data_dir, lambda: ahead, None, {"admission": Admission.OPEN}).start()
+    found = Hub(data_dir, Clock(ahead), None, {"admission": Admission.OPEN}).start()
     try:
         receipt = found.writer().send()
     finally:
@@ -314,7 +314,7 @@ def test_a_checkpoint_with_a_wrong_epoch_or_previous_label_is_rejected(veen: Vee
 
 
 def test_with_epochs_the_labels_of_a_checkpoint_are_checked_against_its_stream(veen: Veen, tmp_path: Path) -> None:
-    with running(make_dir(tmp_path, Profile(epoch_sec=3600)), lambda: START) as hub:
+    with running(make_dir(tmp_path, Profile(epoch_sec=3600)), Clock()) as hub:
         hub.register(naming.stream_id("doors"))
         hub.writer("doors").send_many(5)
         label, key = hub.label("doors"), hub.service.signer.at(START)

@@ -38,6 +38,7 @@ from veen.core.cbor.value import read_value
 from veen.core.envelopes import AuthorizeResponse, ErrorEnvelope, StreamRegistration, SubmitRequest, SubmitResponse
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
+from veen.hub.hub_time import ClockReading, system_clocks
 from veen.hub.service import HubService
 from veen.storage import metadata
 
@@ -63,13 +64,30 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 class Clock:
-    """A clock that the test sets."""
+    """The wall clock and the boot clock of a machine, set by the test."""
 
     def __init__(self, now: float = START) -> None:
-        self.now = now
+        self._reading = ClockReading(now, 0.0)
 
     def __call__(self) -> float:
-        return self.now
+        return self._reading.wall
+
+    def read(self) -> ClockReading:
+        return self._reading
+
+    @property
+    def now(self) -> float:
+        """The wall clock. Setting it lets time pass; setting it back moves only the wall clock."""
+        return self._reading.wall
+
+    @now.setter
+    def now(self, wall: float) -> None:
+        before, boot = self._reading
+        self._reading = ClockReading(wall, boot + max(0.0, wall - before))
+
+    def step(self, seconds: float) -> None:
+        """Someone sets the wall clock. No time passes."""
+        self._reading = self._reading._replace(wall=self._reading.wall + seconds)
 
 
 @dataclass(frozen=True)
@@ -139,7 +157,9 @@ class Hub:
             "operator_token": TOKEN,
             **self.settings,
         }
-        self.service = HubService(HubConfig(self.data_dir, **given), disk=self.disk, clock=self.clock)
+        assert isinstance(self.clock, Clock) or self.clock is time.time
+        clocks = self.clock.read if isinstance(self.clock, Clock) else system_clocks
+        self.service = HubService(HubConfig(self.data_dir, **given), disk=self.disk, clocks=clocks)
         self.loop = asyncio.new_event_loop()
         self._thread = Thread(target=self.loop.run_forever, name="hub")
         self._thread.start()

@@ -47,6 +47,7 @@ LIMITS = Limits(max_msg_bytes=1024, max_epoch_skew_sec=EPOCH_SEC)
 REALM = naming.realm_id("histories")
 BOUNDED = replace(LIMITS, max_client_id_lifetime_sec=60, max_msgs_per_client_id_per_label=12)
 STEPS = 220
+DAY = 86_400
 SEEDS = range(6)
 
 
@@ -170,6 +171,7 @@ class Author:
     sent: list[Msg] = field(default_factory=list)
     cursors: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
     admins: list[bytes] = field(default_factory=list)
+    jumps: bool = False  # whether the wall clock also jumps by days
 
     def __post_init__(self) -> None:
         self.keys = [SigningKey(self.dice.randbytes(32)) for _ in range(4)]
@@ -180,12 +182,19 @@ class Author:
             roll = self.dice.random()
             if roll < 0.08:
                 self.clock.now += self.dice.choice([1, 1, 2, 5, EPOCH_SEC, -3])
+                if self.jumps:
+                    self._jump()
             elif roll < 0.16:
                 self._event()
             elif roll < 0.20:
                 self._catch_up()
             else:
                 self._submit()
+
+    def _jump(self) -> None:
+        self.clock.step(self.dice.choice([0, 0, 3, DAY, -DAY, 400 * DAY, -400 * DAY]))
+        if self.dice.random() < 0.2:
+            self.service.time.accept()
 
     def _catch_up(self) -> None:
         store = self.service.store
@@ -322,7 +331,8 @@ class History:
 @contextmanager
 def opened(data_dir: Path, admission: Admission, clock: Clock) -> Iterator[HubService]:
     """A hub without server: the test is its only client."""
-    service = HubService(HubConfig(data_dir, port=0, admission=admission), disk=QuickDisk(), clock=clock)
+    config = HubConfig(data_dir, port=0, admission=admission, max_start_gap=100_000 * DAY)
+    service = HubService(config, disk=QuickDisk(), clocks=clock.read)
     try:
         yield service
     finally:
@@ -330,14 +340,21 @@ def opened(data_dir: Path, admission: Admission, clock: Clock) -> Iterator[HubSe
 
 
 def history(
-    tmp_path: Path, seed: int, admission: Admission, epoch_sec: int, limits: Limits = LIMITS, *, realm: bool = False
+    tmp_path: Path,
+    seed: int,
+    admission: Admission,
+    epoch_sec: int,
+    limits: Limits = LIMITS,
+    *,
+    realm: bool = False,
+    jumps: bool = False,
 ) -> History:
     """A random history over two runs of one hub."""
     realm_id = REALM if realm else None
     data_dir = make_dir(tmp_path, Profile(epoch_sec=epoch_sec), limits, realm_id=realm_id)
     clock = Clock(START + 1000)
     with opened(data_dir, admission, clock) as service:
-        author = Author(service, clock, random.Random(seed))
+        author = Author(service, clock, random.Random(seed), jumps=jumps)
         author.write(STEPS // 2)
     with opened(data_dir, admission, clock) as service:
         author.service = service
@@ -360,6 +377,16 @@ def test_a_replayed_history_of_a_realm_meets_the_same_decisions(
     tmp_path: Path, seed: int, admission: Admission, epoch_sec: int
 ) -> None:
     check_replay(history(tmp_path, seed, admission, epoch_sec, BOUNDED, realm=True), seed)
+
+
+@pytest.mark.parametrize(("seed", "admission", "epoch_sec"), CASES)
+def test_a_replayed_history_with_jumps_of_the_clock_meets_the_same_decisions(
+    tmp_path: Path, seed: int, admission: Admission, epoch_sec: int
+) -> None:
+    found = history(tmp_path, seed, admission, epoch_sec, jumps=True)
+    times = [step.hub_ts for step in found.steps if step.why == "accepted"]
+    assert times == sorted(times)
+    check_replay(found, seed)
 
 
 def check_replay(found: History, seed: int) -> None:
@@ -413,7 +440,7 @@ def test_the_histories_meet_every_kind_of_decision(tmp_path: Path) -> None:
 
 def test_the_histories_of_a_realm_meet_what_a_realm_refuses(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
-    for number, (seed, admission, epoch_sec) in enumerate(CASES[:12]):
+    for number, (seed, admission, epoch_sec) in enumerate(CASES[:20]):
         (tmp_path / str(number)).mkdir()
         found = history(tmp_path / str(number), seed, admission, epoch_sec, BOUNDED, realm=True)
         refused = [step.outcome for step in found.steps if isinstance(step.outcome, Refused)]

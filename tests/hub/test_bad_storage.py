@@ -69,7 +69,7 @@ def test_a_hub_does_not_start_where_its_open_chunk_is_missing(tmp_path: Path) ->
         hub.writer().send_many(3)
     next((data_dir / "log").glob("chunk-*-open.log")).unlink()
     with pytest.raises(Malformed, match="does not hold the 3 entries that the index lists"):
-        HubService(HubConfig(data_dir, port=0), clock=Clock(START))
+        HubService(HubConfig(data_dir, port=0), clocks=Clock(START).read)
 
 
 def test_a_damaged_entry_is_the_hubs_fault_and_not_the_readers(tmp_path: Path) -> None:

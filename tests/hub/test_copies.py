@@ -103,7 +103,7 @@ def test_a_copy_without_its_keys_can_be_read_and_does_not_start(tmp_path: Path) 
     with LogReader(tmp_path / "copy") as reader:
         assert [entry.receipt for entry in reader.entries(given[0].label, 1, 5)] == [one.encode() for one in given]
     with pytest.raises(Unavailable, match=r"control\.seed cannot be read"):
-        HubService(HubConfig(tmp_path / "copy", port=0), clock=Clock())
+        HubService(HubConfig(tmp_path / "copy", port=0), clocks=Clock().read)
 
 
 # Forks.

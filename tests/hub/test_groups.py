@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.hub.client import ISSUER, PATIENCE_S, START, Clock, Hub, Writer, make_dir, running, until
 from tests.hub.disks import FailingDisk, FullDisk, GatedFullDisk, WatchedDisk
 from tests.storage import hubs
@@ -18,7 +19,9 @@ from veen.hub.admission_state import ControlEvent, Group, Item, Outcome, Submiss
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
 from veen.hub.submit import FULL_GROUP, IDLE_ENTRIES, MAX_TICKS, QUICK_SYNCS
+from veen.storage import metadata
 from veen.storage.frame import CommitGroup
+from veen.storage.paths import Folders
 
 OPEN = {"admission": Admission.OPEN}
 
@@ -382,17 +385,20 @@ async def nothing() -> None:
 
 def test_a_clock_before_the_hubs_own_beginning_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(Unverified) as caught:
-        HubService(HubConfig(make_dir(tmp_path), port=0), clock=Clock(START - 1000))
+        HubService(HubConfig(make_dir(tmp_path), port=0), clocks=Clock(START - 1000).read)
     assert "no key is active" in str(caught.value)
 
 
-def test_a_clock_before_the_first_key_rejects_instead_of_blocking(tmp_path: Path) -> None:
-    clock = Clock(START)
-    with running(make_dir(tmp_path), clock) as hub:
-        clock.now = START - 1000
+def test_a_time_without_a_usable_key_rejects_instead_of_blocking(tmp_path: Path) -> None:
+    clock, data_dir = Clock(START), make_dir(tmp_path)
+    newest = metadata.rotate_key(Disk(), Folders(data_dir), START + 10, 0).newest
+    (key_file,) = (data_dir / "keys").glob(f"hub-{newest.key_id.hex()[:16]}*")
+    hidden = key_file.rename(tmp_path / "elsewhere")
+    with running(data_dir, clock) as hub:
+        clock.now = START + 10
         assert hub.submit(hub.writer().message()).refusal()[:2] == (503, "E.UNAVAILABLE")
         assert hub.get("/readyz").json(503)["bad_states"] == ["signing_key"]
-        clock.now = START
+        hidden.rename(key_file)
         assert hub.writer().send().stream_seq == 1
         assert hub.get("/readyz").json()["bad_states"] == []
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub.client import Clock
 from tests.recorder.recorder_fixture import LOGIN, PLAN, WEB, RecorderSetup, event, recorder_setup
 from veen.client import ClientDir
 from veen.client.client import Client
@@ -175,15 +176,15 @@ def test_i2_a_log_that_lost_or_changed_an_entry_under_a_checkpoint_is_noticed(pl
 
 
 def test_the_safe_window_ends_before_the_first_second_not_fully_covered(place: Path) -> None:
-    now = [1_800_000_000.0]
-    with recorder_setup(place, clock=lambda: now[0]) as recorder:
-        now[0] += 10
+    clock = Clock(1_800_000_000)
+    with recorder_setup(place, clock=clock) as recorder:
+        clock.now += 10
         ship(recorder, 1)
         found = made(recorder)
         assert verified(recorder, found).safe_until == 1_800_000_010
         ship(recorder, 2)  # in the same second, which is then no longer fully covered
         assert verified(recorder, found).safe_until == 1_800_000_009
-        now[0] += 10
+        clock.now += 10
         ship(recorder, 3, event_type="login")
         assert verified(recorder, made(recorder, found)).safe_until == 1_800_000_020
 
@@ -241,11 +242,11 @@ def test_checkpoints_are_made_by_volume_in_the_background(place: Path) -> None:
 
 
 def test_with_epochs_a_checkpoint_has_a_position_for_each_open_epoch(place: Path) -> None:
-    now = [1_800_000_000.0]
-    with recorder_setup(place, clock=lambda: now[0], profile=Profile(epoch_sec=3_600)) as recorder:
+    clock = Clock(1_800_000_000)
+    with recorder_setup(place, clock=clock, profile=Profile(epoch_sec=3_600)) as recorder:
         ship(recorder, 1, 2)
         first = made(recorder)
-        now[0] += 3_600
+        clock.now += 3_600
         recorder.does("admin", lambda client: client.status())
         ship(recorder, 3)
         second = made(recorder, first)

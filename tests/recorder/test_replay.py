@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub.client import Clock
 from tests.recorder.recorder_fixture import LOGIN, WEB, RecorderSetup, recorder_setup
 from tests.recorder.test_checkpoints import ship
 from veen.client import ClientDir
@@ -23,10 +24,10 @@ COUNT = 37
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecorderSetup]:
     """37 events; hub time advances by a second after every third."""
-    now = [float(START)]
-    with recorder_setup(tmp_path_factory.mktemp("replay"), clock=lambda: now[0]) as made:
+    clock = Clock(START)
+    with recorder_setup(tmp_path_factory.mktemp("replay"), clock=clock) as made:
         for number in range(COUNT):
-            now[0] = START + number // 3
+            clock.now = START + number // 3
             ship(made, number)
         yield made
 

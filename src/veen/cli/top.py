@@ -22,9 +22,9 @@ from rich.text import Text
 
 from plumbing.cli import ascii_fallback, durations
 from plumbing.cli.command import command, option, single
-from veen.cli.hub import LocalDir, hub_process
+from veen.cli.hub import hub_process
 from veen.cli.kit import output
-from veen.cli.kit.common_options import HubUrl, JsonOption
+from veen.cli.kit.common_options import HubUrl, JsonOption, LocalDir
 from veen.cli.kit.hub_api import HubApi
 from veen.cli.kit.output import Marked, Tone
 from veen.core import Malformed, Unavailable

@@ -243,3 +243,10 @@ class StreamRegistration(Wire):
     """The operator registers a stream, so that the hub accepts its labels."""
 
     stream_id: Annotated[bytes, Bstr()]
+
+
+@int_map("clock acceptance", VersionField())
+class ClockAcceptance(Wire):
+    """The operator accepts the wall clock of the hub, which must still show about the time that the operator saw."""
+
+    wall_ts: Annotated[int, Uint()]

@@ -14,6 +14,7 @@ from veen.core.cbor import Wire
 from veen.core.envelopes import (
     AuthorizeResponse,
     CheckpointRequest,
+    ClockAcceptance,
     ConsistencyRequest,
     Equivocation,
     ProofAtRequest,
@@ -28,6 +29,7 @@ from veen.hub import hub_openapi, responses
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import Outcome
 from veen.hub.config import HubConfig, need_operator
+from veen.hub.hub_time import ClockWatch
 from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptions
 from veen.hub.read_executor import ReadExecutor
@@ -61,6 +63,7 @@ class HubApp:
     lost_entries: LostEntries
     uploads: Uploads
     status: HubStatusPage
+    clock: ClockWatch
     pages: PageMemoryBudget = field(default_factory=PageMemoryBudget)
     submits: SubmitApi = field(init=False)
     routes: dict[tuple[str, str], Handler] = field(init=False)
@@ -81,6 +84,7 @@ class HubApp:
             ("GET", "/tooling/openapi.json"): self._get_openapi,
             ("POST", "/tooling/authorize"): self._authorize,
             ("POST", "/tooling/streams"): self._register,
+            ("POST", "/tooling/clock"): self._accept_clock,
             ("POST", "/tooling/submit-batch"): self.submits.submit_batch,
             ("POST", "/tooling/proof"): self._query(
                 ProofAtRequest, lambda query: reads.proof_at(query.label, query.stream_seq, query.upto_seq)
@@ -238,6 +242,30 @@ class HubApp:
         registration = responses.decode_request(StreamRegistration, request.body, as_json)
         event = control_stream.RegisteredStream(registration.stream_id)
         self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
+
+    def _accept_clock(self, request: Request, respond: Respond) -> None:
+        """Follow the wall clock. The acceptance is durable before it takes effect, so that a restart knows it."""
+        need_operator(self.config, request.headers)
+        as_json = responses.wants_json(request)
+        wall_ts = responses.decode_request(ClockAcceptance, request.body, as_json).wall_ts
+        self.clock.check_accepted(wall_ts)
+
+        def marked() -> Response:
+            self.clock.mark_accepted(wall_ts)
+            return _NOT_YET
+
+        def follow(response: Response) -> None:
+            if response is not _NOT_YET:
+                respond(response)
+                return
+            try:
+                self.clock.accept(wall_ts)
+            except Refused as refused:
+                respond(responses.refusal(refused, as_json=as_json))
+            else:
+                respond(Response(200, strict_json.encode(self.clock.as_json()), responses.JSON))
+
+        self.executor.answer(request, marked, follow)
 
 
 def _unknown(request: Request) -> Refused:

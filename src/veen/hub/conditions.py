@@ -43,6 +43,8 @@ class Reason(StrEnum):
     SUBMIT_OVERLOAD = "submit_overload"
     READ_OVERLOAD = "read_overload"
     CONNECTION_OVERLOAD = "connection_overload"
+    CLOCK_STEP = "clock_step"
+    CLOCK_AHEAD = "clock_ahead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,12 @@ _KINDS = {
     Reason.SUBMIT_OVERLOAD: _Kind("the hub has more messages than it can queue", level="warn"),
     Reason.READ_OVERLOAD: _Kind("the hub has more requests than it can queue", level="warn"),
     Reason.CONNECTION_OVERLOAD: _Kind("the hub refuses connections beyond its limits", level="warn"),
+    Reason.CLOCK_STEP: _Kind(
+        "the wall clock jumped; the hub continues at its own time until the operator accepts the new time"
+    ),
+    Reason.CLOCK_AHEAD: _Kind(
+        "the time of the hub is ahead of the wall clock and runs at half speed until both agree", level="warn"
+    ),
 }
 
 

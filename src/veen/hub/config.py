@@ -42,12 +42,16 @@ class HubConfig:
     pow_difficulty: int = 0  # zero bits that a proof of work must have; 0 requires none
     allow_networks: tuple[Network, ...] = ()  # accepted source networks; empty means all
     deny_networks: tuple[Network, ...] = ()
+    max_clock_step: int = 60  # seconds by which the wall clock may jump before the operator must accept it
+    max_start_gap: int = 30 * 86_400  # seconds between the wall clock and the end of the log at a start
     http: HttpSettings = field(default_factory=HttpSettings)
 
     def check(self) -> None:
         """Raise on settings that would let strangers write by accident, or that are impossible."""
         if not 0 <= self.pow_difficulty <= MAX_POW_DIFFICULTY:
             raise Unavailable(f"a proof of work has at most {MAX_POW_DIFFICULTY} bits, not {self.pow_difficulty}")
+        if self.max_clock_step < 1 or self.max_start_gap < 1:
+            raise Unavailable("max_clock_step and max_start_gap must be at least 1 second")
         if self.admission is Admission.OPEN and not self.open_to_the_network and not is_loopback(self.host):
             raise Unavailable(
                 f"open admission on {self.host} lets everyone who can reach it write; "

@@ -29,6 +29,7 @@ from veen.core.envelopes import (
     CheckpointList,
     CheckpointRequest,
     CheckpointResponse,
+    ClockAcceptance,
     ConsistencyRequest,
     Equivocation,
     EquivocationList,
@@ -92,6 +93,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ApiEndpoint("post", "/tooling/authorize", "log a capability", CapToken, AuthorizeResponse),
     ApiEndpoint(
         "post", "/tooling/streams", "register a stream", StreamRegistration, SubmitResponse, security=(_OPERATOR,)
+    ),
+    ApiEndpoint(
+        "post",
+        "/tooling/clock",
+        "follow the wall clock after a jump; the answer is the clock in the status",
+        ClockAcceptance,
+        _JSON,
+        security=(_OPERATOR,),
     ),
     ApiEndpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofAtResponse),
     ApiEndpoint(

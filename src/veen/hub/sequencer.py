@@ -1,6 +1,5 @@
 """The sequencer: gives every verified message its place in the log, or rejects it. It signs and writes nothing."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -19,12 +18,12 @@ class Sequencer:
     state: AdmissionState
     _rules: Rules
     _control_log: "ControlLog"
-    _clock: Callable[[], float] = time.time
+    _clock: Callable[[], float]  # `HubTime.now`
     stopped: set[bytes] = field(default_factory=set)  # labels with lost entries
 
     @property
     def hub_ts(self) -> int:
-        """The hub's time: it never decreases, even if the clock does."""
+        """The hub's time: it never decreases."""
         return max(int(self._clock()), self.state.hub_ts)
 
     def decide(self, items: list[Item], hub_ts: int) -> list[Placed]:

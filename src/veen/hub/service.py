@@ -1,7 +1,6 @@
 """A running hub: opens a data directory, replays the journal, serves, and stops without losing an answer."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from veen.hub.admission_state import AdmissionState
 from veen.hub.app import HubApp
 from veen.hub.conditions import Conditions, Reason, system_error
 from veen.hub.config import HubConfig
+from veen.hub.hub_time import ClockGap, ClockReading, ClockWatch, HubTime, check_start, system_clocks
 from veen.hub.log import Log, standard_error
 from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import ReadApi, Subscriptions
@@ -43,12 +43,17 @@ IDLE_PAUSE_S = 0.5
 class HubService:
     """One hub on one data directory, on the running loop."""
 
-    def __init__(self, config: HubConfig, *, disk: Disk | None = None, clock: Callable[[], float] = time.time) -> None:
-        """Open and replay the data directory. Raises if it is locked, damaged, or not a data directory."""
+    def __init__(
+        self, config: HubConfig, *, disk: Disk | None = None, clocks: Callable[[], ClockReading] = system_clocks
+    ) -> None:
+        """Open and replay the data directory. Raises if it is locked, damaged, or not a data directory.
+
+        Raises `ClockGap` if the wall clock is too far from the end of the log.
+        """
         config.check()
         self._config = config
         self._disk = disk or Disk()
-        self._clock = clock
+        self._clocks = clocks
         lines = standard_error()
         self.log = Log(lines, config.role)
         self.metrics = Metrics()
@@ -92,9 +97,14 @@ class HubService:
         self._labels = LabelRotation(self.rules, self.store)
         state = AdmissionState(self.store, self.rules)
         self.replayed = state.replay()
-        self.sequencer = Sequencer(
-            state, self.rules, ControlLog(self.store, state, self.rules, control_key), self._clock
-        )
+        self.time = HubTime(self._clocks, state.hub_ts, config.max_clock_step)
+        try:
+            check_start(self.folders, self.time.wall, state.hub_ts, config.max_start_gap)
+        except ClockGap:
+            self.store.close()
+            raise
+        control_log = ControlLog(self.store, state, self.rules, control_key)
+        self.sequencer = Sequencer(state, self.rules, control_log, self.time.now)
         self.signer.at(self.sequencer.hub_ts)  # do not start without a usable key
         self.server = HttpServer(self.log.failed)
         self.metrics.watch(self.server)
@@ -160,6 +170,9 @@ class HubService:
             conditions,
             self.metrics.uploaded,
         )
+        self.clock = ClockWatch(
+            self.time, config.max_start_gap, conditions, self.folders, self._disk, read_executor.run_unanswered
+        )
         self.status = HubStatusPage(
             self.hub_metadata,
             self.rules,
@@ -169,7 +182,7 @@ class HubService:
             self.sequencer.state.realm,
             witness_records,
             lambda: self.pipeline.in_flight,
-            self._clock,
+            self.clock,
             config.pow_difficulty,
         )
         reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._nodes_damaged)
@@ -185,6 +198,7 @@ class HubService:
             lost_entries,
             self.uploads,
             self.status,
+            self.clock,
         )
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
@@ -259,8 +273,9 @@ class HubService:
         return kept
 
     def _background_step(self) -> None:
-        """Do a step of the work that a start does not wait for. Pauses leave the loop to other tasks."""
+        """Watch the clock, and do a step of the work that a start does not wait for. Pauses leave the loop free."""
         try:
+            self.clock.check()
             more = self.store.open_chunks.check()
             more = self.sequencer.state.streams.prepare(self.sequencer.hub_ts) or more
         except Exception as damage:  # noqa: BLE001  the index is damaged

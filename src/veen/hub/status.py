@@ -21,6 +21,7 @@ from veen.hub import responses
 from veen.hub.admission_rules import Rules
 from veen.hub.admission_state import Realm
 from veen.hub.conditions import Conditions, Reason
+from veen.hub.hub_time import ClockWatch
 from veen.hub.log import LineWriter
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame
@@ -113,6 +114,7 @@ class Metrics:
         self.journal_bytes = Gauge("veen_journal_bytes", "bytes the log has yet to catch up with", registry=r)
         self.revocations = Gauge("veen_revocations", "client keys and capabilities the realm revoked", registry=r)
         self.multi_primary = Gauge("veen_multi_primary_labels", "labels that other hubs may write to", registry=r)
+        self.hub_ts_lead = Gauge("veen_hub_ts_lead_seconds", "hub_ts minus the wall clock", registry=r)
         self._connections = Gauge("veen_connections", "open connections", registry=r)
         self._attachments = Counter("veen_attachments", "new attachments", registry=r)
         self._attachment_bytes = Counter("veen_attachment_bytes", "bytes of new attachments", registry=r)
@@ -195,7 +197,7 @@ class HubStatusPage:
     _realm: Realm
     _witness_records: WitnessRecords
     _in_flight: Callable[[], int]
-    _clock: Callable[[], float]
+    _clock: ClockWatch
     _pow_difficulty: int
     stopping: bool = False
 
@@ -243,6 +245,7 @@ class HubStatusPage:
     def ready(self) -> Response:
         """GET /readyz: the data directory is writable and no blocking state holds."""
         self.check_disk()
+        self._clock.check()
         reason = "stopping" if self.stopping else self._conditions.blocking
         bad: list[strict_json.Json] = [str(one) for one in self._conditions.active]
         return _json_response(503 if reason else 200, {"ready": not reason, "reason": reason, "bad_states": bad})
@@ -274,7 +277,8 @@ class HubStatusPage:
     def as_json(self) -> Json:
         """GET /tooling/status."""
         self.check_disk()
-        hub_ts, bad = self._hub_ts(), self._conditions.active
+        self._clock.check()
+        hub_ts, bad = self._hub_ts, self._conditions.active
         active = self._hub_metadata.identity.signing_key_at(hub_ts)
         return {
             "hub_id": self._hub_metadata.identity.hub_id.hex(),
@@ -287,6 +291,7 @@ class HubStatusPage:
             "profile_id": self._rules.profile_id.hex(),
             "epoch": self._rules.profile.epoch(hub_ts),
             "hub_ts": hub_ts,
+            "clock": self._clock.as_json(),
             "limits": to_json(self._rules.limits),
             "admission": str(self._rules.admission),
             "pow_difficulty": self._pow_difficulty,
@@ -310,21 +315,20 @@ class HubStatusPage:
         streams = islice(self._realm.multi_primary(hub_ts), MAX_SHOWN_LABELS)
         return sorted(naming.label(self._rules.routing_key, stream, epoch) for stream in streams)
 
+    @property
     def _hub_ts(self) -> int:
         """The time of the next receipt: it never decreases."""
-        last = [tail.records[-1].hub_ts for tail in self._store.tails() if tail.records]
-        if not last:
-            with self._store.index.read() as rows:
-                last.append(rows.number("hub_ts"))
-        return max(int(self._clock()), *last)
+        return int(self._clock.time.now())
 
     def probe(self, path: str) -> Response:
         if path == "/metrics":
             self.check_disk()
+            self._clock.check()
             self._metrics.queue_depth.set(self._in_flight())
             self._metrics.journal_bytes.set(self._store.journal_bytes)
             self._metrics.revocations.set(self._realm.revocations)
-            self._metrics.multi_primary.set(sum(1 for _ in self._realm.multi_primary(self._hub_ts())))
+            self._metrics.multi_primary.set(sum(1 for _ in self._realm.multi_primary(self._hub_ts)))
+            self._metrics.hub_ts_lead.set(self._hub_ts - int(self._clock.time.wall))
             return Response(200, self._metrics.text(), PROMETHEUS)
         if path == "/readyz":
             return self.ready()

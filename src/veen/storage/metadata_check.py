@@ -162,16 +162,9 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
     """Report files that no hub creates. The log folder and the index have their own checks."""
     kept = (
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
-        *(folders.limits, folders.profile),
-        *(folders.binding, folders.origin, folders.fault, folders.lock, folders.keys, folders.journal, folders.log),
-        *(
-            folders.journal_mark,
-            folders.index,
-            folders.attachments,
-            folders.evidence,
-            folders.witnesses,
-            folders.root / _LOST_AND_FOUND,
-        ),
+        *(folders.limits, folders.profile, folders.binding, folders.origin, folders.fault, folders.clock),
+        *(folders.lock, folders.keys, folders.journal, folders.journal_mark, folders.log, folders.index),
+        *(folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
     _check_folder(folders, folders.root, here, report, drafts=False)  # drafts are reported with the metadata

@@ -30,6 +30,7 @@ _PATHS = {
     "binding": "checkpoint-binding.cbor",
     "origin": "origin.cbor",
     "fault": "fault.txt",
+    "clock": "hub-clock.json",
     "limits": "limits.json",
     "profile": "profile.json",
 }
@@ -62,6 +63,7 @@ class Folders:
     binding: Path = field(init=False)
     origin: Path = field(init=False)  # the identity and checkpoints of the hub that this one was forked from
     fault: Path = field(init=False)  # faults of the index, recorded so that the next start rebuilds it
+    clock: Path = field(init=False)  # the last wall clock time that the hub or its operator trusted
     limits: Path = field(init=False)
     profile: Path = field(init=False)
 

@@ -5,15 +5,16 @@ import sys
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group, option, raw_arguments
+from veen.cli.hub import clock
 from veen.cli.kit import output, values
 from veen.cli.kit.client_options import PassphraseFile
-from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, Stream
+from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Moment, Result, fields_of
 from veen.cli.kit.state_options import options_command
@@ -34,6 +35,7 @@ app = group(
     """,
 )
 
+app.add_typer(clock.app)
 _STOP_TIMEOUT_S = 60.0
 
 
@@ -238,6 +240,24 @@ class StartOptions:
     deny_networks: Annotated[
         list[Any] | None, option("--deny-network CIDR", "reject messages from here", parser=values.network)
     ] = None
+    max_clock_step: Annotated[
+        int | None,
+        durations.whole_option(
+            "--max-clock-step",
+            least=1,
+            show_default="60",
+            help="the hub follows the wall clock over smaller jumps than this, and alerts on larger ones",
+        ),
+    ] = None
+    max_start_gap: Annotated[
+        int | None,
+        durations.whole_option(
+            "--max-start-gap",
+            least=1,
+            show_default="30d",
+            help="do not start if the wall clock is further than this from the end of the log",
+        ),
+    ] = None
     log_file: Annotated[Path | None, option("--log-file FILE", "log file of a background hub")] = None
     ready_fd: Annotated[int | None, option("--ready-fd N", "", hidden=True)] = None
     as_json: JsonOption = False
@@ -321,11 +341,6 @@ def stop(
             f"process {found.pid} is still finishing; repeat the command, or wait longer with --timeout",
         )
     output.facts({"stopped": found.url, "pid": found.pid, "data_dir": str(data_dir)}, as_json)
-
-
-LocalDir: TypeAlias = Annotated[
-    Path | None, option("--data-dir DIR", "the data directory of a hub on this machine, instead of --hub")
-]
 
 
 @command(app, "status", "veen hub status --data-dir hub", "veen hub status --hub http://127.0.0.1:37411 --json")

@@ -15,6 +15,7 @@ from veen.cli.kit import values
 from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable, Unverified
 from veen.hub.config import HubConfig, fit_connections, raise_file_limit
+from veen.hub.hub_time import ClockGap
 from veen.hub.service import HubService
 from veen.storage.journal import JournalIncomplete
 from veen.storage.metadata import has_no_keys
@@ -31,6 +32,12 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
     wanted, config = config, fit_connections(config, files)
     try:
         service = HubService(config)
+    except ClockGap as error:
+        raise hinted(
+            error,
+            "correct the clock of this machine if it is wrong: veen hub clock show --data-dir DIR compares both",
+            f"if the clock is right, veen hub clock accept --data-dir {config.data_dir} allows the next start",
+        ) from None
     except Unavailable as error:
         raise hinted(error, *_start_hints(config.data_dir)) from None
     except (Malformed, Unverified) as error:

@@ -36,6 +36,8 @@ disk_reserve_bytes = 268435456     # disk space that attachments leave free for 
 pow_difficulty = 0                 # zero bits of the proof of work that each message needs
 allow_networks = []                # accept messages only from these; empty means from anywhere
 deny_networks = []
+max_clock_step = 60                # seconds; the hub alerts if the wall clock jumps further
+max_start_gap = 2592000            # seconds between the wall clock and the end of the log at a start
 # tls_cert = "hub.pem"
 # tls_key = "hub.key"
 
@@ -174,6 +176,12 @@ def _count(value: object, base: Path) -> int:
     return value
 
 
+def _seconds(value: object, base: Path) -> int:
+    if (seconds := _count(value, base)) < 1:
+        raise ValueError("must be at least 1 second")
+    return seconds
+
+
 def _difficulty(value: object, base: Path) -> int:
     bits = _count(value, base)
     if bits > MAX_POW_DIFFICULTY:
@@ -235,6 +243,8 @@ READERS: dict[str, Callable[[object, Path], object]] = {
     "pow_difficulty": _difficulty,
     "allow_networks": _networks,
     "deny_networks": _networks,
+    "max_clock_step": _seconds,
+    "max_start_gap": _seconds,
     "tls_cert": lambda value, base: base / _text(value),
     "tls_key": lambda value, base: base / _text(value),
     "log_submits": _flag,

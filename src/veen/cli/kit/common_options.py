@@ -7,6 +7,9 @@ from plumbing.cli.command import option
 
 JsonOption: TypeAlias = Annotated[bool, option("--json", "the result as JSON")]
 DataDir: TypeAlias = Annotated[Path, option("--data-dir DIR", "the hub's data directory")]
+LocalDir: TypeAlias = Annotated[
+    Path | None, option("--data-dir DIR", "the data directory of a hub on this machine, instead of --hub")
+]
 HubUrl: TypeAlias = Annotated[
     str | None,
     option("--hub URL", "the hub's address; default: the context's", envvar="VEEN_HUB"),

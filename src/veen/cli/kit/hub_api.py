@@ -18,7 +18,7 @@ from veen.cli.kit.exit_status import hinted
 from veen.client.exchange import BlockingExchange, TimedOut, reason_of
 from veen.core import HubIdentity, Malformed, Refused, Unavailable, strict_json, wire_json
 from veen.core.cbor import Wire
-from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse
+from veen.core.envelopes import ClockAcceptance, ErrorEnvelope, ReceiptRequest, ReceiptResponse
 
 W = TypeVar("W", bound=Wire)
 _TIMEOUT_S = 10.0  # for a request and its whole response
@@ -90,6 +90,11 @@ class HubApi:
         """Send one data-plane request in CBOR."""
         answer = self._checked(self._ask("POST", path, request.encode(), {"content-type": _CBOR}))
         return expected.decode(answer.body)
+
+    def accept_clock(self, wall_ts: int, operator_token: str) -> dict[str, Any]:
+        """Let the hub follow its wall clock, which shows about `wall_ts`. Returns the clock of its status."""
+        headers = {"content-type": _CBOR, "authorization": f"Bearer {operator_token}"}
+        return self._json(self._ask("POST", "/tooling/clock", ClockAcceptance(wall_ts).encode(), headers))
 
     def size(self, label: bytes) -> int:
         """Return the number of entries of a label by binary search over receipts: the data plane has no such query."""

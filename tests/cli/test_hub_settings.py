@@ -14,7 +14,7 @@ from veen.cli.hub import hub_settings
 from veen.cli.kit.values import Address
 from veen.core import Malformed, Unavailable
 from veen.hub.admission_rules import Admission
-from veen.hub.config import HubConfig
+from veen.hub.config import HTTP, HubConfig
 
 KEY = "ab" * 32
 
@@ -38,7 +38,7 @@ def test_without_options_and_file_the_defaults_apply(monkeypatch: pytest.MonkeyP
 def test_the_example_file_is_valid(file: Path) -> None:
     made = config(file, hub_settings.EXAMPLE)
     assert len(made.issuers) == 1
-    assert made.http == HttpSettings(max_connections=1024)
+    assert made.http == HttpSettings(max_connections=1024, makes_room=True)
     assert config(file, profile="lab").admission is Admission.OPEN
 
 
@@ -53,7 +53,7 @@ def test_the_example_shows_every_setting() -> None:
 
 
 def test_every_limit_of_the_http_server_can_be_set(file: Path) -> None:
-    defaults = HttpSettings()
+    defaults = HTTP
     numbers = {field.name: getattr(defaults, field.name) for field in dataclasses.fields(HttpSettings)}
     networks, makes_room = numbers.pop("uncounted_networks"), numbers.pop("makes_room")
     lines = [f"{name} = {value + 1}" for name, value in numbers.items()]
@@ -75,8 +75,8 @@ def test_options_override_the_profile_and_the_profile_the_file(file: Path) -> No
 
 def test_settings_that_a_profile_lacks_come_from_the_file(file: Path) -> None:
     text = "[http]\nbacklog = 7\nmax_headers = 5\n[profile.p.http]\nmax_headers = 6\n"
-    assert config(file, text, "p").http == HttpSettings(backlog=7, max_headers=6)
-    assert config(file, text).http == HttpSettings(backlog=7, max_headers=5)
+    assert config(file, text, "p").http == HttpSettings(backlog=7, max_headers=6, makes_room=True)
+    assert config(file, text).http == HttpSettings(backlog=7, max_headers=5, makes_room=True)
 
 
 def test_networks_and_work_come_from_the_file_or_the_options(file: Path) -> None:

@@ -192,3 +192,10 @@ def test_each_kind_is_written_as_the_specification_spells_it(kind: RevocationKin
 def test_each_policy_is_written_as_the_specification_spells_it(policy: str) -> None:
     assert AuthorityPolicy(policy) == policy
     assert Authority.decode(replace(AUTHORITY, policy=policy).encode()).policy == policy
+
+
+def test_an_authority_record_ends_within_400_days_so_that_a_mistake_does_not_last_for_ever() -> None:
+    mistake = Authority.decode(replace(AUTHORITY, ts=0, ttl=1 << 63).encode())
+    correction = replace(AUTHORITY, ts=500 * 86_400, ttl=86_400)
+    assert mistake.active_at(400 * 86_400 - 1)
+    assert admin.active([mistake, correction], correction.ts) == correction

@@ -4,7 +4,10 @@ import errno
 import json
 import os
 import signal
+import socket
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -20,6 +23,7 @@ from veen.core import Unavailable
 from veen.core.hashing import h
 from veen.hub import conditions
 from veen.hub.conditions import MAX_SOURCES, Conditions, Reason, public_text
+from veen.hub.config import HubConfig
 from veen.hub.log import LineWriter, Log
 
 REFUSALS = 20
@@ -199,6 +203,26 @@ def test_a_flood_of_submits_is_one_state_that_ends_when_the_queue_has_drained(
         assert gauge(hub, "submit_overload") == (0, 1)
     entered, left = pair(states(capfd), "submit_overload")
     assert (entered["level"], entered["in_flight"], left["refused"]) == ("warn", 4, REFUSALS)
+
+
+def test_idle_connections_of_this_machine_do_not_shut_out_a_client(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    settings = replace(HubConfig(tmp_path).http, max_connections=16)
+    with (
+        running(make_dir(tmp_path), http=settings) as hub,
+        Subscriber(hub, f"label={hub.label('s').hex()}&from=1") as subscriber,
+        ExitStack() as idle,
+    ):
+        for _ in range(32):
+            idle.enter_context(socket.create_connection(("127.0.0.1", hub.port)))
+        hub.writer().send()
+        assert hub.get("/readyz").json()["bad_states"] == ["connection_overload"]
+        idle.close()
+        until(lambda: gauge(hub, "connection_overload") == (0, 1))
+        assert subscriber.item().stream_seq == 1  # a subscription is not idle
+    entered, left = pair(states(capfd), "connection_overload")
+    assert (entered["cap"], left["refused"]) == ("total", 0)
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ class HttpServer:
     """One or more listening sockets in front of one app. `report` receives exceptions of the app.
 
     `on_refused` and `on_relieved` are called with the limit ("total" or "address") and the caller: on every refused
-    connection, and once when the connections have fallen well below the limit again.
+    connection, and once when the connections have fallen well below the limit again. `on_full` is called when an idle
+    connection was closed to make room for a new one; `on_relieved` ends that, too.
     """
 
     def __init__(self, report: Report) -> None:
@@ -219,6 +220,7 @@ class HttpServer:
             handshake.cancel()
         else:
             idle.transport.abort()
+        self._refusing.add(("total", None))
         self.on_full()
         return True
 

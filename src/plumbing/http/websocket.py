@@ -108,6 +108,10 @@ class WebSocket(BufferedConnection):
     def drain(self) -> None:
         self.close(_GOING_AWAY)
 
+    def is_busy(self) -> bool:
+        """A subscription without news is in use."""
+        return True
+
     def check_timeouts(self) -> None:
         settings, overdue = self.service.settings, self.service.timer.overdue
         if overdue(self._last_received, 2 * settings.idle_timeout_s):

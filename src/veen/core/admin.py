@@ -14,7 +14,7 @@ from veen.core.ciphertext import Place
 from veen.core.errors import Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, ht
 from veen.core.hpke import DhKey
-from veen.core.limits import MAX_BODY_BYTES, MAX_REPLICA_HUBS
+from veen.core.limits import MAX_AUTHORITY_TTL_SEC, MAX_BODY_BYTES, MAX_REPLICA_HUBS
 from veen.core.msg import Msg
 from veen.core.profile import Limits
 
@@ -120,8 +120,11 @@ class Authority(Wire):
 
     @property
     def end(self) -> int:
-        """The first second in which it is no longer active."""
-        return self.ts + self.ttl
+        """The first second in which it is no longer active.
+
+        The earliest active record applies, so one that never ended could not be corrected.
+        """
+        return self.ts + min(self.ttl, MAX_AUTHORITY_TTL_SEC)
 
     def active_at(self, now: int) -> bool:
         return self.ts <= now < self.end

@@ -4,7 +4,7 @@ import os
 import resource
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hmac import compare_digest
 from pathlib import Path
 
@@ -16,6 +16,10 @@ from veen.hub.admission_rules import Admission
 
 DEFAULT_PORT = 37411
 _MIB = 1 << 20
+
+
+# A new connection displaces one that is idle: otherwise idle ones, also from this machine, could shut everyone out.
+HTTP = HttpSettings(makes_room=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,7 @@ class HubConfig:
     deny_networks: tuple[Network, ...] = ()
     max_clock_step: int = 60  # seconds by which the wall clock may jump before the operator must accept it
     max_start_gap: int = 30 * 86_400  # seconds between the wall clock and the end of the log at a start
-    http: HttpSettings = field(default_factory=HttpSettings)
+    http: HttpSettings = HTTP
 
     def check(self) -> None:
         """Raise on settings that would let strangers write by accident, or that are impossible."""

@@ -119,6 +119,7 @@ class HubService:
         self.metrics.watch_conditions(conditions)
         self.signer.attach(loop, conditions, self._break)
         self.server.on_refused = self._refused_connection
+        self.server.on_full = lambda: self._refused_connection("total", None, refused=0)
         self.server.on_relieved = lambda cap, caller: conditions.leave(Reason.CONNECTION_OVERLOAD, (cap, caller))
         read_executor = ReadExecutor(loop, self._executor, conditions, self.log.failed)
         lookup = Lookup(self.store)
@@ -314,9 +315,13 @@ class HubService:
                 stream_seq=receipt.stream_seq,
             )
 
-    def _refused_connection(self, cap: str, caller: bytes | None) -> None:
+    def _refused_connection(self, cap: str, caller: bytes | None, refused: int = 1) -> None:
         self.conditions.enter(
-            Reason.CONNECTION_OVERLOAD, source=(cap, caller), cap=cap, connections=self.server.connections
+            Reason.CONNECTION_OVERLOAD,
+            source=(cap, caller),
+            refused=refused,
+            cap=cap,
+            connections=self.server.connections,
         )
 
     def _break(self, error: BaseException) -> None:

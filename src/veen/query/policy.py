@@ -9,6 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from hmac import compare_digest
@@ -117,25 +118,37 @@ class PolicyBook:
         """Add a principal, or replace the one with the same name."""
         if (flaw := principal.flaw()) is not None:
             raise ValueError(flaw)
-        others = [one for one in self.principals() if one.name != principal.name]
-        self._write([*others, principal])
+        with self._locked():
+            self._put(principal)
 
     def issue(self, name: str, token_name: str, ttl_s: int | None = None) -> str:
         """Create a token for a principal. It is returned once and stored as a hash."""
-        principal = self._required(name)
-        if any(one.name == token_name for one in principal.tokens):
-            raise Unavailable(f"{name} already has a token {token_name!r}")
         token, now = new_token(), int(self._clock())
         stored = Token(token_name, hashed(token), None if ttl_s is None else now + ttl_s)
-        self.put(replace(principal, tokens=(*principal.tokens, stored)))
+        with self._locked():
+            principal = self._required(name)
+            if any(one.name == token_name for one in principal.tokens):
+                raise Unavailable(f"{name} already has a token {token_name!r}")
+            self._put(replace(principal, tokens=(*principal.tokens, stored)))
         return token
 
     def revoke(self, name: str, token_name: str) -> None:
-        principal = self._required(name)
-        remaining = tuple(one for one in principal.tokens if one.name != token_name)
-        if remaining == principal.tokens:
-            raise Unavailable(f"{name} has no token {token_name!r}")
-        self.put(replace(principal, tokens=remaining))
+        with self._locked():
+            principal = self._required(name)
+            remaining = tuple(one for one in principal.tokens if one.name != token_name)
+            if remaining == principal.tokens:
+                raise Unavailable(f"{name} has no token {token_name!r}")
+            self._put(replace(principal, tokens=remaining))
+
+    def _locked(self) -> AbstractContextManager[None]:
+        """Held while the file is read, changed and written: two changes at once could undo a revocation."""
+        return local_files.locked(self.path.with_name(f"{self.path.name}.lock"), str(self.path), wait=True)
+
+    def _put(self, principal: QueryPrincipal) -> None:
+        if (flaw := principal.flaw()) is not None:
+            raise ValueError(flaw)
+        others = [one for one in self.principals() if one.name != principal.name]
+        self._write([*others, principal])
 
     def _required(self, name: str) -> QueryPrincipal:
         found = self.get(name)

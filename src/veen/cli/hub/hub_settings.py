@@ -16,7 +16,7 @@ from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
 from veen.hub.admission_rules import Admission
-from veen.hub.config import HubConfig, fit_connections, hard_file_limit
+from veen.hub.config import HTTP, HubConfig, fit_connections, hard_file_limit
 
 # Every setting. Names are those of `veen hub start` with underscores; paths are relative to the file.
 EXAMPLE = """\
@@ -43,6 +43,7 @@ max_start_gap = 2592000            # seconds between the wall clock and the end 
 
 [http]                     # limits of the HTTP server
 max_connections = 1024
+makes_room = true          # a new connection displaces the one that is idle for longest, if there is one
 uncounted_networks = ["127.0.0.0/8", "::1/128"]   # proxies: many clients share their address
 
 [profile.lab]              # overrides for --profile lab; any of the above
@@ -210,7 +211,7 @@ def _http(found: dict[str, Any]) -> HttpSettings:
     unknown = [name for name in found if name not in kinds]
     if unknown:
         raise ValueError(f"there is no setting {unknown[0]!r} under [http]")
-    return replace(HttpSettings(), **{name: _bound(name, value, kinds[name]) for name, value in found.items()})
+    return replace(HTTP, **{name: _bound(name, value, kinds[name]) for name, value in found.items()})
 
 
 def _bound(name: str, value: object, kind: object) -> Any:

@@ -15,6 +15,7 @@ from tests.vectors_sealed import check_sealed, header_cbor
 from vectors.form import render
 from vectors.generate import GENERATED
 from veen.core import (
+    CapPresentation,
     CapToken,
     Checkpoint,
     DhKey,
@@ -68,6 +69,7 @@ WIRE: dict[str, type[Wire]] = {
     "profile": Profile,
     "mmr_proof": MmrProof,
     "cap_token": CapToken,
+    "cap_presentation": CapPresentation,
     "submit_request": envelopes.SubmitRequest,
     "submit_response": envelopes.SubmitResponse,
     "stream_request": envelopes.StreamRequest,

@@ -9,6 +9,7 @@ from tests import vectors_oracle as oracle
 from tests.vectors_files import entries, load, unhex
 from tests.vectors_replay import Replay
 from veen.core import (
+    CapPresentation,
     CapToken,
     Checkpoint,
     HubIdentity,
@@ -76,6 +77,26 @@ def test_a_token_with_a_broken_chain_is_rejected(case: Doc) -> None:
     with pytest.raises(Unverified):
         token.verify()
     assert Replay(load("scenario-d.json")).authorize(unhex(case["cbor"])) == "CAP_INVALID"
+
+
+def test_the_second_implementation_makes_the_same_presentations() -> None:
+    seed = unhex(load("captoken.json")["issuer"]["seed"])
+    for case in entries("captoken.json", "presentations"):
+        unsigned = {1: 1, 2: unhex(case["hub_id"]), 3: case["not_after"], 4: oracle.uncbor(unhex(case["token"]))}
+        sig = oracle.ed25519(seed, oracle.ht("veen/cap-presentation", oracle.cbor(unsigned)))
+        assert (case["sig"], case["cbor"]) == (sig.hex(), oracle.cbor({**unsigned, 5: sig}).hex())
+        shown = CapPresentation.decode(unhex(case["cbor"]))
+        shown.verify()
+        ttl = unsigned[4][4][2]
+        assert shown.expires_at(case["issued_at"]) == case["expires_at"]
+        assert case["expires_at"] == min(case["issued_at"] + ttl, case["not_after"])
+
+
+@pytest.mark.parametrize("case", entries("captoken.json", "unverified_presentations"), ids=lambda case: case["name"])
+def test_a_presentation_that_was_altered_is_rejected(case: Doc) -> None:
+    shown = CapPresentation.decode(unhex(case["cbor"]))
+    with pytest.raises(Unverified):
+        shown.verify()
 
 
 # The identity of a hub

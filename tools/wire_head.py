@@ -75,6 +75,8 @@ RECEIPT        Ht("veen/sig", CBOR array of the first 6 fields: ver to hub_ts)  
 CHECKPOINT     Ht("veen/sig", CBOR array of the first 6 fields: ver to epoch)            by the hub, and each witness
 cap_token      link n: Ht("veen/cap-link", CBOR map of keys 1 to 4 || link n-1)          by issuer_pk
                link 1 has 64 zero bytes as the link before it
+cap_presentation
+               Ht("veen/cap-presentation", CBOR map of keys 1 to 4)                      by the issuer_pk of its token
 upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u64be(made_at))
                                                                                          by the capability's subject
 hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the root, or the last key

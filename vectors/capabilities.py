@@ -5,7 +5,7 @@ from dataclasses import replace
 from vectors.form import Doc, secret, signer_doc, signing_key
 from vectors.hub import ModelHub
 from vectors.recorder import Draft, Scenario
-from veen.core import CapToken, Limits, Profile, Rate, cap_token
+from veen.core import CapPresentation, CapToken, Limits, Profile, Rate, cap_token
 from veen.core.cbor import Value, encode
 from veen.core.hashing import h, ht
 from veen.core.limits import MAX_CAP_CHAIN
@@ -118,7 +118,41 @@ def captokens() -> Doc:
         "tokens": [_token_doc(name, token) for name, token in tokens.items()],
         "malformed": _malformed_tokens(longest),
         "unverified": _unverified_tokens(rated, tokens["two-links"]),
+        "presentations": [
+            _presentation_doc("ends with its ttl", cap_token.present(ISSUER, plain, _HUB, START + 7200)),
+            _presentation_doc("ends at its date", cap_token.present(ISSUER, longest, _HUB, START + 60)),
+        ],
+        "unverified_presentations": _unverified_presentations(cap_token.present(ISSUER, plain, _HUB, START)),
     }
+
+
+_HUB, _OTHER_HUB = ht("veen/hub-id", b"one"), ht("veen/hub-id", b"another")
+
+
+def _presentation_doc(name: str, shown: CapPresentation) -> Doc:
+    return {
+        "name": name,
+        "hub_id": shown.hub_id,
+        "not_after": shown.not_after,
+        "token": shown.token.encode(),
+        "sig": shown.sig,
+        "cbor": shown.encode(),
+        "issued_at": START,
+        "expires_at": shown.expires_at(START),
+    }
+
+
+def _unverified_presentations(shown: CapPresentation) -> list[Doc]:
+    token, stranger = shown.token, signing_key("mallory")
+    by_stranger = stranger.sign(ht("veen/cap-presentation", shown.unsigned()))
+    cases = {
+        "for another hub than was signed": replace(shown, hub_id=_OTHER_HUB),
+        "a later date than was signed": replace(shown, not_after=shown.not_after + 1),
+        "another token than was signed": replace(shown, token=cap_token.resign(token, ISSUER)),
+        "signed by somebody else": replace(shown, sig=by_stranger),
+        "a link of the token as its signature": replace(shown, sig=token.sig_chain[0]),
+    }
+    return [{"name": name, "cbor": one.encode()} for name, one in cases.items()]
 
 
 def _token_doc(name: str, token: CapToken) -> Doc:

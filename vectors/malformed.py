@@ -40,6 +40,7 @@ PROOF = _names("ver leaf_hash") | {"path": [_names("dir sib")], "peaks_after": [
 RATE = _names("per_sec burst")
 ALLOW = {"stream_ids": [None], "ttl": None, "rate": RATE}
 TOKEN = _names("ver issuer_pk subject_pk") | {"allow": ALLOW, "sig_chain": [None]}
+PRESENTATION = _names("ver hub_id not_after") | {"token": TOKEN, "sig": None}
 STREAM_REQUEST = _names("ver label from_seq to_seq max_items cursor with_receipts with_mmr_proof")
 ITEM = {"stream_seq": None, "msg": MSG, "receipt": RECEIPT}
 STREAM_RESPONSE = _names("ver label from_seq to_seq") | {
@@ -82,6 +83,8 @@ def _wire_objects() -> Iterator[Subject]:
     yield Subject("profile", Profile(60, 256), PROFILE, more=_other_algorithms())
     yield Subject("mmr_proof", _PROOF, PROOF, more=_steps())
     yield Subject("cap_token", _TOKEN, TOKEN)
+    presented = cap_token.present(signing_key("issuer"), _TOKEN, leaf(3), 1_700_000_000)
+    yield Subject("cap_presentation", presented, PRESENTATION)
 
 
 def _envelopes() -> Iterator[Subject]:

@@ -128,8 +128,8 @@ def zones(
         first = make_dir(root / "online", profile, limits, now - 60)
         second = make_dir(root / "offline", profile, offline_limits or limits, now - 60)
         with (
-            running(first, clock, QuickDisk(), admission=admission) as online,
-            running(second, clock, QuickDisk(), admission=admission) as offline,
+            running(first, clock, QuickDisk(), admission=admission, accept_bare_tokens=True) as online,
+            running(second, clock, QuickDisk(), admission=admission, accept_bare_tokens=True) as offline,
         ):
             yield Zones(root, online, offline, folders)
     finally:

@@ -8,8 +8,10 @@ import pytest
 
 from tests.cli.hub_fixture import STREAM, HubFixture, hub_fixture
 from tests.cli.runner import Veen
+from tests.hub.client import Clock
 from veen.client import ClientDir, capabilities
-from veen.core import naming
+from veen.core import CapToken, naming
+from veen.core.cap_token import token_of
 from veen.hub.admission_rules import Admission
 
 TTL = ("--stream", STREAM, "--ttl", 3600)
@@ -25,9 +27,13 @@ def strict(veen: Veen, tmp_path: Path) -> Iterator[HubFixture]:
 def issue(place: HubFixture, *arguments: object, issuer: str = "operator", subject: object = None) -> Path:
     out = place.root / f"{issuer}.cap"
     writer = place.root / "writer" if subject is None else subject
-    command = ("cap", "issue", "--issuer", place.root / issuer, "--subject", writer, *TTL, "--out", out, *arguments)
-    place.veen.done(*command)
+    given = ("--issuer", place.root / issuer, "--subject", writer, *TTL, "--out", out, *arguments)
+    place.veen.done("cap", "issue", *given, *(() if "--bare" in arguments else ("--hub", place.root / "hub")))
     return out
+
+
+def tokens_in(file: Path) -> tuple[CapToken, ...]:
+    return capabilities.tokens_of(capabilities.read_capabilities(file))
 
 
 def authorize(place: HubFixture, file: Path, person: str, *arguments: object) -> list[dict[str, object]]:
@@ -37,7 +43,7 @@ def authorize(place: HubFixture, file: Path, person: str, *arguments: object) ->
 
 
 def test_a_card_gets_a_token_for_each_client_id_it_lists(strict: HubFixture) -> None:
-    tokens = capabilities.read_tokens(issue(strict, "--rate", "10,20"))
+    tokens = tokens_in(issue(strict, "--rate", "10,20"))
     with ClientDir.open(strict.root / "writer") as writer:
         assert tuple(token.subject_pk for token in tokens) == writer.card.client_ids
     for token in tokens:
@@ -50,8 +56,10 @@ def test_a_card_gets_a_token_for_each_client_id_it_lists(strict: HubFixture) -> 
 def test_a_client_id_gets_one_token_and_without_out_it_is_printed(strict: HubFixture) -> None:
     with ClientDir.open(strict.root / "writer") as writer:
         client_id = writer.card.client_ids[0]
-    issued = strict.veen.done("cap", "issue", "--issuer", strict.root / "operator", "--subject", client_id.hex(), *TTL)
-    (token,) = capabilities.decode_tokens(bytes.fromhex(issued.facts()["cbor"]), "cap")
+    given = ("--issuer", strict.root / "operator", "--subject", client_id.hex(), *TTL, "--hub", strict.hub_id)
+    issued = strict.veen.done("cap", "issue", *given)
+    (shown,) = capabilities.decode_capabilities(bytes.fromhex(issued.facts()["cbor"]), "cap")
+    token = token_of(shown)
     assert token.subject_pk == client_id
     assert token.allow.rate is None
 
@@ -71,7 +79,7 @@ def test_a_client_id_gets_one_token_and_without_out_it_is_printed(strict: HubFix
     ],
 )
 def test_invalid_options_are_rejected(arguments: list[str], status: int, strict: HubFixture) -> None:
-    ran = strict.veen("cap", "issue", "--issuer", strict.root / "operator", *arguments)
+    ran = strict.veen("cap", "issue", "--issuer", strict.root / "operator", "--hub", strict.hub_id, *arguments)
     assert ran.status == status
     assert ran.error
     assert ran.out == ""
@@ -129,7 +137,7 @@ def test_an_expired_capability_gets_a_hint_to_renew_it(strict: HubFixture) -> No
     file, hub = issue(strict), strict.hub
     strict.does("writer", "send", "--body", "x", "--cap", file)
     hub.stop()
-    hub.clock, hub.settings = lambda: time.time() + 3700, {**hub.settings, "port": hub.port}
+    hub.clock, hub.settings = Clock(time.time() + 3700), {**hub.settings, "port": hub.port}
     hub.start()
     ran = strict.fails("writer", "send", "--body", "y", "--cap", file)
     assert ran.status == 5
@@ -158,15 +166,15 @@ def renew(place: HubFixture, file: Path, issuer: str = "operator", name: str = "
 
 def test_renewing_keeps_the_permissions_and_changes_the_auth_ref(strict: HubFixture) -> None:
     file = issue(strict, "--rate", "10,20")
-    before = capabilities.read_tokens(file)
+    before = tokens_in(file)
     shown = strict.veen.done("cap", "renew", file, "--issuer", strict.root / "operator", "--json").json()
-    after = capabilities.decode_tokens(bytes.fromhex(shown["cbor"]), "cap")
+    after = capabilities.tokens_of(capabilities.decode_capabilities(bytes.fromhex(shown["cbor"]), "cap"))
     assert shown["auth_refs"] == [token.auth_ref().hex() for token in after]
     assert [(one.issuer_pk, one.subject_pk, one.allow) for one in after] == [
         (one.issuer_pk, one.subject_pk, one.allow) for one in before
     ]
     assert not {one.auth_ref() for one in after} & {one.auth_ref() for one in before}
-    assert capabilities.read_tokens(renew(strict, file)) == after  # renewing is deterministic
+    assert tokens_in(renew(strict, file)) == after  # renewing is deterministic
 
 
 def test_only_the_issuer_can_renew(strict: HubFixture) -> None:
@@ -201,3 +209,72 @@ def test_an_authorized_capability_is_not_authorized_again(strict: HubFixture) ->
     hub.start()  # no longer trusts the issuer, but keeps authorized capabilities
     strict.does("writer", "send", "--body", "two", "--cap", file)
     assert hub.status()["entries"] == 3
+
+
+def test_a_capability_names_its_hubs_and_its_date(strict: HubFixture) -> None:
+    other = "ab" * 32
+    file = issue(strict, "--hub", other, "--not-after", "2099-01-31T12:00:00Z")
+    rows = strict.veen.done("cap", "show", file, "--json").json()
+    assert len(rows) == 16
+    assert {row["hub_id"] for row in rows} == {strict.hub_id, other}
+    assert {row["not_after"] for row in rows} == {4_073_544_000}
+    renewed = strict.veen.done("cap", "show", renew(strict, file), "--json").json()
+    assert [row["hub_id"] for row in renewed] == [row["hub_id"] for row in rows]
+    strict.does("writer", "send", "--body", "x", "--cap", file)
+
+
+@pytest.mark.parametrize(("given", "least"), [((), 30 * 86_400), (("--not-after", "2h"), 7200)])
+def test_a_capability_ends_after_a_time_even_if_none_is_given(
+    strict: HubFixture, given: tuple[str, ...], least: int
+) -> None:
+    before = int(time.time())
+    rows = strict.veen.done("cap", "show", issue(strict, *given), "--json").json()
+    assert {before + least <= row["not_after"] <= int(time.time()) + least for row in rows} == {True}
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ((), "missing --hub"),
+        (("--bare", "--hub", "ab" * 32), "contradict"),
+        (("--hub", "ab" * 31), "pin"),
+        (("--hub", "ab" * 32, "--not-after", "2001-01-01"), "in the past"),
+        (("--hub", "ab" * 32, "--not-after", "tomorrow"), "tomorrow"),
+    ],
+)
+def test_a_capability_is_not_issued_without_hub_and_date(
+    strict: HubFixture, given: tuple[str, ...], error: str
+) -> None:
+    who = ("--issuer", strict.root / "operator", "--subject", "ab" * 32, *TTL)
+    ran = strict.veen("cap", "issue", *who, *given)
+    assert ran.status == 2, ran.err
+    assert error in ran.error
+
+
+def test_the_hub_of_the_context_is_the_default(strict: HubFixture) -> None:
+    strict.veen.done("context", "add", "c", "--hub", strict.url, "--client", strict.root / "operator")
+    who = ("--issuer", strict.root / "operator", "--subject", "ab" * 32, *TTL)
+    assert strict.veen("cap", "issue", *who).status == 2  # the issuer has never used the hub
+    strict.veen.done("stream", "--stream", STREAM, "--pin", strict.hub_id)
+    assert strict.veen.done("cap", "issue", *who, "--json").json()["hubs"] == [strict.hub_id]
+
+
+def test_a_bare_token_gets_a_hint_and_a_renewed_one_is_accepted(strict: HubFixture) -> None:
+    file = issue(strict, "--bare")
+    ran = strict.fails("writer", "send", "--body", "x", "--cap", file)
+    assert ran.status == 5
+    assert ran.error.startswith("E.CAP/CAP_INVALID: this hub accepts only capabilities that name it")
+    assert f"--hub {strict.hub_id}" in ran.err
+    new = strict.root / "new.cap"
+    strict.veen.done("cap", "renew", file, "--issuer", strict.root / "operator", "--hub", strict.hub_id, "--out", new)
+    strict.does("writer", "send", "--body", "x", "--cap", new)
+
+
+def test_a_capability_for_another_hub_is_rejected_before_it_is_sent(strict: HubFixture) -> None:
+    out = strict.root / "other.cap"
+    who = ("--issuer", strict.root / "operator", "--subject", strict.root / "writer", *TTL)
+    strict.veen.done("cap", "issue", *who, "--hub", "ab" * 32, "--out", out)
+    ran = strict.fails("writer", "send", "--body", "x", "--cap", out)
+    assert ran.status == 5
+    assert ran.error.startswith(f"E.CAP/CAP_INVALID: the capability is for hub {'ab' * 32}, and this hub is ")
+    assert strict.hub.status()["entries"] == 0

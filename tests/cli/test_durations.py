@@ -61,7 +61,7 @@ def test_a_capability_issued_for_a_day_has_that_ttl(veen: Veen, tmp_path: Path) 
     ClientDir.create(tmp_path / "operator", None, 1).close()
     for ttl, seconds in (("1d", 86_400), ("86400", 86_400), ("90m", 5_400)):
         out = tmp_path / f"{ttl}.cap"
-        options = ("--issuer", tmp_path / "operator", "--subject", "ab" * 32, "--stream", "doors")
+        options = ("--issuer", tmp_path / "operator", "--subject", "ab" * 32, "--stream", "doors", "--bare")
         veen.done("cap", "issue", *options, "--ttl", ttl, "--out", out)
         assert {token.allow.ttl for token in cbor_sequence.decode(CapToken, out.read_bytes())} == {seconds}
 

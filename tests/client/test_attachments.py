@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
-from tests.client.test_sending import at_a_hub, meet, token
+from tests.client.test_sending import at_a_hub, granted, meet
 from tests.hub.client import Hub, make_dir, running
 from veen.client.message_attachments import ATTACHED_SCHEMA, AttachedBody, Attachment
 from veen.client.sender import DEFAULT_SCHEMA, Draft
@@ -60,7 +60,7 @@ def test_messages_around_one_with_attachments_keep_their_order(place: Path) -> N
 def test_a_capability_permits_attachments(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         (file,) = files(place, 5000)
-        async with people.writer(caps=[token(people)]) as writer, people.reader() as reader:
+        async with people.writer(caps=[granted(hub, people)]) as writer, people.reader() as reader:
             await writer.send(STREAM, b"1", attachments=[file])
             (entry,) = await read_all(reader)
             assert await reader.attachment(entry, 0) == file.read_bytes()

@@ -7,8 +7,27 @@ import pytest
 
 from tests.client.ledger import NOW
 from veen.client import CapabilityStore, ClientDir
-from veen.client.capabilities import MAX_FILE_BYTES, issue, read_tokens
-from veen.core import CapToken, Malformed, Rate, SigningKey, Unavailable, Unverified, cap_token, naming
+from veen.client.capabilities import (
+    MAX_FILE_BYTES,
+    at_hub,
+    check_presentable,
+    issue,
+    read_capabilities,
+    tokens_of,
+)
+from veen.core import (
+    CapPresentation,
+    CapToken,
+    Malformed,
+    Rate,
+    Refused,
+    SigningKey,
+    Unavailable,
+    Unverified,
+    cap_token,
+    naming,
+)
+from veen.core.cap_token import Capability
 
 ISSUER = SigningKey.generate()
 ME, OTHER = SigningKey.generate().public_key, SigningKey.generate().public_key
@@ -92,7 +111,7 @@ def test_a_file_copied_into_the_folder_is_used(client: ClientDir) -> None:
 
 
 def test_an_issuer_gives_one_token_for_each_key_on_a_card(client: ClientDir) -> None:
-    tokens = issue(ISSUER, client.card, iter([NEWS, LOGS]), 600, Rate(5, 10))
+    tokens = tokens_of(issue(ISSUER, client.card, iter([NEWS, LOGS]), 600, Rate(5, 10)))
     assert [each.subject_pk for each in tokens] == list(client.card.client_ids)
     assert {(each.allow.ttl, each.allow.rate, each.allow.stream_ids) for each in tokens} == {
         (600, Rate(5, 10), tuple(sorted((NEWS, LOGS))))
@@ -112,7 +131,7 @@ def test_a_file_too_long_for_tokens_is_not_read(place: Path) -> None:
     with path.open("wb") as file:
         file.truncate(MAX_FILE_BYTES + 1)
     with pytest.raises(Unavailable, match="is longer than"):
-        read_tokens(path)
+        read_capabilities(path)
 
 
 def chosen(caps: CapabilityStore, now: int = NOW, hub: bytes = HUB) -> int | None:
@@ -156,3 +175,97 @@ def test_what_a_hub_granted_survives_reopening(client: ClientDir) -> None:
     with ClientDir.open(client.path) as again:
         assert again.caps.granted(HUB, token().auth_ref()) == NOW + 5
         assert chosen(again.caps, NOW + 6) is None
+
+
+# Presentations.
+
+
+def presented(hub: bytes = HUB, not_after: int = NOW + 50, one: CapToken | None = None) -> CapPresentation:
+    return cap_token.present(ISSUER, one or token(), hub, not_after)
+
+
+def test_a_file_may_mix_tokens_and_presentations(client: ClientDir) -> None:
+    mixed = (token(ttl=1), presented(), presented(HUB2), token(ttl=2))
+    assert client.caps.add_all(b"".join(each.encode() for each in mixed)) == mixed
+    client.close()
+    with ClientDir.open(client.path) as again:
+        assert sorted(map(repr, again.caps.all())) == sorted(map(repr, mixed))
+        assert len(list(again.caps)) == 3
+        assert again.caps.shown_at(HUB, token().auth_ref()) == presented()
+        assert again.caps.shown_at(HUB2, token().auth_ref()) == presented(HUB2)
+        assert again.caps.shown_at(HUB2, token(ttl=1).auth_ref()) == token(ttl=1)
+
+
+def test_a_presentation_is_for_its_hub_only(client: ClientDir) -> None:
+    client.caps.add(presented())
+    assert client.caps.for_writer(ME, NEWS, NOW, HUB) == token()
+    assert client.caps.for_writer(ME, NEWS, NOW, HUB2) is None
+    refused = client.caps.reason_unusable(ME, NEWS, HUB2)
+    assert refused is not None
+    assert HUB.hex() in refused.message
+    assert HUB2.hex() in refused.message
+    assert client.caps.reason_unusable(ME, LOGS, HUB2) is None
+
+
+def test_a_presentation_is_used_up_to_its_last_second(client: ClientDir) -> None:
+    client.caps.add(presented())
+    assert client.caps.for_writer(ME, NEWS, NOW + 50, HUB) == token()
+    assert client.caps.for_writer(ME, NEWS, NOW + 51, HUB) is None
+    client.caps.put_granted(HUB, token().auth_ref(), NOW + 90)  # bound by an earlier presentation with a later date
+    assert client.caps.for_writer(ME, NEWS, NOW + 90, HUB) == token()
+
+
+def test_the_presentation_with_the_later_date_is_kept(client: ClientDir) -> None:
+    for not_after in (NOW + 5, NOW + 50, NOW + 20):
+        client.caps.add(presented(not_after=not_after))
+    assert client.caps.shown_at(HUB, token().auth_ref()) == presented(not_after=NOW + 50)
+    client.close()
+    with ClientDir.open(client.path) as again:
+        assert again.caps.shown_at(HUB, token().auth_ref()) == presented(not_after=NOW + 50)
+
+
+def test_a_token_with_a_presentation_is_preferred_to_a_bare_one(client: ClientDir) -> None:
+    client.caps.add(token(ttl=900))
+    client.caps.add(presented(one=token(ttl=5)))
+    assert chosen(client.caps) == 5
+    assert chosen(client.caps, hub=HUB2) == 900
+
+
+@pytest.mark.parametrize("bad", [replace(presented(), not_after=NOW + 51), replace(presented(), hub_id=HUB2)])
+def test_an_altered_presentation_is_rejected(client: ClientDir, bad: CapPresentation) -> None:
+    with pytest.raises(Unverified, match="capabilities"):
+        client.caps.add(bad)
+
+
+def test_a_hub_that_is_older_than_presentations_gets_the_token() -> None:
+    assert [check_presentable(token(), HUB, bare, NOW) for bare in (None, True)] == [token()] * 2
+    found = [check_presentable(presented(), HUB, bare, NOW) for bare in (None, True, False)]
+    assert found == [token(), presented(), presented()]
+
+
+@pytest.mark.parametrize(
+    ("shown", "hub", "bare", "now"),
+    [(presented(), HUB2, None, NOW), (presented(), HUB, None, NOW + 51), (token(), HUB, False, NOW)],
+)
+def test_a_capability_that_a_hub_would_reject_is_not_sent(
+    shown: Capability, hub: bytes, bare: bool | None, now: int
+) -> None:
+    with pytest.raises(Refused):
+        check_presentable(shown, hub, bare, now)
+
+
+def test_only_the_capabilities_for_a_hub_are_shown_to_it() -> None:
+    assert at_hub([token(), presented(), presented(HUB2)], HUB) == (token(), presented())
+    assert at_hub([], HUB) == ()
+    with pytest.raises(Refused, match=HUB.hex()):
+        at_hub([presented()], HUB2)
+
+
+def test_an_issuer_presents_each_token_to_each_hub(client: ClientDir) -> None:
+    made = issue(ISSUER, client.card, [NEWS], 600, hub_ids=(HUB, HUB2, HUB), not_after=NOW)
+    assert len(made) == 2 * len(client.card.client_ids)
+    assert {(one.hub_id, one.not_after) for one in made if isinstance(one, CapPresentation)} == {
+        (HUB, NOW),
+        (HUB2, NOW),
+    }
+    assert tokens_of(made) == issue(ISSUER, client.card, [NEWS], 600)

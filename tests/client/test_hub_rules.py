@@ -228,7 +228,7 @@ def test_admin_streams_of_an_open_hub_need_a_capability(place: Path) -> None:
                 await writer.sender(stream).put(draft)
             assert caught.value.detail_enum == "CAP_MISSING"
             client_id = folder.writers.current().client_id
-            folder.caps.add(cap_token.mint(ISSUER, client_id, [REVOCATIONS], 1000))
+            folder.caps.add(hub.presented(cap_token.mint(ISSUER, client_id, [REVOCATIONS], 1000)))
             await writer.sender(stream).put(draft)
             await writer.send(STREAM, b"anyone may")
         assert hub.submit(hub.writer("s", victim).message()).refusal()[3] == "AUTH_REF"

@@ -11,13 +11,13 @@ import pytest
 
 from plumbing.durable import Disk
 from tests.client.pair import NOW, QUICK, STREAM, Pair, bodies, pair, read_all, send_all
-from tests.hub.client import ISSUER, START, Clock, Hub, make_dir, own_port, running
+from tests.hub.client import FAR, ISSUER, START, Clock, Hub, make_dir, own_port, presented, running
 from veen.client import Busy, ClientDir, KeyBounds
 from veen.client.client import Client
 from veen.client.sender import Draft, Undecided
 from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
-from veen.core import Limits, Profile, Rate, Refused, Unavailable, cap_token, naming
+from veen.core import CapPresentation, Limits, Profile, Rate, Refused, Unavailable, cap_token, naming
 from veen.hub.admission_rules import Admission
 from veen.storage import metadata
 from veen.storage.paths import Folders
@@ -212,14 +212,16 @@ def test_the_largest_body_that_fits_is_taken(place: Path) -> None:
 # Capabilities.
 
 
-def token(people: Pair, ttl: int = 1000, rate: Rate | None = None, generation: int = 0) -> cap_token.CapToken:
+def granted(
+    hub: Hub, people: Pair, ttl: int = 1000, rate: Rate | None = None, generation: int = 0, not_after: int = FAR
+) -> CapPresentation:
     subject = people.writer_dir.identity.client_key(generation).public_key
-    return cap_token.mint(ISSUER, subject, [naming.stream_id(STREAM)], ttl, rate)
+    return hub.presented(cap_token.mint(ISSUER, subject, [naming.stream_id(STREAM)], ttl, rate), not_after)
 
 
 def test_a_capability_is_shown_and_named_by_itself(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
-        cap = token(people)
+        cap = granted(hub, people)
         async with people.writer(caps=[cap]) as writer, people.reader() as reader:
             sent = await writer.send(STREAM, b"1")
             (entry,) = await read_all(reader)
@@ -229,6 +231,75 @@ def test_a_capability_is_shown_and_named_by_itself(place: Path) -> None:
         assert people.writer_dir.caps.granted(writer.hub_id, cap.auth_ref()) == START + 1000
 
     at_a_hub(place, work, admission=Admission.CAPABILITY)
+
+
+def test_a_capability_of_another_hub_is_not_shown(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        other = presented(granted(hub, people).token, b"\7" * 32)
+        async with people.writer() as writer:
+            with pytest.raises(Refused, match="for hub 0707") as caught:
+                await writer.authorize(other)
+            assert caught.value.detail_enum == "CAP_INVALID"
+            with pytest.raises(Refused, match="for hub 0707"):
+                await writer.send(STREAM, b"1")
+            assert hub.status()["entries"] == 0
+            await writer.authorize(granted(hub, people))
+            assert (await writer.send(STREAM, b"1")).stream_seq == 1
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY)
+
+
+def test_a_capability_is_not_shown_after_its_date(place: Path) -> None:
+    clock = Clock()
+
+    async def work(hub: Hub, people: Pair) -> None:
+        clock.now = START + 11
+        late = granted(hub, people, not_after=START + 10)
+        async with people.writer() as writer:
+            with pytest.raises(Refused, match=f"expired at {START + 10}") as caught:
+                await writer.authorize(late)
+            assert caught.value.detail_enum == "CAP_TTL"
+            with pytest.raises(Refused, match=f"expired at {START + 10}"):
+                await writer.send(STREAM, b"1")
+            assert hub.status()["entries"] == 0
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY, clock=clock)
+
+
+def test_a_bare_token_is_not_shown_to_a_hub_that_requires_presentations(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        bare = granted(hub, people).token
+        async with people.writer(caps=[bare]) as writer:
+            with pytest.raises(Refused, match=f"veen cap issue --hub {writer.hub_id.hex()}") as caught:
+                await writer.send(STREAM, b"1")
+            assert caught.value.detail_enum == "CAP_INVALID"
+            await writer.authorize(granted(hub, people))
+            assert (await writer.send(STREAM, b"1")).stream_seq == 1
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY)
+
+
+def test_a_bare_token_is_used_where_the_hub_accepts_it(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer(caps=[granted(hub, people).token]) as writer:
+            assert (await writer.send(STREAM, b"1")).stream_seq == 1
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY, accept_bare_tokens=True)
+
+
+def test_an_authorized_capability_is_repeated_after_its_end(place: Path) -> None:
+    clock = Clock()
+
+    async def work(hub: Hub, people: Pair) -> None:
+        cap = granted(hub, people, not_after=START + 10)
+        async with people.writer(caps=[cap]) as writer:
+            first = await writer.authorize(cap)
+            clock.now = START + 11
+            await writer.status()
+            assert await writer.authorize(cap) == first
+            assert (await writer.authorize(hub.presented(cap.token))).expires_at == START + 10
+
+    at_a_hub(place, work, admission=Admission.CAPABILITY, clock=clock)
 
 
 def test_without_a_capability_nothing_is_sent(place: Path) -> None:
@@ -246,7 +317,7 @@ def test_an_expired_capability_is_not_tried(place: Path) -> None:
     clock = Clock()
 
     async def work(hub: Hub, people: Pair) -> None:
-        async with people.writer(caps=[token(people, ttl=10)]) as writer:
+        async with people.writer(caps=[granted(hub, people, ttl=10)]) as writer:
             await writer.send(STREAM, b"1")
             clock.now = START + 11
             await writer.status()
@@ -254,7 +325,7 @@ def test_an_expired_capability_is_not_tried(place: Path) -> None:
                 await writer.send(STREAM, b"2")
             assert caught.value.detail_enum == "CAP_TTL"
             assert people.writer_dir.outbox.places() == ()
-            await writer.authorize(token(people, ttl=10_000))
+            await writer.authorize(granted(hub, people, ttl=10_000))
             assert (await writer.send(STREAM, b"3")).stream_seq == 2
 
     at_a_hub(place, work, admission=Admission.CAPABILITY, clock=clock)
@@ -264,7 +335,7 @@ def test_a_capability_that_expires_on_the_way_is_refused_and_its_place_is_never_
     clock = Clock()
 
     async def work(hub: Hub, people: Pair) -> None:
-        async with people.writer(caps=[token(people, ttl=10)]) as writer:
+        async with people.writer(caps=[granted(hub, people, ttl=10)]) as writer:
             await writer.send(STREAM, b"1")
             clock.now = START + 11  # the client does not know
             with pytest.raises(Refused) as caught:
@@ -272,7 +343,7 @@ def test_a_capability_that_expires_on_the_way_is_refused_and_its_place_is_never_
             assert (caught.value.code, caught.value.detail_enum) == ("E.TIME", "CAP_TTL")
             assert people.writer_dir.outbox.places() == ()
             # The key is closed here. The next message uses another key, which needs its own token.
-            await writer.authorize(token(people, ttl=10_000, generation=1))
+            await writer.authorize(granted(hub, people, ttl=10_000, generation=1))
             sent = await writer.send(STREAM, b"3")
         async with people.reader() as reader:
             entries = await read_all(reader)
@@ -285,7 +356,7 @@ def test_a_capability_that_expires_on_the_way_is_refused_and_its_place_is_never_
 
 def test_a_rate_limit_is_waited_for(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
-        cap = token(people, rate=Rate(2, 2))
+        cap = granted(hub, people, rate=Rate(2, 2))
         began = time.monotonic()
         async with people.writer(caps=[cap]) as writer, people.reader() as reader:
             sent = await send_all(writer, *(b"%d" % number for number in range(5)))
@@ -298,7 +369,7 @@ def test_a_rate_limit_is_waited_for(place: Path) -> None:
 
 def test_a_retry_after_above_the_limit_fails_at_once(place: Path) -> None:
     async def work(hub: Hub, people: Pair) -> None:
-        cap = token(people, rate=Rate(1, 1))
+        cap = granted(hub, people, rate=Rate(1, 1))
         impatient = RetryPolicy(attempts=3, first_wait_s=0.001, longest_retry_after_s=0.5)
         async with people.writer(caps=[cap], retry_policy=impatient) as writer:
             await writer.send(STREAM, b"1")

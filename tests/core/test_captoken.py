@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from veen.core import cap_token, wire_json
 from veen.core.admission import BY_DETAIL
-from veen.core.cap_token import Allow, CapToken, Rate
+from veen.core.cap_token import Allow, CapPresentation, CapToken, Rate
 from veen.core.errors import Fault, Malformed, Refused, Unverified
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_CAP_CHAIN, MAX_CAP_RATE, MAX_CAP_STREAMS
@@ -522,3 +522,78 @@ def test_the_issuer_adds_no_link_to_a_chain_that_does_not_verify() -> None:
     forged = CapToken(ISSUER.public_key, STRANGER.public_key, Allow(STREAMS, TTL), (ZEROS,))
     with pytest.raises(Unverified):
         cap_token.resign(forged, ISSUER)
+
+
+# Presentations
+
+HUB, OTHER_HUB, NOT_AFTER = b"h" * 32, b"o" * 32, ISSUED_AT + 50
+
+
+def shown(not_after: int = NOT_AFTER, token: CapToken | None = None) -> CapPresentation:
+    return cap_token.present(ISSUER, token or chain(2), HUB, not_after)
+
+
+def test_a_presentation_is_the_issuers_signature_over_hub_date_and_token() -> None:
+    unsigned = {1: 1, 2: HUB, 3: NOT_AFTER, 4: plain(chain(2))}
+    digest = sha256(b"veen/cap-presentation\x00" + cbor2.dumps(unsigned)).digest()
+    sig = Ed25519PrivateKey.from_private_bytes(ISSUER.seed).sign(digest)
+    assert shown().encode() == cbor2.dumps({**unsigned, 5: sig})
+    assert shown().auth_ref() == chain(2).auth_ref()
+    shown().verify()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        replace(shown(), hub_id=OTHER_HUB),
+        replace(shown(), not_after=NOT_AFTER + 1),
+        replace(shown(), token=chain(1)),
+        replace(shown(), sig=bytes(SIGNATURE_BYTES)),
+        replace(shown(), sig=chain(2).sig_chain[-1]),
+        replace(shown(), token=relinked(chain(2), *reversed(chain(2).sig_chain))),
+    ],
+)
+def test_no_field_of_a_presentation_can_be_changed_after_it_was_signed(changed: CapPresentation) -> None:
+    with pytest.raises(Unverified):
+        changed.verify()
+
+
+@pytest.mark.parametrize("who", [STRANGER, SUBJECT])
+def test_only_its_issuer_presents_a_token(who: SigningKey) -> None:
+    with pytest.raises(ValueError, match="issuer"):
+        cap_token.present(who, chain(1), HUB, NOT_AFTER)
+
+
+@pytest.mark.parametrize("not_after", [0, 23, 24, NOT_AFTER, U64_MAX])
+@pytest.mark.parametrize("length", LENGTHS)
+def test_tokens_and_presentations_are_told_apart_by_their_bytes(length: int, not_after: int) -> None:
+    token = chain(length)
+    for capability in (token, shown(not_after, token)):
+        data = capability.encode()
+        assert cap_token.decode_capability(data) == capability
+        assert cap_token.capability_type(b"before" + data, len(b"before")) is type(capability)
+        assert wire_json.decode_canonical(type(capability), wire_json.encode(capability)) == capability
+        assert cap_token.token_of(capability) == token
+
+
+@pytest.mark.parametrize("length", range(60))
+def test_a_cut_capability_is_malformed_whatever_it_was(length: int) -> None:
+    for capability in (chain(1), shown()):
+        with pytest.raises(Malformed):
+            cap_token.decode_capability(capability.encode()[:length])
+
+
+@pytest.mark.parametrize(
+    ("not_after", "end"),
+    [
+        (ISSUED_AT + TTL - 1, ISSUED_AT + TTL - 1),
+        (ISSUED_AT + TTL, ISSUED_AT + TTL),
+        (ISSUED_AT + TTL + 1, ISSUED_AT + TTL),
+        (0, 0),
+        (U64_MAX, ISSUED_AT + TTL),
+    ],
+)
+def test_a_capability_ends_with_its_ttl_or_its_date_whichever_is_first(not_after: int, end: int) -> None:
+    assert shown(not_after).expires_at(ISSUED_AT) == end
+    assert not shown(not_after).expired(ISSUED_AT, end)
+    assert shown(not_after).expired(ISSUED_AT, end + 1)

@@ -10,10 +10,12 @@ HUB = bytes(range(32))
 HUB_KEY, ISSUER = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
 STREAM = naming.stream_id("news")
 TOKEN = cap_token.mint(ISSUER, bytes([3]) * 32, [STREAM], 100)
+PRESENTED = cap_token.present(ISSUER, TOKEN, HUB, 1000)
 PLACE = Place(bytes([4]) * 32, bytes([5]) * 32, HUB_KEY.public_key, 1, 0)
 
 EXAMPLES: dict[str, tuple[Event, Effects]] = {
     "veen.control.cap.v1": (TOKEN, Effects((STREAM,), TOKEN)),
+    "veen.control.presentation.v1": (PRESENTED, Effects((STREAM,), PRESENTED)),
     "veen.control.stream.v1": (RegisteredStream(STREAM), Effects((STREAM,))),
 }
 

@@ -10,6 +10,7 @@ import veen.core
 PUBLIC = [
     "Allow",
     "Bucket",
+    "CapPresentation",
     "CapToken",
     "Checkpoint",
     "DhKey",

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from plumbing.durable import Disk
 from veen.core import (
+    CapPresentation,
     CapToken,
     DhKey,
     Limits,
@@ -33,9 +34,11 @@ from veen.core import (
     strict_json,
     wire_json,
 )
+from veen.core.cap_token import Capability
 from veen.core.cbor import Wire
 from veen.core.cbor.value import read_value
 from veen.core.envelopes import AuthorizeResponse, ErrorEnvelope, StreamRegistration, SubmitRequest, SubmitResponse
+from veen.core.hashing import ht
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
 from veen.hub.hub_time import ClockReading, system_clocks
@@ -44,6 +47,7 @@ from veen.storage import metadata
 
 PATIENCE_S = 300.0  # for what hangs, not for what is slow
 START = 1_750_000_000
+FAR = START + 100 * 365 * 86_400  # the not_after of presentations whose end does not matter
 TOKEN = "operator-of-the-test"
 ISSUER = SigningKey(b"\x01" * 32)
 WITNESS = SigningKey(b"\x02" * 32)
@@ -124,6 +128,12 @@ class Reply:
         """`(status, code, stage, detail_enum)`."""
         error = self.error().refused()
         return self.status, error.code, error.stage, error.detail_enum
+
+
+def presented(token: CapToken, hub_id: bytes, not_after: int = FAR, key: SigningKey = ISSUER) -> CapPresentation:
+    """A presentation by the formula of docs/wire.md, also of a token that no issuer would sign."""
+    unsigned = CapPresentation(hub_id, not_after, token, bytes(64))
+    return replace(unsigned, sig=key.sign(ht("veen/cap-presentation", unsigned.unsigned())))
 
 
 def make_dir(
@@ -239,8 +249,13 @@ class Hub:
             pos = end
         return found
 
-    def authorize(self, token: CapToken) -> Reply:
-        return self.post("/tooling/authorize", token)
+    def authorize(self, capability: Capability) -> Reply:
+        """Authorize a capability; a token in a presentation for this hub."""
+        shown = self.presented(capability) if isinstance(capability, CapToken) else capability
+        return self.post("/tooling/authorize", shown)
+
+    def presented(self, token: CapToken, not_after: int = FAR) -> CapPresentation:
+        return presented(token, self.service.rules.hub_id, not_after)
 
     def register(self, stream: bytes) -> Receipt:
         reply = self.post("/tooling/streams", StreamRegistration(stream), authorization=f"Bearer {TOKEN}")

@@ -140,7 +140,7 @@ class Ledger:
             self._streams.add(event.stream_id)
             return
         self._caps[event.auth_ref()] = Cap.of(event, hub_ts, self._rules.limits)
-        self._streams |= set(event.allow.stream_ids)
+        self._streams |= set(cap_token.token_of(event).allow.stream_ids)
 
 
 @dataclass
@@ -208,9 +208,20 @@ class Author:
         if dice.random() < 0.8:
             rate = dice.choice([None, Rate(1, 2), Rate(0, 3), Rate(2, 5)])
             streams = {self._stream() for _ in range(dice.choice([1, 2]))}
-            event = cap_token.mint(ISSUER, dice.choice(self.keys).public_key, streams, dice.choice([3, 20, 500]), rate)
-            self.tokens.append(event)
+            token = cap_token.mint(ISSUER, dice.choice(self.keys).public_key, streams, dice.choice([3, 20, 500]), rate)
+            self.tokens.append(token)
+            event = self._presented(token)
         self._run(ControlEvent(event, lambda outcome: None), None)
+
+    def _presented(self, token: CapToken) -> control_stream.Event:
+        """The token itself, or a presentation of it or of an older one. Has dice of its own: most histories stay."""
+        dice = random.Random(token.encode())
+        if dice.random() < 0.4:
+            return token
+        if dice.random() < 0.1:
+            token = dice.choice(self.tokens)
+        end = int(self.clock.now) + dice.choice([-1, 5, *[1000] * 6])
+        return cap_token.present(ISSUER, token, self.service.rules.hub_id, end)
 
     def _submit(self) -> None:
         encoded = self._encoded()

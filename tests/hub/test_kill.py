@@ -22,7 +22,7 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
-from veen.core.hashing import h
+from veen.core.hashing import U64_MAX, h
 from veen.storage import fsck
 from veen.storage.directory_reader import LogReader
 
@@ -66,6 +66,7 @@ class Writer:
     """A client that keeps sending and records every receipt."""
 
     key: SigningKey
+    hub_id: bytes
     label: bytes
     profile_id: bytes
     token: CapToken | None = None
@@ -102,7 +103,8 @@ class Writer:
     def authorize(self, connection: http.client.HTTPConnection) -> None:
         """In every run, independent of earlier ones."""
         if self.token:
-            status, body = _ask(connection, "POST", "/tooling/authorize", self.token.encode())
+            shown = cap_token.present(ISSUER, self.token, self.hub_id, U64_MAX)
+            status, body = _ask(connection, "POST", "/tooling/authorize", shown.encode())
             assert status == 200, ErrorEnvelope.decode(body)
             assert AuthorizeResponse.decode(body).auth_ref == self.token.auth_ref()
 
@@ -197,7 +199,7 @@ def check_after_kills(folder: Path, setting: Setting, kills: int, seed: int) -> 
 def _writer(setting: Setting, hub_id: bytes, data_dir: Path, number: int) -> Writer:
     key, stream = SigningKey.generate(), naming.stream_id(f"s{number % 2}")
     token = cap_token.mint(ISSUER, key.public_key, [stream], 1 << 20) if setting.by_capability else None
-    return Writer(key, naming.label(naming.routing_key(hub_id), stream, 0), _profile_id(data_dir), token)
+    return Writer(key, hub_id, naming.label(naming.routing_key(hub_id), stream, 0), _profile_id(data_dir), token)
 
 
 def check_files(data_dir: Path) -> None:

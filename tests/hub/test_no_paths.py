@@ -147,7 +147,7 @@ class Sweep:
         self._written: list[tuple[str, Wire]] = [
             ("/v1/submit", SubmitRequest(kept.first)),
             ("/tooling/streams", StreamRegistration(naming.stream_id("t"))),
-            ("/tooling/authorize", token),
+            ("/tooling/authorize", hub.presented(token)),
         ]
         self.answers: list[tuple[str, bytes]] = []
 

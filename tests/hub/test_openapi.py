@@ -45,7 +45,7 @@ CHECKS = [
 ]
 WIRES = sorted(
     hub_openapi._all([])
-    | {wire for one in ENDPOINTS for wire in (one.request, one.response) if isinstance(wire, type)},
+    | {wire for one in ENDPOINTS for of in (one.request, one.response) for wire in hub_openapi._wires(of)},
     key=str,
 )
 

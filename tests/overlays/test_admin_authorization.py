@@ -20,6 +20,8 @@ from veen.overlays.authorization import (
     CapabilityStatus,
     RevocationEvent,
     ShownCapability,
+    ShownPresentation,
+    ShownToken,
     Validity,
     capability_status,
     of_client,
@@ -31,24 +33,30 @@ SUBJECTS = [SigningKey(h(b"subject %d" % number)).public_key for number in range
 STREAMS = [naming.stream_id(name) for name in ("doors", "windows")]
 
 
-def capability(token: CapToken) -> ShownCapability:
-    return ShownCapability.decode(token.encode())
+def capability(token: CapToken) -> ShownToken:
+    return ShownToken.decode(token.encode())
 
 
-def minted(ttl: int = 60, subject: int = 0, rate: Rate | None = None) -> ShownCapability:
+def minted(ttl: int = 60, subject: int = 0, rate: Rate | None = None) -> ShownToken:
     return capability(cap_token.mint(ISSUER, SUBJECTS[subject], STREAMS, ttl, rate))
 
 
-def forged() -> ShownCapability:
+def forged() -> ShownToken:
     """A grant with somebody else's signature."""
     good, other = minted(), cap_token.mint(STRANGER, SUBJECTS[0], STREAMS, 60)
     return replace(good, sig_chain=other.sig_chain)
 
 
+def presented(token: CapToken, after: int, hub_id: bytes = h(b"hub")) -> ShownPresentation:
+    bare = CapToken.decode(token.encode())
+    return ShownPresentation.decode(cap_token.present(ISSUER, bare, hub_id, START + after).encode())
+
+
 TOKENS = [minted(ttl, subject) for ttl in (0, 3, 60) for subject in (0, 1)]
 RESIGNED = capability(cap_token.resign(TOKENS[0], ISSUER))
 KEPT = [*TOKENS, RESIGNED]
-capabilities = st.sampled_from([*KEPT, forged()])
+PRESENTED = [presented(token, end) for token in TOKENS[2:] for end in (0, 2, 30)]
+capabilities = st.sampled_from([*KEPT, forged(), *PRESENTED, replace(PRESENTED[0], not_after=U64_MAX)])
 revocations = st.builds(
     lambda kind, token, ts, ttl: RevocationEvent(kind, _target(kind, token), None, START + ts, ttl),
     st.sampled_from(list(RevocationKind)),
@@ -76,8 +84,10 @@ def test_a_capability_is_valid_if_and_only_if_the_specification_says_so(
 ) -> None:
     now, logged, revoked = START + after, fold(AUTHORIZATIONS, logged_caps), fold(REVOCATIONS, told)
     issued: dict[bytes, int] = {}
+    ends: dict[bytes, int] = {}
     for step in _steps(AUTHORIZATIONS, logged_caps):
         issued.setdefault(step.part, step.entry.hub_ts)
+        ends.setdefault(step.part, step.event.not_after if isinstance(step.event, ShownPresentation) else U64_MAX)
     said = [step.event for step in _steps(REVOCATIONS, told)]
     for token in KEPT:
         auth_ref = token.auth_ref()
@@ -86,7 +96,8 @@ def test_a_capability_is_valid_if_and_only_if_the_specification_says_so(
             for one in said
             if isinstance(one, RevocationEvent)
         )
-        valid = auth_ref in issued and issued[auth_ref] <= now <= issued[auth_ref] + token.allow.ttl and not blocked
+        end = min(issued[auth_ref] + token.allow.ttl, ends[auth_ref]) if auth_ref in issued else 0
+        valid = auth_ref in issued and issued[auth_ref] <= now <= end and not blocked
         found = capability_status(logged.states, revoked.states, auth_ref, now)
         assert (found.validity is Validity.VALID) is valid
         assert found.issued_at == issued.get(auth_ref)
@@ -119,6 +130,24 @@ def test_a_capability_is_valid_up_to_and_in_its_last_second(now: int, worth: Val
     found = capability_status(states, {}, minted(60).auth_ref(), now)
     assert found.validity is worth
     assert (found.issued_at, found.expires_at) == (9, 69)
+
+
+def test_a_presented_capability_ends_at_its_date_and_shows_hub_and_date() -> None:
+    shorter = presented(minted(60), 20)
+    states = shown(LogLine(shorter, after=9))
+    auth_ref = minted(60).auth_ref()
+    for now, worth in ((START + 20, Validity.VALID), (START + 21, Validity.EXPIRED)):
+        assert capability_status(states, {}, auth_ref, now).validity is worth
+    plain = AUTHORIZATIONS.plain(auth_ref, states[auth_ref])
+    assert (plain["hub_id"], plain["not_after"], plain["expires_at"]) == (h(b"hub"), START + 20, START + 20)
+    assert plain["token_hash"] == h(minted(60).encode())
+
+
+def test_the_first_presentation_of_a_token_counts() -> None:
+    folded = fold(AUTHORIZATIONS, log(presented(minted(60), 20), LogLine(presented(minted(60), 50), after=1)))
+    auth_ref = minted(60).auth_ref()
+    assert capability_status(folded.states, {}, auth_ref, START + 30).expires_at == START + 20
+    assert [fault.stream_seq for fault in folded.faults] == [2]
 
 
 def test_a_capability_that_the_hub_never_logged_is_unknown() -> None:

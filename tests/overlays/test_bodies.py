@@ -12,7 +12,7 @@ from veen.core import Malformed, cbor, naming
 from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Text, Uint, Wire, heads
 from veen.overlays import AnyOverlay, Event, fold
 from veen.overlays.authority import AuthorityEvent
-from veen.overlays.authorization import RevocationEvent, ShownCapability
+from veen.overlays.authorization import RevocationEvent, ShownToken
 from veen.overlays.bridging import BundleExported, BundleImported, BundleIntake, EventOrigin
 from veen.overlays.event import Int, ValueItem
 from veen.overlays.identity_events import Device, HandleMap, device_id
@@ -22,7 +22,7 @@ from veen.overlays.rpc import Reply, RpcError
 from veen.overlays.wallet_ledger import Open, wallet_id
 
 # The body of a capability is a token of the core, with numbers for keys, and is tried with the other wire objects.
-OVERLAYS = [overlay for overlay in BUILTIN if ShownCapability not in overlay.EVENTS]
+OVERLAYS = [overlay for overlay in BUILTIN if ShownToken not in overlay.EVENTS]
 EVENTS = sorted(
     {event for overlay in OVERLAYS for event in overlay.EVENTS}, key=lambda event: (event.__name__, event.__module__)
 )

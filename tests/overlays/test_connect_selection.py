@@ -24,7 +24,7 @@ from veen.overlays.connect import (
     ISSUE_METHOD,
     CapabilityRoute,
     auth_mode,
-    check_token,
+    check_capability,
     issuance,
     issued,
     plan,
@@ -239,7 +239,7 @@ def test_an_issuance_call_has_subject_streams_and_ttl() -> None:
 def test_the_token_of_an_issuance_is_checked_before_use() -> None:
     assert issued(success(TOKEN.encode()), PLAN, CLIENT.public_key) == TOKEN
     wider = cap_token.mint(ISSUER, CLIENT.public_key, [id_of("requests"), bytes(32)], 3600)
-    check_token(wider, PLAN, CLIENT.public_key)
+    check_capability(wider, PLAN, CLIENT.public_key)
 
 
 @pytest.mark.parametrize(

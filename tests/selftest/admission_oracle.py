@@ -7,6 +7,7 @@ from tests.hub.client import Hub
 from tests.selftest.broken_hub import Answer, Call
 from veen.core import CapToken, cbor, msg, naming, signing
 from veen.core.admission import ADMISSION
+from veen.core.cap_token import decode_capability, token_of
 from veen.core.envelopes import AuthorizeResponse
 from veen.core.hashing import h
 
@@ -27,7 +28,7 @@ class AdmissionOracle:
         if answer.status != 200:
             return
         if call.path == "/tooling/authorize":
-            token, response = CapToken.decode(call.body), AuthorizeResponse.decode(answer.body)
+            token, response = token_of(decode_capability(call.body)), AuthorizeResponse.decode(answer.body)
             self._tokens[response.auth_ref] = token, response.receipt.hub_ts
         elif call.path == "/v1/submit":
             fields = self._fields(call.body)

@@ -12,6 +12,7 @@ from tests.selftest.broken_hub import Answer, Breakage, Call, Forger, Handle, al
 from veen.core import CapToken, MmrProof, Msg, Receipt, SigningKey, hub_identity, naming, wire_json
 from veen.core import receipt as receipts
 from veen.core.admission import BY_DETAIL, STATUS, AdmissionStage
+from veen.core.cap_token import decode_capability, token_of
 from veen.core.cbor import DeferredFaults
 from veen.core.envelopes import (
     AuthorizeResponse,
@@ -320,7 +321,7 @@ def narrow(forger: Forger) -> Handle:
     def handle(call: Call) -> Answer:
         answer = call.ask()
         if call.path == AUTHORIZE and answer.status == 200:
-            token = CapToken.decode(call.body)
+            token = token_of(decode_capability(call.body))
             tokens[token.auth_ref()] = token
         elif call.path == SUBMIT and answer.status == 200:
             message, rules = call.read(SubmitRequest).msg, forger.hub.service.rules
@@ -357,7 +358,11 @@ def renewed(forger: Forger) -> Handle:
 def no_long_chains(forger: Forger) -> Handle:
     def handle(call: Call) -> Answer:
         answer = call.ask()
-        if call.path == AUTHORIZE and answer.status == 200 and len(CapToken.decode(call.body).sig_chain) > 1:
+        if (
+            call.path == AUTHORIZE
+            and answer.status == 200
+            and len(token_of(decode_capability(call.body)).sig_chain) > 1
+        ):
             return as_row(answer, "CAP_INVALID")
         return answer
 

@@ -92,7 +92,14 @@ def huge(path: Path) -> None:
 
 
 KINDS = [link, fifo, folder, huge]
-METADATA_FILES = ["hub-identity.json", "hub-identity.sig", "hub-key-map.json", "limits.json", "profile.json"]
+METADATA_FILES = [
+    "hub-identity.json",
+    "hub-identity.sig",
+    "hub-key-map.json",
+    "limits.json",
+    "profile.json",
+    "admission.json",
+]
 # The expected verdict of fsck for each file.
 ARTIFACTS = {
     **dict.fromkeys([*METADATA_FILES, "hub-identity.next", "origin.cbor"], FsckVerdict.DAMAGED),

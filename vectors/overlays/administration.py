@@ -9,7 +9,7 @@ from veen.core import cap_token, naming
 from veen.core.cap_token import CapToken, Rate
 from veen.core.hashing import U64_MAX, h
 from veen.overlays.authority import AUTHORITIES, AuthorityEvent
-from veen.overlays.authorization import AUTHORIZATIONS, REVOCATIONS, RevocationEvent, ShownCapability
+from veen.overlays.authorization import AUTHORIZATIONS, REVOCATIONS, RevocationEvent, ShownToken
 from veen.overlays.stream_catalog import LABEL_CLASSES, SCHEMAS, LabelClass, SchemaDescriptor
 
 REALM, LABEL, OTHER_LABEL = (secret(f"overlay {name}") for name in ("realm", "classified", "classified too"))
@@ -92,8 +92,8 @@ REVOCATION_LOG = (
 )
 
 
-def _capability(token: CapToken) -> ShownCapability:
-    return ShownCapability.decode(token.encode())
+def _capability(token: CapToken) -> ShownToken:
+    return ShownToken.decode(token.encode())
 
 
 _TOKEN = cap_token.mint(ISSUER, SUBJECT, STREAMS, 3600, Rate(10, 100))

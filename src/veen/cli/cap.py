@@ -5,7 +5,8 @@ from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, group, option
-from veen.cli.kit import context_file, key_files, open_session, output, output_files, values
+from veen.cli.kit import audience, context_file, key_files, open_session, output, output_files, values
+from veen.cli.kit.audience import Bare, HubIds, NotAfter
 from veen.cli.kit.client_options import HubOptions, PassphraseFile
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.key_files import read_capabilities
@@ -15,7 +16,8 @@ from veen.cli.kit.sanitize import short_hex
 from veen.cli.kit.state_options import options_command
 from veen.client import Card, capabilities, cbor_sequence
 from veen.client.client import Client
-from veen.core import CapToken, Rate, SigningKey, cap_token, naming
+from veen.core import CapPresentation, CapToken, Rate, SigningKey, cap_token, naming
+from veen.core.cap_token import Capability, token_of
 from veen.core.envelopes import AuthorizeResponse
 
 app = group(
@@ -29,14 +31,19 @@ app = group(
 
 
 Issuer: TypeAlias = Annotated[Path, option("--issuer DIR", "the issuer's client directory")]
+RenewHubs: TypeAlias = Annotated[
+    list[bytes] | None,
+    option("--hub ID|PATH", "a hub that may accept it", default="the hubs of the old file", parser=audience.hub_id),
+]
 NewFile: TypeAlias = Annotated[Path | None, option("--out FILE", "the file to create")]
 
 
 @command(
     app,
     "issue",
-    "veen cap issue --issuer operator --subject alice.card --stream doors --ttl 86400 --out alice.cap",
-    "veen cap issue --issuer operator --subject alice --stream doors --ttl 3600 --rate 100,500",
+    "veen cap issue --issuer operator --subject alice.card --stream doors --ttl 86400 --hub hub --out alice.cap",
+    "veen cap issue --issuer operator --subject alice --stream doors --ttl 3600 --rate 100,500 --hub 8f0c51d2… "
+    "--not-after 2030-01-31",
 )
 def issue(
     issuer: Issuer,
@@ -54,14 +61,20 @@ def issue(
             parser=values.rate,
         ),
     ] = None,
+    hub: HubIds = None,
+    not_after: NotAfter = None,
+    bare: Bare = False,
     out: NewFile = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
     """Issue one capability for each client_id that the subject will write with.
 
+    A capability is a token, and a presentation of it for each hub. The presentation is signed by the issuer and says at
+    which hub and until when the token can be authorized, so a file that leaks is worth nothing elsewhere or later.
+
     A client changes its client_id every day. A card lists the next client_ids and gets a token for each of them, in one
-    file as a CBOR sequence. A single client_id gets one token. Without --out the tokens are printed in hex.
+    file as a CBOR sequence. A single client_id gets one token. Without --out the capabilities are printed in hex.
     """
     streams = [naming.stream_id(name) for name in stream]
     bound = None if rate is None else Rate(rate.per_sec, rate.burst)
@@ -69,27 +82,39 @@ def issue(
         output_files.check_new(out)
     found = _subject(subject)
     with open_session.open_client_dir(issuer, passphrase_file) as folder:
-        tokens = _minted(folder.identity.id_sign, found, streams, ttl, bound)
+        key = folder.identity.id_sign
+        hubs, end = audience.hubs_of(hub, bare, folder), audience.end_of(not_after, ttl)
+        made = _minted(key, found, streams, ttl, bound)
+        issued = capabilities.present(key, made, hubs, end)
     data = {
-        "issuer": tokens[0].issuer_pk,
+        "issuer": key.public_key,
         "subject": found if isinstance(found, bytes) else found.id_sign,
-        "tokens": len(tokens),
+        "tokens": len(made),
         "streams": streams,
         "ttl": ttl,
         "rate": None if rate is None else f"{rate.per_sec}/s, {rate.burst} at once",
     }
-    _issued(data, tokens, out, {"streams": ", ".join(stream)}).show(as_json)
+    _issued(data, issued, out, {"streams": ", ".join(stream)}).show(as_json)
 
 
-def _issued(data: dict[str, Any], tokens: tuple[CapToken, ...], out: Path | None, text: dict[str, str]) -> Result:
-    """Write tokens to a file, or show them in hex. `text` has values that text shows instead of those in `data`."""
+def _issued(data: dict[str, Any], issued: tuple[Capability, ...], out: Path | None, text: dict[str, str]) -> Result:
+    """Write capabilities to a file, or show them in hex. `text` overrides values of `data` in text output."""
+    hubs = _hubs_in(issued)
+    if hubs:
+        ends = {one.not_after for one in issued if isinstance(one, CapPresentation)}
+        data |= {"hubs": hubs, "not_after": Moment(max(ends))}
+        text = {**text, "hubs": ", ".join(hub.hex() for hub in hubs)}
     if out is None:
-        data["cbor"] = cbor_sequence.encode(tokens)
+        data["cbor"] = cbor_sequence.encode(issued)
     else:
-        output_files.write_new(out, cbor_sequence.encode(tokens))
+        output_files.write_new(out, cbor_sequence.encode(issued))
         data["file"] = str(out)
-    refs = [token.auth_ref() for token in tokens]
+    refs = [token.auth_ref() for token in capabilities.tokens_of(issued)]
     return Result({**data, "auth_refs": refs, "_text": {**data, **text}}, facts=inside("_text", data))
+
+
+def _hubs_in(found: tuple[Capability, ...]) -> list[bytes]:
+    return list(dict.fromkeys(one.hub_id for one in found if isinstance(one, CapPresentation)))
 
 
 def _subject(text: str) -> bytes | Card:
@@ -105,7 +130,7 @@ def _minted(
     try:
         if isinstance(subject, bytes):
             return (cap_token.mint(key, subject, streams, ttl, rate),)
-        return capabilities.issue(key, subject, streams, ttl, rate)
+        return capabilities.tokens_of(capabilities.issue(key, subject, streams, ttl, rate))
     except ValueError as error:  # a value outside the bounds of a token
         raise Misuse(str(error), "veen cap issue --help shows the options") from None
 
@@ -114,6 +139,8 @@ def _minted(
 def renew(
     file: Annotated[Path, argument("FILE", "the newest file from veen cap issue or renew")],
     issuer: Issuer,
+    hub: RenewHubs = None,
+    not_after: NotAfter = None,
     out: NewFile = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
@@ -126,15 +153,18 @@ def renew(
     """
     if out is not None:
         output_files.check_new(out)
-    tokens = read_capabilities(file)
+    known = read_capabilities(file)
+    tokens = capabilities.tokens_of(known)
     with open_session.open_client_dir(issuer, passphrase_file) as folder:
         key = folder.identity.id_sign
         if any(token.issuer_pk != key.public_key for token in tokens):
             raise Misuse(
                 f"{file} was issued by another issuer", "veen cap show FILE shows the issuer, who can renew it"
             )
-        renewed = capabilities.renew(key, tokens)
-    data = {"issuer": key.public_key, "tokens": len(renewed), "ttl": renewed[0].allow.ttl}
+        made = [cap_token.renew(token, key) for token in tokens]
+        ttl = made[0].allow.ttl
+        renewed = capabilities.present(key, made, hub or _hubs_in(known), audience.end_of(not_after, ttl))
+    data = {"issuer": key.public_key, "tokens": len(made), "ttl": ttl}
     _issued(data, renewed, out, {}).show(as_json)
 
 
@@ -143,20 +173,25 @@ def show(
     file: Annotated[Path, argument("FILE", "a file from veen cap issue or renew")], as_json: JsonOption = False
 ) -> None:
     """Verify the capabilities in a file and show what they permit."""
-    data = [
-        {
-            "auth_ref": token.auth_ref(),
-            "issuer": token.issuer_pk,
-            "subject": token.subject_pk,
-            "streams": token.allow.stream_ids,
-            "ttl": token.allow.ttl,
-            "rate": {"per_sec": rate.per_sec, "burst": rate.burst} if (rate := token.allow.rate) else None,
-        }
-        for token in read_capabilities(file)
-    ]
+    data = [_shown(one) for one in read_capabilities(file)]
     rate_text = ("rate", lambda row: row["rate"] and f"{row['rate']['per_sec']},{row['rate']['burst']}")
     columns = ("auth_ref", ("client_id", "subject"), ("streams", _stream_ids), "ttl", rate_text, "issuer")
-    Result(data, columns=columns).show(as_json)
+    Result(data, columns=(*columns, ("hub", "hub_id"), "not_after")).show(as_json)
+
+
+def _shown(capability: Capability) -> dict[str, Any]:
+    token, rate = token_of(capability), token_of(capability).allow.rate
+    presented = capability if isinstance(capability, CapPresentation) else None
+    return {
+        "auth_ref": token.auth_ref(),
+        "issuer": token.issuer_pk,
+        "subject": token.subject_pk,
+        "streams": token.allow.stream_ids,
+        "ttl": token.allow.ttl,
+        "rate": {"per_sec": rate.per_sec, "burst": rate.burst} if rate else None,
+        "hub_id": presented and presented.hub_id,
+        "not_after": presented and Moment(presented.not_after),
+    }
 
 
 def _stream_ids(row: dict[str, Any]) -> Formatted:
@@ -187,8 +222,8 @@ def authorize(
     path = context_file.cap_of(file)
     if path is None:
         raise Misuse("missing FILE", "give a file from veen cap issue, or store one in a context")
-    tokens = read_capabilities(path)
-    answers = options.call().run(lambda client: _authorize(client, tokens, every))
+    given = read_capabilities(path)
+    answers = options.call().run(lambda client: _authorize(client, given, every))
     data = [
         {
             "auth_ref": token.auth_ref().hex(),
@@ -201,21 +236,21 @@ def authorize(
 
 
 async def _authorize(
-    client: Client, tokens: tuple[CapToken, ...], every: bool
+    client: Client, given: tuple[Capability, ...], every: bool
 ) -> list[tuple[CapToken, AuthorizeResponse]]:
-    """Authorize all tokens, or the one for the current client_id, or else the first one.
+    """Authorize all capabilities for this hub, or the one for the current client_id, or else the first one.
 
-    All tokens are stored if one of them is for the current client_id.
+    All capabilities are stored if one of them is for the current client_id.
     """
-    own = client.dir.writers.current().client_id
-    current = [token for token in tokens if token.subject_pk == own]
-    chosen = tokens if every else current or tokens[:1]
-    answers = [(token, await client.authorize(token)) for token in chosen]
+    own, here = client.dir.writers.current().client_id, capabilities.at_hub(given, client.hub_id)
+    current = [one for one in here if token_of(one).subject_pk == own]
+    chosen = here if every else current or here[:1]
+    answers = [(token_of(one), await client.authorize(one)) for one in chosen]
     now = client.session.clock.now()
     for token, answer in answers:
         if answer.expires_at < now:
             name = f"capability {token.auth_ref().hex()[:12]}…"
             output.remark(f"{name} has expired at this hub: its issuer can renew it with veen cap renew")
     if current:
-        client.dir.caps.add_all(cbor_sequence.encode(tokens))
+        client.dir.caps.add_all(cbor_sequence.encode(given))
     return answers

@@ -381,11 +381,14 @@ class Story:
 
     def _authorize(self) -> None:
         with self._stage.scene("permission to write", "the hub rejects a capability of an unknown issuer"):
-            self._writer.does("cap issue --issuer writer --subject writer --stream doors --ttl 3600 --out own.cap")
+            self._writer.does(
+                "cap issue --issuer writer --subject writer --stream doors --ttl 3600 --hub hub --out own.cap"
+            )
             refused = self._writer.does(f'send --pin hub --cap own.cap --body "{_FIRST}"', ends=_REFUSED)
             self._stage.said(refused.error)
             self._operator.does(
-                "cap issue --issuer operator --subject writer/card.cbor --stream doors --ttl 3600 --out writer.cap"
+                "cap issue --issuer operator --subject writer/card.cbor --stream doors --ttl 3600 --hub hub "
+                "--out writer.cap"
             )
             self._writer.does("cap authorize writer.cap")
 

@@ -25,10 +25,12 @@ from veen.cli.kit.state_options import options_command
 from veen.cli.stream_key import stream_key_hints
 from veen.client import ClientDir as ClientDirectory
 from veen.client import cbor_sequence
+from veen.client.capabilities import at_hub
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction
 from veen.client.sender import DEFAULT_SCHEMA, Draft, Sent, Settled, Undecided
-from veen.core import CapToken, Malformed, Receipt, Refused, Unavailable, VeenError, naming
+from veen.core import Malformed, Receipt, Refused, Unavailable, VeenError, naming
+from veen.core.cap_token import Capability, token_of
 from veen.core.limits import MAX_BODY_BYTES
 
 _BLOCK_BYTES = 1 << 16
@@ -247,7 +249,7 @@ class _SendJob:
     body: bytes
     attached: tuple[Path, ...]
     schema: bytes
-    tokens: tuple[CapToken, ...]
+    capabilities: tuple[Capability, ...]
     reports_lines: bool = False  # errors then carry a report about lines
 
     @contextmanager
@@ -284,12 +286,12 @@ class _SendJob:
     async def _authorize(self, client: Client) -> None:
         """Authorize the capability given with --cap, so it is used before the stored ones."""
         held = client.dir.caps
-        if self.tokens and client.session.status.admission != "open":
+        if self.capabilities and client.session.status.admission != "open":
             own = client.dir.writers.current().client_id
-            for token in self.tokens:
-                if token.subject_pk == own and held.granted(client.hub_id, token.auth_ref()) is None:
-                    await client.authorize(token)
-            held.add_all(cbor_sequence.encode(self.tokens))
+            for one in at_hub(self.capabilities, client.hub_id):
+                if token_of(one).subject_pk == own and held.granted(client.hub_id, one.auth_ref()) is None:
+                    await client.authorize(one)
+            held.add_all(cbor_sequence.encode(self.capabilities))
 
     @contextmanager
     def _with_hints(self, client: Client) -> Iterator[None]:
@@ -301,9 +303,12 @@ class _SendJob:
                 raise
             raise hinted(error, "do not send it again: veen send --outbox sends it and shows the outcome") from None
         except Refused as refused:
-            if refused.detail_enum in ("CAP_MISSING", "CAP_TTL"):
+            if refused.detail_enum in ("CAP_MISSING", "CAP_TTL", "CAP_INVALID"):
                 card = client.dir.path / "card.cbor"
-                issue = f"veen cap issue --issuer DIR --subject {card} --stream {self.stream} --ttl SECONDS --out FILE"
+                issue = (
+                    f"veen cap issue --issuer DIR --subject {card} --stream {self.stream} --ttl SECONDS "
+                    f"--hub {client.hub_id.hex()} --out FILE"
+                )
                 hinted(refused, f"an issuer that the hub trusts can issue one: {issue}; then veen send --cap FILE")
             if refused.detail_enum == "CAP_TTL":
                 hinted(refused, "or renew the expired one: veen cap renew FILE --issuer DIR --out NEW")

@@ -18,7 +18,7 @@ from veen.client.reader import Entry
 from veen.client.sender import Draft, Sent
 from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
-from veen.core import CapToken
+from veen.core.cap_token import Capability
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class BlockingClient:
         folder: ClientDir,
         *,
         pin: Pin | None = None,
-        caps: Iterable[CapToken] = (),
+        caps: Iterable[Capability] = (),
         retry_policy: RetryPolicy | None = None,
         http2: bool = False,
         allow_caught: bool = False,

@@ -1,6 +1,6 @@
 """CBOR sequences of wire objects, concatenated without separators. RFC 8742."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,12 +21,16 @@ def encode(objects: Iterable[Wire]) -> bytes:
 
 def decode(cls: type[W], data: bytes) -> tuple[W, ...]:
     """Decode every object. Raises `Malformed` with the number of the object."""
-    found: list[W] = []
-    pos = 0
+    return tuple(decode_each(lambda data, pos: cls, data))
+
+
+def decode_each(type_at: Callable[[bytes, int], type[W]], data: bytes) -> Iterator[W]:
+    """As `decode`, for objects of several types: `type_at` gives the type of the object at an offset."""
+    count, pos = 0, 0
     while pos < len(data):
-        wire, pos = _read(cls, data, pos, len(found))
-        found.append(wire)
-    return tuple(found)
+        wire, pos = _read(type_at(data, pos), data, pos, count)
+        count += 1
+        yield wire
 
 
 def read_file(cls: type[W], path: Path, most_bytes: int = _MOST_BYTES) -> Iterator[W]:

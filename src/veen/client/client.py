@@ -23,7 +23,8 @@ from veen.client.sender import DEFAULT_SCHEMA, Draft, MessageBuilder, OutboxReco
 from veen.client.transport import HubLink, RetryPolicy
 from veen.client.tree_follower import Follower, Followers
 from veen.client.trust import HubStatus, Pin
-from veen.core import CapToken, Checkpoint, Receipt, Unavailable, naming
+from veen.core import Checkpoint, Receipt, Unavailable, naming
+from veen.core.cap_token import Capability
 from veen.core.envelopes import AuthorizeResponse
 
 
@@ -36,7 +37,7 @@ class Client:
         folder: ClientDir,
         *,
         pin: Pin | None = None,
-        caps: Iterable[CapToken] = (),
+        caps: Iterable[Capability] = (),
         retry_policy: RetryPolicy | None = None,
         http2: bool = False,
         allow_caught: bool = False,
@@ -71,8 +72,8 @@ class Client:
         await self._stack.aclose()
 
     async def _open(self) -> None:
-        for token in self._caps:
-            self.dir.caps.add(token)
+        for capability in self._caps:
+            self.dir.caps.add(capability)
         fingerprint = self._pin.certificate if self._pin else None
         certified: Callable[[], ssl.SSLContext] = ssl.create_default_context
         if fingerprint:
@@ -106,10 +107,10 @@ class Client:
 
     # Sending.
 
-    async def authorize(self, token: CapToken) -> AuthorizeResponse:
+    async def authorize(self, capability: Capability) -> AuthorizeResponse:
         """Store a capability and register it at the hub. Sending does this when needed."""
-        self.dir.caps.add(token)
-        return await authorize(self.session, token)
+        self.dir.caps.add(capability)
+        return await authorize(self.session, capability)
 
     def sender(self, stream: str | bytes) -> Sender:
         """The sender of a stream. The first call locks the client directory for sending until the client closes."""

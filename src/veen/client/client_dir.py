@@ -3,7 +3,7 @@
     card.cbor      the public identity card
     keystore.enc   the secrets, encrypted with a passphrase; keystore.key without one
     state/         LMDB: labels, outbox, client_ids, hubs, receipts and checkpoints
-    caps/          capabilities, as CBOR sequences of cap_token
+    caps/          capabilities, as CBOR sequences of cap_token and cap_presentation
     evidence/      evidence of contradictions of hubs
     lock           held by the process that sends; keystore.lock by the process that changes the keystore
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from veen.client import cbor_sequence, local_files
-from veen.client.capabilities import MAX_FILE_BYTES, decode_tokens
+from veen.client.capabilities import MAX_FILE_BYTES, decode_capabilities
 from veen.client.client_dir import CAPS, CARD, EVIDENCE, ClientDir, write_client
 from veen.client.client_identity import MAX_CARD_BYTES, SEED_BYTES, Card, ClientIdentity
 from veen.client.client_state import CaughtRow, ClientState, LabelState, TableRows
@@ -212,7 +212,7 @@ def export_identity(
     with scaffold(out, disk) as folder:
         _copy_keystore(client, folder, passphrase, cost)
         disk.write_file(folder / CARD, client.card.encode())
-        disk.write_file(folder / "cap_tokens.cborseq", (token.encode() for token in client.caps))
+        disk.write_file(folder / "cap_tokens.cborseq", (one.encode() for one in client.caps.all()))
         with client.state.tables.read() as rows:  # one snapshot, so that the files are consistent
             for name, parts in _sequences(rows):
                 disk.write_file(folder / name, parts)
@@ -294,7 +294,7 @@ def import_identity(
                 box.save(one)
         tokens = local_files.read_file(source / "cap_tokens.cborseq", MAX_FILE_BYTES)
         if tokens:
-            decode_tokens(tokens, "cap_tokens.cborseq")
+            decode_capabilities(tokens, "cap_tokens.cborseq")
             disk.write_file(folder / CAPS / "imported.cbor", tokens)
             disk.sync_folder(folder / CAPS)
     client = ClientDir.open(path, passphrase, bounds=bounds, disk=disk)

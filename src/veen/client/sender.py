@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from veen.client import message_attachments
+from veen.client.capabilities import check_presentable
 from veen.client.client_state import StateConflict
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.hub_session import HubSession
@@ -41,6 +42,7 @@ from veen.core import (
     naming,
 )
 from veen.core.admission import BY_DETAIL
+from veen.core.cap_token import Capability, token_of
 from veen.core.envelopes import AuthorizeResponse
 from veen.core.hashing import U64_MAX, h
 from veen.core.hpke import ENC_BYTES, TAG_BYTES
@@ -247,13 +249,22 @@ async def _finish(storing: Coroutine[Any, Any, T]) -> T:
         return stored.result()
 
 
-async def authorize(session: HubSession, token: CapToken) -> AuthorizeResponse:
-    """Register a capability at the hub, which logs it and returns the receipt. Repeating it is harmless."""
-    answer = await session.link.ask("/tooling/authorize", token, AuthorizeResponse)
+async def authorize(session: HubSession, capability: Capability) -> AuthorizeResponse:
+    """Register a capability at the hub, which logs it and returns the receipt. Repeating it is harmless.
+
+    A token is shown in the presentation that the client directory has for this hub, if any.
+    """
+    caps, token = session.dir.caps, token_of(capability)
+    if capability is token:
+        capability = caps.shown_at(session.hub_id, token.auth_ref()) or token
+    is_known = caps.granted(session.hub_id, token.auth_ref()) is not None
+    now = 0 if is_known else session.clock.now()  # the hub repeats its answer, also after the end
+    shown = check_presentable(capability, session.hub_id, session.status.bare_tokens, now)
+    answer = await session.link.ask("/tooling/authorize", shown, AuthorizeResponse)
     await session.verify([answer.receipt])
     if answer.auth_ref != token.auth_ref():
         raise Unverified("authorize response", "its auth_ref is not that of the sent capability")
-    if answer.expires_at != token.expires_at(answer.receipt.hub_ts):
+    if answer.expires_at > token.expires_at(answer.receipt.hub_ts):  # less: the first presentation set an earlier end
         raise Unverified("authorize response", "expires_at does not match its receipt")
     await asyncio.to_thread(session.dir.caps.put_granted, session.hub_id, answer.auth_ref, answer.expires_at)
     return answer

@@ -46,6 +46,7 @@ class HubStatus:
     hub_ts: int
     epoch: int
     admission: str
+    bare_tokens: bool | None  # whether it accepts capabilities without presentation; None for an older hub
     server_version: str
     labels: int
     entries: int
@@ -63,6 +64,7 @@ class HubStatus:
             hub_ts=fields.number("hub_ts"),
             epoch=fields.number("epoch"),
             admission=fields.text("admission"),
+            bare_tokens=None if (bare := fields.found.get("bare_tokens")) is None else bare is True,
             server_version=fields.text("server_version"),
             labels=fields.number("labels"),
             entries=fields.number("entries"),

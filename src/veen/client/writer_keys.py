@@ -131,8 +131,8 @@ class WriterKeys:
     def _capability(self, client_id: bytes, wanted: WriterRequest) -> CapToken:
         cap = self._caps.for_writer(client_id, wanted.stream_id, wanted.now, wanted.hub_id)
         if cap is None:
-            lapsed_at = self._caps.lapsed_at(client_id, wanted.stream_id, wanted.hub_id)
-            raise _no_capability(client_id, wanted.stream_id, lapsed_at)
+            known = self._caps.reason_unusable(client_id, wanted.stream_id, wanted.hub_id)
+            raise known or _no_capability(client_id, wanted.stream_id)
         return cap
 
     def current(self) -> ClientKeyUse:
@@ -206,13 +206,7 @@ def current(rows: TableRows) -> ClientKeyUse:
     return rows.decoded("generations", last[1], ClientKeyUse)
 
 
-def _no_capability(client_id: bytes, stream_id: bytes, lapsed_at: int | None) -> Refused:
-    if lapsed_at is not None:
-        return BY_DETAIL["CAP_TTL"].refused(
-            f"the capability for client_id {client_id.hex()} on stream {stream_id.hex()} expired at {lapsed_at}: "
-            "ask the issuer for a new one",
-            expires_at=lapsed_at,
-        )
+def _no_capability(client_id: bytes, stream_id: bytes) -> Refused:
     return BY_DETAIL["CAP_MISSING"].refused(
         f"no capability for client_id {client_id.hex()} on stream {stream_id.hex()}: give the issuer this client's "
         "card.cbor, which lists it, and add the tokens that come back",

@@ -28,7 +28,7 @@ from veen.core import (
     wire_json,
 )
 from veen.core.attachment import SealedAttachment
-from veen.core.cap_token import Allow, Bucket, CapToken, Rate
+from veen.core.cap_token import Allow, Bucket, CapPresentation, CapToken, Rate
 from veen.core.checkpoint import Checkpoint
 from veen.core.ciphertext import Opened, PayloadHdr, Place, Sealer
 from veen.core.errors import Fault, Malformed, Refused, Unavailable, Unverified, VeenError
@@ -44,6 +44,7 @@ from veen.core.signing import SigningKey
 __all__ = [
     "Allow",
     "Bucket",
+    "CapPresentation",
     "CapToken",
     "Checkpoint",
     "DhKey",

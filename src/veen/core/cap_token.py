@@ -1,4 +1,7 @@
-"""Capabilities, and the rate bucket of a capability. Spec §6, OP0.3.
+"""Capabilities, their presentation to a hub, and the rate bucket of a capability. Spec §6, OP0.3.
+
+A token names neither a hub nor a date. A presentation adds both: the issuer signs that a token may be authorized at one
+hub, and that it ends at a date even if it was never used.
 
 A bucket starts full, gains `per_sec` tokens each second up to `burst`, and loses one per accepted message. Its time is
 `hub_ts`, which is in the log, so every replay of the log computes the same bucket.
@@ -7,7 +10,7 @@ A bucket starts full, gains `per_sec` tokens each second up to `burst`, and lose
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from veen.core import signing
 from veen.core.admission import BY_DETAIL
@@ -86,6 +89,62 @@ class CapToken(Wire):
         return ht("veen/cap-link", self.unsigned() + previous)
 
 
+@int_map("cap_presentation", VersionField())
+class CapPresentation(Wire):
+    """A token for one hub until a date, both set by the issuer. A hub logs it as a whole."""
+
+    hub_id: Annotated[bytes, Bstr()]
+    not_after: Annotated[int, Uint()]  # the last second in which the token can be valid
+    token: Annotated[CapToken, Nested(CapToken)]
+    sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+
+    def auth_ref(self) -> bytes:
+        return self.token.auth_ref()
+
+    def verify(self) -> None:
+        """Raise `Unverified` unless the token and the presentation are signed by the token's issuer."""
+        self.token.verify()
+        signing.verify(self.token.issuer_pk, self._digest(), self.sig, "cap_presentation")
+
+    def expires_at(self, issued_at: int) -> int:
+        """The last second in which the token is valid."""
+        return min(self.token.expires_at(issued_at), self.not_after)
+
+    def expired(self, issued_at: int, hub_ts: int) -> bool:
+        return hub_ts > self.expires_at(issued_at)
+
+    def _digest(self) -> bytes:
+        return ht("veen/cap-presentation", self.unsigned())
+
+
+Capability: TypeAlias = CapToken | CapPresentation
+
+# Both start with version and 32 bytes, always in as many bytes. Key 3 is a byte string or an unsigned integer.
+_KEY_3_VALUE = len(b"\xa5\x01\x01\x02\x58\x20") + 32 + len(b"\x03")
+_UINT_HEADS = 0x20
+
+
+def token_of(capability: Capability) -> CapToken:
+    return capability.token if isinstance(capability, CapPresentation) else capability
+
+
+def capability_type(data: bytes, pos: int = 0) -> type[CapToken] | type[CapPresentation]:
+    """Whether the CBOR at `pos` is to be decoded as a token or as a presentation."""
+    head = data[pos + _KEY_3_VALUE : pos + _KEY_3_VALUE + 1]
+    return CapPresentation if head and head[0] < _UINT_HEADS else CapToken
+
+
+def decode_capability(data: bytes) -> Capability:
+    return capability_type(data).decode(data)
+
+
+def present(issuer: SigningKey, token: CapToken, hub_id: bytes, not_after: int) -> CapPresentation:
+    """Allow one hub to authorize a token, until a date. Deterministic. Raises unless the issuer signed the token."""
+    _check_own(token, issuer)
+    unsigned = CapPresentation(hub_id, not_after, token, bytes(SIGNATURE_BYTES))
+    return replace(unsigned, sig=issuer.sign(unsigned._digest()))
+
+
 def mint(
     issuer: SigningKey, subject_pk: bytes, streams: Iterable[bytes], ttl: int, rate: Rate | None = None
 ) -> CapToken:
@@ -115,7 +174,7 @@ def renew(token: CapToken, issuer: SigningKey) -> CapToken:
 
 def _check_own(token: CapToken, issuer: SigningKey) -> None:
     if issuer.public_key != token.issuer_pk:
-        raise ValueError("only the issuer's key can add a link")
+        raise ValueError("only the issuer's key can sign for this token")
     token.verify()
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from veen.core import ciphertext, naming
-from veen.core.cap_token import CapToken
+from veen.core.cap_token import Capability, CapPresentation, CapToken
 from veen.core.ciphertext import PayloadHdr, Place
 from veen.core.errors import Malformed
 from veen.core.hashing import HASH_BYTES, ht
@@ -39,8 +39,8 @@ class RegisteredStream:
         return cls(data)
 
 
-Event: TypeAlias = CapToken | RegisteredStream
-E = TypeVar("E", CapToken, RegisteredStream)
+Event: TypeAlias = CapToken | CapPresentation | RegisteredStream
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Effects:
     """Everything that a logged event changes at a hub."""
 
     streams: tuple[bytes, ...] = ()  # stream ids that become registered
-    token: CapToken | None = None  # a capability that becomes valid
+    capability: Capability | None = None  # becomes valid
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,11 @@ class EventType(Generic[E]):
 
 
 CAP = EventType("veen.control.cap.v1", CapToken, lambda token, _: Effects(token.allow.stream_ids, token))
+PRESENTATION = EventType(
+    "veen.control.presentation.v1", CapPresentation, lambda event, _: Effects(event.token.allow.stream_ids, event)
+)
 STREAM = EventType("veen.control.stream.v1", RegisteredStream, lambda event, _: Effects((event.stream_id,)))
-EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, STREAM)
+EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, PRESENTATION, STREAM)
 
 _BY_SCHEMA = {row.schema: row for row in EVENT_TYPES}
 _BY_CLASS: dict[type, EventType[Any]] = {row.cls: row for row in EVENT_TYPES}

@@ -1,9 +1,9 @@
-"""What a client and a hub must agree on: the cryptographic profile (spec §3.2) and the hub's limits (spec §14.1)."""
+"""Settings of a data directory: cryptographic profile (spec §3.2), limits (spec §14.1), admission of capabilities."""
 
 from typing import Annotated
 
 from veen.core import limits
-from veen.core.cbor import Constant, Uint, Wire, int_map, text_map
+from veen.core.cbor import Bool, Constant, Uint, Wire, int_map, text_map
 from veen.core.errors import Malformed
 from veen.core.hashing import ht
 
@@ -84,3 +84,10 @@ class Limits(Wire):
     def flaw(self) -> str | None:
         room = self.max_chunk_bytes - limits.ENTRY_OVERHEAD_BYTES
         return None if room >= self.max_msg_bytes else "max_chunk_bytes is too small for a message of max_msg_bytes"
+
+
+@text_map("admission settings")
+class AdmissionSettings(Wire):
+    """How a hub authorizes capabilities. A directory without this file was created before presentations existed."""
+
+    bare_tokens: Annotated[bool, Bool()]  # whether a token is accepted without a presentation

@@ -28,6 +28,7 @@ from veen.core import (
 )
 from veen.core.admin import Authority, AuthorityPolicy, RevocationKind
 from veen.core.admission import BY_DETAIL, refused_structure
+from veen.core.cap_token import Capability, token_of
 from veen.core.cbor import DeferredFaults
 from veen.core.hashing import h
 from veen.core.limits import LEAST_MSG_BYTES, MAX_PAGE_ITEMS
@@ -55,6 +56,7 @@ class Rules:
     control_pk: bytes
     realm_id: bytes | None  # None if the hub belongs to no realm
     admin_streams: frozenset[bytes]  # the admin streams that the hub enforces
+    bare_tokens: bool = True  # authorize tokens without a presentation
 
     @classmethod
     def of(
@@ -66,6 +68,8 @@ class Rules:
         control_pk: bytes,
         routing_key: bytes | None = None,
         realm_id: bytes | None = None,
+        *,
+        bare_tokens: bool = True,
     ) -> "Rules":
         """`routing_key` and `realm_id` are in the identity record. A fork does not derive the former from `hub_id`."""
         return cls(
@@ -79,6 +83,7 @@ class Rules:
             control_pk,
             realm_id,
             frozenset(admin.binding_streams(realm_id)),
+            bare_tokens,
         )
 
 
@@ -88,17 +93,19 @@ class Cap:
 
     token: CapToken
     issued_at: int
+    expires_at: int  # the last second in which it is valid
     rate: Rate | None  # None if it exceeds limits that were lowered since: it grants nothing
     names: tuple[tuple[RevocationKind, bytes], ...]  # the names it can be revoked by
 
     @classmethod
-    def of(cls, token: CapToken, issued_at: int, limits: Limits) -> "Cap":
+    def of(cls, logged: Capability, issued_at: int, limits: Limits) -> "Cap":
         """A logged capability, with its rate under the current limits."""
+        token = token_of(logged)
         try:
             rate = token.rate_under(limits)
         except Refused:
             rate = None
-        return cls(token, issued_at, rate, revocable(token))
+        return cls(token, issued_at, logged.expires_at(issued_at), rate, revocable(token))
 
 
 def revocable(token: CapToken) -> tuple[tuple[RevocationKind, bytes], ...]:
@@ -192,15 +199,19 @@ def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> B
     if stream not in cap.token.allow.stream_ids and (stream is not None or not rules.profile.epoch_sec):
         raise BY_DETAIL["AUTH_REF"].refused("the capability is for other streams")
     check_client_and_authority(message, stream, view, rules, hub_ts)
-    if cap.token.expired(cap.issued_at, hub_ts):
-        expired = cap.token.expires_at(cap.issued_at)
-        raise BY_DETAIL["CAP_TTL"].refused(f"the capability expired at {expired}", expires_at=expired)
+    check_expiry(cap.expires_at, hub_ts)
     before = view.bucket(message.auth_ref, message.label) or Bucket.full(rate, hub_ts)
     after = before.take(rate, hub_ts)
     if after is None:
         wait = before.refilled(rate, hub_ts).retry_after(rate)
         raise BY_DETAIL["CAP_RATE"].refused("the capability's rate is used up", retry_after=wait)
     return after
+
+
+def check_expiry(expires_at: int, hub_ts: int) -> None:
+    """Raise if the last second of a capability has passed."""
+    if hub_ts > expires_at:
+        raise BY_DETAIL["CAP_TTL"].refused(f"the capability expired at {expires_at}", expires_at=expires_at)
 
 
 def check_revoked(

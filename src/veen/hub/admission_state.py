@@ -11,6 +11,7 @@ from typing import Any
 
 from veen.core import Bucket, CapToken, Limits, Malformed, Mmr, Msg, Refused, admin, control_stream, naming
 from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
+from veen.core.cap_token import decode_capability
 from veen.hub.admission_rules import Cap, Rules, check_client, check_revoked, revocable
 from veen.storage import frame
 from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
@@ -141,7 +142,7 @@ class AdmissionState:
             with self._store.index.read() as rows:
                 row = rows.cap(auth_ref)
             if row:
-                found = self._caps[auth_ref] = Cap.of(CapToken.decode(row[3]), row[2], self._rules.limits)
+                found = self._caps[auth_ref] = Cap.of(decode_capability(row[3]), row[2], self._rules.limits)
         return found
 
     def bucket(self, auth_ref: bytes, label: bytes) -> Bucket | None:
@@ -239,10 +240,10 @@ class AdmissionState:
         """Apply a logged event of the control stream, new or replayed."""
         at = (placed.message.label, placed.stream_seq)
         effects = control_stream.effects(event, placed.hub_ts)
-        if effects.token is not None:
-            auth_ref = effects.token.auth_ref()
-            self._set(self._caps, auth_ref, Cap.of(effects.token, placed.hub_ts, self._rules.limits))
-            self.open.caps[auth_ref] = (*at, placed.hub_ts, effects.token.encode())
+        if effects.capability is not None:
+            auth_ref = effects.capability.auth_ref()
+            self._set(self._caps, auth_ref, Cap.of(effects.capability, placed.hub_ts, self._rules.limits))
+            self.open.caps[auth_ref] = (*at, placed.hub_ts, effects.capability.encode())
         for stream in effects.streams:
             self._add_stream(stream, at)
 

@@ -8,8 +8,19 @@ from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from plumbing.http.message import Request, Respond, Response, Upload, WebSocketHandler
-from veen.core import CapToken, Receipt, Refused, Unverified, control_stream, strict_json, wire_json
+from veen.core import (
+    CapPresentation,
+    CapToken,
+    Malformed,
+    Receipt,
+    Refused,
+    Unverified,
+    control_stream,
+    strict_json,
+    wire_json,
+)
 from veen.core.admission import BY_DETAIL
+from veen.core.cap_token import Capability, capability_type, token_of
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
     AuthorizeResponse,
@@ -208,15 +219,9 @@ class HubApp:
         as_json = responses.wants_json(request)
 
         def verified() -> Response:
-            token = responses.decode_request(CapToken, request.body, as_json)
-            if token.issuer_pk not in self.config.issuers:
-                raise Refused("E.FORBIDDEN", "the issuer of the capability is not trusted by this hub")
-            try:
-                token.verify()
-            except Unverified as error:
-                raise BY_DETAIL["CAP_INVALID"].refused(str(error)) from None
-            token.rate_under(self.rules.limits)
-            self.executor.loop.call_soon_threadsafe(self._log_token, token, respond, as_json)
+            capability = responses.decode_request(_capability_type(request.body, as_json), request.body, as_json)
+            self._check_capability(capability)
+            self.executor.loop.call_soon_threadsafe(self._log_capability, capability, respond, as_json)
             return _NOT_YET
 
         def respond_unless_later(response: Response) -> None:
@@ -225,16 +230,37 @@ class HubApp:
 
         self.executor.answer(request, verified, respond_unless_later)
 
-    def _log_token(self, token: CapToken, respond: Respond, as_json: bool) -> None:
+    def _check_capability(self, shown: Capability) -> None:
+        """Every check that depends only on the capability and on fixed settings. Raises `Refused`."""
+        token, invalid = token_of(shown), BY_DETAIL["CAP_INVALID"]
+        if token.issuer_pk not in self.config.issuers:
+            raise Refused("E.FORBIDDEN", "the issuer of the capability is not trusted by this hub")
+        if isinstance(shown, CapPresentation):
+            if shown.hub_id != self.rules.hub_id:
+                raise invalid.refused(f"the capability is for hub {shown.hub_id.hex()}", hub_id=self.rules.hub_id.hex())
+        elif not self.rules.bare_tokens:
+            raise invalid.refused(
+                "this hub requires a presentation: a token that its issuer signed for this hub",
+                hub_id=self.rules.hub_id.hex(),
+            )
+        try:
+            shown.verify()
+        except Unverified as error:
+            raise invalid.refused(str(error)) from None
+        token.rate_under(self.rules.limits)
+
+    def _log_capability(self, shown: Capability, respond: Respond, as_json: bool) -> None:
         def done(outcome: Outcome) -> None:
             if isinstance(outcome, Refused):
                 respond(responses.refusal(outcome, as_json=as_json))
                 return
-            receipt = Receipt.decode(outcome)
-            answer = AuthorizeResponse(token.auth_ref(), token.expires_at(receipt.hub_ts), receipt)
+            logged = self.pipeline.capability(auth_ref)
+            assert logged is not None, "a capability with a receipt is logged"
+            answer = AuthorizeResponse(auth_ref, logged.expires_at, Receipt.decode(outcome))
             respond(responses.answer(answer, as_json=as_json))
 
-        self.pipeline.log_event(token, done)
+        auth_ref = shown.auth_ref()
+        self.pipeline.log_event(shown, done)
 
     def _register(self, request: Request, respond: Respond) -> None:
         need_operator(self.config, request.headers)
@@ -266,6 +292,16 @@ class HubApp:
                 respond(Response(200, strict_json.encode(self.clock.as_json()), responses.JSON))
 
         self.executor.answer(request, marked, follow)
+
+
+def _capability_type(body: bytes, as_json: bool) -> type[CapToken] | type[CapPresentation]:
+    if not as_json:
+        return capability_type(body)
+    try:
+        found = strict_json.decode(body, "capability")
+    except Malformed as error:
+        raise responses.as_refused(error) from None
+    return CapPresentation if isinstance(found, dict) and "token" in found else CapToken
 
 
 def _unknown(request: Request) -> Refused:

@@ -31,6 +31,7 @@ class HubConfig:
     port: int = DEFAULT_PORT
     admission: Admission = Admission.CAPABILITY
     issuers: frozenset[bytes] = frozenset()
+    accept_bare_tokens: bool | None = None  # authorize tokens without a presentation; None: as the data directory says
     witnesses: frozenset[bytes] = frozenset()
     operator_token: str | None = None
     workers: int | None = None

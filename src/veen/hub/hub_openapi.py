@@ -6,7 +6,7 @@ A body is JSON as described, or the same object in CBOR. `tools.openapi_page` wr
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from veen.core import CapToken, Checkpoint, Receipt
+from veen.core import CapPresentation, CapToken, Checkpoint, Receipt
 from veen.core.admission import STATUS
 from veen.core.cbor import (
     Array,
@@ -68,7 +68,7 @@ class ApiEndpoint:
     method: str
     path: str
     summary: str
-    request: type[Wire] | str | None = None  # an object, or bytes of a media type
+    request: type[Wire] | tuple[type[Wire], ...] | str | None = None  # an object, or bytes of a media type
     response: type[Wire] | str | None = None
     statuses: tuple[int, ...] = (200,)
     query: tuple[str, ...] = ()
@@ -90,7 +90,13 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ApiEndpoint("get", "/tooling/status", "status and configuration of the hub", response=_JSON),
     ApiEndpoint("get", "/tooling/openapi.json", "this description", response=_JSON),
     ApiEndpoint("get", "/tooling/origin", "where the log of a fork comes from", None, ForkOrigin),
-    ApiEndpoint("post", "/tooling/authorize", "log a capability", CapToken, AuthorizeResponse),
+    ApiEndpoint(
+        "post",
+        "/tooling/authorize",
+        "log a capability; a token without presentation only where the status has bare_tokens",
+        (CapPresentation, CapToken),
+        AuthorizeResponse,
+    ),
     ApiEndpoint(
         "post", "/tooling/streams", "register a stream", StreamRegistration, SubmitResponse, security=(_OPERATOR,)
     ),
@@ -158,7 +164,7 @@ def describe() -> dict[str, Json]:
         methods = paths.setdefault(endpoint.path, {})
         assert isinstance(methods, dict)
         methods[endpoint.method] = _operation(endpoint)
-    named = [wire for endpoint in ENDPOINTS for wire in (endpoint.request, endpoint.response) if isinstance(wire, type)]
+    named = [wire for endpoint in ENDPOINTS for of in (endpoint.request, endpoint.response) for wire in _wires(of)]
     return {
         "openapi": "3.1.0",
         "info": {"title": "VEEN hub", "version": SERVER_VERSION, "license": {"name": "Apache-2.0"}},
@@ -197,7 +203,7 @@ def _operation(endpoint: ApiEndpoint) -> dict[str, Json]:
         found["parameters"] = parameters
     if endpoint.request is not None:
         # A body of bytes may be empty: an empty batch, or an empty attachment.
-        found["requestBody"] = {"required": isinstance(endpoint.request, type), "content": _content(endpoint.request)}
+        found["requestBody"] = {"required": bool(_wires(endpoint.request)), "content": _content(endpoint.request)}
     if endpoint.security:
         found["security"] = [{security: []} for security in endpoint.security]
     if endpoint.work:
@@ -221,10 +227,18 @@ def _answer(endpoint: ApiEndpoint) -> Json:
     return described
 
 
-def _content(of: type[Wire] | str) -> Json:
-    if isinstance(of, type):
-        return {_JSON: {"schema": _ref(of)}, _CBOR: {}}
-    return {of: {"schema": _OBJECT} if of == _JSON else {}}
+def _content(of: type[Wire] | tuple[type[Wire], ...] | str) -> Json:
+    if isinstance(of, str):
+        return {of: {"schema": _OBJECT} if of == _JSON else {}}
+    refs: list[Json] = [_ref(wire) for wire in _wires(of)]
+    return {_JSON: {"schema": refs[0] if len(refs) == 1 else {"oneOf": refs}}, _CBOR: {}}
+
+
+def _wires(of: type[Wire] | tuple[type[Wire], ...] | str | None) -> tuple[type[Wire], ...]:
+    """The objects of a request or response; none if it is bytes."""
+    if of is None or isinstance(of, str):
+        return ()
+    return of if isinstance(of, tuple) else (of,)
 
 
 _REFUSAL: Json = {

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from veen.core import Msg, Place, Refused, control_stream, naming
+from veen.core.cap_token import token_of
 from veen.core.signing import DigestSigner
 from veen.hub import lost_entries
-from veen.hub.admission_rules import Rules, authorize, check_revoked, revocable, sequence
+from veen.hub.admission_rules import Rules, authorize, check_expiry, check_revoked, revocable, sequence
 from veen.hub.admission_state import AdmissionState, ControlEvent, Item, Outcome, Placed
 from veen.storage.store import Lookup, Store
 
@@ -55,11 +56,13 @@ class Sequencer:
     def _log_event(self, event: control_stream.Event, hub_ts: int) -> Placed | bytes:
         """Log a control event. A repeated event gets its old receipt, unless it was revoked since."""
         effects = control_stream.effects(event, hub_ts)
-        if effects.token is not None:
-            check_revoked(revocable(effects.token), self.state, self._rules, hub_ts)
+        if effects.capability is not None:
+            check_revoked(revocable(token_of(effects.capability)), self.state, self._rules, hub_ts)
         known = self._control_log.find(effects)
         if known is not None:
             return known
+        if effects.capability is not None:
+            check_expiry(effects.capability.expires_at(hub_ts), hub_ts)
         message = self._control_log.message(event, hub_ts)
         placed = self._accept(message, message.encode(), hub_ts)
         self.state.apply_control_event(event, placed)
@@ -98,8 +101,8 @@ class ControlLog:
     def _place_of(self, effects: control_stream.Effects) -> tuple[bytes, int] | None:
         """`(label, stream_seq)` of that event. None if repeating the event has an effect: it is logged each time."""
         groups = [*self._state.undurable(), *self._store.tails()]
-        if effects.token is not None:
-            auth_ref = effects.token.auth_ref()
+        if effects.capability is not None:
+            auth_ref = effects.capability.auth_ref()
             caps = [group.caps[auth_ref][:2] for group in groups if auth_ref in group.caps]
             with self._store.index.read() as rows:
                 row = rows.cap(auth_ref)

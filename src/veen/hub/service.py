@@ -82,6 +82,11 @@ class HubService:
             control_key.public_key,
             self.hub_metadata.identity.routing_key,
             self.hub_metadata.identity.realm_id,
+            bare_tokens=(
+                metadata.accepts_bare_tokens(self.folders)
+                if config.accept_bare_tokens is None
+                else config.accept_bare_tokens
+            ),
         )
         self._prefilter = Prefilter(
             self.rules.hub_id, config.pow_difficulty, config.allow_networks, config.deny_networks

@@ -294,6 +294,7 @@ class HubStatusPage:
             "clock": self._clock.as_json(),
             "limits": to_json(self._rules.limits),
             "admission": str(self._rules.admission),
+            "bare_tokens": self._rules.bare_tokens,
             "pow_difficulty": self._pow_difficulty,
             "realm_id": self._rules.realm_id.hex() if self._rules.realm_id else None,
             "revocations": self._realm.revocations,

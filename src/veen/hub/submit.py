@@ -25,7 +25,7 @@ from veen.core import Malformed, Msg, Receipt, Refused, Unavailable, Unverified,
 from veen.core.admission import BY_DETAIL
 from veen.core.receipt import unsigned
 from veen.hub import responses
-from veen.hub.admission_rules import Rules, parse
+from veen.hub.admission_rules import Cap, Rules, parse
 from veen.hub.admission_state import ControlEvent, Done, Group, Item, Outcome, Placed, Submission
 from veen.hub.conditions import Conditions, Reason, public_text
 from veen.hub.log import Log
@@ -160,6 +160,10 @@ class SubmitPipeline:
     def log_event(self, event: control_stream.Event, done: Done) -> None:
         """Log an event of the operator on the control stream."""
         self._put(ControlEvent(event, done))
+
+    def capability(self, auth_ref: bytes) -> Cap | None:
+        """A capability on the control stream, as it was first logged."""
+        return self._state.cap(auth_ref)
 
     def record_rejection(self, refused: Refused, bytes_in: int) -> None:
         """Count a message that was rejected before it was decoded."""

@@ -11,9 +11,10 @@ from math import ceil
 
 from plumbing.http.message import Request, Respond, Response
 from plumbing.http.peer_address import caller_of
-from veen.core import CapToken, Malformed, Refused, Unverified
+from veen.core import Malformed, Refused, Unverified
 from veen.core.admission import BY_DETAIL
 from veen.core.attachment import SCHEME, UploadProof
+from veen.core.cap_token import Capability, decode_capability, token_of
 from veen.core.hpke import TAG_BYTES
 from veen.hub import responses
 from veen.hub.admission_rules import Admission, Rules
@@ -263,10 +264,10 @@ class Uploads:
             proof = UploadProof.from_header(given)
         except Malformed as error:
             raise _not_proved(error.reason) from None
-        token, issued_at = self._cap(proof.auth_ref)
-        hub_ts = self._sequencer.hub_ts
-        if token.expired(issued_at, hub_ts):
-            expired = token.expires_at(issued_at)
+        capability, issued_at = self._cap(proof.auth_ref)
+        token, hub_ts = token_of(capability), self._sequencer.hub_ts
+        if capability.expired(issued_at, hub_ts):
+            expired = capability.expires_at(issued_at)
             detail: dict[str, int | str] = {"expires_at": expired}
             raise Refused("E.FORBIDDEN", f"the capability expired at {expired}", detail=detail)
         try:
@@ -282,7 +283,7 @@ class Uploads:
             raise _not_proved(error.reason, hub_ts=hub_ts) from None
         return proof
 
-    def _cap(self, auth_ref: bytes) -> tuple[CapToken, int]:
+    def _cap(self, auth_ref: bytes) -> tuple[Capability, int]:
         """A logged capability, and when it was logged."""
         found = [tail.caps[auth_ref] for tail in self._store.tails() if auth_ref in tail.caps]
         if not found:
@@ -291,8 +292,8 @@ class Uploads:
             if row is None:
                 raise Refused("E.FORBIDDEN", "the capability is not authorised at this hub")
             found = [row]
-        _, _, issued_at, token = found[0]
-        return CapToken.decode(token), issued_at
+        _, _, issued_at, logged = found[0]
+        return decode_capability(logged), issued_at
 
     def _check_room(self, size: int) -> None:
         """Raise if the attachment would take disk space that the log needs."""

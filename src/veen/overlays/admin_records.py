@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, cast
 
 from veen.core import Malformed, cbor
 from veen.core.cbor import Bstr, DeferredFaults, FieldType, ListOf, Map, Nested, Uint
@@ -48,6 +48,7 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
     """An overlay of one event class. Subclasses define EVENTS, `parts`, `effective` and `plain`."""
 
     EMPTY = ()
+    BODY: ClassVar[FieldType | None] = None  # how a record encodes its event, if EVENTS has several classes
 
     @abstractmethod
     def effective(self, records: Records[E]) -> Records[E]:
@@ -86,7 +87,8 @@ class RecordOverlay(MergeOverlay[tuple[AdminRecord[E], ...]], Generic[E]):
 
     @cached_property
     def _kind(self) -> ListOf:
-        return ListOf(_OneRecord(self.EVENTS[0]), name="records", most=MAX_BODY_BYTES)
+        body = self.BODY or Nested(self.EVENTS[0], name="event")
+        return ListOf(_OneRecord(body), name="records", most=MAX_BODY_BYTES)
 
 
 class _OneRecord(FieldType):
@@ -94,7 +96,7 @@ class _OneRecord(FieldType):
 
     __slots__ = ("_layout",)
 
-    def __init__(self, event: type[Event]) -> None:
+    def __init__(self, event: FieldType) -> None:
         super().__init__(name="record")
         self._layout = Map(
             "record",
@@ -103,7 +105,7 @@ class _OneRecord(FieldType):
                 "stream_seq": Uint(name="stream_seq", least=1),
                 "hub_ts": Uint(name="hub_ts"),
                 "client_id": Bstr(name="client_id"),
-                "said": Nested(event, name="event"),
+                "said": event,
             },
         )
 

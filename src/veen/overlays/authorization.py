@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
-from veen.core import CapToken, Unverified, cbor, control_stream
+from veen.core import CapPresentation, CapToken, Unverified, cbor, control_stream
 from veen.core.admin import Revocation as Wire
 from veen.core.admin import RevocationKind
+from veen.core.cap_token import capability_type, decode_capability, token_of
+from veen.core.cbor import DeferredFaults, FieldType
 from veen.core.hashing import HASH_BYTES, h
 from veen.overlays.admin_records import (
     FOREVER,
@@ -95,25 +97,51 @@ def of_token(states: States[RevocationEvent], token: CapToken, now: int) -> Admi
     return next((found for kind, target in named if (found := revoked(states, kind, target, now))), None)
 
 
-class ShownCapability(CapToken, Event):
+class ShownToken(CapToken, Event):
     """`veen.control.cap.v1`: the body is the token itself."""
 
     __slots__ = ()
     SCHEMA: ClassVar = control_stream.CAP.schema
 
 
+class ShownPresentation(CapPresentation, Event):
+    """`veen.control.presentation.v1`: the body is the presentation itself."""
+
+    __slots__ = ()
+    SCHEMA: ClassVar = control_stream.PRESENTATION.schema
+
+
+ShownCapability: TypeAlias = ShownToken | ShownPresentation
+
+
+class _Shown(FieldType):
+    """A logged token or presentation."""
+
+    __slots__ = ()
+
+    def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[ShownCapability, int]:
+        if capability_type(data, pos) is CapPresentation:
+            return ShownPresentation.read(data, pos, late)
+        return ShownToken.read(data, pos, late)
+
+    def write(self, field: ShownCapability) -> bytes:
+        return field.encode()
+
+
 class Authorizations(RecordOverlay[ShownCapability]):
     """One part per `auth_ref`."""
 
     CLASS = "authorization"
-    EVENTS = (ShownCapability,)
+    VERSION = 2  # 2: presentations
+    EVENTS = (ShownToken, ShownPresentation)
+    BODY = _Shown(name="event")
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
-        assert isinstance(event, ShownCapability)
+        assert isinstance(event, ShownToken | ShownPresentation)
         return _unsigned(event.encode())
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
-        assert isinstance(event, ShownCapability)
+        assert isinstance(event, ShownToken | ShownPresentation)
         return (event.auth_ref(),)
 
     def keys(self, step: FoldStep) -> tuple[bytes, ...]:
@@ -128,8 +156,9 @@ class Authorizations(RecordOverlay[ShownCapability]):
 
     def plain(self, part: bytes, state: Records[ShownCapability]) -> Mapping[str, cbor.Value]:
         (record,) = state
-        token = record.event
+        token = token_of(record.event)
         rate = token.allow.rate
+        presented = record.event if isinstance(record.event, ShownPresentation) else None
         return {
             "auth_ref": part,
             "token_hash": h(token.encode()),
@@ -139,7 +168,8 @@ class Authorizations(RecordOverlay[ShownCapability]):
             "ttl": token.allow.ttl,
             "rate": None if rate is None else (rate.per_sec, rate.burst),
             "issued_at": record.hub_ts,
-            "expires_at": token.expires_at(record.hub_ts),
+            "expires_at": record.event.expires_at(record.hub_ts),
+            **({"hub_id": presented.hub_id, "not_after": presented.not_after} if presented else {}),
             **record.where(),
         }
 
@@ -149,9 +179,9 @@ AUTHORIZATIONS = Authorizations()
 
 @lru_cache(maxsize=1024)
 def _unsigned(encoded: bytes) -> str | None:
-    """Why a token's signature is invalid, or None. Cached because a fold meets the same token many times."""
+    """Why a capability's signature is invalid, or None. Cached because a fold meets the same one many times."""
     try:
-        CapToken.decode(encoded).verify()
+        decode_capability(encoded).verify()
     except Unverified as error:
         return str(error)
     return None
@@ -194,11 +224,11 @@ def capability_status(
 ) -> CapabilityStatus:
     """The status of a capability at a time. With `token`, a capability that the hub has not logged is checked as well.
 
-    A capability is valid in each second up to and including `issued_at + ttl` in which neither it nor its subject is
-    revoked.
+    A capability is valid in each second up to and including `issued_at + ttl`, or `not_after` if that is earlier, in
+    which neither it nor its subject is revoked.
     """
     record = only(logged, auth_ref)
-    known = record.event if record else token
+    known = token_of(record.event) if record else token
     found = (
         revoked(revocations, RevocationKind.AUTH_REF, auth_ref, now)
         if known is None
@@ -219,5 +249,5 @@ def of_client(
     """The capabilities of a client key, by `auth_ref`, with their status at a time."""
     for auth_ref in sorted(logged):
         record = only(logged, auth_ref)
-        if record is not None and record.event.subject_pk == client_id:
+        if record is not None and token_of(record.event).subject_pk == client_id:
             yield auth_ref, capability_status(logged, revocations, auth_ref, now)

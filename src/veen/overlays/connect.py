@@ -13,8 +13,9 @@ A descriptor grants nothing (§8.3); a token does, once the hub has accepted it.
 may name `issuer_service`, a service of the directory with the method `cap.issue.v1`. Otherwise the token comes from the
 operator.
 
-    cap.issue.v1   args {"caps": [text], "stream_ids": [bstr(32)], "subject_pk": bstr(32), "ttl": uint?}
-                   result: the cap_token as a byte string
+    cap.issue.v1   args {"caps": [text], "hub_id": bstr(32)?, "stream_ids": [bstr(32)], "subject_pk": bstr(32),
+                         "ttl": uint?}
+                   result: the cap_token or cap_presentation as a byte string
 
 If a service has methods, its first stream is for requests and the others are for replies; a single stream serves both.
 A client of a service without methods writes to all of its streams, as the overlay's documentation defines.
@@ -25,7 +26,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, ClassVar
 
-from veen.core import CapToken, Unverified, cbor
+from veen.core import Unverified, cbor
+from veen.core.cap_token import Capability, decode_capability, token_of
 from veen.core.cbor import Bool, Bstr, ListOf, Nested, Text, Uint, Wire, text_map
 from veen.overlays.discovery import (
     MAX_DESCRIPTOR_BYTES,
@@ -168,32 +170,40 @@ def plan(service: ServiceAdvertise, services: Iterable[ServiceAdvertise] = ()) -
 
 
 def issuance(
-    wanted: AuthorizationPlan, subject_pk: bytes, *, ttl: int | None = None, timeout_ms: int | None = None
+    wanted: AuthorizationPlan,
+    subject_pk: bytes,
+    *,
+    hub_id: bytes | None = None,
+    ttl: int | None = None,
+    timeout_ms: int | None = None,
 ) -> CallRequest:
-    """The call that requests a token from an admin service."""
+    """The call that requests a token from an admin service, presented for a hub if one is given."""
     args: dict[str, cbor.Value] = {
         "caps": wanted.required_caps,
         "stream_ids": tuple(sorted(set(wanted.stream_ids))),
         "subject_pk": subject_pk,
     }
-    return CallRequest(ISSUE_METHOD, cbor.encode(args if ttl is None else {**args, "ttl": ttl}), timeout_ms)
+    args |= {} if hub_id is None else {"hub_id": hub_id}
+    args |= {} if ttl is None else {"ttl": ttl}
+    return CallRequest(ISSUE_METHOD, cbor.encode(args), timeout_ms)
 
 
-def issued(answered: Reply, wanted: AuthorizationPlan, subject_pk: bytes) -> CapToken:
-    """The token of an issuance reply. Raises if there is none or it does not meet the plan."""
+def issued(answered: Reply, wanted: AuthorizationPlan, subject_pk: bytes) -> Capability:
+    """The token or presentation of an issuance reply. Raises if there is none or it does not meet the plan."""
     if answered.error is not None:
         raise Unverified("issuance", f"the issuing service refused: {answered.error.code}")
     found = cbor.decode(answered.result or b"", "issuance")
     if not isinstance(found, bytes):
         raise Unverified("issuance", "the result is not a capability token")
-    token = CapToken.decode(found)
-    check_token(token, wanted, subject_pk)
-    return token
+    capability = decode_capability(found)
+    check_capability(capability, wanted, subject_pk)
+    return capability
 
 
-def check_token(token: CapToken, wanted: AuthorizationPlan, subject_pk: bytes) -> None:
-    """Raise unless a token is validly signed, is for this client and allows the streams of the plan."""
-    token.verify()
+def check_capability(capability: Capability, wanted: AuthorizationPlan, subject_pk: bytes) -> None:
+    """Raise unless a capability is validly signed, is for this client and allows the streams of the plan."""
+    capability.verify()
+    token = token_of(capability)
     if token.subject_pk != subject_pk:
         raise Unverified("cap_token", "the token is for another client")
     missing = set(wanted.stream_ids) - set(token.allow.stream_ids)

@@ -28,7 +28,7 @@ from veen.core import (
 )
 from veen.core import cap_token as rates
 from veen.core.cbor import Bstr, Nested, Text, Uint, Wire, text_map
-from veen.core.hashing import ht
+from veen.core.hashing import U64_MAX, ht
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.signing import SIGNATURE_BYTES
 from veen.core.wire_json import Fields
@@ -44,6 +44,12 @@ class IdentityGrant:
 
     token: CapToken
     issued_at: int
+    not_after: int = U64_MAX  # of its presentation, if it has one
+
+    @property
+    def expires_at(self) -> int:
+        """The last second in which the capability is valid."""
+        return min(self.token.expires_at(self.issued_at), self.not_after)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +137,8 @@ def admit(
         raise Unverified("auth", "the capability is for another key")
     if not policy.stream_ids <= set(token.allow.stream_ids):
         raise Unverified("auth", "the capability does not cover the required streams")
-    if now < grant.issued_at or token.expired(grant.issued_at, now):
-        valid = f"from {grant.issued_at} to {token.expires_at(grant.issued_at)}"
+    if not grant.issued_at <= now <= grant.expires_at:
+        valid = f"from {grant.issued_at} to {grant.expires_at}"
         raise Unverified("auth", f"the capability is valid {valid}, not at {now}")
     _check_rate(token, accepted, now)
     auth_ref = token.auth_ref()
@@ -140,8 +146,7 @@ def admit(
     if revoked is not None:
         raise Unverified("auth", f"the capability was revoked at {revoked.ts}")
     org_id = identity_events.org_id(token.issuer_pk)
-    expires_at = token.expires_at(grant.issued_at)
-    common = (policy.realm_id, subject_pk, token.issuer_pk, auth_ref, expires_at)
+    common = (policy.realm_id, subject_pk, token.issuer_pk, auth_ref, grant.expires_at)
     if identity_views.org_profile(states, org_id) is not None:
         _check_org(org_id, policy, states)
         return Session(*common, None, org_id, frozenset())
@@ -240,12 +245,19 @@ def answer(challenge: Challenge, device: SigningKey, token: CapToken, *, audienc
 
 
 def verify(
-    challenge: Challenge, answered: ChallengeAnswer, policy: AuthPolicy, states: States, *, issued_at: int, now: int
+    challenge: Challenge,
+    answered: ChallengeAnswer,
+    policy: AuthPolicy,
+    states: States,
+    *,
+    issued_at: int,
+    not_after: int = U64_MAX,
+    now: int,
 ) -> Session:
     """Verify an answer and return the session.
 
     `challenge` is the application's own copy; it must accept only one answer to it. `issued_at` is the `hub_ts` at
-    which a hub logged the capability.
+    which a hub logged the capability, `not_after` the end in its presentation.
     """
     challenge.check_time(now)
     if challenge.realm_id != policy.realm_id:
@@ -254,7 +266,7 @@ def verify(
         raise Unverified("answer", "it answers another challenge")
     token = answered.token
     signing.verify(token.subject_pk, _digest(challenge, token), answered.sig, "answer")
-    return admit(token.subject_pk, IdentityGrant(token, issued_at), policy, states, now=now)
+    return admit(token.subject_pk, IdentityGrant(token, issued_at, not_after), policy, states, now=now)
 
 
 def _hash(challenge: Challenge) -> bytes:

@@ -9,7 +9,8 @@ from typing import Annotated
 
 from veen.client import Card, ClientDir, ReaderKey, StreamKey, capabilities, cbor_sequence
 from veen.client.client import Client
-from veen.core import CapToken, DhKey, Rate, SigningKey, Unverified, admin, cap_token, naming
+from veen.core import CapPresentation, CapToken, DhKey, Rate, SigningKey, Unverified, admin, cap_token, naming
+from veen.core.cap_token import Capability
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, VersionField, Wire, int_map
 from veen.overlays import Event
 from veen.overlays.record import (
@@ -41,6 +42,11 @@ class ProducerKit(Wire):
     changes: Annotated[ReaderKey, Nested(ReaderKey)] = field(repr=False)
     streams: Annotated[tuple[StreamKey, ...], ListOf(Nested(StreamKey, name="stream"), most=MAX_LISTED, least=1)]
     tokens: Annotated[tuple[CapToken, ...], ListOf(Nested(CapToken, name="token"), most=MAX_LISTED, least=1)]
+    # of the tokens, for this hub; absent in older kits
+    presentations: Annotated[
+        tuple[CapPresentation, ...] | None,
+        ListOf(Nested(CapPresentation, name="presentation"), most=MAX_LISTED, least=1, optional=True),
+    ] = None
 
     def flaw(self) -> str | None:
         return None if self.changes.name == CHANGES else f"its reader key is not the key of {CHANGES}"
@@ -49,15 +55,18 @@ class ProducerKit(Wire):
         """Import the kit. Raises if it is for another client, or if this client administers the recorder."""
         if folder.card.id_sign == self.admin_pk:
             raise ProducerRoleConflict("this identity administers the recorder; an administrator cannot be a producer")
-        for token in self.tokens:
-            token.verify()
+        for capability in self._capabilities():
+            capability.verify()
         own = set(folder.card.client_ids)
         if not any(token.subject_pk in own for token in self.tokens):
             raise Unverified("recorder kit", "it was made for another identity")
         folder.stream_keys.import_secret(CHANGES, DhKey(self.changes.secret))
         for stream in self.streams:
             folder.stream_keys.add_public(stream.name, stream.public_key)
-        folder.caps.add_all(cbor_sequence.encode(self.tokens))
+        folder.caps.add_all(cbor_sequence.encode(self._capabilities()))
+
+    def _capabilities(self) -> tuple[Capability, ...]:
+        return self.presentations or self.tokens
 
 
 OWN_STREAM = "record/infrastructure/recorder"
@@ -173,7 +182,8 @@ async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[byt
     if client.session.status.admission == "open" or all(held):
         return
     for one in client.dir.card.client_ids:
-        await client.authorize(cap_token.mint(issuer, one, wanted, ADMIN_TTL_SEC))
+        token = cap_token.mint(issuer, one, wanted, ADMIN_TTL_SEC)
+        await client.authorize(cap_token.present(issuer, token, client.hub_id, now + ADMIN_TTL_SEC))
 
 
 async def _send_change(client: Client, event: Event) -> SentEvent:
@@ -220,14 +230,19 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
     producer = Producer(
         enrolment.name, tuple(sorted(enrolment.card.client_ids)), tuple(sorted(set(enrolment.origins))), streams
     )
-    tokens = capabilities.issue(
-        issuer, enrolment.card, [naming.stream_id(stream) for stream in streams], enrolment.ttl, enrolment.rate
+    tokens = capabilities.tokens_of(
+        capabilities.issue(
+            issuer, enrolment.card, [naming.stream_id(stream) for stream in streams], enrolment.ttl, enrolment.rate
+        )
     )
+    end = capabilities.default_end(client.session.clock.now(), enrolment.ttl)
+    presented = tuple(cap_token.present(issuer, token, client.hub_id, end) for token in tokens)
     if producer not in [one.producer for one in states.values()]:
         await _send_change(client, producer)
     keys = {key.name: key for key, _ in client.dir.stream_keys.all()}
     changes = client.dir.stream_keys.export(CHANGES)
-    return ProducerKit(client.hub_id, profile.admin_pk, changes, tuple(keys[stream] for stream in streams), tokens)
+    public = tuple(keys[stream] for stream in streams)
+    return ProducerKit(client.hub_id, profile.admin_pk, changes, public, tokens, presented)
 
 
 async def map_type(client: Client, event_type: str, stream: str) -> SentEvent:

@@ -26,7 +26,7 @@ from veen.client.client import Client
 from veen.client.reader import Entry
 from veen.client.sender import Draft, Sent
 from veen.client.trust import FIRST_USE, Pin
-from veen.core import DhKey, Msg, Place, Receipt, Refused, SigningKey, ciphertext, msg, naming
+from veen.core import DhKey, Msg, Place, Receipt, Refused, SigningKey, cap_token, ciphertext, msg, naming
 from veen.core.ciphertext import PayloadHdr
 from veen.core.hashing import h
 from veen.overlays.bridging import BridgeResult, BundleExported, BundleImported, BundleIntake
@@ -114,6 +114,10 @@ class BridgeRun:
         async with Client(zone.url, self.folders[person], pin=pin) as client:
             if client.session.status.admission != "open" and zone.issuer is None:
                 raise Skipped("a hub requires capabilities, and no issuer key was given")
+            if zone.issuer is not None and client.session.status.bare_tokens is False:
+                end = client.session.clock.now() + 2 * _GRANT_SEC
+                for token in tuple(client.dir.caps):
+                    client.dir.caps.add(cap_token.present(zone.issuer, token, client.hub_id, end))
             yield client
 
     # Actions of the roles.

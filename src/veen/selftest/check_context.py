@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
 from secrets import token_bytes
 from typing import NamedTuple, TypeVar, cast
 
 from veen.core import (
+    CapPresentation,
     CapToken,
     Checkpoint,
     DhKey,
@@ -47,8 +48,9 @@ from veen.core.envelopes import (
     StreamResponse,
     SubmitResponse,
 )
-from veen.core.hashing import U64_MAX, h
+from veen.core.hashing import U64_MAX, h, ht
 from veen.core.limits import MAX_PAGE_ITEMS
+from veen.core.signing import SIGNATURE_BYTES
 from veen.core.strict_json import Json
 from veen.core.wire_json import Fields
 from veen.selftest.check import Failed, Skipped, expect
@@ -82,6 +84,7 @@ class HubFacts:
     routing_key: bytes
     limits: dict[str, int]
     admission: str
+    knows_presentations: bool  # older hubs do not
     epoch: int
     hub_ts: int
     identity: HubIdentity | None  # only some hubs include it
@@ -105,6 +108,7 @@ class HubFacts:
             routing_key=identity.routing_key if identity else naming.routing_key(hub_id),
             limits=_limits(status),
             admission=_admission(status),
+            knows_presentations="bare_tokens" in found,
             epoch=status.number("epoch"),
             hub_ts=status.number("hub_ts"),
             identity=identity,
@@ -366,7 +370,14 @@ class CheckContext:
 
     def authorize(self, token: CapToken) -> AuthorizeResponse:
         """Present a capability that the hub must accept."""
-        return self.probe.post("/tooling/authorize", token).offered(AuthorizeResponse)
+        return self.probe.post("/tooling/authorize", self.presented(token)).offered(AuthorizeResponse)
+
+    def presented(self, token: CapToken) -> Wire:
+        """What to send to authorize a token, also one that the hub must reject. Older hubs know only bare tokens."""
+        if not self.facts.knows_presentations:
+            return token
+        unsigned = CapPresentation(self.facts.hub_id, U64_MAX, token, bytes(SIGNATURE_BYTES))
+        return replace(unsigned, sig=self.issuer.sign(ht("veen/cap-presentation", unsigned.unsigned())))
 
     # Shared data.
 

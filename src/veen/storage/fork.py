@@ -174,7 +174,15 @@ class _Fork:
         made = HubMetadata(record, identities.sign(record, signing), hub_metadata.limits, hub_metadata.profile, lineage)
         checkpoint_files.write_binding(self.disk, self.folders, checkpoint_files.derived_binding(self.folders, made))
         self.disk.sync_filesystem(self.folders.root)
-        metadata.write_metadata(self.disk, self.folders, record, keys, hub_metadata.profile, hub_metadata.limits)
+        metadata.write_metadata(
+            self.disk,
+            self.folders,
+            record,
+            keys,
+            hub_metadata.profile,
+            hub_metadata.limits,
+            bare_tokens=metadata.accepts_bare_tokens(self.source.folders),
+        )
         return metadata.read_metadata(self.folders)
 
     def _copy_log(self, wanted: Mapping[bytes, int]) -> tuple[Checkpoint, ...]:

@@ -113,7 +113,7 @@ def read_all(data: Data) -> Iterator[LogEntry]:
 
 
 Cursor = tuple[int, int]  # client_seq, prev_ack
-CapRow = tuple[bytes, int, int, bytes]  # label, stream_seq, issued_at, token
+CapRow = tuple[bytes, int, int, bytes]  # label, stream_seq, issued_at, the logged token or presentation
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for every message, and freezing triples its cost

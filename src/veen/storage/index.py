@@ -8,7 +8,8 @@
     by_client   client_id, label         client_seq, stream_seq              one row per entry
     cursors     client_id, label         client_seq, prev_ack                checksum
     days        label                    day, first stream_seq
-    caps        auth_ref                 label, stream_seq of the control entry, issued_at, token    checksum
+    caps        auth_ref                 label, stream_seq of the control entry, issued_at, token
+                                         or presentation                     checksum
     buckets     auth_ref, label          tokens, hub_ts                      checksum
     streams     stream_id                label, stream_seq of the control entry                      checksum
     labels      label                    stream_id, epoch                    if there are epochs; checksum
@@ -383,7 +384,7 @@ class IndexRows:
         return int(unpacked(PAIR, cursor.value())[1]) if cursor.set_range_dup(label, PAIR.pack(day, 0)) else None
 
     def cap(self, auth_ref: bytes) -> tuple[bytes, int, int, bytes] | None:
-        """`(label, stream_seq, issued_at, token)` of an authorised capability."""
+        """`(label, stream_seq, issued_at, the logged token or presentation)` of an authorised capability."""
         row = self._checked_row("caps", auth_ref)
         return None if row is None else (*CAP.unpack_from(row), row[CAP.size :])
 

@@ -1,5 +1,6 @@
 """Hub metadata: identity record, keys, limits and profile of a data directory. Verified on every read. Spec §8.4."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from veen.core import (
 from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
+from veen.core.profile import AdmissionSettings
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import DigestSigner
 from veen.storage import journal_mark, safe_open, secret_keys
@@ -110,6 +112,8 @@ def write_metadata(
     keys: tuple[NewKey, NewKey],
     profile: Profile,
     limits: Limits,
+    *,
+    bare_tokens: bool = False,
 ) -> None:
     """Write the metadata of a new hub. The identity record is last: a directory without it is not a hub."""
     signing, control = keys
@@ -118,6 +122,7 @@ def write_metadata(
     disk.write_file(folders.limits, wire_json.encode(limits))
     disk.write_file(folders.profile, wire_json.encode(profile))
     journal_mark.create(disk, folders.journal, Mark(first=1))
+    disk.write_file(folders.admission, wire_json.encode(AdmissionSettings(bare_tokens)))
     disk.sync_folder(folders.keys)
     write_identity(disk, folders, record, identities.sign(record, signing.signer))
     disk.sync_folder(folders.root.absolute().parent)
@@ -140,6 +145,11 @@ def read_metadata(folders: Folders) -> HubMetadata:
         raise Unverified("hub-key-map.json", "it does not match hub-identity.json")
     limits, profile = _read(folders.limits, Limits), _read(folders.profile, Profile)
     return HubMetadata(record, signature, limits, profile, read_lineage(folders, record))
+
+
+def accepts_bare_tokens(folders: Folders) -> bool:
+    """Whether the hub authorizes tokens without a presentation, unless it is started with another setting."""
+    return not os.path.lexists(folders.admission) or _read(folders.admission, AdmissionSettings).bare_tokens
 
 
 def read_lineage(folders: Folders, identity: HubIdentity) -> Lineage:

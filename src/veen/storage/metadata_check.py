@@ -1,5 +1,6 @@
 """Check the metadata of a data directory, the files named by their hash, and foreign files."""
 
+import os
 import re
 from collections.abc import Callable
 from hashlib import file_digest
@@ -23,6 +24,7 @@ from veen.core.cbor import Wire
 from veen.core.envelopes import Equivocation
 from veen.core.hashing import h
 from veen.core.hub_identity import Lineage
+from veen.core.profile import AdmissionSettings
 from veen.storage import metadata, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_lineage
@@ -62,6 +64,8 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
         _check_keys(folders, identity, report)
     limits = _read(folders.limits, Limits, report)
     profile = _read(folders.profile, Profile, report)
+    if os.path.lexists(folders.admission):
+        _read(folders.admission, AdmissionSettings, report)
     for path in folders.root.glob(f"*{DRAFT_SUFFIX}"):
         report.add(Finding(Severity.LEFTOVER, path.name, INCOMPLETE_DRAFT))
     if identity is None or signature is None or limits is None or profile is None:
@@ -162,9 +166,9 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
     """Report files that no hub creates. The log folder and the index have their own checks."""
     kept = (
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
-        *(folders.limits, folders.profile, folders.binding, folders.origin, folders.fault, folders.clock),
-        *(folders.lock, folders.keys, folders.journal, folders.journal_mark, folders.log, folders.index),
-        *(folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
+        *(folders.limits, folders.profile, folders.admission, folders.binding, folders.origin, folders.fault),
+        *(folders.clock, folders.lock, folders.keys, folders.journal, folders.journal_mark, folders.log),
+        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
     _check_folder(folders, folders.root, here, report, drafts=False)  # drafts are reported with the metadata

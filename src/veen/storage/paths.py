@@ -33,6 +33,7 @@ _PATHS = {
     "clock": "hub-clock.json",
     "limits": "limits.json",
     "profile": "profile.json",
+    "admission": "admission.json",
 }
 
 
@@ -66,6 +67,7 @@ class Folders:
     clock: Path = field(init=False)  # the last wall clock time that the hub or its operator trusted
     limits: Path = field(init=False)
     profile: Path = field(init=False)
+    admission: Path = field(init=False)  # missing in older directories
 
     def __post_init__(self) -> None:
         for name, path in _PATHS.items():

@@ -33,6 +33,7 @@ from veen.core import (
     control_stream,
     naming,
 )
+from veen.core.cap_token import token_of
 from veen.storage import chunk_reader, journal, journal_mark, safe_open
 from veen.storage.chunk_reader import ChunkFile
 from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
@@ -220,11 +221,11 @@ class Registrar:
 
     def _note_event(self, event: control_stream.Event, receipt: Receipt, batch: CommitGroup) -> None:
         effects = control_stream.effects(event, receipt.hub_ts)
-        if effects.token is not None:
-            auth_ref = effects.token.auth_ref()
-            batch.caps[auth_ref] = (receipt.label, receipt.stream_seq, receipt.hub_ts, effects.token.encode())
+        if effects.capability is not None:
+            auth_ref, logged = effects.capability.auth_ref(), effects.capability.encode()
+            batch.caps[auth_ref] = (receipt.label, receipt.stream_seq, receipt.hub_ts, logged)
             with suppress(Refused):  # a capability above the limits grants nothing
-                self._rates[auth_ref] = effects.token.rate_under(self._limits)
+                self._rates[auth_ref] = token_of(effects.capability).rate_under(self._limits)
         for stream in effects.streams:
             if stream not in self._streams:
                 self._streams.add(stream)

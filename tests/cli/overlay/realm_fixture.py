@@ -76,7 +76,7 @@ def realm(
     streams = [one.hex() for one in admin.admin_streams(realm_id or admin.GLOBAL_REALM)]
     for person, named in (("admin", streams), ("writer", [STREAM])):
         allowed = [option for stream in named for option in ("--stream", stream)]
-        subject = ("--issuer", root / "operator", "--subject", root / person, "--ttl", 3600)
+        subject = ("--issuer", root / "operator", "--subject", root / person, "--ttl", 3600, "--hub", root / "hub")
         veen.done("cap", "issue", *subject, *allowed, "--out", root / f"{person}.cap")
     with running(root / "hub", time.time, QuickDisk(), admission=Admission.CAPABILITY, issuers=issuers) as hub:
         yield RealmFixture(veen, root, hub)

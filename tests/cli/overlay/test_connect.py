@@ -237,7 +237,7 @@ def issued(directory_hub: StateFixture, name: str = "work.cap", stream: str = AS
     """Issue a capability as the operator."""
     town = directory_hub.town
     given = ("--issuer", town.root / "operator", "--subject", town.root / subject, "--stream", stream, "--ttl", 3600)
-    town.veen.done("cap", "issue", *given, "--out", town.root / name)
+    town.veen.done("cap", "issue", *given, "--hub", town.hub_id, "--out", town.root / name)
     return town.root / name
 
 
@@ -363,7 +363,8 @@ def test_a_capability_is_requested_from_the_issuing_service(directory_hub: State
         assert isinstance(args, dict)
         with ClientDir.open(directory_hub.town.root / "operator") as operator:
             key = operator.identity.id_sign
-            return success(cap_token.mint(key, args["subject_pk"], args["stream_ids"], args["ttl"]).encode())
+            token = cap_token.mint(key, args["subject_pk"], args["stream_ids"], args["ttl"])
+            return success(cap_token.present(key, token, args["hub_id"], 9_999_999_999).encode())
 
     with answering(directory_hub, issue, DESK):
         taken = does(directory_hub, "connect", "cap", "work", "--ask", "--ttl", 600, "--timeout", 60, "--json").json()

@@ -25,7 +25,7 @@ def id_hub(veen: Veen, tmp_path: Path) -> Iterator[IdentityFixture]:
         found.share_key("ann", principal_stream(found.key("ann")), "shop")
         found.town.veen.done(
             "cap", "issue", "--issuer", found.folder("ann"), "--subject", found.key("phone").hex(), "--stream",
-            "orders", "--ttl", 1000, "--out", tmp_path / "phone.cap",
+            "orders", "--ttl", 1000, "--hub", tmp_path / "hub", "--out", tmp_path / "phone.cap",
         )  # fmt: skip
         yield found
 
@@ -144,7 +144,7 @@ def trusted(id_hub: IdentityFixture, principal: str, cap: Path) -> None:
     cap.unlink(missing_ok=True)
     made = id_hub.town.veen.done(
         "id", "device", "grant", id_hub.card("phone"), "--client", id_hub.folder(principal), "--realm", "shop",
-        "--stream", "orders", "--ttl", 1000, "--out", cap, "--json",
+        "--stream", "orders", "--ttl", 1000, "--hub", id_hub.town.hub.data_dir, "--out", cap, "--json",
     ).json()  # fmt: skip
     with ClientDir.open(id_hub.folder("phone")) as phone:
         assert made["tokens"] == 1 + len(phone.card.client_ids)
@@ -167,7 +167,7 @@ def test_a_message_is_attributed_to_the_account_of_its_sender(veen: Veen, tmp_pa
         stream = principal_stream(id_hub.key("operator")).hex()
         veen.done(
             "cap", "issue", "--issuer", id_hub.folder("operator"), "--subject", id_hub.folder("operator"), "--stream",
-            stream, "--ttl", 1000, "--out", own,
+            stream, "--ttl", 1000, "--hub", tmp_path / "hub", "--out", own,
         )  # fmt: skip
         id_hub.run("operator", "create", "--cap", own)
         trusted(id_hub, "operator", cap)

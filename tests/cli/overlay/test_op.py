@@ -13,7 +13,7 @@ from tests.cli.overlay.state_fixture import StateFixture, state_hub
 from tests.cli.runner import Veen
 from veen.cli.kit.exit_status import VIOLATED_STATUS
 from veen.client import ClientDir, capabilities
-from veen.core import CapToken
+from veen.core import CapPresentation
 from veen.overlays.operations.operation_events import operation_id
 from veen.overlays.operations.operation_index import BY_NAME
 
@@ -238,8 +238,10 @@ def test_a_grant_becomes_a_capability_until_it_is_revoked(op_hub: StateFixture, 
     made = send(op_hub, "access.grant", *subject, *fields(allowed_stream_ids=OPS, expiry_time=9_999_999_999))
     given = ("--issuer", issuer, "--cap-out", tmp_path / "bob.cap", "--json")
     shown = op_hub.run("op", "capability", made["operation_id"], *given, stream=OPS).json()
-    token = CapToken.decode((tmp_path / "bob.cap").read_bytes())
-    token.verify()
+    presented = CapPresentation.decode((tmp_path / "bob.cap").read_bytes())
+    token = presented.token
+    presented.verify()
+    assert (presented.hub_id, presented.not_after) == (bytes.fromhex(op_hub.town.hub_id), 9_999_999_998)
     assert (token.auth_ref().hex(), token.subject_pk.hex()) == (shown["auth_ref"], name("bob"))
     send(op_hub, "access.revoke", *subject)
     again = ("--issuer", issuer, "--cap-out", tmp_path / "again.cap")
@@ -259,7 +261,7 @@ def test_a_grant_to_a_long_term_key_becomes_a_token_for_each_client_of_its_card(
     wrong = op_hub.attempt("op", "capability", made, *given, "--card", tmp_path / "writer", stream=OPS)
     assert (wrong.status, "not the card of the subject" in wrong.error) == (2, True)
     shown = op_hub.run("op", "capability", made, *given, "--card", tmp_path / "reader", "--json", stream=OPS).json()
-    tokens = capabilities.read_tokens(tmp_path / "bob.cap")
+    tokens = capabilities.tokens_of(capabilities.read_capabilities(tmp_path / "bob.cap"))
     assert [token.subject_pk for token in tokens] == list(card.client_ids)
     assert [token.auth_ref().hex() for token in tokens] == shown["auth_refs"]
 

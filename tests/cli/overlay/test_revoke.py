@@ -50,7 +50,7 @@ def test_a_client_key_is_revoked_with_all_that_its_card_lists(realm_hub: RealmFi
 
 
 def test_a_revocation_that_has_ended_is_not_in_effect(realm_hub: RealmFixture) -> None:
-    token = capabilities.read_tokens(realm_hub.root / "writer.cap")[0]
+    token = capabilities.tokens_of(capabilities.read_capabilities(realm_hub.root / "writer.cap"))[0]
     sent = realm_hub.run_as_admin("revoke", "auth-ref", token.auth_ref().hex(), "--from", 1000, "--ttl", 60).facts()
     assert (sent["from"], sent["until"], sent["state"]) == ("1000", "1060", "applied")
     assert realm_hub.send_as_writer().status == 0
@@ -114,7 +114,7 @@ def test_evidence_of_a_revocation_verifies_offline(realm_hub: RealmFixture, tmp_
 
 def test_without_a_revocation_the_proof_is_the_presented_capability(realm_hub: RealmFixture) -> None:
     assert realm_hub.send_as_writer().status == 0
-    token = capabilities.read_tokens(realm_hub.root / "writer.cap")[0]
+    token = capabilities.tokens_of(capabilities.read_capabilities(realm_hub.root / "writer.cap"))[0]
     shown = realm_hub.run("reader", "revoke", "check", token.auth_ref().hex(), "--prove", "--json").json()
     assert shown["stream"] == naming.control_stream(bytes.fromhex(realm_hub.hub_id)).hex()
     assert len(shown["evidence"]["entries"]) == 1
@@ -129,7 +129,7 @@ def test_an_absent_revocation_cannot_be_proved_by_entries(realm_hub: RealmFixtur
 
 def test_a_client_sees_the_status_of_its_own_keys_and_capabilities(realm_hub: RealmFixture) -> None:
     assert realm_hub.send_as_writer().status == 0
-    tokens = capabilities.read_tokens(realm_hub.root / "writer.cap")
+    tokens = capabilities.tokens_of(capabilities.read_capabilities(realm_hub.root / "writer.cap"))
     before = realm_hub.run("writer", "revoke", "check", "--json").json()
     worth = checked(before)
     assert worth[tokens[0].auth_ref().hex()] == "valid"
@@ -144,7 +144,7 @@ def test_a_client_sees_the_status_of_its_own_keys_and_capabilities(realm_hub: Re
 
 def test_a_key_is_found_by_any_of_its_names(realm_hub: RealmFixture) -> None:
     assert realm_hub.send_as_writer().status == 0
-    token = capabilities.read_tokens(realm_hub.root / "writer.cap")[0]
+    token = capabilities.tokens_of(capabilities.read_capabilities(realm_hub.root / "writer.cap"))[0]
     for name in (token.auth_ref(), token.subject_pk, h(token.encode())):
         found = checked(realm_hub.run("reader", "revoke", "check", name.hex(), "--json").json())
         assert found[token.auth_ref().hex()] == "valid", name.hex()
@@ -162,7 +162,7 @@ def test_a_second_identical_revocation_is_not_sent(realm_hub: RealmFixture) -> N
 
 
 def test_targets_that_are_already_revoked_are_skipped(realm_hub: RealmFixture) -> None:
-    tokens = capabilities.read_tokens(realm_hub.root / "writer.cap")
+    tokens = capabilities.tokens_of(capabilities.read_capabilities(realm_hub.root / "writer.cap"))
     realm_hub.run_as_admin("revoke", "auth-ref", tokens[3].auth_ref().hex())
     ran = realm_hub.run_as_admin("revoke", "auth-ref", realm_hub.root / "writer.cap", "--json")
     assert len(ran.json()) == len(tokens) - 1

@@ -18,9 +18,11 @@ from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment, Result, listed
 from veen.cli.kit.state_session import Answer, SendSession
 from veen.client import cbor_sequence
+from veen.client.capabilities import at_hub
 from veen.client.client import Client
 from veen.client.trust import HubRecord, Pin
-from veen.core import CapToken, Profile, Refused, Unavailable, Unverified, cbor, hashing
+from veen.core import Profile, Refused, Unavailable, Unverified, cbor, hashing
+from veen.core.cap_token import Capability, token_of
 from veen.overlays import connect, registry
 from veen.overlays.connect import (
     AuthorizationPlan,
@@ -319,26 +321,27 @@ async def authorize(
     async with chosen_hub(session, hub) as client:
         own = client.dir.writers.current().client_id
         if token_file is None:
-            tokens = await _request_cap(client, plan, own, ttl, timeout_s)
+            given = await _request_cap(client, plan, own, ttl, timeout_s)
         else:
-            tokens = key_files.read_capabilities(token_file)
-        token = next((one for one in tokens if one.subject_pk == own), tokens[0])
-        connect.check_token(token, plan, own)
-        answer = await client.authorize(token)
-        client.dir.caps.add_all(cbor_sequence.encode(tokens))
+            given = key_files.read_capabilities(token_file)
+        here = at_hub(given, client.hub_id)
+        chosen = next((one for one in here if token_of(one).subject_pk == own), here[0])
+        connect.check_capability(chosen, plan, own)
+        answer = await client.authorize(chosen)
+        client.dir.caps.add_all(cbor_sequence.encode(given))
         return Authorized(name, answer.auth_ref, answer.expires_at)
 
 
 async def _request_cap(
     client: Client, plan: AuthorizationPlan, own: bytes, ttl: int | None, timeout_s: float
-) -> tuple[CapToken, ...]:
+) -> tuple[Capability, ...]:
     """Request a capability from the issuing service, on the chosen hub."""
     if plan.issuer is None:
         raise hinted(
             Unavailable("the directory names no issuing service"),
             "ask the operator for a capability, then give --token",
         )
-    request = connect.issuance(plan, own, ttl=ttl, timeout_ms=int(timeout_s * 1000))
+    request = connect.issuance(plan, own, hub_id=client.hub_id, ttl=ttl, timeout_ms=int(timeout_s * 1000))
     reply, _ = await call_over_stream(client, plan.issuer.stream_ids[0], request, timeout_s)
     return (connect.issued(reply, plan, own),)
 

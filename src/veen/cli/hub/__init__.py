@@ -205,6 +205,14 @@ class StartOptions:
             parser=values.card_key,
         ),
     ] = None
+    accept_bare_tokens: Annotated[
+        bool | None,
+        option(
+            "--accept-bare-tokens",
+            "also accept capabilities that name no hub and no end",
+            show_default="only in data directories of older versions",
+        ),
+    ] = None
     witnesses: Annotated[
         list[bytes] | None,
         option("--witness HEX", "a witness whose cosignatures are accepted", parser=values.public_key),

@@ -29,6 +29,7 @@ open_to_the_network = false
 # keys whose capabilities are accepted, and keys whose cosignatures of checkpoints are accepted
 issuers = ["d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"]
 witnesses = []
+# accept_bare_tokens = true   # tokens without presentation; by default only in directories of older versions
 role = "authority"         # the role field of log lines
 upload_bytes_per_sec = 16777216    # per capability, or per client address with open admission
 upload_burst_bytes = 1073741824
@@ -234,6 +235,7 @@ READERS: dict[str, Callable[[object, Path], object]] = {
     "listen": lambda value, base: values.address(_text(value)),
     "admission": _admission,
     "issuers": lambda value, base: [values.card_key(one, base) for one in _texts(value, "public keys")],
+    "accept_bare_tokens": _flag,
     "witnesses": lambda value, base: [values.public_key(one) for one in _texts(value, "public keys")],
     "workers": _count,
     "max_in_flight": _count,

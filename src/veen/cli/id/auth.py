@@ -18,12 +18,13 @@ from veen.cli.kit.state_options import options_command
 from veen.cli.kit.state_session import Answer, ReadSession, parse_place, read_command
 from veen.cli.kit.values import moment
 from veen.client import local_files
+from veen.client.capabilities import tokens_of
 from veen.client.reader import Entry
 from veen.core import CapToken, Mmr, Unavailable, Unverified, naming
 from veen.overlays import identity, identity_views
 from veen.overlays import identity_auth as challenges
 from veen.overlays.identity import IDENTITY, IdentityOverlay
-from veen.overlays.identity_auth import AuthPolicy, Challenge, ChallengeAnswer, authenticate
+from veen.overlays.identity_auth import AuthPolicy, Challenge, ChallengeAnswer, IdentityGrant, authenticate
 from veen.overlays.identity_events import OrgStream, PrincipalStream, device_id
 from veen.state.entry_source import EntrySource, HubSource
 
@@ -79,7 +80,7 @@ def answer(
     The capability must be for the long-term key of the client directory, as veen id device grant makes it.
     """
     output_files.check_new(out)
-    found, tokens = _challenge(challenge_file), key_files.read_capabilities(cap)
+    found, tokens = _challenge(challenge_file), tokens_of(key_files.read_capabilities(cap))
     with options.open() as folder:
         key = folder.identity.id_sign
         token = _own_token(tokens, key.public_key)
@@ -133,13 +134,16 @@ async def verify(
         scope = OrgStream(org, found.realm_id if scoped else None)
         org_states = dict((await session.open_other(IdentityOverlay(scope), scope.stream_id.hex())).states)
     if issued_at is None:
-        issued_at = (await principals.grant_of(session, token.auth_ref())).issued_at
+        grant = await principals.grant_of(session, token.auth_ref())
+    else:
+        grant = IdentityGrant(token, issued_at)
     state = await principals.open_scope(session, PrincipalStream(token.issuer_pk))
     states = identity_views.merge_states(dict(state.states), org_states)
     wanted = frozenset(naming.stream_id(name) for name in streams)
     org_id = None if org is None else OrgStream(org, found.realm_id if scoped else None).own_id
     policy = AuthPolicy(found.realm_id, wanted, org_id, frozenset(role or ()))
-    proven = challenges.verify(found, answered, policy, states, issued_at=issued_at, now=principals.now())
+    validity = {"issued_at": grant.issued_at, "not_after": grant.not_after}
+    proven = challenges.verify(found, answered, policy, states, **validity, now=principals.now())
     device = identity.part_key(identity.DEVICE, token.issuer_pk, device_id(token.subject_pk))
     return principals.shown_session(proven, (device,) if device in state.states else ())
 
@@ -196,7 +200,7 @@ def _own_token(tokens: tuple[CapToken, ...], public_key: bytes) -> CapToken:
     for token in tokens:
         if token.subject_pk == public_key:
             return token
-    hint = f"veen cap issue --issuer DIR --subject {public_key.hex()} makes one for this key"
+    hint = f"veen cap issue --issuer DIR --subject {public_key.hex()} --hub ID makes one for this key"
     raise hinted(Unverified("capability", "no capability in the file is for the long-term key of this client"), hint)
 
 

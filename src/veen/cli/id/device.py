@@ -8,12 +8,13 @@ from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, group, option
 from veen.cli.id import principals
 from veen.cli.id.principals import Principal, Reason, ScopeSender
-from veen.cli.kit import key_files, output_files, values
+from veen.cli.kit import audience, key_files, output_files, values
+from veen.cli.kit.audience import Bare, HubIds, NotAfter
 from veen.cli.kit.client_options import ClientOptions
-from veen.cli.kit.result import Result, fields_of
+from veen.cli.kit.result import Moment, Result, fields_of
 from veen.cli.kit.state_options import MAX_SECONDS, options_command
 from veen.cli.kit.state_session import Answer, ReadSession, SendSession, SentResult, read_command, send_command
-from veen.client import Card, cbor_sequence
+from veen.client import Card, capabilities, cbor_sequence
 from veen.core import naming
 from veen.overlays import identity, identity_views
 from veen.overlays.identity_auth import delegate
@@ -104,6 +105,9 @@ def grant(
         ),
     ] = None,
     stream: Annotated[list[str] | None, option("--stream NAME", "a stream of an application; can be repeated")] = None,
+    hub: HubIds = None,
+    not_after: NotAfter = None,
+    bare: Bare = False,
 ) -> None:
     """Write capabilities with which a device acts for the principal of your own keys.
 
@@ -119,17 +123,23 @@ def grant(
             delegate(key, subject, realm_ids=realm or (), stream_ids=streams, ttl=ttl)
             for subject in (card.id_sign, *card.client_ids)
         ]
-    output_files.write_new(out, cbor_sequence.encode(tokens))
+        hubs, end = audience.hubs_of(hub, bare, folder), audience.end_of(not_after, ttl)
+        issued = capabilities.present(key, tokens, hubs, end)
+    output_files.write_new(out, cbor_sequence.encode(issued))
     data = {
         "issuer": key.public_key,
         "subject": card.id_sign,
         "tokens": len(tokens),
         "ttl": ttl,
         "streams": tokens[0].allow.stream_ids,
+        "hubs": hubs,
+        "not_after": Moment(end) if hubs else None,
         "auth_refs": [one.auth_ref() for one in tokens],
         "file": str(out),
     }
-    facts = ("issuer", "subject", "tokens", "ttl", ("streams", lambda data: len(data["streams"])), "file")
+    facts = ("issuer", "subject", "tokens", "ttl", ("streams", lambda data: len(data["streams"])))
+    named = (("hubs", lambda data: ", ".join(hub.hex() for hub in data["hubs"])), "not_after")
+    facts = (*facts, *(named if hubs else ()), "file")
     Result(data, facts=facts).show(options.as_json)
 
 

@@ -9,7 +9,9 @@ from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment, listed
 from veen.cli.kit.state_session import Answer, SendSession, SentResult, StateSession
 from veen.cli.realm import realm_state
-from veen.core import Unavailable, control_stream, naming
+from veen.core import CapPresentation, Unavailable, control_stream, naming
+from veen.core.cap_token import token_of
+from veen.core.hashing import U64_MAX
 from veen.overlays import Event
 from veen.overlays.authorization import AUTHORIZATIONS
 from veen.overlays.identity import IDENTITY, IdentityOverlay, State
@@ -85,7 +87,9 @@ async def grant_of(session: StateSession[Any], auth_ref: bytes) -> IdentityGrant
     found = (await session.open_other(AUTHORIZATIONS, stream_id.hex())).states.get(auth_ref)
     if not found:
         raise hinted(Unavailable(f"capability {auth_ref.hex()} was never presented to this hub"), *_HINTS)
-    return IdentityGrant(found[0].event, found[0].hub_ts)
+    shown = found[0].event
+    end = shown.not_after if isinstance(shown, CapPresentation) else U64_MAX
+    return IdentityGrant(token_of(shown), found[0].hub_ts, end)
 
 
 def shown_session(session: Session, proved: tuple[bytes, ...]) -> Answer:

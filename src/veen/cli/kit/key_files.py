@@ -13,7 +13,8 @@ from veen.cli.kit.exit_status import hinted
 from veen.client import Card, ReaderKey, StreamKey, capabilities, local_files
 from veen.client.client_dir import CARD
 from veen.client.client_identity import MAX_CARD_BYTES
-from veen.core import CapToken, DhKey, Malformed, Unavailable, Unverified, VeenError
+from veen.core import DhKey, Malformed, Unavailable, Unverified, VeenError
+from veen.core.cap_token import Capability
 
 
 def read_card(path: Path) -> Card:
@@ -33,10 +34,10 @@ def read_card(path: Path) -> Card:
     return card
 
 
-def read_capabilities(file: Path) -> tuple[CapToken, ...]:
+def read_capabilities(file: Path) -> tuple[Capability, ...]:
     """Read and verify the capabilities of a file."""
     try:
-        return capabilities.read_tokens(file)
+        return capabilities.read_capabilities(file)
     except VeenError as error:
         raise hinted(error, "veen cap issue --out creates such a file") from None
 

@@ -238,10 +238,10 @@ class SendSession(StateSession[SendOptions]):
     async def source(self) -> EntrySource:
         if self._source is None:
             path = context_file.cap_of(self.options.cap)
-            tokens = key_files.read_capabilities(path) if path else ()
+            given = key_files.read_capabilities(path) if path else ()
             await super().source()
-            if tokens:
-                self.folder.caps.add_all(cbor_sequence.encode(tokens))
+            if given:
+                self.folder.caps.add_all(cbor_sequence.encode(given))
         return await super().source()
 
     def check_keys(self, stream: str) -> None:

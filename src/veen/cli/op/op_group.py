@@ -22,7 +22,7 @@ from veen.cli.kit.state_session import (
     send_command,
 )
 from veen.cli.op import op_check, operation_builder
-from veen.client import cbor_sequence
+from veen.client import capabilities, cbor_sequence
 from veen.core import Unavailable
 from veen.overlays import FoldEntry
 from veen.overlays.operations.access import ACCESS, token_of
@@ -202,15 +202,18 @@ async def capability(
         try:
             key = folder.identity.id_sign
             tokens = [token_of(grant, key, state.now, client_id) for client_id in _clients(grant, card)]
+            hub_id = (await session.source()).known.identity.hub_id
+            issued = capabilities.present(key, tokens, [hub_id], grant.expiry_time - 1)
         except ValueError as error:
             raise Misuse(str(error), "send a grant with a later expiry_time") from None
-    output_files.write_new(cap_out, cbor_sequence.encode(tokens))
+    output_files.write_new(cap_out, cbor_sequence.encode(issued))
     data = {
         "auth_ref": tokens[0].auth_ref() if len(tokens) == 1 else None,
         "issuer": tokens[0].issuer_pk,
         "subject": grant.subject_identity,
         "tokens": len(tokens),
         "ttl": tokens[0].allow.ttl,
+        "hub_id": hub_id,
         "file": str(cap_out),
     }
     return Result({**data, "auth_refs": [token.auth_ref() for token in tokens]}, facts=tuple(data))

@@ -28,9 +28,11 @@ from veen.cli.realm.realm_state import (
     send_events,
 )
 from veen.client import ClientDir
+from veen.client.capabilities import tokens_of
 from veen.core import CapToken, naming
 from veen.core import control_stream as control
 from veen.core.admin import RevocationKind
+from veen.core.cap_token import token_of
 from veen.overlays import authorization
 from veen.overlays.admin_records import States
 from veen.overlays.authorization import AUTHORIZATIONS, CapabilityStatus, RevocationEvent, ShownCapability, Validity
@@ -70,7 +72,7 @@ def token_hashes(text: str) -> Sequence[bytes]:
 
 
 def tokens(text: str) -> tuple[CapToken, ...]:
-    return read_capabilities(_existing(text, "64 hex digits or a file of capabilities"))
+    return tokens_of(read_capabilities(_existing(text, "64 hex digits or a file of capabilities")))
 
 
 def _existing(text: str, what: str) -> Path:
@@ -240,7 +242,7 @@ class KeyStatus:
             "worth": self.validity,
             "issued_at": status.issued_at,
             "expires_at": status.expires_at,
-            "subject": status.logged.event.subject_pk if status.logged else None,
+            "subject": token_of(status.logged.event).subject_pk if status.logged else None,
             "revoked": revoked,
             "_status": Marked("not revoked" if self.validity is None else str(self.validity), tone),
             "_until": Moment.of(status.expires_at if record is None else record.event.end),
@@ -275,7 +277,7 @@ class KeyStatusLookup:
             yield self.target(RevocationKind.CLIENT_ID, name)
             yield from map(self.capability, held)
         for auth_ref, records in self.logged.items():
-            if authorization.token_target(records[0].event) == name:
+            if authorization.token_target(token_of(records[0].event)) == name:
                 yield self.capability(auth_ref)
         if authorization.part_of(RevocationKind.CAP_TOKEN, name) in self.revoked:
             yield self.target(RevocationKind.CAP_TOKEN, name)

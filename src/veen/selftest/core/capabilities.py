@@ -25,7 +25,8 @@ def _token(context: CheckContext, subject_pk: bytes | None = None, issuer: Signi
 
 
 def _present(context: CheckContext, token: CapToken | bytes) -> ProbeReply:
-    return context.probe.post("/tooling/authorize", token)
+    shown = token if isinstance(token, bytes) else context.presented(token)
+    return context.probe.post("/tooling/authorize", shown)
 
 
 @CHECKS.claim("cap.authorize", "an authorized capability gets its auth_ref, an expiry and a receipt", "§6, §6.1")

@@ -238,7 +238,7 @@ def cap_invalid(context: CheckContext) -> None:
     if most == U64_MAX:
         raise Skipped("this hub has no limit on the rate")
     token = cap_token.mint(context.issuer, writer.key.public_key, [writer.stream_id], 60, Rate(most + 1, 1))
-    context.probe.post("/tooling/authorize", token).expect_row("CAP_INVALID")
+    context.probe.post("/tooling/authorize", context.presented(token)).expect_row("CAP_INVALID")
 
 
 def _expect_all(context: CheckContext, row: str, bodies: dict[str, bytes]) -> str:

@@ -380,3 +380,16 @@ def test_json_is_one_document_on_one_line(veen: Veen, hub: Hub) -> None:
     out = veen.done("hub", "status", "--hub", url(hub), "--json").out
     assert out.count("\n") == 1
     assert json.loads(out)
+
+
+def test_status_shows_how_far_the_log_was_read_again_and_what_is_damaged(veen: Veen, hub: Hub) -> None:
+    assert veen.done("hub", "status", "--hub", url(hub)).facts()["scrub"] == "no full pass yet"
+    scrub = {"pass_entries": 3, "last_pass_age_s": 7300, "damaged": {"chunk": 0, "checkpoint_index": 0}}
+    damaged = scrub | {"damaged": {"chunk": 2, "checkpoint_index": 1}}
+    expected = "42 % of this pass, last full pass 2 h ago"
+    for shown, text in ((scrub, expected), (damaged, "damaged: 2 chunk, 1 checkpoint index; see the hub's log, …")):
+        answers = {path: (200, JSON, hub.get(path).body) for path in ("/healthz", "/readyz")}
+        answers["/tooling/status"] = (200, JSON, json.dumps(hub.status() | {"scrub": shown}).encode())
+        with canned_server(answers) as where:
+            row = veen.done("hub", "status", "--hub", where).facts()["scrub"]
+            assert row.startswith(text.removesuffix("…"))

@@ -44,6 +44,8 @@ class HubConfig:
     upload_bytes_per_sec: int = 16 * _MIB  # per capability, or per address if admission is open
     upload_burst_bytes: int = 1024 * _MIB
     disk_reserve_bytes: int = 256 * _MIB  # attachments leave this much free for the log
+    scrub_bytes_per_s: int = _MIB  # at which the log is read again in the background; 0 turns that off
+    scrub_pause_s: int = 86_400  # between two passes over the log
     pow_difficulty: int = 0  # zero bits that a proof of work must have; 0 requires none
     allow_networks: tuple[Network, ...] = ()  # accepted source networks; empty means all
     deny_networks: tuple[Network, ...] = ()

@@ -20,6 +20,7 @@ from veen.hub.log import Log, standard_error
 from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
+from veen.hub.scrubber import Scrubber, ScrubTask
 from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import Signer
 from veen.hub.status import CommitReport, HubStatusPage, Metrics
@@ -30,6 +31,7 @@ from veen.storage import metadata, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import AcceptedEntry
 from veen.storage.lock import exclusive
+from veen.storage.log_scrub import LogScrub
 from veen.storage.paths import Folders
 from veen.storage.store import Lookup, Store
 
@@ -114,6 +116,7 @@ class HubService:
         self.server = HttpServer(self.log.failed)
         self.metrics.watch(self.server)
         self.broken: asyncio.Future[BaseException] | None = None
+        self._scrub_task: ScrubTask | None = None
 
     async def start(self) -> None:
         """Start serving. Returns when the port is open."""
@@ -145,6 +148,7 @@ class HubService:
         )
         self._background: asyncio.Handle = loop.call_soon(self._background_step)
         self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS, read_executor.record_error)
+        scrubber = self._start_scrubber(loop, read_executor)
         attachments = AttachmentStore(self._disk, self.folders)
         attachments.remove_drafts()
         witness_records = WitnessRecords(
@@ -190,6 +194,7 @@ class HubService:
             lambda: self.pipeline.in_flight,
             self.clock,
             config.pow_difficulty,
+            scrubber,
         )
         reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._nodes_damaged)
         self.app = HubApp(
@@ -227,8 +232,25 @@ class HubService:
 
     def close(self) -> None:
         """Release the data directory and end the signer. `stop` does it for a hub that was started."""
+        if self._scrub_task:
+            self._scrub_task.close()
         self.store.close()
         self.signer.close()
+
+    def _start_scrubber(self, loop: asyncio.AbstractEventLoop, read_executor: ReadExecutor) -> Scrubber | None:
+        if not self._config.scrub_bytes_per_s:
+            return None
+        scrubber = Scrubber(
+            LogScrub(self.folders, self.store.index, lambda: self.hub_metadata),
+            self.folders.scrub,
+            self._config.scrub_bytes_per_s,
+            float(self._config.scrub_pause_s),
+        )
+        self.metrics.watch_scrubber(scrubber)
+        self._scrub_task = ScrubTask(
+            loop, scrubber, self.conditions, self.log, read_executor.record_error, self._nodes_damaged
+        )
+        return scrubber
 
     async def run_until(self, stopped: asyncio.Event, ready: Callable[[int], None] | None = None) -> None:
         """Serve until `stopped` is set. Raises if the disk fails; the process must exit then.

@@ -23,6 +23,7 @@ from veen.hub.admission_state import Realm
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.hub_time import ClockWatch
 from veen.hub.log import LineWriter
+from veen.hub.scrubber import Scrubber
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame
 from veen.storage.frame import AcceptedEntry
@@ -84,6 +85,18 @@ class LabelledValues(Collector):
         for value, count in self._read().items():
             family.add_metric([value], count)
         yield family
+
+
+class SingleCounter(Collector):
+    """A counter that is read from its owner when Prometheus asks."""
+
+    def __init__(self, name: str, text: str, read: Callable[[], int]) -> None:
+        self._name = name
+        self._text = text
+        self._read = read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(self._name, self._text, value=self._read())
 
 
 _MS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500)
@@ -168,6 +181,19 @@ class Metrics:
         text = "how often the hub entered this bad state"
         self.registry.register(LabelledValues("veen_hub_bad_state_entered", text, "reason", lambda: conditions.entered))
 
+    def watch_scrubber(self, scrubber: Scrubber) -> None:
+        """Show how far the log was read again, and what was damaged."""
+        r = self.registry
+        for name, text, read in (
+            ("veen_scrub_bytes", "bytes of the log read again", lambda: scrubber.checked_bytes),
+            ("veen_scrub_passes", "full passes over the log", lambda: scrubber.passes),
+        ):
+            r.register(SingleCounter(name, text, read))
+        age = Gauge("veen_scrub_last_pass_age_seconds", "since the last full pass, or the first start", registry=r)
+        age.set_function(scrubber.age_s)
+        name, text = "veen_scrub_damaged", "files that the scrubber found damaged, by kind"
+        r.register(LabelledValues(name, text, "kind", scrubber.damaged_by_kind, GaugeMetricFamily))
+
     def watch_log(self, lines: LineWriter) -> None:
         """Show how many log lines were dropped."""
         text = "log lines dropped because the queue was full or the write failed"
@@ -199,6 +225,7 @@ class HubStatusPage:
     _in_flight: Callable[[], int]
     _clock: ClockWatch
     _pow_difficulty: int
+    _scrubber: Scrubber | None = None
     stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -303,6 +330,7 @@ class HubStatusPage:
             "labels": self.labels,
             "entries": self.entries,
             "equivocations": self._witness_records.equivocations,
+            "scrub": self._scrubber.as_json() if self._scrubber else None,
             "trouble": "; ".join(bad.values()),
             "bad_states": [self._shown_state(reason, text) for reason, text in bad.items()],
         }

@@ -222,9 +222,18 @@ _INDEX_ROW = re.compile(
 )
 
 
+def rows_before(folders: Folders, label: bytes, start_seq: int) -> list[bytes] | None:
+    """The encoded rows of all chunks before `start_seq`; None if the file is damaged or lacks rows."""
+    return _encoded_before(folders, _index_head(label), label, start_seq)
+
+
+def _index_head(label: bytes) -> bytes:
+    return b"\xa3\x01\x01\x02" + write_bstr(label) + b"\x03"
+
+
 def index_with_row(folders: Folders, label: bytes, added: IndexedCheckpoint) -> bytes:
     """The index file with one row added. Incomplete earlier rows are derived from the log files."""
-    head = b"\xa3\x01\x01\x02" + write_bstr(label) + b"\x03"
+    head = _index_head(label)
     rows = _encoded_before(folders, head, label, added.chunk_start)
     if rows is None:
         rows = [row.encode() for row in derived_rows(folders, label, added.chunk_start)]

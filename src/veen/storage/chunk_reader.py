@@ -4,6 +4,7 @@ A chunk is read in blocks of whole entries, from a plain or a compressed file.
 """
 
 import mmap
+import os
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
+from typing import Self
 
 import zstandard
 from zstandard import ZstdCompressor, ZstdDecompressor, ZstdError
@@ -54,7 +56,7 @@ def pack(data: Data, level: int) -> Iterator[bytes]:
 class PackedChunk:
     """The frames of a compressed chunk file. Raises `Malformed` if the file is not one."""
 
-    def __init__(self, data: Data) -> None:
+    def __init__(self, data: "Data | FileSlices") -> None:
         self._data = data
         packed, plain = _table(data)
         self._packed_ends = list(accumulate(packed))
@@ -73,9 +75,16 @@ class PackedChunk:
 
     def check_digest(self) -> None:
         """Raise unless the frames match the stored digest."""
+        for _ in self.digest_steps():
+            pass
+
+    def digest_steps(self) -> Iterator[int]:
+        """As `check_digest`, in steps. Yields the number of bytes that each step read."""
         digest = sha256()
         for start in range(0, self._packed_ends[-1], FRAME_BYTES):
-            digest.update(self._data[start : min(start + FRAME_BYTES, self._packed_ends[-1])])
+            part = self._data[start : min(start + FRAME_BYTES, self._packed_ends[-1])]
+            digest.update(part)
+            yield len(part)
         at = self._packed_ends[-1]
         if self._data[at + _SKIPPABLE.size : at + _DIGEST_BYTES] != digest.digest():
             raise Malformed("chunk", "the frames do not match the digest")
@@ -109,23 +118,23 @@ def _unpacked(packed: bytes, size: int) -> bytes:
     return plain
 
 
-def _table(data: Data) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _table(data: "Data | FileSlices") -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Compressed and plain size of each frame. Checks everything in the file except the content of the frames."""
     end = len(data) - _FOOTER.size
     if end < _DIGEST_BYTES:
         raise Malformed("chunk", "too short for a compressed chunk")
-    count, descriptor, magic = _FOOTER.unpack_from(data, end)
+    count, descriptor, magic = _FOOTER.unpack(data[end:])
     start = end - count * _ROW.size
     if magic != _SEEKABLE_MAGIC or descriptor or not 2 <= count <= _MAX_FRAMES + 1 or start < _SKIPPABLE.size:
         raise Malformed("chunk", "the seek table at the end is missing or damaged")
-    if _SKIPPABLE.unpack_from(data, start - _SKIPPABLE.size) != (_TABLE_MAGIC, len(data) - start):
+    if _SKIPPABLE.unpack(data[start - _SKIPPABLE.size : start]) != (_TABLE_MAGIC, len(data) - start):
         raise Malformed("chunk", "the seek table starts at the wrong offset")
     rows = struct.unpack(f"<{2 * count}I", data[start:end])
     packed, plain = rows[:-2:2], rows[1:-2:2]
     at = start - _SKIPPABLE.size - _DIGEST_BYTES
     if rows[-2:] != (_DIGEST_BYTES, 0) or sum(packed) != at:
         raise Malformed("chunk", "the size of the frames differs from the seek table")
-    if _SKIPPABLE.unpack_from(data, at) != (_DIGEST_MAGIC, sha256().digest_size):
+    if _SKIPPABLE.unpack(data[at : at + _SKIPPABLE.size]) != (_DIGEST_MAGIC, sha256().digest_size):
         raise Malformed("chunk", "the digest is missing")
     if min(plain) == 0 or max(plain) >= _MAX_PLAIN_BYTES or sum(plain) > limits.MAX_CHUNK_BYTES:
         raise Malformed("chunk", "the seek table declares a frame above the limit")
@@ -142,6 +151,57 @@ def read_blocks(path: Path, offset: int = 0, size: int = 0) -> Iterator[tuple[Da
         yield from PackedChunk(mapped(path)).blocks(offset)
     else:
         yield mapped(path, size), offset
+
+
+class FileSlices:
+    """The bytes of a file, or its first `size` bytes, read slice by slice.
+
+    Not mapped: a bad sector raises `OSError` here, but ends a process that reads it through a mapping.
+    """
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        self._name = path.name
+        self._fd = safe_open.open_file(path)
+        found = os.fstat(self._fd).st_size
+        self._size = size or found
+        if not 0 < self._size <= found:
+            os.close(self._fd)
+            raise Malformed("log", f"{path.name} has {found} bytes, not {size or 'one or more'}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._size)
+        data = os.pread(self._fd, stop - start, start)
+        if len(data) != max(0, stop - start):
+            raise Malformed("log", f"{self._name} is shorter than {stop} bytes")
+        return data
+
+
+def stream_blocks(data: FileSlices) -> Iterator[bytes]:
+    """The entries of a plain chunk in blocks of whole entries: about FRAME_BYTES, or one larger entry.
+
+    The last block ends with an incomplete entry if the file does.
+    """
+    pos = 0
+    while pos < len(data):
+        block, end = data[pos : pos + FRAME_BYTES], 0
+        while end + frame.HEADER_BYTES <= len(block) and end + frame.length_at(block, end) <= len(block):
+            end += frame.length_at(block, end)
+        if not end:
+            end = frame.length_at(block, 0)
+            if end >= _MAX_PLAIN_BYTES:
+                raise Malformed("entry", f"its header declares {end} bytes, at byte {pos} of the chunk")
+            block = data[pos : pos + end]
+        yield block[:end]
+        pos += end
 
 
 def check_packing(path: Path) -> None:

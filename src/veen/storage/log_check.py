@@ -11,7 +11,7 @@ from veen.storage import frame, safe_open
 from veen.storage.artifacts import BoundCheckpoint, CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.chunk_reader import ChunkFile, check_packing, is_packed, read_blocks
 from veen.storage.entry_check import EntryVerifier
-from veen.storage.frame import Cursor
+from veen.storage.frame import Cursor, LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.index import Index
 from veen.storage.index_check import ShadowFiles
@@ -41,13 +41,26 @@ def artifacts_by_label(folders: Folders, report: FsckReport) -> dict[bytes, set[
 
 
 @dataclass(slots=True)
-class _Chunk:
+class ScannedChunk:
     """A chunk while it is read."""
 
-    file: ChunkFile
+    start_seq: int
     hashes: Mmr = field(default_factory=Mmr)
     size_bytes: int = 0
-    hub_ts: int = 0
+
+    def read(self, data: frame.Data, pos: int) -> tuple[LogEntry, int]:
+        """The next entry, which must be at `pos`, and the offset behind it. Raises if it is unreadable."""
+        entry, end = frame.read(data, pos)
+        if entry.stream_seq != self.start_seq + self.hashes.size:
+            raise Malformed("entry", f"its header has stream_seq {entry.stream_seq}")
+        self.hashes.append(entry.entry_hash)
+        self.size_bytes += end - pos
+        return entry, end
+
+    def summary(self, label: bytes, root: bytes) -> ChunkSummary:
+        """The summary of the entries read so far. `root` is that of the tree that ends with them."""
+        end_seq = self.start_seq + self.hashes.size - 1
+        return ChunkSummary(label, self.start_seq, end_seq, root, self.hashes.size, self.size_bytes, self.hashes.root())
 
 
 class LabelCheck:
@@ -107,10 +120,10 @@ class LabelCheck:
 
     def _chunk(self, file: ChunkFile) -> None:
         """Check every entry of a chunk, then the artifacts that describe it."""
-        chunk = _Chunk(file)
+        chunk = ScannedChunk(file.start_seq)
         try:
             check_packing(file.path)
-            at_end = self._entries(chunk)
+            at_end = self._entries(chunk, file)
         except VeenError as error:
             self._damaged(file.path.name, str(error), self.size + 1)
             self._progress(file.path.lstat().st_size)
@@ -126,39 +139,34 @@ class LabelCheck:
             if file.end_seq == self._upto and not self._is_due(file):
                 self._leftover(file.path.name)
             else:
-                self._close(chunk, file.end_seq)
+                self._close(chunk, file, file.end_seq)
 
-    def _entries(self, chunk: _Chunk) -> bool:
+    def _entries(self, chunk: ScannedChunk, file: ChunkFile) -> bool:
         """Read the valid entries of a chunk. Returns whether they reach its end."""
-        for data, pos in read_blocks(chunk.file.path):
+        for data, pos in read_blocks(file.path):
             while pos < len(data):
                 if self._upto is not None and self.size >= self._upto:
                     return False
-                pos = self._entry(chunk, data, pos)
+                pos = self._entry(chunk, file.path.name, data, pos)
         return True
 
-    def _entry(self, chunk: _Chunk, data: frame.Data, pos: int) -> int:
+    def _entry(self, chunk: ScannedChunk, name: str, data: frame.Data, pos: int) -> int:
         """Check one entry and return the offset of the next. Raises if it is unreadable, as is all behind it then."""
         seq = self.size + 1
-        entry, end = frame.read(data, pos)
-        if entry.stream_seq != seq:
-            raise Malformed("entry", f"its header has stream_seq {entry.stream_seq}")
+        entry, end = chunk.read(data, pos)
         taken, faults = self._judge.judge(entry, data[pos:end])
         if taken is None:
             raise Malformed("entry", faults[0])
         for fault in [*faults, *self._origin_faults(seq)]:
             self._sound = False
-            self._damaged(chunk.file.path.name, fault, seq)
-        chunk.hashes.append(entry.entry_hash)
-        chunk.size_bytes += end - pos
-        chunk.hub_ts = taken[2].hub_ts
+            self._damaged(name, fault, seq)
         self.size = seq
         self._report.entries += 1
         if self.whole:
             try:
                 self._filler.add(*taken)
             except VeenError as error:
-                self._damaged(chunk.file.path.name, f"not a valid control message: {error}", seq)
+                self._damaged(name, f"not a valid control message: {error}", seq)
             if len(self._judge.cursors) > MAX_CURSORS:
                 self._filler.flush()
                 self._judge.cursors.clear()
@@ -171,9 +179,9 @@ class LabelCheck:
             return []
         return ["the log up to here does not match the origin's checkpoint"]
 
-    def _close(self, chunk: _Chunk, end: int) -> None:
+    def _close(self, chunk: ScannedChunk, file: ChunkFile, end: int) -> None:
         """Check a closed chunk against its name, summary, snapshot and checkpoint."""
-        file, label, folders = chunk.file, self._label, self._folders
+        label, folders = self._label, self._folders
         start = file.start_seq
         if end != self.size:
             self._damaged(file.path.name, f"its last entry is {self.size}, not {end}")
@@ -184,8 +192,7 @@ class LabelCheck:
             self._restart(end + 1)
             return
         root, peaks = self._judge.tree.root(), tuple(self._judge.tree.peaks)
-        summary = ChunkSummary(label, start, end, root, end - start + 1, chunk.size_bytes, chunk.hashes.root())
-        self._compare(folders.summary(label, start, end), summary.encode(), "the chunk")
+        self._compare(folders.summary(label, start, end), chunk.summary(label, root).encode(), "the chunk")
         self._compare(folders.peaks(label, end), PeakSnapshot(label, end, peaks).encode(), "the tree")
         path = folders.checkpoint(label, end)
         try:
@@ -258,16 +265,8 @@ class LabelCheck:
         """Continue after a gap from the peak snapshot before it, if a valid checkpoint confirms the snapshot."""
         self.whole = False
         self.size = seq - 1
-        try:
-            snapshot = PeakSnapshot.decode(_read(self._folders.peaks(self._label, self.size)))
-            root = mmr.root_of(snapshot.peaks)
-            signed = _read(self._folders.checkpoint(self._label, self.size))
-            check_checkpoint(signed, self._hub_metadata, self._label, self.size, root)
-            peaks, self._anchored = list(snapshot.peaks), True
-        except VeenError:
-            # Roots cannot be checked from here on, until there is a valid snapshot again.
-            peaks, self._anchored = [bytes(HASH_BYTES)] * self.size.bit_count(), False
-        tree, hub_ts = Mmr(self.size, peaks), self._judge.hub_ts
+        tree, self._anchored = tree_at(self._folders, self._hub_metadata, self._label, self.size)
+        hub_ts = self._judge.hub_ts
         self._judge = EntryVerifier(self._hub_metadata, self._label, tree, hub_ts, None, in_step=self._anchored)
 
     def _cursor(self, client_id: bytes) -> Cursor | None:
@@ -305,6 +304,22 @@ class LabelCheck:
     def _leftover(self, name: str) -> None:
         what = "left by an interrupted write; the journal has its entries"
         self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", what, self._label))
+
+
+def tree_at(folders: Folders, hub_metadata: HubMetadata, label: bytes, size: int) -> tuple[Mmr, bool]:
+    """The tree at the end of a chunk, from the peak snapshot there, if a valid checkpoint confirms it.
+
+    Otherwise a tree of that size with unknown peaks, and False: roots cannot be checked from there on.
+    """
+    if not size:
+        return Mmr(), True
+    try:
+        snapshot = PeakSnapshot.decode(_read(folders.peaks(label, size)))
+        signed = _read(folders.checkpoint(label, size))
+        check_checkpoint(signed, hub_metadata, label, size, mmr.root_of(snapshot.peaks))
+        return Mmr(size, list(snapshot.peaks)), True
+    except VeenError:
+        return Mmr(size, [bytes(HASH_BYTES)] * size.bit_count()), False
 
 
 def check_checkpoint(

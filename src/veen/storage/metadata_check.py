@@ -167,7 +167,7 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
     kept = (
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
         *(folders.limits, folders.profile, folders.admission, folders.binding, folders.origin, folders.fault),
-        *(folders.clock, folders.lock, folders.keys, folders.journal, folders.journal_mark, folders.log),
+        *(folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal, folders.journal_mark, folders.log),
         *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))

@@ -34,6 +34,7 @@ _PATHS = {
     "limits": "limits.json",
     "profile": "profile.json",
     "admission": "admission.json",
+    "scrub": "scrub.json",
 }
 
 
@@ -68,6 +69,7 @@ class Folders:
     limits: Path = field(init=False)
     profile: Path = field(init=False)
     admission: Path = field(init=False)  # missing in older directories
+    scrub: Path = field(init=False)  # position of the background scrubber; may be deleted
 
     def __post_init__(self) -> None:
         for name, path in _PATHS.items():

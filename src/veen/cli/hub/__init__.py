@@ -390,11 +390,25 @@ def _status_rows(answer: dict[str, Any]) -> dict[str, output.Value]:
         "profile_id": answer.get("profile_id"),
         "version": answer.get("server_version"),
     }
+    if isinstance(answer.get("scrub"), dict):
+        rows["scrub"] = _scrub_row(answer["scrub"], answer["entries"])
     if answer.get("equivocations"):
         rows["equivocations"] = Marked(str(answer["equivocations"]), Tone.BAD)
     if answer.get("trouble"):
         rows["trouble"] = Marked(str(answer["trouble"]), Tone.BAD)
     return rows
+
+
+def _scrub_row(scrub: dict[str, Any], entries: int) -> output.Value:
+    """Damaged files, or how far the log was read again."""
+    damaged = {kind: count for kind, count in scrub["damaged"].items() if count}
+    if damaged:
+        what = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in damaged.items())
+        return Marked(f"damaged: {what}; see the hub's log, and run veen fsck", Tone.BAD)
+    age = scrub["last_pass_age_s"]
+    last = "no full pass yet" if age is None else f"last full pass {age // 3600} h ago"
+    share = f"{100 * scrub['pass_entries'] // entries} % of this pass, " if scrub["pass_entries"] and entries else ""
+    return f"{share}{last}"
 
 
 def _show_stopped(data_dir: Path, as_json: bool) -> None:

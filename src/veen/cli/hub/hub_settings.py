@@ -34,6 +34,8 @@ role = "authority"         # the role field of log lines
 upload_bytes_per_sec = 16777216    # per capability, or per client address with open admission
 upload_burst_bytes = 1073741824
 disk_reserve_bytes = 268435456     # disk space that attachments leave free for the log
+scrub_bytes_per_s = 1048576        # how fast the log is read again to find damage; 0 turns that off
+scrub_pause_s = 86400              # between two passes over the log
 pow_difficulty = 0                 # zero bits of the proof of work that each message needs
 allow_networks = []                # accept messages only from these; empty means from anywhere
 deny_networks = []
@@ -243,6 +245,8 @@ READERS: dict[str, Callable[[object, Path], object]] = {
     "upload_bytes_per_sec": _count,
     "upload_burst_bytes": _count,
     "disk_reserve_bytes": _count,
+    "scrub_bytes_per_s": _count,
+    "scrub_pause_s": _count,
     "pow_difficulty": _difficulty,
     "allow_networks": _networks,
     "deny_networks": _networks,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.big_log import BigLog
-from tests.hub.client import running
+from tests.hub.client import Clock, running
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import artifacts, copied, findings, flip, frames, places, run_audit
 from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key, receipts, small_history
@@ -224,7 +224,7 @@ def test_two_hubs_are_not_compared(log: BigLog, place: Path) -> None:
 
 def test_a_directory_is_audited_while_its_hub_runs(log: BigLog, place: Path) -> None:
     root = copied(log.folders.root, place / "hub")
-    with running(root) as hub:
+    with running(root, Clock(NOW + 100)) as hub:
         for number in range(9):
             assert hub.submit(hub.writer("other").message(b"%d" % number)).status == 200
         (found,) = run_audit(root).directories

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from bench.big_log import BORN, BigLog
-from tests.hub.client import running
+from tests.hub.client import Clock, running
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import Damage, copied, flip, frames, rewrite, rows, run_audit, swap
-from tests.storage.hubs import PACKED, History, Hub, QuickDisk, receipts, small_history
+from tests.storage.hubs import NOW, PACKED, History, Hub, QuickDisk, receipts, small_history
 from veen.core import Mmr, Msg, Unavailable, Unverified, VeenError, mmr
 from veen.pipeline import plan, select
 from veen.pipeline.extents import extent_of
@@ -541,7 +541,7 @@ def test_a_stream_need_not_be_in_every_epoch_nor_in_every_directory(log: BigLog,
 
 
 def test_a_hub_that_has_no_such_stream_is_named(log: BigLog, place: Path) -> None:
-    with running(copied(log.folders.root, place / "served")) as hub:
+    with running(copied(log.folders.root, place / "served"), Clock(NOW + 100)) as hub:
         url = f"http://127.0.0.1:{hub.port}"
         with pytest.raises(Unavailable, match=f"stream nothing has no entries in {url}"):
             found(url, stream="nothing")

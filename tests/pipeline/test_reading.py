@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from bench.big_log import BORN, BigLog
-from tests.hub.client import running
+from tests.hub.client import Clock, running
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import copied, flip, frames, rewrite, rows
-from tests.storage.hubs import PACKED
+from tests.storage.hubs import NOW, PACKED
 from veen.core import Malformed, Msg, Receipt, Unverified
 from veen.pipeline import plan, select
 from veen.pipeline.chunk_verifier import VerifiedEntry
@@ -220,7 +220,7 @@ def test_a_hub_key_added_while_a_worker_lives_is_accepted(place: Path) -> None:
 
 @contextmanager
 def served(log: BigLog, place: Path) -> Iterator[tuple[str, BigLog]]:
-    with running(copied(log.folders.root, place / "served")) as hub:
+    with running(copied(log.folders.root, place / "served"), Clock(NOW + 100)) as hub:
         yield f"http://127.0.0.1:{hub.port}", log
 
 

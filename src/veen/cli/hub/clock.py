@@ -87,8 +87,10 @@ def _clock_of(api: "HubApi") -> dict[str, Any]:
 
 
 def _shown(found: dict[str, Any]) -> dict[str, Any]:
-    times = {name: Moment(found[name]) for name in ("hub_ts", "wall_ts")}
-    return {**found, **times, "lead_sec": times["hub_ts"] - times["wall_ts"]}
+    """The clock of a status, the most important fields first."""
+    hub_ts, wall_ts = Moment(found["hub_ts"]), Moment(found["wall_ts"])
+    first = {"state": found["state"], "hub_ts": hub_ts, "wall_ts": wall_ts, "lead_sec": hub_ts - wall_ts}
+    return first | {name: value for name, value in found.items() if name not in first}
 
 
 def _operator_token() -> str:

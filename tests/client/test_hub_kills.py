@@ -26,7 +26,7 @@ class KilledHub:
 
     def __init__(self, data_dir: Path, port: int) -> None:
         self._data_dir, self._port = data_dir, port
-        subprocess.run([*HUB, "init", "--data-dir", str(data_dir)], check=True, capture_output=True)
+        subprocess.run([*HUB, "init", "--no-root", "--data-dir", str(data_dir)], check=True, capture_output=True)
         self.start()
 
     def start(self) -> None:

@@ -169,7 +169,7 @@ def ended(hub: subprocess.Popen[str]) -> int:
 def check_after_kills(folder: Path, setting: Setting, kills: int, seed: int) -> None:
     moments = random.Random(seed)
     data_dir = folder / "hub"
-    init = [*COMMAND, "init", "--data-dir", str(data_dir), *setting.init_options(), "--json"]
+    init = [*COMMAND, "init", "--no-root", "--data-dir", str(data_dir), *setting.init_options(), "--json"]
     made = subprocess.run(init, check=True, capture_output=True, text=True)
     writers = [_writer(setting, bytes.fromhex(json.loads(made.stdout)["hub_id"]), data_dir, n) for n in range(WRITERS)]
     for life in range(1, kills + 1):

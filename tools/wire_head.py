@@ -82,7 +82,12 @@ upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u
 hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the root, or the last key
 adopted root   Ht("veen/hub-root", hub_id || hub_pk || u64be(valid_from))                by the first key
 hub identity   Ht("veen/hub-identity", canonical JSON of the record)                     by the newest key, or a root
+recovery       Ht("veen/recovery", CBOR(recovery))                                       by the new key; endorsed by the
+                                                                                         root, or the old key
 ```
+
+`labels_root` of a recovery is the root of a tree like that of a log. Its leaves are
+`Ht("veen/recovered-label", label || u64be(size) || mmr_root)`.
 
 The identity record of a fork contains the digest of `origin.cbor`, `Ht("veen/origin", the file)`. So its signature
 covers that file.

@@ -27,6 +27,7 @@ from veen.core import (
     proof,
     proof_of_work,
     receipt,
+    recovery,
     root_key,
 )
 from veen.core import limits as bounds
@@ -58,7 +59,7 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Proof": (proof, dleq),
     "Envelopes and tooling": (envelopes, attachment),
     "Admin streams and proof of work": (admin, proof_of_work),
-    "Files": (hub_identity, root_key, passphrase),
+    "Files": (hub_identity, root_key, passphrase, recovery),
 }
 
 GROUP_NOTES = {
@@ -88,6 +89,9 @@ RULES: dict[type[Wire], str] = {
     admin.Authority: f"`policy` is `{admin.AuthorityPolicy.SINGLE_PRIMARY}` "
     f"or `{admin.AuthorityPolicy.MULTI_PRIMARY}`.",
     hub_identity.OriginHub: "`checkpoints` are in strictly ascending order of `label_curr`.",
+    recovery.RecoveredLog: "`labels` are in strictly ascending order of `label`; `recovery.labels` is their number and\n"
+    "`recovery.labels_root` the root of the tree of their leaves.",
+    recovery.LabelRecovery: "`row`, `place` and `mmr_proof` are all present or all absent.",
     profile.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
 }
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 import veen.core
-from veen.core import naming
+from veen.core import naming, recovery
 from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
 from veen.core.cap_token import Allow
 from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, FieldType, ListOf, Map, Nested, Text, Uint, Wire
@@ -34,6 +34,7 @@ from veen.core.limits import ENTRY_OVERHEAD_BYTES
 from veen.core.profile import Limits
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
+from veen.core.recovery import LabelRecovery, RecoveredLog
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import SIGNATURE_BYTES
 
@@ -113,6 +114,18 @@ def _by_label(hub: OriginHub) -> OriginHub:
     return replace(hub, checkpoints=tuple(unique[label] for label in sorted(unique)))
 
 
+def _proved_or_absent(shown: LabelRecovery) -> LabelRecovery:
+    whole = None not in (shown.row, shown.place, shown.mmr_proof)
+    return shown if whole else replace(shown, row=None, place=None, mmr_proof=None)
+
+
+def _stated(log: RecoveredLog) -> RecoveredLog:
+    unique = {row.label: row for row in log.labels}
+    labels = tuple(unique[label] for label in sorted(unique))
+    said = replace(log.statement.recovery, labels=len(labels), labels_root=recovery.root_of(labels))
+    return RecoveredLog(replace(log.statement, recovery=said), labels)
+
+
 def _roomy(limits: Limits) -> Limits:
     least = limits.max_msg_bytes + ENTRY_OVERHEAD_BYTES
     return replace(limits, max_chunk_bytes=max(limits.max_chunk_bytes, least))
@@ -127,9 +140,11 @@ _REPAIRS: dict[type[Wire], Callable[[Any], Wire]] = {
     Equivocation: _contradicting,
     HubIdentity: _chained,
     HubKey: _dated,
+    LabelRecovery: _proved_or_absent,
     Limits: _roomy,
     OriginHub: _by_label,
     Receipt: lambda receipt: replace(receipt, stream_seq=receipt.stream_seq or 1),
+    RecoveredLog: _stated,
 }
 
 

@@ -150,6 +150,9 @@ def _show(found: EvidenceReport, file: Path, signer: ExpectedSigner, as_json: bo
     }
     for number, what in enumerate(found.contradictions, 1):
         rows[f"contradiction {number}"] = Marked(what, Tone.BAD)
+    if found.lost:
+        places = ", ".join(str(receipt.stream_seq) for receipt in found.lost)
+        rows["lost"] = Marked(f"the hub states that it lost the entries {places}", Tone.WARN)
     if found.claim:
         rows["claim"] = f"{sanitize.printable(found.claim)} (not verified)"
     rows |= disclosed(found)

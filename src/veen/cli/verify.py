@@ -17,7 +17,7 @@ from veen.cli.kit.state_options import options_command
 from veen.client.client import Client
 from veen.client.proofs import Resynced
 from veen.client.trust import HubRecord
-from veen.core import Leaf, MmrProof, Receipt, Unverified, proof
+from veen.core import Leaf, MmrProof, Receipt, Unavailable, Unverified, proof
 from veen.core.hub_identity import lineage
 from veen.core.proof import size_of
 
@@ -32,6 +32,7 @@ _COLUMNS = ("file", "what", "stream_seq", "hub_ts", "held_by")
     "veen verify --stream doors",
     "veen verify 12.receipt 12.proof doors.checkpoint",
     "veen verify --stream doors --start-over",
+    "veen verify --stream doors --accept-recovery",
 )
 def verify(
     asked: HubOptions,
@@ -39,6 +40,10 @@ def verify(
     stream: Stream = None,
     start_over: Annotated[
         bool, option("--start-over", "discard what was verified of the stream, and trust a hub again that was caught")
+    ] = False,
+    accept_recovery: Annotated[
+        bool,
+        option("--accept-recovery", "continue with a hub that stated the loss of entries which this client verified"),
     ] = False,
     epoch: Epoch = None,
 ) -> None:
@@ -49,15 +54,29 @@ def verify(
 
     A hub that contradicted itself stays caught: every command that needs it fails until --start-over, which releases
     the hub for all its streams. The contradicting statements are kept as evidence.
+
+    A hub that was recovered states how far each label goes. If this client holds later receipts, commands for the
+    stream fail until --accept-recovery. The receipts are kept as evidence of what the hub lost.
     """
     call = replace(asked.call(), allow_caught=start_over)
     if file:
-        if start_over or stream is not None:
-            raise Misuse("FILE cannot be used with --stream or --start-over", "give FILE or --stream, not both")
+        if start_over or accept_recovery or stream is not None:
+            raise Misuse(
+                "FILE cannot be used with --stream, --start-over or --accept-recovery",
+                "give FILE or --stream, not both",
+            )
         _verify_files(call, file, asked.as_json)
         return
+    if start_over and accept_recovery:
+        raise Misuse("--start-over and --accept-recovery exclude each other", "give one of them")
     name = context_file.need_stream(stream)
-    done, count, opened = call.run(lambda client: _verify_stream(client, name, epoch, start_over))
+
+    async def work(client: Client) -> tuple[Resynced, int, int]:
+        if accept_recovery:
+            await _accept_recovery(client, name, epoch)
+        return await _verify_stream(client, name, epoch, start_over)
+
+    done, count, opened = call.run(work)
     rows = {
         "stream": name,
         "label": done.label,
@@ -67,6 +86,16 @@ def verify(
     }
     verified = ("verified", lambda _: Marked("every signature, place and root, and the checkpoint", Tone.GOOD))
     Result(rows, facts=(*rows, verified) if count else None).show(asked.as_json)
+
+
+async def _accept_recovery(client: Client, stream: str, epoch: int | None) -> None:
+    lost = await client.accept_recovery(stream, epoch=epoch)
+    if lost is None:
+        raise hinted(
+            Unavailable("the hub states no recovery that this client has to accept"),
+            "veen verify --stream NAME without --accept-recovery verifies the stream",
+        )
+    output.remark(f"accepted: {lost.reason}; the receipts are kept in {lost.evidence}")
 
 
 async def _verify_stream(client: Client, stream: str, epoch: int | None, start_over: bool) -> tuple[Resynced, int, int]:

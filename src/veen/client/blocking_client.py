@@ -86,6 +86,7 @@ class BlockingClient:
     evidence = _blocking(Client.evidence)
     resync = _blocking(Client.resync)
     forget = _blocking(Client.forget)
+    accept_recovery = _blocking(Client.accept_recovery)
 
     def send_many(self, stream: str | bytes, drafts: Iterable[Draft]) -> list[Sent]:
         """Send in order and in batches. Raises the first failure after all have an outcome."""

@@ -15,6 +15,7 @@ from typing import Self
 
 from veen.client import message_attachments, proofs, trust
 from veen.client.client_dir import ClientDir
+from veen.client.contradiction import Contradiction
 from veen.client.evidence import Evidence
 from veen.client.hub_session import HubSession
 from veen.client.proofs import Proved, Resynced, exhibit, prove
@@ -242,6 +243,17 @@ class Client:
         The hub is accepted again for every stream. The evidence files stay.
         """
         await proofs.forget(self.session, self.follower(stream, epoch))
+
+    async def accept_recovery(self, stream: str | bytes, *, epoch: int | None = None) -> Contradiction | None:
+        """Start a stream over at a hub that stated the loss of entries which this client has verified.
+
+        Only the user may decide this. Returns the loss, with its evidence; None if the hub states none.
+        """
+        follower = self.follower(stream, epoch)
+        lost = await follower.recovered()
+        if lost is not None:
+            await proofs.forget(self.session, follower)
+        return lost
 
 
 def _stream_id(stream: str | bytes) -> bytes:

@@ -23,6 +23,7 @@ class Lie(StrEnum):
     FORKED_HISTORY = "forked history"  # the log does not continue what the hub signed before
     REPLAYED_RECEIPT = "replayed receipt"  # a receipt of another entry
     TIME = "time"  # hub_ts decreases, or one entry has two
+    RECOVERY = "recovery"  # the hub states that it lost entries which it signed
 
 
 class Contradiction(Unverified):

@@ -39,10 +39,11 @@ from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionFi
 from veen.core.dleq import SharedProof
 from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
-from veen.core.hub_identity import ForkOrigin, lineage
+from veen.core.hub_identity import ForkOrigin, Lineage, lineage
 from veen.core.limits import MAX_PAGE_ITEMS, MAX_PEAKS, MAX_TEXT_BYTES
 from veen.core.proof import Head, Leaf, label_of, size_of
 from veen.core.receipt import time_clash
+from veen.core.recovery import LabelRecovery
 from veen.core.strict_json import Json
 
 KIND = "veen.evidence.v1"
@@ -147,6 +148,7 @@ class Evidence(Wire):
     exhibits: Annotated[tuple[Exhibit, ...], _many(Exhibit)] = ()
     origin: Annotated[ForkOrigin | None, Nested(ForkOrigin, optional=True)] = None  # only if the hub is a fork
     rival: Annotated[KeyHistory | None, Nested(KeyHistory, optional=True)] = None  # a second history of the hub's keys
+    recovery: Annotated[LabelRecovery | None, Nested(LabelRecovery, optional=True)] = None  # states the loss of entries
 
 
 def make_evidence(
@@ -158,6 +160,7 @@ def make_evidence(
     peaks: Iterable[Peaks] = (),
     exhibits: Iterable[Exhibit] = (),
     rival: KeyHistory | None = None,
+    recovery: LabelRecovery | None = None,
     now: int | None = None,
 ) -> Evidence:
     """Assemble evidence."""
@@ -175,6 +178,7 @@ def make_evidence(
         tuple(exhibits),
         known.origin,
         rival,
+        recovery,
     )
 
 
@@ -241,6 +245,7 @@ class EvidenceReport:
     ties: tuple[Tie, ...]
     entries: tuple[ShownEntry, ...]
     contradictions: tuple[str, ...]
+    lost: tuple[Receipt, ...] = ()  # receipts for entries that the hub states to have lost
     reader_pinned: bool = False  # True: all disclosed content is proved for the given reader key
 
     @property
@@ -259,6 +264,7 @@ class EvidenceReport:
             "proofs": [{"stream_seq": tie.stream_seq, "upto_seq": tie.upto_seq} for tie in self.ties],
             "entries": [_entry(entry) for entry in self.entries],
             "contradictions": list(self.contradictions),
+            "lost": [_place(receipt) for receipt in self.lost],
         }
 
 
@@ -326,8 +332,22 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
         shown.ties,
         entries,
         tuple(dict.fromkeys(found)),
+        _lost(shown, line),
         reader is not None,
     )
+
+
+def _lost(shown: Evidence, line: Lineage) -> tuple[Receipt, ...]:
+    """The receipts of keys before a recovery for entries beyond it. Raises `Unverified` if the statement is invalid."""
+    if shown.recovery is None:
+        return ()
+    found = []
+    for receipt in shown.receipts:
+        size = shown.recovery.size_of(receipt.label, shown.identity)
+        key = line.verify_head(receipt, shown.profile)
+        if receipt.stream_seq > size and shown.recovery.statement.replaces(shown.identity, key):
+            found.append(receipt)
+    return tuple(found)
 
 
 def shows(known: HubRecord, found: Contradiction) -> tuple[Evidence | None, tuple[str, ...]]:

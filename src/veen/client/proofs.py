@@ -98,7 +98,7 @@ async def fetch_checkpoint(
         if kept is not None:
             _check_kept(Checkpoint.decode(kept), shown)
     except Contradiction as error:
-        raise await session.recorded(error) from None
+        raise await follower.recorded(error) from None
     if stream_id is not None:
         shown.check_labels(session.trust.profile, session.routing_key, stream_id)
     await follower.check(shown)
@@ -138,7 +138,7 @@ async def resync(
     receipt = await follower.receipt(size)
     if receipt.mmr_root != shown.mmr_root:
         reason = f"checkpoint and receipt sign two roots for the log of {size} entries"
-        raise await session.recorded(Contradiction(Lie.FORKED_HISTORY, reason, (receipt, shown)))
+        raise await follower.recorded(Contradiction(Lie.FORKED_HISTORY, reason, (receipt, shown)))
     await follower.follow([receipt])
     replayed = 0 if replay_from is None else await _replay(session, follower, ReadRange(replay_from, size))
     return Resynced(follower.label, before, follower.tree.size, shown, replayed)

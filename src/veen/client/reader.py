@@ -311,7 +311,7 @@ class LabelReader:
             if refused.code != "E.NOT_FOUND":
                 raise
             if self._follower.tree.size >= self._wanted.from_seq - 1:
-                raise await self._session.recorded(self._follower.truncated(refused.message)) from None
+                raise await self._follower.recorded(self._follower.truncated(refused.message)) from None
             raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq}") from None
         self._begun = True
 
@@ -354,7 +354,7 @@ class LabelReader:
         if answer.page is None:
             if answer.known:
                 reason = "nothing is logged under this label"
-                raise await self._session.recorded(self._follower.truncated(reason))
+                raise await self._follower.recorded(self._follower.truncated(reason))
             return
         if answer.page.next_cursor is not None:
             raise Malformed("stream response", "a page without entries has a next_cursor")
@@ -365,7 +365,7 @@ class LabelReader:
         """Check the end of the log: the hub must not have signed more entries."""
         expected = known if self._wanted.to_seq is None else min(known, self._wanted.to_seq)
         if self.next_seq <= expected:
-            raise await self._session.recorded(self._follower.truncated(answer))
+            raise await self._follower.recorded(self._follower.truncated(answer))
 
     async def take(self, items: Sequence[StreamItem], page: StreamResponse | None = None) -> list[Entry]:
         """Verify the next entries, check them against the known history, then open them."""

@@ -447,7 +447,7 @@ class SubmitQueue:
             await self._session.verify(receipts)
             self._check_bound(accepted)
         except Contradiction as error:
-            raise await self._session.recorded(error) from None
+            raise await self.follower.recorded(error) from None
         ordered = sorted(receipts, key=attrgetter("stream_seq"))
         await self.follower.follow(ordered, keep=receipts, done=list(map(attrgetter("leaf_hash"), sent)))
         self._session.clock.note(ordered[-1].hub_ts)

@@ -16,11 +16,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from veen.client import evidence
 from veen.client.client_state import LabelState, StateConflict
 from veen.client.contradiction import Caught, Contradiction, Lie
+from veen.client.exchange import SMALL_BYTES
 from veen.client.hub_session import HubSession
 from veen.core import Mmr, MmrProof, ProofStep, Receipt, Refused, Unverified, VeenError, proof
 from veen.core.cbor import Wire
@@ -36,8 +38,10 @@ from veen.core.envelopes import (
     StreamResponse,
 )
 from veen.core.hashing import U64_MAX
+from veen.core.limits import MAX_PAGE_ITEMS
 from veen.core.proof import Head, decode_head, label_of, size_of
 from veen.core.receipt import time_clash
+from veen.core.recovery import LabelRecovery, RecoveryList
 
 
 def peaks_from(shown: MmrProof, head: Receipt) -> tuple[bytes, ...]:
@@ -349,7 +353,7 @@ class Follower:
             if refused.code != "E.NOT_FOUND":
                 raise
             await self._show_lost()
-            raise await self._session.recorded(self.truncated(refused.message)) from None
+            raise await self.recorded(self.truncated(refused.message)) from None
 
     async def _show_lost(self) -> None:
         """Show the hub our last receipt, so that it stops to sign other entries for the places that it lost."""
@@ -357,6 +361,48 @@ class Follower:
         if receipt is not None:
             with suppress(VeenError):  # other hubs may not have this endpoint
                 await self.ask("/tooling/receipt-check", receipt, ReceiptCheck)
+
+    async def recorded(self, error: Contradiction) -> Contradiction:
+        """Save the evidence of a contradiction, and return it, or the loss that the hub stated in a recovery."""
+        return await self.recovered() or await self._session.recorded(error)
+
+    async def recovered(self) -> Contradiction | None:
+        """The loss of entries that we have verified, if the hub stated it in a recovery. The receipts are kept."""
+        session, head = self._session, self.tree.head
+        if head is None:
+            return None
+        try:
+            await session.refresh()  # the statement is signed by a new key
+            path = f"/tooling/recoveries?label={self.label.hex()}"
+            shown = RecoveryList.decode(await session.link.get(path, SMALL_BYTES))
+        except VeenError:
+            return None  # a hub without statements
+        for one in reversed(shown.recoveries):
+            if self._is_lost(head, one):
+                return await self._lost_by(one)
+        return None
+
+    def _is_lost(self, head: Head, shown: LabelRecovery) -> bool:
+        """Whether a valid statement ends before a head of an older key."""
+        trust = self._session.trust
+        identity = trust.known.identity
+        try:
+            is_older = shown.statement.replaces(identity, trust.lineage.verify_head(head, trust.profile))
+            return is_older and shown.size_of(self.label, identity) < size_of(head)
+        except Unverified:
+            return False
+
+    async def _lost_by(self, shown: LabelRecovery) -> Contradiction:
+        session, size = self._session, shown.row.size if shown.row else 0
+        when = datetime.fromtimestamp(shown.statement.recovery.recovered_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        reason = f"the hub stated on {when} that it has {size} entries of this label; it had signed {self.tree.size}"
+        error = Contradiction(Lie.RECOVERY, reason, (self.tree.head,) if self.tree.head else ())
+        kept = (self.known(seq) for seq in range(size + 1, min(self.tree.size, size + _MAX_RECENT) + 1))
+        statements = (*error.statements, *(receipt for receipt in kept if receipt))[:MAX_PAGE_ITEMS]
+        made = evidence.make_evidence(session.trust.known, f"{Lie.RECOVERY}: {reason}", statements, recovery=shown)
+        error.evidence = await asyncio.to_thread(session.box.save, made)
+        error.hub_id = session.hub_id
+        return error
 
     def truncated(self, answer: str) -> Contradiction:
         """The contradiction of a hub that reports fewer entries than it signed."""
@@ -385,6 +431,9 @@ class Follower:
 
         Keeps the original error if the hub does not answer. The evidence is saved in both cases.
         """
+        stated = await self.recovered()
+        if stated is not None:
+            return stated
         if error.lie in (Lie.ROOT, Lie.SEQ_GAP, Lie.FORKED_HISTORY) and not isinstance(error, Caught):
             error = await self._fork_at(known, self.tree.head) or error
             if not evidence.shows(self._session.trust.known, error)[1]:

@@ -85,6 +85,11 @@ def verify_in_receipt(proof: MmrProof, receipt: Receipt) -> None:
     verify_inclusion(proof, Leaf.of(receipt), receipt)
 
 
+def verify_leaf(proof: MmrProof, leaf_hash: bytes, place: int, size: int, root: bytes) -> None:
+    """Verify that a leaf has a place, counted from 1, in a tree that is not a log. The caller must trust the root."""
+    _verify(proof, leaf_hash, place, size, root)
+
+
 def verify_consistency(proof: MmrProof, old: Head, new: Head) -> None:
     """Verify that the tree of `new` is the tree of `old` with leaves appended, and none changed.
 

@@ -110,6 +110,7 @@ class HubApp:
                 request, respond, records.evidence, long=True
             ),
             ("POST", "/tooling/equivocation"): self._query(Equivocation, records.store_equivocation),
+            ("GET", "/tooling/recoveries"): self._recoveries,
             ("POST", "/tooling/receipt-check"): self._query(Receipt, self.lost_entries.check),
             ("POST", "/tooling/witness"): self._query(WitnessRequest, records.add_witness),
         }
@@ -204,6 +205,10 @@ class HubApp:
     def _checkpoints(self, request: Request, respond: Respond) -> None:
         label, start = _place_in(request.query)
         self._answer(request, respond, lambda: self.records.checkpoints(label, start), long=True)
+
+    def _recoveries(self, request: Request, respond: Respond) -> None:
+        label, _ = _place_in(request.query)
+        self._answer(request, respond, lambda: self.lost_entries.recoveries(label))
 
     def _probe(self, request: Request, respond: Respond) -> None:
         respond(self.status.probe(request.path))

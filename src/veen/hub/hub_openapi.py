@@ -51,6 +51,7 @@ from veen.core.envelopes import (
 from veen.core.hub_identity import ForkOrigin
 from veen.core.limits import SERVER_VERSION, WIRE_VERSION
 from veen.core.proof_of_work import HEADER
+from veen.core.recovery import RecoveryList
 from veen.core.strict_json import Json
 
 _JSON, _CBOR, _SEQUENCE = "application/json", "application/cbor", "application/cbor-seq"
@@ -134,6 +135,9 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         None,
         CheckpointList,
         query=("label", "from"),
+    ),
+    ApiEndpoint(
+        "get", "/tooling/recoveries", "the recoveries of the hub, for a label", None, RecoveryList, query=("label",)
     ),
     ApiEndpoint("post", "/tooling/witness", "a witness's signature for a checkpoint", WitnessRequest, Checkpoint),
     ApiEndpoint("get", "/tooling/equivocation", "the hub's own contradictions", None, EquivocationList),

@@ -12,12 +12,15 @@ from threading import Lock
 from plumbing.durable import Disk
 from veen.core import HubIdentity, Malformed, Receipt, Refused, Unverified
 from veen.core.envelopes import Equivocation, ReceiptCheck
+from veen.core.hub_identity import HubKey
+from veen.core.recovery import RecoveryList
 from veen.storage import safe_open
 from veen.storage.paths import Folders
+from veen.storage.recovery import RecoveredLabels
 from veen.storage.store import Lookup
 
 RETRY_AFTER_S = 60
-_STOPPED = "this hub signed entries of the label that it no longer has; its operator must recover the data directory"
+_STOPPED = "this hub signed entries of the label that it no longer has; its operator must run `veen hub recover`"
 
 
 @dataclass(eq=False)
@@ -31,6 +34,7 @@ class LostEntries:
     _folders: Folders
     _identity: HubIdentity
     _lookup: Lookup
+    _recovered: RecoveredLabels
     _found: Callable[[Receipt], object]
     _contradicted: Callable[[Equivocation], object]
     _lock: Lock = field(default_factory=Lock)
@@ -41,28 +45,41 @@ class LostEntries:
         for path in sorted(self._folders.evidence.glob("lost-*.cbor")):
             try:
                 receipt = Receipt.decode(safe_open.read(path))
-                self._identity.verify_receipt(receipt)
+                key = self._identity.verify_receipt(receipt)
             except (Malformed, Unverified):
                 continue  # fsck reports it
-            if self._lookup.size(receipt.label) < receipt.stream_seq:
+            if self._lookup.size(receipt.label) < receipt.stream_seq and not self._is_stated(receipt, key):
                 found.append(receipt)
         return found
 
     def check(self, receipt: Receipt) -> ReceiptCheck:
         """Compare a receipt with the log. One beyond the end of the log stops the label."""
         try:
-            self._identity.verify_receipt(receipt)
+            key = self._identity.verify_receipt(receipt)
         except Unverified as error:
             raise Refused("E.FORBIDDEN", f"this hub did not sign the receipt: {error.reason}") from None
         entry = self._lookup.entry(receipt.label, receipt.stream_seq)
         known = Receipt.decode(entry.receipt) if entry else None
         same = known is not None and (known.leaf_hash, known.mmr_root) == (receipt.leaf_hash, receipt.mmr_root)
-        if known is None:
+        if same or self._is_stated(receipt, key):
+            pass
+        elif known is None:
             self._store(receipt)
             self._found(receipt)
-        elif not same:
+        else:
             self._contradicted(Equivocation(known, receipt))
         return ReceiptCheck(receipt.label, receipt.stream_seq, self._lookup.size(receipt.label), same)
+
+    def recoveries(self, label: bytes) -> RecoveryList:
+        """The recoveries of this hub, for a client that holds receipts of the label."""
+        return self._recovered.of(label)
+
+    def _is_stated(self, receipt: Receipt, key: HubKey) -> bool:
+        """Whether a recovery states the loss: the receipt is beyond its size, and of a key before it."""
+        return any(
+            receipt.stream_seq > size and statement.replaces(self._identity, key)
+            for statement, size in self._recovered.sizes(receipt.label)
+        )
 
     def _store(self, receipt: Receipt) -> None:
         """Keep the receipt of each label that is furthest beyond the log."""

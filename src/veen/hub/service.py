@@ -27,12 +27,13 @@ from veen.hub.status import CommitReport, HubStatusPage, Metrics
 from veen.hub.submit import SubmitPipeline
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
-from veen.storage import metadata, safe_open
+from veen.storage import metadata, recovery, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import AcceptedEntry
 from veen.storage.lock import exclusive
 from veen.storage.log_scrub import LogScrub
 from veen.storage.paths import Folders
+from veen.storage.recovery import RecoveredLabels
 from veen.storage.store import Lookup, Store
 
 _READ_THREADS = 4
@@ -64,6 +65,8 @@ class HubService:
         if not self.folders.identity.exists():
             raise Unavailable(f"{config.data_dir} is not a data directory of a hub; run `veen hub init` to create one")
         safe_open.check_folders(self.folders)
+        if recovery.is_pending(self.folders):
+            raise Malformed("journal", "a recovery of this directory was interrupted; run `veen hub recover` again")
         with exclusive(self.folders.lock):
             metadata.finish_rotation(self._disk, self.folders)
         self.hub_metadata = metadata.read_metadata(self.folders)
@@ -104,6 +107,10 @@ class HubService:
         self._labels = LabelRotation(self.rules, self.store)
         state = AdmissionState(self.store, self.rules)
         self.replayed = state.replay()
+        recoveries = recovery.read_recoveries(self.folders)
+        self._recovered = RecoveredLabels(recoveries)
+        for one in recoveries:  # before that time an older key would sign, and it may have signed the same places
+            state.hub_ts = max(state.hub_ts, one.statement.recovery.recovered_at)
         self.time = HubTime(self._clocks, state.hub_ts, config.max_clock_step)
         try:
             check_start(self.folders, self.time.wall, state.hub_ts, config.max_start_gap)
@@ -165,6 +172,7 @@ class HubService:
             self.folders,
             self.hub_metadata.identity,
             lookup,
+            self._recovered,
             lambda receipt: loop.call_soon_threadsafe(self._lost, receipt),
             witness_records.store_equivocation,
         )

@@ -182,6 +182,7 @@ def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Fs
     misplaced = _check_places(folders, report)
     hub_metadata = metadata_check.check_metadata(folders, report)
     metadata_check.check_named_by_hash(folders, hub_metadata, report)
+    metadata_check.check_recoveries(folders, hub_metadata, report)
     metadata_check.check_strays(folders, report)
     if hub_metadata is None:
         report.add(Finding(Severity.DAMAGED, "log", "not checked: the hub metadata that verifies it is damaged"))

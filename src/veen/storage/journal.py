@@ -288,8 +288,8 @@ def _lost_in(path: Path, mark: Mark) -> str:
     group, pos, seed = mark.last, _SEGMENT.size, 0
     with suppress(Malformed):
         seed = crc32(_salt_of(path, data))
-        while (read_here := _read_group(data, pos, group, seed))[0] is not None:
-            group, pos = group + 1, read_here[1]
+        last, pos = _sound_end(data, group, seed)
+        group = last + 1
     labels: dict[str, None] = {}
     with suppress(Malformed):
         at = pos + _HEADER.size if _numbers_at(data, pos, seed, group - 1) else len(data)
@@ -298,6 +298,59 @@ def _lost_in(path: Path, mark: Mark) -> str:
             labels[entry.label.hex()] = None
     known = f" (labels {', '.join(labels)})" if labels else ""
     return f"group {group}{known} and later ones"
+
+
+def salvage(disk: Disk, folder: Path, after: int, aside: Path, *, keep: bool) -> list[Path]:
+    """Keep the sound groups that continue group `after`, or none, and write a mark for them.
+
+    Returns the files that were moved aside, because their groups do not continue it. A segment with sound groups before
+    the damage is copied there. A crash leaves a journal that can be salvaged again.
+    """
+    last, kept, moved = after, list[tuple[int, Path]](), list[Path]()
+    files = _files(folder)
+    while keep and files and files[0][0] <= last + 1:
+        first, path = files.pop(0)
+        data = safe_open.read(path)
+        try:
+            salt = _salt_of(path, data)
+        except Malformed:
+            files.insert(0, (first, path))
+            break
+        end, pos = _sound_end(data, first, crc32(salt))
+        kept.append((first, path))
+        last = max(last, end)
+        if data[pos:] != _filler(salt, pos, max(len(data), pos)):
+            moved.append(_copy_aside(disk, path, aside))
+            _refill(disk, Torn(path, end + 1, pos, cut_short=False))
+            break
+    for _, path in files:
+        moved.append(_copy_aside(disk, path, aside))
+        disk.unlink(path)
+    named = [(first, path.lstat().st_size) for first, path in kept if path.lstat().st_size > _SEGMENT.size]
+    mark = Mark(named[0][0], *named[-1], highest=last) if named else Mark(first=last + 1, highest=last)
+    journal_mark.create(disk, folder, mark)
+    disk.sync_folder(folder)
+    disk.sync_folder(folder.parent)
+    return moved
+
+
+def _sound_end(data: bytes, group: int, seed: int) -> tuple[int, int]:
+    """The last sound group of a segment that starts with `group`, and where it ends."""
+    pos = _SEGMENT.size
+    while pos < len(data):
+        entries, end = _read_group(data, pos, group, seed)
+        if entries is None:
+            break
+        group, pos = group + 1, end
+    return group - 1, pos
+
+
+def _copy_aside(disk: Disk, path: Path, aside: Path) -> Path:
+    disk.make_folder(aside)
+    target = aside / path.name
+    disk.write_file(target, safe_open.read(path))
+    disk.sync_folder(aside)
+    return target
 
 
 def leftovers(folder: Path, mark: Mark) -> list[Path]:

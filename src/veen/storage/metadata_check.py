@@ -25,6 +25,7 @@ from veen.core.envelopes import Equivocation
 from veen.core.hashing import h
 from veen.core.hub_identity import Lineage
 from veen.core.profile import AdmissionSettings
+from veen.core.recovery import RecoveredLog
 from veen.storage import metadata, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_lineage
@@ -42,6 +43,7 @@ _SEGMENT = re.compile(r"\d+\.wal")
 _ATTACHMENT_FOLDER = re.compile(r"[0-9a-f]{2}|drafts")
 _EVIDENCE = re.compile(r"(?:equivocation|lost)-.*\.cbor")  # checked even if the hash in its name is wrong
 _WITNESSES = re.compile(r"[0-9a-f]{64}-\d{20}\.cbor")
+_RECOVERY = re.compile(r"recovery-[0-9a-f]{16}\.cbor|pending|journal-\d{20}(?:-\d+)?")
 _LOST_AND_FOUND = "lost+found"
 
 
@@ -141,6 +143,22 @@ def check_named_by_hash(folders: Folders, hub_metadata: HubMetadata | None, repo
             report.add(Finding(Severity.DAMAGED, str(path.relative_to(folders.root)), str(error)))
 
 
+def check_recoveries(folders: Folders, hub_metadata: HubMetadata | None, report: FsckReport) -> None:
+    """Check the statements of recoveries: their labels, and their signatures."""
+    for path in safe_open.list_folder(folders.recoveries):
+        artifact = str(path.relative_to(folders.root))
+        if path == folders.recovery_pending:
+            what = "a recovery was interrupted; run `veen hub recover` again"
+            report.add(Finding(Severity.LEFTOVER, artifact, what))
+        elif path.suffix == ".cbor":
+            try:
+                found = RecoveredLog.decode(_bytes(path))
+                if hub_metadata is not None:
+                    found.statement.verify(hub_metadata.identity)
+            except VeenError as error:
+                report.add(Finding(Severity.DAMAGED, artifact, str(error)))
+
+
 def _check_evidence(path: Path, hub_metadata: HubMetadata | None) -> None:
     """Two receipts of this hub that contradict each other, in a file named by the hash of both.
 
@@ -168,7 +186,8 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
         *(folders.limits, folders.profile, folders.admission, folders.binding, folders.origin, folders.fault),
         *(folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal, folders.journal_mark, folders.log),
-        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.root / _LOST_AND_FOUND),
+        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.recoveries),
+        folders.root / _LOST_AND_FOUND,
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
     _check_folder(folders, folders.root, here, report, drafts=False)  # drafts are reported with the metadata
@@ -176,6 +195,7 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
     _check_folder(folders, folders.attachments, _ATTACHMENT_FOLDER, report)
     _check_folder(folders, folders.evidence, _EVIDENCE, report)
     _check_folder(folders, folders.witnesses, _WITNESSES, report)
+    _check_folder(folders, folders.recoveries, _RECOVERY, report)
 
 
 def _check_folder(

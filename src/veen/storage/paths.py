@@ -31,6 +31,8 @@ _PATHS = {
     "origin": "origin.cbor",
     "fault": "fault.txt",
     "clock": "hub-clock.json",
+    "recoveries": "recoveries",
+    "recovery_pending": "recoveries/pending",
     "limits": "limits.json",
     "profile": "profile.json",
     "admission": "admission.json",
@@ -66,6 +68,8 @@ class Folders:
     origin: Path = field(init=False)  # the identity and checkpoints of the hub that this one was forked from
     fault: Path = field(init=False)  # faults of the index, recorded so that the next start rebuilds it
     clock: Path = field(init=False)  # the last wall clock time that the hub or its operator trusted
+    recoveries: Path = field(init=False)  # statements of recoveries, and what was moved out of the journal
+    recovery_pending: Path = field(init=False)  # exists while a recovery is not finished
     limits: Path = field(init=False)
     profile: Path = field(init=False)
     admission: Path = field(init=False)  # missing in older directories
@@ -80,7 +84,7 @@ class Folders:
         draft = self.root / INDEX_DRAFT
         index = (self.index, self.nodes, draft, draft / self.nodes.name)
         kept = (self.keys, self.journal, self.log, self.attachments, self.attachment_drafts)
-        return (*kept, *index, self.evidence, self.witnesses)
+        return (*kept, *index, self.evidence, self.witnesses, self.recoveries)
 
     def open_chunk(self, label: bytes, start_seq: int) -> Path:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log"
@@ -122,6 +126,9 @@ class Folders:
     def lost_receipt(self, label: bytes) -> Path:
         """A receipt of this hub for an entry that its log lacks."""
         return self.evidence / f"lost-{label.hex()}.cbor"
+
+    def recovery(self, new_key_id: bytes) -> Path:
+        return self.recoveries / f"recovery-{new_key_id.hex()[:16]}.cbor"
 
     def checkpoint_index(self, label: bytes) -> Path:
         return self.log / f"checkpoint-index-{label.hex()}.cbor"

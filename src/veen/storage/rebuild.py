@@ -55,7 +55,7 @@ _FATAL = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.S
 
 def open_index(disk: Disk, folders: Folders) -> Index:
     """Open the index, or rebuild it if it is missing or unusable. The caller holds the lock."""
-    index = _usable(folders)
+    index = usable_index(folders)
     if index is None:
         return rebuild_index(disk, folders)
     try:
@@ -77,7 +77,7 @@ def adopt_journal(disk: Disk, folders: Folders) -> Mark:
     Without a mark it is unknown whether such a directory lost its journal before. The index shows that the directory
     is one of those: it says up to which group the log is written, and has no row `marked`.
     """
-    index = _usable(folders)
+    index = usable_index(folders)
     if index is None:
         what = "journal.mark is missing, and there is no usable index that shows where the journal ended"
         raise JournalIncomplete(what, "groups that the log lacks")
@@ -280,7 +280,7 @@ class _ExistingLogFiles:
         """Nothing to do: everything is synced at the end."""
 
 
-def _usable(folders: Folders) -> Index | None:
+def usable_index(folders: Folders) -> Index | None:
     """The index; None if it is missing, has a recorded fault, is damaged, or does not match the journal."""
     if fault_recorded(folders):
         return None

@@ -35,6 +35,7 @@ _KINDS = {
     r"checkpoint-.+\.cbor|[0-9a-f]{64}-\d+\.cbor": _CHECKPOINT,  # also the keys of its witnesses
     r"peaks-.+\.cbor": _OVERHEAD_BYTES + 64 * limits.MAX_PEAKS,
     r".+\.summary|(?:equivocation|lost)-.+\.cbor": _OVERHEAD_BYTES,
+    r"recovery-.+\.cbor": _OVERHEAD_BYTES + _ROW_BYTES * limits.MAX_RECOVERED_LABELS,
     r".+\.mark": _OVERHEAD_BYTES + 512,  # three blocks
     r".+\.wal": 1 << 33,  # a full segment plus one group, whose length has 32 bits
     r".+\.log(?:\.zst)?": 2 * limits.MAX_CHUNK_BYTES,  # incompressible data grows

@@ -20,10 +20,13 @@ from veen.cli.kit.result import Moment, Result, fields_of
 from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from veen.cli.kit.hub_api import HubApi
     from veen.core import Checkpoint, HubIdentity, Limits, Profile
     from veen.core.root_key import RootEndorsement, RootSecret
     from veen.storage.paths import Folders
+    from veen.storage.recovery import Recovered
     from veen.storage.secret_keys import KeySource
 
 app = group(
@@ -799,3 +802,103 @@ def fork(
         "data_dir": str(into),
     }
     output.facts(rows, as_json)
+
+
+@command(app, "recover", "veen hub recover --data-dir hub --root hub.root", "veen hub recover --data-dir hub")
+def recover(
+    data_dir: DataDir,
+    root: Annotated[Path | None, option("--root FILE", "the root key file, if the hub has a root key")] = None,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Continue with a hub that lost entries, or may have, with a new key.
+
+    A hub never signs two entries for one place with one key. This command keeps every entry that can be proved, writes
+    a statement of the size and root of each label, and adds a key that signs from now on. The root endorses both; in a
+    hub without a root the old key does.
+
+    Use it if a hub does not start because its journal is incomplete and the missing files cannot be put back, or if the
+    directory was replaced by an older copy. Clients that hold later receipts reject the hub until `veen verify --stream
+    NAME --accept-recovery`.
+    """
+    from plumbing.durable import Disk
+    from veen.cli.hub import hub_process
+    from veen.storage import recovery
+
+    folders = hub_process.folders(data_dir)
+    _show_recovered(
+        lambda: recovery.recover(Disk(), folders.root, int(time.time()), _root(root, passphrase_file)),
+        data_dir,
+        as_json,
+    )
+
+
+@command(
+    app,
+    "restore",
+    "veen hub restore --from backup --data-dir hub --root hub.root",
+    "veen hub restore --from backup --data-dir hub",
+)
+def restore(
+    data_dir: DataDir,
+    backup: Annotated[Path, option("--from DIR", "the backup: a copy of a data directory")],
+    root: Annotated[Path | None, option("--root FILE", "the root key file, if the hub has a root key")] = None,
+    passphrase_file: PassphraseFile = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a data directory from a backup, and continue there with a new key.
+
+    Entries that the hub accepted after the backup are lost. The restored hub states how far the backup goes and signs
+    with a new key, as after `veen hub recover`. The backup stays unchanged.
+    """
+    from plumbing.durable import Disk
+    from veen.cli.hub import hub_process
+    from veen.storage import recovery
+
+    source = hub_process.folders(backup).root
+    _show_recovered(
+        lambda: recovery.restore(Disk(), source, data_dir, int(time.time()), _root(root, passphrase_file)),
+        data_dir,
+        as_json,
+    )
+
+
+def _root(root: Path | None, passphrase_file: Path | None) -> "RootSecret | None":
+    from veen.cli.kit import root_files
+
+    return root_files.read(root, passphrase_file) if root is not None else None
+
+
+def _show_recovered(work: "Callable[[], Recovered]", data_dir: Path, as_json: bool) -> None:
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Malformed, Unavailable
+
+    try:
+        done = work()
+    except Unavailable as error:
+        hint = "the hub must be stopped; --root FILE names the root key; a restored directory must not exist yet"
+        raise hinted(error, hint) from None
+    except Malformed as error:
+        raise hinted(
+            error, f"veen fsck {data_dir} shows the damage; veen hub fork --upto keeps what is sound"
+        ) from None
+    said = done.log.statement.recovery
+    data = {
+        "hub_id": said.hub_id,
+        "old_key_id": said.old_key_id,
+        "new_key_id": said.new_key_id,
+        "recovered_at": Moment(said.recovered_at),
+        "labels": said.labels,
+        "entries": done.entries,
+        "statement": str(done.path),
+        "moved": [str(path) for path in done.moved],
+        "data_dir": str(data_dir),
+    }
+    remarks = [
+        "clients that hold later receipts reject this hub until they run veen verify --stream NAME --accept-recovery"
+    ]
+    if done.moved:
+        remarks.append(
+            f"{len(done.moved)} files of the journal do not continue the log; they are in {done.moved[0].parent}"
+        )
+    Result(data, remarks=tuple(remarks)).show(as_json)

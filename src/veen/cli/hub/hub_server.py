@@ -70,6 +70,7 @@ def _damage_hints(error: Malformed | Unverified, data_dir: Path) -> list[str]:
     hints = [f"veen fsck {data_dir} shows the damage and whether it is repairable"]
     if isinstance(error, JournalIncomplete):
         hints.append("put the missing files of the journal back, from the disk or a copy made after the hub ended")
+        hints.append(f"veen hub recover --data-dir {data_dir} continues without them, with a new key")
     return hints
 
 

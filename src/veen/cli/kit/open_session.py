@@ -27,6 +27,9 @@ _ANOTHER_HUB_HINT = (
     "another hub answers at this address now; if that is intended, --pin HEX|PATH names the new hub, which is then "
     "expected at this address"
 )
+_RECOVERY_HINT = (
+    "ask the operator what was lost; veen verify --stream NAME --accept-recovery continues, and keeps your receipts"
+)
 _START_OVER_HINT = (
     "once you know why, veen verify --stream NAME --start-over continues with what this hub shows now; it is also "
     "needed after a hub was restored from a backup"
@@ -107,7 +110,9 @@ class HubCall:
                 warn_of_contradictions(client.session.contradictions())
                 yield client
         except Contradiction as error:
-            if error.proven or error.lie not in (Lie.WRONG_KEY, Lie.SIGNATURE):
+            if error.lie is Lie.RECOVERY:
+                hinted(error, _RECOVERY_HINT)
+            elif error.proven or error.lie not in (Lie.WRONG_KEY, Lie.SIGNATURE):
                 hinted(error, _START_OVER_HINT)
             elif error.lie is Lie.WRONG_KEY and not error.statements and self.pin is None:
                 hinted(error, _ANOTHER_HUB_HINT)

@@ -1,0 +1,230 @@
+"""Recover a data directory that may have lost entries: keep what is provable, state it, and continue with a new key.
+
+Order of writes, and what a crash after each leaves:
+
+    1. recoveries/pending, synced              no hub starts until a recovery is finished
+    2. journal and its mark                    the sound groups that continue the log; the rest is moved aside
+    3. index, and what fsck derives            as after `fsck --repair`
+    4. identity with the new key               the new key has signed nothing
+    5. the statement, synced                   the recovery is complete
+    6. recoveries/pending removed              hubs start again
+
+Repeating an interrupted recovery is safe. It adds another key if step 4 was done.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from plumbing.durable import PRIVATE_FOLDER, Disk
+from veen.core import Malformed, Receipt, Unavailable, mmr, proof, recovery
+from veen.core.recovery import LabelRecovery, RecoveredLabel, RecoveredLog, Recovery, RecoveryList, RecoveryStatement
+from veen.core.root_key import RootSecret
+from veen.storage import fsck, journal, journal_mark, metadata, rebuild, safe_open
+from veen.storage.fsck_report import FsckReport, FsckVerdict
+from veen.storage.index import Index
+from veen.storage.lock import exclusive
+from veen.storage.paths import Folders
+
+_NOT_COPIED = ("index", "index.draft", "lock", "fault.txt")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A finished recovery."""
+
+    log: RecoveredLog
+    path: Path
+    moved: tuple[Path, ...]  # files of the journal that do not continue the log
+
+    @property
+    def entries(self) -> int:
+        return sum(row.size for row in self.log.labels)
+
+
+def recover(
+    disk: Disk, root: Path, now: int, root_secret: RootSecret | None = None, *, isolated: bool = True
+) -> Recovered:
+    """Recover a data directory. The hub must be stopped.
+
+    `root_secret` is needed if the hub has a root key. Raises `Malformed` if the log itself is damaged: another copy
+    must be restored first. `isolated` is that of `fsck.check`.
+    """
+    folders = Folders(root)
+    safe_open.check_folders(folders)
+    try:
+        with exclusive(folders.lock):
+            metadata.finish_rotation(disk, folders)
+            _check_root(folders, root_secret)
+            disk.make_folder(folders.recoveries, PRIVATE_FOLDER)
+            disk.write_file(folders.recovery_pending, b"")
+            disk.sync_folder(folders.recoveries)
+            disk.sync_folder(folders.root)
+            moved = _salvage(disk, folders, keep=True)
+        report = _checked(root, isolated=isolated)
+        if report.verdict is FsckVerdict.DAMAGED and journal.segments(folders.journal):
+            # The groups do not continue this log: they are of another copy.
+            with exclusive(folders.lock):
+                moved += _salvage(disk, folders, keep=False)
+            report = _checked(root, isolated=isolated)
+        if report.verdict is FsckVerdict.DAMAGED:
+            raise Malformed("log", f"{report.first}; restore the log from another copy, then run the recovery again")
+        with exclusive(folders.lock):
+            return _state(disk, folders, now, root_secret, tuple(moved))
+    except OSError as error:
+        raise Unavailable(f"the recovery cannot be written: {error.strerror}") from error
+
+
+def restore(disk: Disk, backup: Path, root: Path, now: int, root_secret: RootSecret | None = None) -> Recovered:
+    """Copy a backup to a new data directory, and recover it there. The backup stays unchanged."""
+    if root.exists() and any(root.iterdir()):
+        raise Unavailable(f"{root} is not empty")
+    safe_open.check_folders(Folders(backup))
+    metadata.read_metadata(Folders(backup))
+    _check_root(Folders(backup), root_secret)
+    try:
+        shutil.copytree(backup, root, symlinks=True, ignore=_ignored(backup), dirs_exist_ok=True)
+        disk.make_folder(Folders(root).recoveries, PRIVATE_FOLDER)
+        disk.write_file(Folders(root).recovery_pending, b"")
+        disk.sync_filesystem(root)
+    except (OSError, shutil.Error) as error:
+        raise Unavailable(f"{backup} cannot be copied to {root}: {error}") from error
+    return recover(disk, root, now, root_secret)
+
+
+def is_pending(folders: Folders) -> bool:
+    """Whether a recovery was interrupted."""
+    return folders.recovery_pending.exists()
+
+
+def read_recoveries(folders: Folders) -> list[RecoveredLog]:
+    """The finished recoveries, oldest first."""
+    found = [RecoveredLog.decode(safe_open.read(path)) for path in folders.recoveries.glob("recovery-*.cbor")]
+    return sorted(found, key=lambda one: one.statement.recovery.recovered_at)
+
+
+class RecoveredLabels:
+    """The labels of the recoveries of a hub, with their proofs."""
+
+    def __init__(self, logs: list[RecoveredLog]) -> None:
+        self._logs = [(log, {row.label: place for place, row in enumerate(log.labels, 1)}) for log in logs]
+        self._nodes: dict[int, list[bytes]] = {}
+
+    def of(self, label: bytes) -> RecoveryList:
+        """Every recovery, with its row for the label."""
+        return RecoveryList(tuple(self._proved(number, label) for number in range(len(self._logs))))
+
+    def sizes(self, label: bytes) -> Iterator[tuple[RecoveryStatement, int]]:
+        """Every statement with the size that it states for the label."""
+        for log, places in self._logs:
+            place = places.get(label)
+            yield log.statement, log.labels[place - 1].size if place else 0
+
+    def _proved(self, number: int, label: bytes) -> LabelRecovery:
+        log, places = self._logs[number]
+        place = places.get(label)
+        if place is None:
+            return LabelRecovery(log.statement)
+        nodes = self._nodes.get(number) or self._nodes.setdefault(number, _nodes(log))
+        return LabelRecovery(
+            log.statement, log.labels[place - 1], place, proof.prove(nodes.__getitem__, place, len(log.labels))
+        )
+
+
+def _nodes(log: RecoveredLog) -> list[bytes]:
+    tree, nodes = mmr.Mmr(), list[bytes]()
+    for row in log.labels:
+        nodes += tree.append(row.leaf())
+    return nodes
+
+
+def _check_root(folders: Folders, root_secret: RootSecret | None) -> None:
+    """Raise before anything is changed if the root key is missing or of another hub."""
+    identity = metadata.read_metadata(folders).identity
+    if identity.root is None:
+        return
+    if root_secret is None:
+        raise Unavailable("the root key of the hub must endorse the recovery")
+    if root_secret.key.public_key != identity.root.hub_pk:
+        raise Unavailable("the root key is not that of this hub")
+
+
+def _applied(folders: Folders) -> int | None:
+    """The last group that the log has; None if only the journal can tell."""
+    index = rebuild.usable_index(folders)
+    if index is None:
+        return None
+    try:
+        with index.read() as rows:
+            return rows.number("applied")
+    finally:
+        index.close()
+
+
+def _salvage(disk: Disk, folders: Folders, *, keep: bool) -> list[Path]:
+    try:
+        journal_mark.read(folders.journal)
+    except Malformed:
+        disk.unlink(folders.journal_mark)  # damaged; a new one is written below
+    applied = _applied(folders)
+    after = journal.first_group(folders.journal) - 1 if applied is None else applied
+    number = sum(1 for _ in folders.recoveries.glob("journal-*"))
+    return journal.salvage(disk, folders.journal, after, folders.recoveries / f"journal-{number:020d}", keep=keep)
+
+
+def _checked(root: Path, *, isolated: bool) -> FsckReport:
+    report = fsck.check(root, isolated=isolated)
+    return fsck.repair(root, isolated=isolated) if report.verdict is FsckVerdict.REPAIRABLE else report
+
+
+def _state(
+    disk: Disk, folders: Folders, now: int, root_secret: RootSecret | None, moved: tuple[Path, ...]
+) -> Recovered:
+    labels, last_ts = _labels(folders)
+    recovery.check_count(len(labels))
+    before = metadata.read_metadata(folders).identity
+    endorser = root_secret.key if root_secret else metadata.read_signing_key(folders, before.newest.key_id)
+    at = max(now, last_ts, before.hub_keys[-1].valid_from) + 1  # lost entries may be of this second
+    endorsement = metadata.request_rotation(disk, folders, at).endorse(root_secret) if root_secret else None
+    identity = metadata.rotate_key(disk, folders, at, 0, endorsement)
+    new = metadata.read_signing_key(folders, identity.newest.key_id)
+    key_ids = before.newest.key_id, identity.newest.key_id
+    said = Recovery(identity.hub_id, *key_ids, at, len(labels), recovery.root_of(labels))
+    log = RecoveredLog(RecoveryStatement(said, new.sign(said.digest()), endorser.sign(said.digest())), labels)
+    log.statement.verify(identity)
+    path = folders.recovery(said.new_key_id)
+    disk.write_file(path, log.encode())
+    disk.sync_folder(folders.recoveries)
+    disk.unlink(folders.recovery_pending)
+    disk.sync_folder(folders.recoveries)
+    return Recovered(log, path, moved)
+
+
+def _labels(folders: Folders) -> tuple[tuple[RecoveredLabel, ...], int]:
+    """The size and root of every label, from the log and the journal, and the latest time of an entry."""
+    found: dict[bytes, tuple[int, bytes]] = {}
+    if not (folders.index / "data.mdb").exists():
+        return (), 0  # fsck found no log either
+    index = Index(folders.index, readonly=True)
+    try:
+        with index.read() as rows:
+            applied, last_ts = rows.number("applied"), rows.number("hub_ts")
+            for label, head in rows.labels():
+                found[label] = head.size, mmr.root_of(head.peaks)
+    finally:
+        index.close()
+    for group in journal.read(folders.journal, applied):
+        if not isinstance(group, journal.Torn):
+            for entry in group[1]:
+                receipt = Receipt.decode(entry.receipt)
+                found[receipt.label] = receipt.stream_seq, receipt.mmr_root
+                last_ts = max(last_ts, receipt.hub_ts)
+    return tuple(RecoveredLabel(label, *found[label]) for label in sorted(found)), last_ts
+
+
+def _ignored(backup: Path) -> Callable[[str, list[str]], set[str]]:
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        return set(names) & set(_NOT_COPIED) if Path(folder) == backup else set()
+
+    return ignored

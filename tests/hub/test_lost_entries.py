@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.hub.client import Hub, make_dir, running
-from veen.core import Receipt, SigningKey, receipt
+from plumbing.durable import Disk
+from tests.hub.client import START, Clock, Hub, make_dir, running
+from veen.core import Malformed, Receipt, SigningKey, receipt
 from veen.core.envelopes import ReceiptCheck
-from veen.storage import fsck
+from veen.core.recovery import RecoveryList
+from veen.hub.config import HubConfig
+from veen.hub.service import HubService
+from veen.storage import fsck, recovery
 from veen.storage.fsck import FsckVerdict
 
 
@@ -103,3 +107,36 @@ def test_a_prev_ack_ahead_of_the_log_is_refused_counted_and_logged_once(
     lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if "prev_ack_ahead" in line]
     (entered,) = [line for line in lines if line["event"] == "bad_state_entered"]
     assert (entered["prev_ack"], entered["last_seq"]) == (5, 3)
+
+
+def test_a_recovery_releases_the_label_and_old_receipts_change_nothing_more(
+    rolled_back: tuple[Path, list[Receipt]],
+) -> None:
+    data_dir, receipts = rolled_back
+    with running(data_dir) as hub:
+        hub.post("/tooling/receipt-check", receipts[-1])
+        assert hub.submit(hub.writer().message()).error().refused().code == "E.UNAVAILABLE"
+    done = recovery.recover(Disk(), data_dir, START + 1000)
+    said = done.log.statement.recovery
+    with running(data_dir, Clock(START + 10)) as hub:  # the clock was set back: the old key must not sign
+        identity = hub.service.hub_metadata.identity
+        for seq in (4, 5, 6):
+            answer = hub.post("/tooling/receipt-check", receipts[-1]).read(ReceiptCheck)
+            assert answer == ReceiptCheck(receipts[-1].label, 5, seq - 1, False)
+            fresh = hub.writer().send()
+            assert fresh.stream_seq == seq
+            assert identity.verify_receipt(fresh).key_id == said.new_key_id
+        assert hub.status()["equivocations"] == 0
+        assert hub.get("/readyz").json()["bad_states"] == []
+        (shown,) = hub.get(f"/tooling/recoveries?label={receipts[0].label.hex()}").read(RecoveryList).recoveries
+        assert shown.size_of(receipts[0].label, identity) == 3
+        (other,) = hub.get(f"/tooling/recoveries?label={bytes(32).hex()}").read(RecoveryList).recoveries
+        assert other.size_of(bytes(32), identity) == 0
+
+
+def test_a_hub_does_not_start_while_a_recovery_is_unfinished(rolled_back: tuple[Path, list[Receipt]]) -> None:
+    data_dir, _ = rolled_back
+    (data_dir / "recoveries").mkdir()
+    (data_dir / "recoveries" / "pending").touch()
+    with pytest.raises(Malformed, match="recovery of this directory was interrupted; run `veen hub recover` again"):
+        HubService(HubConfig(data_dir, port=0))

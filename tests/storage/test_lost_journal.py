@@ -94,6 +94,28 @@ def kept_files(root: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in paths if path.parts[len(root.parts)] != "index"}
 
 
+@pytest.mark.parametrize("without_index", [False, True])
+def test_a_journal_and_mark_that_are_older_than_the_log_are_refused(
+    history: History, tmp_path: Path, without_index: bool
+) -> None:
+    root, older = tmp_path / "hub", tmp_path / "older"
+    hub = Hub(history.fresh(root))
+    for number, group in enumerate(history.groups):
+        hub.submit(group)
+        if number == 5:
+            shutil.copytree(root, older)
+    hub.catch_up()
+    hub.abandon()
+    shutil.rmtree(root / "journal")
+    shutil.copytree(older / "journal", root / "journal")
+    shutil.copy(older / "journal.mark", root / "journal.mark")
+    if without_index:
+        shutil.rmtree(root / "index")
+    assert fsck.check(root).verdict is FsckVerdict.DAMAGED
+    with pytest.raises(JournalIncomplete, match="replaced by an older copy"):
+        Hub(root)
+
+
 def test_a_hub_starts_again_once_its_journal_is_back(history: History, tmp_path: Path) -> None:
     root = tmp_path / "hub"
     given = crashed(history, root)

@@ -228,13 +228,13 @@ class _Check:
     bound: dict[tuple[bytes, int], BoundCheckpoint] = field(default_factory=dict)
     judges: dict[bytes, EntryVerifier] = field(default_factory=dict)
     mark: Mark | None = None
-    last_group: int = 0  # in log or journal
 
     def run(self, scratch: Path, progress: Progress | None, *, isolated: bool) -> None:
         dump = self._read_index(scratch, isolated=isolated)
         self._check_mark(dump)
         try:
             applied, journal_from = rebuild.journal_start(self.folders, dump.applied if dump else None)
+            rebuild.check_log_end(self.folders, chunk_reader.chunk_files(self.folders), applied)
         except Malformed as error:
             self._journal_damaged(error.reason)
             applied, journal_from = dump.applied if dump else 0, {}
@@ -259,7 +259,7 @@ class _Check:
         try:
             mark = journal_mark.read(self.folders.journal)
             if mark is not None:
-                self.mark, self.last_group = mark, mark.first - 1
+                self.mark = mark
                 journal.check(self.folders.journal, mark)
             elif dump and not dump.is_marked:
                 what = "missing, as in directories of earlier versions; the next start writes it"
@@ -323,18 +323,17 @@ class _Check:
             if dump and first > dump.applied + 1:
                 what = f"its last group is {dump.applied}, but the journal starts at group {first}"
                 self.report.add(Finding(Severity.REPAIRABLE, "index/data.mdb", what))
-            if dump:
-                self.last_group = max(self.last_group, dump.applied)
+            ended = 0
             for found in journal.read(self.folders.journal, first - 1):
                 if isinstance(found, journal.Torn):
                     self._torn(found)
                     continue
                 group, entries = found
-                self.last_group = max(self.last_group, group)
+                ended = group
                 for entry in entries:
                     self._journal_entry(group, entry, dump)
             if self.mark:
-                journal.check_highest(self.mark, self.last_group)
+                journal.check_end(self.mark, dump.applied if dump else first - 1, ended)
         except Malformed as error:
             self._journal_damaged(error.reason)
 

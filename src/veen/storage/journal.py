@@ -275,11 +275,18 @@ def check(folder: Path, mark: Mark) -> None:
             raise JournalIncomplete(what, f"groups after those of {path.name}")
 
 
-def check_highest(mark: Mark, last: int) -> None:
-    """Raise `JournalIncomplete` if log and journal end with group `last`, before one that was acknowledged."""
+def check_end(mark: Mark, applied: int, ended: int) -> None:
+    """Raise `JournalIncomplete` if the journal, which ends with group `ended`, lacks groups that it must have.
+
+    The log has the groups up to `applied`.
+    """
+    last = max(applied, ended)
     if mark.highest > last:
         what = f"log and journal end with group {last}, but journal.mark names group {mark.highest}"
         raise JournalIncomplete(what, f"groups {last + 1} to {mark.highest}, and later ones,")
+    if mark.last and ended < applied:  # the last segment is kept until a clean stop
+        what = f"the log has group {applied}, but the journal ends with group {ended}: it was replaced by an older copy"
+        raise JournalIncomplete(what, f"groups after {applied}")
 
 
 def _lost_in(path: Path, mark: Mark) -> str:
@@ -317,6 +324,10 @@ def salvage(disk: Disk, folder: Path, after: int, aside: Path, *, keep: bool) ->
             files.insert(0, (first, path))
             break
         end, pos = _sound_end(data, first, crc32(salt))
+        if end <= last:  # the log has these groups
+            moved.append(_copy_aside(disk, path, aside))
+            disk.unlink(path)
+            continue
         kept.append((first, path))
         last = max(last, end)
         if data[pos:] != _filler(salt, pos, max(len(data), pos)):
@@ -366,28 +377,29 @@ def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[Lo
     mark = journal_mark.read(folder)
     if mark:
         check(folder, mark)
-    last = after
-    for found in read(folder, after):
+    ended = 0
+    for found in read(folder, after, every_group=True):
         if not isinstance(found, Torn):
-            last = found[0]
-            yield found
+            ended = found[0]
+            if ended > after:
+                yield found
             continue
         if not found.cut_short:
             where = f"group {found.group} at byte {found.at} of {found.path.name}"
             raise Malformed("journal", f"{where} is corrupt, and may have been acknowledged")
         if mark:
-            check_highest(mark, last)
+            check_end(mark, after, ended)
         try:
             _refill(disk, found)
         except OSError as error:
             raise _unwritable(error) from error
     if mark:
-        check_highest(mark, last)
+        check_end(mark, after, ended)
 
 
-def read(folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]] | Torn]:
+def read(folder: Path, after: int, *, every_group: bool = False) -> Iterator[tuple[int, list[LogEntry]] | Torn]:
     """Every sound group after `after`, in order, and the torn end if there is one. Raises `Malformed` on damage before
-    the last group."""
+    the last group. With `every_group`, also the groups up to `after` that are still there."""
     expected: int | None = None
     found = segments(folder)
     for position, (first, path) in enumerate(found):
@@ -407,7 +419,7 @@ def read(folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]] | Torn
                 if data[pos:] != _filler(salt, pos, len(data)):
                     yield _torn(path, data, pos, group, salt, last=position == len(found) - 1)
                 break
-            if group > after:
+            if group > after or every_group:
                 yield group, entries
             group, pos = group + 1, end
         expected = group

@@ -140,6 +140,24 @@ def journal_start(folders: Folders, after: int | None = None) -> tuple[int, dict
     return applied, first
 
 
+def check_log_end(folders: Folders, files: dict[bytes, list[ChunkFile]], applied: int) -> None:
+    """Raise `JournalIncomplete` if the log has later entries of a label than the groups after `applied`.
+
+    The log is written from the journal, so such a journal is an older copy. Replay would cut these entries off.
+    """
+    last: dict[bytes, int] = {}
+    for found in journal.read(folders.journal, applied):
+        if not isinstance(found, journal.Torn):
+            last |= {entry.label: entry.stream_seq for entry in found[1]}
+    for label in last.keys() & files.keys():
+        size = 0
+        with suppress(Malformed):  # its last entry is incomplete, as after a crash
+            size = chunk_reader.size_of(files[label])
+        if size > last[label]:
+            what = f"the log has entry {size} of {label.hex()}, but the journal ends with its entry {last[label]}"
+            raise JournalIncomplete(f"{what}: it was replaced by an older copy", "later entries")
+
+
 def accepted_entry(entry: LogEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedEntry, Msg, Receipt]:
     """Convert a log entry for the index. It must be the next of its tree. Signatures are not verified here."""
     message, receipt = entry.open()
@@ -323,6 +341,7 @@ def _matches_journal(rows: IndexRows, folders: Folders) -> bool:
 def _fill(disk: Disk, folders: Folders, index: Index, hub_metadata: HubMetadata, progress: Progress | None) -> None:
     applied, journal_from = journal_start(folders)
     files = chunk_reader.chunk_files(folders)
+    check_log_end(folders, files, applied)
     total = sum(chunk.path.lstat().st_size for chunks in files.values() for chunk in chunks)
     done = 0
     filler = IndexFiller(

@@ -89,9 +89,8 @@ RULES: dict[type[Wire], str] = {
     admin.Authority: f"`policy` is `{admin.AuthorityPolicy.SINGLE_PRIMARY}` "
     f"or `{admin.AuthorityPolicy.MULTI_PRIMARY}`.",
     hub_identity.OriginHub: "`checkpoints` are in strictly ascending order of `label_curr`.",
-    recovery.RecoveredLog: "`labels` are in strictly ascending order of `label`; `recovery.labels` is their number and\n"
-    "`recovery.labels_root` the root of the tree of their leaves.",
-    recovery.LabelRecovery: "`row`, `place` and `mmr_proof` are all present or all absent.",
+    recovery.RecoveredLog: "`labels` are in strictly ascending order of `label`.\n"
+    "`recovery.labels` is their number, and `recovery.labels_root` the root of the tree of their leaves.",
     profile.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
 }
 

@@ -34,7 +34,7 @@ from veen.core.limits import ENTRY_OVERHEAD_BYTES
 from veen.core.profile import Limits
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
-from veen.core.recovery import LabelRecovery, RecoveredLog
+from veen.core.recovery import RecoveredLog
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import SIGNATURE_BYTES
 
@@ -114,11 +114,6 @@ def _by_label(hub: OriginHub) -> OriginHub:
     return replace(hub, checkpoints=tuple(unique[label] for label in sorted(unique)))
 
 
-def _proved_or_absent(shown: LabelRecovery) -> LabelRecovery:
-    whole = None not in (shown.row, shown.place, shown.mmr_proof)
-    return shown if whole else replace(shown, row=None, place=None, mmr_proof=None)
-
-
 def _stated(log: RecoveredLog) -> RecoveredLog:
     unique = {row.label: row for row in log.labels}
     labels = tuple(unique[label] for label in sorted(unique))
@@ -140,7 +135,6 @@ _REPAIRS: dict[type[Wire], Callable[[Any], Wire]] = {
     Equivocation: _contradicting,
     HubIdentity: _chained,
     HubKey: _dated,
-    LabelRecovery: _proved_or_absent,
     Limits: _roomy,
     OriginHub: _by_label,
     Receipt: lambda receipt: replace(receipt, stream_seq=receipt.stream_seq or 1),

@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,9 @@ def test_the_rows_of_a_statement_are_proved_and_others_are_not(history: History,
     (absent,) = labels.of(bytes(32)).recoveries
     assert absent.size_of(bytes(32), identity) == 0
     first, second, *_ = done.log.labels
-    wrong = LabelRecovery(absent.statement, second, 1, labels.of(first.label).recoveries[0].mmr_proof)
+    proved = labels.of(first.label).recoveries[0].proved
+    assert proved is not None
+    wrong = LabelRecovery(absent.statement, replace(proved, row=second))
     with pytest.raises(Unverified):
         wrong.size_of(second.label, identity)
 

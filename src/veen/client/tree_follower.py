@@ -393,7 +393,7 @@ class Follower:
             return False
 
     async def _lost_by(self, shown: LabelRecovery) -> Contradiction:
-        session, size = self._session, shown.row.size if shown.row else 0
+        session, size = self._session, shown.size
         when = datetime.fromtimestamp(shown.statement.recovery.recovered_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         reason = f"the hub stated on {when} that it has {size} entries of this label; it had signed {self.tree.size}"
         error = Contradiction(Lie.RECOVERY, reason, (self.tree.head,) if self.tree.head else ())

@@ -90,29 +90,37 @@ class RecoveredLog(Wire):
         return None if same else "the labels are not those of the statement"
 
 
+@int_map("proved label")
+class ProvedLabel(Wire):
+    """A label of a statement, its place among the labels, counted from 1, and the proof that it is there."""
+
+    row: Annotated[RecoveredLabel, Nested(RecoveredLabel)]
+    place: Annotated[int, Uint(least=1)]
+    mmr_proof: Annotated[MmrProof, Nested(MmrProof)]
+
+
 @int_map("label recovery")
 class LabelRecovery(Wire):
-    """A statement for one label, with the proof of its row. Without a row the label had no provable entry."""
+    """A statement for one label. Without `proved` the label had no provable entry."""
 
     statement: Annotated[RecoveryStatement, Nested(RecoveryStatement)]
-    row: Annotated[RecoveredLabel | None, Nested(RecoveredLabel, optional=True)] = None
-    place: Annotated[int | None, Uint(least=1, optional=True)] = None  # of the row, counted from 1
-    mmr_proof: Annotated[MmrProof | None, Nested(MmrProof, optional=True)] = None
+    proved: Annotated[ProvedLabel | None, Nested(ProvedLabel, optional=True)] = None
 
-    def flaw(self) -> str | None:
-        given = {one is None for one in (self.row, self.place, self.mmr_proof)}
-        return None if len(given) == 1 else "row, place and mmr_proof must be given together"
+    @property
+    def size(self) -> int:
+        """The last provable size of the label, not verified."""
+        return self.proved.row.size if self.proved else 0
 
     def size_of(self, label: bytes, identity: HubIdentity) -> int:
         """The last provable size of a label. Raises `Unverified` unless the statement is valid and contains the row."""
         self.statement.verify(identity)
-        if self.row is None or self.place is None or self.mmr_proof is None:
-            return 0
-        said = self.statement.recovery
-        if self.row.label != label:
-            raise Unverified("recovery statement", "its row is of another label")
-        proof.verify_leaf(self.mmr_proof, self.row.leaf(), self.place, said.labels, said.labels_root)
-        return self.row.size
+        if self.proved is not None:
+            said, row = self.statement.recovery, self.proved.row
+            if row.label != label:
+                raise Unverified("recovery statement", "its row is of another label")
+            leaf, place = row.leaf(), self.proved.place
+            proof.verify_leaf(self.proved.mmr_proof, leaf, place, said.labels, said.labels_root)
+        return self.size
 
 
 @int_map("recovery list", VersionField())

@@ -19,7 +19,15 @@ from pathlib import Path
 
 from plumbing.durable import PRIVATE_FOLDER, Disk
 from veen.core import Malformed, Receipt, Unavailable, mmr, proof, recovery
-from veen.core.recovery import LabelRecovery, RecoveredLabel, RecoveredLog, Recovery, RecoveryList, RecoveryStatement
+from veen.core.recovery import (
+    LabelRecovery,
+    ProvedLabel,
+    RecoveredLabel,
+    RecoveredLog,
+    Recovery,
+    RecoveryList,
+    RecoveryStatement,
+)
 from veen.core.root_key import RootSecret
 from veen.storage import fsck, journal, journal_mark, metadata, rebuild, safe_open
 from veen.storage.fsck_report import FsckReport, FsckVerdict
@@ -127,9 +135,8 @@ class RecoveredLabels:
         if place is None:
             return LabelRecovery(log.statement)
         nodes = self._nodes.get(number) or self._nodes.setdefault(number, _nodes(log))
-        return LabelRecovery(
-            log.statement, log.labels[place - 1], place, proof.prove(nodes.__getitem__, place, len(log.labels))
-        )
+        shown = proof.prove(nodes.__getitem__, place, len(log.labels))
+        return LabelRecovery(log.statement, ProvedLabel(log.labels[place - 1], place, shown))
 
 
 def _nodes(log: RecoveredLog) -> list[bytes]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from plumbing.durable import Disk
 from veen.core import Limits, Mmr, Profile, SigningKey, checkpoint, msg, naming, receipt
 from veen.core.checkpoint import Checkpoint
-from veen.storage import frame, metadata
+from veen.storage import frame, metadata, rotation
 from veen.storage.checkpoint_files import BindingFile
 from veen.storage.frame import AcceptedEntry, CommitGroup
 from veen.storage.index import FORMAT, Index
@@ -76,7 +76,7 @@ class BigLog:
     def rotate(self) -> None:
         """Rotate the hub key."""
         self._born += 10
-        metadata.rotate_key(self._disk, self.folders, self._born + self._made // self._per_sec, 0)
+        rotation.rotate_key(self._disk, self.folders, self._born + self._made // self._per_sec, 0)
         self._open(self.folders.root)
 
     def label(self, stream: str) -> bytes:

@@ -44,6 +44,7 @@ label          Ht("veen/label", routing_key || stream_id || u64be(epoch))
 ct_hash        H(ciphertext), padding included
 leaf_hash      Ht("veen/leaf", label || profile_id || ct_hash || client_id || u64be(client_seq))
 auth_ref       Ht("veen/cap", CBOR(cap_token)), with its whole sig_chain
+hand-over row  Ht("veen/hand-over-row", label || u64be(size) || mmr_root), a leaf of the tree of `rows_root`
 ```
 
 The hub's control stream has the `stream_id` `Ht("veen/control", hub_id)`. The X25519 secret of its reader key is
@@ -81,6 +82,8 @@ upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u
                                                                                          by the capability's subject
 hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the root, or the last key
 adopted root   Ht("veen/hub-root", hub_id || hub_pk || u64be(valid_from))                by the first key
+hand-over      Ht("veen/hand-over", hub_id || old_pk || new_pk || u64be(hub_ts) || u64be(labels) || rows_root)
+                                                                                         by old key, new key and root
 hub identity   Ht("veen/hub-identity", canonical JSON of the record)                     by the newest key, or a root
 recovery       Ht("veen/recovery", CBOR(recovery))                                       by the new key; endorsed by the
                                                                                          root, or the old key

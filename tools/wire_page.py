@@ -18,8 +18,10 @@ from veen.core import (
     cap_token,
     checkpoint,
     ciphertext,
+    coverage,
     dleq,
     envelopes,
+    handover,
     hub_identity,
     msg,
     passphrase,
@@ -59,7 +61,7 @@ GROUPS: dict[str, tuple[ModuleType, ...]] = {
     "Proof": (proof, dleq),
     "Envelopes and tooling": (envelopes, attachment),
     "Admin streams and proof of work": (admin, proof_of_work),
-    "Files": (hub_identity, root_key, passphrase, recovery),
+    "Files": (hub_identity, handover, coverage, root_key, passphrase, recovery),
 }
 
 GROUP_NOTES = {

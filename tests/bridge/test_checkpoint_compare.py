@@ -12,7 +12,7 @@ from tests.hub.client import Clock
 from veen.bridge.veil_gossip import gossip_items
 from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint, ComparisonResult
 from veen.bridge.veil_gossip.gossip_items import ItemRejected, RejectReason, ShownCheckpoint
-from veen.client import ClientDir
+from veen.client import ClientDir, evidence
 from veen.client.client import Client
 from veen.core import Receipt, Refused, SigningKey
 from veen.core import hub_identity as identities
@@ -231,7 +231,10 @@ def test_a_new_key_is_accepted_if_a_known_hub_key_endorses_it(place: Path) -> No
         judged = gossip_items.verify_checkpoint(body, at.reader.session.trust.known)
         assert judged.record.identity == rotated
         compared = await CheckpointComparer(at.people.reader_dir, at.reader.session.trust.known).compare(judged)
-        assert at.proves(compared)
+        assert compared.standing is ComparisonResult.FORKED, "this client has its own record of the old statement"
+        assert compared.evidence is not None
+        (verdict,) = evidence.verify(compared.evidence.read_bytes(), hub.identity.hub_id).retired
+        assert "or the key was stolen" in verdict, "others cannot know when the old key signed"
 
     with_forked_hub(place, then)
 

@@ -11,7 +11,7 @@ from tests.cli.runner import Veen
 from tests.hub.client import Clock, running
 from veen.cli import fsck
 from veen.cli.kit.exit_status import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS
-from veen.core.envelopes import CheckpointRequest
+from veen.core.envelopes import CheckpointRequest, CheckpointResponse
 from veen.storage.fsck_report import MAX_FINDINGS
 
 
@@ -177,22 +177,18 @@ def test_keys_that_other_users_can_read_get_a_chmod_hint(veen: Veen, used: Path)
     assert "restore keys/ from a copy that includes it" in veen("fsck", used).err
 
 
-def test_a_hub_runs_without_a_retired_key_but_cannot_sign_old_checkpoints(veen: Veen, used: Path) -> None:
+def test_a_hub_signs_checkpoints_of_old_prefixes_after_its_old_key_was_destroyed(veen: Veen, used: Path) -> None:
     (old,) = (used / "keys").glob("hub-*.seed")
-    valid_from = veen.done("hub", "rotate-key", "--data-dir", used, "--json").json()["valid_from"]
-    old.unlink()
-    ran = veen("fsck", used)
-    assert ran.status == KEYLESS_STATUS
-    assert f"keyless\tkeys/{old.name}\t\tthis retired key is missing" in ran.out
-    assert "no hub can run" not in ran.out + ran.err
-    assert "cannot sign checkpoints" in ran.err
-    with running(used, Clock(valid_from)) as hub:
-        label = hub.writer("gates").send().label
-        assert hub.post("/v1/checkpoint", CheckpointRequest(label, 1)).status == 200
-        refused = hub.post("/v1/checkpoint", CheckpointRequest(hub.writer("doors").label, 1)).error()
-    assert refused.code == "E.UNAVAILABLE"
-    assert "retired key" in refused.message
-    assert "seed" not in refused.message
+    shown = veen.done("hub", "rotate-key", "--data-dir", used, "--destroy-old", "--json").json()
+    assert shown["destroyed"] == [shown["old_key_id"]]
+    assert not old.exists()
+    assert veen.done("fsck", used).status == 0
+    with running(used, Clock(shown["valid_from"])) as hub:
+        labels = hub.writer("gates").send().label, hub.writer("doors").label
+        for label in labels:
+            made = hub.post("/v1/checkpoint", CheckpointRequest(label, 1)).read(CheckpointResponse).checkpoint
+            made.verify_signature(bytes.fromhex(shown["new_hub_pk"]))
+    assert veen.done("fsck", used).status == 0
     (used / "keys" / "control.seed").unlink()
     assert "no hub can run" in veen("fsck", used).err
 

@@ -22,7 +22,7 @@ from veen.client.reader import Entry
 from veen.client.sender import Draft
 from veen.client.trust import Pin
 from veen.core import Limits, Profile, Refused, Unavailable, naming, proof
-from veen.storage import metadata
+from veen.storage import rotation
 from veen.storage.paths import Folders
 
 
@@ -239,7 +239,7 @@ def test_a_follower_outlives_the_hub(place: Path) -> None:
             await writer.send(STREAM, b"1")
             assert await take(entries, 1) == [b"1"]
             await asyncio.to_thread(hub.stop)
-            metadata.rotate_key(Disk(), Folders(data_dir), START + 5, 0)
+            rotation.rotate_key(Disk(), Folders(data_dir), START + 5, 0)
             clock.now = START + 10
             again = await asyncio.to_thread(_start, data_dir, clock, port)
             try:

@@ -19,7 +19,7 @@ from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
 from veen.core import CapPresentation, Limits, Profile, Rate, Refused, Unavailable, cap_token, naming
 from veen.hub.admission_rules import Admission
-from veen.storage import metadata
+from veen.storage import rotation
 from veen.storage.paths import Folders
 
 PATIENT = RetryPolicy(attempts=1_000, first_wait_s=0.01, longest_wait_s=0.2)
@@ -394,7 +394,7 @@ def test_a_hub_key_that_is_rotated_amid_sending_is_followed(place: Path) -> None
             first = hub.hub_pk
             people.pin = Pin.of_file(data_dir)
             asyncio.run(_send_some(people, b"1", b"2"))
-        metadata.rotate_key(Disk(), Folders(data_dir), START + 5, 0)
+        rotation.rotate_key(Disk(), Folders(data_dir), START + 5, 0)
         clock.now = START + 10
         with running(data_dir, clock=clock, port=port) as hub:
             assert hub.hub_pk != first
@@ -427,7 +427,7 @@ def test_a_key_that_a_hub_adds_while_the_client_is_connected_is_learned(place: P
         async with people.writer(retry_policy=PATIENT) as writer:
             await writer.send(STREAM, b"1")
             await asyncio.to_thread(hub.stop)
-            metadata.rotate_key(Disk(), Folders(data_dir), START + 5, 0)
+            rotation.rotate_key(Disk(), Folders(data_dir), START + 5, 0)
             clock.now = START + 10
             again = await asyncio.to_thread(_start, data_dir, clock, port)
             try:

@@ -34,6 +34,7 @@ from veen.core import (
     naming,
 )
 from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
+from veen.core.handover import HandOver
 from veen.core.hashing import h
 from veen.core.signing import is_valid
 from veen.hub.admission_rules import Admission, Cap, Rules, authorize, parse, sequence
@@ -139,6 +140,8 @@ class Ledger:
         if isinstance(event, control_stream.RegisteredStream):
             self._streams.add(event.stream_id)
             return
+        if isinstance(event, HandOver):
+            return  # it is logged for auditors only
         self._caps[event.auth_ref()] = Cap.of(event, hub_ts, self._rules.limits)
         self._streams |= set(cap_token.token_of(event).allow.stream_ids)
 

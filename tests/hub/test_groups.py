@@ -1,5 +1,6 @@
 """Messages and events of one group are durable or undone together."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from veen.hub.admission_state import ControlEvent, Group, Item, Outcome, Submiss
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
 from veen.hub.submit import FULL_GROUP, IDLE_ENTRIES, MAX_TICKS, QUICK_SYNCS
-from veen.storage import metadata
+from veen.storage import rotation
 from veen.storage.frame import CommitGroup
 from veen.storage.paths import Folders
 
@@ -391,7 +392,8 @@ def test_a_clock_before_the_hubs_own_beginning_is_refused_at_the_start(tmp_path:
 
 def test_a_time_without_a_usable_key_rejects_instead_of_blocking(tmp_path: Path) -> None:
     clock, data_dir = Clock(START), make_dir(tmp_path)
-    newest = metadata.rotate_key(Disk(), Folders(data_dir), START + 10, 0).newest
+    newest = rotation.rotate_key(Disk(), Folders(data_dir), START + 10, 0).newest
+    shutil.rmtree(Folders(data_dir).handovers)  # as in a directory that was rotated before there were hand-overs
     (key_file,) = (data_dir / "keys").glob(f"hub-{newest.key_id.hex()[:16]}*")
     hidden = key_file.rename(tmp_path / "elsewhere")
     with running(data_dir, clock) as hub:

@@ -33,7 +33,7 @@ from veen.core.envelopes import (
 from veen.core.hashing import h
 from veen.hub import conditions
 from veen.hub.admission_rules import Admission
-from veen.storage import metadata
+from veen.storage import rotation
 from veen.storage.paths import Folders
 
 INTERVAL = 4
@@ -104,7 +104,7 @@ class Kept:
             found = hub.get(f"/tooling/checkpoints?label={self.writer.label.hex()}").read(CheckpointList)
             self.checkpoint = found.checkpoints[0]
             hub.post("/tooling/witness", witnessed(self.checkpoint)).read(Checkpoint)
-        metadata.rotate_key(Disk(), Folders(self.data_dir), START + 100, 0)
+        rotation.rotate_key(Disk(), Folders(self.data_dir), START + 100, 0)
 
     def copy(self, target: Path) -> Path:
         shutil.copytree(self.data_dir, target / "hub")

@@ -16,7 +16,7 @@ from tests.hub.test_kill import COMMAND, start
 from tests.hub.test_running import check_kept, in_background
 from veen.core import Malformed, Unavailable, naming
 from veen.core.envelopes import CheckpointRequest, CheckpointResponse
-from veen.storage import fsck, lock, metadata
+from veen.storage import fsck, lock, rotation
 from veen.storage.paths import Folders
 
 
@@ -118,7 +118,7 @@ def check_signs(data_dir: Path) -> None:
             hub.service.hub_metadata.identity.verify_receipt(receipt)
             hub.register(naming.stream_id("doors"))
         with lock.exclusive(Folders(data_dir).lock):
-            metadata.rotate_key(Disk(), Folders(data_dir), receipt.hub_ts + 1, 0)
+            rotation.rotate_key(Disk(), Folders(data_dir), receipt.hub_ts + 1, 0)
     assert {path.suffix for path in (data_dir / "keys").iterdir()} == {".key"}
     assert fsck.check(data_dir).verdict is fsck.FsckVerdict.CLEAN
 

@@ -24,7 +24,7 @@ from tests.storage.hubs import (
 )
 from veen.core import Profile, Receipt, Refused, Unavailable
 from veen.core.hashing import h
-from veen.storage import fsck, metadata, rebuild
+from veen.storage import fsck, metadata, rebuild, rotation
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.paths import Folders
 
@@ -209,6 +209,6 @@ def test_a_key_that_cannot_be_rotated_stays(place: Path, history: History, numbe
     before = metadata.read_metadata(Folders(root)).identity
     for n in (1, 2, 3):
         with pytest.raises(Unavailable, match=f"cannot be rotated: {os.strerror(number)}"):
-            metadata.rotate_key(FailingFrom(n, number), Folders(root), NOW + 100, 0)
+            rotation.rotate_key(FailingFrom(n, number), Folders(root), NOW + 100, 0)
         assert metadata.read_metadata(Folders(root)).identity == before
     Hub(root, clock=Clock(NOW + 200)).close()

@@ -9,7 +9,7 @@ import pytest
 from tests.storage.disks import Died, DyingDisk, Last, RefusingDisk
 from tests.storage.hubs import NOW, Client, Clock, History, Hub, QuickDisk, key, label_of, receipts
 from veen.core import Checkpoint, Unavailable, checkpoint
-from veen.storage import checkpoint_files, fsck, metadata
+from veen.storage import checkpoint_files, fsck, metadata, rotation
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import Folders
@@ -51,7 +51,7 @@ def test_it_names_every_regular_checkpoint_with_the_key_that_signed_it(place: Pa
 def test_after_a_rotation_each_checkpoint_keeps_its_key(place: Path, history: History) -> None:
     root = filled(place / "hub", history)
     before = found(root)
-    metadata.rotate_key(QuickDisk(), Folders(root), NOW + 100, 0)
+    rotation.rotate_key(QuickDisk(), Folders(root), NOW + 100, 0)
     hub = Hub(root, clock=Clock(NOW + 200))
     label = label_of(hub.rules, "stream 0")
     client = Client("dot", hub.rules)

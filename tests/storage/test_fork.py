@@ -39,7 +39,7 @@ from veen.core import (
     wire_json,
 )
 from veen.core.hub_identity import ForkOrigin
-from veen.storage import fork, frame, fsck, metadata
+from veen.storage import fork, frame, fsck, metadata, rotation
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import Folders
@@ -242,7 +242,7 @@ def test_attachments_come_along(source: Path, place: Path) -> None:
 def test_a_fork_can_have_a_new_key_and_keeps_its_origin(source: Path, place: Path) -> None:
     root = forked(source, place / "fork")
     extended(root)
-    metadata.rotate_key(QuickDisk(), Folders(root), LATER + 100, 0)
+    rotation.rotate_key(QuickDisk(), Folders(root), LATER + 100, 0)
     extended(root, now=LATER + 200, name="later")
     clean(root)
     assert metadata.read_metadata(Folders(root)).identity.origin is not None

@@ -25,7 +25,7 @@ from tests.storage.hubs import (
 )
 from veen.core import Malformed, Mmr, Msg, Receipt, Unavailable, msg, receipt
 from veen.core.hashing import h
-from veen.storage import frame, fsck, journal, journal_mark, metadata, rebuild
+from veen.storage import frame, fsck, journal, journal_mark, metadata, rebuild, rotation
 from veen.storage.artifacts import CheckpointIndex
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import AcceptedEntry, CommitGroup
@@ -656,7 +656,7 @@ def test_a_rotated_hub_is_clean_also_between_the_steps(place: Path, history: His
         receipts(hub.submit(group))
     hub.close()
     folders = Folders(root)
-    metadata.rotate_key(QuickDisk(), folders, NOW + 100, 0)
+    rotation.rotate_key(QuickDisk(), folders, NOW + 100, 0)
     hub = Hub(root, clock=Clock(NOW + 200))
     for group in history.groups[6:]:
         receipts(hub.submit(group))

@@ -84,6 +84,14 @@ def target_of(text: str) -> tuple[str, str]:
         raise Misuse(str(error), _HINT) from None
 
 
+def offline_backend(target: str, tsa_root: Path | None) -> Backend:
+    """The backend of a target that is verified without a session."""
+    kind, _, where = target.partition(":")
+    if kind not in ("file", "git", "tsa") or (kind == "tsa" and tsa_root is None):
+        raise Misuse(f"{target!r} cannot be verified here", "give file:PATH, git:REPO, or tsa: with --tsa-root PEM")
+    return _backend(kind, where, tsa_root)
+
+
 def _backend(kind: str, where: str, tsa_root: Path | None, remote: str | None = None) -> Backend:
     """The backend of any kind except hub, which needs a session. An authority without URL verifies only."""
     if kind == "file":

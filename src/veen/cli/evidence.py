@@ -1,5 +1,6 @@
 """`veen evidence`: files that prove entries, or a contradiction, to someone offline."""
 
+import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, cast
 import typer
 
 from plumbing.cli.command import Misuse, argument, command, group, option
-from veen.cli.kit import context_file, open_session, output, output_files, pinning, sanitize
+from veen.cli.kit import context_file, open_session, output, output_files, pinning, sanitize, values
 from veen.cli.kit.client_options import Epoch, HubOptions, ReaderPin, TrustEmbedded
 from veen.cli.kit.common_options import JsonOption, Stream
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
@@ -19,9 +20,10 @@ from veen.cli.kit.sanitize import short, short_hex
 from veen.cli.kit.state_options import options_command
 from veen.client import evidence, local_files, message_attachments
 from veen.client.client import Client
-from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceReport, ShownEntry
+from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceReport, Knowledge, ShownEntry
 from veen.client.message_attachments import Attachment
-from veen.core import Limits, Malformed, MmrProof, Opened, Unverified
+from veen.core import Checkpoint, Limits, Malformed, Opened, Receipt, Unverified
+from veen.core.coverage import Cover, Coverage
 
 app = group(
     "evidence",
@@ -89,10 +91,12 @@ def _of_entries(
 
 
 def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
-    statements = [one for path in paths for one in output_files.read_statements(path) if not isinstance(one, MmrProof)]
+    found = [one for path in paths for one in output_files.read_statements(path)]
+    statements = [one for one in found if isinstance(one, Receipt | Checkpoint)]
+    covers = [one for one in found if isinstance(one, Cover)]
     url = call.url()
     with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
-        return evidence.make_evidence(open_session.known_hub(folder, url), claim, statements)
+        return evidence.make_evidence(open_session.known_hub(folder, url), claim, statements, covers=covers)
 
 
 @command(
@@ -112,6 +116,17 @@ def verify(
     ] = None,
     trust_embedded: TrustEmbedded = False,
     reader: ReaderPin = None,
+    witness: Annotated[
+        list[bytes] | None,
+        option("--witness HEX", "a witness that you trust; it signs only with active keys", parser=values.public_key),
+    ] = None,
+    anchor: Annotated[list[Path] | None, option("--anchor FILE", "an anchor of a checkpoint in the file")] = None,
+    anchored_in: Annotated[
+        str | None, option("--anchored-in TARGET", "where the anchors are: file:PATH, git:REPO or tsa:")
+    ] = None,
+    tsa_root: Annotated[
+        Path | None, option("--tsa-root PEM", "root certificate of the time stamping authority")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Verify an evidence file offline.
@@ -121,25 +136,49 @@ def verify(
     the verdict says so. Without --reader the disclosed content is shown under the reader key in the file, which the
     writer of the message could have made up. The exit status is 11 if the file is valid and proves that the hub
     contradicted itself.
+
+    Statements of a retired key that conflict convict the hub only if each of them existed before the key was handed
+    over: if a proof in the file connects it with a hand-over or a later key, or if --witness or --anchor shows it.
+    Otherwise the key may have been stolen, and the verdict says so. Name the hub with --pin PATH of its current
+    identity file: the evidence may contain an older record, which does not show that a key was retired.
     """
     signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader_key(reader)
     data = local_files.read_file(file, MAX_EVIDENCE_BYTES)
     try:
-        found = evidence.verify(data, signer.key, reader_pk)
+        anchored = _anchored(anchor or [], anchored_in, tsa_root)
+        knowledge = Knowledge(pinning.pinned_record(pin), frozenset(witness or ()), (), anchored)
+        found = evidence.verify(data, signer.key, reader_pk, knowledge)
     except Malformed as error:
         raise hinted(Malformed(str(file), str(error)), "the file is damaged or is not evidence") from None
     except Unverified as error:
         raise hinted(Unverified(str(file), str(error)), "the file proves nothing") from None
     _show(found, file, signer, as_json)
     signer.check_named(file)
-    if found.contradictions:
+    if found.contradictions or found.retired:
         raise typer.Exit(CONTRADICTED_STATUS)
+
+
+def _anchored(files: list[Path], target: str | None, tsa_root: Path | None) -> dict[bytes, int]:
+    """The time of each anchored root, according to its anchor."""
+    if not files:
+        return {}
+    from veen.bridge.anchors import anchor_verify, read_anchor
+    from veen.cli.anchor import offline_backend
+
+    if target is None:
+        raise Misuse("an anchor is verified where it was published", "give --anchored-in file:PATH, git:REPO or tsa:")
+    backend = offline_backend(target, tsa_root)
+    found = [read_anchor(file) for file in files]
+    roots = {one.checkpoint.mmr_root: one.anchor_ref for one in found}
+    return {root: asyncio.run(anchor_verify(backend, root, ref)) for root, ref in roots.items()}
 
 
 def _show(found: EvidenceReport, file: Path, signer: ExpectedSigner, as_json: bool) -> None:
     verdict = signer.verdict("it holds")
     if found.contradictions:
         verdict = signer.verdict("it holds, and the hub contradicts itself", Tone.BAD)
+    elif found.retired:
+        verdict = signer.verdict(found.retired[0], Tone.BAD)
     if as_json:
         output.document({"verdict": verdict.text, **_data(found, file)})
         return
@@ -153,6 +192,11 @@ def _show(found: EvidenceReport, file: Path, signer: ExpectedSigner, as_json: bo
     if found.lost:
         places = ", ".join(str(receipt.stream_seq) for receipt in found.lost)
         rows["lost"] = Marked(f"the hub states that it lost the entries {places}", Tone.WARN)
+    for number, what in enumerate(found.conflicts, 1):
+        rows[f"conflict {number}"] = Marked(what, Tone.BAD)
+    uncovered = sum(coverage is Coverage.UNCOVERED for _, coverage in found.coverage)
+    if uncovered:
+        rows["uncovered"] = Marked(f"{uncovered} statements of retired keys", Tone.WARN)
     if found.claim:
         rows["claim"] = f"{sanitize.printable(found.claim)} (not verified)"
     rows |= disclosed(found)

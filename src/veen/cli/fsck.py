@@ -17,7 +17,6 @@ from veen.storage import fsck as checker
 from veen.storage import fsck_report
 from veen.storage.fsck import FsckReport, FsckVerdict, Severity
 from veen.storage.metadata import world_readable_keys
-from veen.storage.metadata_check import RETIRED_KEY
 from veen.storage.paths import Folders
 
 app = single("fsck")
@@ -51,8 +50,7 @@ def fsck(
 
     The exit status is 0 if the directory is clean and 7 if --repair can correct it. It is 8 if the log, or the metadata
     that verifies it, is damaged; restore it from another copy. It is 12 if only a secret key is missing or wrong: such
-    a copy can be read and verified, but no hub can run on it. If only retired keys are missing, a hub can run; it
-    cannot sign checkpoints of the time when they were in use.
+    a copy can be read and verified, but no hub can run on it. Retired keys may be missing.
     """
     check(directory, repair=repair, as_json=as_json)
 
@@ -117,11 +115,9 @@ def _show(directory: Path, found: FsckReport, repaired: bool) -> None:
 
 
 def _key_advice(directory: Path, found: FsckReport) -> str:
-    """Advice on keys: retired ones are optional, a wrong file mode is easily corrected, others need a copy."""
+    """Advice on keys: a wrong file mode is easily corrected, others need a copy."""
     loose = {f"keys/{path.name}" for path in world_readable_keys(directory)}
     keyless = [one for one in found.findings if one.severity is Severity.KEYLESS]
-    if all(one.what == RETIRED_KEY for one in keyless):
-        return "a hub can run here, but cannot sign checkpoints of the time when the missing keys were in use"
     if loose >= {one.artifact for one in keyless}:
         return f"chmod 600 {directory}/keys/*.seed makes the keys private, so a hub can run here"
     return "restore keys/ from a copy that includes it; until then no hub can run here"

@@ -12,6 +12,8 @@ from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
 from veen.cli.kit.state_options import options_command
 from veen.client.client import Client
+from veen.core import Receipt
+from veen.core.coverage import Cover
 from veen.core.proof import size_of
 
 T = TypeVar("T")
@@ -33,9 +35,16 @@ def receipt(asked: HubOptions, seq: Seq, stream: Stream = None, out: OutFile = N
     """Fetch and verify the receipt of an entry.
 
     A hub key that was active at the receipt's time must have signed it, and it must match everything that this client
-    has verified before.
+    has verified before. If the key is retired, the file of --out also has the proof that connects the receipt with the
+    hand-over to the next key.
     """
-    found = _fetch(asked, stream, out, lambda client, name: client.receipt(name, seq, epoch=epoch))
+
+    async def fetch(client: Client, name: str) -> tuple[Receipt, Cover | None]:
+        found = await client.receipt(name, seq, epoch=epoch)
+        return found, None if out is None else await client.session.cover(found)
+
+    found, cover = _fetch(asked, stream, out, fetch)
+    encoded = found.encode() + (cover.encode() if cover else b"")
     rows = {
         "label": found.label,
         "stream_seq": found.stream_seq,
@@ -43,7 +52,7 @@ def receipt(asked: HubOptions, seq: Seq, stream: Stream = None, out: OutFile = N
         "mmr_root": found.mmr_root,
         "hub_ts": Moment(found.hub_ts),
     }
-    _show(asked, rows, {"receipt": found.encode()}, "signature and known history", out, found.encode())
+    _show(asked, rows, {"receipt": found.encode()}, "signature and known history", out, encoded)
 
 
 @options_command(

@@ -11,12 +11,12 @@ from veen.cli.kit import output_files, root_files
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import DataDir, JsonOption
 from veen.cli.kit.exit_status import hinted
-from veen.cli.kit.result import Moment, Result
+from veen.cli.kit.result import Moment, Result, fields_of
 from veen.cli.kit.root_files import RootFile
 from veen.core import SigningKey, Unavailable, Unverified, wire_json
 from veen.core.hashing import h
-from veen.core.root_key import RootSecret
-from veen.storage import metadata, safe_open
+from veen.core.root_key import RootRequest, RootSecret
+from veen.storage import metadata, rotation, safe_open
 from veen.storage.lock import lock_directory
 
 app = group(
@@ -65,15 +65,24 @@ def endorse(
     except Unverified as error:
         raise hinted(error, "veen root show prints the hub of a root key; nothing was signed") from None
     output_files.write_new(out, wire_json.encode(made) + b"\n")
-    data = {
-        "hub_id": found.hub_id,
-        "endorsed": "a new signing key",
-        "new_hub_pk": found.key.hub_pk,
-        "valid_from": Moment(found.key.valid_from),
-        "out": str(out),
+    taken = "handover" if found.handover else "rotate-key"
+    hint = f"hint: take {out} to the hub, and run veen hub {taken} --data-dir DIR --endorsement {out.name}"
+    Result({"hub_id": found.hub_id, **_shown(found), "out": str(out)}, remarks=(hint,)).show(as_json)
+
+
+def _shown(request: RootRequest) -> dict[str, object]:
+    """What is signed, for the person who signs it."""
+    made = request.handover
+    if made is None:
+        valid_from = Moment(request.key.valid_from)
+        return {"endorsed": "a new signing key", "new_hub_pk": request.key.hub_pk, "valid_from": valid_from}
+    return {
+        "endorsed": "a hand-over",
+        "old_hub_pk": made.old_pk,
+        "new_hub_pk": made.new_pk,
+        "hub_ts": Moment(made.hub_ts),
+        **fields_of(made, "labels", "rows_root"),
     }
-    hint = f"hint: take {out} to the hub, and run veen hub rotate-key --data-dir DIR --endorsement {out.name}"
-    Result(data, remarks=(hint,)).show(as_json)
 
 
 @command(app, "adopt", "veen root adopt --data-dir hub --root hub.root")
@@ -108,7 +117,7 @@ def adopt(
         secret = RootSecret(SigningKey.generate().seed, identity.hub_id, int(time.time()))
         root_files.write(file, secret, root_files.new_passphrase(passphrase_file, file))
         try:
-            metadata.adopt_root(Disk(), folders, secret.key.public_key, secret.created_at)
+            rotation.adopt_root(Disk(), folders, secret.key.public_key, secret.created_at)
         except Unavailable as error:
             file.unlink()
             raise hinted(error, "the first and the newest key must be in the keys folder") from None

@@ -1,28 +1,33 @@
 """`veen verify`: verify saved statements of a hub, or a whole stream."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
+
+import typer
 
 from plumbing.cli.command import Misuse, argument, option, single
 from veen.cli.kit import context_file, open_session, output, output_files
 from veen.cli.kit.client_options import Epoch, HubOptions
 from veen.cli.kit.common_options import Stream
-from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import Statement
 from veen.cli.kit.result import Moment, Result
 from veen.cli.kit.state_options import options_command
+from veen.client import evidence
 from veen.client.client import Client
+from veen.client.evidence import EvidenceStore
 from veen.client.proofs import Resynced
-from veen.client.trust import HubRecord
-from veen.core import Leaf, MmrProof, Receipt, Unavailable, Unverified, proof
+from veen.core import Checkpoint, Leaf, MmrProof, Receipt, Unavailable, Unverified, proof
+from veen.core.coverage import Cover, Coverage, Dating, Link
 from veen.core.hub_identity import lineage
-from veen.core.proof import size_of
+from veen.core.proof import Head, size_of
 
 app = single("verify")
-_COLUMNS = ("file", "what", "stream_seq", "hub_ts", "held_by")
+_COLUMNS = ("file", "what", "stream_seq", "hub_ts", "held_by", "coverage")
 
 
 @options_command(
@@ -51,6 +56,10 @@ def verify(
 
     Files are verified with the hub keys that this client knows; the hub is not contacted. A stream is verified from its
     first entry to its last, against its newest checkpoint and everything that this client has verified before.
+
+    A signature of a retired key is `covered` if the file connects it with a hand-over or with a signature of a later
+    key, as files of `veen receipt --out` do. An `uncovered` one is valid, but a thief of the key could have made it
+    since. The exit status is 11 if statements contradict each other.
 
     A hub that contradicted itself stays caught: every command that needs it fails until --start-over, which releases
     the hub for all its streams. The contradicting statements are kept as evidence.
@@ -117,41 +126,63 @@ async def _verify_stream(client: Client, stream: str, epoch: int | None, start_o
 
 def _verify_files(call: HubCall, paths: list[Path], as_json: bool) -> None:
     found = [(path, output_files.read_statements(path)) for path in paths]
+    heads = tuple(one for _, statements in found for one in statements if isinstance(one, Receipt | Checkpoint))
+    covers = tuple(one for _, statements in found for one in statements if isinstance(one, Cover))
     url = call.url()
     with open_session.open_client_dir(call.client, call.passphrase_file) as folder:
         known = open_session.known_hub(folder, url)
-    rows = [row for path, statements in found for row in _verified_rows(path, statements, known)]
-    Result([dict(zip(_COLUMNS, row, strict=True)) for row in rows], columns=_COLUMNS).show(as_json)
+        own = [head for head in heads if folder.state.has_signed(known.identity.hub_id, head)]
+        line = lineage(known.identity, known.origin)
+        links = tuple(link for path, statements in found for link in _links(path, statements))
+        dating = Dating(line, known.profile, heads, covers, links, existed=own)
+        rows = [row for path, statements in found for row in _verified_rows(path, statements, dating)]
+        wrong = evidence.conflicts(dating)
+        for one in wrong:
+            made = evidence.make_evidence(known, one.text, one.statements, covers=covers)
+            output.remark(f"evidence: {EvidenceStore(folder.evidence, folder.disk).save(made)}")
+    Result([dict(zip(_COLUMNS, row, strict=True)) for row in rows], columns=_COLUMNS).print(as_json)
+    for one in wrong:
+        output.remark(f"{one.retired or 'the hub contradicts itself'}: {one.text}")
+    if wrong:
+        raise typer.Exit(CONTRADICTED_STATUS)
 
 
-def _verified_rows(path: Path, statements: list[Statement], known: HubRecord) -> list[tuple[object, ...]]:
+def _links(path: Path, statements: list[Statement]) -> Iterator[Link]:
+    for at, one in enumerate(statements):
+        if isinstance(one, MmrProof):
+            leaf, head = _proved(path, one, statements[:at])
+            yield Link(leaf.stream_seq, size_of(head), one)
+
+
+def _verified_rows(path: Path, statements: list[Statement], dating: Dating) -> list[tuple[object, ...]]:
     """One row for each statement. Raises at the first that fails."""
-    line = lineage(known.identity, known.origin)
     rows: list[tuple[object, ...]] = []
     try:
         for at, one in enumerate(statements):
             if isinstance(one, MmrProof):
-                rows.append(_verified_proof(path, one, statements[:at]))
-                continue
-            label = one.label if isinstance(one, Receipt) else one.label_curr
-            signer = line.identity_at(label, size_of(one))
-            if isinstance(one, Receipt):
-                key, what, at_ts = signer.verify_receipt(one), "receipt", Moment(one.hub_ts)
-            else:
-                key, what, at_ts = signer.verify_checkpoint(one, known.profile), "checkpoint", None
-            number = signer.signing_keys.index(key) + 1
-            rows.append((str(path), what, size_of(one), at_ts, Marked(f"key {number} of the hub", Tone.GOOD)))
+                leaf, head = _proved(path, one, statements[:at])
+                included = Marked(f"in the log of {size_of(head)}", Tone.GOOD)
+                rows.append((str(path), "proof", leaf.stream_seq, None, included, None))
+            elif not isinstance(one, Cover):
+                identity, key = dating.key_of(one)
+                what, at_ts = ("receipt", Moment(one.hub_ts)) if isinstance(one, Receipt) else ("checkpoint", None)
+                held = Marked(f"key {identity.signing_keys.index(key) + 1} of the hub", Tone.GOOD)
+                coverage = dating.coverage(one)
+                shown = Marked(str(coverage), Tone.WARN if coverage is Coverage.UNCOVERED else Tone.GOOD)
+                rows.append((str(path), what, size_of(one), at_ts, held, shown))
     except Unverified as error:
         raise hinted(Unverified(str(path), str(error)), "do not rely on it; check that it is from this --hub") from None
     return rows
 
 
-def _verified_proof(path: Path, found: MmrProof, before: list[Statement]) -> tuple[object, ...]:
+def _proved(path: Path, found: MmrProof, before: list[Statement]) -> tuple[Receipt, Head]:
     """A proof connects the receipt of its leaf to the last signed root before it in the file."""
-    heads = [one for one in before if not isinstance(one, MmrProof)]
+    heads = [one for one in before if isinstance(one, Receipt | Checkpoint)]
     leaves = [one for one in heads if isinstance(one, Receipt) and one.leaf_hash == found.leaf_hash]
-    if not leaves:
-        raise Unverified("proof", "the file has no receipt for its leaf before it")
-    proof.verify_inclusion(found, Leaf.of(leaves[-1]), heads[-1])
-    included = Marked(f"in the log of {size_of(heads[-1])}", Tone.GOOD)
-    return str(path), "proof", leaves[-1].stream_seq, None, included
+    try:
+        if not leaves:
+            raise Unverified("proof", "the file has no receipt for its leaf before it")
+        proof.verify_inclusion(found, Leaf.of(leaves[-1]), heads[-1])
+    except Unverified as error:
+        raise hinted(Unverified(str(path), str(error)), "do not rely on it; check that it is from this --hub") from None
+    return leaves[-1], heads[-1]

@@ -22,6 +22,7 @@ from veen.core.cbor import Bstr, Bytes, ListOf, Text, Uint, VersionField, Wire, 
 from veen.core.hashing import HASH_BYTES, h, u64be
 from veen.core.hpke import Hmac, hmac32
 from veen.core.limits import MAX_PEAKS, MAX_TEXT_BYTES, MAX_WITNESS_SIGS
+from veen.core.proof import Head, label_of
 from veen.core.signing import SIGNATURE_BYTES
 
 W = TypeVar("W", bound=Wire)
@@ -379,6 +380,18 @@ class ClientState:
     def put_hub_of(self, url: str, hub_id: bytes) -> None:
         with self.tables.write() as rows:
             rows.put(url.encode(), hub_id, db=rows.db["urls"])
+
+    def has_signed(self, hub_id: bytes, head: Head) -> bool:
+        """Whether this client has stored the statement before."""
+        label, encoded = label_of(head), head.encode()
+        state = self.label(hub_id, label)
+        if state is not None and state.head == encoded:
+            return True
+        with self.tables.read() as rows:
+            for table in ("receipts", "checkpoints"):
+                if any(row == encoded for _, row in rows.scan(table, hub_id + label)):
+                    return True
+        return False
 
     def _keep_receipts(self, rows: TableRows, key: bytes, receipts: Iterable[Receipt]) -> None:
         rk = first = self._rk(rows, key)

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from veen.core import HubIdentity, IdentitySignature, Msg, Unverified
+from veen.core.coverage import Cover
 from veen.core.proof import Head
 
 
@@ -42,12 +43,14 @@ class Contradiction(Unverified):
         messages: tuple[Msg, ...] = (),
         peaks: tuple[bytes, ...] = (),
         rival: tuple[HubIdentity, IdentitySignature] | None = None,
+        covers: tuple[Cover, ...] = (),
     ) -> None:
         super().__init__(str(lie), reason)
         self.lie = lie
         self.statements = statements
         self.messages = messages
         self.peaks = peaks  # peaks of the tree that the first statement signs, if its growth is wrong
+        self.covers = covers  # connect statements of retired keys with hand-overs
         self.rival = rival  # a signed identity record of the same hub that contradicts the known one
         self.evidence: Path | None = None
         self.hub_id: bytes | None = None  # the hub that the evidence is about

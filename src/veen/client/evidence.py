@@ -6,9 +6,9 @@ and, if a reader disclosed them, their content. `verify` checks it; nothing in i
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from itertools import combinations
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations, product
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +36,7 @@ from veen.core import (
     proof,
 )
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
+from veen.core.coverage import Cover, Coverage, Dating, Link
 from veen.core.dleq import SharedProof
 from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
@@ -149,6 +150,9 @@ class Evidence(Wire):
     origin: Annotated[ForkOrigin | None, Nested(ForkOrigin, optional=True)] = None  # only if the hub is a fork
     rival: Annotated[KeyHistory | None, Nested(KeyHistory, optional=True)] = None  # a second history of the hub's keys
     recovery: Annotated[LabelRecovery | None, Nested(LabelRecovery, optional=True)] = None  # states the loss of entries
+    covers: Annotated[
+        tuple[Cover, ...] | None, ListOf(Nested(Cover, name="cover"), most=MAX_PAGE_ITEMS, optional=True)
+    ] = None  # connect statements of retired keys with hand-overs
 
 
 def make_evidence(
@@ -161,6 +165,7 @@ def make_evidence(
     exhibits: Iterable[Exhibit] = (),
     rival: KeyHistory | None = None,
     recovery: LabelRecovery | None = None,
+    covers: Iterable[Cover] = (),
     now: int | None = None,
 ) -> Evidence:
     """Assemble evidence."""
@@ -179,6 +184,7 @@ def make_evidence(
         known.origin,
         rival,
         recovery,
+        tuple(dict.fromkeys(covers)) or None,
     )
 
 
@@ -199,7 +205,7 @@ def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = N
         for message in found.messages
         if message.leaf_hash() in receipts
     ]
-    return make_evidence(known, claim, statements, peaks=shown, exhibits=exhibits, now=now)
+    return make_evidence(known, claim, statements, peaks=shown, exhibits=exhibits, covers=found.covers, now=now)
 
 
 class EvidenceStore:
@@ -246,6 +252,9 @@ class EvidenceReport:
     entries: tuple[ShownEntry, ...]
     contradictions: tuple[str, ...]
     lost: tuple[Receipt, ...] = ()  # receipts for entries that the hub states to have lost
+    retired: tuple[str, ...] = ()  # verdicts on conflicts for which a thief of a retired key may be responsible
+    conflicts: tuple[str, ...] = ()  # what conflicts there
+    coverage: tuple[tuple[Head, Coverage], ...] = ()
     reader_pinned: bool = False  # True: all disclosed content is proved for the given reader key
 
     @property
@@ -265,10 +274,13 @@ class EvidenceReport:
             "entries": [_entry(entry) for entry in self.entries],
             "contradictions": list(self.contradictions),
             "lost": [_place(receipt) for receipt in self.lost],
+            "retired": list(self.retired),
+            "conflicts": list(self.conflicts),
+            "coverage": [{**_place(head), "coverage": str(found)} for head, found in self.coverage],
         }
 
 
-def _place(head: Head) -> Json:
+def _place(head: Head) -> dict[str, Json]:
     shown: dict[str, Json] = {
         "label": label_of(head).hex(),
         "stream_seq" if isinstance(head, Receipt) else "upto_seq": size_of(head),
@@ -294,7 +306,27 @@ def _entry(entry: ShownEntry) -> Json:
     return shown
 
 
-def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -> EvidenceReport:
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What a verifier knows besides the file.
+
+    `record` is the hub's identity record from another source: a file may contain an older one, which does not show that
+    a key was retired. `existed` are statements that the verifier received before their key was retired, and `anchored`
+    the verified times of anchors, by mmr_root.
+    """
+
+    record: HubIdentity | None = None
+    witnesses: frozenset[bytes] = frozenset()
+    existed: Collection[Head] = ()
+    anchored: Mapping[bytes, int] = field(default_factory=dict)
+
+
+NOTHING = Knowledge()
+
+
+def verify(
+    data: bytes, pin: bytes | None = None, reader: bytes | None = None, knowledge: Knowledge = NOTHING
+) -> EvidenceReport:
     """Verify evidence. Raises `Malformed` or `Unverified` if any part of it does not verify.
 
     `pin` is the hub's id or a fingerprint of one of its keys; without it, the report shows what some hub signed.
@@ -305,7 +337,7 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
         raise Malformed("evidence", f"{len(data)} bytes, above {MAX_EVIDENCE_BYTES}")
     shown = Evidence.decode(data)
     shown.identity.verify(shown.signature, shown.identity.hub_id if pin is None else pin)
-    line = lineage(shown.identity, shown.origin)
+    line = lineage(_newer(shown.identity, knowledge.record), shown.origin)
     heads: dict[tuple[bytes, int], list[Head]] = defaultdict(list)
     signed: tuple[Head, ...] = (*shown.receipts, *shown.checkpoints)
     for head in signed:
@@ -315,14 +347,27 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
         _check_tie(tie, heads)
     _check_disclosed(shown.exhibits, reader)
     entries = tuple(_shown_entry(exhibit, shown) for exhibit in shown.exhibits)
+    links = tuple(Link(tie.stream_seq, tie.upto_seq, tie.mmr_proof) for tie in shown.ties)
+    dating = Dating(
+        line,
+        shown.profile,
+        signed,
+        shown.covers or (),
+        links,
+        knowledge.witnesses,
+        knowledge.existed,
+        knowledge.anchored,
+    )
     found = (
-        *_two_key_histories(shown.identity, shown.rival),
         *_two_stories(heads),
         *_bad_growth(shown, heads),
         *_repeats(shown.receipts),
         *_bad_times(shown.receipts),
         *_disorder(entries),
+        *_beyond_handover(dating),
     )
+    verdicts = [(conflict, dating.verdict(conflict.statements)) for conflict in found]
+    proven = [conflict.text for conflict, verdict in verdicts if verdict is None]
     return EvidenceReport(
         shown.identity.hub_id,
         pin is not None,
@@ -331,8 +376,11 @@ def verify(data: bytes, pin: bytes | None = None, reader: bytes | None = None) -
         shown.checkpoints,
         shown.ties,
         entries,
-        tuple(dict.fromkeys(found)),
+        tuple(dict.fromkeys([*_two_key_histories(shown.identity, shown.rival), *proven])),
         _lost(shown, line),
+        tuple(dict.fromkeys(verdict for _, verdict in verdicts if verdict is not None)),
+        tuple(dict.fromkeys(conflict.text for conflict, verdict in verdicts if verdict is not None)),
+        tuple((head, dating.coverage(head)) for head in signed),
         reader is not None,
     )
 
@@ -350,15 +398,53 @@ def _lost(shown: Evidence, line: Lineage) -> tuple[Receipt, ...]:
     return tuple(found)
 
 
-def shows(known: HubRecord, found: Contradiction) -> tuple[Evidence | None, tuple[str, ...]]:
-    """The evidence of a contradiction, if anything was signed, and the contradictions that it proves by itself."""
+@dataclass(frozen=True, slots=True)
+class ConflictReport:
+    """Statements that conflict. `retired` is the verdict if a thief of a retired key may have signed one of them."""
+
+    text: str
+    statements: tuple[Head, ...]
+    retired: str | None
+
+
+def conflicts(dating: Dating) -> list[ConflictReport]:
+    """The conflicts among statements that need no messages and no peaks to show."""
+    heads: dict[tuple[bytes, int], list[Head]] = defaultdict(list)
+    for head in dating.statements:
+        heads[label_of(head), size_of(head)].append(head)
+    receipts = tuple(head for head in dating.statements if isinstance(head, Receipt))
+    found = (*_two_stories(heads), *_bad_times(receipts), *_beyond_handover(dating))
+    return [ConflictReport(one.text, one.statements, dating.verdict(one.statements)) for one in found]
+
+
+def _newer(shown: HubIdentity, known: HubIdentity | None) -> HubIdentity:
+    """The longer of two records of one hub. Raises `Unverified` if neither continues the other."""
+    if known is None or known.hub_id != shown.hub_id:
+        return shown
+    older, newer = (shown, known) if len(shown.hub_keys) <= len(known.hub_keys) else (known, shown)
+    newer.check_follows(older)
+    return newer
+
+
+@dataclass(frozen=True, slots=True)
+class _Conflict:
+    """Statements that an honest hub does not sign together, and why."""
+
+    text: str
+    statements: tuple[Head, ...]
+
+
+def shows(
+    known: HubRecord, found: Contradiction, knowledge: Knowledge = NOTHING
+) -> tuple[Evidence | None, EvidenceReport | None]:
+    """The evidence of a contradiction, if anything was signed, and the report on it if it proves anything."""
     made = of_contradiction(known, found)
     if made is None:
-        return None, ()
+        return None, None
     try:
-        return made, verify(made.encode(), known.identity.hub_id).contradictions
+        return made, verify(made.encode(), known.identity.hub_id, knowledge=knowledge)
     except (Malformed, Unverified):
-        return made, ()
+        return made, None
 
 
 def _check_tie(tie: Tie, heads: dict[tuple[bytes, int], list[Head]]) -> None:
@@ -422,19 +508,33 @@ def _two_key_histories(identity: HubIdentity, rival: KeyHistory | None) -> list[
     return ["the hub's keys signed two identity records, and neither continues the other"]
 
 
-def _two_stories(heads: dict[tuple[bytes, int], list[Head]]) -> list[str]:
+def _two_stories(heads: dict[tuple[bytes, int], list[Head]]) -> list[_Conflict]:
     found = []
     for (label, size), signed in heads.items():
         where = f"entry {size} of label {label.hex()[:16]}…"
-        leaves = {head.leaf_hash for head in signed if isinstance(head, Receipt)}
-        if len(leaves) > 1:
-            found.append(f"two different messages are signed as {where}")
-        if len({head.mmr_root for head in signed}) > 1:
-            found.append(f"two different roots are signed for the log that ends with {where}")
+        for one, other in combinations(signed, 2):
+            if isinstance(one, Receipt) and isinstance(other, Receipt) and one.leaf_hash != other.leaf_hash:
+                found.append(_Conflict(f"two different messages are signed as {where}", (one, other)))
+            if one.mmr_root != other.mmr_root:
+                text = f"two different roots are signed for the log that ends with {where}"
+                found.append(_Conflict(text, (one, other)))
     return found
 
 
-def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> list[str]:
+def _beyond_handover(dating: Dating) -> list[_Conflict]:
+    """Statements for a longer log than the one that their key handed over."""
+    found = []
+    for head, cover in product(dating.statements, dating.covers):
+        identity, key = dating.key_of(head)
+        keys = [one.hub_pk for one in identity.signing_keys]
+        until = cover.handover.old_pk
+        if until in keys and keys.index(key.hub_pk) <= keys.index(until) and cover.contradicts(identity, head):
+            text = f"entry {size_of(head)} of label {label_of(head).hex()[:16]}… is signed"
+            found.append(_Conflict(f"{text}, but the key handed over only {cover.place.row.size} entries", (head,)))
+    return found
+
+
+def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> list[_Conflict]:
     """Roots that do not follow from the signed root before them."""
     found = []
     known = {(one.label, one.size): one.peaks for one in shown.peaks}
@@ -450,34 +550,35 @@ def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> 
         tree.append(receipt.leaf_hash)
         if tree.root() != receipt.mmr_root:
             where = f"entry {receipt.stream_seq} of label {receipt.label.hex()[:16]}…"
-            found.append(f"the root signed for {where} does not follow from the log before it")
+            text = f"the root signed for {where} does not follow from the log before it"
+            found.append(_Conflict(text, (*heads.get((receipt.label, before), ())[:1], receipt)))
     return found
 
 
-def _repeats(receipts: tuple[Receipt, ...]) -> list[str]:
+def _repeats(receipts: tuple[Receipt, ...]) -> list[_Conflict]:
     """One message at two places."""
     return [
-        f"one message is signed as entry {one.stream_seq} and as entry {other.stream_seq}"
+        _Conflict(f"one message is signed as entry {one.stream_seq} and as entry {other.stream_seq}", (one, other))
         for one, other in combinations(sorted(receipts, key=lambda receipt: receipt.stream_seq), 2)
         if one.leaf_hash == other.leaf_hash and one.stream_seq != other.stream_seq
     ]
 
 
-def _bad_times(receipts: tuple[Receipt, ...]) -> list[str]:
+def _bad_times(receipts: tuple[Receipt, ...]) -> list[_Conflict]:
     """Signed times that decrease along a label, or differ for one entry."""
-    found: list[str] = []
+    found: list[_Conflict] = []
     latest: dict[bytes, Receipt] = {}
     for receipt in sorted(receipts, key=lambda receipt: receipt.stream_seq):
         before = latest.setdefault(receipt.label, receipt)
         clash = time_clash(before, receipt)
         if clash:
-            found.append(f"{clash}, of label {receipt.label.hex()[:16]}…")
+            found.append(_Conflict(f"{clash}, of label {receipt.label.hex()[:16]}…", (before, receipt)))
         else:
             latest[receipt.label] = receipt
     return found
 
 
-def _disorder(entries: tuple[ShownEntry, ...]) -> list[str]:
+def _disorder(entries: tuple[ShownEntry, ...]) -> list[_Conflict]:
     """Messages of a client that are not in the order of their client_seq."""
     found = []
     for one, other in combinations(sorted(entries, key=lambda entry: entry.receipt.stream_seq), 2):
@@ -485,5 +586,6 @@ def _disorder(entries: tuple[ShownEntry, ...]) -> list[str]:
             continue
         first, second = one.receipt.stream_seq, other.receipt.stream_seq
         if first < second and other.client_seq <= one.client_seq:
-            found.append(f"client_seq {other.client_seq} is entry {second}, after {one.client_seq} at entry {first}")
+            text = f"client_seq {other.client_seq} is entry {second}, after {one.client_seq} at entry {first}"
+            found.append(_Conflict(text, (one.receipt, other.receipt)))
     return found

@@ -8,11 +8,15 @@ from contextlib import suppress
 from veen.client import evidence
 from veen.client.client_dir import ClientDir
 from veen.client.contradiction import Caught, Contradiction
-from veen.client.evidence import EvidenceStore
+from veen.client.evidence import EvidenceStore, Knowledge
 from veen.client.transport import HubLink
 from veen.client.trust import HubRecord, HubStatus, HubTrust, Pin
-from veen.core import Checkpoint, Receipt, Unverified, naming
+from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, naming
+from veen.core.coverage import Cover
+from veen.core.envelopes import ConsistencyRequest, ProofAtResponse
+from veen.core.handover import HandOverList
 from veen.core.hub_identity import ForkOrigin
+from veen.core.proof import Head, label_of, size_of
 
 
 class HubClock:
@@ -45,6 +49,7 @@ class HubClock:
 
 
 _MOST_ORIGIN = 1 << 26
+_MOST_HANDOVERS = 1 << 22
 
 
 class HubSession:
@@ -142,8 +147,35 @@ class HubSession:
         except Contradiction as error:
             raise self.trust.blame_key(error, status) from None
 
+    async def cover(self, head: Head) -> Cover | None:
+        """The proof that a prefix belongs to the log of a hand-over; None if its key is not retired or there is none.
+
+        What it proves is verified.
+        """
+        line, label = self.trust.lineage, label_of(head)
+        identity = line.identity_at(label, size_of(head))
+        try:
+            if line.verify_head(head, self.trust.profile) == identity.newest:
+                return None
+            shown = HandOverList.decode(await self.link.get(f"/tooling/handovers?label={label.hex()}", _MOST_HANDOVERS))
+            made = {one.old_pk: one for one in shown.handovers}
+            for place in shown.places:
+                if place.row.size < size_of(head) or place.old_pk not in made:
+                    continue
+                request = ConsistencyRequest(label, size_of(head), place.row.size)
+                answer = await self.link.ask("/tooling/consistency", request, ProofAtResponse)
+                cover = Cover(made[place.old_pk], place, answer.mmr_proof)
+                if cover.covers(identity, head):
+                    return cover
+        except (Malformed, Refused, Unavailable, Unverified):
+            return None  # an older hub, or one that does not answer
+        return None
+
     async def recorded(self, error: Contradiction) -> Contradiction:
         """Save the evidence of a contradiction and return the error. A proven one makes the hub untrusted."""
+        if error.evidence is None and len(self.trust.known.identity.signing_keys) > 1:
+            covers = [await self.cover(head) for head in error.statements]
+            error.covers += tuple(cover for cover in covers if cover is not None)
         await asyncio.to_thread(keep_contradiction, self.dir, self.trust.known, error)
         self._is_caught = self._is_caught or error.proven
         return error
@@ -156,14 +188,24 @@ def keep_contradiction(folder: ClientDir, known: HubRecord, error: Contradiction
     """
     if error.evidence is not None:
         return
-    made, contradictions = evidence.shows(known, error)
+    hub_id = known.identity.hub_id
+    made, report = evidence.shows(known, error, own_knowledge(folder, hub_id, error))
     if made is None:
         return
-    error.hub_id = known.identity.hub_id
+    error.hub_id = hub_id
     error.evidence = EvidenceStore(folder.evidence, folder.disk).save(made)
-    if contradictions:
+    if report is None:
+        return
+    if report.contradictions:
         error.proven = True
-        folder.state.put_caught(error.hub_id, error, int(time.time()))
+        folder.state.put_caught(hub_id, error, int(time.time()))
+    elif report.retired:
+        error.reason = f"{report.retired[0]} ({error.reason})"
+
+
+def own_knowledge(folder: ClientDir, hub_id: bytes, error: Contradiction) -> Knowledge:
+    """What this client's own records show about the statements of a contradiction."""
+    return Knowledge(existed=[head for head in error.statements if folder.state.has_signed(hub_id, head)])
 
 
 async def _origin(link: HubLink, status: HubStatus) -> ForkOrigin | None:

@@ -436,7 +436,8 @@ class Follower:
             return stated
         if error.lie in (Lie.ROOT, Lie.SEQ_GAP, Lie.FORKED_HISTORY) and not isinstance(error, Caught):
             error = await self._fork_at(known, self.tree.head) or error
-            if not evidence.shows(self._session.trust.known, error)[1]:
+            report = evidence.shows(self._session.trust.known, error)[1]
+            if report is None or not (report.contradictions or report.retired):
                 error = await self._proof_of(error) or error
         return await self._session.recorded(error)
 

@@ -16,6 +16,7 @@ from veen.core import ciphertext, naming
 from veen.core.cap_token import Capability, CapPresentation, CapToken
 from veen.core.ciphertext import PayloadHdr, Place
 from veen.core.errors import Malformed
+from veen.core.handover import HandOver
 from veen.core.hashing import HASH_BYTES, ht
 from veen.core.hpke import DhKey
 from veen.core.msg import Msg, sign
@@ -39,7 +40,7 @@ class RegisteredStream:
         return cls(data)
 
 
-Event: TypeAlias = CapToken | CapPresentation | RegisteredStream
+Event: TypeAlias = CapToken | CapPresentation | RegisteredStream | HandOver
 E = TypeVar("E", bound=Event)
 
 
@@ -69,7 +70,8 @@ PRESENTATION = EventType(
     "veen.control.presentation.v1", CapPresentation, lambda event, _: Effects(event.token.allow.stream_ids, event)
 )
 STREAM = EventType("veen.control.stream.v1", RegisteredStream, lambda event, _: Effects((event.stream_id,)))
-EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, PRESENTATION, STREAM)
+HAND_OVER = EventType("veen.control.handover.v1", HandOver, lambda *_: Effects())  # for auditors; changes nothing
+EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, PRESENTATION, STREAM, HAND_OVER)
 
 _BY_SCHEMA = {row.schema: row for row in EVENT_TYPES}
 _BY_CLASS: dict[type, EventType[Any]] = {row.cls: row for row in EVENT_TYPES}

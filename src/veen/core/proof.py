@@ -95,14 +95,20 @@ def verify_consistency(proof: MmrProof, old: Head, new: Head) -> None:
 
     The caller must have verified both signatures.
     """
-    old_size, new_size = size_of(old), size_of(new)
-    if old_size > new_size:
-        raise Unverified("mmr_proof", f"the older tree has {old_size} leaves, more than the newer with {new_size}")
+    if size_of(old) > size_of(new):
+        sizes = f"{size_of(old)} leaves, more than the newer with {size_of(new)}"
+        raise Unverified("mmr_proof", f"the older tree has {sizes}")
     if label_of(old) != label_of(new):
         raise Unverified("mmr_proof", "the two signed roots have different labels")
+    verify_prefix(proof, old, size_of(new), new.mmr_root)
+
+
+def verify_prefix(proof: MmrProof, old: Head, new_size: int, new_root: bytes) -> None:
+    """Verify that the tree of `old` is a prefix of a tree with that size and root, which must come from a signature."""
+    old_size = size_of(old)
     if isinstance(old, Receipt) and proof.leaf_hash != old.leaf_hash:
         raise Unverified("mmr_proof", "its leaf_hash differs from the older receipt's")
-    _verify(proof, proof.leaf_hash, old_size, new_size, new.mmr_root)
+    _verify(proof, proof.leaf_hash, old_size, new_size, new_root)
     if mmr.root_of(_old_peaks(proof, old_size, new_size)) != old.mmr_root:
         raise Unverified("mmr_proof", "the older tree is not a prefix of the newer")
 
@@ -132,6 +138,7 @@ def _tree_of(index: int, size: int) -> tuple[int, int, int]:
 
 
 def _verify(proof: MmrProof, leaf_hash: bytes, stream_seq: int, size: int, root: bytes) -> None:
+    """Verify that the leaf is at that place of a tree. Size and root must come from a verified signature."""
     if not 1 <= stream_seq <= size:
         raise Unverified("mmr_proof", f"stream_seq {stream_seq} is not within 1..{size}")
     index = stream_seq - 1

@@ -10,6 +10,7 @@ from typing import Annotated
 from veen.core import signing
 from veen.core.cbor import Bstr, Constant, Nested, Uint, VersionField, Wire, int_map, text_map
 from veen.core.errors import Malformed, Unverified
+from veen.core.handover import HandOver
 from veen.core.hub_identity import HubIdentity, endorsement_digest
 from veen.core.passphrase import DEFAULT_COST, Cost, PassphraseLock, SealedSecrets
 from veen.core.signing import SEED_BYTES, SIGNATURE_BYTES, SigningKey
@@ -55,14 +56,24 @@ class KeyRequest(Wire):
 
 @text_map("root request", VersionField(), Constant("veen/root-request", name="kind"))
 class RootRequest(Wire):
-    """A request of a hub to its root."""
+    """A request of a hub to its root: to endorse a new key, or to sign the hand-over to that key."""
 
     hub_id: Annotated[bytes, Bstr()]
     root_pk: Annotated[bytes, Bstr()]
     key: Annotated[KeyRequest, Nested(KeyRequest)]
+    handover: Annotated[HandOver | None, Nested(HandOver, optional=True)] = None  # absent: the root endorses the key
+
+    @classmethod
+    def of_handover(cls, identity: HubIdentity, handover: HandOver) -> "RootRequest":
+        """The request to sign a hand-over of that hub, which has a root."""
+        assert identity.root is not None
+        new = next(key for key in identity.signing_keys if key.hub_pk == handover.new_pk)
+        return cls(identity.hub_id, identity.root.hub_pk, KeyRequest(new.hub_pk, new.valid_from), handover)
 
     def digest(self) -> bytes:
         """What the root signs."""
+        if self.handover is not None:
+            return self.handover.signing_digest()
         return endorsement_digest(self.hub_id, self.key.hub_pk, self.key.valid_from)
 
     def endorse(self, root: RootSecret) -> "RootEndorsement":
@@ -71,6 +82,8 @@ class RootRequest(Wire):
             raise Unverified("root request", f"it is for hub {_short(self.hub_id)}, not {_short(root.hub_id)}")
         if self.root_pk != root.key.public_key:
             raise Unverified("root request", f"it names root key {_short(self.root_pk)}, not this one")
+        if self.handover is not None and self.handover.hub_id != self.hub_id:
+            raise Unverified("root request", "its hand-over belongs to another hub")
         return RootEndorsement(self.hub_id, self.digest(), root.key.sign(self.digest()))
 
 

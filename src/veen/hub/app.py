@@ -105,6 +105,7 @@ class HubApp:
                 ConsistencyRequest, lambda query: reads.proof_at(query.label, query.from_seq, query.to_seq)
             ),
             ("GET", "/tooling/origin"): lambda request, respond: self._answer(request, respond, records.origin),
+            ("GET", "/tooling/handovers"): self._handovers,
             ("GET", "/tooling/checkpoints"): self._checkpoints,
             ("GET", "/tooling/equivocation"): lambda request, respond: self._answer(
                 request, respond, records.evidence, long=True
@@ -209,6 +210,10 @@ class HubApp:
     def _recoveries(self, request: Request, respond: Respond) -> None:
         label, _ = _place_in(request.query)
         self._answer(request, respond, lambda: self.lost_entries.recoveries(label))
+
+    def _handovers(self, request: Request, respond: Respond) -> None:
+        label = _place_in(request.query)[0] if request.query else None
+        self._answer(request, respond, lambda: self.records.handovers(label), long=True)
 
     def _probe(self, request: Request, respond: Respond) -> None:
         respond(self.status.probe(request.path))

@@ -48,6 +48,7 @@ from veen.core.envelopes import (
     SubmitResponse,
     WitnessRequest,
 )
+from veen.core.handover import HandOverList
 from veen.core.hub_identity import ForkOrigin
 from veen.core.limits import SERVER_VERSION, WIRE_VERSION
 from veen.core.proof_of_work import HEADER
@@ -91,6 +92,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ApiEndpoint("get", "/tooling/status", "status and configuration of the hub", response=_JSON),
     ApiEndpoint("get", "/tooling/openapi.json", "this description", response=_JSON),
     ApiEndpoint("get", "/tooling/origin", "where the log of a fork comes from", None, ForkOrigin),
+    ApiEndpoint(
+        "get",
+        "/tooling/handovers",
+        "what the log contained at each change of the hub's key",
+        None,
+        HandOverList,
+        query=("label",),
+    ),
     ApiEndpoint(
         "post",
         "/tooling/authorize",

@@ -134,7 +134,7 @@ class ReadApi:
         return ProofAtResponse(self._prove(stream_seq, self._receipt(label, upto_seq)))
 
     def checkpoint(self, request: CheckpointRequest) -> CheckpointResponse:
-        """Sign the root in the receipt at `upto_seq`. The same prefix always gives the same checkpoint."""
+        """Sign the root in the receipt at `upto_seq` with the current key, or return a stored checkpoint."""
         label, upto_seq = request.label, request.upto_seq
         last = self._receipt(label, upto_seq)
         made = self._sign(label, upto_seq, last.mmr_root, last.hub_ts)

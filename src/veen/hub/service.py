@@ -4,16 +4,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
 from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, checkpoint, naming
 from veen.core.envelopes import Equivocation
+from veen.core.handover import HandOver
 from veen.hub import verifier
 from veen.hub.admission_rules import Prefilter, Rules
-from veen.hub.admission_state import AdmissionState
+from veen.hub.admission_state import AdmissionState, Outcome
 from veen.hub.app import HubApp
-from veen.hub.conditions import Conditions, Reason, system_error
+from veen.hub.conditions import Conditions, Reason
 from veen.hub.config import HubConfig
 from veen.hub.hub_time import ClockGap, ClockReading, ClockWatch, HubTime, check_start, system_clocks
 from veen.hub.log import Log, standard_error
@@ -22,12 +24,12 @@ from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.scrubber import Scrubber, ScrubTask
 from veen.hub.sequencer import ControlLog, Sequencer
-from veen.hub.signer import Signer
+from veen.hub.signer import RemoteKey, Signer
 from veen.hub.status import CommitReport, HubStatusPage, Metrics
 from veen.hub.submit import SubmitPipeline
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
-from veen.storage import metadata, recovery, safe_open
+from veen.storage import metadata, recovery, rotation, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import AcceptedEntry
 from veen.storage.lock import exclusive
@@ -68,7 +70,7 @@ class HubService:
         if recovery.is_pending(self.folders):
             raise Malformed("journal", "a recovery of this directory was interrupted; run `veen hub recover` again")
         with exclusive(self.folders.lock):
-            metadata.finish_rotation(self._disk, self.folders)
+            rotation.finish_rotation(self._disk, self.folders)
         self.hub_metadata = metadata.read_metadata(self.folders)
         self.signer = Signer(self.folders, self.hub_metadata.identity)
         try:
@@ -107,13 +109,16 @@ class HubService:
         self._labels = LabelRotation(self.rules, self.store)
         state = AdmissionState(self.store, self.rules)
         self.replayed = state.replay()
+        last_hub_ts = state.hub_ts
         recoveries = recovery.read_recoveries(self.folders)
         self._recovered = RecoveredLabels(recoveries)
         for one in recoveries:  # before that time an older key would sign, and it may have signed the same places
             state.hub_ts = max(state.hub_ts, one.statement.recovery.recovered_at)
+        # The key that was retired must not sign after its hand-over, even if the clock is behind.
+        state.hub_ts = max(state.hub_ts, rotation.signs_from(self.folders, self.hub_metadata.identity))
         self.time = HubTime(self._clocks, state.hub_ts, config.max_clock_step)
         try:
-            check_start(self.folders, self.time.wall, state.hub_ts, config.max_start_gap)
+            check_start(self.folders, self.time.wall, last_hub_ts, config.max_start_gap)
         except ClockGap:
             self.store.close()
             raise
@@ -226,6 +231,16 @@ class HubService:
             await self.stop(0)
             raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from None
         self.log.started(self.hub_metadata.identity.hub_id, config.host, self.server.port, self.replayed)
+        self._log_handovers()
+
+    def _log_handovers(self) -> None:
+        """Log the hand-overs that are not on the control stream yet. A crash may log one twice, which is harmless."""
+        for made in rotation.unlogged_handovers(self.folders, self.hub_metadata.identity):
+            self.pipeline.log_event(made, partial(self._logged_handover, made))
+
+    def _logged_handover(self, made: HandOver, outcome: Outcome) -> None:
+        if not isinstance(outcome, Refused):
+            self._executor.submit(rotation.mark_logged, self._disk, self.folders, made)
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Finish running requests, catch up, close."""
@@ -281,7 +296,7 @@ class HubService:
             return self._origins_checkpoint(label, upto_seq)
         epoch, previous = self._labels.rotation(label, hub_ts)
         return checkpoint.sign(
-            self.signer.at(hub_ts),
+            self._checkpoint_key(epoch, hub_ts),
             label_prev=previous,
             label_curr=label,
             upto_seq=upto_seq,
@@ -289,15 +304,27 @@ class HubService:
             epoch=epoch,
         )
 
+    def _checkpoint_key(self, epoch: int, hub_ts: int) -> RemoteKey:
+        """The newest key, unless it was not active in the epoch: then the key of that time."""
+        if not self.rules.profile.epoch_sec or self._may_sign(epoch):
+            return self.signer.newest
+        return self.signer.at(hub_ts)
+
+    def _may_sign(self, epoch: int) -> bool:
+        """Whether a checkpoint of that epoch is valid under the newest key."""
+        return self.hub_metadata.identity.newest.active_between(*rotation.epoch_window(self.hub_metadata, epoch))
+
     def _checkpoint_on_demand(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """As `sign_checkpoint`. A hub may run without its retired keys, so a missing one is not a bad state."""
-        try:
-            return self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
-        except Unavailable as error:
-            if not isinstance(system_error(error), FileNotFoundError):
-                raise
-            text = "the retired key that signs for that time is not on this hub"
-            raise Refused("E.UNAVAILABLE", text, retry_after=1) from None
+        """As `sign_checkpoint`, but never with a retired key: prefixes of its epochs have stored checkpoints only."""
+        if self.rules.profile.epoch_sec and upto_seq > self.hub_metadata.lineage.upto(label):
+            epoch, _ = self._labels.rotation(label, hub_ts)
+            if not self._may_sign(epoch):
+                found = rotation.stored_checkpoint(self.folders, label, upto_seq)
+                if found is None:
+                    text = "no checkpoint of this prefix was stored while the key of its epoch was active"
+                    raise Refused("E.NOT_FOUND", text, detail={"label": label.hex(), "stream_seq": upto_seq})
+                return found
+        return self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
 
     def _origins_checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
         """A checkpoint that the origin of a fork signed. A fork does not sign for its origin."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from threading import Lock
 
 from veen.core import HubIdentity, Malformed, Unavailable
+from veen.core.hub_identity import HubKey
 from veen.core.signing import PUBLIC_KEY_BYTES, SIGNATURE_BYTES
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.signer_process import ANSWER, MALFORMED, REQUEST, SIGNED
@@ -108,11 +109,20 @@ class Signer:
         last = self._last
         if last and last[0] == hub_ts:
             return last[1]
-        active = self.identity.signing_key_at(hub_ts)
-        key = self._keys.get(active.key_id)
-        if key is None:
-            key = self._keys[active.key_id] = self._load(metadata.key_name(active.key_id), active.hub_pk)
+        key = self.key(self.identity.signing_key_at(hub_ts))
         self._last = (hub_ts, key)
+        return key
+
+    @property
+    def newest(self) -> RemoteKey:
+        """The newest key, which signs the checkpoints. Thread-safe."""
+        return self.key(self.identity.newest)
+
+    def key(self, wanted: HubKey) -> RemoteKey:
+        """A key of the hub. Raises `Unavailable` or `Malformed` if it cannot be used."""
+        key = self._keys.get(wanted.key_id)
+        if key is None:
+            key = self._keys[wanted.key_id] = self._load(metadata.key_name(wanted.key_id), wanted.hub_pk)
         return key
 
     def control_key(self) -> RemoteKey:

@@ -10,10 +10,11 @@ from plumbing.durable import Disk
 from plumbing.http.message import Response
 from veen.core import Checkpoint, HubIdentity, Malformed, Refused, signing
 from veen.core.envelopes import CheckpointList, Equivocation, EquivocationList, WitnessRequest
+from veen.core.handover import HandOverList
 from veen.core.hashing import h
 from veen.core.hub_identity import ForkOrigin
 from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
-from veen.storage import checkpoint_files, safe_open
+from veen.storage import checkpoint_files, rotation, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.index import Index
 from veen.storage.paths import Folders
@@ -45,6 +46,10 @@ class WitnessRecords:
         if not self._folders.origin.exists():
             raise Refused("E.NOT_FOUND", "this hub is not a fork")
         return ForkOrigin.decode(safe_open.read(self._folders.origin))
+
+    def handovers(self, label: bytes | None) -> HandOverList:
+        """The hand-overs between the hub's keys, with the row of a label in each if one is given."""
+        return rotation.list_handovers(self._folders, self._identity, label)
 
     def checkpoints(self, label: bytes, from_seq: int | None) -> CheckpointList:
         """A page of the regular checkpoints of a label: the latest, or those from the chunk with `from_seq` on."""

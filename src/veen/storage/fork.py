@@ -24,7 +24,7 @@ from veen.core import Checkpoint, Malformed, Mmr, Unavailable, VeenError, checkp
 from veen.core import hub_identity as identities
 from veen.core.hub_identity import ForkOrigin, OriginHub
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
-from veen.storage import attachment_store, checkpoint_files, chunk_reader, metadata, rebuild, safe_open
+from veen.storage import attachment_store, checkpoint_files, chunk_reader, metadata, rebuild, rotation, safe_open
 from veen.storage.chunk_reader import ChunkFile
 from veen.storage.frame import CommitGroup
 from veen.storage.index import FORMAT, Index
@@ -100,7 +100,7 @@ class _Source:
         return self._checked(self._stored(label, upto_seq), label, upto_seq, mmr_root)
 
     def checkpoint(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
-        """A checkpoint of the prefix: the stored one, or one signed now with the key of that time."""
+        """A checkpoint of the prefix: the stored one, or one signed now."""
         found = self._stored(label, upto_seq) or self._sign(label, upto_seq, mmr_root, hub_ts)
         return self._checked(found, label, upto_seq, mmr_root)
 
@@ -111,9 +111,10 @@ class _Source:
         return found
 
     def _stored(self, label: bytes, upto_seq: int) -> Checkpoint | None:
-        path, kept = self.folders.checkpoint(label, upto_seq), self.hub_metadata.lineage.checkpoint(label)
-        if path.exists():
-            return Checkpoint.decode(safe_open.read(path))
+        found = rotation.stored_checkpoint(self.folders, label, upto_seq)
+        if found is not None:
+            return found
+        kept = self.hub_metadata.lineage.checkpoint(label)
         return kept if kept and kept.upto_seq == upto_seq else None
 
     def _sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
@@ -122,8 +123,13 @@ class _Source:
             raise Unavailable(
                 f"entry {upto_seq} belongs to the origin of this fork: fork the origin, or choose a later entry"
             )
-        key = metadata.read_signing_key(self.folders, identity.signing_key_at(hub_ts).key_id)
         epoch, previous = self._rotation(label, hub_ts)
+        signer = identity.newest
+        if self.hub_metadata.profile.epoch_sec and not signer.active_between(
+            *rotation.epoch_window(self.hub_metadata, epoch)
+        ):
+            signer = identity.signing_key_at(hub_ts)
+        key = metadata.read_signing_key(self.folders, signer.key_id)
         return checkpoint.sign(
             key, label_prev=previous, label_curr=label, upto_seq=upto_seq, mmr_root=mmr_root, epoch=epoch
         )

@@ -24,7 +24,6 @@ from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
 from veen.core.profile import AdmissionSettings
-from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import DigestSigner
 from veen.storage import journal_mark, safe_open, secret_keys
 from veen.storage.artifacts import CheckpointBinding
@@ -138,18 +137,18 @@ def write_identity(disk: Disk, folders: Folders, record: HubIdentity, signature:
 
 def read_metadata(folders: Folders) -> HubMetadata:
     """Read and verify all metadata files, and check that they agree."""
-    record = _read(folders.identity, HubIdentity)
-    signature = _read(folders.identity_sig, IdentitySignature)
+    record = read_json(folders.identity, HubIdentity)
+    signature = read_json(folders.identity_sig, IdentitySignature)
     record.verify(signature, record.hub_id)
     if _bytes(folders.key_map) != record.key_map():
         raise Unverified("hub-key-map.json", "it does not match hub-identity.json")
-    limits, profile = _read(folders.limits, Limits), _read(folders.profile, Profile)
+    limits, profile = read_json(folders.limits, Limits), read_json(folders.profile, Profile)
     return HubMetadata(record, signature, limits, profile, read_lineage(folders, record))
 
 
 def accepts_bare_tokens(folders: Folders) -> bool:
     """Whether the hub authorizes tokens without a presentation, unless it is started with another setting."""
-    return not os.path.lexists(folders.admission) or _read(folders.admission, AdmissionSettings).bare_tokens
+    return not os.path.lexists(folders.admission) or read_json(folders.admission, AdmissionSettings).bare_tokens
 
 
 def read_lineage(folders: Folders, identity: HubIdentity) -> Lineage:
@@ -223,7 +222,7 @@ def _key_errors(path: Path) -> Iterator[None]:
         raise Malformed(path.name, str(error)) from None
 
 
-def _read(path: Path, cls: type[W]) -> W:
+def read_json(path: Path, cls: type[W]) -> W:
     return wire_json.decode_canonical(cls, _bytes(path))
 
 
@@ -232,146 +231,3 @@ def _bytes(path: Path) -> bytes:
         return safe_open.read(path)
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
-
-
-def request_rotation(disk: Disk, folders: Folders, now: int) -> RootRequest:
-    """Create the next signing key, and ask the root to endorse it. The caller holds the lock of the directory.
-
-    Asking again returns the same request until the key is in use: an endorsement may be on its way.
-    """
-    finish_rotation(disk, folders)
-    identity = read_metadata(folders).identity
-    if identity.root is None:
-        raise Unavailable("the hub has no root key: its newest key endorses the next one")
-    pending = read_root_request(folders)
-    if pending is not None and pending.hub_id == identity.hub_id and pending.root_pk == identity.root.hub_pk:
-        return pending
-    new, valid_from = next_key(folders, identity), max(now, identity.hub_keys[-1].valid_from + 1)
-    request = RootRequest(identity.hub_id, identity.root.hub_pk, KeyRequest(new.signer.public_key, valid_from))
-    try:
-        add_signing_key(disk, folders, new)
-        disk.write_file(folders.root_request, wire_json.encode(request))
-        disk.sync_folder(folders.root)
-    except OSError as error:
-        raise Unavailable(f"the request cannot be written: {error.strerror}") from error
-    return request
-
-
-def read_root_request(folders: Folders) -> RootRequest | None:
-    """The request that waits for an answer of the root."""
-    return _read(folders.root_request, RootRequest) if folders.root_request.exists() else None
-
-
-def rotate_key(
-    disk: Disk, folders: Folders, at: int, overlap_sec: int, endorsement: RootEndorsement | None = None
-) -> HubIdentity:
-    """Add a key that signs from `at` on. The caller holds the lock of the directory. Spec §8.4.
-
-    In a hub with a root, `endorsement` answers `request_rotation`, and the requested key is added. Otherwise the
-    newest key endorses a new one.
-
-    The identity is three files that must agree, and a crash can come between any two of them. The new identity is
-    therefore first written to one file. Once that file is durable the rotation is final, and the three files are
-    derived from it, after a crash if necessary.
-
-        1. the new key, synced                    no record names it yet
-        2. hub-identity.next, synced              the rotation has happened
-        3. key map, signature, record, synced     the public files
-        4. hub-identity.next and request removed  done
-    """
-    finish_rotation(disk, folders)
-    record = read_metadata(folders).identity
-    made: NewKey | None = None
-    try:
-        if record.root is None:
-            old, made = read_signing_key(folders, record.newest.key_id), next_key(folders, record)
-            new = made.signer
-            rotated = identities.rotate(record, old, new, at, overlap_sec)
-        else:
-            new, rotated = _endorsed(folders, record, endorsement, at + overlap_sec)
-    except ValueError as error:
-        raise Unavailable(f"the key cannot be rotated: {error}") from None
-    try:
-        if made is not None:
-            add_signing_key(disk, folders, made)
-        _replace_identity(disk, folders, rotated, new)
-    except OSError as error:
-        raise Unavailable(f"the key cannot be rotated: {error.strerror}") from error
-    return rotated
-
-
-def _endorsed(
-    folders: Folders, record: HubIdentity, endorsement: RootEndorsement | None, old_valid_until: int
-) -> tuple[DigestSigner, HubIdentity]:
-    """The requested key and the record with it."""
-    request = read_root_request(folders)
-    if request is None:
-        raise Unavailable("no key was requested: write a request for the root first")
-    if endorsement is None:
-        raise Unavailable("the root must endorse the new key")
-    endorsement.verify(record, request.digest())
-    wanted = request.key
-    new = read_signing_key(folders, naming.key_id(wanted.hub_pk))
-    return new, identities.add_key(record, wanted.hub_pk, wanted.valid_from, endorsement.sig, old_valid_until)
-
-
-def adopt_root(disk: Disk, folders: Folders, root_pk: bytes, now: int) -> HubIdentity:
-    """Give a hub without a root key one, once. The caller holds the lock of the directory.
-
-    The first key endorses the root, because hub_id is derived from it, and the newest key signs the record.
-    """
-    finish_rotation(disk, folders)
-    record = read_metadata(folders).identity
-    newest = read_signing_key(folders, record.newest.key_id)
-    try:
-        first = read_signing_key(folders, record.hub_keys[0].key_id)
-        adopted = identities.adopt_root(record, first, root_pk, max(now, record.newest.valid_from + 1))
-    except ValueError as error:
-        raise Unavailable(f"the hub cannot adopt a root key: {error}") from None
-    try:
-        _replace_identity(disk, folders, adopted, newest)
-    except OSError as error:
-        raise Unavailable(f"the new identity cannot be written: {error.strerror}") from error
-    return adopted
-
-
-def _replace_identity(disk: Disk, folders: Folders, record: HubIdentity, newest: DigestSigner) -> None:
-    signature = identities.sign(record, newest)
-    disk.write_file(folders.rotation, wire_json.encode(record) + b"\n" + wire_json.encode(signature))
-    disk.sync_folder(folders.root)
-    finish_rotation(disk, folders)
-
-
-def finish_rotation(disk: Disk, folders: Folders) -> bool:
-    """Complete a rotation that a crash interrupted. Returns False if there was none."""
-    if not folders.rotation.exists():
-        return False
-    try:
-        _finish_rotation(disk, folders)
-    except OSError as error:
-        raise Unavailable(f"the new identity cannot be written: {error.strerror}") from error
-    return True
-
-
-def _finish_rotation(disk: Disk, folders: Folders) -> None:
-    rotated, signed = read_rotation(folders)
-    before = wire_json.decode_canonical(HubIdentity, safe_open.read(folders.identity))
-    if before != rotated:
-        rotated.check_follows(before)
-    if len(rotated.hub_keys) < len(before.hub_keys):
-        raise Malformed("hub-identity.next", "it has fewer keys than the current identity")
-    write_identity(disk, folders, rotated, signed)
-    request = read_root_request(folders)
-    if request is not None and any(key.hub_pk == request.key.hub_pk for key in rotated.hub_keys):
-        disk.unlink(folders.root_request)  # answered
-    disk.unlink(folders.rotation)
-    disk.sync_folder(folders.root)
-
-
-def read_rotation(folders: Folders) -> tuple[HubIdentity, IdentitySignature]:
-    """The identity of an unfinished rotation, verified."""
-    record, _, signature = safe_open.read(folders.rotation).partition(b"\n")
-    rotated = wire_json.decode_canonical(HubIdentity, record)
-    signed = wire_json.decode_canonical(IdentitySignature, signature)
-    rotated.verify(signed, rotated.hub_id)
-    return rotated, signed

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from veen.core import (
+    Checkpoint,
     HubIdentity,
     IdentitySignature,
     Limits,
@@ -26,22 +27,20 @@ from veen.core.hashing import h
 from veen.core.hub_identity import Lineage
 from veen.core.profile import AdmissionSettings
 from veen.core.recovery import RecoveredLog
-from veen.storage import metadata, safe_open
+from veen.storage import rotation, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_lineage
 from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
 NO_KEYS = "no secret keys: the log can be read and verified, but no hub can run here"
-RETIRED_KEY = (
-    "this retired key is missing: the hub can run, but cannot sign checkpoints for the time when the key was in use"
-)
 DRAFT_SUFFIX = ".draft"
 INCOMPLETE_DRAFT = "an incomplete draft"
 _HEX_NAME = re.compile(r"[0-9a-f]{64}")
 _SEGMENT = re.compile(r"\d+\.wal")
 _ATTACHMENT_FOLDER = re.compile(r"[0-9a-f]{2}|drafts")
 _EVIDENCE = re.compile(r"(?:equivocation|lost)-.*\.cbor")  # checked even if the hash in its name is wrong
+_HANDOVERS = re.compile(r"[0-9a-f]{16}\.(?:cbor|rows|mmr|logged)|checkpoint-[0-9a-f]{64}-\d{20}\.cbor")
 _WITNESSES = re.compile(r"[0-9a-f]{64}-\d{20}\.cbor")
 _RECOVERY = re.compile(r"recovery-[0-9a-f]{16}\.cbor|pending|journal-\d{20}(?:-\d+)?")
 _LOST_AND_FOUND = "lost+found"
@@ -73,7 +72,30 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
     if identity is None or signature is None or limits is None or profile is None:
         return None
     lineage = _check_lineage(folders, identity, profile, report)
-    return HubMetadata(identity, signature, limits, profile, lineage) if lineage else None
+    if lineage is None:
+        return None
+    found = HubMetadata(identity, signature, limits, profile, lineage)
+    _check_handovers(folders, found, report)
+    return found
+
+
+def _check_handovers(folders: Folders, found: HubMetadata, report: FsckReport) -> None:
+    """Check the hand-overs and the checkpoints beside them."""
+    known = {folders.handover(key.key_id): key for key in found.identity.signing_keys[:-1]}
+    for path in safe_open.list_folder(folders.handovers):
+        artifact = str(path.relative_to(folders.root))
+        try:
+            if path in known:
+                rotation.check_handover(folders, found.identity, path)
+            elif path.suffix == ".cbor" and path.name.startswith("checkpoint-"):
+                signed = Checkpoint.decode(_bytes(path))
+                if path != folders.final_checkpoint(signed.label_curr, signed.upto_seq):
+                    raise Unverified("checkpoint", "label or upto_seq differ from the file name")
+                found.identity.verify_checkpoint(signed, found.profile)
+            elif path.suffix == ".cbor" and _HANDOVERS.fullmatch(path.name):
+                report.add(Finding(Severity.LEFTOVER, artifact, "the hand-over of a rotation that did not happen"))
+        except (OSError, VeenError) as error:
+            report.add(Finding(Severity.DAMAGED, artifact, str(error)))
 
 
 def _check_lineage(folders: Folders, identity: HubIdentity, profile: Profile, report: FsckReport) -> Lineage | None:
@@ -95,7 +117,7 @@ def _check_identity(
 
 def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity, IdentitySignature]:
     """The identity of an interrupted rotation, which the next start puts in place."""
-    record, signature = metadata.read_rotation(folders)
+    record, signature = rotation.read_rotation(folders)
     if before != record:
         record.check_follows(before)
     return record, signature
@@ -104,8 +126,7 @@ def _check_rotation(folders: Folders, before: HubIdentity) -> tuple[HubIdentity,
 def _check_keys(folders: Folders, identity: HubIdentity, report: FsckReport) -> None:
     """Check the secret keys. A missing one is not damage: the log is verified without secrets.
 
-    A hub needs its newest key and the control key. Retired keys sign requested checkpoints up to entries of their
-    time. Spec 8.4.
+    A hub needs its newest key and the control key. Retired keys are not needed for anything, and may be destroyed.
     """
     if folders.keys.is_symlink():
         return  # reported with the other misplaced folders
@@ -115,8 +136,8 @@ def _check_keys(folders: Folders, identity: HubIdentity, report: FsckReport) -> 
     for path, public_key in key_files(folders, identity).items():
         artifact = str(path.relative_to(folders.root))
         if not path.exists():
-            retired = public_key not in (None, identity.newest.hub_pk)
-            report.add(Finding(Severity.KEYLESS, artifact, RETIRED_KEY if retired else "missing"))
+            if public_key in (None, identity.newest.hub_pk):
+                report.add(Finding(Severity.KEYLESS, artifact, "missing"))
             continue
         try:
             check_key(path, public_key)
@@ -187,6 +208,7 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
         *(folders.limits, folders.profile, folders.admission, folders.binding, folders.origin, folders.fault),
         *(folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal, folders.journal_mark, folders.log),
         *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.recoveries),
+        folders.handovers,
         folders.root / _LOST_AND_FOUND,
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
@@ -196,6 +218,7 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
     _check_folder(folders, folders.evidence, _EVIDENCE, report)
     _check_folder(folders, folders.witnesses, _WITNESSES, report)
     _check_folder(folders, folders.recoveries, _RECOVERY, report)
+    _check_folder(folders, folders.handovers, _HANDOVERS, report)
 
 
 def _check_folder(

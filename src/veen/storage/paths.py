@@ -21,6 +21,7 @@ _PATHS = {
     "keys": "keys",
     "evidence": "evidence",
     "witnesses": "witnesses",
+    "handovers": "handovers",
     "lock": "lock",
     "identity": "hub-identity.json",
     "rotation": "hub-identity.next",
@@ -56,6 +57,7 @@ class Folders:
     keys: Path = field(init=False)
     evidence: Path = field(init=False)
     witnesses: Path = field(init=False)  # the keys of the witnesses that signed checkpoints
+    handovers: Path = field(init=False)  # what the log contained at each change of the key
     # Files.
     lock: Path = field(init=False)
     identity: Path = field(init=False)
@@ -84,7 +86,7 @@ class Folders:
         draft = self.root / INDEX_DRAFT
         index = (self.index, self.nodes, draft, draft / self.nodes.name)
         kept = (self.keys, self.journal, self.log, self.attachments, self.attachment_drafts)
-        return (*kept, *index, self.evidence, self.witnesses, self.recoveries)
+        return (*kept, *index, self.evidence, self.witnesses, self.recoveries, self.handovers)
 
     def open_chunk(self, label: bytes, start_seq: int) -> Path:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log"
@@ -129,6 +131,23 @@ class Folders:
 
     def recovery(self, new_key_id: bytes) -> Path:
         return self.recoveries / f"recovery-{new_key_id.hex()[:16]}.cbor"
+
+    def handover(self, old_key_id: bytes) -> Path:
+        return self.handovers / f"{old_key_id.hex()[:16]}.cbor"
+
+    def handover_rows(self, old_key_id: bytes) -> Path:
+        return self.handovers / f"{old_key_id.hex()[:16]}.rows"
+
+    def handover_nodes(self, old_key_id: bytes) -> Path:
+        return self.handovers / f"{old_key_id.hex()[:16]}.mmr"
+
+    def handover_logged(self, old_key_id: bytes) -> Path:
+        """A mark: the hand-over is on the control stream."""
+        return self.handovers / f"{old_key_id.hex()[:16]}.logged"
+
+    def final_checkpoint(self, label: bytes, upto_seq: int) -> Path:
+        """The last checkpoint of a label whose epoch was over when the key changed."""
+        return self.handovers / self.checkpoint(label, upto_seq).name
 
     def checkpoint_index(self, label: bytes) -> Path:
         return self.log / f"checkpoint-index-{label.hex()}.cbor"

@@ -29,7 +29,7 @@ from veen.core.recovery import (
     RecoveryStatement,
 )
 from veen.core.root_key import RootSecret
-from veen.storage import fsck, journal, journal_mark, metadata, rebuild, safe_open
+from veen.storage import fsck, journal, journal_mark, metadata, rebuild, rotation, safe_open
 from veen.storage.fsck_report import FsckReport, FsckVerdict
 from veen.storage.index import Index
 from veen.storage.lock import exclusive
@@ -63,7 +63,7 @@ def recover(
     safe_open.check_folders(folders)
     try:
         with exclusive(folders.lock):
-            metadata.finish_rotation(disk, folders)
+            rotation.finish_rotation(disk, folders)
             _check_root(folders, root_secret)
             disk.make_folder(folders.recoveries, PRIVATE_FOLDER)
             disk.write_file(folders.recovery_pending, b"")
@@ -193,8 +193,8 @@ def _state(
     before = metadata.read_metadata(folders).identity
     endorser = root_secret.key if root_secret else metadata.read_signing_key(folders, before.newest.key_id)
     at = max(now, last_ts, before.hub_keys[-1].valid_from) + 1  # lost entries may be of this second
-    endorsement = metadata.request_rotation(disk, folders, at).endorse(root_secret) if root_secret else None
-    identity = metadata.rotate_key(disk, folders, at, 0, endorsement)
+    endorsement = rotation.request_rotation(disk, folders, at).endorse(root_secret) if root_secret else None
+    identity = rotation.replace_key(disk, folders, at, endorsement)
     new = metadata.read_signing_key(folders, identity.newest.key_id)
     key_ids = before.newest.key_id, identity.newest.key_id
     said = Recovery(identity.hub_id, *key_ids, at, len(labels), recovery.root_of(labels))

@@ -20,7 +20,7 @@ from veen.client import evidence
 from veen.client.client import Client
 from veen.client.client_dir import ClientDir
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.hub_session import keep_contradiction
+from veen.client.hub_session import keep_contradiction, own_knowledge
 from veen.client.tree_follower import Follower, forked
 from veen.client.trust import HubRecord
 from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, VeenError
@@ -175,11 +175,13 @@ class CheckpointComparer:
     def _save_contradiction(self, record: HubRecord, error: Contradiction) -> ComparedCheckpoint:
         """Save the evidence. The fork counts as proved only if the file alone shows a contradiction."""
         newest = _with_more_keys(record, self.known)
-        _, contradictions = evidence.shows(newest, error)
-        if not contradictions:
+        _, report = evidence.shows(newest, error, own_knowledge(self._dir, newest.identity.hub_id, error))
+        if report is None or not (report.contradictions or report.retired):
             return ComparedCheckpoint(ComparisonResult.DOUBTED, _not_proved(error))
         keep_contradiction(self._dir, newest, error)
-        return ComparedCheckpoint(ComparisonResult.FORKED, contradictions[0], error.evidence)
+        if not report.contradictions:
+            return ComparedCheckpoint(ComparisonResult.DOUBTED, report.retired[0], error.evidence)
+        return ComparedCheckpoint(ComparisonResult.FORKED, report.contradictions[0], error.evidence)
 
 
 def _with_more_keys(one: HubRecord, other: HubRecord) -> HubRecord:

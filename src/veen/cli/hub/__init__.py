@@ -16,7 +16,7 @@ from veen.cli.kit import output, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir, Stream
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.result import Moment, Result, fields_of
+from veen.cli.kit.result import Column, Moment, Result, fields_of
 from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
@@ -514,7 +514,7 @@ def _show_keys(identity: "HubIdentity", as_json: bool) -> None:
     "rotate-key",
     "veen hub rotate-key --data-dir hub --root hub.root",
     "veen hub rotate-key --data-dir hub --request rotate.request",
-    "veen hub rotate-key --data-dir hub --endorsement rotate.endorsement --overlap-sec 60",
+    "veen hub rotate-key --data-dir hub --endorsement rotate.endorsement --destroy-old",
 )
 def rotate_key(
     data_dir: DataDir,
@@ -529,6 +529,9 @@ def rotate_key(
         int,
         durations.whole_option("--overlap-sec", least=0, help="how long the old key stays valid beside the new one"),
     ] = 0,
+    destroy_old: Annotated[
+        bool, option("--destroy-old", "then overwrite and remove the secret keys of all retired keys")
+    ] = False,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -538,16 +541,27 @@ def rotate_key(
     the root is on another machine, write a request with --request, endorse it there with `veen root endorse`, and give
     the answer with --endorsement. In a hub without a root the old key endorses the new one.
 
-    Existing signatures stay valid: the new key becomes valid after the last entry of the log.
+    Existing signatures stay valid: the new key becomes valid after the last entry of the log. The command also writes a
+    hand-over: the size and root of every label, signed by the old key, the new key and the root, which shows later what
+    the old key signed in time. The hub does not need retired keys; --destroy-old removes them, so that nobody can steal
+    them any more.
     """
+    from plumbing.durable import Disk
     from veen.cli.hub import hub_process
+    from veen.cli.kit import root_files
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
-    from veen.storage import safe_open
+    from veen.core.root_key import RootRequest
+    from veen.storage import rotation, safe_open
     from veen.storage.lock import lock_directory
 
     if sum(one is not None for one in (root, request, endorsement)) > 1:
         raise Misuse("--root, --request and --endorsement exclude each other", "give one of them")
+    if destroy_old and (request is not None or overlap_sec):
+        raise Misuse(
+            "--destroy-old cannot be used with --request or --overlap-sec",
+            "the old key is needed until the overlap is over; the next rotation can destroy it",
+        )
     folders = hub_process.folders(data_dir)
     try:
         held = lock_directory(folders.lock)
@@ -560,7 +574,13 @@ def rotate_key(
         if request is not None:
             _request_key(folders, request, as_json)
             return
-        rotated = _rotate(folders, data_dir, _answer(folders, root, endorsement, passphrase_file), overlap_sec)
+        secret = None if root is None else root_files.read(root, passphrase_file)
+        rotated = _rotate(folders, _answer(folders, secret, endorsement), overlap_sec)
+        handed_over = rotation.read_handovers(folders, rotated)[-1]
+        if secret is not None and rotated.root is not None:
+            signed = RootRequest.of_handover(rotated, handed_over).endorse(secret)
+            handed_over = rotation.attach_root_signature(Disk(), folders, rotated, signed)
+        destroyed = rotation.destroy_retired(Disk(), folders, rotated) if destroy_old else []
     old, new = rotated.signing_keys[-2:]
     rows = {
         "hub_id": rotated.hub_id,
@@ -569,8 +589,17 @@ def rotate_key(
         "new_key_id": new.key_id,
         "new_hub_pk": new.hub_pk,
         "valid_from": Moment(new.valid_from),
+        "handed_over": Moment(handed_over.hub_ts),
+        "labels": handed_over.labels,
+        **({"destroyed": destroyed} if destroy_old else {}),
     }
-    Result(rows).show(as_json)
+    unsigned = rotated.root is not None and handed_over.root_sig is None
+    hint = f"hint: the root has not signed the hand-over: veen hub handover --data-dir {data_dir} --request FILE"
+    facts: list[Column] = [
+        *(name for name in rows if name != "destroyed"),
+        *([("destroyed", lambda _: f"{len(destroyed)} keys")] if destroy_old else []),
+    ]
+    Result(rows, facts=facts, remarks=(hint,) if unsigned else ()).show(as_json)
 
 
 def _request_key(folders: "Folders", file: Path, as_json: bool) -> None:
@@ -579,11 +608,11 @@ def _request_key(folders: "Folders", file: Path, as_json: bool) -> None:
     from veen.cli.kit import output_files
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable, wire_json
-    from veen.storage import metadata
+    from veen.storage import rotation
 
     output_files.check_new(file)
     try:
-        made = metadata.request_rotation(Disk(), folders, int(time.time()))
+        made = rotation.request_rotation(Disk(), folders, int(time.time()))
     except Unavailable as error:
         raise hinted(error, "veen hub rotate-key without --request rotates it") from None
     output_files.write_new(file, wire_json.encode(made) + b"\n")
@@ -601,17 +630,15 @@ def _request_key(folders: "Folders", file: Path, as_json: bool) -> None:
     Result(rows, remarks=(hint,)).show(as_json)
 
 
-def _answer(
-    folders: "Folders", root: Path | None, endorsement: Path | None, passphrase_file: Path | None
-) -> "RootEndorsement | None":
+def _answer(folders: "Folders", root: "RootSecret | None", endorsement: Path | None) -> "RootEndorsement | None":
     """The root's endorsement of the next key: made here, or read. None if the hub has no root."""
     from plumbing.durable import Disk
     from veen.cli.kit import root_files
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable, Unverified
-    from veen.storage import metadata
+    from veen.storage import metadata, rotation
 
-    metadata.finish_rotation(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
+    rotation.finish_rotation(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
     if metadata.read_metadata(folders).identity.root is None:
         if root is not None or endorsement is not None:
             raise hinted(Unavailable("the hub has no root key"), "veen root adopt gives it one")
@@ -623,27 +650,87 @@ def _answer(
             "the root key must endorse the new key",
             "give --root FILE, or write a request with --request FILE and answer it with --endorsement FILE",
         )
-    secret = root_files.read(root, passphrase_file)
     try:
-        return metadata.request_rotation(Disk(), folders, int(time.time())).endorse(secret)
+        return rotation.request_rotation(Disk(), folders, int(time.time())).endorse(root)
     except Unverified as error:
         raise hinted(error, "veen root show prints the hub of a root key") from None
 
 
-def _rotate(
-    folders: "Folders", data_dir: Path, endorsement: "RootEndorsement | None", overlap_sec: int
-) -> "HubIdentity":
+def _rotate(folders: "Folders", endorsement: "RootEndorsement | None", overlap_sec: int) -> "HubIdentity":
     from plumbing.durable import Disk
-    from veen.cli.hub import hub_process
     from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable, Unverified
-    from veen.storage import metadata
+    from veen.core import Malformed, Unavailable, Unverified
+    from veen.storage import metadata, rotation
 
-    last = max(metadata.read_metadata(folders).identity.hub_keys[-1].valid_from, hub_process.last_hub_ts(data_dir))
     try:
-        return metadata.rotate_key(Disk(), folders, max(int(time.time()), last + 1), overlap_sec, endorsement)
+        entries = rotation.last_entries(folders)
+    except (Malformed, Unavailable) as error:
+        raise hinted(error, f"veen fsck {folders.root} --repair rebuilds the index") from None
+    last = max([metadata.read_metadata(folders).identity.hub_keys[-1].valid_from, *(one.hub_ts for one in entries)])
+    try:
+        return rotation.rotate_key(Disk(), folders, max(int(time.time()), last + 1), overlap_sec, endorsement)
     except (Unavailable, Unverified) as error:
         raise hinted(error, "veen hub rotate-key --request writes a request for the root") from None
+
+
+@command(
+    app,
+    "handover",
+    "veen hub handover --data-dir hub",
+    "veen hub handover --data-dir hub --request handover.request",
+    "veen hub handover --data-dir hub --endorsement handover.endorsement",
+)
+def handover(
+    data_dir: DataDir,
+    request: Annotated[
+        Path | None, option("--request FILE", "write the request for the root to sign the newest hand-over")
+    ] = None,
+    endorsement: Annotated[
+        Path | None, option("--endorsement FILE", "add the root's signature, from veen root endorse")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the hand-overs of a hub, and get them signed by an offline root.
+
+    A hand-over is the size and root of every label at a change of the key. It shows which signatures of the old key
+    belong to the log that the hub handed over. A hub may run meanwhile.
+    """
+    from plumbing.durable import Disk
+    from veen.cli.hub import hub_process
+    from veen.cli.kit import output_files, root_files
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable, Unverified, naming, wire_json
+    from veen.core.root_key import RootRequest
+    from veen.storage import metadata, rotation
+
+    if request is not None and endorsement is not None:
+        raise Misuse("--request and --endorsement exclude each other", "give one of them")
+    folders = hub_process.folders(data_dir)
+    identity = metadata.read_metadata(folders).identity
+    if endorsement is not None:
+        try:
+            rotation.attach_root_signature(Disk(), folders, identity, root_files.read_endorsement(endorsement))
+        except Unverified as error:
+            raise hinted(error, "veen hub handover --request writes the request that the root must endorse") from None
+    found = rotation.read_handovers(folders, identity)
+    if request is not None:
+        unsigned = [one for one in found if one.root_sig is None]
+        if identity.root is None or not unsigned:
+            raise hinted(
+                Unavailable("no hand-over needs the signature of a root"), "veen hub handover shows their state"
+            )
+        output_files.write_new(request, wire_json.encode(RootRequest.of_handover(identity, unsigned[-1])) + b"\n")
+    rows = [
+        {
+            "old_key_id": naming.key_id(one.old_pk),
+            "new_key_id": naming.key_id(one.new_pk),
+            "hub_ts": Moment(one.hub_ts),
+            "labels": one.labels,
+            "root_signed": one.root_sig is not None,
+        }
+        for one in found
+    ]
+    Result(rows, columns=("old_key_id", "new_key_id", "hub_ts", "labels", "root_signed")).show(as_json)
 
 
 @command(

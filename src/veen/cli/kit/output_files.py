@@ -13,6 +13,7 @@ from veen.client import local_files
 from veen.client.local_files import check_local
 from veen.core import Checkpoint, Malformed, MmrProof, Receipt
 from veen.core.cbor import DeferredFaults
+from veen.core.coverage import Cover
 
 PUBLIC_MODE, SECRET_MODE = 0o644, 0o600
 
@@ -35,9 +36,9 @@ def check_new(path: Path) -> None:
         raise Misuse(f"{path} already exists", "name another file, or move it away")
 
 
-Statement: TypeAlias = Receipt | Checkpoint | MmrProof
+Statement: TypeAlias = Receipt | Checkpoint | MmrProof | Cover
 _MAX_FILE_BYTES = 1 << 24
-_KINDS: tuple[type[Statement], ...] = (Receipt, Checkpoint, MmrProof)
+_KINDS: tuple[type[Statement], ...] = (Receipt, Checkpoint, MmrProof, Cover)
 
 
 def read_statements(path: Path) -> list[Statement]:

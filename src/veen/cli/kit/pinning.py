@@ -8,7 +8,7 @@ from veen.cli.kit import key_files
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.client.trust import Pin
-from veen.core import Malformed, Unverified, VeenError
+from veen.core import HubIdentity, Malformed, Unverified, VeenError
 from veen.core.hpke import KEY_BYTES
 
 PIN_SOURCES = (
@@ -43,6 +43,11 @@ def pinned_key(text: str | None) -> bytes | None:
     if found.certificate is not None:
         raise Misuse("a certificate cannot verify what a hub signed", "pin the hub's id or a key's fingerprint")
     return found.key if found.record is None else found.record.hub_id
+
+
+def pinned_record(text: str | None) -> HubIdentity | None:
+    """Return the identity record that --pin names, if it is a file."""
+    return None if text is None else parse(text).record
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,127 @@
+"""A stolen retired key: what `veen verify` and `veen evidence verify` say about what it signs."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.runner import Veen
+from tests.cli.test_hub_lifecycle import background
+from veen.cli.kit.output_files import read_statements
+from veen.client.evidence import make_evidence
+from veen.client.trust import HubRecord
+from veen.core import Checkpoint, Limits, Profile, Receipt, SigningKey, checkpoint
+from veen.core.coverage import Cover
+from veen.core.proof import decode_head
+from veen.core.signing import DigestSigner
+from veen.storage import metadata
+from veen.storage.paths import Folders
+
+STOLEN = "or the key was stolen"
+
+
+class Rotated:
+    """A hub that rotated after two entries, and a thief who has the old seed. The hub has destroyed it."""
+
+    def __init__(self, veen: Veen, place: Path, url: str, old: DigestSigner) -> None:
+        self.veen = veen
+        self.place = place
+        self.old = old
+        self.hub = ("--hub", url, "--client", place / "alice")
+        found = metadata.read_metadata(Folders(place / "hub"))
+        self.hub_id = found.identity.hub_id
+        self.record = HubRecord(found.identity, found.signature, Profile(), Limits())
+
+    def forge(self, name: str, label: bytes, upto_seq: int) -> Path:
+        """A checkpoint of another history, signed with the stolen key."""
+        path = self.place / name
+        path.write_bytes(self.forged(label, upto_seq).encode())
+        return path
+
+    def forged(self, label: bytes, upto_seq: int) -> Checkpoint:
+        made = {"label_prev": label, "label_curr": label, "upto_seq": upto_seq, "mmr_root": b"\x07" * 32, "epoch": 0}
+        return checkpoint.sign(self.old, **made)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def rotated(veen: Veen, tmp_path: Path) -> Iterator[Rotated]:
+    passphrase = tmp_path / "passphrase"
+    passphrase.write_text("secret\n")
+    data_dir, alice = tmp_path / "hub", ("--client", tmp_path / "alice")
+    shown = veen.done("hub", "init", "--data-dir", data_dir, "--passphrase-file", passphrase, "--json").json()
+    veen.done("keygen", "--out", tmp_path / "alice", "--no-passphrase")
+    veen.done("stream-key", "create", "doors", *alice)
+    with background(veen, data_dir, "--admission", "open") as started:
+        for body in ("1", "2"):
+            sent = ("--stream", "doors", "--body", body, "--pin", shown["hub_id"])
+            veen.done("send", "--hub", started["url"], *alice, *sent)
+    identity = metadata.read_metadata(Folders(data_dir)).identity
+    old = metadata.read_signing_key(Folders(data_dir), identity.newest.key_id)
+    root = ("--root", tmp_path / "hub.root", "--passphrase-file", passphrase)
+    veen.done("hub", "rotate-key", "--data-dir", data_dir, *root, "--destroy-old")
+    with background(veen, data_dir, "--admission", "open") as started:
+        veen.done("send", "--hub", started["url"], *alice, "--stream", "doors", "--body", "3", "--pin", shown["hub_id"])
+        yield Rotated(veen, tmp_path, str(started["url"]), old)
+
+
+def test_a_receipt_of_the_old_key_is_saved_with_its_cover(rotated: Rotated) -> None:
+    veen, file = rotated.veen, rotated.place / "2.receipt"
+    veen.done("receipt", 2, "--stream", "doors", "--out", file, *rotated.hub)
+    (row,) = veen.done("verify", file, *rotated.hub, "--json").json()
+    assert (row["held_by"], row["coverage"]) == ("key 1 of the hub", "covered")
+    bare = rotated.place / "bare.receipt"
+    bare.write_bytes(Receipt.decode(_first(file)).encode())
+    (row,) = veen.done("verify", bare, *rotated.hub, "--json").json()
+    assert row["coverage"] == "uncovered"
+
+
+def _first(file: Path) -> bytes:
+    return read_statements(file)[0].encode()
+
+
+def test_a_future_that_the_thief_signs_is_uncovered_and_beyond_the_hand_over(rotated: Rotated) -> None:
+    veen, file = rotated.veen, rotated.place / "2.receipt"
+    veen.done("receipt", 2, "--stream", "doors", "--out", file, *rotated.hub)
+    label = decode_head(_first(file))
+    assert isinstance(label, Receipt)
+    future = rotated.forge("future.checkpoint", label.label, 1000)
+    (row,) = veen.done("verify", future, *rotated.hub, "--json").json()
+    assert row["coverage"] == "uncovered"
+    ran = veen("verify", file, future, *rotated.hub)
+    assert ran.status == 11
+    assert STOLEN in ran.err
+    assert "handed over only 2 entries" in ran.err
+
+
+def test_an_innocent_hub_is_not_convicted_by_its_stolen_key(rotated: Rotated) -> None:
+    veen, file = rotated.veen, rotated.place / "2.receipt"
+    veen.done("receipt", 2, "--stream", "doors", "--out", file, *rotated.hub)
+    true = decode_head(_first(file))
+    assert isinstance(true, Receipt)
+    framed = rotated.place / "framed.evidence"
+    framed.write_bytes(make_evidence(rotated.record, "", (true, rotated.forged(true.label, 2))).encode())
+    for pin in (rotated.hub_id.hex(), rotated.place / "hub"):
+        ran = veen("evidence", "verify", framed, "--pin", pin)
+        assert ran.status == 11
+        assert "contradiction under a retired key: the hub forked before " in ran.out
+        assert STOLEN in ran.out
+        assert "the hub contradicts itself" not in ran.out
+    ran = veen("verify", file, rotated.forge("two.checkpoint", true.label, 2), *rotated.hub)
+    assert (ran.status, STOLEN in ran.err, "evidence: " in ran.err) == (11, True, True)
+    veen.done("send", "--stream", "doors", "--body", "4", *rotated.hub)
+
+
+def test_a_witness_turns_it_into_a_contradiction(rotated: Rotated) -> None:
+    veen, file = rotated.veen, rotated.place / "2.receipt"
+    veen.done("receipt", 2, "--stream", "doors", "--out", file, *rotated.hub)
+    true, cover = read_statements(file)
+    assert isinstance(true, Receipt)
+    assert isinstance(cover, Cover)
+    witness = SigningKey.generate()
+    forged = rotated.forged(true.label, 2).witnessed(witness)
+    framed = rotated.place / "witnessed.evidence"
+    framed.write_bytes(make_evidence(rotated.record, "", (true, forged), covers=[cover]).encode())
+    ran = veen("evidence", "verify", framed, "--pin", rotated.hub_id.hex())
+    assert (ran.status, STOLEN in ran.out) == (11, True)
+    ran = veen("evidence", "verify", framed, "--pin", rotated.hub_id.hex(), "--witness", witness.public_key.hex())
+    assert (ran.status, "it holds, and the hub contradicts itself" in ran.out) == (11, True)

@@ -48,7 +48,16 @@ hand-over row  Ht("veen/hand-over-row", label || u64be(size) || mmr_root), a lea
 ```
 
 The hub's control stream has the `stream_id` `Ht("veen/control", hub_id)`. The X25519 secret of its reader key is
-`Ht("veen/control-key", hub_id)`, which anyone can compute.
+`Ht("veen/control-key", hub_id)`, which anyone can compute. Only the hub writes there. The body of a message depends on
+its schema:
+
+```text
+veen.control.cap.v1            cap_token, authorized by the hub
+veen.control.presentation.v1   cap_presentation, authorized by the hub
+veen.control.revocation.v1     a revocation by the operator
+veen.control.stream.v1         the 32 bytes of a registered stream_id
+veen.control.handover.v1       a hand-over to another hub key
+```
 
 The admin streams of a realm are sealed in the same way. The X25519 secret of each reader key is
 `Ht("veen/admin-key", stream_id)`:

@@ -88,6 +88,8 @@ RULES: dict[type[Wire], str] = {
     "there is a key\nwithout a role; "
     f"`anchoring` is one of {', '.join(f'`{name}`' for name in hub_identity.ANCHORINGS)}.",
     admin.Revocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
+    admin.OperatorRevocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
+    envelopes.RevocationRequest: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
     admin.Authority: f"`policy` is `{admin.AuthorityPolicy.SINGLE_PRIMARY}` "
     f"or `{admin.AuthorityPolicy.MULTI_PRIMARY}`.",
     hub_identity.OriginHub: "`checkpoints` are in strictly ascending order of `label_curr`.",

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.hub_fixture import STREAM, HubFixture, hub_fixture
 from tests.cli.runner import Veen
-from tests.hub.client import Clock
+from tests.hub.client import TOKEN, Clock
 from veen.client import ClientDir, capabilities
 from veen.core import CapToken, naming
 from veen.core.cap_token import token_of
@@ -277,4 +277,60 @@ def test_a_capability_for_another_hub_is_rejected_before_it_is_sent(strict: HubF
     ran = strict.fails("writer", "send", "--body", "x", "--cap", out)
     assert ran.status == 5
     assert ran.error.startswith(f"E.CAP/CAP_INVALID: the capability is for hub {'ab' * 32}, and this hub is ")
+    assert strict.hub.status()["entries"] == 0
+
+
+# Revoking.
+
+OPERATOR = {"VEEN_OPERATOR_TOKEN": TOKEN}
+
+
+@pytest.fixture
+def revoking(strict: HubFixture) -> HubFixture:
+    """A hub whose operator may revoke."""
+    hub = strict.hub
+    hub.stop()
+    hub.settings = {**hub.settings, "allow_revocation": True, "port": hub.port}
+    hub.start()
+    return strict
+
+
+@pytest.mark.parametrize("kind", ["auth-ref", "cap-token", "client-id"])
+def test_the_operator_revokes_what_a_file_contains(revoking: HubFixture, kind: str) -> None:
+    file = issue(revoking)
+    revoking.does("writer", "send", "--body", "x", "--cap", file)
+    given = revoking.root / "writer" if kind == "client-id" else file
+    where = ("--reason", "lost", "--hub", revoking.url)
+    ran = revoking.veen.done("cap", "revoke", given, "--kind", kind, *where, env=OPERATOR)
+    rows = [line.split("\t") for line in ran.out.splitlines()]
+    assert [(row[0], row[3]) for row in rows] == [(kind, "permanent")] * 8
+    refused = revoking.fails("writer", "send", "--body", "y")
+    assert refused.status == 5
+    assert refused.error.startswith("E.CAP/CAP_INVALID: the ")
+    assert revoking.hub.status()["revocations"] == 8
+
+
+def test_one_capability_is_revoked_for_a_time_and_checked_by_anyone(revoking: HubFixture) -> None:
+    file = issue(revoking)
+    revoking.does("writer", "send", "--body", "x", "--cap", file)
+    auth_ref = tokens_in(file)[0].auth_ref().hex()
+    where = ("--hub", revoking.url)
+    (row,) = revoking.veen.done("cap", "revoke", auth_ref, "--ttl", "7d", *where, "--json", env=OPERATOR).json()
+    assert (row["kind"], row["target"], row["until"] - row["from"]) == ("auth-ref", auth_ref, 7 * 86_400)
+    who = ("--client", revoking.root / "reader", *where, "--pin", revoking.hub_id)
+    (found,) = revoking.veen.done("revoke", "check", auth_ref, *who, "--json").json()["checked"]
+    assert (found["worth"], found["revoked"]["until"]) == ("revoked", row["until"])
+    shown = revoking.veen.done("revoke", "check", auth_ref, *who, "--prove", "--json").json()
+    assert shown["stream"] == naming.control_stream(bytes.fromhex(revoking.hub_id)).hex()
+    assert [entry["stream_seq"] for entry in shown["evidence"]["entries"]] == [row["stream_seq"]]
+
+
+def test_a_hub_that_does_not_revoke_says_what_to_do(strict: HubFixture) -> None:
+    given = ("cap", "revoke", "ab" * 32, "--hub", strict.url)
+    ran = strict.veen(*given, env=OPERATOR)
+    assert ran.status == 5
+    assert "started without --allow-revocation" in ran.error
+    assert "start the hub with --allow-revocation" in ran.err
+    assert strict.veen(*given).status == 2
+    assert strict.veen(*given, env={"VEEN_OPERATOR_TOKEN": "wrong"}).error.startswith("E.UNAUTHORIZED")
     assert strict.hub.status()["entries"] == 0

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import veen.core
 from veen.core import naming, recovery
-from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
+from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
 from veen.core.cap_token import Allow
 from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, FieldType, ListOf, Map, Nested, Text, Uint, Wire
 from veen.core.checkpoint import Checkpoint
-from veen.core.envelopes import Equivocation
+from veen.core.envelopes import Equivocation, RevocationRequest
 from veen.core.hashing import U64_MAX
 from veen.core.hub_identity import (
     ANCHORINGS,
@@ -31,7 +31,7 @@ from veen.core.hub_identity import (
     OriginRef,
 )
 from veen.core.limits import ENTRY_OVERHEAD_BYTES
-from veen.core.profile import Limits
+from veen.core.profile import AdmissionSettings, Limits
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.recovery import RecoveredLog
@@ -47,6 +47,8 @@ TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySign
     RootRequest,
     Authority,
     PowCookie,
+    AdmissionSettings,
+    OperatorRevocation,
     Revocation,
 }
 # These, and the objects that contain them.
@@ -129,7 +131,10 @@ def _roomy(limits: Limits) -> Limits:
 # The rules of `flaw()`, for objects that would rarely satisfy them by chance.
 _REPAIRS: dict[type[Wire], Callable[[Any], Wire]] = {
     Authority: lambda record: replace(record, policy=_one_of(list(AuthorityPolicy)[:2], record.policy)),
-    Revocation: lambda revoked: replace(revoked, kind=_one_of(list(RevocationKind), revoked.kind)),
+    **dict.fromkeys(
+        (Revocation, OperatorRevocation, RevocationRequest),
+        lambda revoked: replace(revoked, kind=_one_of(list(RevocationKind), revoked.kind)),
+    ),
     Allow: lambda allow: replace(allow, stream_ids=tuple(sorted(set(allow.stream_ids)))),
     Checkpoint: lambda checkpoint: replace(checkpoint, upto_seq=checkpoint.upto_seq or 1),
     Equivocation: _contradicting,

@@ -37,7 +37,14 @@ from veen.core import (
 from veen.core.cap_token import Capability
 from veen.core.cbor import Wire
 from veen.core.cbor.value import read_value
-from veen.core.envelopes import AuthorizeResponse, ErrorEnvelope, StreamRegistration, SubmitRequest, SubmitResponse
+from veen.core.envelopes import (
+    AuthorizeResponse,
+    ErrorEnvelope,
+    RevocationRequest,
+    StreamRegistration,
+    SubmitRequest,
+    SubmitResponse,
+)
 from veen.core.hashing import ht
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
@@ -260,6 +267,10 @@ class Hub:
     def register(self, stream: bytes) -> Receipt:
         reply = self.post("/tooling/streams", StreamRegistration(stream), authorization=f"Bearer {TOKEN}")
         return reply.receipt()
+
+    def revoke(self, kind: str, target: bytes, ttl: int | None = None, reason: str | None = None) -> Reply:
+        request = RevocationRequest(kind, target, reason, ttl)
+        return self.post("/tooling/revoke", request, authorization=f"Bearer {TOKEN}")
 
     def status(self) -> dict[str, Any]:
         return self.get("/tooling/status").json()

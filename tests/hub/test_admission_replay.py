@@ -33,11 +33,11 @@ from veen.core import (
     msg,
     naming,
 )
-from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
+from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
 from veen.core.handover import HandOver
 from veen.core.hashing import h
 from veen.core.signing import is_valid
-from veen.hub.admission_rules import Admission, Cap, Rules, authorize, parse, sequence
+from veen.hub.admission_rules import Admission, Cap, Revoker, Rules, authorize, parse, revocable, sequence
 from veen.hub.admission_state import ControlEvent, Outcome, Submission
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
@@ -95,11 +95,17 @@ class Ledger:
     def first_ts(self, label: bytes, client_id: bytes) -> int | None:
         return self._first.get((label, client_id))
 
-    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
-        return any(
-            isinstance(event, Revocation) and (event.kind, event.target) == (kind, target) and event.applies_at(hub_ts)
+    def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
+        applying = [
+            event
             for event in self._told
-        )
+            if isinstance(event, Revocation)
+            and (event.kind, event.target) == (kind, target)
+            and event.applies_at(hub_ts)
+        ]
+        if any(isinstance(event, OperatorRevocation) for event in applying):
+            return Revoker.OPERATOR
+        return Revoker.REALM if applying else None
 
     def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
         records = [event for event in self._told if isinstance(event, Authority)]
@@ -142,6 +148,9 @@ class Ledger:
             return
         if isinstance(event, HandOver):
             return  # it is logged for auditors only
+        if isinstance(event, OperatorRevocation):
+            self._told.append(event)
+            return
         self._caps[event.auth_ref()] = Cap.of(event, hub_ts, self._rules.limits)
         self._streams |= set(cap_token.token_of(event).allow.stream_ids)
 
@@ -214,7 +223,17 @@ class Author:
             token = cap_token.mint(ISSUER, dice.choice(self.keys).public_key, streams, dice.choice([3, 20, 500]), rate)
             self.tokens.append(token)
             event = self._presented(token)
+            self._revoke(token)
         self._run(ControlEvent(event, lambda outcome: None), None)
+
+    def _revoke(self, token: CapToken) -> None:
+        """Sometimes the operator revokes a token or its key, for a short time."""
+        dice = random.Random(token.auth_ref())
+        if dice.random() < 0.1:
+            names = (*revocable(token), (RevocationKind.CLIENT_ID, token.subject_pk))
+            kind, target = dice.choice(names)
+            event = OperatorRevocation(kind, target, None, self._now(), dice.choice([1, 2, 5]))
+            self._run(ControlEvent(event, lambda outcome: None), None)
 
     def _presented(self, token: CapToken) -> control_stream.Event:
         """The token itself, or a presentation of it or of an older one. Has dice of its own: most histories stay."""

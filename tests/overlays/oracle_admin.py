@@ -16,6 +16,8 @@ ADMIN_KEYS: dict[str, list[str]] = {
     "veen.fed.authority.v1": ["realm_id stream_id primary_hub replica_hubs policy ts ttl"],
     "veen.revocation.v1": ["kind target reason? ts ttl?"],
     "veen.control.cap.v1": ["1 2 3 4 5"],
+    "veen.control.presentation.v1": ["1 2 3 4 5"],
+    "veen.control.revocation.v1": ["kind target reason? ts ttl?"],
 }
 
 
@@ -68,8 +70,10 @@ class AdminRules:
         return None
 
     def _authorization(self, name: str, event: Doc, entry: Doc) -> bool | None:
-        part = sha256(b"veen/cap\0" + cbor2.dumps(event)).digest()
-        if part in self.states or not _signed(event):
+        keys: dict[Any, Any] = event
+        token = keys if name == "veen.control.cap.v1" else keys[4]
+        part = sha256(b"veen/cap\0" + cbor2.dumps(token)).digest()
+        if part in self.states or not _signed(token) or (token is not event and not _presented(keys)):
             return False
         self.states[part] = [_record(event, entry)]
         return None
@@ -95,6 +99,15 @@ def _rank(record: Doc) -> tuple[Any, ...]:
     if "primary_hub" in said:
         return said["ts"], said["primary_hub"], cbor2.dumps(said), record["stream_seq"]
     return said["ts"], -_span(record)[1], record["stream_seq"]
+
+
+def _presented(shown: dict[Any, Any]) -> bool:
+    digest = sha256(b"veen/cap-presentation\0" + cbor2.dumps({key: shown[key] for key in (1, 2, 3, 4)})).digest()
+    try:
+        Ed25519PublicKey.from_public_bytes(shown[4][2]).verify(shown[5], digest)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _signed(token: dict[Any, Any]) -> bool:

@@ -14,6 +14,7 @@ from veen.core import Malformed, admin, cap_token, cbor, naming
 from veen.core.admin import AuthorityPolicy, RevocationKind
 from veen.core.hashing import U64_MAX, h
 from veen.core.signing import SigningKey
+from veen.hub.admission_rules import Revoker
 from veen.hub.admission_state import Realm
 from veen.overlays import AnyOverlay, Event, FaultKind, FoldEntry, check_laws, draft, fold, preview
 from veen.overlays.admin_records import record_at, slots
@@ -144,7 +145,8 @@ def test_a_hub_of_the_realm_computes_the_same_state(entries: list[FoldEntry], no
     states, named = fold(REVOCATIONS, entries).states, fold(Authorities(REALM), entries).states
     for kind in RevocationKind:
         for target in TARGETS:
-            assert hub.revoked(kind, target, now) is (revoked(states, kind, target, now) is not None)
+            found = revoked(states, kind, target, now)
+            assert hub.revoker(kind, target, now) is (None if found is None else Revoker.REALM)
     for stream in (STREAM, OTHER_STREAM):
         assert hub.authority(stream, now) == active(named, REALM, stream, now)
 

@@ -9,7 +9,15 @@ from veen.core import cap_token, naming
 from veen.core.cap_token import CapToken, Rate
 from veen.core.hashing import U64_MAX, h
 from veen.overlays.authority import AUTHORITIES, AuthorityEvent
-from veen.overlays.authorization import AUTHORIZATIONS, REVOCATIONS, RevocationEvent, ShownToken
+from veen.overlays.authorization import (
+    AUTHORIZATIONS,
+    OPERATOR_REVOCATIONS,
+    REVOCATIONS,
+    OperatorRevocationEvent,
+    RevocationEvent,
+    ShownPresentation,
+    ShownToken,
+)
 from veen.overlays.stream_catalog import LABEL_CLASSES, SCHEMAS, LabelClass, SchemaDescriptor
 
 REALM, LABEL, OTHER_LABEL = (secret(f"overlay {name}") for name in ("realm", "classified", "classified too"))
@@ -92,12 +100,36 @@ REVOCATION_LOG = (
 )
 
 
+def _by_operator(kind: str, ts: int, ttl: int | None = None) -> OperatorRevocationEvent:
+    return OperatorRevocationEvent(kind, SUBJECT, None, ts, ttl)
+
+
+OPERATOR_REVOCATION_LOG = (
+    Line("a client key, for a while", _by_operator("client-id", 100, 50)),
+    Line("a capability, for good", _by_operator("auth-ref", 120)),
+    Line("the key again, from a later second on", _by_operator("client-id", 130, 60)),
+    Line("covered by the first", _by_operator("client-id", 110, 10)),
+    Line("a token by its hash", OperatorRevocationEvent("cap-token", LABEL, "leaked", U64_MAX, U64_MAX)),
+    Line(
+        "of something else",
+        _by_operator("auth-ref", 7),
+        body=_by_operator("auth-ref", 7).encode().replace(b"\x68auth-ref", b"\x66issuer"),
+    ),
+)
+
+
 def _capability(token: CapToken) -> ShownToken:
     return ShownToken.decode(token.encode())
 
 
+def _presented(token: CapToken, hub_id: bytes, not_after: int) -> ShownPresentation:
+    return ShownPresentation.decode(cap_token.present(ISSUER, token, hub_id, not_after).encode())
+
+
 _TOKEN = cap_token.mint(ISSUER, SUBJECT, STREAMS, 3600, Rate(10, 100))
 _SHORT = cap_token.mint(ISSUER, SUBJECT, STREAMS[:1], 0)
+_LONG, _OTHER = (cap_token.mint(ISSUER, SUBJECT, STREAMS, ttl) for ttl in (7200, 7201))
+_HUB = secret("overlay hub")
 _FORGED = replace(_capability(_TOKEN), sig_chain=cap_token.mint(STRANGER, SUBJECT, STREAMS, 3600).sig_chain)
 
 AUTHORIZATION_LOG = (
@@ -107,12 +139,16 @@ AUTHORIZATION_LOG = (
     Line("one for a single second, without a rate", _capability(_SHORT)),
     Line("one whose signature is somebody else's", _FORGED),
     Line("a byte too many", _capability(_SHORT), body=_SHORT.encode() + b"\0"),
+    Line("a presentation", _presented(_LONG, _HUB, 90)),
+    Line("another one of the same token: the first counts", _presented(_LONG, _HUB, U64_MAX)),
+    Line("one whose date was altered", replace(_presented(_OTHER, _HUB, 90), not_after=91)),
 )
 
 GENERATED: dict[str, Callable[[], Doc]] = {
     "authority.json": lambda: folded(AUTHORITIES, AUTHORITY_LOG),
     "authorization.json": lambda: folded(AUTHORIZATIONS, AUTHORIZATION_LOG),
     "label-class.json": lambda: folded(LABEL_CLASSES, LABEL_CLASS_LOG),
+    "operator-revocation.json": lambda: folded(OPERATOR_REVOCATIONS, OPERATOR_REVOCATION_LOG),
     "revocation.json": lambda: folded(REVOCATIONS, REVOCATION_LOG),
     "schema.json": lambda: folded(SCHEMAS, SCHEMA_LOG),
 }

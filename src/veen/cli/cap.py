@@ -1,14 +1,15 @@
 """`veen cap`: capabilities, the signed permissions to write to streams."""
 
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, group, option
 from veen.cli.kit import audience, context_file, key_files, open_session, output, output_files, values
 from veen.cli.kit.audience import Bare, HubIds, NotAfter
 from veen.cli.kit.client_options import HubOptions, PassphraseFile
-from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.common_options import HubUrl, JsonOption, LocalDir
+from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.key_files import read_capabilities
 from veen.cli.kit.output import Formatted
 from veen.cli.kit.result import Moment, Result, inside
@@ -16,13 +17,13 @@ from veen.cli.kit.sanitize import short_hex
 from veen.cli.kit.state_options import options_command
 from veen.client import Card, capabilities, cbor_sequence
 from veen.client.client import Client
-from veen.core import CapPresentation, CapToken, Rate, SigningKey, cap_token, naming
+from veen.core import CapPresentation, CapToken, Rate, Refused, SigningKey, cap_token, naming
 from veen.core.cap_token import Capability, token_of
-from veen.core.envelopes import AuthorizeResponse
+from veen.core.envelopes import AuthorizeResponse, RevocationRequest, SubmitResponse
 
 app = group(
     "cap",
-    """Issue, renew, show and authorize capabilities.
+    """Issue, renew, show, authorize and revoke capabilities.
 
     A capability permits one client to write to some streams. A hub accepts capabilities of the issuers it was started
     with: veen hub start --issuer HEX, where HEX is the id_sign that veen keygen printed for the issuer.
@@ -254,3 +255,52 @@ async def _authorize(
     if current:
         client.dir.caps.add_all(cbor_sequence.encode(given))
     return answers
+
+
+@command(
+    app,
+    "revoke",
+    "veen cap revoke alice.cap --data-dir hub --reason 'laptop lost'",
+    "veen cap revoke 9f0c2b71… --hub https://hub.example --ttl 7d",
+    "veen cap revoke alice.card --kind client-id",
+)
+def revoke(
+    target: Annotated[str, argument("HEX|FILE", "what to revoke: an id, a file from veen cap issue, or a card")],
+    kind: Annotated[
+        Literal["auth-ref", "client-id", "cap-token"],
+        option("--kind auth-ref|client-id|cap-token", "a capability by its auth_ref, a client key, or a token's hash"),
+    ] = "auth-ref",
+    ttl: Annotated[
+        int | None, durations.whole_option("--ttl", least=1, help="how long", show_default="permanently")
+    ] = None,
+    reason: Annotated[str | None, option("--reason TEXT", "the reason, readable by anyone")] = None,
+    hub: HubUrl = None,
+    data_dir: LocalDir = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Revoke capabilities or client keys at one hub, as its operator.
+
+    The hub logs each revocation on its control stream, and from then on rejects what is revoked with
+    E.CAP/CAP_INVALID. It must run with --allow-revocation. The operator token is read from VEEN_OPERATOR_TOKEN.
+    Entries that were accepted before stay. `veen revoke` revokes for all hubs of a realm instead.
+    """
+    from veen.cli.hub import hub_process, hub_settings
+    from veen.cli.realm import revoke as targets
+
+    token = hub_settings.operator_token()
+    found = {"auth-ref": targets.auth_refs, "client-id": targets.client_ids, "cap-token": targets.token_hashes}[kind]
+    data = []
+    with hub_process.hub(hub, data_dir) as api:
+        for one in found(target):
+            request = RevocationRequest(kind, one, reason, ttl)
+            try:
+                receipt = api.post("/tooling/revoke", request, SubmitResponse, token).receipt
+            except Refused as refused:
+                if refused.code == "E.FORBIDDEN":
+                    hinted(refused, "start the hub with --allow-revocation")
+                raise
+            until = None if ttl is None else Moment(receipt.hub_ts + ttl)
+            at = {"from": Moment(receipt.hub_ts), "until": until, "stream_seq": receipt.stream_seq}
+            data.append({"kind": kind, "target": one, **at})
+    until_text = ("until", lambda row: "permanent" if row["until"] is None else row["until"])
+    Result(data, columns=("kind", "target", "from", until_text, ("entry", "stream_seq"))).show(as_json)

@@ -91,6 +91,14 @@ class Revocation(Wire):
         return self.ts <= now and (self.end is None or now < self.end)
 
 
+@text_map("veen.control.revocation.v1")
+class OperatorRevocation(Revocation):
+    """A revocation by the operator of one hub, on that hub's control stream. KEX0.3."""
+
+    NAME: ClassVar = "veen.control.revocation.v1"
+    SCHEMA: ClassVar = naming.schema_id(NAME)
+
+
 class AuthorityPolicy(StrEnum):
     """How many hubs may write to a stream."""
 
@@ -169,14 +177,14 @@ def event_of(realm_id: bytes, stream_id: bytes, logged: Msg, limits: Limits) -> 
 
 
 def write_event(event: Event) -> bytes:
-    """Encode an event with its type: its schema, then its body."""
+    """Encode an event that binds a hub with its type: its schema, then its body."""
     return event.SCHEMA + event.encode()
 
 
 def read_event(data: bytes) -> Event:
     """Decode an event that `write_event` encoded."""
     schema, body = data[:HASH_BYTES], data[HASH_BYTES:]
-    for cls in (Revocation, Authority):
+    for cls in (Revocation, OperatorRevocation, Authority):
         if schema == cls.SCHEMA:
             return cls.decode(body)
     raise Malformed("admin event", "unknown schema: neither a revocation nor an authority record")

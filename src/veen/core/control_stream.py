@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from veen.core import ciphertext, naming
+from veen.core.admin import OperatorRevocation
 from veen.core.cap_token import Capability, CapPresentation, CapToken
 from veen.core.ciphertext import PayloadHdr, Place
 from veen.core.errors import Malformed
@@ -40,7 +41,7 @@ class RegisteredStream:
         return cls(data)
 
 
-Event: TypeAlias = CapToken | CapPresentation | RegisteredStream | HandOver
+Event: TypeAlias = CapToken | CapPresentation | RegisteredStream | OperatorRevocation | HandOver
 E = TypeVar("E", bound=Event)
 
 
@@ -50,6 +51,7 @@ class Effects:
 
     streams: tuple[bytes, ...] = ()  # stream ids that become registered
     capability: Capability | None = None  # becomes valid
+    revocation: OperatorRevocation | None = None  # takes effect with the next message
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,10 @@ CAP = EventType("veen.control.cap.v1", CapToken, lambda token, _: Effects(token.
 PRESENTATION = EventType(
     "veen.control.presentation.v1", CapPresentation, lambda event, _: Effects(event.token.allow.stream_ids, event)
 )
+REVOCATION = EventType(OperatorRevocation.NAME, OperatorRevocation, lambda event, _: Effects(revocation=event))
 STREAM = EventType("veen.control.stream.v1", RegisteredStream, lambda event, _: Effects((event.stream_id,)))
 HAND_OVER = EventType("veen.control.handover.v1", HandOver, lambda *_: Effects())  # for auditors; changes nothing
-EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, PRESENTATION, STREAM, HAND_OVER)
+EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, PRESENTATION, REVOCATION, STREAM, HAND_OVER)
 
 _BY_SCHEMA = {row.schema: row for row in EVENT_TYPES}
 _BY_CLASS: dict[type, EventType[Any]] = {row.cls: row for row in EVENT_TYPES}

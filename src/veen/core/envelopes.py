@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+from veen.core.admin import RevocationKind
 from veen.core.cbor import Bool, Bstr, Details, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import write_text
 from veen.core.checkpoint import Checkpoint
@@ -236,6 +237,20 @@ class WitnessRequest(Wire):
     upto_seq: Annotated[int, Uint(least=1)]
     witness_pk: Annotated[bytes, Bstr()]
     sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+
+
+@int_map("revocation request", VersionField())
+class RevocationRequest(Wire):
+    """The operator revokes a client key or a capability at this hub, for `ttl` seconds or permanently."""
+
+    kind: Annotated[str, Text(MAX_TEXT_BYTES)]
+    target: Annotated[bytes, Bstr()]  # client_id, auth_ref, or H(CBOR(cap_token))
+    reason: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
+    ttl: Annotated[int | None, Uint(least=1, optional=True)] = None
+
+    def flaw(self) -> str | None:
+        known = self.kind in RevocationKind.__members__.values()
+        return None if known else f"unknown kind of revocation {self.kind!r}"
 
 
 @int_map("stream registration", VersionField())

@@ -113,6 +113,13 @@ def revocable(token: CapToken) -> tuple[tuple[RevocationKind, bytes], ...]:
     return (RevocationKind.AUTH_REF, token.auth_ref()), (RevocationKind.CAP_TOKEN, h(token.encode()))
 
 
+class Revoker(StrEnum):
+    """Who revoked a client key or a capability."""
+
+    OPERATOR = "operator"
+    REALM = "realm"
+
+
 class AdmissionView(Protocol):
     """The state that admission may read."""
 
@@ -134,8 +141,8 @@ class AdmissionView(Protocol):
     def first_ts(self, label: bytes, client_id: bytes) -> int | None:
         """The `hub_ts` of the client's first message under the label."""
 
-    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
-        """Whether a logged revocation of the realm applies at that time."""
+    def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
+        """Who revoked the target, if a logged revocation applies at that time."""
 
     def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
         """The record that names the hub of a label at that time. `stream` is its stream, if known."""
@@ -186,13 +193,15 @@ def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> B
             )
         if rules.admission is not Admission.OPEN:
             raise BY_DETAIL["CAP_MISSING"].refused("this hub requires a capability, but the message names none")
+        check_operator(message.client_id, view, hub_ts)
         check_client_and_authority(message, stream, view, rules, hub_ts)
         return None
     cap = view.cap(message.auth_ref)
     if cap is None:
         raise BY_DETAIL["CAP_MISSING"].refused("the capability is not authorised at this hub")
     rate = cap.rate or cap.token.rate_under(rules.limits)
-    check_revoked(cap.names, view, rules, hub_ts)
+    check_revoked(cap.names, view, hub_ts)
+    check_operator(message.client_id, view, hub_ts)
     if cap.token.subject_pk != message.client_id:
         raise BY_DETAIL["AUTH_REF"].refused("the capability is for another key")
     # With epochs, an unknown label may be a matter of time; that check comes last.
@@ -214,19 +223,24 @@ def check_expiry(expires_at: int, hub_ts: int) -> None:
         raise BY_DETAIL["CAP_TTL"].refused(f"the capability expired at {expires_at}", expires_at=expires_at)
 
 
-def check_revoked(
-    names: Iterable[tuple[RevocationKind, bytes]], view: AdmissionView, rules: Rules, hub_ts: int
-) -> None:
-    """Raise if a capability is revoked under any of its names. 001, spec-2 §4.3."""
-    if rules.realm_id is not None:
-        for kind, target in names:
-            if view.revoked(kind, target, hub_ts):
-                raise BY_DETAIL["CAP_INVALID"].refused("the capability is revoked", revoked=str(kind))
+def check_revoked(names: Iterable[tuple[RevocationKind, bytes]], view: AdmissionView, hub_ts: int) -> None:
+    """Raise if a capability is revoked under any of its names. 001, spec-2 §4.3 and KEX0.3."""
+    for kind, target in names:
+        if view.revoker(kind, target, hub_ts):
+            raise BY_DETAIL["CAP_INVALID"].refused("the capability is revoked", revoked=str(kind))
 
 
-def check_client(client_id: bytes, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
-    """Raise if a client key is revoked."""
-    if rules.realm_id is not None and view.revoked(RevocationKind.CLIENT_ID, client_id, hub_ts):
+def check_operator(client_id: bytes, view: AdmissionView, hub_ts: int) -> None:
+    """Raise if the hub's operator revoked a client key. KEX0.3."""
+    if view.revoker(RevocationKind.CLIENT_ID, client_id, hub_ts) is Revoker.OPERATOR:
+        raise BY_DETAIL["CAP_INVALID"].refused(
+            "the operator of this hub revoked the client_id", revoked=str(RevocationKind.CLIENT_ID)
+        )
+
+
+def check_client(client_id: bytes, view: AdmissionView, hub_ts: int) -> None:
+    """Raise if the realm revoked a client key."""
+    if view.revoker(RevocationKind.CLIENT_ID, client_id, hub_ts):
         raise BY_DETAIL["AUTH_REF"].refused("the client_id is revoked", revoked=str(RevocationKind.CLIENT_ID))
 
 
@@ -236,7 +250,7 @@ def check_client_and_authority(
     """Raise if the client key is no longer valid, or another hub is primary for the label. 001, spec-2 §3.3, §4.1."""
     limits = rules.limits
     if rules.realm_id is not None:
-        check_client(message.client_id, view, rules, hub_ts)
+        check_client(message.client_id, view, hub_ts)
         # Admin streams have no primary: a record could otherwise lock out its own correction for ever.
         found = None if stream in rules.admin_streams else view.authority(message.label, stream, hub_ts)
         if found and found.policy == AuthorityPolicy.SINGLE_PRIMARY and found.primary_hub != rules.hub_id:

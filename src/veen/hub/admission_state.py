@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Any
 
 from veen.core import Bucket, CapToken, Limits, Malformed, Mmr, Msg, Refused, admin, control_stream, naming
-from veen.core.admin import Authority, AuthorityPolicy, Revocation, RevocationKind
+from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
 from veen.core.cap_token import decode_capability
-from veen.hub.admission_rules import Cap, Rules, check_client, check_revoked, revocable
+from veen.hub.admission_rules import Cap, Revoker, Rules, check_client, check_operator, check_revoked, revocable
 from veen.storage import frame
 from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
 from veen.storage.index import check_peaks
@@ -170,8 +170,8 @@ class AdmissionState:
                 found = self._first_ts[key] = receipt.hub_ts
         return found
 
-    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
-        return self.realm.revoked(kind, target, hub_ts)
+    def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
+        return self.realm.revoker(kind, target, hub_ts)
 
     def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
         stream = stream or self._governed.get(label)
@@ -206,8 +206,9 @@ class AdmissionState:
 
     def check_capability(self, token: CapToken, hub_ts: int) -> None:
         """Raise if a logged capability, or the key it is for, is revoked."""
-        check_revoked(revocable(token), self, self._rules, hub_ts)
-        check_client(token.subject_pk, self, self._rules, hub_ts)
+        check_revoked(revocable(token), self, hub_ts)
+        check_operator(token.subject_pk, self, hub_ts)
+        check_client(token.subject_pk, self, hub_ts)
 
     # Changing. Every change belongs to the open group.
 
@@ -246,6 +247,9 @@ class AdmissionState:
             self.open.caps[auth_ref] = (*at, placed.hub_ts, effects.capability.encode())
         for stream in effects.streams:
             self._add_stream(stream, at)
+        if effects.revocation is not None:
+            self._add_admin_event(effects.revocation)
+            self.open.admin_events[at] = effects.revocation
 
     def _add_stream(self, stream: bytes, at: tuple[bytes, int]) -> None:
         if self.streams.add(stream):
@@ -463,7 +467,7 @@ Changed = tuple[dict[bytes, tuple[Interval, ...]] | dict[bytes, tuple[Authority,
 
 
 class Realm:
-    """The state of the realm's admin streams: revocations, and which hub is primary for a stream. spec-2 §2.4, §4.3.
+    """Revocations of the realm and of the hub's operator, and which hub is primary for a stream. spec-2 §2.4, §4.3.
 
     It is in memory because every message needs it; it has at most one row per record. Records may come in any order:
     revoked times are the union of all intervals, and among several authorities the rank decides. The values of both
@@ -472,14 +476,17 @@ class Realm:
 
     def __init__(self) -> None:
         self._revoked: dict[bytes, tuple[Interval, ...]] = {}
+        self._revoked_by_operator: dict[bytes, tuple[Interval, ...]] = {}
         self._authorities: dict[bytes, tuple[Authority, ...]] = {}
 
-    def revoked(self, kind: RevocationKind, target: bytes, hub_ts: int) -> bool:
-        """Whether a revocation applies at that time."""
-        intervals = self._revoked.get(kind.encode() + target)
-        return intervals is not None and any(
-            start <= hub_ts and (end is None or hub_ts < end) for start, end in intervals
-        )
+    def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
+        """Who revoked the target, if a revocation applies at that time."""
+        if not self.revocations:
+            return None
+        key = kind.encode() + target
+        if _covers(self._revoked_by_operator.get(key, ()), hub_ts):
+            return Revoker.OPERATOR
+        return Revoker.REALM if _covers(self._revoked.get(key, ()), hub_ts) else None
 
     def authority(self, stream_id: bytes, hub_ts: int) -> Authority | None:
         """The effective record of a stream at that time."""
@@ -489,7 +496,7 @@ class Realm:
     @property
     def revocations(self) -> int:
         """The number of keys and capabilities that were ever revoked."""
-        return len(self._revoked)
+        return len(self._revoked) + len(self._revoked_by_operator)
 
     def multi_primary(self, hub_ts: int) -> Iterator[bytes]:
         """The streams with several primary hubs at that time."""
@@ -502,10 +509,15 @@ class Realm:
         """The map that a record changes, with key and new value. `hub_ts` is the hub's time."""
         if isinstance(event, Revocation):
             key = event.kind.encode() + event.target
-            return self._revoked, key, _united(self._revoked.get(key, ()), (event.ts, event.end))
+            known = self._revoked_by_operator if isinstance(event, OperatorRevocation) else self._revoked
+            return known, key, _united(known.get(key, ()), (event.ts, event.end))
         # Hub time never decreases, so an expired record cannot become active again.
-        known = {record for record in self._authorities.get(event.stream_id, ()) if record.end > hub_ts}
-        return self._authorities, event.stream_id, tuple(sorted(known | {event}, key=Authority.rank))
+        valid = {record for record in self._authorities.get(event.stream_id, ()) if record.end > hub_ts}
+        return self._authorities, event.stream_id, tuple(sorted(valid | {event}, key=Authority.rank))
+
+
+def _covers(intervals: tuple[Interval, ...], hub_ts: int) -> bool:
+    return any(start <= hub_ts and (end is None or hub_ts < end) for start, end in intervals)
 
 
 def _united(intervals: tuple[Interval, ...], added: Interval) -> tuple[Interval, ...]:

@@ -19,6 +19,7 @@ from veen.core import (
     strict_json,
     wire_json,
 )
+from veen.core.admin import OperatorRevocation
 from veen.core.admission import BY_DETAIL
 from veen.core.cap_token import Capability, capability_type, token_of
 from veen.core.cbor import Wire
@@ -31,6 +32,7 @@ from veen.core.envelopes import (
     ProofAtRequest,
     ProofRequest,
     ReceiptRequest,
+    RevocationRequest,
     StreamRegistration,
     StreamRequest,
     WitnessRequest,
@@ -95,6 +97,7 @@ class HubApp:
             ("GET", "/tooling/openapi.json"): self._get_openapi,
             ("POST", "/tooling/authorize"): self._authorize,
             ("POST", "/tooling/streams"): self._register,
+            ("POST", "/tooling/revoke"): self._revoke,
             ("POST", "/tooling/clock"): self._accept_clock,
             ("POST", "/tooling/submit-batch"): self.submits.submit_batch,
             ("POST", "/tooling/proof"): self._query(
@@ -277,6 +280,16 @@ class HubApp:
         as_json = responses.wants_json(request)
         registration = responses.decode_request(StreamRegistration, request.body, as_json)
         event = control_stream.RegisteredStream(registration.stream_id)
+        self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
+
+    def _revoke(self, request: Request, respond: Respond) -> None:
+        """Log a revocation by the operator. It applies from now on, by the hub's time."""
+        need_operator(self.config, request.headers)
+        if not self.config.allow_revocation:
+            raise Refused("E.FORBIDDEN", "this hub does not revoke: it was started without --allow-revocation")
+        as_json = responses.wants_json(request)
+        given = responses.decode_request(RevocationRequest, request.body, as_json)
+        event = OperatorRevocation(given.kind, given.target, given.reason, self.pipeline.hub_ts, given.ttl)
         self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
 
     def _accept_clock(self, request: Request, respond: Respond) -> None:

@@ -32,6 +32,7 @@ class HubConfig:
     admission: Admission = Admission.CAPABILITY
     issuers: frozenset[bytes] = frozenset()
     accept_bare_tokens: bool | None = None  # authorize tokens without a presentation; None: as the data directory says
+    allow_revocation: bool = False  # let the operator revoke client keys and capabilities
     witnesses: frozenset[bytes] = frozenset()
     operator_token: str | None = None
     workers: int | None = None

@@ -57,7 +57,7 @@ class Sequencer:
         """Log a control event. A repeated event gets its old receipt, unless it was revoked since."""
         effects = control_stream.effects(event, hub_ts)
         if effects.capability is not None:
-            check_revoked(revocable(token_of(effects.capability)), self.state, self._rules, hub_ts)
+            check_revoked(revocable(token_of(effects.capability)), self.state, hub_ts)
         known = self._control_log.find(effects)
         if known is not None:
             return known

@@ -207,6 +207,7 @@ class HubService:
             lambda: self.pipeline.in_flight,
             self.clock,
             config.pow_difficulty,
+            config.allow_revocation,
             scrubber,
         )
         reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._nodes_damaged)

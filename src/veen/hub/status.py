@@ -125,7 +125,9 @@ class Metrics:
         self._interval = self._histogram("veen_checkpoint_interval", "entries between checkpoints", _INTERVALS)
         self.queue_depth = Gauge("veen_queue_depth", "messages between arrival and receipt", registry=r)
         self.journal_bytes = Gauge("veen_journal_bytes", "bytes the log has yet to catch up with", registry=r)
-        self.revocations = Gauge("veen_revocations", "client keys and capabilities the realm revoked", registry=r)
+        self.revocations = Gauge(
+            "veen_revocations", "client keys and capabilities that the realm or the operator revoked", registry=r
+        )
         self.multi_primary = Gauge("veen_multi_primary_labels", "labels that other hubs may write to", registry=r)
         self.hub_ts_lead = Gauge("veen_hub_ts_lead_seconds", "hub_ts minus the wall clock", registry=r)
         self._connections = Gauge("veen_connections", "open connections", registry=r)
@@ -225,6 +227,7 @@ class HubStatusPage:
     _in_flight: Callable[[], int]
     _clock: ClockWatch
     _pow_difficulty: int
+    _allow_revocation: bool
     _scrubber: Scrubber | None = None
     stopping: bool = False
 
@@ -324,6 +327,7 @@ class HubStatusPage:
             "bare_tokens": self._rules.bare_tokens,
             "pow_difficulty": self._pow_difficulty,
             "realm_id": self._rules.realm_id.hex() if self._rules.realm_id else None,
+            "revocation": self._allow_revocation,
             "revocations": self._realm.revocations,
             "multi_primary_labels": [label.hex() for label in self._multi_primary(hub_ts)],
             "server_version": SERVER_VERSION,

@@ -161,6 +161,10 @@ class SubmitPipeline:
         """Log an event of the operator on the control stream."""
         self._put(ControlEvent(event, done))
 
+    @property
+    def hub_ts(self) -> int:
+        return self._sequencer.hub_ts
+
     def capability(self, auth_ref: bytes) -> Cap | None:
         """A capability on the control stream, as it was first logged."""
         return self._state.cap(auth_ref)

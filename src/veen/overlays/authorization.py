@@ -1,9 +1,9 @@
 """Capabilities that a hub has accepted, revocations, and the validity of a capability at any time.
 
 Spec §6; 001, spec-2 §4.2 and §4.3. A hub logs each capability it accepts on its control stream. The `hub_ts` of that
-entry is `issued_at`; presenting a capability again does not renew it. Revocations are on another stream;
-`capability_status` joins both. A revocation cannot be withdrawn; it ends at its own end time. A target may have several
-revocations and is revoked while any of them is valid.
+entry is `issued_at`; presenting a capability again does not renew it. The revocations of a realm are on another stream,
+those of the hub's operator on the control stream too; `capability_status` joins all. A revocation cannot be withdrawn;
+it ends at its own end time. A target may have several revocations and is revoked while any of them is valid.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,8 +13,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
 from veen.core import CapPresentation, CapToken, Unverified, cbor, control_stream
+from veen.core.admin import OperatorRevocation, RevocationKind
 from veen.core.admin import Revocation as Wire
-from veen.core.admin import RevocationKind
 from veen.core.cap_token import capability_type, decode_capability, token_of
 from veen.core.cbor import DeferredFaults, FieldType
 from veen.core.hashing import HASH_BYTES, h
@@ -67,6 +67,29 @@ class Revocations(TimedOverlay[RevocationEvent]):
 
 
 REVOCATIONS = Revocations()
+
+
+class OperatorRevocationEvent(RevocationEvent):
+    """`veen.control.revocation.v1`."""
+
+    __slots__ = ()
+    NAME: ClassVar = OperatorRevocation.NAME
+    SCHEMA: ClassVar = OperatorRevocation.SCHEMA
+
+
+class OperatorRevocations(Revocations):
+    """The revocations on a hub's control stream. They count at that hub."""
+
+    CLASS = "operator.revocation"
+    EVENTS = (OperatorRevocationEvent,)
+
+
+OPERATOR_REVOCATIONS = OperatorRevocations()
+
+
+def joined(a: States[RevocationEvent], b: States[RevocationEvent]) -> States[RevocationEvent]:
+    """The revocations of a realm and of an operator together."""
+    return {part: REVOCATIONS.merge(a.get(part, ()), b.get(part, ())) for part in {**a, **b}}
 
 
 def part_of(kind: str, target: bytes) -> bytes:

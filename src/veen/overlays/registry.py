@@ -7,7 +7,7 @@ An entry point names an `Overlay` object:
 """
 
 from veen.overlays.authority import AUTHORITIES
-from veen.overlays.authorization import AUTHORIZATIONS, REVOCATIONS
+from veen.overlays.authorization import AUTHORIZATIONS, OPERATOR_REVOCATIONS, REVOCATIONS
 from veen.overlays.bridging import EXPORTS, IMPORTS, ORIGINS
 from veen.overlays.connect import CONNECT
 from veen.overlays.crdt import G_COUNTER, LWW, OR_SET
@@ -35,6 +35,7 @@ BUILTIN: tuple[AnyOverlay, ...] = (
     SCHEMAS,
     AUTHORITIES,
     REVOCATIONS,
+    OPERATOR_REVOCATIONS,
     AUTHORIZATIONS,
     *OPERATION_OVERLAYS,
     DISCOVERY,

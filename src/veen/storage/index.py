@@ -13,7 +13,7 @@
     buckets     auth_ref, label          tokens, hub_ts                      checksum
     streams     stream_id                label, stream_seq of the control entry                      checksum
     labels      label                    stream_id, epoch                    if there are epochs; checksum
-    admin       label, stream_seq        schema, body                        checksum; if the hub is in a realm
+    admin       label, stream_seq        schema, body                        checksum; of a realm or the operator
 
 Tables with several values per key keep them sorted and packed, so a look-up is O(log n) and a row costs its own bytes.
 
@@ -412,7 +412,7 @@ class IndexRows:
         return None if row is None else STREAM.unpack(row)
 
     def admin_events(self) -> Iterator[admin.Event]:
-        """Every event of the admin streams of the hub's realm."""
+        """Every event of the realm's admin streams and every revocation by the operator."""
         for key, row in self._txn.cursor(self._dbs["admin"]):
             yield admin.read_event(without_checksum("admin", key, row))
 

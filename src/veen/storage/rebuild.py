@@ -244,6 +244,8 @@ class Registrar:
             batch.caps[auth_ref] = (receipt.label, receipt.stream_seq, receipt.hub_ts, logged)
             with suppress(Refused):  # a capability above the limits grants nothing
                 self._rates[auth_ref] = token_of(effects.capability).rate_under(self._limits)
+        if effects.revocation is not None:
+            batch.admin_events[receipt.label, receipt.stream_seq] = effects.revocation
         for stream in effects.streams:
             if stream not in self._streams:
                 self._streams.add(stream)

@@ -216,6 +216,14 @@ class StartOptions:
             show_default="only in data directories of older versions",
         ),
     ] = None
+    allow_revocation: Annotated[
+        bool | None,
+        option(
+            "--allow-revocation",
+            "let the operator revoke client keys and capabilities: veen cap revoke",
+            show_default=False,
+        ),
+    ] = None
     witnesses: Annotated[
         list[bytes] | None,
         option("--witness HEX", "a witness whose cosignatures are accepted", parser=values.public_key),

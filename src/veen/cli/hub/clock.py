@@ -1,11 +1,10 @@
 """`veen hub clock`: the time of a hub, and what to do after its wall clock jumped."""
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plumbing.cli.command import Misuse, command, group
+from plumbing.cli.command import command, group
 from veen.cli.kit.common_options import HubUrl, JsonOption, LocalDir
 from veen.cli.kit.result import Moment, Result
 
@@ -57,12 +56,12 @@ def accept(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = 
     If the accepted time is behind the time of the hub, the hub does not go back: it runs at half speed until the wall
     clock has caught up. If it is ahead, lifetimes of capabilities end as if that time had passed.
     """
-    from veen.cli.hub import hub_process
+    from veen.cli.hub import hub_process, hub_settings
 
     if data_dir is not None and _is_stopped(data_dir):
         _accept_stopped(data_dir).show(as_json)
         return
-    token = _operator_token()
+    token = hub_settings.operator_token()
     with hub_process.hub(hub, data_dir) as api:
         before = _clock_of(api)
         after = api.accept_clock(int(before["wall_ts"]), token)
@@ -91,18 +90,6 @@ def _shown(found: dict[str, Any]) -> dict[str, Any]:
     hub_ts, wall_ts = Moment(found["hub_ts"]), Moment(found["wall_ts"])
     first = {"state": found["state"], "hub_ts": hub_ts, "wall_ts": wall_ts, "lead_sec": hub_ts - wall_ts}
     return first | {name: value for name, value in found.items() if name not in first}
-
-
-def _operator_token() -> str:
-    from veen.cli.hub.hub_settings import OPERATOR_TOKEN
-
-    token = os.environ.get(OPERATOR_TOKEN, "")
-    if not token or not (token.isascii() and token.isprintable()):
-        raise Misuse(
-            f"{OPERATOR_TOKEN} has no operator token",
-            "set it to the token that the hub was started with; a hub without a token must be restarted instead",
-        )
-    return token
 
 
 def _stopped(data_dir: Path) -> Result:

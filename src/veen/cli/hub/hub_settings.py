@@ -30,6 +30,7 @@ open_to_the_network = false
 issuers = ["d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"]
 witnesses = []
 # accept_bare_tokens = true   # tokens without presentation; by default only in directories of older versions
+allow_revocation = false   # let the operator revoke client keys and capabilities: veen cap revoke
 role = "authority"         # the role field of log lines
 upload_bytes_per_sec = 16777216    # per capability, or per client address with open admission
 upload_burst_bytes = 1073741824
@@ -75,6 +76,17 @@ def config(data_dir: Path, options: Mapping[str, Any], file: Path | None, profil
     made = HubConfig(data_dir, operator_token=os.environ.get(OPERATOR_TOKEN), **found)
     _check(made)
     return made
+
+
+def operator_token() -> str:
+    """The operator token of a command that changes a running hub."""
+    token = os.environ.get(OPERATOR_TOKEN, "")
+    if not token or not (token.isascii() and token.isprintable()):
+        raise Misuse(
+            f"{OPERATOR_TOKEN} has no operator token",
+            "set it to the token that the hub was started with; a hub without a token must be restarted instead",
+        )
+    return token
 
 
 def _check(made: HubConfig) -> None:
@@ -238,6 +250,7 @@ READERS: dict[str, Callable[[object, Path], object]] = {
     "admission": _admission,
     "issuers": lambda value, base: [values.card_key(one, base) for one in _texts(value, "public keys")],
     "accept_bare_tokens": _flag,
+    "allow_revocation": _flag,
     "witnesses": lambda value, base: [values.public_key(one) for one in _texts(value, "public keys")],
     "workers": _count,
     "max_in_flight": _count,

@@ -86,9 +86,10 @@ class HubApi:
     def metrics(self) -> str:
         return self._checked(self._ask("GET", "/metrics")).body.decode(errors="replace")
 
-    def post(self, path: str, request: Wire, expected: type[W]) -> W:
-        """Send one data-plane request in CBOR."""
-        answer = self._checked(self._ask("POST", path, request.encode(), {"content-type": _CBOR}))
+    def post(self, path: str, request: Wire, expected: type[W], token: str | None = None) -> W:
+        """Send one request in CBOR, with the operator's token if it needs one."""
+        headers = {"content-type": _CBOR} | ({"authorization": f"Bearer {token}"} if token else {})
+        answer = self._checked(self._ask("POST", path, request.encode(), headers))
         return expected.decode(answer.body)
 
     def accept_clock(self, wall_ts: int, operator_token: str) -> dict[str, Any]:

@@ -35,7 +35,15 @@ from veen.core.admin import RevocationKind
 from veen.core.cap_token import token_of
 from veen.overlays import authorization
 from veen.overlays.admin_records import States
-from veen.overlays.authorization import AUTHORIZATIONS, CapabilityStatus, RevocationEvent, ShownCapability, Validity
+from veen.overlays.authorization import (
+    AUTHORIZATIONS,
+    OPERATOR_REVOCATIONS,
+    CapabilityStatus,
+    RevocationEvent,
+    ShownCapability,
+    Validity,
+)
+from veen.state.state_view import StateAt
 
 app = group(
     "revoke",
@@ -195,28 +203,37 @@ async def check(
 ) -> Answer:
     """Show the status of a key or a capability at a hub, now or at another time.
 
-    A capability is valid from its first presentation to the hub until its time to live is over, unless it or its
-    subject is revoked. Presentations are in the hub's own log, which anyone may read. --prove shows the deciding entry.
+    A capability is valid from its first presentation to the hub until its time to live or its date is over, unless it
+    or its subject is revoked, by the realm or by the operator of the hub. Presentations and the operator's revocations
+    are in the hub's own log, which anyone may read. --prove shows the deciding entry.
     """
     state = await REVOKED.open(session)
     hub_id = state.source.known.identity.hub_id
     control_stream = naming.control_stream(hub_id)
     add_public_reader_key(state.source, control_stream, control.reader_key(hub_id))
     logged = await session.open_other(AUTHORIZATIONS, control_stream.hex())
-    lookup = KeyStatusLookup(dict(logged.states), dict(state.reading.states), state.now)
+    by_operator = await session.open_other(OPERATOR_REVOCATIONS, control_stream.hex())
+    revocations = authorization.joined(dict(state.reading.states), dict(by_operator.states))
+    lookup = KeyStatusLookup(dict(logged.states), revocations, state.now)
     statuses = list(dict.fromkeys(_statuses(lookup, session.folder, what)))
-    # Revocations decide the status if there are any, else the presented capabilities do.
+    # Revocations decide the status if there are any, those of the realm first, else the presented capabilities do.
     decided = [
         authorization.part_of(one.event.kind, one.event.target) for one in (s.status.revoked for s in statuses) if one
     ]
     shown = [one.name for one in statuses if one.status.logged]
-    by_revocations = bool(decided) or not shown
+    of_realm = [part for part in decided if part in state.reading.states]
+    parts: list[bytes] = of_realm
+    proving: StateAt[Any, Any] = state.reading
+    if decided and not of_realm:
+        parts, proving = decided, by_operator
+    elif not decided and shown:
+        parts, proving = shown, logged
     return Answer(
         {"realm_id": state.realm_id, "when": state.now, "checked": [one.data() for one in statuses]},
         rows="checked",
         columns=("kind", "name", ("status", "_status"), ("until", "_until"), ("reason", "_reason")),
-        parts=tuple(dict.fromkeys(decided if by_revocations else shown)),
-        state=state.reading if by_revocations else logged,
+        parts=tuple(dict.fromkeys(parts)),
+        state=proving,
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.hub.client import START, Clock, make_dir, running, until
 from tests.hub.client import Hub as ServedHub
-from tests.storage.hubs import Client, Hub, create, index_rows, label_of, receipts
+from tests.storage.hubs import NOW, Client, Hub, create, index_rows, label_of, receipts
 from veen.core import Malformed
 from veen.core.receipt import Receipt
 from veen.hub.admission_rules import Admission
@@ -68,7 +68,7 @@ def test_a_start_goes_through_no_more_heads_than_it_may(
 
 
 def test_a_running_hub_looks_at_every_head_once(root: Path, heads_read: list[bytes]) -> None:
-    with running(root) as hub:
+    with running(root, Clock(NOW)) as hub:
         until(lambda: hub.status()["labels"] == len(heads_read) == LABELS)
     assert len(set(heads_read)) == LABELS
 
@@ -105,7 +105,7 @@ def test_nothing_is_accepted_for_a_label_whose_open_chunk_is_incomplete(
 def test_an_open_chunk_that_is_gone_ends_a_hub_that_has_started(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "LABELS_CHECKED_AT_START", 1)
     last_open_chunk(root).unlink()
-    served = ServedHub(root, Clock(), settings={"admission": Admission.OPEN}).start()
+    served = ServedHub(root, Clock(NOW), settings={"admission": Admission.OPEN}).start()
     broken = served.service.broken
     assert broken is not None
     assert isinstance(served.do(broken), Malformed)

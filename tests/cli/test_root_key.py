@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.hub_fixture import hostile_hub
 from tests.cli.runner import Veen
-from tests.cli.test_hub_lifecycle import background
+from tests.cli.test_hub_lifecycle import ANY_PORT, background
 from veen.core import SigningKey, naming, wire_json
 from veen.core import hub_identity as identities
 from veen.core.hub_identity import HubIdentity
@@ -234,3 +234,26 @@ def test_an_older_directory_adopts_a_root_once(rooted: Rooted, veen: Veen, data_
 def data_dir_without(veen: Veen, tmp_path: Path) -> Path:
     veen.done("hub", "init", "--data-dir", tmp_path / "old", "--no-root")
     return tmp_path / "old"
+
+
+def test_a_running_hub_is_rotated_with_its_root(rooted: Rooted) -> None:
+    rooted.veen.env["VEEN_OPERATOR_TOKEN"] = "operator"
+    started = rooted.veen.apart(
+        "hub", "start", "--data-dir", rooted.data_dir, *ANY_PORT, "--admission", "open", "--json"
+    )
+    assert started.status == 0, started.err
+    url, hub_id = started.json()["url"], rooted.identity.hub_id.hex()
+    try:
+        assert rooted.send(url, "alice", "before", "--pin", hub_id)["status"] == 0
+        command = ("hub", "rotate-key", "--data-dir", rooted.data_dir, *rooted.with_root)
+        assert rooted.veen(*command, env={"VEEN_OPERATOR_TOKEN": ""}).status == 2, "the operator's token is missing"
+        shown = rooted.veen.done(*command, "--destroy-old", "--json").json()
+        assert (len(shown["destroyed"]), len(rooted.identity.signing_keys)) == (1, 2)
+        assert rooted.send(url, "alice", "after")["status"] == 0
+        status = rooted.veen.done("hub", "status", "--hub", url, "--json").json()
+        assert status["hub_pk"] == shown["new_hub_pk"]
+        (made,) = rooted.veen.done("hub", "handover", "--data-dir", rooted.data_dir, "--json").json()
+        assert made["root_signed"]
+    finally:
+        rooted.veen("hub", "stop", "--data-dir", rooted.data_dir)
+    assert rooted.veen.done("fsck", rooted.data_dir, "--json").json()["verdict"] == "clean"

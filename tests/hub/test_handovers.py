@@ -1,16 +1,34 @@
 """A hub after a change of its key: which key signs checkpoints, and the hand-over that it serves and logs."""
 
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from plumbing.durable import Disk
-from tests.hub.client import START, Clock, Hub, make_dir, running, until
-from veen.core import Checkpoint, HubIdentity, Profile, Unverified, control_stream, naming
+from tests.hub.client import START, TOKEN, Clock, Hub, Reply, hub_key, make_dir, running, until
+from veen.core import (
+    Checkpoint,
+    HubIdentity,
+    Limits,
+    Profile,
+    Receipt,
+    SigningKey,
+    Unverified,
+    control_stream,
+    naming,
+)
 from veen.core.control_stream import RegisteredStream
-from veen.core.envelopes import CheckpointRequest, CheckpointResponse, StreamRequest, StreamResponse
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    RotationRequest,
+    StreamRequest,
+    StreamResponse,
+)
 from veen.core.handover import HandOver, HandOverList
-from veen.storage import metadata, rotation
+from veen.core.hub_identity import endorsement_digest
+from veen.storage import fsck, metadata, rotation
 from veen.storage.paths import Folders
 
 EPOCH_SEC = 1000
@@ -136,3 +154,101 @@ def test_a_hand_over_is_between_successive_keys_and_within_their_time(tmp_path: 
         made.verify(first)
     with pytest.raises(Unverified):
         HandOver.decode(made.encode().replace(made.rows_root, b"\x01" * 32)).verify(record)
+
+
+# While the hub runs
+
+
+def prepare(data_dir: Path) -> bytes:
+    """Make the next key, as the operator's command does."""
+    folders = Folders(data_dir)
+    new = metadata.next_key(folders, metadata.read_metadata(folders).identity)
+    metadata.add_signing_key(Disk(), folders, new)
+    return new.signer.public_key
+
+
+def change(hub: Hub, asked: RotationRequest, token: str = TOKEN) -> Reply:
+    return hub.post("/tooling/rotate-key", asked, authorization=f"Bearer {token}")
+
+
+def test_a_running_hub_changes_its_key_between_groups_and_loses_nothing(tmp_path: Path) -> None:
+    data_dir, clock = make_dir(tmp_path), Clock()
+    with running(data_dir, clock) as hub:
+        stop, receipts = Event(), dict[bytes, list[Receipt]]()
+
+        def write(name: str) -> None:
+            writer = hub.writer(name)
+            receipts[writer.label] = []
+            while not stop.is_set():
+                receipts[writer.label].append(writer.send())
+
+        threads = [Thread(target=write, args=(f"stream {n}",)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(receipts) == 4 and all(len(one) > 3 for one in receipts.values()))
+        made = change(hub, RotationRequest(prepare(data_dir), START + 1, 0)).read(HandOver)
+        before = {label: len(one) for label, one in receipts.items()}
+        until(lambda: all(len(receipts[label]) > before[label] + 3 for label in receipts))
+        stop.set()
+        for thread in threads:
+            thread.join()
+        identity = hub.service.hub_metadata.identity
+        made.verify(identity)
+        assert hub.status()["hub_pk"] == made.new_pk.hex()
+        for label, signed in receipts.items():
+            (place,) = hub.get(f"/tooling/handovers?label={label.hex()}").read(HandOverList).places
+            place.verify(made)
+            keys = [identity.verify_receipt(receipt) for receipt in signed]
+            split = place.row.size
+            assert {key.hub_pk for key in keys[:split]} == {made.old_pk}
+            assert {key.hub_pk for key in keys[split:]} == {made.new_pk}
+            assert signed[split - 1].mmr_root == place.row.mmr_root
+            assert signed[split - 1].hub_ts < made.hub_ts <= signed[split].hub_ts
+        until(lambda: made in events(hub))
+    assert fsck.check(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
+    with running(data_dir, clock) as hub:
+        assert hub.hub_pk == made.new_pk
+
+
+def test_only_the_operator_changes_the_key_and_a_refusal_changes_nothing(tmp_path: Path) -> None:
+    data_dir = make_dir(tmp_path)
+    with running(data_dir) as hub:
+        before = hub.status()["identity"]
+        good = RotationRequest(prepare(data_dir), START + 1, 0)
+        assert change(hub, good, "another").status == 401
+        assert hub.post("/tooling/rotate-key", good).status == 401
+        unknown = change(hub, RotationRequest(SigningKey.generate().public_key, START + 1, 0))
+        assert unknown.error().code == "E.CONFLICT"
+        early = change(hub, RotationRequest(good.hub_pk, 1, 0))
+        assert early.error().code == "E.CONFLICT"
+        assert hub.status()["identity"] == before
+        hub.writer().send()
+        assert change(hub, good).status == 200
+
+
+def test_a_running_hub_with_a_root_needs_its_endorsement(tmp_path: Path) -> None:
+    data_dir, root = tmp_path / "hub", SigningKey.generate()
+    metadata.create(Disk(), data_dir, Profile(), Limits(), START, root_key=root)
+    with running(data_dir) as hub:
+        hub_pk = prepare(data_dir)
+        digest = endorsement_digest(hub.service.hub_metadata.identity.hub_id, hub_pk, START + 1)
+        for sig in (None, SigningKey.generate().sign(digest), hub_key(hub).sign(digest)):
+            assert change(hub, RotationRequest(hub_pk, START + 1, 0, sig)).error().code == "E.CONFLICT"
+        made = change(hub, RotationRequest(hub_pk, START + 1, 0, root.sign(digest))).read(HandOver)
+        made.verify(hub.service.hub_metadata.identity)
+
+
+def test_both_keys_sign_checkpoints_in_the_overlap(tmp_path: Path) -> None:
+    data_dir, clock = make_dir(tmp_path), Clock()
+    with running(data_dir, clock) as hub:
+        writer = hub.writer()
+        writer.send()
+        assert checkpoint_of(hub, writer.label, 1).witness_sigs is None
+        made = change(hub, RotationRequest(prepare(data_dir), START + 1, 60)).read(HandOver)
+        writer.send()
+        for size in (1, 2):
+            both = checkpoint_of(hub, writer.label, size)
+            both.verify_signature(made.new_pk)
+            both.verify_witnesses((made.old_pk, made.new_pk), 2)
+        clock.now = made.hub_ts + 60
+        assert checkpoint_of(hub, writer.label, 2).witness_sigs is None

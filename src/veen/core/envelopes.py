@@ -260,6 +260,16 @@ class StreamRegistration(Wire):
     stream_id: Annotated[bytes, Bstr()]
 
 
+@int_map("rotation request", VersionField())
+class RotationRequest(Wire):
+    """The operator lets a running hub change to a key whose file is in its keys folder. The answer is a hand-over."""
+
+    hub_pk: Annotated[bytes, Bstr()]
+    valid_from: Annotated[int, Uint()]
+    overlap_sec: Annotated[int, Uint()]
+    endorsement: Annotated[bytes | None, Bstr(SIGNATURE_BYTES, optional=True)] = None  # of the root, if there is one
+
+
 @int_map("clock acceptance", VersionField())
 class ClockAcceptance(Wire):
     """The operator accepts the wall clock of the hub, which must still show about the time that the operator saw."""

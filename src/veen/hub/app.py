@@ -33,10 +33,12 @@ from veen.core.envelopes import (
     ProofRequest,
     ReceiptRequest,
     RevocationRequest,
+    RotationRequest,
     StreamRegistration,
     StreamRequest,
     WitnessRequest,
 )
+from veen.core.handover import HandOver
 from veen.core.hashing import U64_MAX
 from veen.hub import hub_openapi, responses
 from veen.hub.admission_rules import Prefilter, Rules
@@ -77,6 +79,7 @@ class HubApp:
     uploads: Uploads
     status: HubStatusPage
     clock: ClockWatch
+    rotate: Callable[[RotationRequest, Callable[[HandOver | Refused], None]], None]
     pages: PageMemoryBudget = field(default_factory=PageMemoryBudget)
     submits: SubmitApi = field(init=False)
     routes: dict[tuple[str, str], Handler] = field(init=False)
@@ -99,6 +102,7 @@ class HubApp:
             ("POST", "/tooling/streams"): self._register,
             ("POST", "/tooling/revoke"): self._revoke,
             ("POST", "/tooling/clock"): self._accept_clock,
+            ("POST", "/tooling/rotate-key"): self._rotate_key,
             ("POST", "/tooling/submit-batch"): self.submits.submit_batch,
             ("POST", "/tooling/proof"): self._query(
                 ProofAtRequest, lambda query: reads.proof_at(query.label, query.stream_seq, query.upto_seq)
@@ -291,6 +295,19 @@ class HubApp:
         given = responses.decode_request(RevocationRequest, request.body, as_json)
         event = OperatorRevocation(given.kind, given.target, given.reason, self.pipeline.hub_ts, given.ttl)
         self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
+
+    def _rotate_key(self, request: Request, respond: Respond) -> None:
+        """Change to another signing key between two groups."""
+        need_operator(self.config, request.headers)
+        as_json = responses.wants_json(request)
+
+        def done(outcome: HandOver | Refused) -> None:
+            if isinstance(outcome, Refused):
+                respond(responses.refusal(outcome, as_json=as_json))
+            else:
+                respond(responses.answer(outcome, as_json=as_json))
+
+        self.rotate(responses.decode_request(RotationRequest, request.body, as_json), done)
 
     def _accept_clock(self, request: Request, respond: Respond) -> None:
         """Follow the wall clock. The acceptance is durable before it takes effect, so that a restart knows it."""

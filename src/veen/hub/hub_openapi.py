@@ -42,6 +42,7 @@ from veen.core.envelopes import (
     ReceiptRequest,
     ReceiptResponse,
     RevocationRequest,
+    RotationRequest,
     StreamRegistration,
     StreamRequest,
     StreamResponse,
@@ -49,7 +50,7 @@ from veen.core.envelopes import (
     SubmitResponse,
     WitnessRequest,
 )
-from veen.core.handover import HandOverList
+from veen.core.handover import HandOver, HandOverList
 from veen.core.hub_identity import ForkOrigin
 from veen.core.limits import SERVER_VERSION, WIRE_VERSION
 from veen.core.proof_of_work import HEADER
@@ -125,6 +126,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "revoke a client key or a capability; only where the status has revocation",
         RevocationRequest,
         SubmitResponse,
+        security=(_OPERATOR,),
+    ),
+    ApiEndpoint(
+        "post",
+        "/tooling/rotate-key",
+        "change to another signing key of the keys folder",
+        RotationRequest,
+        HandOver,
         security=(_OPERATOR,),
     ),
     ApiEndpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofAtResponse),

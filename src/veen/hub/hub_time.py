@@ -88,6 +88,10 @@ class HubTime:
         self._now = max(self._followed, self._now + elapsed * _SLOW_SPEED)
         return self._now
 
+    def advance(self, hub_ts: int) -> None:
+        """Continue from `hub_ts` if the hub time is before it."""
+        self._now = max(self._now, hub_ts)
+
     def accept(self) -> None:
         """Follow the wall clock from now on. If it is behind the hub time, that continues at half speed."""
         self.now()

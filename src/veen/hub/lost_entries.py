@@ -39,6 +39,10 @@ class LostEntries:
     _contradicted: Callable[[Equivocation], object]
     _lock: Lock = field(default_factory=Lock)
 
+    def follow(self, identity: HubIdentity) -> None:
+        """Use a record that continues the known one."""
+        self._identity = identity
+
     def stored(self) -> list[Receipt]:
         """The receipts of earlier runs whose entries the log still lacks."""
         found = []

@@ -8,9 +8,10 @@ from functools import partial
 
 from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
-from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, checkpoint, naming
-from veen.core.envelopes import Equivocation
+from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, checkpoint, naming, signing
+from veen.core.envelopes import Equivocation, RotationRequest
 from veen.core.handover import HandOver
+from veen.core.hub_identity import HubKey, endorsement_digest
 from veen.hub import verifier
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import AdmissionState, Outcome
@@ -34,6 +35,7 @@ from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import AcceptedEntry
 from veen.storage.lock import exclusive
 from veen.storage.log_scrub import LogScrub
+from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 from veen.storage.recovery import RecoveredLabels
 from veen.storage.store import Lookup, Store
@@ -163,7 +165,7 @@ class HubService:
         scrubber = self._start_scrubber(loop, read_executor)
         attachments = AttachmentStore(self._disk, self.folders)
         attachments.remove_drafts()
-        witness_records = WitnessRecords(
+        self._witness_records = witness_records = WitnessRecords(
             self._disk,
             self.folders,
             self.store.index,
@@ -172,7 +174,7 @@ class HubService:
             attachments,
             lambda found: loop.call_soon_threadsafe(self._equivocated, found),
         )
-        lost_entries = LostEntries(
+        self._lost_entries = lost_entries = LostEntries(
             self._disk,
             self.folders,
             self.hub_metadata.identity,
@@ -224,6 +226,7 @@ class HubService:
             self.uploads,
             self.status,
             self.clock,
+            self.rotate_key,
         )
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
@@ -233,6 +236,50 @@ class HubService:
             raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from None
         self.log.started(self.hub_metadata.identity.hub_id, config.host, self.server.port, self.replayed)
         self._log_handovers()
+
+    def rotate_key(self, asked: RotationRequest, done: Callable[[HandOver | Refused], None]) -> None:
+        """Change to another key between two groups. `done` is called on the loop."""
+        self.pipeline.between_groups(partial(self._begin_rotation, asked), partial(self._rotated, done))
+
+    def _begin_rotation(self, asked: RotationRequest) -> Callable[[], tuple[HubMetadata, int]]:
+        """On the loop, between groups: the old key signed nothing at or after the time that is chosen here."""
+        at = max(self.sequencer.hub_ts, self.sequencer.state.hub_ts + 1, asked.valid_from)
+        return partial(self._hand_over, asked, at)
+
+    def _hand_over(self, asked: RotationRequest, at: int) -> tuple[HubMetadata, int]:
+        """On another thread, while no group is open."""
+        identity, old = self.hub_metadata.identity, self.signer.newest
+        digest = endorsement_digest(identity.hub_id, asked.hub_pk, asked.valid_from)
+        if identity.root is not None:
+            signing.verify(identity.root.hub_pk, digest, asked.endorsement or b"", "root endorsement")
+        endorsement = asked.endorsement if identity.root else old.sign(digest)
+        added = HubKey(naming.key_id(asked.hub_pk), asked.hub_pk, asked.valid_from, endorsement=endorsement)
+        entries = rotation.current_entries(self.store)
+        labels = self._labels.rotation
+        new = self.signer.key(added)
+        rotation.hand_over(
+            self._disk, self.folders, self.hub_metadata, old, new, added, at, asked.overlap_sec, entries, labels
+        )
+        return metadata.read_metadata(self.folders), at
+
+    def _rotated(self, done: Callable[[HandOver | Refused], None], result: object) -> None:
+        """On the loop, before the next group: sign with the new key from now on, and show the new record."""
+        if isinstance(result, Unavailable | Unverified | Malformed):
+            done(Refused("E.CONFLICT", f"the key was not changed: {result}"))
+            return
+        if isinstance(result, Exception):
+            raise result
+        assert isinstance(result, tuple)
+        self.hub_metadata, self.sequencer.state.hub_ts = result
+        self.time.advance(self.sequencer.state.hub_ts)
+        identity = self.hub_metadata.identity
+        self.store.binding.follow(self.hub_metadata)
+        self.signer.follow(identity)
+        self.status.follow(self.hub_metadata)
+        self._witness_records.follow(identity)
+        self._lost_entries.follow(identity)
+        self._log_handovers()
+        done(rotation.read_handovers(self.folders, identity)[-1])
 
     def _log_handovers(self) -> None:
         """Log the hand-overs that are not on the control stream yet. A crash may log one twice, which is harmless."""
@@ -325,7 +372,18 @@ class HubService:
                     text = "no checkpoint of this prefix was stored while the key of its epoch was active"
                     raise Refused("E.NOT_FOUND", text, detail={"label": label.hex(), "stream_seq": upto_seq})
                 return found
-        return self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
+        made = self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
+        return made.witnessed(*self._overlapping()) if upto_seq > self.hub_metadata.lineage.upto(label) else made
+
+    def _overlapping(self) -> tuple[RemoteKey, ...]:
+        """The old and the new key while both are valid: clients that pin one key accept either. 001, KEX0.1."""
+        *_, old, new = None, *self.hub_metadata.identity.signing_keys
+        if old is None or old.valid_until is None or self._clocks().wall >= old.valid_until:
+            return ()
+        try:
+            return self.signer.key(old), self.signer.key(new)
+        except (Unavailable, Malformed):
+            return ()  # the old key was destroyed
 
     def _origins_checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
         """A checkpoint that the origin of a fork signed. A fork does not sign for its origin."""

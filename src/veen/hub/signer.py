@@ -113,6 +113,11 @@ class Signer:
         self._last = (hub_ts, key)
         return key
 
+    def follow(self, identity: HubIdentity) -> None:
+        """Sign with the keys of a record that continues the known one."""
+        self.identity = identity
+        self._last = None
+
     @property
     def newest(self) -> RemoteKey:
         """The newest key, which signs the checkpoints. Thread-safe."""

@@ -304,6 +304,10 @@ class HubStatusPage:
             return receipt.stream_seq, receipt.mmr_root
         return self._newest.size, mmr.root_of(self._newest.peaks)
 
+    def follow(self, hub_metadata: HubMetadata) -> None:
+        """Show a record that continues the known one."""
+        self._hub_metadata = hub_metadata
+
     def as_json(self) -> Json:
         """GET /tooling/status."""
         self.check_disk()

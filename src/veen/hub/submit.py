@@ -112,6 +112,8 @@ class SubmitPipeline:
         self._opened = 0.0  # when the open group got its first item; 0 if it has none
         self._commit_at = 0  # commit a small group once `_checks_finished` reaches this
         self._is_signing = False
+        self._between: list[tuple[Callable[[], Callable[[], object]], Callable[[object], None]]] = []
+        self._is_paused = False  # work between two groups is running
         # Persist.
         self._is_writing = False
         self._quick_syncs = 0  # in a row
@@ -168,6 +170,15 @@ class SubmitPipeline:
     def capability(self, auth_ref: bytes) -> Cap | None:
         """A capability on the control stream, as it was first logged."""
         return self._state.cap(auth_ref)
+
+    def between_groups(self, begin: Callable[[], Callable[[], object]], done: Callable[[object], None]) -> None:
+        """Do work while no group is open, being signed or written. Messages that arrive meanwhile wait.
+
+        `begin` is called on the loop at that moment, and what it returns on another thread. `done` is called on the
+        loop with the result or the exception, before the next group is opened.
+        """
+        self._between.append((begin, done))
+        self._schedule_turn()
 
     def record_rejection(self, refused: Refused, bytes_in: int) -> None:
         """Count a message that was rejected before it was decoded."""
@@ -228,7 +239,10 @@ class SubmitPipeline:
     def _turn(self) -> None:
         """Take what has been verified through the stages, and write the open group if the disk is free."""
         self._turn_due = False
-        if self._broken or self._is_signing:  # `_signed` starts the next turn
+        if self._broken or self._is_signing or self._is_paused:  # `_signed` or `_resume` starts the next turn
+            return
+        if self._between:
+            self._pause()
             return
         items, self._verified = self._verified[:MAX_DECIDED], self._verified[MAX_DECIDED:]
         if self._verified:
@@ -244,6 +258,34 @@ class SubmitPipeline:
                 self._break(mistake)
                 return
         self._persist()
+
+    def _pause(self) -> None:
+        """Start the work that waits for a moment between groups, or write the open group first."""
+        if self._is_writing:
+            return  # `_written` starts the next turn
+        if self._state.open.outcomes:
+            self._persist()
+            if not self._is_writing:
+                self._schedule_turn()
+            return
+        begin, done = self._between.pop(0)
+        try:
+            work = begin()
+        except Exception as error:  # noqa: BLE001  the caller gets it
+            done(error)
+            self._schedule_turn()
+            return
+        self._is_paused = True
+        self._loop.run_in_executor(None, _outcome, work).add_done_callback(lambda ran: self._resume(ran.result(), done))
+
+    def _resume(self, result: object, done: Callable[[object], None]) -> None:
+        try:
+            done(result)
+        except Exception as mistake:  # noqa: BLE001  messages wait
+            self._report("between groups", mistake)
+        self._is_paused = False
+        self._schedule_turn()
+        self._maybe_drained()
 
     def _decide(self, items: list[Item]) -> None:
         """Add items to the open group, and have those signed that got a place."""
@@ -310,7 +352,7 @@ class SubmitPipeline:
     def _should_grow(self, count: int) -> bool:
         """Whether the open group is small, and too few of the pending signature checks have finished since."""
         few = count < min(FULL_GROUP, self._checks_started - self._checks_finished)
-        return few and self._checks_finished < self._commit_at and self._drained is None
+        return few and self._checks_finished < self._commit_at and self._drained is None and not self._between
 
     def _write_groups(self) -> None:
         """The commit thread: only writes and syncs."""
@@ -356,6 +398,8 @@ class SubmitPipeline:
             return
         if is_quick:
             self._persist()
+        if self._between:
+            self._schedule_turn()
 
     def _probe(self) -> bool:
         """Test the journal without writing a group, so that an idle hub notices when its disk recovers."""
@@ -449,6 +493,8 @@ class SubmitPipeline:
         """While closing: finish when nothing is queued and the log has everything or cannot be written."""
         if self._drained is None or self._drained.done() or self._verified or self._is_writing or self._is_signing:
             return
+        if self._is_paused or self._between:
+            return  # `_resume` calls this again
         if self._state.open.outcomes:
             self._persist()
             return
@@ -461,6 +507,13 @@ class SubmitPipeline:
         """Accept nothing more: the process must exit."""
         self._broken = True
         self._on_broken(error)
+
+
+def _outcome(work: Callable[[], object]) -> object:
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001  it is the result
+        return error
 
 
 def _unavailable(reason: str) -> Refused:

@@ -47,6 +47,10 @@ class WitnessRecords:
             raise Refused("E.NOT_FOUND", "this hub is not a fork")
         return ForkOrigin.decode(safe_open.read(self._folders.origin))
 
+    def follow(self, identity: HubIdentity) -> None:
+        """Use a record that continues the known one."""
+        self._identity = identity
+
     def handovers(self, label: bytes | None) -> HandOverList:
         """The hand-overs between the hub's keys, with the row of a label in each if one is given."""
         return rotation.list_handovers(self._folders, self._identity, label)

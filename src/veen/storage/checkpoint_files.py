@@ -48,6 +48,10 @@ class BindingFile:
         self._added: dict[bytes, bytes] = {}  # rows by their place, both encoded
         self._exists = _binding_starts_with(folders, _binding_head(hub_metadata.identity.hub_id))
 
+    def follow(self, hub_metadata: HubMetadata) -> None:
+        """Bind checkpoints to the keys of a record that continues the known one."""
+        self._hub_metadata = hub_metadata
+
     def add(self, checkpoint: Checkpoint) -> None:
         """Add a regular checkpoint; `save` writes it."""
         row = bound_row(checkpoint, self._hub_metadata).encode()

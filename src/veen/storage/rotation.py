@@ -42,10 +42,11 @@ from veen.core.handover import HandOver, HandOverList, HandOverPlace, HandOverRo
 from veen.core.hub_identity import HubKey
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import DigestSigner
-from veen.storage import journal, metadata, safe_open, secret_keys
+from veen.storage import frame, journal, metadata, safe_open, secret_keys
 from veen.storage.index import Index, IndexRows, NodeFile
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
+from veen.storage.store import Store
 
 _ROW = struct.Struct(">32sQ32s")
 
@@ -98,6 +99,19 @@ def indexed_entries(rows: IndexRows) -> Iterator[LastEntry]:
     """The last entry of every label in the log."""
     for label, head in rows.labels():
         yield LastEntry(label, head.size, mmr.root_of(head.peaks), head.hub_ts)
+
+
+def current_entries(store: Store) -> list[LastEntry]:
+    """The last entry of every label of a running hub, in ascending order of label. No group may be committed now."""
+    tails = store.tails()  # first: an entry leaves them only after the log has it
+    with store.index.read() as rows:
+        found = {last.label: last for last in indexed_entries(rows)}
+    for tail in reversed(tails):
+        for label, records in tail.labels.items():
+            receipt = Receipt.decode(frame.read(records[-1].frame)[0].receipt)
+            if label not in found or found[label].size < receipt.stream_seq:
+                found[label] = LastEntry(label, receipt.stream_seq, receipt.mmr_root, receipt.hub_ts)
+    return [found[label] for label in sorted(found)]
 
 
 # Requests and rotation.

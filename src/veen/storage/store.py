@@ -62,7 +62,7 @@ class Store:
             raise
         self.index.on_damage = self._record_index_fault
         try:
-            binding = BindingFile(disk, folders, read_metadata(folders))
+            self.binding = BindingFile(disk, folders, read_metadata(folders))
             with self.index.read() as rows:
                 self.applied = rows.number("applied")
             if not mark.last and self.applied >= mark.first:
@@ -74,7 +74,7 @@ class Store:
             self.index.close()
             self._release()
             raise
-        files = ChunkWriter(disk, folders, sign, binding, limits.chunk_zstd_level, closed)
+        files = ChunkWriter(disk, folders, sign, self.binding, limits.chunk_zstd_level, closed)
         self._writer = LogWriter(files, self.index, limits)
         self._journal: Journal | None = None
         self.pending = JournalTail()

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -543,7 +544,10 @@ def rotate_key(
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a stopped hub a new key; its hub_id stays.
+    """Give a hub a new key, also while it runs; its hub_id stays.
+
+    A running hub changes its key between two groups of messages, and nobody has to wait. The command then needs the
+    operator token in VEEN_OPERATOR_TOKEN.
 
     The root endorses the new key, so clients that pinned the hub continue to trust it. With --root this is one step. If
     the root is on another machine, write a request with --request, endorse it there with `veen root endorse`, and give
@@ -560,7 +564,7 @@ def rotate_key(
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable
     from veen.core.root_key import RootRequest
-    from veen.storage import rotation, safe_open
+    from veen.storage import metadata, rotation, safe_open
     from veen.storage.lock import lock_directory
 
     if sum(one is not None for one in (root, request, endorsement)) > 1:
@@ -571,19 +575,27 @@ def rotate_key(
             "the old key is needed until the overlap is over; the next rotation can destroy it",
         )
     folders = hub_process.folders(data_dir)
+    is_running = hub_process.find(data_dir) is not None
+    if is_running and destroy_old and metadata.read_metadata(folders).profile.epoch_sec:
+        raise Misuse(
+            "--destroy-old needs a stopped hub if the hub uses epochs", f"veen hub stop --data-dir {data_dir} stops it"
+        )
     try:
-        held = lock_directory(folders.lock)
+        held = nullcontext() if is_running else lock_directory(folders.lock)
     except Unavailable as error:
         raise hinted(
             error, f"veen hub stop --data-dir {data_dir} stops it; start it again after the rotation"
         ) from None
     with held:
         safe_open.check_folders(folders)
+        if not is_running:
+            rotation.finish_rotation(Disk(), folders)  # one that a crash interrupted may have added the newest key
         if request is not None:
             _request_key(folders, request, as_json)
             return
         secret = None if root is None else root_files.read(root, passphrase_file)
-        rotated = _rotate(folders, _answer(folders, secret, endorsement), overlap_sec)
+        rotate = _rotate_running if is_running else _rotate
+        rotated = rotate(folders, _answer(folders, secret, endorsement), overlap_sec)
         handed_over = rotation.read_handovers(folders, rotated)[-1]
         if secret is not None and rotated.root is not None:
             signed = RootRequest.of_handover(rotated, handed_over).endorse(secret)
@@ -646,7 +658,6 @@ def _answer(folders: "Folders", root: "RootSecret | None", endorsement: Path | N
     from veen.core import Unavailable, Unverified
     from veen.storage import metadata, rotation
 
-    rotation.finish_rotation(Disk(), folders)  # a rotation that a crash interrupted may have added the newest key
     if metadata.read_metadata(folders).identity.root is None:
         if root is not None or endorsement is not None:
             raise hinted(Unavailable("the hub has no root key"), "veen root adopt gives it one")
@@ -679,6 +690,39 @@ def _rotate(folders: "Folders", endorsement: "RootEndorsement | None", overlap_s
         return rotation.rotate_key(Disk(), folders, max(int(time.time()), last + 1), overlap_sec, endorsement)
     except (Unavailable, Unverified) as error:
         raise hinted(error, "veen hub rotate-key --request writes a request for the root") from None
+
+
+def _rotate_running(folders: "Folders", endorsement: "RootEndorsement | None", overlap_sec: int) -> "HubIdentity":
+    """Let the running hub change to a key that is made here: the hub process never has a secret key."""
+    from plumbing.durable import Disk
+    from veen.cli.hub import hub_process
+    from veen.cli.hub.hub_settings import operator_token
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Refused, Unverified
+    from veen.core.envelopes import RotationRequest
+    from veen.core.handover import HandOver
+    from veen.core.root_key import KeyRequest
+    from veen.storage import metadata, rotation
+
+    token = operator_token()
+    identity = metadata.read_metadata(folders).identity
+    request = rotation.read_root_request(folders) if endorsement is not None else None
+    if endorsement is not None:
+        if request is None:
+            raise hinted(Unverified("root endorsement", "no key was requested"), "veen hub rotate-key --request asks")
+        endorsement.verify(identity, request.digest())
+        wanted = request.key
+    else:
+        new = metadata.next_key(folders, identity)
+        metadata.add_signing_key(Disk(), folders, new)
+        wanted = KeyRequest(new.signer.public_key, max(int(time.time()), identity.hub_keys[-1].valid_from + 1))
+    asked = RotationRequest(wanted.hub_pk, wanted.valid_from, overlap_sec, endorsement.sig if endorsement else None)
+    try:
+        with hub_process.hub(None, folders.root) as api:
+            api.post("/tooling/rotate-key", asked, HandOver, token)
+    except Refused as refused:
+        raise hinted(refused, "the hub goes on with its old key; its log says more") from None
+    return metadata.read_metadata(folders).identity
 
 
 @command(

@@ -152,6 +152,15 @@ CAPABILITIES = [
     Case("cap.chain", "none may be signed again", b.no_long_chains),
     Case("cap.altered", "accepted", b.accepts("CAP_INVALID", AUTHORIZE)),
     Case("cap.issuer", "anyone", b.accepts("E.FORBIDDEN", AUTHORIZE)),
+    Case("cap.audience", "accepted", b.accepts("CAP_INVALID", AUTHORIZE)),
+    Case("cap.date", "accepted", b.accepts("CAP_TTL", AUTHORIZE)),
+    Case(
+        "cap.date",
+        "ends later",
+        alter_answer(
+            AUTHORIZE, AuthorizeResponse, lambda _, response: replace(response, expires_at=response.expires_at + 1)
+        ),
+    ),
     Case("cap.form", "accepted", b.accepts("E.BAD_REQUEST", AUTHORIZE)),
     Case("cap.form", "crashes", refusals("E.BAD_REQUEST", b.crash, AUTHORIZE)),
     Case("cap.ttl", "accepted", b.accepts("CAP_TTL")),

@@ -116,7 +116,7 @@ class BridgeRun:
                 raise Skipped("a hub requires capabilities, and no issuer key was given")
             if zone.issuer is not None and client.session.status.bare_tokens is False:
                 end = client.session.clock.now() + 2 * _GRANT_SEC
-                for token in tuple(client.dir.caps):
+                for token in [one for one in client.dir.caps if one.issuer_pk == zone.issuer.public_key]:
                     client.dir.caps.add(cap_token.present(zone.issuer, token, client.hub_id, end))
             yield client
 

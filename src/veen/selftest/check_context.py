@@ -372,11 +372,11 @@ class CheckContext:
         """Present a capability that the hub must accept."""
         return self.probe.post("/tooling/authorize", self.presented(token)).offered(AuthorizeResponse)
 
-    def presented(self, token: CapToken) -> Wire:
+    def presented(self, token: CapToken, hub_id: bytes | None = None, not_after: int = U64_MAX) -> Wire:
         """What to send to authorize a token, also one that the hub must reject. Older hubs know only bare tokens."""
         if not self.facts.knows_presentations:
             return token
-        unsigned = CapPresentation(self.facts.hub_id, U64_MAX, token, bytes(SIGNATURE_BYTES))
+        unsigned = CapPresentation(hub_id or self.facts.hub_id, not_after, token, bytes(SIGNATURE_BYTES))
         return replace(unsigned, sig=self.issuer.sign(ht("veen/cap-presentation", unsigned.unsigned())))
 
     # Shared data.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from secrets import token_bytes
 
 from veen.core import CapToken, Rate, SigningKey, cap_token, cbor
-from veen.core.envelopes import StreamRequest, SubmitResponse
+from veen.core.envelopes import AuthorizeResponse, StreamRequest, SubmitResponse
 from veen.selftest.check import Failed, Skipped, Suite, case, expect, expect_equal, only
 from veen.selftest.check_context import OPEN, CheckContext
 from veen.selftest.probe import ProbeReply
@@ -132,6 +132,33 @@ def issuer(context: CheckContext) -> None:
     reply = _present(context, token)
     expect(reply.status in (401, 403), f"the capability of an unknown issuer was answered with {reply.status}")
     reply.refused()
+
+
+def _need_presentations(context: CheckContext) -> None:
+    if not context.facts.knows_presentations:
+        raise Skipped("the hub is older than presentations")
+
+
+@CHECKS.claim("cap.audience", "a capability that was presented for another hub is rejected", "§6")
+def audience(context: CheckContext) -> None:
+    _need_presentations(context)
+    elsewhere = context.presented(_token(context), hub_id=token_bytes(32))
+    context.probe.post("/tooling/authorize", elsewhere).expect_row("CAP_INVALID")
+
+
+@CHECKS.claim(
+    "cap.date",
+    "a capability ends at the date of its presentation, also if it was never used",
+    "§6",
+)
+def date(context: CheckContext) -> None:
+    _need_presentations(context)
+    now = context.status().hub_ts
+    late = context.presented(_token(context), not_after=max(now - 1, 0))
+    context.probe.post("/tooling/authorize", late).expect_row("CAP_TTL")
+    sooner = context.presented(_token(context), not_after=now + _TTL_SEC // 2)
+    found = context.probe.post("/tooling/authorize", sooner).offered(AuthorizeResponse)
+    expect_equal(found.expires_at, now + _TTL_SEC // 2, "expires_at")
 
 
 def _invalid_encodings(token: CapToken) -> dict[str, bytes]:

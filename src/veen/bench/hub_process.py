@@ -87,13 +87,13 @@ _LAST_LINES = 5
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """CPU seconds of the hub's process and of its verification workers."""
+    """CPU seconds of the hub's process, and of its signer and verification workers."""
 
     hub_s: float
-    workers_s: float
+    children_s: float
 
     def since(self, earlier: "Usage") -> "Usage":
-        return Usage(self.hub_s - earlier.hub_s, self.workers_s - earlier.workers_s)
+        return Usage(self.hub_s - earlier.hub_s, self.children_s - earlier.children_s)
 
 
 class HubProcess:
@@ -170,7 +170,7 @@ class HubProcess:
         return Usage(cpu_seconds(self._process.pid), sum(map(cpu_seconds, workers)))
 
     def memory(self) -> Memory:
-        """Memory of the hub and its workers."""
+        """Memory of the hub, its signer and its workers."""
         found = memory(self._process.pid)
         for worker in children(self._process.pid):
             found += memory(worker)
@@ -266,7 +266,7 @@ def run_round(hub: HubProcess, plan: Plan, messages: int, watch: AbstractContext
     if grew("veen_submit_ok_total") != messages:
         raise Unavailable(f"the hub accepted {grew('veen_submit_ok_total'):.0f} of {messages} messages")
     behind_s = hub.settle(had + messages)
-    ours = during.hub_s + during.workers_s + load.generator_s
+    ours = during.hub_s + during.children_s + load.generator_s
     return Round(
         messages=messages,
         load=load,
@@ -283,7 +283,7 @@ def cost_rows(name: str, rounds: Sequence[Round]) -> list[BenchRow]:
     """CPU per message, and messages per sync."""
     return [
         BenchRow.of(f"{name}: CPU a message, hub", [one.each_us(one.usage.hub_s) for one in rounds], "µs"),
-        BenchRow.of(f"{name}: CPU a message, workers", [one.each_us(one.usage.workers_s) for one in rounds], "µs"),
+        BenchRow.of(f"{name}: CPU a message, signer and workers", [one.each_us(one.usage.children_s) for one in rounds], "µs"),
         BenchRow.of(f"{name}: CPU a message, generator", [one.each_us(one.load.generator_s) for one in rounds], "µs"),
         BenchRow.of(f"{name}: messages a sync", [one.entries_per_sync for one in rounds], ""),
         BenchRow.of(f"{name}: one write and sync", [one.sync_ms for one in rounds], "ms"),

@@ -157,7 +157,7 @@ def _by_turns(hubs: Mapping[int, HubProcess], each: int, proofs: int) -> tuple[d
             loads[size].append(hubs[size].drive(plans[size][turn]))
     seconds, busy = time.perf_counter() - start, hub_process.busy_seconds() - busy
     spent = [hub.usage().since(before[size]) for size, hub in hubs.items()]
-    ours = sum(one.hub_s + one.workers_s for one in spent) + sum(
+    ours = sum(one.hub_s + one.children_s for one in spent) + sum(
         one.generator_s for two in loads.values() for one in two
     )
     readings = {}

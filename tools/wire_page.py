@@ -95,6 +95,8 @@ RULES: dict[type[Wire], str] = {
     hub_identity.OriginHub: "`checkpoints` are in strictly ascending order of `label_curr`.",
     recovery.RecoveredLog: "`labels` are in strictly ascending order of `label`.\n"
     "`recovery.labels` is their number, and `recovery.labels_root` the root of the tree of their leaves.",
+    profile.LoweredLimits: "At least one limit is lower in `after`, and none is higher; absent is highest. "
+    "Limits that decide\nwhere chunks end or which labels an epoch has do not differ.",
     profile.Limits: f"`max_chunk_bytes` is at least `max_msg_bytes` + {bounds.ENTRY_OVERHEAD_BYTES:,}.",
 }
 

@@ -8,6 +8,7 @@ from veen.core.admin import OperatorRevocation
 from veen.core.ciphertext import PayloadHdr
 from veen.core.control_stream import EVENT_TYPES, Effects, Event, RegisteredStream
 from veen.core.handover import HandOver
+from veen.core.profile import LoweredLimits
 
 HUB = bytes(range(32))
 HUB_KEY, ISSUER = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
@@ -16,6 +17,7 @@ TOKEN = cap_token.mint(ISSUER, bytes([3]) * 32, [STREAM], 100)
 PRESENTED = cap_token.present(ISSUER, TOKEN, HUB, 1000)
 REVOKED = OperatorRevocation("auth-ref", TOKEN.auth_ref(), "lost", 7, 60)
 HANDED_OVER = fullest(HandOver)
+LOWERED = LoweredLimits(Limits(), Limits(max_body_bytes=1))
 PLACE = Place(bytes([4]) * 32, bytes([5]) * 32, HUB_KEY.public_key, 1, 0)
 
 EXAMPLES: dict[str, tuple[Event, Effects]] = {
@@ -23,6 +25,7 @@ EXAMPLES: dict[str, tuple[Event, Effects]] = {
     "veen.control.presentation.v1": (PRESENTED, Effects((STREAM,), PRESENTED)),
     "veen.control.handover.v1": (HANDED_OVER, Effects()),
     "veen.control.revocation.v1": (REVOKED, Effects(revocation=REVOKED)),
+    "veen.control.limits.v1": (LOWERED, Effects(limits=LOWERED)),
     "veen.control.stream.v1": (RegisteredStream(STREAM), Effects((STREAM,))),
 }
 

@@ -70,7 +70,7 @@ from veen.core.hashing import U64_MAX
 from veen.core.hub_identity import ForkOrigin, HubIdentity, HubKey, OriginHub
 from veen.core.limits import MAX_DETAIL_BYTES, WIRE_VERSION
 from veen.core.msg import Msg
-from veen.core.profile import Limits, Profile
+from veen.core.profile import Limits, LoweredLimits, Profile
 from veen.core.proof import MmrProof, ProofStep
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
@@ -699,6 +699,7 @@ def flawed() -> dict[str, Wire]:
         "receipts for different places": replace(pair, second=replace(pair.second, stream_seq=1)),
         "receipts that agree": replace(pair, second=pair.first),
         "chunks without room for a message": replace(limits, max_msg_bytes=limits.max_msg_bytes + 1),
+        "limits that are raised": LoweredLimits(replace(limits, max_hdr_bytes=1), replace(limits, max_hdr_bytes=2)),
         "checkpoints in descending order": replace(origin, checkpoints=origin.checkpoints[::-1]),
         "a label twice": replace(origin, checkpoints=(origin.checkpoints[0],) * 2),
         "labels that the statement does not count": replace(fullest(RecoveredLog), labels=()),

@@ -31,7 +31,7 @@ from veen.core.hub_identity import (
     OriginRef,
 )
 from veen.core.limits import ENTRY_OVERHEAD_BYTES
-from veen.core.profile import AdmissionSettings, Limits
+from veen.core.profile import AdmissionSettings, EarlierLimits, LimitRegistry, Limits, LoweredLimits
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.recovery import RecoveredLog
@@ -42,7 +42,9 @@ W = TypeVar("W", bound=Wire)
 
 # Files of a hub, with text keys instead of numbers.
 TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySignature, Limits, OriginRef}) | {
+    EarlierLimits,
     KeyRequest,
+    LimitRegistry,
     RootEndorsement,
     RootRequest,
     Authority,
@@ -52,7 +54,7 @@ TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySign
     Revocation,
 }
 # These, and the objects that contain them.
-IN_TABLE_ORDER = TEXT_KEYED | {ForkOrigin, OriginHub}
+IN_TABLE_ORDER = TEXT_KEYED | {ForkOrigin, LoweredLimits, OriginHub}
 
 # Both sides of every size at which a head grows.
 HEAD_EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, U64_MAX)
@@ -141,6 +143,7 @@ _REPAIRS: dict[type[Wire], Callable[[Any], Wire]] = {
     HubIdentity: _chained,
     HubKey: _dated,
     Limits: _roomy,
+    LoweredLimits: lambda event: replace(event, after=replace(event.before, max_client_id_lifetime_sec=1)),
     OriginHub: _by_label,
     Receipt: lambda receipt: replace(receipt, stream_seq=receipt.stream_seq or 1),
     RecoveredLog: _stated,

@@ -1,6 +1,7 @@
 """Admission is a function of the log (I13): a replayed history gets the same decisions, accepted and rejected."""
 
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from veen.core import (
     Bucket,
     CapToken,
     Limits,
+    Malformed,
     Mmr,
     Msg,
     PayloadHdr,
@@ -32,16 +34,30 @@ from veen.core import (
     control_stream,
     msg,
     naming,
+    wire_json,
 )
 from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
 from veen.core.handover import HandOver
 from veen.core.hashing import h
+from veen.core.profile import LimitRegistry, LoweredLimits
 from veen.core.signing import is_valid
-from veen.hub.admission_rules import Admission, Cap, Revoker, Rules, authorize, parse, revocable, sequence
+from veen.hub.admission_rules import (
+    Admission,
+    Cap,
+    LimitsInForce,
+    Revoker,
+    Rules,
+    authorize,
+    parse,
+    revocable,
+    sequence,
+)
 from veen.hub.admission_state import ControlEvent, Outcome, Submission
 from veen.hub.config import HubConfig
 from veen.hub.service import HubService
-from veen.storage import frame
+from veen.storage import frame, fsck, metadata
+from veen.storage.fsck import FsckVerdict
+from veen.storage.paths import Folders
 
 EPOCH_SEC = 30
 LIMITS = Limits(max_msg_bytes=1024, max_epoch_skew_sec=EPOCH_SEC)
@@ -49,6 +65,14 @@ REALM = naming.realm_id("histories")
 BOUNDED = replace(LIMITS, max_client_id_lifetime_sec=60, max_msgs_per_client_id_per_label=12)
 STEPS = 220
 DAY = 86_400
+LOWER = {
+    "max_msg_bytes": [1000, 900, 700],
+    "max_body_bytes": [1000, 200],
+    "max_cap_rate_per_sec": [50, 2, 1],
+    "max_cap_rate_burst": [50, 4, 2],
+    "max_client_id_lifetime_sec": [100, 60, 20],
+    "max_msgs_per_client_id_per_label": [20, 12, 5],
+}
 SEEDS = range(6)
 
 
@@ -118,7 +142,8 @@ class Ledger:
 
     def decide(self, encoded: bytes, hub_ts: int) -> Msg:
         """Every check of the table, in order. Raises `Refused`."""
-        message = parse(encoded, self._rules)
+        self._rules.limits_in_force.hub_ts = lambda: hub_ts
+        message = parse(encoded, self._rules_for(encoded))
         if not is_valid(message.client_id, msg.signing_digest(encoded), message.sig):
             raise Refused("E.SIG", "", stage="auth", detail_enum="SIG_INVALID")
         bucket = authorize(message, self, self._rules, hub_ts)
@@ -126,6 +151,11 @@ class Ledger:
         if bucket is not None and message.auth_ref is not None:
             self._buckets[message.auth_ref, message.label] = bucket
         return message
+
+    def _rules_for(self, encoded: bytes) -> Rules:
+        """The hub's own events are not subject to its limits."""
+        own = self._rules.control_pk in encoded and is_own(encoded, self._rules)
+        return replace(self._rules, limits_in_force=LimitsInForce(LimitRegistry(Limits()))) if own else self._rules
 
     def append(self, message: Msg, receipt: Receipt) -> None:
         """Apply an accepted entry, which must match."""
@@ -137,10 +167,10 @@ class Ledger:
         self._first.setdefault((message.label, message.client_id), receipt.hub_ts)
         stream = self.stream_of(message.label, receipt.hub_ts)
         if self._rules.realm_id and stream and message.auth_ref:
-            told = admin.event_of(self._rules.realm_id, stream, message, self._rules.limits)
+            told = admin.event_of(self._rules.realm_id, stream, message, Limits())
             self._told += [told] if told else []
         if message.client_id == self._rules.control_pk:
-            self._learn(control_stream.event_of(self._rules.hub_id, message, self._rules.limits), receipt.hub_ts)
+            self._learn(control_stream.event_of(self._rules.hub_id, message, Limits()), receipt.hub_ts)
 
     def _learn(self, event: control_stream.Event, hub_ts: int) -> None:
         if isinstance(event, control_stream.RegisteredStream):
@@ -151,8 +181,19 @@ class Ledger:
         if isinstance(event, OperatorRevocation):
             self._told.append(event)
             return
+        if isinstance(event, LoweredLimits):
+            in_force = self._rules.limits_in_force
+            in_force.rows[b""] = in_force.registry.lowered(event, hub_ts)
+            return
         self._caps[event.auth_ref()] = Cap.of(event, hub_ts, self._rules.limits)
         self._streams |= set(cap_token.token_of(event).allow.stream_ids)
+
+
+def is_own(encoded: bytes, rules: Rules) -> bool:
+    try:
+        return Msg.decode(encoded).client_id == rules.control_pk
+    except Malformed:
+        return False
 
 
 @dataclass
@@ -184,6 +225,7 @@ class Author:
     cursors: dict[tuple[bytes, bytes], int] = field(default_factory=dict)
     admins: list[bytes] = field(default_factory=list)
     jumps: bool = False  # whether the wall clock also jumps by days
+    lowers: bool = False  # whether the operator lowers limits
 
     def __post_init__(self) -> None:
         self.keys = [SigningKey(self.dice.randbytes(32)) for _ in range(4)]
@@ -216,6 +258,9 @@ class Author:
 
     def _event(self) -> None:
         dice = self.dice
+        if self.lowers and dice.random() < 0.3:
+            self._lower()
+            return
         event: control_stream.Event = control_stream.RegisteredStream(self._stream())
         if dice.random() < 0.8:
             rate = dice.choice([None, Rate(1, 2), Rate(0, 3), Rate(2, 5)])
@@ -244,6 +289,13 @@ class Author:
             token = dice.choice(self.tokens)
         end = int(self.clock.now) + dice.choice([-1, 5, *[1000] * 6])
         return cap_token.present(ISSUER, token, self.service.rules.hub_id, end)
+
+    def _lower(self) -> None:
+        before = self.service.rules.limits_in_force.registry.limits
+        name, values = self.dice.choice(list(LOWER.items()))
+        after = replace(before, **{name: self.dice.choice(values)})
+        if before.refusal(after) is None:
+            self._run(ControlEvent(LoweredLimits(before, after), lambda outcome: None), None)
 
     def _submit(self) -> None:
         encoded = self._encoded()
@@ -359,6 +411,7 @@ class History:
 
     rules: Rules
     steps: list[Step]
+    data_dir: Path
 
 
 @contextmanager
@@ -381,18 +434,19 @@ def history(
     *,
     realm: bool = False,
     jumps: bool = False,
+    lowers: bool = False,
 ) -> History:
     """A random history over two runs of one hub."""
     realm_id = REALM if realm else None
     data_dir = make_dir(tmp_path, Profile(epoch_sec=epoch_sec), limits, realm_id=realm_id)
     clock = Clock(START + 1000)
     with opened(data_dir, admission, clock) as service:
-        author = Author(service, clock, random.Random(seed), jumps=jumps)
+        author = Author(service, clock, random.Random(seed), jumps=jumps, lowers=lowers)
         author.write(STEPS // 2)
     with opened(data_dir, admission, clock) as service:
         author.service = service
         author.write(STEPS // 2)
-    return History(service.rules, author.steps)
+    return History(service.rules, author.steps, data_dir)
 
 
 CASES = [(seed, admission, epoch_sec) for seed in SEEDS for admission in Admission for epoch_sec in (0, EPOCH_SEC)]
@@ -420,6 +474,42 @@ def test_a_replayed_history_with_jumps_of_the_clock_meets_the_same_decisions(
     times = [step.hub_ts for step in found.steps if step.why == "accepted"]
     assert times == sorted(times)
     check_replay(found, seed)
+
+
+@pytest.mark.parametrize(("seed", "admission", "epoch_sec"), CASES[:12])
+def test_a_replayed_history_with_lowered_limits_meets_the_same_decisions(
+    tmp_path: Path, seed: int, admission: Admission, epoch_sec: int
+) -> None:
+    found = history(tmp_path, seed, admission, epoch_sec, lowers=True)
+    registry = found.rules.limits_in_force.registry
+    assert registry.earlier, f"seed {seed} lowers no limit"
+    fresh = replace(found.rules, limits_in_force=LimitsInForce(LimitRegistry(LIMITS)))
+    check_replay(replace(found, rules=fresh), seed)
+    assert fresh.limits_in_force.registry == registry
+    checked = fsck.check(found.data_dir)  # the files were not written since the last start
+    assert checked.verdict is FsckVerdict.CLEAN
+    assert {finding.artifact for finding in checked.findings} <= {"limits.json"}
+    # An index that is rebuilt from the log, and files that do not know the events, end in the same state.
+    folders, clock = Folders(found.data_dir), Clock(found.steps[-1].hub_ts)
+    before = registry_rows(found.data_dir, admission, clock)
+    folders.limit_history.unlink()
+    folders.limits.write_bytes(wire_json.encode(LIMITS))
+    shutil.rmtree(folders.index)
+    assert registry_rows(found.data_dir, admission, clock) == before
+    assert metadata.read_metadata(folders).limit_registry == registry
+
+
+def registry_rows(data_dir: Path, admission: Admission, clock: Clock) -> list[tuple[str, bytes, bytes]]:
+    """What the index says about capabilities, rates, streams and limits when the log has caught up."""
+    with opened(data_dir, admission, clock) as service:
+        if tail := service.store.begin_catching_up():
+            service.store.catch_up(tail)
+            service.store.end_catching_up()
+        with service.store.index.read() as rows:
+            found = [(table, *row) for table in ("caps", "buckets", "streams") for row in rows.all_rows(table)]
+            limits = rows.limits()
+            assert limits is not None
+            return [*found, ("limits", b"", limits.encode())]
 
 
 def check_replay(found: History, seed: int) -> None:

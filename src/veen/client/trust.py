@@ -29,6 +29,8 @@ from veen.core import (
 from veen.core.cbor import Nested, VersionField, Wire, int_map
 from veen.core.hashing import HASH_BYTES
 from veen.core.hub_identity import ForkOrigin, lineage
+from veen.core.limits import MAX_LIMIT_CHANGES
+from veen.core.profile import EarlierLimits
 from veen.core.proof import Head
 from veen.core.strict_json import Json
 from veen.core.wire_json import Fields
@@ -42,6 +44,7 @@ class HubStatus:
     signature: IdentitySignature
     profile: Profile
     limits: Limits
+    earlier_limits: tuple[EarlierLimits, ...]
     hub_pk: bytes  # the key that the hub claims is active
     hub_ts: int
     epoch: int
@@ -60,6 +63,7 @@ class HubStatus:
             signature=fields.wire("identity_sig", IdentitySignature),
             profile=fields.wire("profile", Profile),
             limits=fields.wire("limits", Limits),
+            earlier_limits=_earlier_limits(fields.found.get("earlier_limits")),
             hub_pk=fields.hash("hub_pk"),
             hub_ts=fields.number("hub_ts"),
             epoch=fields.number("epoch"),
@@ -75,6 +79,15 @@ class HubStatus:
         if fields.hash("hub_id") != status.identity.hub_id:
             raise Malformed("hub status", "hub_id does not match its identity")
         return status
+
+
+def _earlier_limits(found: Json) -> tuple[EarlierLimits, ...]:
+    """A hub of an earlier version has none."""
+    if found is None:
+        return ()
+    if not isinstance(found, list) or len(found) > MAX_LIMIT_CHANGES:
+        raise Malformed("hub status", "earlier_limits is not a list of limits")
+    return tuple(Fields("hub status", {"row": row}).wire("row", EarlierLimits) for row in found)
 
 
 _DEFAULT_PORT = 443

@@ -21,7 +21,7 @@ from veen.core.handover import HandOver
 from veen.core.hashing import HASH_BYTES, ht
 from veen.core.hpke import DhKey
 from veen.core.msg import Msg, sign
-from veen.core.profile import Limits
+from veen.core.profile import Limits, LoweredLimits
 from veen.core.signing import DigestSigner
 
 
@@ -41,7 +41,7 @@ class RegisteredStream:
         return cls(data)
 
 
-Event: TypeAlias = CapToken | CapPresentation | RegisteredStream | OperatorRevocation | HandOver
+Event: TypeAlias = CapToken | CapPresentation | RegisteredStream | OperatorRevocation | HandOver | LoweredLimits
 E = TypeVar("E", bound=Event)
 
 
@@ -52,6 +52,7 @@ class Effects:
     streams: tuple[bytes, ...] = ()  # stream ids that become registered
     capability: Capability | None = None  # becomes valid
     revocation: OperatorRevocation | None = None  # takes effect with the next message
+    limits: LoweredLimits | None = None  # limits for entries with a later hub_ts
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ PRESENTATION = EventType(
 REVOCATION = EventType(OperatorRevocation.NAME, OperatorRevocation, lambda event, _: Effects(revocation=event))
 STREAM = EventType("veen.control.stream.v1", RegisteredStream, lambda event, _: Effects((event.stream_id,)))
 HAND_OVER = EventType("veen.control.handover.v1", HandOver, lambda *_: Effects())  # for auditors; changes nothing
-EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, PRESENTATION, REVOCATION, STREAM, HAND_OVER)
+LIMITS = EventType("veen.control.limits.v1", LoweredLimits, lambda event, _: Effects(limits=event))
+EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, PRESENTATION, REVOCATION, STREAM, HAND_OVER, LIMITS)
 
 _BY_SCHEMA = {row.schema: row for row in EVENT_TYPES}
 _BY_CLASS: dict[type, EventType[Any]] = {row.cls: row for row in EVENT_TYPES}

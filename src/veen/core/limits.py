@@ -30,6 +30,7 @@ MAX_POW_DIFFICULTY = 40  # zero bits that a hub may require
 MAX_CHUNKS_PER_LABEL = 1 << 20
 MAX_BOUND_CHECKPOINTS = 1 << 24
 MAX_ZSTD_LEVEL = 19
+MAX_LIMIT_CHANGES = 1_024  # of one hub
 MAX_ORIGINS = 64  # length of a chain of forks
 MAX_ORIGIN_LABELS = 65_536
 MAX_PAD_BLOCK = 65_536

@@ -4,7 +4,7 @@ The same checks run when a message arrives and when a log is replayed, with the 
 the message, the cursors, the registry and `hub_ts`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv6Address, ip_address
@@ -30,8 +30,9 @@ from veen.core.admin import Authority, AuthorityPolicy, RevocationKind
 from veen.core.admission import BY_DETAIL, refused_structure
 from veen.core.cap_token import Capability, token_of
 from veen.core.cbor import DeferredFaults
-from veen.core.hashing import h
+from veen.core.hashing import U64_MAX, h
 from veen.core.limits import LEAST_MSG_BYTES, MAX_PAGE_ITEMS
+from veen.core.profile import LimitRegistry
 from veen.core.proof_of_work import HEADER, PowCookie, challenge_of
 
 
@@ -42,12 +43,26 @@ class Admission(StrEnum):
     CAPABILITY = "capability"
 
 
+class LimitsInForce:
+    """The limit registry of a running hub. Logged events replace it, and undo restores it."""
+
+    __slots__ = ("hub_ts", "rows")
+
+    def __init__(self, registry: LimitRegistry) -> None:
+        self.rows = {b"": registry}  # a map with one row, because that is what undo restores
+        self.hub_ts: Callable[[], int] = lambda: U64_MAX  # the hub's time; set when the hub has one
+
+    @property
+    def registry(self) -> LimitRegistry:
+        return self.rows[b""]
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The configuration that admission depends on. Fixed while the hub runs."""
+    """The configuration that admission depends on. Fixed while the hub runs, except for lowered limits."""
 
     admission: Admission
-    limits: Limits
+    limits_in_force: LimitsInForce
     profile: Profile
     profile_id: bytes
     hub_id: bytes
@@ -58,12 +73,22 @@ class Rules:
     admin_streams: frozenset[bytes]  # the admin streams that the hub enforces
     bare_tokens: bool = True  # authorize tokens without a presentation
 
+    @property
+    def limits(self) -> Limits:
+        """The limits for a message that arrives now. Used on the loop's thread."""
+        registry = self.limits_in_force.registry
+        return registry.at(self.limits_in_force.hub_ts()) if registry.earlier else registry.limits
+
+    def limits_at(self, hub_ts: int) -> Limits:
+        """The limits that decide on a message of that time. Depends on the log alone (I13)."""
+        return self.limits_in_force.registry.at(hub_ts)
+
     @classmethod
     def of(
         cls,
         hub_id: bytes,
         profile: Profile,
-        limits: Limits,
+        limits: Limits | LimitRegistry,
         admission: Admission,
         control_pk: bytes,
         routing_key: bytes | None = None,
@@ -74,7 +99,7 @@ class Rules:
         """`routing_key` and `realm_id` are in the identity record. A fork does not derive the former from `hub_id`."""
         return cls(
             admission,
-            limits,
+            LimitsInForce(LimitRegistry(limits) if isinstance(limits, Limits) else limits),
             profile,
             profile.profile_id(),
             hub_id,
@@ -94,18 +119,25 @@ class Cap:
     token: CapToken
     issued_at: int
     expires_at: int  # the last second in which it is valid
-    rate: Rate | None  # None if it exceeds limits that were lowered since: it grants nothing
+    limits: Limits
+    rate: Rate | None  # under these limits; None if it exceeds them: it grants nothing
     names: tuple[tuple[RevocationKind, bytes], ...]  # the names it can be revoked by
 
     @classmethod
     def of(cls, logged: Capability, issued_at: int, limits: Limits) -> "Cap":
-        """A logged capability, with its rate under the current limits."""
+        """A logged capability, with its rate under the limits that apply now."""
         token = token_of(logged)
-        try:
-            rate = token.rate_under(limits)
-        except Refused:
-            rate = None
-        return cls(token, issued_at, logged.expires_at(issued_at), rate, revocable(token))
+        return cls(token, issued_at, logged.expires_at(issued_at), limits, _rate(token, limits), revocable(token))
+
+    def rate_under(self, limits: Limits) -> Rate | None:
+        return self.rate if limits is self.limits else _rate(self.token, limits)
+
+
+def _rate(token: CapToken, limits: Limits) -> Rate | None:
+    try:
+        return token.rate_under(limits)
+    except Refused:
+        return None
 
 
 def revocable(token: CapToken) -> tuple[tuple[RevocationKind, bytes], ...]:
@@ -150,10 +182,7 @@ class AdmissionView(Protocol):
 
 def parse(encoded: bytes, rules: Rules) -> Msg:
     """Prefilter and structure: all checks that need only the bytes. Raises `Refused`."""
-    if len(encoded) > rules.limits.max_msg_bytes:
-        raise BY_DETAIL["SIZE_PREFILTER"].refused(
-            f"{len(encoded)} bytes, above {rules.limits.max_msg_bytes}", max_allowed=rules.limits.max_msg_bytes
-        )
+    _check_length(encoded, rules.limits)
     try:
         message = Msg.decode(encoded)
         ciphertext.check_sizes(message.ciphertext, rules.limits)
@@ -166,6 +195,22 @@ def parse(encoded: bytes, rules: Rules) -> Msg:
     if h(message.ciphertext) != message.ct_hash:
         raise BY_DETAIL["CT_HASH"].refused("ct_hash is not the hash of the ciphertext")
     return message
+
+
+def check_sizes(message: Msg, encoded: bytes, limits: Limits) -> None:
+    """Check the sizes of a parsed message again, after limits were lowered. Raises `Refused`."""
+    _check_length(encoded, limits)
+    try:
+        ciphertext.check_sizes(message.ciphertext, limits)
+    except Malformed as error:
+        raise refused_structure(error) from None
+
+
+def _check_length(encoded: bytes, limits: Limits) -> None:
+    if len(encoded) > limits.max_msg_bytes:
+        raise BY_DETAIL["SIZE_PREFILTER"].refused(
+            f"{len(encoded)} bytes, above {limits.max_msg_bytes}", max_allowed=limits.max_msg_bytes
+        )
 
 
 def _size_error_first(encoded: bytes, found: Malformed, rules: Rules) -> Malformed:
@@ -199,7 +244,8 @@ def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> B
     cap = view.cap(message.auth_ref)
     if cap is None:
         raise BY_DETAIL["CAP_MISSING"].refused("the capability is not authorised at this hub")
-    rate = cap.rate or cap.token.rate_under(rules.limits)
+    limits = rules.limits_at(hub_ts)
+    rate = cap.rate_under(limits) or cap.token.rate_under(limits)
     check_revoked(cap.names, view, hub_ts)
     check_operator(message.client_id, view, hub_ts)
     if cap.token.subject_pk != message.client_id:
@@ -248,7 +294,7 @@ def check_client_and_authority(
     message: Msg, stream: bytes | None, view: AdmissionView, rules: Rules, hub_ts: int
 ) -> None:
     """Raise if the client key is no longer valid, or another hub is primary for the label. 001, spec-2 §3.3, §4.1."""
-    limits = rules.limits
+    limits = rules.limits_at(hub_ts)
     if rules.realm_id is not None:
         check_client(message.client_id, view, hub_ts)
         # Admin streams have no primary: a record could otherwise lock out its own correction for ever.

@@ -103,6 +103,9 @@ class AdmissionState:
         with store.index.read() as rows:
             self.hub_ts = rows.number("hub_ts")
             events = list(rows.admin_events())
+            registry = rows.limits()
+        if registry:  # the index follows the log; limits.json may be older
+            rules.limits_in_force.rows[b""] = registry
         self.open = Group(hub_ts=self.hub_ts)  # the open group
         self._closed: Group | None = None  # the group that is being written
         for event in events:
@@ -227,7 +230,7 @@ class AdmissionState:
                 group.epochs[label] = found
         key = message.client_id + label
         self._set(self._cursors, key, (message.client_seq, message.prev_ack))
-        if message.client_seq == 1 and self._rules.limits.max_client_id_lifetime_sec is not None:
+        if message.client_seq == 1:
             self._set(self._first_ts, key, hub_ts)
         if self._rules.realm_id:
             self._apply_admin_event(placed, self._rules.realm_id)
@@ -250,6 +253,10 @@ class AdmissionState:
         if effects.revocation is not None:
             self._add_admin_event(effects.revocation)
             self.open.admin_events[at] = effects.revocation
+        if effects.limits is not None:
+            in_force = self._rules.limits_in_force
+            self._set(in_force.rows, b"", in_force.registry.lowered(effects.limits, placed.hub_ts))
+            self.open.limits = in_force.registry
 
     def _add_stream(self, stream: bytes, at: tuple[bytes, int]) -> None:
         if self.streams.add(stream):
@@ -295,9 +302,10 @@ class AdmissionState:
         message, receipt = entry.open()
         self.hub_ts = max(self.hub_ts, receipt.hub_ts)
         cap = self.cap(message.auth_ref) if message.auth_ref else None
-        if cap and cap.rate and message.auth_ref:
-            before = self.bucket(message.auth_ref, message.label) or Bucket.full(cap.rate, receipt.hub_ts)
-            self.set_bucket(message.auth_ref, message.label, before.take(cap.rate, receipt.hub_ts) or before)
+        rate = cap.rate_under(self._rules.limits_at(receipt.hub_ts)) if cap else None
+        if rate and message.auth_ref:
+            before = self.bucket(message.auth_ref, message.label) or Bucket.full(rate, receipt.hub_ts)
+            self.set_bucket(message.auth_ref, message.label, before.take(rate, receipt.hub_ts) or before)
         placed = self.place(message, entry.msg, receipt.hub_ts)
         if placed.stream_seq != receipt.stream_seq or placed.mmr_root != receipt.mmr_root:
             raise Malformed(

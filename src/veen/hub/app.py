@@ -11,6 +11,7 @@ from plumbing.http.message import Request, Respond, Response, Upload, WebSocketH
 from veen.core import (
     CapPresentation,
     CapToken,
+    Limits,
     Malformed,
     Receipt,
     Refused,
@@ -40,6 +41,7 @@ from veen.core.envelopes import (
 )
 from veen.core.handover import HandOver
 from veen.core.hashing import U64_MAX
+from veen.core.profile import LoweredLimits
 from veen.hub import hub_openapi, responses
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import Outcome
@@ -103,6 +105,7 @@ class HubApp:
             ("POST", "/tooling/revoke"): self._revoke,
             ("POST", "/tooling/clock"): self._accept_clock,
             ("POST", "/tooling/rotate-key"): self._rotate_key,
+            ("POST", "/tooling/limits"): self._lower_limits,
             ("POST", "/tooling/submit-batch"): self.submits.submit_batch,
             ("POST", "/tooling/proof"): self._query(
                 ProofAtRequest, lambda query: reads.proof_at(query.label, query.stream_seq, query.upto_seq)
@@ -264,7 +267,7 @@ class HubApp:
             shown.verify()
         except Unverified as error:
             raise invalid.refused(str(error)) from None
-        token.rate_under(self.rules.limits)
+        token.rate_under(self.rules.limits_in_force.registry.limits)
 
     def _log_capability(self, shown: Capability, respond: Respond, as_json: bool) -> None:
         def done(outcome: Outcome) -> None:
@@ -308,6 +311,18 @@ class HubApp:
                 respond(responses.answer(outcome, as_json=as_json))
 
         self.rotate(responses.decode_request(RotationRequest, request.body, as_json), done)
+
+    def _lower_limits(self, request: Request, respond: Respond) -> None:
+        """Log lower limits. The request has all limits, so that two operators cannot undo each other's change."""
+        need_operator(self.config, request.headers)
+        as_json = responses.wants_json(request)
+        current = self.rules.limits_in_force.registry.limits
+        wanted = responses.decode_request(Limits, request.body, as_json)
+        refusal = current.refusal(wanted)
+        if refusal:
+            raise Refused("E.CONFLICT", refusal)
+        lowered = LoweredLimits(current, wanted)
+        self.pipeline.log_event(lowered, partial(respond_submitted, respond, as_json=as_json))
 
     def _accept_clock(self, request: Request, respond: Respond) -> None:
         """Follow the wall clock. The acceptance is durable before it takes effect, so that a restart knows it."""

@@ -6,7 +6,7 @@ A body is JSON as described, or the same object in CBOR. `tools.openapi_page` wr
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from veen.core import CapPresentation, CapToken, Checkpoint, Receipt
+from veen.core import CapPresentation, CapToken, Checkpoint, Limits, Receipt
 from veen.core.admission import STATUS
 from veen.core.cbor import (
     Array,
@@ -136,6 +136,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         HandOver,
         security=(_OPERATOR,),
     ),
+    ApiEndpoint("post", "/tooling/limits", "lower limits", Limits, SubmitResponse, security=(_OPERATOR,)),
     ApiEndpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofAtResponse),
     ApiEndpoint(
         "post", "/tooling/consistency", "the proof that a tree extends another", ConsistencyRequest, ProofAtResponse

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 
 from veen.core import Msg, Place, Refused, control_stream, naming
 from veen.core.cap_token import token_of
+from veen.core.limits import MAX_LIMIT_CHANGES
+from veen.core.profile import LoweredLimits
 from veen.core.signing import DigestSigner
 from veen.hub import lost_entries
-from veen.hub.admission_rules import Rules, authorize, check_expiry, check_revoked, revocable, sequence
+from veen.hub.admission_rules import Rules, authorize, check_expiry, check_revoked, check_sizes, revocable, sequence
 from veen.hub.admission_state import AdmissionState, ControlEvent, Item, Outcome, Placed
 from veen.storage.store import Lookup, Store
 
@@ -47,6 +49,9 @@ class Sequencer:
     def _accept(self, message: Msg, encoded: bytes, hub_ts: int) -> Placed:
         if message.label in self.stopped:
             raise lost_entries.stopped()
+        if self._rules.limits_in_force.registry.earlier and message.client_id != self._rules.control_pk:
+            # It may have been parsed before the limits were lowered.
+            check_sizes(message, encoded, self._rules.limits_at(hub_ts))
         bucket = authorize(message, self.state, self._rules, hub_ts)
         sequence(message, self.state, self._rules, hub_ts)
         if bucket is not None and message.auth_ref is not None:
@@ -58,6 +63,8 @@ class Sequencer:
         effects = control_stream.effects(event, hub_ts)
         if effects.capability is not None:
             check_revoked(revocable(token_of(effects.capability)), self.state, hub_ts)
+        if effects.limits is not None:
+            self._check_limits(effects.limits)
         known = self._control_log.find(effects)
         if known is not None:
             return known
@@ -67,6 +74,14 @@ class Sequencer:
         placed = self._accept(message, message.encode(), hub_ts)
         self.state.apply_control_event(event, placed)
         return placed
+
+    def _check_limits(self, event: LoweredLimits) -> None:
+        """Raise unless the event lowers the current limits: another one may have been faster."""
+        registry = self._rules.limits_in_force.registry
+        if event.before != registry.limits:
+            raise Refused("E.CONFLICT", "the limits have changed meanwhile; read them again")
+        if len(registry.earlier) >= MAX_LIMIT_CHANGES:
+            raise Refused("E.LIMIT", f"the limits of a hub can be lowered {MAX_LIMIT_CHANGES} times")
 
 
 class ControlLog:

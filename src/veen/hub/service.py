@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from threading import Lock
 
 from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
@@ -12,6 +13,7 @@ from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unve
 from veen.core.envelopes import Equivocation, RotationRequest
 from veen.core.handover import HandOver
 from veen.core.hub_identity import HubKey, endorsement_digest
+from veen.core.profile import LimitRegistry
 from veen.hub import verifier
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import AdmissionState, Outcome
@@ -86,7 +88,7 @@ class HubService:
         self.rules = Rules.of(
             self.hub_metadata.identity.hub_id,
             self.hub_metadata.profile,
-            self.hub_metadata.limits,
+            self.hub_metadata.limit_registry,
             config.admission,
             control_key.public_key,
             self.hub_metadata.identity.routing_key,
@@ -118,6 +120,13 @@ class HubService:
             state.hub_ts = max(state.hub_ts, one.statement.recovery.recovered_at)
         # The key that was retired must not sign after its hand-over, even if the clock is behind.
         state.hub_ts = max(state.hub_ts, rotation.signs_from(self.folders, self.hub_metadata.identity))
+        self._limits_lock = Lock()
+        self._stored_limits = self.hub_metadata.limit_registry
+        self._set_limits(self.rules.limits_in_force.registry)
+        try:
+            self._write_limits()
+        except OSError as error:
+            raise Unavailable(f"limits.json cannot be written: {error.strerror}") from error
         self.time = HubTime(self._clocks, state.hub_ts, config.max_clock_step)
         try:
             check_start(self.folders, self.time.wall, last_hub_ts, config.max_start_gap)
@@ -126,6 +135,7 @@ class HubService:
             raise
         control_log = ControlLog(self.store, state, self.rules, control_key)
         self.sequencer = Sequencer(state, self.rules, control_log, self.time.now)
+        self.rules.limits_in_force.hub_ts = lambda: self.sequencer.hub_ts
         self.signer.at(self.sequencer.hub_ts)  # do not start without a usable key
         self.server = HttpServer(self.log.failed)
         self.metrics.watch(self.server)
@@ -143,7 +153,7 @@ class HubService:
         self.server.on_refused = self._refused_connection
         self.server.on_full = lambda: self._refused_connection("total", None, refused=0)
         self.server.on_relieved = lambda cap, caller: conditions.leave(Reason.CONNECTION_OVERLOAD, (cap, caller))
-        read_executor = ReadExecutor(loop, self._executor, conditions, self.log.failed)
+        self._read_executor = read_executor = ReadExecutor(loop, self._executor, conditions, self.log.failed)
         lookup = Lookup(self.store)
         self.pipeline = SubmitPipeline(
             loop,
@@ -271,6 +281,7 @@ class HubService:
             raise result
         assert isinstance(result, tuple)
         self.hub_metadata, self.sequencer.state.hub_ts = result
+        self._set_limits(self._durable_limits)  # limits.json may be about to be written
         self.time.advance(self.sequencer.state.hub_ts)
         identity = self.hub_metadata.identity
         self.store.binding.follow(self.hub_metadata)
@@ -409,8 +420,28 @@ class HubService:
     def _committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
         """On the loop: a group is durable and answered, or was rejected."""
         self.status.committed(records, report)
+        self._limits_lowered()
         if self._subscriptions.by_label:
             self._subscriptions.committed(records)
+
+    def _limits_lowered(self) -> None:
+        """On the loop: write limits.json if the last durable group lowered limits."""
+        lowered = next((tail.limits for tail in self.store.tails() if tail.limits), None)
+        if lowered and lowered != self._durable_limits:
+            self._set_limits(lowered)
+            self._read_executor.run_unanswered(self._write_limits)
+
+    def _set_limits(self, durable: LimitRegistry) -> None:
+        self._durable_limits = durable
+        self.hub_metadata = replace(self.hub_metadata, limits=durable.limits, earlier_limits=durable.earlier)
+
+    def _write_limits(self) -> None:
+        """On any thread: limits.json follows the log. After a crash before this, the next start does it."""
+        with self._limits_lock:
+            if self._stored_limits != self._durable_limits:
+                lowered = self._durable_limits
+                metadata.write_limits(self._disk, self.folders, lowered)
+                self._stored_limits = lowered
 
     def _nodes_damaged(self, damage: Malformed) -> None:
         """On any thread: tree nodes do not match the log. The next start rebuilds them with the index."""

@@ -41,6 +41,7 @@ NAMES = Folders(Path())  # for file names only
 METADATA_FILES = tuple(
     path.name for path in (NAMES.identity, NAMES.identity_sig, NAMES.key_map, NAMES.limits, NAMES.profile)
 )
+OPTIONAL_FILES = (NAMES.origin.name, NAMES.limit_history.name)
 CHUNK_ENTRIES = 8_192  # of a hub
 _MAX_ORIGIN_BYTES = 1 << 26
 
@@ -72,7 +73,7 @@ class DirectoryChunks:
 
     def metadata(self) -> HubMetadata:
         """The hub metadata. Raises if it is inconsistent."""
-        with self.local_copy(METADATA_FILES, (NAMES.origin.name,)) as folders:
+        with self.local_copy(METADATA_FILES, OPTIONAL_FILES) as folders:
             return read_metadata(folders)
 
     @contextmanager
@@ -248,7 +249,9 @@ class HubChunks:
         status.identity.verify(status.signature, status.identity.hub_id)
         fork_lineage = lineage(status.identity, origin)
         fork_lineage.verify(status.profile)
-        return HubMetadata(status.identity, status.signature, status.limits, status.profile, fork_lineage)
+        return HubMetadata(
+            status.identity, status.signature, status.limits, status.profile, fork_lineage, status.earlier_limits
+        )
 
     def chunks(self, labels: frozenset[bytes] | None = None) -> list[Chunk]:
         return self.chunks_since(labels, {})

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Self
 
-from veen.core import HubIdentity, Malformed, Mmr, Msg, Receipt, VeenError, ciphertext
+from veen.core import HubIdentity, Limits, Malformed, Mmr, Msg, Receipt, VeenError, ciphertext, naming
 from veen.core.receipt import time_fault
 from veen.storage.frame import AcceptedEntry, Cursor, LogEntry
 from veen.storage.metadata import HubMetadata
@@ -67,6 +67,7 @@ class EntryVerifier:
         """
         self._hub_metadata = hub_metadata
         self._profile_id = hub_metadata.profile.profile_id()
+        self._limits = hub_metadata.limit_registry
         self._label = label
         self.hub_ts = hub_ts
         self.known = known
@@ -82,7 +83,7 @@ class EntryVerifier:
         except Malformed as error:
             return None, [Failure(EntryCheck.FORM, str(error))]
         faults = [*self._faults_of_place(entry, receipt), *self._faults_of_signatures(message, receipt)]
-        faults += [*self._faults_of_size(entry, message), *self._faults_of_order(message, receipt)]
+        faults += [*self._faults_of_size(entry, message, receipt), *self._faults_of_order(message, receipt)]
         # A hub_ts that the hub did not sign sets no lower bound.
         if all(fault.check is not EntryCheck.HUB_SIG for fault in faults):
             self.hub_ts = max(self.hub_ts, receipt.hub_ts)
@@ -116,14 +117,20 @@ class EntryVerifier:
     def _signer(self, receipt: Receipt) -> HubIdentity:
         return self._hub_metadata.identity_at(receipt.label, receipt.stream_seq)
 
-    def _faults_of_size(self, entry: LogEntry, message: Msg) -> list[Failure]:
-        limits = self._hub_metadata.limits
-        faults = _fault(EntryCheck.SIZE, lambda: ciphertext.check_sizes(message.ciphertext, limits))
-        if len(entry.msg) > limits.max_msg_bytes:
-            faults.append(Failure(EntryCheck.SIZE, f"a message of {len(entry.msg)} bytes, above max_msg_bytes"))
+    def _faults_of_size(self, entry: LogEntry, message: Msg, receipt: Receipt) -> list[Failure]:
+        faults = _above(entry, message, self._limits.at(receipt.hub_ts))
+        if faults and self._is_control(receipt.hub_ts):
+            faults = _above(entry, message, Limits())
         if message.profile_id != self._profile_id:
             faults.append(Failure(EntryCheck.SIZE, "the profile id is not that of profile.json"))
         return faults
+
+    def _is_control(self, hub_ts: int) -> bool:
+        """Whether the label is of the control stream. Only the hub writes there, and its limits are for clients."""
+        metadata = self._hub_metadata
+        epoch, routing_key = metadata.profile.epoch(hub_ts), metadata.identity.routing_key
+        streams = (naming.control_stream(one.hub_id) for one in metadata.lineage.identities)
+        return any(naming.label(routing_key, stream, epoch) == self._label for stream in streams)
 
     def _faults_of_order(self, message: Msg, receipt: Receipt) -> list[Failure]:
         faults = []
@@ -144,6 +151,13 @@ class EntryVerifier:
             faults.append(Failure(EntryCheck.ORDER, fault))
         self.cursors[client] = message.client_seq, message.prev_ack
         return faults
+
+
+def _above(entry: LogEntry, message: Msg, limits: Limits) -> list[Failure]:
+    faults = _fault(EntryCheck.SIZE, lambda: ciphertext.check_sizes(message.ciphertext, limits))
+    if len(entry.msg) > limits.max_msg_bytes:
+        faults.append(Failure(EntryCheck.SIZE, f"a message of {len(entry.msg)} bytes, above max_msg_bytes"))
+    return faults
 
 
 def _fault(of: EntryCheck, check: Callable[[], object]) -> list[Failure]:

@@ -177,7 +177,8 @@ class _Fork:
         signing = keys[0].signer
         record = identities.create(signing, now, origin=origin.ref())
         lineage = metadata.read_lineage(self.folders, record)
-        made = HubMetadata(record, identities.sign(record, signing), hub_metadata.limits, hub_metadata.profile, lineage)
+        signature, registry = identities.sign(record, signing), hub_metadata.limit_registry
+        made = HubMetadata(record, signature, registry.limits, hub_metadata.profile, lineage, registry.earlier)
         checkpoint_files.write_binding(self.disk, self.folders, checkpoint_files.derived_binding(self.folders, made))
         self.disk.sync_filesystem(self.folders.root)
         metadata.write_metadata(
@@ -186,7 +187,7 @@ class _Fork:
             record,
             keys,
             hub_metadata.profile,
-            hub_metadata.limits,
+            registry,
             bare_tokens=metadata.accepts_bare_tokens(self.source.folders),
         )
         return metadata.read_metadata(self.folders)

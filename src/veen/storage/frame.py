@@ -9,6 +9,7 @@ from typing import Self, TypeAlias
 
 from veen.core import Bucket, Malformed, Msg, Receipt, admin, limits
 from veen.core.cbor import DeferredFaults
+from veen.core.profile import LimitRegistry
 
 Data: TypeAlias = bytes | mmap
 
@@ -149,6 +150,7 @@ class CommitGroup:
     buckets: dict[tuple[bytes, bytes], Bucket] = field(default_factory=dict)
     admin_events: dict[tuple[bytes, int], admin.Event] = field(default_factory=dict)  # by label and stream_seq
     epochs: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # stream_id and epoch of each label
+    limits: LimitRegistry | None = None  # after the last event that lowered limits
 
     size_bytes: int = 0  # of the entries in the journal, without the group header
 
@@ -173,6 +175,7 @@ class JournalTail(CommitGroup):
         self.buckets |= group.buckets
         self.admin_events |= group.admin_events
         self.epochs |= group.epochs
+        self.limits = group.limits or self.limits
         for record in group.records:
             records = self.labels.get(record.label)
             if records is None:

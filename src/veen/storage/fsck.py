@@ -242,6 +242,7 @@ class _Check:
         self._check_checkpoints()
         self._check_binding(journal_from)
         self._check_journal(dump)
+        self._check_limits()
         index_check.check_node_names(self.folders, self.sizes, set(journal_from), self.report)
         if dump:
             self._check_heads(dump)
@@ -296,6 +297,16 @@ class _Check:
             streams = possible_streams(self.hub_metadata, rows.streams())
         known = None if self.broken else streams
         check_checkpoints(self.folders, self.hub_metadata, self.bound.values(), known, self.report)
+
+    def _check_limits(self) -> None:
+        """limits.json and its history follow the control stream. They may be ahead of the log by the journal."""
+        with self.truth.read() as rows:
+            logged = rows.limits()
+        stored = self.hub_metadata.limit_registry
+        if logged is None or logged == stored or len(stored.earlier) > len(logged.earlier):
+            return
+        what = "older than the last change on the control stream; the next start writes it"
+        self.report.add(Finding(Severity.LEFTOVER, self.folders.limits.name, what))
 
     def _check_binding(self, journal_from: dict[bytes, int]) -> None:
         """The binding must list every checkpoint of the log, and others only if the journal still brings them."""

@@ -40,10 +40,12 @@ import lmdb
 
 from veen.core import Malformed, Unavailable, admin, mmr
 from veen.core.hashing import HASH_BYTES
+from veen.core.profile import LimitRegistry
 from veen.storage import safe_open
 
 _FIXED = struct.Struct(">QQQQQQBB")
 SECONDS_PER_DAY = 86_400
+_LIMITS = b"limits"  # a row of `meta`
 
 
 @dataclass(slots=True)
@@ -331,6 +333,11 @@ class IndexRows:
         row = self._txn.get(b"newest", db=self._dbs["meta"])
         return None if row is None else bytes(row)
 
+    def limits(self) -> LimitRegistry | None:
+        """The limit registry after the last event that lowered limits; None if there is none."""
+        row = self._txn.get(_LIMITS, db=self._dbs["meta"])
+        return None if row is None else LimitRegistry.decode(bytes(row))
+
     def chunk_end(self, label: bytes, start_seq: int) -> int | None:
         """The last entry of the closed chunk that starts at `start_seq`."""
         cursor = self._txn.cursor(self._dbs["chunks"])
@@ -456,6 +463,9 @@ class WriteRows(IndexRows):
         if (hub_ts, label) > (self.number("hub_ts"), self.newest() or b""):
             self.put_number("hub_ts", hub_ts)
             self._put_summed("meta", b"newest", label)
+
+    def put_limits(self, registry: LimitRegistry) -> None:
+        self._put_summed("meta", _LIMITS, registry.encode())
 
     def put_head(self, label: bytes, head: LabelHead) -> None:
         self._put_summed("heads", label, head.encode())

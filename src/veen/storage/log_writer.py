@@ -367,6 +367,8 @@ def _put_registry(rows: WriteRows, batch: CommitGroup) -> None:
             rows.put_label(label, stream_id, epoch)
     for (label, stream_seq), event in batch.admin_events.items():
         rows.put_admin_event(label, stream_seq, event)
+    if batch.limits:
+        rows.put_limits(batch.limits)
     rows.put_buckets(
         (auth_ref + label, PAIR.pack(b.tokens, b.hub_ts)) for (auth_ref, label), b in batch.buckets.items()
     )

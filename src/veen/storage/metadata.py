@@ -23,7 +23,7 @@ from veen.core import (
 from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
-from veen.core.profile import AdmissionSettings
+from veen.core.profile import AdmissionSettings, EarlierLimits, LimitRegistry
 from veen.core.signing import DigestSigner
 from veen.storage import journal_mark, safe_open, secret_keys
 from veen.storage.artifacts import CheckpointBinding
@@ -44,6 +44,11 @@ class HubMetadata:
     limits: Limits
     profile: Profile
     lineage: Lineage
+    earlier_limits: tuple[EarlierLimits, ...] = ()
+
+    @property
+    def limit_registry(self) -> LimitRegistry:
+        return LimitRegistry(self.limits, self.earlier_limits)
 
     def identity_at(self, label: bytes, stream_seq: int) -> HubIdentity:
         """The identity that signed an entry: in a fork, that of the origin for the entries it kept."""
@@ -71,7 +76,7 @@ def create(
         folders = create_folders(disk, root)
         record = identities.create(keys[0].signer, valid_from=now, realm_id=realm_id, root=root_key)
         disk.write_file(folders.binding, CheckpointBinding(record.hub_id, ()).encode())
-        write_metadata(disk, folders, record, keys, profile, limits)
+        write_metadata(disk, folders, record, keys, profile, LimitRegistry(limits))
     except OSError as error:
         raise Unavailable(f"cannot create a data directory in {root}: {error.strerror}") from error
     return read_metadata(folders)
@@ -110,7 +115,7 @@ def write_metadata(
     record: HubIdentity,
     keys: tuple[NewKey, NewKey],
     profile: Profile,
-    limits: Limits,
+    limits: LimitRegistry,
     *,
     bare_tokens: bool = False,
 ) -> None:
@@ -118,7 +123,9 @@ def write_metadata(
     signing, control = keys
     _write_key(disk, folders, CONTROL_KEY, control)
     _write_key(disk, folders, key_name(record.newest.key_id), signing)
-    disk.write_file(folders.limits, wire_json.encode(limits))
+    if limits.earlier:
+        disk.write_file(folders.limit_history, wire_json.encode(limits))
+    disk.write_file(folders.limits, wire_json.encode(limits.limits))
     disk.write_file(folders.profile, wire_json.encode(profile))
     journal_mark.create(disk, folders.journal, Mark(first=1))
     disk.write_file(folders.admission, wire_json.encode(AdmissionSettings(bare_tokens)))
@@ -143,7 +150,22 @@ def read_metadata(folders: Folders) -> HubMetadata:
     if _bytes(folders.key_map) != record.key_map():
         raise Unverified("hub-key-map.json", "it does not match hub-identity.json")
     limits, profile = read_json(folders.limits, Limits), read_json(folders.profile, Profile)
-    return HubMetadata(record, signature, limits, profile, read_lineage(folders, record))
+    return HubMetadata(record, signature, limits, profile, read_lineage(folders, record), read_earlier_limits(folders))
+
+
+def read_earlier_limits(folders: Folders) -> tuple[EarlierLimits, ...]:
+    return read_json(folders.limit_history, LimitRegistry).earlier if folders.limit_history.exists() else ()
+
+
+def write_limits(disk: Disk, folders: Folders, registry: LimitRegistry) -> None:
+    """Write lowered limits and their history. The event is already durable.
+
+    The history is first: a crash in between leaves the earlier limits in limits.json, and the next start writes it.
+    """
+    disk.write_file(folders.limit_history, wire_json.encode(registry))
+    disk.sync_folder(folders.root)
+    disk.write_file(folders.limits, wire_json.encode(registry.limits))
+    disk.sync_folder(folders.root)
 
 
 def accepts_bare_tokens(folders: Folders) -> bool:

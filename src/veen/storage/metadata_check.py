@@ -29,7 +29,7 @@ from veen.core.profile import AdmissionSettings
 from veen.core.recovery import RecoveredLog
 from veen.storage import rotation, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
-from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_lineage
+from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_earlier_limits, read_lineage
 from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
@@ -64,6 +64,7 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
     if identity is not None:
         _check_keys(folders, identity, report)
     limits = _read(folders.limits, Limits, report)
+    earlier = _try(report, folders.limit_history, lambda: read_earlier_limits(folders))
     profile = _read(folders.profile, Profile, report)
     if os.path.lexists(folders.admission):
         _read(folders.admission, AdmissionSettings, report)
@@ -74,7 +75,7 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
     lineage = _check_lineage(folders, identity, profile, report)
     if lineage is None:
         return None
-    found = HubMetadata(identity, signature, limits, profile, lineage)
+    found = HubMetadata(identity, signature, limits, profile, lineage, earlier or ())
     _check_handovers(folders, found, report)
     return found
 
@@ -205,10 +206,10 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
     """Report files that no hub creates. The log folder and the index have their own checks."""
     kept = (
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
-        *(folders.limits, folders.profile, folders.admission, folders.binding, folders.origin, folders.fault),
-        *(folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal, folders.journal_mark, folders.log),
-        *(folders.index, folders.attachments, folders.evidence, folders.witnesses, folders.recoveries),
-        folders.handovers,
+        *(folders.limits, folders.limit_history, folders.profile, folders.admission, folders.binding, folders.origin),
+        *(folders.fault, folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal),
+        *(folders.journal_mark, folders.log, folders.index, folders.attachments, folders.evidence, folders.witnesses),
+        *(folders.recoveries, folders.handovers),
         folders.root / _LOST_AND_FOUND,
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))

@@ -35,6 +35,7 @@ _PATHS = {
     "recoveries": "recoveries",
     "recovery_pending": "recoveries/pending",
     "limits": "limits.json",
+    "limit_history": "limit-history.json",
     "profile": "profile.json",
     "admission": "admission.json",
     "scrub": "scrub.json",
@@ -73,6 +74,7 @@ class Folders:
     recoveries: Path = field(init=False)  # statements of recoveries, and what was moved out of the journal
     recovery_pending: Path = field(init=False)  # exists while a recovery is not finished
     limits: Path = field(init=False)
+    limit_history: Path = field(init=False)  # the limit registry of a hub whose limits were lowered
     profile: Path = field(init=False)
     admission: Path = field(init=False)  # missing in older directories
     scrub: Path = field(init=False)  # position of the background scrubber; may be deleted

@@ -21,6 +21,7 @@ import lmdb
 from plumbing.durable import PLAIN_FILE, PRIVATE_FOLDER, Disk, remove_all
 from veen.core import (
     Bucket,
+    CapToken,
     Limits,
     Malformed,
     Mmr,
@@ -195,7 +196,9 @@ class Registrar:
         self._streams: set[bytes] = {self._control_stream}
         self._labels = LabelMap(self._routing, hub_metadata.profile, hub_metadata.limits.max_epoch_skew_sec)
         self._labels.add(self._control_stream)
-        self._rates: dict[bytes, Rate] = {}
+        self._registry = hub_metadata.limit_registry
+        self._tokens: dict[bytes, CapToken] = {}
+        self._rates: dict[tuple[bytes, Limits], Rate | None] = {}
         self._label = b""
         self._admin_stream: bytes | None = None  # of the current label
         self._buckets: dict[bytes, Bucket] = {}  # of the current label
@@ -208,7 +211,7 @@ class Registrar:
             self._admin_stream = self._admin_stream_of(message.label, receipt.hub_ts)
         if self._profile.epoch_sec and receipt.stream_seq == self._lineage.upto(message.label) + 1:
             self._note_epoch(message.label, receipt.hub_ts, batch)
-        rate = self._rates.get(message.auth_ref) if message.auth_ref else None
+        rate = self._rate(message.auth_ref, receipt.hub_ts) if message.auth_ref else None
         if rate and message.auth_ref:
             before = self._buckets.get(message.auth_ref) or Bucket.full(rate, receipt.hub_ts)
             after = before.take(rate, receipt.hub_ts) or before
@@ -221,6 +224,17 @@ class Registrar:
             event = admin.event_of(self._realm_id, self._admin_stream, message, Limits())
             if event:
                 batch.admin_events[receipt.label, receipt.stream_seq] = event
+
+    def _rate(self, auth_ref: bytes, hub_ts: int) -> Rate | None:
+        """The rate of a capability at that time; None if it is above the limits and grants nothing."""
+        token, limits = self._tokens.get(auth_ref), self._registry.at(hub_ts)
+        if token is None:
+            return None
+        if (auth_ref, limits) not in self._rates:
+            self._rates[auth_ref, limits] = None
+            with suppress(Refused):
+                self._rates[auth_ref, limits] = token.rate_under(limits)
+        return self._rates[auth_ref, limits]
 
     def _admin_stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
         """The admin stream that a label belonged to when its first entry was written."""
@@ -242,10 +256,11 @@ class Registrar:
         if effects.capability is not None:
             auth_ref, logged = effects.capability.auth_ref(), effects.capability.encode()
             batch.caps[auth_ref] = (receipt.label, receipt.stream_seq, receipt.hub_ts, logged)
-            with suppress(Refused):  # a capability above the limits grants nothing
-                self._rates[auth_ref] = token_of(effects.capability).rate_under(self._limits)
+            self._tokens[auth_ref] = token_of(effects.capability)
         if effects.revocation is not None:
             batch.admin_events[receipt.label, receipt.stream_seq] = effects.revocation
+        if effects.limits is not None:
+            self._registry = batch.limits = self._registry.lowered(effects.limits, receipt.hub_ts)
         for stream in effects.streams:
             if stream not in self._streams:
                 self._streams.add(stream)

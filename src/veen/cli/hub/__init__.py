@@ -12,7 +12,7 @@ import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group, option, raw_arguments
-from veen.cli.hub import clock
+from veen.cli.hub import clock, limits
 from veen.cli.kit import output, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir, Stream
@@ -40,6 +40,7 @@ app = group(
 )
 
 app.add_typer(clock.app)
+app.add_typer(limits.app)
 _STOP_TIMEOUT_S = 60.0
 
 
@@ -94,7 +95,8 @@ def init(
     The hub's own keys are in keys/: as plain files, encrypted, or as references to a PKCS#11 token. The hub reads the
     file with the passphrase or PIN at each start. Keys of later rotations are kept in the same way.
 
-    Profile, limits and realm cannot change later. A folder that is not empty is rejected.
+    Profile and realm cannot change later. Most limits can be lowered later: veen hub limits lower. A folder that is not
+    empty is rejected.
 
     A hub of a realm rejects clients and capabilities that the realm has revoked, and streams that the realm has
     assigned to another hub. Without a realm, only capabilities count.

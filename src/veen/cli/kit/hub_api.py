@@ -16,9 +16,9 @@ import httpx
 from plumbing.cli.help_text import lowered
 from veen.cli.kit.exit_status import hinted
 from veen.client.exchange import BlockingExchange, TimedOut, reason_of
-from veen.core import HubIdentity, Malformed, Refused, Unavailable, strict_json, wire_json
+from veen.core import HubIdentity, Limits, Malformed, Receipt, Refused, Unavailable, strict_json, wire_json
 from veen.core.cbor import Wire
-from veen.core.envelopes import ClockAcceptance, ErrorEnvelope, ReceiptRequest, ReceiptResponse
+from veen.core.envelopes import ClockAcceptance, ErrorEnvelope, ReceiptRequest, ReceiptResponse, SubmitResponse
 
 W = TypeVar("W", bound=Wire)
 _TIMEOUT_S = 10.0  # for a request and its whole response
@@ -96,6 +96,12 @@ class HubApi:
         """Let the hub follow its wall clock, which shows about `wall_ts`. Returns the clock of its status."""
         headers = {"content-type": _CBOR, "authorization": f"Bearer {operator_token}"}
         return self._json(self._ask("POST", "/tooling/clock", ClockAcceptance(wall_ts).encode(), headers))
+
+    def lower_limits(self, wanted: Limits, operator_token: str) -> Receipt:
+        """Let the hub log lower limits. Returns the receipt of that entry."""
+        headers = {"content-type": _CBOR, "authorization": f"Bearer {operator_token}"}
+        answer = self._checked(self._ask("POST", "/tooling/limits", wanted.encode(), headers))
+        return SubmitResponse.decode(answer.body).receipt
 
     def size(self, label: bytes) -> int:
         """Return the number of entries of a label by binary search over receipts: the data plane has no such query."""

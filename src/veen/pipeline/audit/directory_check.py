@@ -10,7 +10,7 @@ from veen.core.hashing import U64_MAX
 from veen.pipeline import chunk_verifier
 from veen.pipeline.audit.piece_audit import ChainLink
 from veen.pipeline.extents import journal_groups, tree_sizes
-from veen.pipeline.sources import METADATA_FILES, NAMES, Chunk, DirectoryChunks, LocalFiles
+from veen.pipeline.sources import METADATA_FILES, NAMES, OPTIONAL_FILES, Chunk, DirectoryChunks, LocalFiles
 from veen.storage import frame, journal, metadata_check
 from veen.storage.artifacts import CheckpointBinding, CheckpointIndex, IndexedCheckpoint
 from veen.storage.entry_check import EntryVerifier
@@ -30,7 +30,7 @@ _SAMPLED_CHUNKS = 8
 def check_metadata(source: DirectoryChunks) -> tuple[HubMetadata | None, list[Finding]]:
     """Check identity, limits, profile and origin. None if they do not allow verifying the log. Ignores secret keys."""
     report = FsckReport()
-    with source.local_copy((), (*METADATA_FILES, NAMES.origin.name)) as folders:
+    with source.local_copy((), (*METADATA_FILES, *OPTIONAL_FILES)) as folders:
         metadata = metadata_check.check_metadata(folders, report)
     found = [finding for finding in report.findings if finding.severity is not Severity.KEYLESS]
     if metadata is not None and _is_another_profile(source, metadata):

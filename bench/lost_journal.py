@@ -26,6 +26,7 @@ from veen.storage.paths import Folders
 KINDS = ("kill", "cut", "delete", "roll back")
 STREAMS = 3
 _OPTIONS = ("--workers", "0")
+_SHOWN_EVERY = 20  # runs
 _MEMORY = Path("/dev/shm")  # a killed process loses nothing there, and a sync takes no time
 
 
@@ -153,22 +154,27 @@ def main(runs: int = 200, first_seed: int = 0) -> int:
     rows: Counter[tuple[str, str]] = Counter()
     lost: Counter[str] = Counter()
     failed = 0
-    for seed in range(first_seed, first_seed + runs):
+    for done, seed in enumerate(range(first_seed, first_seed + runs), 1):
         with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
             try:
                 kind, outcome, count = run(seed, Path(folder))
             except AssertionError as error:
                 failed += 1
                 print(f"seed {seed}: {error}")
-                continue
-            rows[kind, outcome] += 1
-            lost[kind] += count
+            else:
+                rows[kind, outcome] += 1
+                lost[kind] += count
+        if done % _SHOWN_EVERY == 0 or done == runs:
+            _show(rows, lost)
+            print(f"{done} runs, {failed} failed", flush=True)
+    return 1 if failed else 0
+
+
+def _show(rows: Counter[tuple[str, str]], lost: Counter[str]) -> None:
     print(f"{'harm':10} {'runs':>5} {'nothing lost':>13} {'start refused':>14} {'lost and stated':>16}")
     for kind in KINDS:
         started, refused = rows[kind, "started"], rows[kind, "refused"]
         print(f"{kind:10} {started + refused:5} {started:13} {refused:14} {lost[kind]:16}")
-    print(f"{runs} runs, {failed} failed")
-    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -126,3 +126,26 @@ def test_a_recovery_needs_a_stopped_hub_and_the_root_key(veen: Veen, place: Plac
     assert (done["labels"], done["entries"], done["moved"]) == (0, 0, [])
     with background(veen, rooted, "--admission", "open"):
         pass
+
+
+def test_a_root_on_another_machine_endorses_a_recovery_by_files(veen: Veen, tmp_path: Path) -> None:
+    passphrase, rooted, moved = tmp_path / "passphrase", tmp_path / "rooted", tmp_path / "moved"
+    passphrase.write_text("correct horse battery staple\n")
+    veen.done("hub", "init", "--data-dir", rooted, "--passphrase-file", passphrase)
+    asked = tmp_path / "recover.request"
+    shown = veen.done("hub", "restore", "--from", rooted, "--data-dir", moved, "--request", asked, "--json").json()
+    refused = veen.apart("hub", "start", "--data-dir", moved, *ANY_PORT)
+    assert refused.status == 3
+    assert "a recovery of this directory was interrupted" in refused.error
+    key = ("--root", tmp_path / "rooted.root", "--passphrase-file", passphrase)
+    answer = tmp_path / "recover.endorsement"
+    signed = veen.done("root", "endorse", asked, *key, "--out", answer, "--json").json()
+    assert signed["endorsed"] == "a new signing key, and a recovery"
+    assert (signed["new_hub_pk"], signed["labels_root"]) == (shown["new_hub_pk"], shown["labels_root"])
+    done = veen.done("hub", "recover", "--data-dir", moved, "--endorsement", answer, "--json").json()
+    assert done["entries"] == 0
+    with background(veen, moved, "--admission", "open"):
+        pass
+    again = veen("hub", "recover", "--data-dir", moved, "--endorsement", answer)
+    assert again.status == 6
+    assert "no recovery is prepared" in again.error

@@ -65,7 +65,7 @@ def endorse(
     except Unverified as error:
         raise hinted(error, "veen root show prints the hub of a root key; nothing was signed") from None
     output_files.write_new(out, wire_json.encode(made) + b"\n")
-    taken = "handover" if found.handover else "rotate-key"
+    taken = "handover" if found.handover else "recover" if found.recovery else "rotate-key"
     hint = f"hint: take {out} to the hub, and run veen hub {taken} --data-dir DIR --endorsement {out.name}"
     Result({"hub_id": found.hub_id, **_shown(found), "out": str(out)}, remarks=(hint,)).show(as_json)
 
@@ -73,6 +73,13 @@ def endorse(
 def _shown(request: RootRequest) -> dict[str, object]:
     """What is signed, for the person who signs it."""
     made = request.handover
+    if request.recovery is not None:
+        return {
+            "endorsed": "a new signing key, and a recovery",
+            "new_hub_pk": request.key.hub_pk,
+            "recovered_at": Moment(request.recovery.recovered_at),
+            **fields_of(request.recovery, "labels", "labels_root"),
+        }
     if made is None:
         valid_from = Moment(request.key.valid_from)
         return {"endorsed": "a new signing key", "new_hub_pk": request.key.hub_pk, "valid_from": valid_from}

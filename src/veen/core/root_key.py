@@ -7,12 +7,13 @@ with a `RootEndorsement`. The digest is computed from the shown fields on both m
 from dataclasses import field
 from typing import Annotated
 
-from veen.core import signing
+from veen.core import naming, signing
 from veen.core.cbor import Bstr, Constant, Nested, Uint, VersionField, Wire, int_map, text_map
 from veen.core.errors import Malformed, Unverified
 from veen.core.handover import HandOver
 from veen.core.hub_identity import HubIdentity, endorsement_digest
 from veen.core.passphrase import DEFAULT_COST, Cost, PassphraseLock, SealedSecrets
+from veen.core.recovery import Recovery
 from veen.core.signing import SEED_BYTES, SIGNATURE_BYTES, SigningKey
 
 
@@ -56,12 +57,16 @@ class KeyRequest(Wire):
 
 @text_map("root request", VersionField(), Constant("veen/root-request", name="kind"))
 class RootRequest(Wire):
-    """A request of a hub to its root: to endorse a new key, or to sign the hand-over to that key."""
+    """A request of a hub to its root: to endorse a new key, or to sign the hand-over to that key.
+
+    The key of a recovery is endorsed together with the recovery.
+    """
 
     hub_id: Annotated[bytes, Bstr()]
     root_pk: Annotated[bytes, Bstr()]
     key: Annotated[KeyRequest, Nested(KeyRequest)]
     handover: Annotated[HandOver | None, Nested(HandOver, optional=True)] = None  # absent: the root endorses the key
+    recovery: Annotated[Recovery | None, Nested(Recovery, optional=True)] = None
 
     @classmethod
     def of_handover(cls, identity: HubIdentity, handover: HandOver) -> "RootRequest":
@@ -84,16 +89,21 @@ class RootRequest(Wire):
             raise Unverified("root request", f"it names root key {_short(self.root_pk)}, not this one")
         if self.handover is not None and self.handover.hub_id != self.hub_id:
             raise Unverified("root request", "its hand-over belongs to another hub")
-        return RootEndorsement(self.hub_id, self.digest(), root.key.sign(self.digest()))
+        said = self.recovery
+        if said and (said.hub_id, said.new_key_id) != (self.hub_id, naming.key_id(self.key.hub_pk)):
+            raise Unverified("root request", "its recovery is of another hub or another key")
+        recovery_sig = root.key.sign(said.digest()) if said else None
+        return RootEndorsement(self.hub_id, self.digest(), root.key.sign(self.digest()), recovery_sig)
 
 
 @text_map("root endorsement", VersionField(), Constant("veen/root-endorsement", name="kind"))
 class RootEndorsement(Wire):
-    """The root's signature over the digest of one request."""
+    """The root's signature over the digest of one request, and over the recovery in it."""
 
     hub_id: Annotated[bytes, Bstr()]
     digest: Annotated[bytes, Bstr()]
     sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+    recovery_sig: Annotated[bytes | None, Bstr(SIGNATURE_BYTES, optional=True)] = None
 
     def verify(self, identity: HubIdentity, digest: bytes) -> None:
         """Raise `Unverified` unless the root of that hub endorsed exactly this digest."""

@@ -14,11 +14,13 @@ Repeating an interrupted recovery is safe. It adds another key if step 4 was don
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plumbing.durable import PRIVATE_FOLDER, Disk
-from veen.core import Malformed, Receipt, Unavailable, mmr, proof, recovery
+from veen.core import Malformed, Receipt, Unavailable, Unverified, mmr, naming, proof, recovery
+from veen.core.hashing import HASH_BYTES
 from veen.core.recovery import (
     LabelRecovery,
     ProvedLabel,
@@ -28,7 +30,7 @@ from veen.core.recovery import (
     RecoveryList,
     RecoveryStatement,
 )
-from veen.core.root_key import RootSecret
+from veen.core.root_key import RootEndorsement, RootRequest, RootSecret
 from veen.storage import fsck, journal, journal_mark, metadata, rebuild, rotation, safe_open
 from veen.storage.fsck_report import FsckReport, FsckVerdict
 from veen.storage.index import Index
@@ -60,37 +62,78 @@ def recover(
     must be restored first. `isolated` is that of `fsck.check`.
     """
     folders = Folders(root)
-    safe_open.check_folders(folders)
+    with _writing():
+        _finish_rotation(disk, folders)
+        _check_root(folders, root_secret)
+        moved = _keep_sound(disk, root, isolated=isolated)
+        with exclusive(folders.lock):
+            asked = _prepare(disk, folders, now)
+            return _complete(disk, folders, asked.endorse(root_secret) if asked and root_secret else None, moved)
+
+
+def request_recovery(disk: Disk, root: Path, now: int, *, isolated: bool = True) -> RootRequest:
+    """Do the first half of a recovery, and ask the root, which is elsewhere, to endorse it. No hub starts meanwhile."""
+    with _writing():
+        _finish_rotation(disk, Folders(root))
+        if metadata.read_metadata(Folders(root)).identity.root is None:
+            raise Unavailable("the hub has no root key: its old key endorses the recovery")
+        _keep_sound(disk, root, isolated=isolated)
+        with exclusive(Folders(root).lock):
+            asked = _prepare(disk, Folders(root), now)
+    assert asked is not None
+    return asked
+
+
+def complete_recovery(disk: Disk, root: Path, endorsement: RootEndorsement) -> Recovered:
+    """Do the second half of a recovery, with the root's answer."""
+    folders = Folders(root)
+    with _writing():
+        _finish_rotation(disk, folders)
+        with exclusive(folders.lock):
+            return _complete(disk, folders, endorsement, ())
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
     try:
-        with exclusive(folders.lock):
-            rotation.finish_rotation(disk, folders)
-            _check_root(folders, root_secret)
-            disk.make_folder(folders.recoveries, PRIVATE_FOLDER)
-            disk.write_file(folders.recovery_pending, b"")
-            disk.sync_folder(folders.recoveries)
-            disk.sync_folder(folders.root)
-            moved = _salvage(disk, folders, keep=True)
-        report = _checked(root, isolated=isolated)
-        if report.verdict is FsckVerdict.DAMAGED and journal.segments(folders.journal):
-            # The groups do not continue this log: they are of another copy.
-            with exclusive(folders.lock):
-                moved += _salvage(disk, folders, keep=False)
-            report = _checked(root, isolated=isolated)
-        if report.verdict is FsckVerdict.DAMAGED:
-            raise Malformed("log", f"{report.first}; restore the log from another copy, then run the recovery again")
-        with exclusive(folders.lock):
-            return _state(disk, folders, now, root_secret, tuple(moved))
+        yield
     except OSError as error:
         raise Unavailable(f"the recovery cannot be written: {error.strerror}") from error
 
 
-def restore(disk: Disk, backup: Path, root: Path, now: int, root_secret: RootSecret | None = None) -> Recovered:
-    """Copy a backup to a new data directory, and recover it there. The backup stays unchanged."""
+def _finish_rotation(disk: Disk, folders: Folders) -> None:
+    """Complete a rotation that a crash interrupted, before anything else is read."""
+    safe_open.check_folders(folders)
+    with exclusive(folders.lock):
+        rotation.finish_rotation(disk, folders)
+
+
+def _keep_sound(disk: Disk, root: Path, *, isolated: bool) -> tuple[Path, ...]:
+    """Steps 1 to 3. Returns the files that were moved out of the journal."""
+    folders = Folders(root)
+    with exclusive(folders.lock):
+        disk.make_folder(folders.recoveries, PRIVATE_FOLDER)
+        disk.write_file(folders.recovery_pending, b"")
+        disk.sync_folder(folders.recoveries)
+        disk.sync_folder(folders.root)
+        moved = _salvage(disk, folders, keep=True)
+    report = _checked(root, isolated=isolated)
+    if report.verdict is FsckVerdict.DAMAGED and journal.segments(folders.journal):
+        # The groups do not continue this log: they are of another copy.
+        with exclusive(folders.lock):
+            moved += _salvage(disk, folders, keep=False)
+        report = _checked(root, isolated=isolated)
+    if report.verdict is FsckVerdict.DAMAGED:
+        raise Malformed("log", f"{report.first}; restore the log from another copy, then run the recovery again")
+    return tuple(moved)
+
+
+def copy_backup(disk: Disk, backup: Path, root: Path) -> None:
+    """Copy a backup to a new data directory, which must be recovered before a hub starts there."""
     if root.exists() and any(root.iterdir()):
         raise Unavailable(f"{root} is not empty")
     safe_open.check_folders(Folders(backup))
     metadata.read_metadata(Folders(backup))
-    _check_root(Folders(backup), root_secret)
     try:
         shutil.copytree(backup, root, symlinks=True, ignore=_ignored(backup), dirs_exist_ok=True)
         disk.make_folder(Folders(root).recoveries, PRIVATE_FOLDER)
@@ -98,6 +141,12 @@ def restore(disk: Disk, backup: Path, root: Path, now: int, root_secret: RootSec
         disk.sync_filesystem(root)
     except (OSError, shutil.Error) as error:
         raise Unavailable(f"{backup} cannot be copied to {root}: {error}") from error
+
+
+def restore(disk: Disk, backup: Path, root: Path, now: int, root_secret: RootSecret | None = None) -> Recovered:
+    """Copy a backup to a new data directory, and recover it there. The backup stays unchanged."""
+    _check_root(Folders(backup), root_secret)
+    copy_backup(disk, backup, root)
     return recover(disk, root, now, root_secret)
 
 
@@ -185,20 +234,33 @@ def _checked(root: Path, *, isolated: bool) -> FsckReport:
     return fsck.repair(root, isolated=isolated) if report.verdict is FsckVerdict.REPAIRABLE else report
 
 
-def _state(
-    disk: Disk, folders: Folders, now: int, root_secret: RootSecret | None, moved: tuple[Path, ...]
-) -> Recovered:
+def _prepare(disk: Disk, folders: Folders, now: int) -> RootRequest | None:
+    """Write down what will be stated. Returns the request for the root, if there is one."""
     labels, last_ts = _labels(folders)
     recovery.check_count(len(labels))
+    identity = metadata.read_metadata(folders).identity
+    at = max(now, last_ts, identity.hub_keys[-1].valid_from) + 1  # lost entries may be of this second
+    asked = rotation.request_rotation(disk, folders, at) if identity.root else None
+    new_key_id = naming.key_id(asked.key.hub_pk) if asked else bytes(HASH_BYTES)  # without a root it is made later
+    said = Recovery(identity.hub_id, identity.newest.key_id, new_key_id, at, len(labels), recovery.root_of(labels))
+    disk.write_file(folders.recovery_pending, said.encode())
+    disk.sync_folder(folders.recoveries)
+    return replace(asked, recovery=said) if asked else None
+
+
+def _complete(disk: Disk, folders: Folders, endorsement: RootEndorsement | None, moved: tuple[Path, ...]) -> Recovered:
+    """Steps 4 to 6."""
+    said, labels = _prepared(folders)
     before = metadata.read_metadata(folders).identity
-    endorser = root_secret.key if root_secret else metadata.read_signing_key(folders, before.newest.key_id)
-    at = max(now, last_ts, before.hub_keys[-1].valid_from) + 1  # lost entries may be of this second
-    endorsement = rotation.request_rotation(disk, folders, at).endorse(root_secret) if root_secret else None
-    identity = rotation.replace_key(disk, folders, at, endorsement)
-    new = metadata.read_signing_key(folders, identity.newest.key_id)
-    key_ids = before.newest.key_id, identity.newest.key_id
-    said = Recovery(identity.hub_id, *key_ids, at, len(labels), recovery.root_of(labels))
-    log = RecoveredLog(RecoveryStatement(said, new.sign(said.digest()), endorser.sign(said.digest())), labels)
+    if before.root is not None and (endorsement is None or endorsement.recovery_sig is None):
+        raise Unverified("root endorsement", "it does not endorse the recovery")
+    old = None if before.root else metadata.read_signing_key(folders, before.newest.key_id)
+    identity = rotation.replace_key(disk, folders, said.recovered_at, endorsement)
+    said = replace(said, new_key_id=identity.newest.key_id)
+    new = metadata.read_signing_key(folders, said.new_key_id)
+    by_root = endorsement.recovery_sig if endorsement else None
+    endorsed = old.sign(said.digest()) if old else by_root or b""
+    log = RecoveredLog(RecoveryStatement(said, new.sign(said.digest()), endorsed), labels)
     log.statement.verify(identity)
     path = folders.recovery(said.new_key_id)
     disk.write_file(path, log.encode())
@@ -206,6 +268,18 @@ def _state(
     disk.unlink(folders.recovery_pending)
     disk.sync_folder(folders.recoveries)
     return Recovered(log, path, moved)
+
+
+def _prepared(folders: Folders) -> tuple[Recovery, tuple[RecoveredLabel, ...]]:
+    """What will be stated, if the log is still that of the first half."""
+    try:
+        said = Recovery.decode(safe_open.read(folders.recovery_pending))
+    except (FileNotFoundError, Malformed):
+        raise Unavailable("no recovery is prepared: write a request for the root first") from None
+    labels, _ = _labels(folders)
+    if (said.labels, said.labels_root) != (len(labels), recovery.root_of(labels)):
+        raise Unavailable("the log has changed since the request: write a new one")
+    return said, labels
 
 
 def _labels(folders: Folders) -> tuple[tuple[RecoveredLabel, ...], int]:

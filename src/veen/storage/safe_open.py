@@ -38,6 +38,7 @@ _KINDS = {
     r"[0-9a-f]{16}\.rows": 1 << 40,  # 72 bytes per label, read one by one
     r"peaks-.+\.cbor": _OVERHEAD_BYTES + 64 * limits.MAX_PEAKS,
     r".+\.summary|(?:equivocation|lost)-.+\.cbor": _OVERHEAD_BYTES,
+    r"pending": _OVERHEAD_BYTES,
     r"recovery-.+\.cbor": _OVERHEAD_BYTES + _ROW_BYTES * limits.MAX_RECOVERED_LABELS,
     r".+\.mark": _OVERHEAD_BYTES + 512,  # three blocks
     r".+\.wal": 1 << 33,  # a full segment plus one group, whose length has 32 bits

@@ -945,18 +945,31 @@ def fork(
     output.facts(rows, as_json)
 
 
-@command(app, "recover", "veen hub recover --data-dir hub --root hub.root", "veen hub recover --data-dir hub")
+@command(
+    app,
+    "recover",
+    "veen hub recover --data-dir hub --root hub.root",
+    "veen hub recover --data-dir hub --request recover.request",
+    "veen hub recover --data-dir hub --endorsement recover.endorsement",
+)
 def recover(
     data_dir: DataDir,
-    root: Annotated[Path | None, option("--root FILE", "the root key file, if the hub has a root key")] = None,
+    root: Annotated[Path | None, option("--root FILE", "the root key file, if it is at hand")] = None,
+    request: Annotated[
+        Path | None, option("--request FILE", "prepare the recovery, and write the request for the root")
+    ] = None,
+    endorsement: Annotated[
+        Path | None, option("--endorsement FILE", "the root's answer to the request, from veen root endorse")
+    ] = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
     """Continue with a hub that lost entries, or may have, with a new key.
 
     A hub never signs two entries for one place with one key. This command keeps every entry that can be proved, writes
-    a statement of the size and root of each label, and adds a key that signs from now on. The root endorses both; in a
-    hub without a root the old key does.
+    a statement of the size and root of each label, and adds a key that signs from now on. The root endorses both, with
+    --root in one step, or on another machine with --request and --endorsement. In a hub without a root the old key
+    does.
 
     Use it if a hub does not start because its journal is incomplete and the missing files cannot be put back, or if the
     directory was replaced by an older copy. Clients that hold later receipts reject the hub until `veen verify --stream
@@ -964,44 +977,91 @@ def recover(
     """
     from plumbing.durable import Disk
     from veen.cli.hub import hub_process
+    from veen.cli.kit import root_files
     from veen.storage import recovery
 
-    folders = hub_process.folders(data_dir)
-    _show_recovered(
-        lambda: recovery.recover(Disk(), folders.root, int(time.time()), _root(root, passphrase_file)),
-        data_dir,
-        as_json,
-    )
+    if sum(one is not None for one in (root, request, endorsement)) > 1:
+        raise Misuse("--root, --request and --endorsement exclude each other", "give one of them")
+    place, now = hub_process.folders(data_dir).root, int(time.time())
+    if request is not None:
+        _request_recovery(place, request, as_json)
+        return
+    answer = root_files.read_endorsement(endorsement) if endorsement is not None else None
+    secret = _root(root, passphrase_file)
+
+    def work() -> "Recovered":
+        if answer is not None:
+            return recovery.complete_recovery(Disk(), place, answer)
+        return recovery.recover(Disk(), place, now, secret)
+
+    _show_recovered(work, data_dir, as_json)
 
 
 @command(
     app,
     "restore",
     "veen hub restore --from backup --data-dir hub --root hub.root",
-    "veen hub restore --from backup --data-dir hub",
+    "veen hub restore --from backup --data-dir hub --request recover.request",
 )
 def restore(
     data_dir: DataDir,
     backup: Annotated[Path, option("--from DIR", "the backup: a copy of a data directory")],
-    root: Annotated[Path | None, option("--root FILE", "the root key file, if the hub has a root key")] = None,
+    root: Annotated[Path | None, option("--root FILE", "the root key file, if it is at hand")] = None,
+    request: Annotated[
+        Path | None, option("--request FILE", "copy the backup, and write the request for the root")
+    ] = None,
     passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a data directory from a backup, and continue there with a new key.
 
     Entries that the hub accepted after the backup are lost. The restored hub states how far the backup goes and signs
-    with a new key, as after `veen hub recover`. The backup stays unchanged.
+    with a new key, as after `veen hub recover`. With --request, `veen hub recover --endorsement` completes it. The
+    backup stays unchanged.
     """
     from plumbing.durable import Disk
     from veen.cli.hub import hub_process
+    from veen.cli.kit import output_files
     from veen.storage import recovery
 
-    source = hub_process.folders(backup).root
-    _show_recovered(
-        lambda: recovery.restore(Disk(), source, data_dir, int(time.time()), _root(root, passphrase_file)),
-        data_dir,
-        as_json,
+    source, secret = hub_process.folders(backup).root, _root(root, passphrase_file)
+    if request is not None:
+        output_files.check_new(request)
+        recovery.copy_backup(Disk(), source, data_dir)
+        _request_recovery(data_dir, request, as_json)
+        return
+    _show_recovered(lambda: recovery.restore(Disk(), source, data_dir, int(time.time()), secret), data_dir, as_json)
+
+
+def _request_recovery(place: Path, file: Path, as_json: bool) -> None:
+    """Write a request for the root to a file."""
+    from plumbing.durable import Disk
+    from veen.cli.kit import output_files
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable, wire_json
+    from veen.storage import recovery
+
+    output_files.check_new(file)
+    try:
+        made = recovery.request_recovery(Disk(), place, int(time.time()))
+    except Unavailable as error:
+        raise hinted(
+            error, "the hub must be stopped; a hub without a root key is recovered without --request"
+        ) from None
+    output_files.write_new(file, wire_json.encode(made) + b"\n")
+    assert made.recovery is not None
+    rows = {
+        "hub_id": made.hub_id,
+        "root_pk": made.root_pk,
+        "new_hub_pk": made.key.hub_pk,
+        **fields_of(made.recovery, "labels", "labels_root"),
+        "request": str(file),
+    }
+    hint = (
+        f"hint: on the machine with the root, run veen root endorse {file.name} --root FILE --out {file.stem}"
+        ".endorsement, and compare new_hub_pk and labels_root"
     )
+    Result(rows, remarks=(hint,)).show(as_json)
 
 
 def _root(root: Path | None, passphrase_file: Path | None) -> "RootSecret | None":
@@ -1017,7 +1077,10 @@ def _show_recovered(work: "Callable[[], Recovered]", data_dir: Path, as_json: bo
     try:
         done = work()
     except Unavailable as error:
-        hint = "the hub must be stopped; --root FILE names the root key; a restored directory must not exist yet"
+        hint = (
+            "the hub must be stopped, and a restored directory must not exist yet; --root FILE names the root key, and "
+            "--request FILE asks a root on another machine"
+        )
         raise hinted(error, hint) from None
     except Malformed as error:
         raise hinted(

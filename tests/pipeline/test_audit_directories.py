@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key
 from veen.core import Msg, Receipt, receipt
 from veen.core.hashing import h
 from veen.hub.admission_rules import Admission, Rules
+from veen.pipeline.audit import audit_report
 from veen.storage import fork, frame
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import LogEntry
@@ -187,6 +189,41 @@ def test_equivocation_of_a_hub_is_proved_by_two_receipts(twins: tuple[Path, Path
         mine, other = map(Receipt.decode, one.receipts)
         assert (mine.label, mine.stream_seq) == (other.label, other.stream_seq) == (one.label, one.stream_seq)
         assert mine.mmr_root != other.mmr_root
+
+
+def test_a_copy_that_a_thief_continued_with_a_retired_key_does_not_convict_the_hub(place: Path) -> None:
+    made = BigLog(place / "one", streams=2, clients=3, limits=SMALL, per_sec=10)
+    made.grow(24)
+    stolen = made.copied(place / "stolen")
+    made.grow(20)
+    made.rotate()
+    made.grow(10)
+    stolen.grow(30)
+    found = run_audit(place / "one", place / "stolen")
+    assert found.equivocations
+    for one in found.equivocations:
+        assert one.retired is not None
+        assert one.retired.startswith("contradiction under a retired key: the hub forked before ")
+        assert one.retired.endswith(", or the key was stolen")
+    assert audit_report.verdict(found) == found.equivocations[0].retired
+
+
+def test_an_audit_reports_the_coverage_of_labels(place: Path) -> None:
+    made = BigLog(place / "one", streams=2, clients=3, limits=SMALL, per_sec=10)
+    made.grow(24)
+
+    def coverage() -> set[object]:
+        report: Any = audit_report.report_of(run_audit(place / "one"), 0, "here")
+        return {label.get("coverage") for label in report["directories"][0]["labels"]}
+
+    assert coverage() == {None}, "the hub has had one key only"
+    made.rotate()
+    assert coverage() == {"covered"}
+    for path in (place / "one" / "handovers").iterdir():
+        path.unlink()
+    assert coverage() == {"uncovered"}
+    made.grow(10)
+    assert coverage() == {"current"}
 
 
 def test_equivocation_is_found_although_a_key_map_is_damaged(twins: tuple[Path, Path]) -> None:

@@ -193,7 +193,13 @@ def _show(made: JsonObject, pinned: bool, out: Path | None, as_json: bool) -> No
         for finding in one["findings"]
     ]
     equivocations: list[tuple[output.Value, ...]] = [
-        (Marked("equivocation", Tone.BAD), " and ".join(one["sources"]), one["label"], one["stream_seq"], _TWO_ROOTS)
+        (
+            Marked("equivocation", Tone.BAD),
+            " and ".join(one["sources"]),
+            one["label"],
+            one["stream_seq"],
+            one.get("retired", _TWO_ROOTS),
+        )
         for one in report["equivocations"]
     ]
     output.table(("severity", "directory", "where", "entry", "what"), [*equivocations, *rows], as_json)
@@ -219,5 +225,7 @@ _TWO_ROOTS = "the hub signed two roots for this place; the report has both recei
 
 def _exit_with(verdict: str) -> None:
     statuses = {"equivocated": CONTRADICTED_STATUS, "damaged": DAMAGED_STATUS, "repairable": REPAIRABLE_STATUS}
+    if verdict.startswith("contradiction"):  # under a retired key
+        raise typer.Exit(CONTRADICTED_STATUS)
     if verdict in statuses:
         raise typer.Exit(statuses[verdict])

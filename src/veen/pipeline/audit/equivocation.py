@@ -4,15 +4,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, islice
+from pathlib import Path
 from typing import Any
 
-from veen.core import Malformed, Receipt, Unavailable, Unverified, cbor
+from veen.core import HubIdentity, Malformed, Receipt, Unavailable, Unverified, cbor
+from veen.core.coverage import retired_verdict
+from veen.core.handover import HandOver, HandOverRow
+from veen.core.hub_identity import HubKey
 from veen.pipeline.audit.piece_audit import ChainLink
 from veen.pipeline.jobs import Runner
 from veen.pipeline.read_plan import MAX_PER_TASK, Piece, Task
 from veen.pipeline.rows import unverified_entries
-from veen.pipeline.sources import open_source
+from veen.pipeline.sources import DirectoryChunks, LocalFiles, open_source
+from veen.storage import rotation
 from veen.storage.metadata import HubMetadata
+from veen.storage.paths import Folders
 
 MAX_DIFFERENCES = 100  # to examine per comparison; most are a damaged receipt
 
@@ -37,13 +43,17 @@ class CopyComparison:
 
 @dataclass(frozen=True, slots=True)
 class ConflictingReceipts:
-    """Two receipts that one hub signed for one place with different roots. They prove equivocation to anyone."""
+    """Two receipts that one hub signed for one place with different roots.
+
+    They prove equivocation to anyone, unless `retired` is the verdict that a thief of a retired key may have made one.
+    """
 
     hub_id: bytes
     label: bytes
     stream_seq: int
     sources: tuple[str, str]
     receipts: tuple[bytes, bytes]
+    retired: str | None = None
 
 
 def compare(copies: Sequence[LogCopy], run: Runner) -> Iterator[ConflictingReceipts]:
@@ -60,7 +70,69 @@ def compare(copies: Sequence[LogCopy], run: Runner) -> Iterator[ConflictingRecei
             for seq, mine, theirs in _decode(data):
                 if label not in reported and _signed(one, label, seq, mine) and _signed(other, label, seq, theirs):
                     reported.add(label)
-                    yield ConflictingReceipts(hub_id, label, seq, (one.url, other.url), (mine, theirs))
+                    retired = _retired((one, Receipt.decode(mine)), (other, Receipt.decode(theirs)))
+                    yield ConflictingReceipts(hub_id, label, seq, (one.url, other.url), (mine, theirs), retired)
+
+
+def _retired(*claims: tuple[LogCopy, Receipt]) -> str | None:
+    """The verdict on conflicting receipts if one of them may be a thief's; None if the hub signed both in time."""
+    newest = max((copy.metadata for copy, _ in claims), key=lambda found: len(found.identity.hub_keys))
+    for copy, receipt in claims:
+        identity = newest.identity_at(receipt.label, receipt.stream_seq)
+        try:
+            key = identity.verify_receipt(receipt)
+        except Unverified:
+            return None  # neither record continues the other: both keys are blamed
+        if key != identity.newest and not _is_covered(copy, identity, key, receipt):
+            return retired_verdict(key.valid_until or 0)
+    return None
+
+
+def _is_covered(copy: LogCopy, identity: HubIdentity, key: HubKey, receipt: Receipt) -> bool:
+    """Whether a later key signed the end of the verified log that contains the receipt, or it was handed over."""
+    links = [link for link in copy.labels[receipt.label] if link.piece.last >= receipt.stream_seq]
+    if not links or not all(link.outcome.sound for link in links):
+        return False
+    order = identity.signing_keys
+    last = _receipt_at(copy, receipt.label, links[-1].piece.last)
+    try:
+        if last is not None and order.index(identity.verify_receipt(last)) > order.index(key):
+            return True
+    except (Unverified, ValueError):
+        return False
+    made = next((one for one in handovers(copy.url, identity) if one.old_pk == key.hub_pk), None)
+    row = handed_over(copy.url, made, receipt.label) if made else None
+    if row is None or row.size < receipt.stream_seq:
+        return False
+    there = _receipt_at(copy, receipt.label, row.size)
+    return there is not None and there.mmr_root == row.mmr_root
+
+
+def _receipt_at(copy: LogCopy, label: bytes, seq: int) -> Receipt | None:
+    return next((Receipt.decode(found) for _, found in _receipts(_within(copy, label, seq, seq))), None)
+
+
+def handovers(url: str, identity: HubIdentity) -> list[HandOver]:
+    """The hand-overs of a directory on this machine."""
+    folders = _local(url)
+    return rotation.read_handovers(folders, identity) if folders else []
+
+
+def handed_over(url: str, made: HandOver, label: bytes) -> HandOverRow | None:
+    """The row of a label in a hand-over of a directory on this machine."""
+    folders = _local(url)
+    try:
+        place = rotation.handed_over(folders, made, label) if folders else None
+    except (OSError, Malformed, Unverified):
+        return None  # damaged; veen fsck reports it
+    return place.row if place else None
+
+
+def _local(url: str) -> Folders | None:
+    source = open_source(url)
+    if isinstance(source, DirectoryChunks) and isinstance(source.files, LocalFiles):
+        return Folders(Path(source.files.root))
+    return None
 
 
 def uncompared(one: LogCopy, other: LogCopy, label: bytes) -> Iterator[CopyComparison]:

@@ -210,11 +210,11 @@ def _equivocations(found: list[dict[str, Any]]) -> str:
         return ""
     rows = "".join(
         f"<tr><td><code>{one['label']}</code></td><td>{one['stream_seq']}</td>"
-        f"<td>{'<br>'.join(map(escape, one['sources']))}</td></tr>"
+        f"<td>{'<br>'.join(map(escape, one['sources']))}</td><td>{escape(one.get('retired', ''))}</td></tr>"
         for one in found
     )
-    names = "<tr><th>label</th><th>entry</th><th>the two copies</th></tr>"
-    caption = "The hub signed two different roots for one place. Both receipts are in the report as proof."
+    names = "<tr><th>label</th><th>entry</th><th>the two copies</th><th>verdict</th></tr>"
+    caption = "Two different roots are signed for one place. Both receipts are in the report as proof."
     return f"<h2 class=bad>Equivocation</h2><p>{caption}</p><table>{names}{rows}</table>"
 
 

@@ -473,9 +473,9 @@ class Story:
             sent = self._writer.does('send --body "signed with the new key"').facts()
             self._writer.does(f"receipt {sent['stream_seq']} --out new.receipt")
             rows = self._writer.does("verify old.receipt new.receipt").rows()
-            for file, what, seq, _, by in rows:
+            for file, what, seq, _, by, *_ in rows:
                 self._stage.said(f"{file}: {what} of entry {seq}, signed by {by}")
-            if [row[-1] for row in rows] != ["key 1 of the hub", "key 2 of the hub"]:
+            if [row[4] for row in rows] != ["key 1 of the hub", "key 2 of the hub"]:
                 raise Unverified("receipts", "they are not signed by the old and the new key")
             self._stop()
 

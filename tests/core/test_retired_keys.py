@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def checkpoint_of(tree: Tree, key: SigningKey, size: int) -> Checkpoint:
     return checkpoint.sign(key, label_prev=LABEL, label_curr=LABEL, upto_seq=size, mmr_root=root, epoch=0)
 
 
-def dating(**fields: object) -> Dating:
+def dating(**fields: Any) -> Dating:
     return replace(Dating(lineage(HUB, None), Profile()), **fields)
 
 
@@ -165,7 +166,7 @@ def test_a_conflict_under_a_retired_key_does_not_convict_without_a_date() -> Non
     ids=["own record", "anchor"],
 )
 def test_a_conflict_convicts_if_the_uncovered_signature_existed_before_the_hand_over(
-    dated: Callable[[Checkpoint], dict[str, object]],
+    dated: Callable[[Checkpoint], dict[str, Any]],
 ) -> None:
     assert dating(covers=(COVER,), **dated(CONFLICT[1])).verdict(CONFLICT) is None
     assert dating(covers=(COVER,), **dated(CONFLICT[0])).verdict(CONFLICT) == STOLEN_OR_FORKED
@@ -237,8 +238,8 @@ def test_a_recovered_log_lists_the_labels_of_its_statement_in_order() -> None:
 # What the root endorses
 
 
-def request(**fields: object) -> RootRequest:
-    return replace(RootRequest(HUB.hub_id, ROOT.public_key, KeyRequest(NEW.public_key, ROTATED)), **fields)  # type: ignore[arg-type]
+def request(**fields: Any) -> RootRequest:
+    return replace(RootRequest(HUB.hub_id, ROOT.public_key, KeyRequest(NEW.public_key, ROTATED)), **fields)
 
 
 def test_the_root_endorses_a_key_a_hand_over_and_a_recovery() -> None:

@@ -96,6 +96,7 @@ class Hub:
         self.hub_metadata = metadata.read_metadata(self.folders)
         self.clock = clock or Clock()
         self._signer = LocalSigner(self.folders, self.hub_metadata.identity)
+        metadata.check_key(secret_keys.key_path(self.folders.keys, metadata.CONTROL_KEY), None)
         control_key = secret_keys.load(self.folders.keys, metadata.CONTROL_KEY)
         self.rules = Rules.of(
             self.hub_metadata.identity.hub_id,

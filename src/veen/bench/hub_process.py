@@ -283,7 +283,9 @@ def cost_rows(name: str, rounds: Sequence[Round]) -> list[BenchRow]:
     """CPU per message, and messages per sync."""
     return [
         BenchRow.of(f"{name}: CPU a message, hub", [one.each_us(one.usage.hub_s) for one in rounds], "µs"),
-        BenchRow.of(f"{name}: CPU a message, signer and workers", [one.each_us(one.usage.children_s) for one in rounds], "µs"),
+        BenchRow.of(
+            f"{name}: CPU a message, signer and workers", [one.each_us(one.usage.children_s) for one in rounds], "µs"
+        ),
         BenchRow.of(f"{name}: CPU a message, generator", [one.each_us(one.load.generator_s) for one in rounds], "µs"),
         BenchRow.of(f"{name}: messages a sync", [one.entries_per_sync for one in rounds], ""),
         BenchRow.of(f"{name}: one write and sync", [one.sync_ms for one in rounds], "ms"),

@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("keygen", "create an identity in a client directory", "own_identity:keygen_app"),
         _entry("card", "verify and show an identity card", "own_identity:card_app"),
         _entry("stream-key", "create, show, export and import the keys of streams", "stream_key"),
-        _entry("cap", "issue, renew, show and authorize capabilities"),
+        _entry("cap", "issue, renew, show, authorize and revoke capabilities"),
         _entry("export-identity", "export a whole client into a folder", "own_identity:export_app"),
         _entry("import-identity", "create a client directory from an export", "own_identity:import_app"),
     ),

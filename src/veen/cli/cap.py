@@ -42,9 +42,9 @@ NewFile: TypeAlias = Annotated[Path | None, option("--out FILE", "the file to cr
 @command(
     app,
     "issue",
-    "veen cap issue --issuer operator --subject alice.card --stream doors --ttl 86400 --hub hub --out alice.cap",
-    "veen cap issue --issuer operator --subject alice --stream doors --ttl 3600 --rate 100,500 --hub 8f0c51d2… "
-    "--not-after 2030-01-31",
+    "veen cap issue --issuer operator --subject alice.card --stream doors --ttl 86400 --hub hub",
+    "veen cap issue --issuer operator --subject alice --stream doors --ttl 3600 --rate 100,500",
+    "veen cap issue --issuer operator --subject alice --stream doors --ttl 3600 --not-after 7d",
 )
 def issue(
     issuer: Issuer,

@@ -192,10 +192,12 @@ def _read_secret(path: Path) -> bytes:
 def _read_private(path: Path, most: int) -> bytes:
     """At most one byte more than `most`. Raises unless it is a regular file that only its owner may use."""
     fd = os.open(path, _FLAGS)
-    with open(fd, "rb") as file:
+    try:
         mode = os.fstat(fd).st_mode
         if not stat.S_ISREG(mode):
             raise ValueError("it is not a regular file")
         if mode & OTHERS:
             raise ExposedKeyError(f"{path} is readable by other users; run: chmod 600 {path}")
-        return file.read(most + 1)
+        return os.read(fd, most + 1)
+    finally:
+        os.close(fd)

@@ -50,8 +50,7 @@ _STOP_TIMEOUT_S = 60.0
     "veen hub init --data-dir hub --root /media/stick/hub.root",
     "veen hub init --data-dir try-it --no-root",
     "veen hub init --data-dir hub --key-passphrase-file /run/secrets/hub",
-    "veen hub init --data-dir hub --pkcs11-module /usr/lib/softhsm/libsofthsm2.so --pkcs11-token veen"
-    " --pkcs11-pin-file /run/secrets/pin",
+    "veen hub init --data-dir hub --pkcs11-module hsm.so --pkcs11-token hub --pkcs11-pin-file pin",
     "veen hub init --data-dir hub --epoch-sec 86400 --limit max_attachment_bytes=1048576",
     "veen hub init --data-dir hub --realm example.org --limit max_msgs_per_client_id_per_label=65536",
 )

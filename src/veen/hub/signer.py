@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from threading import Lock
 
 from veen.core import HubIdentity, Malformed, Unavailable
@@ -64,9 +65,9 @@ class _Process:
 class _Pending:
     """The request of the loop that has no answer yet."""
 
+    number: int
     request: bytes
     done: Callable[[Signatures], None]
-    received: bytes = b""
 
 
 class Signer:
@@ -79,7 +80,9 @@ class Signer:
         self._last: tuple[int, RemoteKey] | None = None
         self._call_lock = Lock()
         self._restarts = 0  # since the last answer
+        self._numbers = count(1)
         self._pending: _Pending | None = None
+        self._received = b""  # of the process whose answers the loop reads
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = self._start()
 
@@ -137,7 +140,8 @@ class Signer:
     def sign_later(self, key: RemoteKey, digests: Sequence[bytes], done: Callable[[Signatures], None]) -> None:
         """Sign digests, and call `done` on the loop. Only one such request at a time."""
         assert self._pending is None, "a request has no answer yet"
-        self._pending = _Pending(_request(key.name, digests), done)
+        number = next(self._numbers)
+        self._pending = _Pending(number, _request(number, key.name, digests), done)
         self._send_pending()
 
     def _load(self, name: str, expected: bytes | None) -> RemoteKey:
@@ -150,13 +154,14 @@ class Signer:
 
     def _call(self, name: str, digests: Sequence[bytes]) -> tuple[bytes, Signatures]:
         """Send a request and wait for its answer. Thread-safe."""
-        request = _request(name, digests)
+        number = next(self._numbers)
+        request = _request(number, name, digests)
         with self._call_lock:
             while True:
                 used = self._process
                 try:
                     used.calls.sendall(request)
-                    status, length = ANSWER.unpack(_receive(used.calls, ANSWER.size))
+                    answered, status, length = ANSWER.unpack(_receive(used.calls, ANSWER.size))
                     content = _receive(used.calls, length)
                 except TimeoutError:
                     self._replace(used)  # a late answer would be taken for that of the next request
@@ -165,6 +170,7 @@ class Signer:
                     self._replace(used)
                     continue
                 self._restarts = 0
+                assert answered == number, "the signer answered another request"
                 return _answered(name, status, content)
 
     def _replace(self, dead: _Process) -> None:
@@ -197,6 +203,7 @@ class Signer:
 
     def _read(self) -> None:
         assert self._loop is not None
+        self._received = b""
         self._loop.add_reader(self._process.groups, self._readable, self._process)
         self._send_pending()
 
@@ -219,13 +226,11 @@ class Signer:
         return False
 
     def _send_pending(self) -> None:
-        """Send the pending request, from its beginning. One request always fits into the buffer of the socket."""
-        pending = self._pending
-        if pending is None:
+        """Send the pending request. It fits into the buffer of the socket, also if it is sent twice."""
+        if self._pending is None:
             return
-        pending.received = b""
         try:
-            self._process.groups.sendall(pending.request)
+            self._process.groups.sendall(self._pending.request)
         except OSError:
             return  # it died: the reader notices it too, and replaces it
 
@@ -240,8 +245,10 @@ class Signer:
         if not received:
             self._loop.remove_reader(source.groups)
             self._restart(source)
-        elif self._pending:
-            self._take(self._pending, received)
+        elif source is self._process:
+            self._received += received
+            while self._take_answer():
+                pass
 
     def _restart(self, dead: _Process) -> None:
         with self._call_lock:
@@ -251,26 +258,33 @@ class Signer:
                 except Unavailable as error:
                     self._on_broken(error)
 
-    def _take(self, pending: _Pending, received: bytes) -> None:
-        pending.received += received
-        if len(pending.received) < ANSWER.size:
-            return
-        status, length = ANSWER.unpack_from(pending.received)
-        content = pending.received[ANSWER.size :]
-        if len(content) < length:
-            return
-        self._pending = None
+    def _take_answer(self) -> bool:
+        """Handle the next complete answer. Returns False if there is none.
+
+        A request that was sent again to a new process may be answered twice; the number tells.
+        """
+        if len(self._received) < ANSWER.size:
+            return False
+        number, status, length = ANSWER.unpack_from(self._received)
+        end = ANSWER.size + length
+        if len(self._received) < end:
+            return False
+        content, self._received = self._received[ANSWER.size : end], self._received[end:]
         self._restarts = 0
-        try:
-            _, signatures = _answered("signing key", status, content)
-        except (Malformed, Unavailable) as error:
-            self._on_broken(error)
-            return
-        pending.done(signatures)
+        pending = self._pending
+        if pending is not None and pending.number == number:
+            self._pending = None
+            try:
+                _, signatures = _answered("signing key", status, content)
+            except (Malformed, Unavailable) as error:
+                self._on_broken(error)
+                return False
+            pending.done(signatures)
+        return True
 
 
-def _request(name: str, digests: Sequence[bytes]) -> bytes:
-    return REQUEST.pack(name.encode("ascii"), len(digests)) + b"".join(digests)
+def _request(number: int, name: str, digests: Sequence[bytes]) -> bytes:
+    return REQUEST.pack(number, name.encode("ascii"), len(digests)) + b"".join(digests)
 
 
 def _answered(name: str, status: int, content: bytes) -> tuple[bytes, Signatures]:

@@ -3,9 +3,9 @@
 A request names a key file and carries digests; without digests it only asks for the public key. Requests come over
 socket pairs that only the hub has, and are answered in order:
 
-    request    name of the key, padded with zeros (32) | count (u32be) | count digests of 32 bytes
-    answer     status (u8) | length (u32be) | public key and a signature for each digest, or the text of an error,
-               which begins with the error number if the key cannot be read
+    request    number (u64be) | name of the key, padded with zeros (32) | count (u32be) | count digests of 32 bytes
+    answer     number of the request | status (u8) | length (u32be) | public key and a signature for each digest, or the
+               text of an error, which begins with the error number if the key cannot be read
 
 A key is loaded when it is first named, and kept. The hub checks that it has the public key of its identity record. The
 process ends when the hub closes the sockets, also if the hub was killed.
@@ -22,8 +22,8 @@ from pathlib import Path
 from plumbing.sodium import DigestSigner
 from veen.storage import secret_keys
 
-REQUEST = struct.Struct(">32sI")
-ANSWER = struct.Struct(">BI")
+REQUEST = struct.Struct(">Q32sI")
+ANSWER = struct.Struct(">QBI")
 DIGEST_BYTES = 32
 MAX_DIGESTS = 4096
 SIGNED, UNREADABLE, MALFORMED = range(3)
@@ -55,13 +55,13 @@ class SigningServer:
         head = _receive(channel, REQUEST.size)
         if not head:
             return False
-        padded, count = REQUEST.unpack(head)
+        number, padded, count = REQUEST.unpack(head)
         if count > MAX_DIGESTS:
             return False
         digests = _receive(channel, count * DIGEST_BYTES)
         parts = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
         status, content = self.answer(padded.rstrip(b"\0").decode("ascii"), parts)
-        channel.sendall(ANSWER.pack(status, len(content)) + content)
+        channel.sendall(ANSWER.pack(number, status, len(content)) + content)
         return True
 
 

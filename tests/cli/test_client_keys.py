@@ -38,7 +38,7 @@ def test_keygen_creates_a_private_folder_and_prints_the_public_keys(veen: Veen, 
 
 def test_no_option_of_any_command_takes_a_passphrase_itself() -> None:
     names = {name for found in TREE for param in found.command.params for name in param.opts if "passphrase" in name}
-    assert names == {"--passphrase-file", "--new-passphrase-file", "--no-passphrase"}
+    assert names == {"--passphrase-file", "--key-passphrase-file", "--new-passphrase-file", "--no-passphrase"}
 
 
 def test_a_passphrase_comes_from_a_file_or_the_environment(veen: Veen, tmp_path: Path, secret: Path) -> None:

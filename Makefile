@@ -5,6 +5,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP_INSTALL := $(PY) -m pip install --quiet --no-input --disable-pip-version-check
 
+# The versions and hashes in requirements/; `LOCKED=no` installs what pyproject.toml allows, without hashes.
+LOCKED ?= yes
+HASHED := $(PIP_INSTALL) --require-hashes --no-build-isolation
+
 # Coverage is measured only for the tests of the core: measuring all tests takes minutes longer.
 CORE_TESTS := tests/core $(wildcard tests/test_vectors*.py)
 
@@ -14,7 +18,7 @@ BASE := $(VENV)/.base
 DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow check lint types contracts bench fmt pages clean
+.PHONY: help env demo test test-slow check lint types contracts bench lab dist lock audit fmt pages clean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,7 +35,7 @@ test: $(DEV) ## run the tests with the coverage of the core
 test-slow: $(DEV) ## run the slow tests and the fuzzers
 	@$(PY) -m pytest -q -m slow --hypothesis-profile=thorough $(wildcard tests fuzz)
 
-check: lint types contracts test ## everything that CI runs
+check: lint types contracts test dist ## everything that CI runs
 
 lint: $(DEV) ## ruff: lint and formatting
 	@$(PY) -m ruff check --quiet .
@@ -46,13 +50,29 @@ contracts: $(DEV) ## import-linter: the arrows of pyproject.toml
 bench: $(DEV) ## run all measurements
 	@$(PY) -m bench
 
+SEEDS ?= 0:1000
+lab: $(DEV) ## run a thousand seeds of each simulation (or SEEDS=0:10000), and plant bugs
+	@$(PY) -m lab --seeds $(SEEDS)
+	@$(PY) -m lab --seeds $(SEEDS) hostile
+	@$(PY) -m lab --seeds $(SEEDS) corruption
+	@$(PY) -m lab planted
+
+dist: $(DEV) ## build wheel, sdist and SBOM into dist/, twice, and compare
+	@$(PY) -m tools.release_files
+
+lock: $(DEV) ## pin what pyproject.toml requires; UPGRADE=h2 or UPGRADE=all takes newer versions
+	@$(PY) -m tools.lock_files $(if $(UPGRADE),$(if $(filter all,$(UPGRADE)),--upgrade,--upgrade-package $(UPGRADE)))
+
+audit: $(DEV) ## look for known vulnerabilities of the pinned versions
+	@$(PY) -m tools.audit
+
 fmt: $(DEV) ## format, and fix what ruff can fix
 	@$(PY) -m ruff format --quiet .
 	@$(PY) -m ruff check --fix --quiet .
 	@$(PY) -m ruff format --quiet .
 
 pages: $(DEV) ## regenerate the reference pages and the test vectors
-	@for page in cli_page error_page wire_page openapi_page query_openapi_page; do $(PY) -m tools.$$page || exit 1; done
+	@for page in cli_page error_page wire_page schema_names openapi_page query_openapi_page; do $(PY) -m tools.$$page || exit 1; done
 	@for vectors in vectors vectors.overlays vectors.veil; do $(PY) -m $$vectors.generate || exit 1; done
 
 clean: ## remove .venv and everything that the other targets created
@@ -76,16 +96,28 @@ $(MADE):
 	@$(PYTHON) -m venv --clear $(VENV)
 	@touch $@
 
-$(BASE): pyproject.toml $(MADE)
+$(BASE): pyproject.toml requirements/build.txt requirements/base.txt $(MADE)
 	@echo "veen: installing into $(VENV)" >&2
-	@$(PIP_INSTALL) --editable . || { $(INSTALL_FAILED); }
+	@$(call INSTALL,base,.)
 	@touch $@
 
-$(DEV): pyproject.toml $(MADE)
+$(DEV): pyproject.toml requirements/build.txt requirements/dev.txt $(MADE)
 	@echo "veen: installing the development tools into $(VENV)" >&2
-	@$(PIP_INSTALL) --editable '.[dev]' || { $(INSTALL_FAILED); }
+	@$(call INSTALL,dev,.[dev])
 	@touch $(BASE) $@
 
-INSTALL_FAILED = echo "veen: error: pip could not install the dependencies in pyproject.toml" >&2; \
+# Packages come first, by hash; the project itself then needs none. What builds it is pinned too.
+ifeq ($(LOCKED),no)
+INSTALL = $(PIP_INSTALL) --editable '$(2)' || { \
+  echo "veen: error: pip could not install the dependencies in pyproject.toml" >&2; \
   echo "veen: hint: it needs a package index, or a folder of wheels named in PIP_FIND_LINKS" >&2; \
-  exit 1
+  exit 1; }
+else
+INSTALL = { $(HASHED) --requirement requirements/build.txt \
+  && $(HASHED) --requirement requirements/$(1).txt \
+  && $(PIP_INSTALL) --no-deps --no-build-isolation --editable .; } || { \
+  echo "veen: error: pip could not install the versions pinned in requirements/$(1).txt" >&2; \
+  echo "veen: hint: it needs a package index, or a folder of wheels named in PIP_FIND_LINKS" >&2; \
+  echo "veen: hint: if your index has other versions or files: make $(MAKECMDGOALS) LOCKED=no (without hashes)" >&2; \
+  exit 1; }
+endif

@@ -1,0 +1,84 @@
+"""The bill of materials of a release in CycloneDX JSON: every package that veen needs, with hashes and licence.
+
+It has no time and no random number, so the same commit always gives the same bytes. Its sources are the committed lock
+files and `requirements/licences.json`.
+
+python -m tools.bill_of_materials FILE...    print it for these files of a release
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, Property, XsUri
+from cyclonedx.model.bom import Bom
+from cyclonedx.model.component import Component, ComponentScope, ComponentType
+from cyclonedx.model.license import LicenseExpression
+from cyclonedx.output import make_outputter
+from cyclonedx.schema import OutputFormat, SchemaVersion
+from packageurl import PackageURL
+from packaging.utils import canonicalize_name
+
+import veen
+from tools import licences, lock_files
+from tools.lock_files import Pin
+
+SERIAL_LINE = '  "serialNumber": '
+
+
+def bill_of_materials(artifacts: Iterable[Path]) -> str:
+    """JSON that lists these files of the release and all packages of `requirements/all.txt`."""
+    bom = Bom()
+    bom.metadata.timestamp = None  # type: ignore[assignment]
+    root = Component(
+        name="veen",
+        version=veen.__version__,
+        type=ComponentType.APPLICATION,
+        bom_ref=f"veen=={veen.__version__}",
+        purl=PackageURL("pypi", None, "veen", veen.__version__),
+        licenses=[LicenseExpression("Apache-2.0")],
+        external_references=[distribution(path.name, [sha256(path)]) for path in artifacts],
+    )
+    bom.metadata.component = root
+    known, required = licences.read(), {(pin.name, pin.version) for pin in lock_files.read("base")}
+    pins = lock_files.read("all")
+    components = {pin: component(pin, known[pin.name], (pin.name, pin.version) in required) for pin in pins}
+    direct = {canonicalize_name(one.name) for one in lock_files.project_requirements(["all"])}
+    for pin, one in components.items():
+        bom.components.add(one)
+        for user, other in components.items():
+            if user.name in pin.required_by:
+                bom.register_dependency(other, [one])
+        if pin.name in direct:
+            bom.register_dependency(root, [one])
+    text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2)
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(SERIAL_LINE)) + "\n"
+
+
+def component(pin: Pin, licence: str, required: bool) -> Component:
+    purl = PackageURL("pypi", None, pin.name, pin.version)
+    return Component(
+        name=pin.name,
+        version=pin.version,
+        type=ComponentType.LIBRARY,
+        scope=ComponentScope.REQUIRED if required else ComponentScope.OPTIONAL,
+        bom_ref=f"{pin.name}=={pin.version}",
+        purl=purl,
+        licenses=[LicenseExpression(licence)],
+        external_references=[distribution(purl.to_string(), [one.removeprefix("sha256:") for one in pin.hashes])],
+        properties=[Property(name="veen:marker", value=str(pin.marker))] if pin.marker else (),
+    )
+
+
+def distribution(url: str, digests: Iterable[str]) -> ExternalReference:
+    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in digests]
+    return ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url), hashes=hashes)
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(bill_of_materials(map(Path, sys.argv[1:])))

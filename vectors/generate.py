@@ -5,11 +5,14 @@ from pathlib import Path
 
 from vectors.bundles import bundles
 from vectors.capabilities import captokens, scenario_d
+from vectors.evidence_files import evidence_files
 from vectors.form import Doc, render
 from vectors.identities import identities
 from vectors.malformed import malformed
 from vectors.scenarios import scenario_a, scenario_b, scenario_c
 from vectors.sealing import ciphertexts
+from vectors.signatures import signatures
+from vectors.statements import statements
 from vectors.trees import trees
 from vectors.uploads import uploads
 
@@ -20,6 +23,8 @@ GENERATED: dict[str, Callable[[], Doc]] = {
     "bundle.json": bundles,
     "captoken.json": captokens,
     "ciphertext.json": ciphertexts,
+    "ed25519.json": signatures,
+    "evidence.json": evidence_files,
     "identity.json": identities,
     "malformed.json": malformed,
     "mmr.json": trees,
@@ -27,6 +32,7 @@ GENERATED: dict[str, Callable[[], Doc]] = {
     "scenario-b.json": scenario_b,
     "scenario-c.json": scenario_c,
     "scenario-d.json": scenario_d,
+    "statements.json": statements,
     "upload.json": uploads,
 }
 

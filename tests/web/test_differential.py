@@ -1,0 +1,206 @@
+"""Python and TypeScript give the same answers: for the vectors, for mutated files, and for strange signatures."""
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any, TypeAlias
+
+import pytest
+
+from tests.vectors_files import load
+from tests.web.node_project import compiled, run
+from vectors.evidence_files import ALICE, READER, WITNESS, Case, cases, outcome
+from vectors.form import Doc
+from veen.client.evidence import Evidence, Tie
+from veen.core import (
+    CapPresentation,
+    CapToken,
+    Checkpoint,
+    Fault,
+    Malformed,
+    MmrProof,
+    Msg,
+    PayloadHdr,
+    Profile,
+    Receipt,
+    envelopes,
+    signing,
+)
+from veen.core.cbor import Wire
+
+Answer: TypeAlias = dict[str, Any]
+OBJECTS: dict[str, type[Wire]] = {
+    wire.LAYOUT.name.replace(" ", "_"): wire
+    for wire in (
+        *(Msg, Receipt, Checkpoint, PayloadHdr, Profile, MmrProof, CapToken, CapPresentation),
+        *(envelopes.SubmitRequest, envelopes.SubmitResponse, envelopes.StreamRequest, envelopes.StreamResponse),
+        *(envelopes.ReceiptRequest, envelopes.ReceiptResponse, envelopes.ProofRequest, envelopes.ProofResponse),
+        *(envelopes.CheckpointRequest, envelopes.CheckpointResponse, envelopes.ErrorEnvelope),
+    )
+}
+
+
+def asked_of_typescript(questions: Iterable[Doc]) -> list[Any]:
+    """The answers of one Node process, in order."""
+    compiled()
+    lines = [json.dumps(one, default=bytes.hex) for one in questions]
+    done = run("node", "build/test/answers.js", stdin="".join(f"{line}\n" for line in lines))
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(answers) == len(lines)
+    return answers
+
+
+def question(case: Case) -> Doc:
+    known = case.knowledge
+    record = None if known.record is None else known.record.encode()
+    about = {"pin": case.pin, "reader": case.reader, "witnesses": sorted(known.witnesses), "hub_identity": record}
+    return {"cbor": case.file, **about, "writers": [card.encode() for card in known.writers]}
+
+
+def compare(changed: list[Case]) -> dict[str, int]:
+    """How often each outcome occurred. Fails with the first file on which the two differ."""
+    seen: dict[str, int] = {}
+    for case, theirs in zip(changed, asked_of_typescript(map(question, changed)), strict=True):
+        ours = json.loads(json.dumps(outcome(case.file, case.pin, case.reader, case.knowledge)))
+        where = f"{case.name}: {json.dumps(question(case), default=bytes.hex)}"
+        assert theirs == ours, where
+        seen[ours["outcome"]] = seen.get(ours["outcome"], 0) + 1
+    return seen
+
+
+# Mutated files
+
+
+@cache
+def sound() -> list[Case]:
+    return list(cases())
+
+
+def mutated(count: int, seed: int) -> Iterator[Case]:
+    rng = random.Random(seed)
+    for number in range(count):
+        case = rng.choice(sound())
+        change = rng.choice(BYTE_CHANGES) if rng.random() < 0.5 else _change_fields
+        known = replace(case, name=f"seed {seed}, file {number}, {case.name}", file=change(rng, case.file))
+        yield _other_knowledge(rng, known) if rng.random() < 0.2 else known
+
+
+def _other_knowledge(rng: random.Random, case: Case) -> Case:
+    other = rng.choice(sound())
+    witnesses = frozenset(rng.sample([WITNESS.public_key, ALICE.public_key], rng.randrange(3)))
+    knowledge = replace(other.knowledge, witnesses=witnesses)
+    reader = rng.choice([None, READER.public_key, ALICE.public_key])
+    return replace(case, pin=rng.choice([None, case.pin, other.pin]), reader=reader, knowledge=knowledge)
+
+
+def _flip_bit(rng: random.Random, data: bytes) -> bytes:
+    at = rng.randrange(len(data))
+    return data[:at] + bytes((data[at] ^ 1 << rng.randrange(8),)) + data[at + 1 :]
+
+
+def _set_byte(rng: random.Random, data: bytes) -> bytes:
+    at = rng.randrange(len(data))
+    return data[:at] + rng.choice((b"\x00", b"\xff", b"\xf6", b"\x18", b"\x80", b"\xa0", b"\x1b")) + data[at + 1 :]
+
+
+def _cut(rng: random.Random, data: bytes) -> bytes:
+    start = rng.randrange(len(data))
+    return data[:start] + data[start + rng.randrange(1, 80) :]
+
+
+def _insert(rng: random.Random, data: bytes) -> bytes:
+    at = rng.randrange(len(data) + 1)
+    return data[:at] + rng.randbytes(rng.randrange(1, 40)) + data[at:]
+
+
+def _splice(rng: random.Random, data: bytes) -> bytes:
+    other, length = rng.choice(sound()).file, rng.choice((1, 32, 64, 200))
+    start, at = rng.randrange(len(other)), rng.randrange(len(data))
+    return data[:at] + other[start : start + length] + data[at + length :]
+
+
+BYTE_CHANGES: list[Callable[[random.Random, bytes], bytes]] = [_flip_bit, _flip_bit, _set_byte, _cut, _insert, _splice]
+
+
+def _change_fields(rng: random.Random, data: bytes) -> bytes:
+    """Change whole fields, so that the file still decodes and later checks decide."""
+    made, other = Evidence.decode(data), Evidence.decode(rng.choice(sound()).file)
+    for _ in range(rng.randrange(1, 4)):
+        name = rng.choice([field.name for field in fields(Evidence)])
+        mine, theirs = getattr(made, name), getattr(other, name)
+        changed: dict[str, Any] = {}
+        if isinstance(mine, tuple) and isinstance(theirs, tuple | None):
+            changed[name] = _change_list(rng, mine, theirs or ())
+        elif rng.random() < 0.6:
+            changed[name] = theirs
+        made = replace(made, **changed)
+    return made.encode()
+
+
+def _change_list(rng: random.Random, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> tuple[Any, ...]:
+    items = [*mine, *rng.sample(theirs, rng.randrange(len(theirs) + 1))]
+    rng.shuffle(items)
+    items = items[: rng.randrange(len(items) + 1)] + items[: rng.randrange(2)]
+    if items and isinstance(items[0], Tie):
+        items[0] = replace(items[0], stream_seq=rng.randrange(1, 9), upto_seq=rng.choice((1, 5, 8, 2**64 - 1)))
+    return tuple(items)
+
+
+def test_both_give_the_same_answer_for_all_evidence_vectors() -> None:
+    assert set(compare(sound())) == {"holds", "contradicted", "unverified"}
+
+
+def test_both_give_the_same_answer_for_mutated_files() -> None:
+    seen = compare(list(mutated(400, seed=1)))
+    assert min(seen.get(name, 0) for name in ("holds", "contradicted", "unverified", "malformed")) > 10, seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 22))
+def test_both_give_the_same_answer_for_twenty_thousand_mutated_files(seed: int) -> None:
+    compare(list(mutated(1000, seed)))
+
+
+# Objects and signatures
+
+
+def test_both_report_the_same_fault_for_every_malformed_object_and_its_mutations() -> None:
+    rng = random.Random(5)
+    questions = []
+    for one in load("malformed.json")["objects"]:
+        valid = bytes.fromhex(one["valid"])
+        damaged = [valid]
+        for case in one["malformed"]:
+            at, skip = case["at"], case["remove"]
+            damaged.append(valid[:at] + bytes.fromhex(case["insert"]) + valid[at + skip :])
+        damaged += [rng.choice((_flip_bit, _set_byte, _cut, _insert))(rng, valid) for _ in range(60)]
+        questions += [{"object": one["object"], "cbor": data} for data in damaged]
+    for asked, theirs in zip(questions, asked_of_typescript(questions), strict=True):
+        assert theirs == fault_of(OBJECTS[asked["object"]], asked["cbor"]), asked
+
+
+def fault_of(wire: type[Wire], data: bytes) -> str:
+    try:
+        wire.decode(data)
+    except Malformed as error:
+        return Fault(error.fault).name
+    return "none"
+
+
+def test_both_accept_the_same_signatures() -> None:
+    rng = random.Random(7)
+    questions: list[Doc] = []
+    for one in load("ed25519.json")["signatures"]:
+        kept = {name: one[name] for name in ("public_key", "message", "signature")}
+        signature = bytes.fromhex(one["signature"])
+        questions += [kept, {**kept, "signature": _flip_bit(rng, signature).hex()}]
+    for _ in range(100):
+        key, message = signing.SigningKey(rng.randbytes(32)), rng.randbytes(32)
+        sound_one = {"public_key": key.public_key.hex(), "message": message.hex(), "signature": key.sign(message).hex()}
+        questions += [sound_one, {**sound_one, "public_key": _flip_bit(rng, key.public_key).hex()}]
+    for asked, theirs in zip(questions, asked_of_typescript(questions), strict=True):
+        parts = (bytes.fromhex(asked[name]) for name in ("public_key", "message", "signature"))
+        assert theirs == signing.is_valid(*parts), asked

@@ -1,0 +1,71 @@
+/** The way from an entry to the signed root, as a picture. */
+import { hex } from "../src/bytes.js";
+import type { ProvedPath } from "../src/evidence.js";
+import { svg } from "./elements.js";
+
+const WIDTH = 480;
+const BOX = { width: 116, height: 34 };
+const STEP = 74;
+const SIBLING_DISTANCE = 150;
+const MAX_PEAKS = 3; // on each side of the entry's own
+
+/** A box with the start of a hash; `name` is written above or below it. */
+function box(x: number, y: number, hash: string, className: string, name?: string): SVGElement {
+  const { width, height } = BOX;
+  return svg(
+    "g",
+    { class: className },
+    svg("rect", { x: x - width / 2, y: y - height / 2, width, height, rx: 6 }),
+    svg("text", { x, y: y + 4 }, hash),
+    name === undefined ? undefined : svg("text", { x, y: y + height / 2 + 15, class: "name" }, name),
+  );
+}
+
+const short = (hash: Uint8Array): string => `${hex(hash).slice(0, 12)}…`;
+
+export function picture({ path, streamSeq, uptoSeq }: ProvedPath): SVGElement {
+  const peaks = [...path.peaks.entries()].reverse(); // the largest tree is leftmost
+  const hasRootAbove = peaks.length > 1;
+  const rows = path.steps.length + (hasRootAbove ? 1 : 0);
+  const height = rows * STEP + 104;
+  const centre = WIDTH / 2;
+  const rowY = (row: number): number => height - 48 - row * STEP;
+  const lines: SVGElement[] = [];
+  const boxes: SVGElement[] = [];
+  const connect = (x1: number, y1: number, x2: number, y2: number, own: boolean): void => {
+    lines.push(svg("line", { x1, y1, x2, y2, class: own ? "own" : "other" }));
+  };
+  boxes.push(box(centre, rowY(0), short(path.leaf), path.steps.length || hasRootAbove ? "own" : "root", `leaf of entry ${streamSeq}`));
+  path.steps.forEach((step, at) => {
+    const y = rowY(at);
+    const siblingX = centre + (step.siblingIsLeft ? -1 : 1) * SIBLING_DISTANCE;
+    connect(centre, y, centre, rowY(at + 1), true);
+    connect(siblingX, y, centre, rowY(at + 1), false);
+    boxes.push(box(siblingX, y, short(step.sibling), "other", at === 0 ? `leaf of entry ${step.siblingIsLeft ? streamSeq - 1n : streamSeq + 1n}` : "other entries"));
+    const isRoot = at + 1 === path.steps.length && !hasRootAbove;
+    boxes.push(box(centre, rowY(at + 1), short(step.result), isRoot ? "root" : "own"));
+  });
+  const topY = rowY(path.steps.length);
+  if (hasRootAbove) {
+    const rootY = rowY(rows);
+    connect(centre, topY, centre, rootY, true);
+    const others = [
+      { side: -1, hashes: peaks.filter(([at]) => at > path.rank).reverse() },
+      { side: 1, hashes: peaks.filter(([at]) => at < path.rank) },
+    ];
+    for (const { side, hashes } of others) {
+      const names = hashes.slice(0, MAX_PEAKS).map(([, peak]) => `${hex(peak).slice(0, 4)}…`);
+      if (hashes.length > MAX_PEAKS) names[MAX_PEAKS - 1] = `+${hashes.length - MAX_PEAKS + 1}`;
+      names.forEach((name, at) => {
+        const x = centre + side * (90 + at * 50);
+        connect(x, topY - 26, centre, rootY, false);
+        const peak = svg("rect", { x: x - 23, y: topY - 36, width: 46, height: 20, rx: 4 });
+        boxes.push(svg("g", { class: "other" }, peak, svg("text", { x, y: topY - 22 }, name)));
+      });
+    }
+    boxes.push(box(centre, rootY, short(path.root), "root"));
+  }
+  const caption = svg("text", { x: centre, y: 16, class: "name" }, `root of the ${uptoSeq} entries, signed by the hub`);
+  const title = svg("title", {}, `Entry ${streamSeq} leads to the signed root in ${path.steps.length} steps`);
+  return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img" }, title, ...lines, ...boxes, caption);
+}

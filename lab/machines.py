@@ -1,0 +1,425 @@
+"""The machines of a run: each has a disk, a clock and a program that starts again whenever it ends."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from http import HTTPStatus
+from random import Random
+from typing import TYPE_CHECKING, TypeVar
+
+import httpx
+from anyio._backends._asyncio import CancelScope
+
+from lab.crash_points import TOO_EARLY
+from lab.disk import Call, Fault, Platter, SimulatedDisk, Survival
+from lab.promises import Letter
+from lab.threads import SimulatedThreads
+from lab.world import Process, ProcessEnded, number_objects
+from plumbing.durable import PRIVATE_FOLDER
+from plumbing.http.connection import Connection
+from veen.client import ClientDir, local_files
+from veen.client.client import Client
+from veen.client.reader import Entry
+from veen.client.sender import Draft, Undecided
+from veen.client.transport import CBOR, RetryPolicy
+from veen.core import DhKey, Refused, SigningKey, Unavailable
+from veen.core.cbor import Wire
+from veen.core.envelopes import ClockAcceptance, RotationRequest, StreamRegistration
+from veen.core.profile import LoweredLimits
+from veen.core.root_key import RootSecret
+from veen.hub.admission_rules import Admission
+from veen.hub.config import HubConfig
+from veen.hub.service import HubService
+from veen.storage import metadata, rotation
+from veen.storage.journal import JournalBroken
+from veen.storage.paths import Folders
+
+if TYPE_CHECKING:
+    from lab.scenario import Run
+
+T = TypeVar("T")
+for _in_sets in (CancelScope, Connection):
+    number_objects(_in_sets)
+
+PORT = 37411
+HOST = "127.0.0.1"
+URL = f"http://{HOST}:{PORT}"
+TOKEN = "operator of the lab"
+POLICY = RetryPolicy(attempts=4, first_wait_s=0.1, longest_wait_s=2.0, connect_s=5.0, answer_s=10.0)
+_RETRY_S = 1.0
+
+
+class Machine:
+    """A disk, a clock, and one program at a time. A subclass says in `run_program` what the program does."""
+
+    process: Process
+    disk: SimulatedDisk
+
+    def __init__(self, run: "Run", name: str) -> None:
+        self._run = run
+        self.name = name
+        self.root = run.place / name
+        self.root.mkdir(PRIVATE_FOLDER)
+        self.platter = Platter(self.root, run.coverage)
+        self.clock_step = 0.0
+        self._starts = 0
+        run.lmdb.add(self.platter)
+
+    # Starting.
+
+    def boot(self) -> Process:
+        """A new process, and its view of the disk."""
+        world = self._run.world
+        self._starts += 1
+        self.process = world.process(self.name)
+        self.process.clock_step = self.clock_step
+        rng = Random(f"disk {world.seed} {self.name} {self._starts}")
+        self.disk = SimulatedDisk(self.platter, self._fault_of, rng, self._died)
+        return self.process
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run blocking code in a process of this machine that ends with it."""
+        process = self.boot()
+        try:
+            return process.call(work)
+        finally:
+            self.exit()
+
+    def start(self) -> None:
+        """Start the program, and start it again later if it cannot be started now."""
+        self.boot()
+        try:
+            self.run_program()
+        except ProcessEnded:
+            return  # `_died` starts the next one
+        except Exception as error:  # noqa: BLE001  a fault that no crash may cause
+            if isinstance(error, Unavailable) or TOO_EARLY in str(error):
+                self._run.note(f"{self.name} does not start: {error}")
+                self.exit()
+                self.start_later(_RETRY_S)
+                return
+            self._run.violated(f"{self.name} does not start: {type(error).__name__}: {error}")
+            self.exit()
+
+    def run_program(self) -> None:
+        raise NotImplementedError
+
+    def start_later(self, delay: float) -> None:
+        world, before = self._run.world, self.process
+
+        def start() -> None:
+            if self.process is before:
+                self.start()
+
+        world.at(world.now + delay, None, start)
+
+    @property
+    def is_up(self) -> bool:
+        return self.process.alive
+
+    def set_clock(self, step: float) -> None:
+        self.clock_step = self.process.clock_step = step
+
+    # Ending.
+
+    def exit(self) -> None:
+        """The program ended by itself."""
+        self.process.end()
+        self.disk.exit()
+
+    def crash(self, *, power: bool) -> None:
+        """Kill the program, or cut the power, also if the program is not running."""
+        if self.is_up or power:
+            self.process.end(silently=power)
+            self._after_death(power=power)
+
+    def lose_unsynced(self) -> None:
+        """Cut the power of a machine whose program has stopped. Nothing that was not synced survives."""
+        self.disk.cut_power(Survival())
+
+    def _fault_of(self, call: Call) -> Fault | None:
+        return self._run.faults.at_call(self, call)
+
+    def _died(self) -> None:
+        """The program died in a call. The rest happens after its stack is unwound."""
+        power, world = self._run.faults.ends_by_power_cut(), self._run.world
+        self.process.end(silently=power)
+        world.at(world.now, None, lambda: self._after_death(power=power))
+
+    def _after_death(self, *, power: bool) -> None:
+        self._run.note(f"{self.name}: {'power cut' if power else 'killed'}")
+        if power:
+            self.disk.cut_power(self._run.faults.survival())
+        else:
+            self.disk.kill()
+        self.start_later(self._run.faults.restart_delay())
+
+
+class HubMachine(Machine):
+    """The machine of the hub, with its supervisor."""
+
+    def __init__(self, run: "Run") -> None:
+        super().__init__(run, "hub")
+        self.data_dir = self.root / "data"
+        self.config = HubConfig(
+            self.data_dir,
+            HOST,
+            PORT,
+            admission=Admission.OPEN,
+            workers=0,
+            scrub_bytes_per_s=0,
+            disk_reserve_bytes=0,
+            operator_token=TOKEN,
+        )
+
+    def create(self) -> bytes:
+        world, settings = self._run.world, self._run.settings
+        self.root_key = SigningKey(world.entropy.randbytes(32)) if settings.has_root else None
+        made = self.call(
+            lambda: metadata.create(
+                self.disk,
+                self.data_dir,
+                settings.profile,
+                settings.limits,
+                int(world.wall()),
+                root_key=self.root_key,
+            )
+        )
+        return made.identity.hub_id
+
+    def run_program(self) -> None:
+        process = self.process
+        self.service = process.call(
+            lambda: HubService(self.config, disk=self.disk, background=SimulatedThreads(process))
+        )
+        self._stopped = process.call(asyncio.Event)
+        serving = process.spawn(self.service.run_until(self._stopped, lambda port: self._run.note("starts")))
+        serving.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        error = task.exception()
+        self._run.note(f"ends: {error}" if error else "stops")
+        self.exit()
+        if error is not None:
+            if not isinstance(error, JournalBroken | Unavailable):
+                self._run.violated(f"the hub ends: {type(error).__name__}: {error}")
+            self.start_later(self._run.faults.restart_delay())
+
+    def _fault_of(self, call: Call) -> Fault | None:
+        if self._run.crash_points and self._run.has_begun:
+            self._run.crash_points.at_call(self, call)
+        return super()._fault_of(call)
+
+    def kill_signer(self) -> None:
+        if self.is_up and self.process.children:
+            self._run.note("hub: the signer is killed")
+            self.process.children[-1].kill()
+
+    def administer(self, work: Callable[[SimulatedDisk, Folders], T]) -> T | None:
+        """Run a command of the operator on this machine. Returns None if it fails or is killed."""
+        process = self._run.world.process("admin")
+        process.clock_step = self.clock_step
+        disk = SimulatedDisk(self.platter, self._fault_of, Random(f"admin {process.number}"), process.end)
+        self.platter.process = self.disk
+        try:
+            return process.call(lambda: work(disk, Folders(self.data_dir)))
+        except ProcessEnded:
+            return None
+        except (Unavailable, OSError) as error:
+            self._run.note(f"the operator's command fails: {error}")
+            return None
+        finally:
+            process.end()
+            disk.exit()
+
+    def stop(self) -> None:
+        """Stop it as an operator does."""
+        process = self.process
+        process.loop.call_soon(self._stopped.set)
+        self._run.world.run(lambda: not process.alive)
+
+
+class Operator:
+    """Sends the requests that need the operator's token."""
+
+    def __init__(self, run: "Run") -> None:
+        self._run = run
+
+    def do(self, path: str, request: Wire) -> "asyncio.Task[bytes]":
+        """Send a request until the hub answers. Returns the answer, which may be a rejection."""
+        return self._run.world.process("operator").spawn(self._post(path, request.encode()))
+
+    def do_something(self, rng: Random) -> None:
+        """Rotate the key, lower the limits, register a stream or accept the clock."""
+        what = rng.choice((self._rotate, self._rotate, self._lower_limits, self._register, self._accept_clock))
+        what()
+
+    def _rotate(self) -> None:
+        run = self._run
+        now = int(run.world.wall() + run.hub.clock_step)
+
+        def request(disk: SimulatedDisk, folders: Folders) -> RotationRequest:
+            identity = metadata.read_metadata(folders).identity
+            if run.hub.root_key:
+                asked = rotation.request_rotation(disk, folders, now)
+                root = RootSecret(run.hub.root_key.seed, identity.hub_id, 0)
+                return RotationRequest(asked.key.hub_pk, asked.key.valid_from, 0, asked.endorse(root).sig)
+            new = metadata.next_key(folders, identity)
+            metadata.add_signing_key(disk, folders, new)
+            return RotationRequest(new.signer.public_key, max(now, identity.hub_keys[-1].valid_from + 1), 0)
+
+        asked = run.hub.administer(request)
+        if asked:
+            run.note("the operator rotates the key")
+            self.do("/tooling/rotate-key", asked)
+
+    def _lower_limits(self) -> None:
+        registry = self._run.hub.administer(lambda _, folders: metadata.read_metadata(folders).limit_registry)
+        if registry and registry.limits.max_msg_bytes > 2048:
+            lowered = replace(registry.limits, max_msg_bytes=registry.limits.max_msg_bytes - 64)
+            self._run.note(f"the operator lowers max_msg_bytes to {lowered.max_msg_bytes}")
+            self.do("/tooling/limits", LoweredLimits(registry.limits, lowered))
+
+    def _register(self) -> None:
+        self.do("/tooling/streams", StreamRegistration(self._run.rng.randbytes(32)))
+
+    def _accept_clock(self) -> None:
+        self.do("/tooling/clock", ClockAcceptance(int(self._run.world.wall() + self._run.hub.clock_step)))
+
+    async def _post(self, path: str, body: bytes) -> bytes:
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": CBOR}
+        async with httpx.AsyncClient(base_url=URL, headers=headers, trust_env=False, verify=False) as http:
+            while True:
+                try:
+                    answer = await http.post(path, content=body, timeout=10.0)
+                except httpx.TransportError as error:
+                    self._run.note(f"waits: {error!r}")
+                else:
+                    if answer.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
+                        self._run.note(f"{path} {answer.status_code}")
+                        return answer.content
+                await asyncio.sleep(1.0)
+
+
+class ClientDisk(local_files.Disk):
+    """The files of a client on a simulated disk."""
+
+    def __init__(self, files: SimulatedDisk) -> None:
+        self.files = files
+
+
+class ClientMachine(Machine):
+    """The machine of a client. After a crash its program goes on with its list."""
+
+    def __init__(self, run: "Run", name: str) -> None:
+        super().__init__(run, name)
+        self.folder = self.root / "client"
+        self.rng = Random(f"client {run.world.seed} {name}")
+        self.todo: list[tuple[str, str, int]] = []
+        self._letters: list[Letter] = []
+        self.is_done = False
+
+    def create(self) -> None:
+        now = int(self._run.world.wall())
+        self.call(lambda: ClientDir.create(self.folder, None, now, disk=ClientDisk(self.disk)).close())
+
+    def add_stream(self, stream: str, secret: DhKey | None) -> DhKey:
+        """Make a key for a stream, or import one. Returns it."""
+
+        def add() -> DhKey:
+            with ClientDir.open(self.folder, disk=ClientDisk(self.disk)) as opened:
+                if secret is None:
+                    return opened.stream_keys.create(stream)
+                opened.stream_keys.import_secret(stream, secret)
+                return secret
+
+        return self.call(add)
+
+    def run_program(self) -> None:
+        process = self.process
+        self.is_done = False
+        self.dir = process.call(lambda: ClientDir.open(self.folder, disk=ClientDisk(self.disk)))
+        process.spawn(self._live()).add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        error = task.exception()
+        if error is not None:
+            self._run.violated(f"{self.name} ended with {type(error).__name__}: {error}")
+        self.is_done = True
+
+    def connected(self) -> Client:
+        return Client(URL, self.dir, pin=self._run.pin, retry_policy=POLICY)
+
+    async def _live(self) -> None:
+        is_settled = False
+        while self.todo or not is_settled:
+            try:
+                async with self.connected() as client:
+                    await client.recover()
+                    while self.todo:
+                        await self._act(client, *self.todo[0])
+                        self.todo.pop(0)
+                    is_settled = await self._send_all(client, self._letters)
+            except Unavailable as error:
+                self._run.note(f"waits: {error}")
+                await asyncio.sleep(self.rng.uniform(0.1, 2.0))
+        self._run.note("has finished")
+
+    async def _act(self, client: Client, what: str, stream: str, number: int) -> None:
+        run = self._run
+        if what == "wait":
+            await asyncio.sleep(self.rng.expovariate(1.0))
+        elif what == "send":
+            letters = [run.letter(self.name, stream, number + part) for part in range(1 + number % 4)]
+            self._letters += [one for one in letters if one not in self._letters]
+            await self._send_all(client, letters)
+        elif what == "read":
+            log = [entry async for entry in client.read(stream)]
+            run.check(lambda: run.ledger.check_log(log, self.name))
+            run.note(f"read {len(log)} entries of {stream}")
+        elif what == "prove":
+            epoch = client.epoch()
+            end = await client.follower(stream, epoch).end()
+            if end:
+                seq = self.rng.randrange(end) + 1
+                await client.proof(stream, seq, end, epoch=epoch)
+                run.note(f"proved {seq} of {end} entries of {stream}")
+        elif what == "checkpoint":
+            epoch = client.epoch()
+            if await client.follower(stream, epoch).end():
+                made = await client.checkpoint(stream, epoch=epoch)
+                run.note(f"checkpoint of {made.upto_seq}")
+
+    async def _send_all(self, client: Client, letters: list[Letter]) -> bool:
+        """Send the letters that are neither in the outbox nor in the log. Returns False if some have no outcome."""
+        known = client.dir.outbox.marks(f"{self.name} ".encode())
+        unsent = [one for one in letters if one.mark not in known and one.refusal is None]
+        for result in await asyncio.gather(*(self._send(client, one) for one in unsent), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+        return not client.dir.outbox.places()
+
+    async def _send(self, client: Client, letter: Letter) -> None:
+        run = self._run
+        try:
+            sent = await client.sender(letter.stream).put(Draft(letter.body, mark=letter.mark))
+        except Undecided:
+            return  # it is in the outbox: the next run sends it
+        except Refused as refused:
+            letter.refusal = str(refused)
+            run.note(f"{letter.body.decode()} is rejected: {refused}")
+            return
+        letter.receipt = sent.receipt
+        run.check(lambda: run.ledger.add(sent.receipt, self.name))
+        run.note(f"{letter.body.decode()} is at {sent.stream_seq}")
+
+    async def read_all(self) -> dict[bytes, list[Entry]]:
+        """Read every label that has entries, or is the current one of its stream."""
+        logs: dict[bytes, list[Entry]] = {}
+        async with self.connected() as client:
+            for stream in self._run.settings.streams:
+                for epoch in sorted({*self._run.epochs, client.epoch()}):
+                    label = client.label(stream, epoch)
+                    if epoch == client.epoch() or label in self._run.labels:
+                        logs[label] = [entry async for entry in client.read(stream, epoch=epoch)]
+        return logs

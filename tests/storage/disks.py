@@ -6,13 +6,8 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 
+from lab.disk import Died, Fault, Platter, RemovalsSurvive, SimulatedDisk, Survival, at_call
 from tests.storage.hubs import QuickDisk
-
-LMDB_FILES = ("data.mdb", "lock.mdb", "lock")
-
-
-class Died(BaseException):
-    """Simulates the end of the process. Production code must not catch it."""
 
 
 class Last(Enum):
@@ -104,75 +99,22 @@ class DyingDisk(QuickDisk):
         raise Died
 
 
-class ForgetfulDisk(DyingDisk):
-    """Also tracks what survives a power cut: contents as of their last sync, names as of the folder's last sync."""
+class ForgetfulDisk(SimulatedDisk):
+    """Dies at call number `n`. A power cut then leaves only synced data."""
+
+    survival = Survival()
 
     def __init__(self, root: Path, n: int | None = None) -> None:
-        super().__init__(n)
-        self._root = root
-        self._contents: dict[int, bytes] = {}  # by inode
-        self._names: dict[Path, int] = {}
-        self._keep: list[int] = []  # open descriptors, so that no inode number is reused
-        self._settle_all()
+        super().__init__(Platter(root), at_call(n, Fault.DIE_BEFORE) if n else None)
 
-    def sync(self, fd: int) -> None:
-        super().sync(fd)
-        self._settle(Path(f"/proc/self/fd/{fd}"))
-
-    def sync_folder(self, folder: Path) -> None:
-        super().sync_folder(folder)
-        self._settle_names(folder)
-
-    def sync_filesystem(self, folder: Path) -> None:
-        super().sync_filesystem(folder)
-        self._settle_all()
-
-    def cut_power(self) -> None:
-        """Leave only synced data on disk."""
-        for path in self._files(self._root):
-            if path not in self._names:
-                path.unlink()
-        for path, inode in self._names.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(self._contents.get(inode, b""))
-        for fd in self._keep:
-            os.close(fd)
-
-    def _settle(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY)
-        inode = os.fstat(fd).st_ino
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            content = file.read()
-        if inode in self._contents:
-            os.close(fd)
-        else:
-            self._keep.append(fd)
-        self._contents[inode] = content
-
-    def _settle_names(self, folder: Path) -> None:
-        for path in [path for path in self._names if path.parent == folder and not path.exists()]:
-            del self._names[path]
-        for path in self._files(folder):
-            if path.parent == folder:
-                self._names[path] = path.stat().st_ino
-
-    def _settle_all(self) -> None:
-        for path in self._files(self._root):
-            self._settle(path)
-        for folder in {path.parent for path in [*self._names, *self._files(self._root)]}:
-            self._settle_names(folder)
-
-    def _files(self, folder: Path) -> list[Path]:
-        """All files except those of LMDB, which syncs its own."""
-        return [path for path in folder.rglob("*") if path.is_file() and path.name not in LMDB_FILES]
+    def lose_power(self) -> None:
+        self.cut_power(self.survival)
 
 
 class HastyDisk(ForgetfulDisk):
     """A power cut keeps unsynced removals and loses unsynced new names: the worst order."""
 
-    def unlink(self, path: Path) -> None:
-        super().unlink(path)
-        self._names.pop(path, None)
+    survival = RemovalsSurvive()
 
 
 class RefusingDisk(QuickDisk):

@@ -170,13 +170,15 @@ class Hub:
 
 
 def decided(sequencer: Sequencer, signer: "Signer | LocalSigner", items: list[Item]) -> Group:
-    """A group, decided, signed and closed."""
+    """A group, decided, signed and taken for commit."""
     hub_ts = sequencer.hub_ts
-    placed = sequencer.decide(items, hub_ts)
-    made = [receipt.unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, hub_ts) for one in placed]
+    group = sequencer.decide(items, hub_ts)
+    made = [
+        receipt.unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, hub_ts) for one in group.placed
+    ]
     signatures = signer.at(hub_ts).sign_many([digest for _, digest in made])
-    receipts = [encoded + sig for (encoded, _), sig in zip(made, signatures, strict=True)]
-    sequencer.state.open.seal(placed, receipts)
+    group.seal([encoded + sig for (encoded, _), sig in zip(made, signatures, strict=True)])
+    sequencer.state.gather()
     return sequencer.state.take()
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.disk import Died
 from plumbing.durable import Disk
-from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, Last
+from tests.storage.disks import DyingDisk, ForgetfulDisk, Last
 from tests.storage.hubs import QuickDisk
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
@@ -176,7 +177,7 @@ def test_a_power_cut_at_any_call_leaves_the_attachment_or_none(tmp_path: Path, n
         kept = bring(store_at(tmp_path, disk))
     except Died:
         kept = False
-    disk.cut_power()
+    disk.lose_power()
     store = store_at(tmp_path)
     store.remove_drafts()
     assert store.get(h(WHOLE)) in ((WHOLE,) if kept else (None, WHOLE))

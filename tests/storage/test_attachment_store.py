@@ -51,5 +51,5 @@ def test_what_was_kept_survives_a_power_cut(tmp_path: Path) -> None:
     (tmp_path / "attachments").mkdir()
     disk = ForgetfulDisk(tmp_path)
     AttachmentStore(disk, Folders(tmp_path)).put(h(b"sealed"), b"sealed")
-    disk.cut_power()
+    disk.lose_power()
     assert AttachmentStore(QuickDisk(), Folders(tmp_path)).get(h(b"sealed")) == b"sealed"

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk, Last, RefusingDisk
+from lab.disk import Call, Died, Fault, Platter, SimulatedDisk, Survival
+from tests.storage.disks import DyingDisk, Last, RefusingDisk
 from tests.storage.hubs import NOW, Client, Clock, History, Hub, QuickDisk, key, label_of, receipts
 from veen.core import Checkpoint, Unavailable, checkpoint
 from veen.storage import checkpoint_files, fsck, metadata, rotation
@@ -158,7 +159,7 @@ def test_a_checkpoint_that_no_key_of_the_hub_signed_has_no_row(place: Path, hist
 def test_it_is_there_before_the_index_says_that_the_chunk_is_closed(place: Path, history: History) -> None:
     """After a crash at any call, the checkpoint of every chunk that the index lists as closed is bound."""
     root, seen = place / "hub", set()
-    for n in range(5, 400, 2):  # the first calls create the index
+    for n in range(9, 400, 2):  # the first calls write the mark and create the index
         history.fresh(root)
         hub = Hub(root, DyingDisk(n, Last.DONE))
         try:
@@ -201,3 +202,60 @@ def test_no_room_for_it_is_unavailable_and_the_next_attempt_writes_it(place: Pat
     hub.close()
     assert found(root).checkpoints
     assert fsck.check(root, isolated=False).findings == []
+
+
+def test_a_retry_makes_the_name_durable_that_a_failed_attempt_left(place: Path, history: History) -> None:
+    """Found by the lab: the second attempt found the rows in the file, and did not sync the folder."""
+    root = history.fresh(place / "hub")
+    failing: list[Path] = []
+
+    def plan(call: Call) -> Fault | None:
+        return Fault.EIO if call.name == "sync_folder" and call.path in failing else None
+
+    disk = SimulatedDisk(Platter(place), plan)
+    hub = Hub(root, disk)
+    for group in history.groups:
+        hub.submit(group)
+    tail = hub.store.begin_catching_up()
+    assert tail
+    failing.append(root)
+    with pytest.raises(Unavailable, match="Input/output error"):
+        hub.store.catch_up(tail)
+    failing.clear()
+    hub.store.catch_up(tail)
+    hub.store.end_catching_up()
+    hub.close()
+    bound = found(root)
+    disk.cut_power(Survival())
+    assert found(root) == bound
+
+
+class NewestKeyHub(Hub):
+    """Signs checkpoints with the newest key, as a running hub does."""
+
+    def sign(self, label: bytes, upto_seq: int, mmr_root: bytes, hub_ts: int) -> Checkpoint:
+        signer = metadata.read_signing_key(self.folders, self.hub_metadata.identity.newest.key_id)
+        return checkpoint.sign(
+            signer, label_prev=label, label_curr=label, upto_seq=upto_seq, mmr_root=mmr_root, epoch=0
+        )
+
+
+def test_a_checkpoint_from_before_a_rotation_is_bound_to_the_key_that_signed_it(place: Path, history: History) -> None:
+    """Found by the lab: the retry kept the stored checkpoint, and bound the key that would sign it now."""
+    root = history.fresh(place / "hub")
+    disk = SimulatedDisk(Platter(place), lambda call: Fault.DIE_BEFORE if call.artifact == "checkpoint index" else None)
+    hub = NewestKeyHub(root, disk)
+    for group in history.groups:
+        hub.submit(group)
+    with pytest.raises(Died):
+        hub.catch_up()
+    hub.abandon()
+    (stored,) = checkpoints(root)
+    rotation.rotate_key(QuickDisk(), Folders(root), NOW + 1000, 0)
+    hub = NewestKeyHub(root, clock=Clock(NOW + 2000))
+    hub.catch_up()
+    hub.close()
+    bound = {row.place: row for row in found(root).checkpoints}
+    old = metadata.read_metadata(Folders(root)).identity.signing_keys[0]
+    assert bound[stored.label_curr, stored.upto_seq].key_id == old.key_id
+    assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, HastyDisk, Last, RefusingDisk
+from lab.disk import Died
+from tests.storage.disks import DyingDisk, ForgetfulDisk, HastyDisk, Last, RefusingDisk
 from tests.storage.hubs import (
     PACKED,
     SMALL,
@@ -167,7 +168,7 @@ End = Last | type[ForgetfulDisk]  # how much of the last call was done, or a pow
 ENDS: list[End] = [Last.LOST, Last.HALF, Last.DONE, ForgetfulDisk, HastyDisk]
 
 
-def disk_for(root: Path, n: int, end: End) -> DyingDisk:
+def disk_for(root: Path, n: int, end: End) -> DyingDisk | ForgetfulDisk:
     return DyingDisk(n, end) if isinstance(end, Last) else end(root, n)
 
 
@@ -199,7 +200,7 @@ def check_crashes(root: Path, history: History, end: End, step: int) -> None:
             run(root, disk, history, given, range(len(history.groups)), 4)
         except Died:
             if isinstance(disk, ForgetfulDisk):
-                disk.cut_power()
+                disk.lose_power()
             report = fsck.check(root, isolated=False)
             assert report.verdict is FsckVerdict.CLEAN, (n, end, report.findings)
             leftovers += any(finding.artifact.endswith("open.log") for finding in report.findings)
@@ -312,7 +313,7 @@ def test_a_crash_while_the_form_is_changed_loses_nothing(
             fsck.repack(disk, Folders(root))
         except Died:
             if isinstance(disk, ForgetfulDisk):
-                disk.cut_power()
+                disk.lose_power()
             report = fsck.check(root, isolated=False)
             assert report.verdict is not FsckVerdict.DAMAGED, (n, report.findings)
             assert fsck.repair(root, isolated=False).verdict is FsckVerdict.CLEAN

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, Last, RefusingDisk
+from lab.disk import Died
+from tests.storage.disks import DyingDisk, ForgetfulDisk, Last, RefusingDisk
 from tests.storage.hubs import (
     NOW,
     Client,
@@ -398,12 +399,12 @@ def test_a_crash_leaves_a_whole_fork_or_no_hub_at_all(source: Path, place: Path,
     for n in range(1, 300, 2):
         root = place / "fork"
         shutil.rmtree(root, ignore_errors=True)
-        disk = ForgetfulDisk(root, n) if last is None else DyingDisk(n, last)
+        disk = ForgetfulDisk(place, n) if last is None else DyingDisk(n, last)
         try:
             fork.fork(disk, source, root, {label: 9}, LATER)
         except Died:
             if isinstance(disk, ForgetfulDisk):
-                disk.cut_power()
+                disk.lose_power()
             whole = (root / "hub-identity.json").exists()
             ended.add(whole)
             if whole:

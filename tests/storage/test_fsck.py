@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk
+from lab.disk import Died
+from tests.storage.disks import DyingDisk
 from tests.storage.hubs import (
     NOW,
     Client,

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.storage.hubs import History, Hub, QuickDisk, receipts, small_history
-from veen.core import Malformed, Receipt
-from veen.storage import fsck, journal
+from veen.core import Malformed, Receipt, Unavailable
+from veen.storage import fsck, journal, rotation
 from veen.storage.fsck import FsckVerdict
 from veen.storage.index import MARKED, Index
 from veen.storage.journal import JournalIncomplete
+from veen.storage.paths import Folders
 
 
 @pytest.fixture(scope="module")
@@ -86,6 +87,29 @@ def test_a_hub_that_lost_its_journal_does_not_start(
         with pytest.raises(JournalIncomplete, match="may have been acknowledged"):
             Hub(root)
     assert kept_files(root) == before
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_the_key_of_a_hub_that_lost_its_journal_cannot_be_rotated(
+    history: History, tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    root = tmp_path / "hub"
+    crashed(history, root)
+    lose(root)
+    before = kept_files(root)
+    with pytest.raises((JournalIncomplete, Unavailable)):  # without an index it is unavailable
+        rotation.rotate_key(QuickDisk(), Folders(root), 2**40, 0)
+    assert kept_files(root) == before, "a hand-over was written that leaves out signed entries"
+
+
+def test_a_key_cannot_be_rotated_during_a_recovery(history: History, tmp_path: Path) -> None:
+    root = tmp_path / "hub"
+    crashed(history, root)
+    folders = Folders(root)
+    folders.recovery_pending.parent.mkdir()
+    folders.recovery_pending.touch()
+    with pytest.raises(Malformed, match="a recovery of this directory is not finished"):
+        rotation.rotate_key(QuickDisk(), folders, 2**40, 0)
 
 
 def kept_files(root: Path) -> dict[Path, bytes]:

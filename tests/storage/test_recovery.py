@@ -1,6 +1,5 @@
 """Recovery: what is provable is kept and stated, and a new key goes on. No key ever signs two entries for one place."""
 
-import os
 import random
 import shutil
 from collections.abc import Callable
@@ -10,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk, Last
-from tests.storage.hubs import NOW, SMALL, Client, History, Hub, QuickDisk, label_of, log_files, receipts, small_history
+from bench.lost_journal import harm
+from lab.disk import Died
+from tests.storage.disks import DyingDisk, Last
+from tests.storage.hubs import NOW, SMALL, Client, History, Hub, QuickDisk, label_of, receipts, small_history
 from tests.storage.test_lost_journal import crashed, cut_segment, keep_only_log_and_keys, remove_mark, remove_segments
 from veen.core import Malformed, Profile, Receipt, SigningKey, Unavailable, Unverified, naming
 from veen.core import hub_identity as identities
@@ -174,13 +175,13 @@ def test_the_rows_of_a_statement_are_proved_and_others_are_not(history: History,
         (shown,) = labels.of(row.label).recoveries
         assert LabelRecovery.decode(shown.encode()).size_of(row.label, identity) == row.size
         with pytest.raises(Unverified):
-            shown.size_of(bytes(32), identity)
-    (absent,) = labels.of(bytes(32)).recoveries
-    assert absent.size_of(bytes(32), identity) == 0
+            replace(shown, rows=()).size_of(row.label, identity)
+        between = row.label[:-1] + bytes([row.label[-1] ^ 1])
+        (absent,) = labels.of(between).recoveries
+        assert absent.size_of(between, identity) == 0
     first, second, *_ = done.log.labels
-    proved = labels.of(first.label).recoveries[0].proved
-    assert proved is not None
-    wrong = LabelRecovery(absent.statement, replace(proved, row=second))
+    shown = labels.of(first.label).recoveries[0]
+    wrong = replace(shown, rows=(replace(shown.rows[0], row=second),))
     with pytest.raises(Unverified):
         wrong.size_of(second.label, identity)
 
@@ -207,6 +208,29 @@ def test_a_root_key_endorses_the_recovery(tmp_path: Path) -> None:
     assert statement.endorsement == root_key_sig
     assert done.log.labels == ()
     start(root).close()
+
+
+@pytest.mark.parametrize("lost", ["the signing key", "all keys"])
+def test_a_hub_with_a_root_is_recovered_without_its_old_keys(tmp_path: Path, lost: str) -> None:
+    root_key = SigningKey.generate()
+    secret = RootSecret(root_key.seed, naming.hub_id(root_key.public_key), NOW)
+    root = tmp_path / "hub"
+    metadata.create(QuickDisk(), root, Profile(), SMALL, NOW, None, root_key)
+    hub = Hub(root)
+    receipts(hub.submit([Client("ann", hub.rules).message(label_of(hub.rules, "s"))]))
+    hub.catch_up()
+    hub.close()
+    if lost == "all keys":
+        shutil.rmtree(root / "keys")
+    else:
+        next((root / "keys").glob("hub-*")).unlink()
+    done = recovery.recover(QuickDisk(), root, LATER, secret)
+    assert [row.size for row in done.log.labels] == [1]
+    assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN
+    hub = start(root)
+    (signed,) = receipts(hub.submit([Client("bob", hub.rules).message(label_of(hub.rules, "s"))]))
+    assert identity_of(root).verify_receipt(Receipt.decode(signed)).key_id == done.log.statement.recovery.new_key_id
+    hub.close()
 
 
 def test_a_backup_is_restored_under_a_new_key(history: History, tmp_path: Path) -> None:
@@ -247,7 +271,7 @@ def test_no_key_signs_two_entries_for_one_place_in_200_runs(history: History, tm
         place = tmp_path / str(seed)
         place.mkdir()
         print(f"seed {seed}")
-        lose_and_recover(history, place, random.Random(seed))
+        assert lose_and_recover(history, place, random.Random(seed)) in ("started", "recovered")
         shutil.rmtree(place)
 
 
@@ -281,24 +305,3 @@ def lose_and_recover(history: History, place: Path, rng: random.Random) -> str:
     hub.close()
     assert all(len(leaves) == 1 for leaves in keys_by_place(root, given).values())
     return outcome
-
-
-def harm(rng: random.Random, root: Path, older: Path) -> str:
-    """Lose a part of the journal. Returns how."""
-    paths = [path for _, path in journal.segments(root / "journal")]
-    kind = rng.choice(("kill", "cut", "delete", "roll back"))
-    match kind:
-        case "cut":
-            os.truncate(paths[-1], rng.randrange(paths[-1].stat().st_size))
-        case "delete":
-            for path in rng.sample(paths, rng.randint(1, len(paths))):
-                path.unlink()
-        case "roll back":
-            shutil.rmtree(root / "journal")
-            shutil.copytree(older / "journal", root / "journal")
-            # If the log did not change since, the directory as a whole is the older copy: only clients can notice.
-            if rng.random() < 0.5 and log_files(root) != log_files(older):
-                shutil.copy(older / "journal.mark", root / "journal.mark")
-    if rng.random() < 0.4:
-        QuickDisk().unlink(root / "index" / "data.mdb")
-    return kind

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, Last
+from lab.disk import Died
+from tests.storage.disks import DyingDisk, ForgetfulDisk, Last
 from tests.storage.hubs import NOW, History, Hub, QuickDisk, receipts
-from veen.core import Limits, Malformed, Profile, Unavailable, Unverified, VeenError
+from veen.core import Limits, Malformed, Mmr, Profile, Unavailable, Unverified, VeenError
 from veen.storage import fsck, metadata, rotation
 from veen.storage.paths import Folders
 
@@ -26,7 +27,7 @@ def test_a_rotation_survives_a_crash_at_any_call(place: Path, history: History, 
             rotation.rotate_key(disk, folders, NOW + 100, 5)
         except Died:
             if isinstance(disk, ForgetfulDisk):
-                disk.cut_power()
+                disk.lose_power()
             report = fsck.check(root, isolated=False)
             assert report.verdict is fsck.FsckVerdict.CLEAN, (n, last, report.findings)
             rotation.finish_rotation(QuickDisk(), folders)
@@ -99,16 +100,18 @@ def test_a_rotation_hands_over_every_label_with_a_proof(place: Path, history: Hi
     record = rotation.rotate_key(QuickDisk(), folders, NOW + 100, 0)
     for last in entries:
         listed = rotation.list_handovers(folders, record, last.label)
-        (made,), (found,) = listed.handovers, listed.places
+        (shown,) = listed.handovers
+        made, found = shown.handover, shown.proved
+        assert found is not None
         made.verify(record)
-        found.verify(made)
+        found.verify(made.labels, made.rows_root)
         assert (found.row.label, found.row.size, found.row.mmr_root) == (last.label, last.size, last.mmr_root)
         assert (made.labels, made.hub_ts) == (len(entries), NOW + 100)
         with pytest.raises(Unverified):
-            replace(found, row=replace(found.row, size=found.row.size + 1)).verify(made)
+            replace(found, row=replace(found.row, size=found.row.size + 1)).verify(made.labels, made.rows_root)
         with pytest.raises(Unverified):
-            replace(found, place=found.place % made.labels + 1).verify(made)
-    assert rotation.list_handovers(folders, record, bytes(32)).places == ()
+            replace(found, place=found.place % made.labels + 1).verify(made.labels, made.rows_root)
+    assert [one.proved for one in rotation.list_handovers(folders, record, bytes(32)).handovers] == [None]
     assert fsck.check(root, isolated=False).verdict is fsck.FsckVerdict.CLEAN
 
 
@@ -131,7 +134,7 @@ def test_a_hub_without_entries_hands_over_nothing(place: Path) -> None:
     folders = Folders(place / "hub")
     record = rotation.rotate_key(QuickDisk(), folders, NOW + 1, 0)
     (made,) = rotation.read_handovers(folders, record)
-    assert (made.labels, made.rows_root) == (0, bytes(32))
+    assert (made.labels, made.rows_root) == (0, Mmr().root())
     assert rotation.handed_over(folders, made, bytes(32)) is None
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk, ForgetfulDisk, HastyDisk, Last
+from lab.disk import Died
+from tests.storage.disks import DyingDisk, ForgetfulDisk, HastyDisk, Last
 from tests.storage.hubs import History, Hub, place_of, receipts, small_history
 from veen.core import Refused
 from veen.storage import fsck, journal
@@ -23,7 +24,9 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SEGMENT_BYTES", SEGMENT_BYTES)
 
 
-def run(root: Path, disk: DyingDisk, history: History, given: Given, groups: range, catch_up_after: int) -> None:
+def run(
+    root: Path, disk: DyingDisk | ForgetfulDisk, history: History, given: Given, groups: range, catch_up_after: int
+) -> None:
     """Send groups, record what was acknowledged, catch up, stop. Dies when the disk does."""
     hub: Hub | None = None
     try:
@@ -86,7 +89,7 @@ def sweep(
             run(root, disk, history, given, range(len(history.groups)), catch_up_after)
         except Died:
             if isinstance(disk, ForgetfulDisk):
-                disk.cut_power()
+                disk.lose_power()
             if n % 3 == 0:  # a crash leaves no damage, even before the next start
                 report = fsck.check(root, isolated=False)
                 assert report.verdict is fsck.FsckVerdict.CLEAN, (n, last, report.findings)
@@ -136,7 +139,7 @@ def test_a_crash_while_recovering_from_a_crash_loses_nothing(place: Path, histor
                 run(root, disk, again, {}, range(0), 1)
             except Died:
                 if isinstance(disk, ForgetfulDisk):
-                    disk.cut_power()
+                    disk.lose_power()
                 check_after(root, history, dict(given), f"call {n} of the second run")
                 continue
             break
@@ -153,7 +156,7 @@ def test_a_crash_and_a_lost_index_together_lose_nothing(place: Path, history: Hi
             run(root, disk, history, given, range(len(history.groups)), 4)
         except Died:
             if isinstance(disk, ForgetfulDisk):
-                disk.cut_power()
+                disk.lose_power()
             shutil.rmtree(root / "index", ignore_errors=True)
             check_after(root, history, given, f"call {n}, {last}")
             continue

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.disks import Died, DyingDisk, Last
+from lab.disk import Died
+from tests.storage.disks import DyingDisk, Last
 from tests.storage.hubs import History, Hub, QuickDisk, key, receipts
 from veen.core import Checkpoint, Malformed, Unverified
 from veen.storage import checkpoint_files, fork, fsck

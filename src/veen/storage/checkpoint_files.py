@@ -13,7 +13,7 @@ the chunk summary, and in the receipt of the chunk's last entry.
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import pairwise
 from typing import Annotated
@@ -29,6 +29,7 @@ from veen.storage.chunk_reader import ChunkFile
 from veen.storage.fsck_report import Finding, Severity
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
+from veen.storage.pruned_chunk import PrunedChunk
 
 _BINDING_ROW = re.compile(
     rb"(\xa5(\x01%b\x02%b)\x03%b\x04%b\x05%b)"
@@ -51,6 +52,14 @@ class BindingFile:
     def follow(self, hub_metadata: HubMetadata) -> None:
         """Bind checkpoints to the keys of a record that continues the known one."""
         self._hub_metadata = hub_metadata
+
+    def can_bind(self, checkpoint: Checkpoint) -> bool:
+        """Whether a key of the hub signed the checkpoint."""
+        try:
+            bound_row(checkpoint, self._hub_metadata)
+        except Unverified:
+            return False
+        return True
 
     def add(self, checkpoint: Checkpoint) -> None:
         """Add a regular checkpoint; `save` writes it."""
@@ -76,7 +85,8 @@ class BindingFile:
         made = artifacts.joined(head, rows)
         if made != data:
             self._disk.write_file(self._folders.binding, made)
-            self._disk.sync_folder(self._folders.root)
+        # Also if the file has the rows: an attempt that failed or was killed may have left its name unsynced.
+        self._disk.sync_folder(self._folders.root)
         self._added.clear()
         self._exists = True
 
@@ -111,6 +121,18 @@ def newest_bound(data: bytes, hub_id: bytes) -> dict[bytes, int]:
     if found is None or not all(a < b for (_, a), (_, b) in pairwise(found)):
         raise Malformed("checkpoint binding", "not a binding of this hub")
     return {place[3:35]: artifacts.uint(place[36:]) for _, place in found}
+
+
+def binding_upto(folders: Folders, hub_metadata: HubMetadata, last: Mapping[bytes, int]) -> bytes:
+    """The binding of the checkpoints of each label up to an entry. Raises `Malformed` if it is damaged."""
+    head = _binding_head(hub_metadata.identity.hub_id)
+    data, rows = _read_binding_rows(folders, head)
+    if rows is None:
+        raise Malformed(folders.binding.name, "it is missing, damaged, or of another hub")
+    found = artifacts.split(data, head, _BINDING_ROW) or ()
+    return artifacts.joined(
+        head, [row for row, place in found if artifacts.uint(place[36:]) <= last.get(place[3:35], 0)]
+    )
 
 
 def read_binding(folders: Folders) -> CheckpointBinding | None:
@@ -235,6 +257,14 @@ def _index_head(label: bytes) -> bytes:
     return b"\xa3\x01\x01\x02" + write_bstr(label) + b"\x03"
 
 
+def index_upto(folders: Folders, label: bytes, start_seq: int) -> bytes:
+    """The index file of all chunks before `start_seq`."""
+    rows = rows_before(folders, label, start_seq)
+    if rows is None:
+        rows = [row.encode() for row in derived_rows(folders, label, start_seq)]
+    return artifacts.joined(_index_head(label), rows)
+
+
 def index_with_row(folders: Folders, label: bytes, added: IndexedCheckpoint) -> bytes:
     """The index file with one row added. Incomplete earlier rows are derived from the log files."""
     head = _index_head(label)
@@ -281,4 +311,7 @@ def _root_after(folders: Folders, label: bytes, chunk: ChunkFile, end_seq: int) 
         summary = ChunkSummary.decode(safe_open.read(folders.summary(label, chunk.start_seq, end_seq)))
         if (signed.label_curr, signed.upto_seq, signed.mmr_root) == (label, end_seq, summary.mmr_root_end):
             return signed.mmr_root
+    if chunk.pruned:
+        with PrunedChunk(chunk.path) as left:
+            return left.root
     return chunk_reader.last_entry(chunk.path).open()[1].mmr_root

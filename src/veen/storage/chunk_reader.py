@@ -21,7 +21,8 @@ from veen.core import Malformed, Unavailable, limits, naming
 from veen.storage import frame, safe_open
 from veen.storage.frame import Data, LogEntry
 from veen.storage.metadata import HubMetadata
-from veen.storage.paths import ChunkName, Folders
+from veen.storage.paths import ChunkName, Folders, pruned_range
+from veen.storage.pruned_chunk import PrunedChunk, PrunedEntry
 
 PACKED_SUFFIX = ".zst"
 FRAME_BYTES = 1 << 16
@@ -232,33 +233,50 @@ class ChunkFile:
     start_seq: int
     end_seq: int | None  # None while it is open
     path: Path
+    pruned: bool = False
 
 
 def chunk_files(folders: Folders, label: bytes | None = None) -> dict[bytes, list[ChunkFile]]:
     """The chunks of every label, or of one, in order. If two start at the same entry, a closed or compressed chunk is
-    preferred: it is complete."""
+    preferred: it is complete. A pruned chunk counts only if the chunk itself is gone."""
     if not folders.log.is_dir():
         raise Unavailable("the data directory has no log folder")
     found: dict[bytes, dict[int, ChunkFile]] = {}
+    pruned: list[tuple[bytes, ChunkFile]] = []
     for path in folders.log.iterdir():
         name = ChunkName.parse(path.name)
+        if name is None and (of := pruned_range(path.name)) is not None and label in (None, of[0]):
+            pruned.append((of[0], ChunkFile(of[1], of[2], path, pruned=True)))
         if name is None or label not in (None, name.label):
             continue
         chunks = found.setdefault(name.label, {})
         known = chunks.get(name.start_seq)
         if known is None or known.end_seq is None or (name.packed and name.end_seq == known.end_seq):
             chunks[name.start_seq] = ChunkFile(name.start_seq, name.end_seq, path)
+    for of_label, chunk in pruned:
+        found.setdefault(of_label, {}).setdefault(chunk.start_seq, chunk)
     return {label: [chunks[start] for start in sorted(chunks)] for label, chunks in sorted(found.items())}
 
 
-def read_log(chunks: Iterable[ChunkFile], upto: int | None) -> Iterator[tuple[LogEntry, bytes]]:
-    """The entries of a label and their frames, up to `upto`. Raises `Malformed` if they are not consecutive."""
+def read_log(chunks: Iterable[ChunkFile], upto: int | None) -> Iterator[tuple[LogEntry | PrunedEntry, bytes]]:
+    """The entries of a label and their frames, up to `upto`. Raises `Malformed` if they are not consecutive.
+
+    The frame of a pruned entry consists of zeros: only its length is known.
+    """
     seq = 1
     for chunk in chunks:
         if upto is not None and chunk.start_seq > upto:
             break
         if chunk.start_seq != seq:
             raise Malformed("log", f"{chunk.path.name} found where a chunk from entry {seq} is expected")
+        if chunk.pruned:
+            with PrunedChunk(chunk.path) as left:
+                for one in left.entries():
+                    if upto is not None and seq > upto:
+                        return
+                    yield one, bytes(one.size)
+                    seq += 1
+            continue
         for data, pos in read_blocks(chunk.path):
             while pos < len(data):
                 if upto is not None and seq > upto:
@@ -333,6 +351,9 @@ def control_labels(hub_metadata: HubMetadata, files: dict[bytes, list[ChunkFile]
 def _first_hub_ts(chunks: list[ChunkFile]) -> int | None:
     """The hub_ts of a label's first entry; None if it is unreadable, which other checks report."""
     try:
+        if chunks[0].pruned:
+            with PrunedChunk(chunks[0].path) as left:
+                return left.entry(left.start_seq).hub_ts
         data, _ = next(read_blocks(chunks[0].path))
         entry, _ = frame.read(data)
         return entry.open()[1].hub_ts

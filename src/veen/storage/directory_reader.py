@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from veen.core import Checkpoint, Malformed, MmrProof, Unavailable, proof
+from veen.core import Checkpoint, Malformed, MmrProof, Msg, Receipt, Unavailable, proof
 from veen.core import mmr as trees
 from veen.storage import frame, safe_open
 from veen.storage.artifacts import ChunkSummary, PeakSnapshot
@@ -17,6 +17,7 @@ from veen.storage.frame import LogEntry
 from veen.storage.index import Index, IndexRows, LabelHead, NodeFile
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import ChunkName, Folders
+from veen.storage.pruned_chunk import Pruned, PrunedChunk
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -153,6 +154,24 @@ def read_entries(folders: Folders, index: Index, label: bytes, from_seq: int, to
             start, offset = seq, 0
 
 
+def read_headers(
+    folders: Folders, index: Index, label: bytes, stream_seq: int
+) -> tuple[Msg, Receipt] | tuple[None, None]:
+    """Message and receipt of an entry; None if it is not in the log.
+
+    Of a pruned entry, the message has neither ciphertext nor signature. Its receipt has the root that the tree nodes
+    yield, and a signature of zeros if receipts were pruned, too.
+    """
+    try:
+        entry = next(read_entries(folders, index, label, stream_seq, stream_seq), None)
+        return entry.open() if entry else (None, None)
+    except Pruned as pruned:
+        with PrunedChunk(folders.pruned_chunk(label, pruned.start_seq, pruned.end_seq)) as chunk:
+            left = chunk.entry(stream_seq)
+        with NodeFile(folders.node_file(label)) as nodes:
+            return left.message, left.receipt(trees.root_of(trees.peaks_at(nodes.read, stream_seq)))
+
+
 def _blocks(
     folders: Folders, rows: IndexRows, label: bytes, start: int, offset: int, head: LabelHead
 ) -> Iterator[tuple[frame.Data, int]]:
@@ -161,7 +180,7 @@ def _blocks(
         end = rows.chunk_end(label, start)
         if end is None:
             raise Malformed("index", f"no chunk starts at {start}")
-        return read_blocks(folders.closed_chunk(label, start, end), offset)
+        return _closed_blocks(folders, label, start, end, offset)
     try:
         return iter([(mapped(folders.open_chunk(label, start), head.chunk_bytes), offset)])
     except Unavailable:  # closed since; the index row is not written yet
@@ -169,3 +188,14 @@ def _blocks(
         if closed is None:
             raise
         return read_blocks(closed, offset, head.chunk_bytes)
+
+
+def _closed_blocks(
+    folders: Folders, label: bytes, start: int, end: int, offset: int
+) -> Iterator[tuple[frame.Data, int]]:
+    try:
+        yield from read_blocks(folders.closed_chunk(label, start, end), offset)
+    except Unavailable:
+        if folders.pruned_chunk(label, start, end).exists():
+            raise Pruned(label, start, end) from None
+        raise

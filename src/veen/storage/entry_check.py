@@ -4,10 +4,12 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Self
 
-from veen.core import HubIdentity, Limits, Malformed, Mmr, Msg, Receipt, VeenError, ciphertext, naming
+from veen.core import HubIdentity, Limits, Malformed, Mmr, Msg, Receipt, VeenError, ciphertext
+from veen.core.hashing import HASH_BYTES
 from veen.core.receipt import time_fault
 from veen.storage.frame import AcceptedEntry, Cursor, LogEntry
 from veen.storage.metadata import HubMetadata
+from veen.storage.pruned_chunk import PrunedEntry
 
 Taken = tuple[AcceptedEntry, Msg, Receipt]
 
@@ -96,6 +98,23 @@ class EntryVerifier:
         record.label = self._label  # the message may name another, which is a fault
         return (record, message, receipt), faults
 
+    def judge_pruned(self, entry: PrunedEntry) -> tuple[Taken, list[Failure]]:
+        """As `judge`, for an entry without payload. Its receipt is verified if it was kept."""
+        message = entry.message
+        faults = self._faults_of_order(message, entry.receipt(bytes(HASH_BYTES)))
+        made = self.tree.append(message.leaf_hash())
+        receipt = entry.receipt(self.tree.root())
+        if self._signatures and entry.hub_sig and self.in_step:
+            faults += _fault(EntryCheck.HUB_SIG, lambda: self._signer(receipt).verify_receipt(receipt))
+        self.hub_ts = max(self.hub_ts, receipt.hub_ts)
+        if entry.root not in (None, receipt.mmr_root):
+            if self.in_step:
+                faults.append(Failure(EntryCheck.ROOT, "the root at the end does not match the entries up to here"))
+            self.in_step = False
+        record = AcceptedEntry.of(message, entry.stream_seq, bytes(entry.size), entry.entry_hash, made, entry.hub_ts)
+        record.label = self._label
+        return (record, message, receipt), faults
+
     def _faults_of_place(self, entry: LogEntry, receipt: Receipt) -> list[Failure]:
         faults = []
         if entry.label != self._label:
@@ -127,10 +146,7 @@ class EntryVerifier:
 
     def _is_control(self, hub_ts: int) -> bool:
         """Whether the label is of the control stream. Only the hub writes there, and its limits are for clients."""
-        metadata = self._hub_metadata
-        epoch, routing_key = metadata.profile.epoch(hub_ts), metadata.identity.routing_key
-        streams = (naming.control_stream(one.hub_id) for one in metadata.lineage.identities)
-        return any(naming.label(routing_key, stream, epoch) == self._label for stream in streams)
+        return self._hub_metadata.control_hub(self._label, hub_ts) is not None
 
     def _faults_of_order(self, message: Msg, receipt: Receipt) -> list[Failure]:
         faults = []

@@ -20,18 +20,19 @@ from pathlib import Path
 import lmdb
 
 from plumbing.durable import Disk
-from veen.core import Checkpoint, Malformed, Mmr, Unavailable, VeenError, checkpoint, naming
+from veen.core import Checkpoint, Malformed, Mmr, SigningKey, Unavailable, VeenError, checkpoint, naming
 from veen.core import hub_identity as identities
 from veen.core.hub_identity import ForkOrigin, OriginHub
 from veen.core.limits import MAX_ORIGIN_LABELS, MAX_ORIGINS
 from veen.storage import attachment_store, checkpoint_files, chunk_reader, metadata, rebuild, rotation, safe_open
 from veen.storage.chunk_reader import ChunkFile
-from veen.storage.frame import CommitGroup
+from veen.storage.frame import CommitGroup, LogEntry
 from veen.storage.index import FORMAT, Index
 from veen.storage.lock import shared
 from veen.storage.log_writer import ChunkWriter, LogWriter
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
+from veen.storage.pruned_chunk import PrunedEntry
 from veen.storage.rebuild import progress_counter
 
 
@@ -42,12 +43,14 @@ def fork(
     upto: Mapping[bytes, int] | None,
     now: int,
     progress: Callable[[int, int], None] | None = None,
+    root_key: SigningKey | None = None,
 ) -> HubMetadata:
     """Create a hub in `target` that keeps each label up to the entry in `upto`, or everything if `upto` is None.
 
-    `progress` is called with entries done and total. Raises `Unavailable` if a hub runs on the source, the log lacks a
-    requested entry or a key is missing; `Malformed` or `Unverified` if the log is damaged. Everything written to
-    `target` is then removed.
+    `progress` is called with entries done and total. `root_key` endorses the key of the new hub.
+
+    Raises `Unavailable` if a hub runs on the source, the log lacks a requested entry or a key is missing; `Malformed`
+    or `Unverified` if the log is damaged. Everything written to `target` is then removed.
     """
     safe_open.check_folders(Folders(source))
     with shared(Folders(source).lock):
@@ -58,7 +61,8 @@ def fork(
         wanted = forked.wanted(upto)
         folders = metadata.create_folders(disk, target)
         try:
-            return _Fork(disk, forked, folders, progress_counter(sum(wanted.values()), progress)).make(wanted, now)
+            count = progress_counter(sum(wanted.values()), progress)
+            return _Fork(disk, forked, folders, count, root_key).make(wanted, now)
         except (OSError, lmdb.Error) as error:
             shutil.rmtree(target)
             why = error.strerror if isinstance(error, OSError) else error
@@ -150,6 +154,7 @@ class _Source:
         registrar, batch = rebuild.Registrar(self.hub_metadata), CommitGroup()
         for label in chunk_reader.control_labels(self.hub_metadata, self.files):
             for entry, _ in chunk_reader.read_log(self.files[label], None):
+                assert isinstance(entry, LogEntry), "control streams are never pruned"
                 registrar.note(*entry.open(), batch)
         return {*batch.streams, naming.control_stream(self.hub_metadata.identity.hub_id)}
 
@@ -162,6 +167,7 @@ class _Fork:
     source: _Source
     folders: Folders
     count_progress: Callable[[int], None]
+    root_key: SigningKey | None
 
     def make(self, wanted: Mapping[bytes, int], now: int) -> HubMetadata:
         hub_metadata = self.source.hub_metadata
@@ -175,7 +181,7 @@ class _Fork:
         self.disk.write_file(self.folders.origin, origin.encode())
         keys = metadata.new_keys()
         signing = keys[0].signer
-        record = identities.create(signing, now, origin=origin.ref())
+        record = identities.create(signing, now, origin=origin.ref(), root=self.root_key)
         lineage = metadata.read_lineage(self.folders, record)
         signature, registry = identities.sign(record, signing), hub_metadata.limit_registry
         made = HubMetadata(record, signature, registry.limits, hub_metadata.profile, lineage, registry.earlier)
@@ -214,6 +220,9 @@ class _Fork:
         for entry, framed in chunk_reader.read_log(self.source.files[label], last):
             if entry.label != label:
                 raise Malformed("log", f"the log of {label.hex()[:16]}… contains an entry of another label")
+            if isinstance(entry, PrunedEntry):
+                why = f"entry {entry.stream_seq} of label {label.hex()} was pruned, so a fork cannot keep it"
+                raise Unavailable(why)
             record, _, receipt = rebuild.accepted_entry(entry, framed, tree)
             batch.add(record)
             hub_ts = receipt.hub_ts

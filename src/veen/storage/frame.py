@@ -10,6 +10,7 @@ from typing import Self, TypeAlias
 from veen.core import Bucket, Malformed, Msg, Receipt, admin, limits
 from veen.core.cbor import DeferredFaults
 from veen.core.profile import LimitRegistry
+from veen.core.retention import RetentionRules
 
 Data: TypeAlias = bytes | mmap
 
@@ -151,12 +152,25 @@ class CommitGroup:
     admin_events: dict[tuple[bytes, int], admin.Event] = field(default_factory=dict)  # by label and stream_seq
     epochs: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # stream_id and epoch of each label
     limits: LimitRegistry | None = None  # after the last event that lowered limits
+    retention: RetentionRules | None = None  # after the last event that changed them
 
     size_bytes: int = 0  # of the entries in the journal, without the group header
 
     def add(self, record: AcceptedEntry) -> None:
         self.records.append(record)
         self.size_bytes += len(record.frame)
+
+    def extend(self, later: "CommitGroup") -> None:
+        """Add a group that was accepted after this one."""
+        self.records += later.records
+        self.size_bytes += later.size_bytes
+        self.caps |= later.caps
+        self.streams |= later.streams
+        self.buckets |= later.buckets
+        self.admin_events |= later.admin_events
+        self.epochs |= later.epochs
+        self.limits = later.limits or self.limits
+        self.retention = later.retention or self.retention
 
 
 @dataclass(slots=True)
@@ -168,14 +182,7 @@ class JournalTail(CommitGroup):
 
     def add_group(self, group: CommitGroup, number: int) -> None:
         self.group = number
-        self.records += group.records
-        self.size_bytes += group.size_bytes
-        self.caps |= group.caps
-        self.streams |= group.streams
-        self.buckets |= group.buckets
-        self.admin_events |= group.admin_events
-        self.epochs |= group.epochs
-        self.limits = group.limits or self.limits
+        self.extend(group)
         for record in group.records:
             records = self.labels.get(record.label)
             if records is None:

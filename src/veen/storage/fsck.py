@@ -181,7 +181,8 @@ def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Fs
     report = FsckReport()
     misplaced = _check_places(folders, report)
     hub_metadata = metadata_check.check_metadata(folders, report)
-    metadata_check.check_named_by_hash(folders, hub_metadata, report)
+    metadata_check.check_attachments(folders, report)
+    metadata_check.check_evidence(folders, hub_metadata, report)
     metadata_check.check_recoveries(folders, hub_metadata, report)
     metadata_check.check_strays(folders, report)
     if hub_metadata is None:
@@ -334,7 +335,7 @@ class _Check:
             if dump and first > dump.applied + 1:
                 what = f"its last group is {dump.applied}, but the journal starts at group {first}"
                 self.report.add(Finding(Severity.REPAIRABLE, "index/data.mdb", what))
-            ended = 0
+            ended = first - 1  # the last segment may have no groups yet
             for found in journal.read(self.folders.journal, first - 1):
                 if isinstance(found, journal.Torn):
                     self._torn(found)

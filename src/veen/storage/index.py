@@ -38,14 +38,17 @@ from zlib import crc32
 
 import lmdb
 
+from plumbing import lmdb_env
 from veen.core import Malformed, Unavailable, admin, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.core.profile import LimitRegistry
+from veen.core.retention import RetentionRules
 from veen.storage import safe_open
 
 _FIXED = struct.Struct(">QQQQQQBB")
 SECONDS_PER_DAY = 86_400
 _LIMITS = b"limits"  # a row of `meta`
+_RETENTION = b"retention"  # another
 
 
 @dataclass(slots=True)
@@ -188,8 +191,8 @@ class Index:
             check_files(folder)
             if lock and not readonly:
                 _reserve_lock(folder)
-            self._env = lmdb.open(
-                str(folder),
+            self._env = lmdb_env.open_environment(
+                folder,
                 map_size=MAP_BYTES,
                 max_dbs=_MAX_DBS,
                 readonly=readonly,
@@ -199,7 +202,7 @@ class Index:
                 sync=durable,
                 lock=lock,
             )
-            self._file = folder / "data.mdb"
+            self._folder = folder
             self._check_length()
             self._env.reader_check()  # free the reader slots of killed processes
             self._dbs = {name: self._env.open_db(name.encode(), create=not readonly) for name in _PLAIN}
@@ -229,26 +232,20 @@ class Index:
 
     def most_rows(self) -> int:
         """An upper bound for the rows of all tables in an undamaged file."""
-        return self._needed_bytes() // _LEAST_ROW_BYTES
+        return lmdb_env.needed_bytes(self._env) // _LEAST_ROW_BYTES
 
     def extend_file(self) -> None:
-        """Extend the file to its last page: LMDB never writes a page that it allocated and freed in one transaction.
+        """The last step of `commit`; if it fails, the transaction is committed nevertheless.
 
-        The last step of `commit`; if it fails, the transaction is committed nevertheless. A file that is too short was
-        therefore truncated, unless a crash came right before this. In both cases the index is rebuilt.
+        A file that is too short was therefore truncated, unless a crash came right before this. In both cases the index
+        is rebuilt.
         """
-        needed = self._needed_bytes()
-        with self._file.open("r+b") as file:
-            if os.fstat(file.fileno()).st_size < needed:
-                os.posix_fallocate(file.fileno(), 0, needed)
-
-    def _needed_bytes(self) -> int:
-        return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"])
+        lmdb_env.extend_file(self._env, self._folder)
 
     def _check_length(self) -> None:
         """Raise `Malformed` if the file ends before its last page: touching that page would crash the process."""
         for _ in range(_LENGTH_CHECKS):
-            needed, size = self._needed_bytes(), self._file.stat().st_size
+            needed, size = lmdb_env.needed_bytes(self._env), (self._folder / "data.mdb").stat().st_size
             if size >= needed:
                 return
             time.sleep(_LENGTH_CHECK_DELAY_S)  # its writer may be about to extend it
@@ -311,6 +308,11 @@ class IndexRows:
         for label, row in cursor:
             yield bytes(label), LabelHead.decode(bytes(row))
 
+    def next_label(self, after: bytes = b"") -> bytes | None:
+        """The first label after `after`, also if its head is damaged."""
+        cursor = self._txn.cursor(self._dbs["heads"])
+        return bytes(cursor.key()) if cursor.set_range(after + b"\0" if after else b"") else None
+
     def sum_matches(self, max_rows: int = sys.maxsize) -> bool:
         """Whether the sum matches. Gives up after `max_rows` rows: damaged pages can form a cycle."""
         total, left = 0, max_rows
@@ -338,6 +340,11 @@ class IndexRows:
         row = self._txn.get(_LIMITS, db=self._dbs["meta"])
         return None if row is None else LimitRegistry.decode(bytes(row))
 
+    def retention(self) -> RetentionRules:
+        """The policies and holds after the last event that changed them."""
+        row = self._txn.get(_RETENTION, db=self._dbs["meta"])
+        return RetentionRules() if row is None else RetentionRules.decode(bytes(row))
+
     def chunk_end(self, label: bytes, start_seq: int) -> int | None:
         """The last entry of the closed chunk that starts at `start_seq`."""
         cursor = self._txn.cursor(self._dbs["chunks"])
@@ -345,6 +352,12 @@ class IndexRows:
             return None
         start, end = unpacked(PAIR, cursor.value())
         return int(end) if start == start_seq else None
+
+    def closed_chunks(self, label: bytes) -> list[tuple[int, int]]:
+        """First and last entry of every closed chunk of a label, in order."""
+        cursor = self._txn.cursor(self._dbs["chunks"])
+        rows = cursor.iternext_dup() if cursor.set_key(label) else ()
+        return [(int(start), int(end)) for start, end in (unpacked(PAIR, row) for row in rows)]
 
     def chunk_ends(self, label: bytes, from_seq: int | None, max_rows: int) -> list[int]:
         """Ends of closed chunks, ascending: the last `max_rows`, or those from the chunk with `from_seq` on."""
@@ -466,6 +479,9 @@ class WriteRows(IndexRows):
 
     def put_limits(self, registry: LimitRegistry) -> None:
         self._put_summed("meta", _LIMITS, registry.encode())
+
+    def put_retention(self, rules: RetentionRules) -> None:
+        self._put_summed("meta", _RETENTION, rules.encode())
 
     def put_head(self, label: bytes, head: LabelHead) -> None:
         self._put_summed("heads", label, head.encode())

@@ -25,7 +25,7 @@ no longer names it.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from operator import eq
@@ -130,7 +130,9 @@ class Journal:
 
     def trim(self, applied: int) -> None:
         """Remove segments without groups after `applied`. A crash may leave some of them, which is harmless."""
-        needed = [first for first, _ in self._segments[1:] if first <= applied + 1]
+        # Not a segment that the mark does not name: a crash interrupted its creation.
+        last = min(applied + 1, self._mark.mark.last)
+        needed = [first for first, _ in self._segments[1:] if first <= last]
         if needed:
             with suppress(OSError):  # they only take space; retried next time
                 self._mark.change(first=needed[-1])
@@ -364,6 +366,52 @@ def _copy_aside(disk: Disk, path: Path, aside: Path) -> Path:
     return target
 
 
+class GroupsMoved(Exception):
+    """Groups left the journal while it was copied: the log has them now."""
+
+
+def copy_groups(disk: Disk, source: Path, target: Path, after: int, upto: int | None) -> tuple[int, list[LogEntry]]:
+    """Write the groups after `after` to an empty journal, with its mark. Returns the last group, and the entries.
+
+    A hub may write to the source meanwhile: then `upto` is a group that is durable. None takes every sound group.
+    Raises `GroupsMoved` if the hub has removed some of them since. The caller syncs the copy as a whole.
+    """
+    bodies, entries, group = list[tuple[int, bytes]](), list[LogEntry](), after
+    try:
+        for first, path in segments(source) if upto is None or upto > after else ():
+            data = safe_open.read(path)
+            if len(data) <= _SEGMENT.size:
+                break  # its creation was interrupted
+            seed, number, pos = crc32(_salt_of(path, data)), first, _SEGMENT.size
+            while upto is None or number <= upto:
+                found, end = _read_group(data, pos, number, seed)
+                if found is None:
+                    break
+                if number > after:
+                    if number != group + 1:
+                        raise GroupsMoved
+                    bodies.append((len(found), data[pos + _HEADER.size : end]))
+                    entries += found
+                    group = number
+                number, pos = number + 1, end
+    except FileNotFoundError:
+        raise GroupsMoved from None
+    if upto is not None and group < upto:
+        raise GroupsMoved
+    mark = Mark(first=after + 1, highest=group)
+    if bodies:
+        salt = os.urandom(_SALT_BYTES)
+        seed, parts = crc32(salt), [_segment_header(salt)]
+        for number, (count, body) in enumerate(bodies, after + 1):
+            parts += (_header(number, count, body, seed), body)
+        size = sum(map(len, parts))
+        length = _filled_end(size)
+        disk.write_file(target / _name(after + 1), (*parts, _filler(salt, size, length)))
+        mark = Mark(first=after + 1, last=after + 1, length=length, highest=group)
+    journal_mark.create(disk, target, mark)
+    return group, entries
+
+
 def leftovers(folder: Path, mark: Mark) -> list[Path]:
     """Segments whose groups the log has, that a crash kept from being removed."""
     return [path for first, path in _files(folder) if first < mark.first]
@@ -372,12 +420,26 @@ def leftovers(folder: Path, mark: Mark) -> list[Path]:
 def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[LogEntry]]]:
     """Every sound group after `after`, in order. Overwrites a torn last group with filler.
 
-    Raises `Malformed` if groups are damaged or missing.
+    When the iteration ends, the last group is durable: a hub that was killed, or that ended because a sync failed, may
+    have left it readable only until the next power cut. Raises `Malformed` if groups are damaged or missing.
     """
-    mark = journal_mark.read(folder)
+    try:
+        yield from read_complete(folder, after, journal_mark.read(folder), lambda torn: _refill(disk, torn))
+        _make_end_durable(disk, folder)
+    except OSError as error:
+        raise _unwritable(error) from error
+
+
+def read_complete(
+    folder: Path, after: int, mark: Mark | None, torn: Callable[[Torn], None] = lambda _: None
+) -> Iterator[tuple[int, list[LogEntry]]]:
+    """Every sound group after `after`, in order. Raises `Malformed` if groups are damaged, or missing by the mark.
+
+    `torn` is called with a last group that was not written completely.
+    """
     if mark:
         check(folder, mark)
-    ended = 0
+    ended = mark.first - 1 if mark else 0  # the last segment may have no groups yet
     for found in read(folder, after, every_group=True):
         if not isinstance(found, Torn):
             ended = found[0]
@@ -389,12 +451,33 @@ def recover(disk: Disk, folder: Path, after: int) -> Iterator[tuple[int, list[Lo
             raise Malformed("journal", f"{where} is corrupt, and may have been acknowledged")
         if mark:
             check_end(mark, after, ended)
-        try:
-            _refill(disk, found)
-        except OSError as error:
-            raise _unwritable(error) from error
+        torn(found)
     if mark:
         check_end(mark, after, ended)
+
+
+def _make_end_durable(disk: Disk, folder: Path) -> None:
+    """Write the last group and the filler behind it again, and sync them. All groups before it were synced.
+
+    A sync alone is not sufficient: after a failed one, the kernel may regard lost pages as written.
+    """
+    for first, path in reversed(segments(folder)):
+        if _is_unnamed(folder, first) and not holds_group(path):
+            continue  # a crash interrupted its creation
+        data = safe_open.read(path)
+        seed, group, start, end = crc32(_salt_of(path, data)), first, _SEGMENT.size, _SEGMENT.size
+        while end < len(data):
+            entries, next_end = _read_group(data, end, group, seed)
+            if entries is None:
+                break
+            group, start, end = group + 1, end, next_end
+        fd = disk.open_update(path)
+        try:
+            disk.write_at(fd, data[start:], start)
+            disk.sync(fd)
+        finally:
+            os.close(fd)
+        return
 
 
 def read(folder: Path, after: int, *, every_group: bool = False) -> Iterator[tuple[int, list[LogEntry]] | Torn]:

@@ -65,6 +65,17 @@ def create(disk: Disk, folder: Path, mark: Mark) -> None:
     disk.write_file(path_of(folder), _block(0, mark) + _block(1, mark) + bytes(_BLOCK_BYTES))
 
 
+def make_durable(disk: Disk, folder: Path) -> None:
+    """Write and sync the state of the mark again: a hub that was killed may have left it readable, but not durable."""
+    found = _read(folder)
+    if found:
+        file = MarkFile(disk, folder, found[1])
+        try:
+            file.change()
+        finally:
+            file.close()
+
+
 class MarkFile:
     """The mark of one journal, for its writer. Thread-safe."""
 

@@ -7,22 +7,26 @@ from pathlib import Path
 
 from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
-from veen.storage import frame, safe_open
+from veen.core.retention import Manifest
+from veen.storage import frame, pruned_chunk, safe_open
 from veen.storage.artifacts import BoundCheckpoint, CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.chunk_reader import ChunkFile, check_packing, is_packed, read_blocks
-from veen.storage.entry_check import EntryVerifier
+from veen.storage.entry_check import EntryVerifier, Failure, Taken
 from veen.storage.frame import Cursor, LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.index import Index
 from veen.storage.index_check import ShadowFiles
 from veen.storage.metadata import HubMetadata
-from veen.storage.paths import ChunkName, Folders
+from veen.storage.paths import ChunkName, Folders, pruned_range
+from veen.storage.pruned_chunk import PrunedChunk
 from veen.storage.rebuild import IndexFiller
 
 _ARTIFACT = re.compile(
-    r"(?:chunk|peaks|checkpoint|checkpoint-index)-([0-9a-f]{64})(?:-(\d{20}))?(?:-(\d{20}|open))?\.(?:log(?:\.zst)?|summary|cbor)"
+    r"(?:chunk|peaks|checkpoint|checkpoint-index|manifest)-([0-9a-f]{64})(?:-(\d{20}))?(?:-(\d{20}|open))?"
+    r"\.(?:log(?:\.zst)?|summary|cbor|pruned)"
 )
 MAX_CURSORS = 65_536
+_UNFINISHED = "left by an interrupted prune; `veen retention run` completes it"
 
 
 def artifacts_by_label(folders: Folders, report: FsckReport) -> dict[bytes, set[str]]:
@@ -94,9 +98,11 @@ class LabelCheck:
         self._anchored = True  # the tree up to `size` is known
         self._sound = True  # every entry so far is valid
         self._named: set[str] = set()  # artifacts already reported as repairable
+        self._manifest: Manifest | None = None
 
     def run(self, chunks: Iterable[ChunkFile], names: set[str]) -> None:
         self._shadow.closed.clear()
+        self._read_manifest()
         for file in chunks:
             if self._upto is not None and file.start_seq > self._upto:
                 break
@@ -122,8 +128,11 @@ class LabelCheck:
         """Check every entry of a chunk, then the artifacts that describe it."""
         chunk = ScannedChunk(file.start_seq)
         try:
-            check_packing(file.path)
-            at_end = self._entries(chunk, file)
+            if file.pruned:
+                at_end = self._pruned(chunk, file)
+            else:
+                check_packing(file.path)
+                at_end = self._entries(chunk, file)
         except VeenError as error:
             self._damaged(file.path.name, str(error), self.size + 1)
             self._progress(file.path.lstat().st_size)
@@ -150,13 +159,40 @@ class LabelCheck:
                 pos = self._entry(chunk, file.path.name, data, pos)
         return True
 
+    def _read_manifest(self) -> None:
+        path = self._folders.manifest(self._label)
+        try:
+            self._manifest = pruned_chunk.verified_manifest(self._folders, self._hub_metadata.identity, self._label)
+        except (OSError, VeenError) as error:
+            self._damaged(path.name, str(error))
+        if path.exists():
+            self._expected.add(path.name)
+
+    def _pruned(self, chunk: ScannedChunk, file: ChunkFile) -> bool:
+        """Check what is left of a pruned chunk. Without a valid manifest that lists it, it is damage."""
+        with PrunedChunk(file.path) as left:
+            segment = pruned_chunk.check_pruned(left, self._manifest)
+            if left.level < segment.level:
+                self._report.add(Finding(Severity.LEFTOVER, f"log/{file.path.name}", _UNFINISHED, self._label))
+            for entry in left.entries():
+                taken, faults = self._judge.judge_pruned(entry)
+                chunk.hashes.append(entry.entry_hash)
+                chunk.size_bytes += entry.size
+                self._take(file.path.name, taken, faults)
+        return True
+
     def _entry(self, chunk: ScannedChunk, name: str, data: frame.Data, pos: int) -> int:
         """Check one entry and return the offset of the next. Raises if it is unreadable, as is all behind it then."""
-        seq = self.size + 1
         entry, end = chunk.read(data, pos)
         taken, faults = self._judge.judge(entry, data[pos:end])
         if taken is None:
             raise Malformed("entry", faults[0])
+        self._take(name, taken, faults)
+        return end
+
+    def _take(self, name: str, taken: Taken, faults: list[Failure]) -> None:
+        """Report the faults of an entry, and add it to the index that is built for comparison."""
+        seq = self.size + 1
         for fault in [*faults, *self._origin_faults(seq)]:
             self._sound = False
             self._damaged(name, fault, seq)
@@ -170,7 +206,6 @@ class LabelCheck:
             if len(self._judge.cursors) > MAX_CURSORS:
                 self._filler.flush()
                 self._judge.cursors.clear()
-        return end
 
     def _origin_faults(self, seq: int) -> list[str]:
         """The prefix that a fork kept must end with the root that its origin signed."""
@@ -202,7 +237,7 @@ class LabelCheck:
         self._rows.append(IndexedCheckpoint(end, root, start, end, end))
         if chunk.size_bytes > self._hub_metadata.limits.max_chunk_bytes:
             self._damaged(file.path.name, f"{chunk.size_bytes} bytes, above max_chunk_bytes")
-        if is_packed(file.path) != (self._hub_metadata.limits.chunk_zstd_level is not None):
+        if not file.pruned and is_packed(file.path) != (self._hub_metadata.limits.chunk_zstd_level is not None):
             kept_as = "plain" if is_packed(file.path) else "compressed"
             self._repairable(file.path.name, f"the limits require {kept_as} chunks")
 
@@ -244,7 +279,10 @@ class LabelCheck:
             self._damaged(name, "missing")
         for name in sorted(names - self._expected):
             chunk = ChunkName.parse(name)
-            if chunk and (chunk.start_seq, chunk.end_seq) in self._closed:
+            pruned = pruned_range(name)
+            if pruned and pruned[1:] in self._closed:
+                self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", _UNFINISHED, self._label))
+            elif chunk and (chunk.start_seq, chunk.end_seq) in self._closed:
                 self._repairable(name, "the chunk exists twice, compressed and plain")
             elif self._upto is not None and self._behind(name):
                 self._leftover(name)

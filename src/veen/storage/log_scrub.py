@@ -1,10 +1,10 @@
 """Check the log of a running hub in small steps: what was written long ago must still be what the disk returns.
 
-The unit is a chunk with the files that describe it. It is checked from the peak snapshot before it, so a check can
-start anywhere. The index names a closed chunk only when all of its files are on disk, and says how many bytes of an
-open chunk are valid. None of these bytes ever change, so a check needs no lock. The checks are those of `veen fsck`,
-except that signatures of entries are not verified: entry hashes and roots find every changed byte, at a tenth of the
-cost.
+The unit is a chunk with the files and index rows that describe it. It is checked from the peak snapshot before it, so a
+check can start anywhere. The index names a closed chunk only when all of its files are on disk, and says how many bytes
+of an open chunk are valid. None of these bytes ever change, so a check needs no lock. The checks are those of `veen
+fsck`, except that signatures of entries are not verified: entry hashes and roots find every changed byte, at a tenth of
+the cost.
 
 Files are read, not mapped: see `FileSlices`.
 """
@@ -12,51 +12,85 @@ Files are read, not mapped: see `FileSlices`.
 import errno
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import islice
 from pathlib import Path
 
 from veen.core import Checkpoint, Malformed, Unavailable, Unverified, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
-from veen.storage import checkpoint_files, log_check, safe_open
+from veen.storage import checkpoint_files, log_check, pruned_chunk, safe_open
 from veen.storage.artifacts import ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.chunk_reader import FileSlices, PackedChunk, is_packed, stream_blocks
 from veen.storage.entry_check import EntryVerifier
+from veen.storage.frame import AcceptedEntry
 from veen.storage.fsck_report import Finding, Severity
-from veen.storage.index import Index, LabelHead
+from veen.storage.index import DAMAGE, SECONDS_PER_DAY, Index, IndexRows, LabelHead
 from veen.storage.log_check import ScannedChunk
+from veen.storage.log_writer import needs_place
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
+from veen.storage.pruned_chunk import PrunedChunk
 
 # A disk reads a small file as one block.
-_BLOCK_BYTES = 4096
+BLOCK_BYTES = 4096
 # Errors that mean that the content of a file is lost. Others, such as too many open files, say nothing about it.
 _LOST = frozenset({errno.ENOENT, errno.EIO, errno.EUCLEAN, errno.ENODATA, errno.EBADMSG})
 # How often to look for an open chunk that is not found: it may be on its way to its other name.
 _LOOKS = 3
+_PRUNED_PART = 256  # entries of a pruned chunk that are checked in one step
 
-KINDS = ("chunk", "summary", "peaks", "checkpoint", "checkpoint_index", "nodes")
+_FOLDER_KINDS = {
+    "attachments": "attachment",
+    "evidence": "evidence",
+    "handovers": "handover",
+    "keys": "key",
+    "recoveries": "recovery",
+    "witnesses": "witness",
+}
+_LOG_KINDS = ("chunk", "summary", "peaks", "checkpoint", "checkpoint_index", "nodes", "index")
+KINDS = (*_LOG_KINDS, "binding", "metadata", *_FOLDER_KINDS.values())
 
 
 def kind_of(artifact: str) -> str:
     """Which of `KINDS` a path within the data directory is."""
-    name = artifact.rpartition("/")[2]
+    folder, _, name = artifact.rpartition("/")
+    if folder.partition("/")[0] in _FOLDER_KINDS:
+        return _FOLDER_KINDS[folder.partition("/")[0]]
     if name.endswith(".mmr"):
         return "nodes"
+    if name.endswith(".mdb"):
+        return "index"
     if name.endswith(".summary"):
         return "summary"
-    return "checkpoint_index" if name.startswith("checkpoint-index-") else name.partition("-")[0]
+    if name.startswith("checkpoint-binding."):
+        return "binding"
+    if name.startswith("checkpoint-index-"):
+        return "checkpoint_index"
+    found = name.partition("-")[0]
+    return found if found in _LOG_KINDS else "metadata"
+
+
+class ScrubPart(IntEnum):
+    """The parts of a data directory, in the order of a pass."""
+
+    METADATA = 0
+    LOG = 1
+    BINDING = 2
+    ATTACHMENTS = 3
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ScrubPlace:
-    """The chunk of a label that starts with this entry."""
+    """What is checked at once: a chunk (label, first entry), an attachment (its hash), or a whole part."""
 
-    label: bytes
-    start_seq: int
+    part: ScrubPart
+    name: bytes = b""
+    start_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ScrubbedChunk:
-    """The result of the check of one chunk."""
+class Scrubbed:
+    """The result of the check of one place."""
 
     place: ScrubPlace
     entries: int
@@ -65,10 +99,10 @@ class ScrubbedChunk:
 
 @dataclass(frozen=True, slots=True)
 class ScrubStep:
-    """One step of a check. The last step of a chunk has its result."""
+    """One step of a check. The last step of a place has its result."""
 
     read_bytes: int
-    result: ScrubbedChunk | None = None
+    result: Scrubbed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,40 +114,39 @@ class LogScrub:
     hub_metadata: Callable[[], HubMetadata]  # the current one: a key rotation replaces it
 
     def walk(self, after: ScrubPlace | None) -> Iterator[ScrubStep]:
-        """Check all chunks after a place, or all. Raises `Malformed` if the index is damaged."""
+        """Check all chunks after a place, or all."""
         while (place := self._next(after)) is not None:
             yield from self.check(place)
             after = place
 
     def check(self, place: ScrubPlace) -> Iterator[ScrubStep]:
         """Check one chunk and the files beside it. A place without a chunk has no findings."""
-        with self.index.read() as rows:
-            head, end = rows.head(place.label), rows.chunk_end(place.label, place.start_seq)
-        check = _ChunkScrub(self.folders, self.hub_metadata(), place)
+        check = _ChunkScrub(self.folders, self.hub_metadata(), self.index, place)
+        head, end = None, None
+        with check.index_recorder(), self.index.read() as rows:
+            head, end = rows.head(place.name), rows.chunk_end(place.name, place.start_seq)
         if head and end is not None:
             yield from map(ScrubStep, check.closed(end))
         elif head and place.start_seq == head.chunk_start:
             yield from map(ScrubStep, check.open(head))
-        yield ScrubStep(0, ScrubbedChunk(place, check.chunk.hashes.size, tuple(check.findings)))
+        yield ScrubStep(0, Scrubbed(place, check.chunk.hashes.size, tuple(check.findings)))
 
     def exists(self, place: ScrubPlace) -> bool:
         """Whether a chunk starts at a place."""
         with self.index.read() as rows:
-            head = rows.head(place.label)
+            head = rows.head(place.name)
             return head is not None and (
-                place.start_seq == head.chunk_start or rows.chunk_end(place.label, place.start_seq) is not None
+                place.start_seq == head.chunk_start or rows.chunk_end(place.name, place.start_seq) is not None
             )
 
     def _next(self, after: ScrubPlace | None) -> ScrubPlace | None:
+        """The chunk after a place. The rest of a label with damaged rows is skipped: `check` reports them."""
         with self.index.read() as rows:
-            head = rows.head(after.label) if after else None
-            if after and head and after.start_seq < head.chunk_start:
-                end = rows.chunk_end(after.label, after.start_seq)
-                if end is None:
-                    raise Malformed("index", f"no chunk of {after.label.hex()} starts at {after.start_seq}")
-                return ScrubPlace(after.label, end + 1)
-            label = next((label for label, _ in rows.labels(after.label if after else b"")), None)
-        return ScrubPlace(label, 1) if label else None
+            end = rows.chunk_end(after.name, after.start_seq) if after else None
+            if after and end is not None:
+                return ScrubPlace(ScrubPart.LOG, after.name, end + 1)
+            label = rows.next_label(after.name if after else b"")
+        return ScrubPlace(ScrubPart.LOG, label, 1) if label else None
 
 
 @dataclass(slots=True)
@@ -122,21 +155,27 @@ class _ChunkScrub:
 
     folders: Folders
     hub_metadata: HubMetadata
+    index: Index
     place: ScrubPlace
     findings: list[Finding] = field(default_factory=list)
     chunk: ScannedChunk = field(init=False)
     anchored: bool = True  # the tree before the chunk is known
     sound: bool = True  # every entry read so far is valid
+    place_seq: int = 0  # the last entry that must have a row in `places`
+    place_offset: int = 0
+    day: int | None = None  # of the last entry
 
     def __post_init__(self) -> None:
         self.chunk = ScannedChunk(self.place.start_seq)
 
     def closed(self, end: int) -> Iterator[int]:
-        label, start = self.place.label, self.place.start_seq
+        label, start = self.place.name, self.place.start_seq
         path = self.folders.closed_chunk(label, start, end)
+        left = self.folders.pruned_chunk(label, start, end)
+        is_pruned = not path.exists() and left.exists()
         verifier = self._verifier()
-        with _Recorder(self, path) as recorder:
-            yield from self._entries(path, 0, verifier)
+        with self._recorder(left if is_pruned else path) as recorder:
+            yield from self._pruned_entries(left, verifier) if is_pruned else self._entries(path, 0, verifier)
             if self.chunk.hashes.size != end - start + 1:
                 raise Malformed("chunk", f"its last entry is {start + self.chunk.hashes.size - 1}, not {end}")
         self.sound = recorder.sound
@@ -147,20 +186,22 @@ class _ChunkScrub:
 
     def open(self, head: LabelHead) -> Iterator[int]:
         """Check the valid bytes of the open chunk, and the index of the closed ones."""
-        label, start = self.place.label, self.place.start_seq
+        label, start = self.place.name, self.place.start_seq
         path = self.folders.open_chunk(label, start)
         if head.chunk_bytes and self._is_open(path):
-            with _Recorder(self, path):
-                yield from self._entries(path, head.chunk_bytes, self._verifier())
+            with self._recorder(path):
+                verifier = self._verifier()
+                yield from self._entries(path, head.chunk_bytes, verifier)
                 if self.chunk.hashes.size != head.chunk_entries:
                     what = f"{self.chunk.hashes.size} entries, but the index lists {head.chunk_entries}"
                     raise Malformed("chunk", what)
+                self._check_head(head, verifier)
         if start > 1:
             yield from self._checkpoint_index()
 
     def _is_open(self, path: Path) -> bool:
         """False if the chunk was closed since its head was read; it is checked as a closed one later."""
-        label, start = self.place.label, self.place.start_seq
+        label, start = self.place.name, self.place.start_seq
         for _ in range(_LOOKS):  # after a restart a closed chunk may be reopened, which is a rename, too
             if path.exists():
                 return True
@@ -169,7 +210,7 @@ class _ChunkScrub:
         return True  # missing: opening it reports that
 
     def _verifier(self) -> EntryVerifier:
-        label, before = self.place.label, self.place.start_seq - 1
+        label, before = self.place.name, self.place.start_seq - 1
         tree, self.anchored = log_check.tree_at(self.folders, self.hub_metadata, label, before)
         return EntryVerifier(self.hub_metadata, label, tree, 0, None, in_step=self.anchored, signatures=False)
 
@@ -183,8 +224,9 @@ class _ChunkScrub:
                 blocks = stream_blocks(data)
             for block in blocks:
                 pos, before, nodes = 0, verifier.tree.size, bytearray()
+                taken_here: list[tuple[AcceptedEntry, int]] = []
                 while pos < len(block):
-                    seq = self.place.start_seq + self.chunk.hashes.size
+                    seq, offset = self.place.start_seq + self.chunk.hashes.size, self.chunk.size_bytes
                     try:
                         entry, pos = self.chunk.read(block, pos)
                         taken, faults = verifier.judge(entry, b"")
@@ -194,39 +236,117 @@ class _ChunkScrub:
                         raise Malformed("entry", f"{seq}: {faults[0]}")
                     for node in taken[0].new_nodes:
                         nodes += node
+                    taken_here.append((taken[0], offset))
                 yield len(block)
+                self._check_rows(taken_here)
                 if self.anchored:
                     yield self._check_nodes(mmr.node_count(before), nodes)
 
+    def _pruned_entries(self, path: Path, verifier: EntryVerifier) -> Iterator[int]:
+        """Check what is left of a pruned chunk against the manifest, the index and the nodes."""
+        identity = self.hub_metadata.identity
+        with PrunedChunk(path) as left:
+            pruned_chunk.check_pruned(left, pruned_chunk.verified_manifest(self.folders, identity, self.place.name))
+            yield path.stat().st_size
+            entries = left.entries()
+            while part := list(islice(entries, _PRUNED_PART)):
+                before, nodes, taken_here = verifier.tree.size, bytearray(), list[tuple[AcceptedEntry, int]]()
+                for entry in part:
+                    (record, _, _), faults = verifier.judge_pruned(entry)
+                    if faults:
+                        raise Malformed("entry", f"{entry.stream_seq}: {faults[0]}")
+                    taken_here.append((record, self.chunk.size_bytes))
+                    self.chunk.hashes.append(entry.entry_hash)
+                    self.chunk.size_bytes += entry.size
+                    nodes += b"".join(record.new_nodes)
+                yield 0
+                self._check_rows(taken_here)
+                if self.anchored:
+                    yield self._check_nodes(mmr.node_count(before), nodes)
+
+    def _check_rows(self, entries: list[tuple[AcceptedEntry, int]]) -> None:
+        """Compare the index rows of entries with the entries and their offsets. Reports the first wrong row."""
+        with self.index_recorder() as recorder:
+            with self.index.read() as rows:
+                wrong = self._wrong_row(rows, entries) if recorder.wanted else None
+            if wrong:
+                raise Malformed("index", f"{wrong} does not match the chunk")
+
+    def _wrong_row(self, rows: IndexRows, entries: list[tuple[AcceptedEntry, int]]) -> str | None:
+        for entry, offset in entries:
+            seq, day = entry.stream_seq, entry.hub_ts // SECONDS_PER_DAY
+            if needs_place(seq, offset, self.place_seq, self.place_offset):
+                self.place_seq, self.place_offset = seq, offset
+            if rows.place(entry.label, seq) != (self.place_seq, self.place.start_seq, self.place_offset):
+                return f"the row in places for entry {seq}"
+            if rows.stream_seq_of(entry.label, entry.client_id, entry.client_seq) != seq:
+                return f"the row in by_client for entry {seq}"
+            first = rows.first_on_or_after(entry.label, day)
+            begins = seq == 1 or self.day not in (None, day)
+            if first is None or first > seq or (begins and first != seq):
+                return f"the row in days for entry {seq}"
+            self.day = day
+        return None
+
+    def _check_head(self, head: LabelHead, verifier: EntryVerifier) -> None:
+        """Compare the label's head with the entries of the open chunk, all of which have been read."""
+        with self.index_recorder() as recorder:
+            same_tree = head.peaks == verifier.tree.peaks or not self.anchored
+            same_place = (head.place_seq, head.place_offset) == (self.place_seq, self.place_offset)
+            same = same_tree and same_place and head.hash_peaks == self.chunk.hashes.peaks
+            if recorder.wanted and not (same and head.hub_ts == verifier.hub_ts):
+                raise Malformed("index", "the head of the label does not match the chunk")
+
+    def index_recorder(self) -> "Recorder":
+        return self._recorder(self.folders.index / "data.mdb", Severity.REPAIRABLE)
+
+    def _recorder(self, path: Path, severity: Severity = Severity.DAMAGED) -> "Recorder":
+        return Recorder(self.folders, self.findings, path, severity, self.place.name)
+
     def _check_nodes(self, first: int, expected: bytearray) -> int:
         """Compare the tree nodes that entries added with the node file. Reports the first difference of a chunk."""
-        path = self.folders.node_file(self.place.label)
-        artifact = str(path.relative_to(self.folders.root))
-        if any(finding.artifact == artifact for finding in self.findings):
+        path = self.folders.node_file(self.place.name)
+        recorder = self._recorder(path, Severity.REPAIRABLE)
+        if not recorder.wanted:
             return 0
-        with _Recorder(self, path, Severity.REPAIRABLE), FileSlices(path) as stored:
+        with recorder, FileSlices(path) as stored:
             if stored[first * HASH_BYTES : first * HASH_BYTES + len(expected)] != expected:
                 raise Unverified("nodes", f"they do not match the log, from node {first} on")
         return len(expected)
 
     def _checkpoint(self, end: int, root: bytes | None) -> Generator[int, None, bytes | None]:
         """Check the checkpoint, over `root` if that is known. Returns its root; None if it is damaged."""
-        path = self.folders.checkpoint(self.place.label, end)
+        path = self.folders.checkpoint(self.place.name, end)
         signed: bytes | None = None
-        with _Recorder(self, path):
+        with self._recorder(path):
             data = safe_open.read(path)
-            yield _cost(data)
+            yield cost(data)
             found = Checkpoint.decode(data)
-            log_check.check_checkpoint(data, self.hub_metadata, self.place.label, end, root or found.mmr_root)
+            log_check.check_checkpoint(data, self.hub_metadata, self.place.name, end, root or found.mmr_root)
             signed = found.mmr_root
+        if signed is not None and self.folders.witnesses.exists():
+            yield from self._witnesses(path)
         return signed
 
+    def _witnesses(self, path: Path) -> Iterator[int]:
+        """Check the witness signatures. A key is stored after its signature, so an older copy of the file lacks it."""
+        found: list[Finding] = []
+        for _ in range(_LOOKS):
+            with self._recorder(path):
+                data = safe_open.read(path)
+                yield cost(data)
+                every = checkpoint_files.check_witnesses(self.folders, Checkpoint.decode(data))
+                found = [one for one in every if one.severity is Severity.DAMAGED]
+            if not found:
+                return
+        self.findings += found
+
     def _summary(self, end: int, root: bytes | None) -> Iterator[int]:
-        label, start = self.place.label, self.place.start_seq
+        label, start = self.place.name, self.place.start_seq
         path = self.folders.summary(label, start, end)
-        with _Recorder(self, path, Severity.REPAIRABLE):
+        with self._recorder(path, Severity.REPAIRABLE):
             data = safe_open.read(path)
-            yield _cost(data)
+            yield cost(data)
             found = ChunkSummary.decode(data)
             same_root = root in (None, found.mmr_root_end)
             whole = not self.sound or root is None or data == self.chunk.summary(label, root).encode()
@@ -234,21 +354,21 @@ class _ChunkScrub:
                 raise Unverified("chunk summary", "it does not match the chunk")
 
     def _peaks(self, end: int, expected: tuple[bytes, ...] | None, root: bytes | None) -> Iterator[int]:
-        path = self.folders.peaks(self.place.label, end)
-        with _Recorder(self, path, Severity.REPAIRABLE):
+        path = self.folders.peaks(self.place.name, end)
+        with self._recorder(path, Severity.REPAIRABLE):
             data = safe_open.read(path)
-            yield _cost(data)
+            yield cost(data)
             found = PeakSnapshot.decode(data)
             same = expected in (None, found.peaks) and root in (None, mmr.root_of(found.peaks))
-            if (found.label, found.upto_seq) != (self.place.label, end) or not same:
+            if (found.label, found.upto_seq) != (self.place.name, end) or not same:
                 raise Unverified("peak snapshot", "it does not match the tree")
 
     def _checkpoint_index(self) -> Iterator[int]:
         """The checkpoint index must list the checkpoint of every closed chunk."""
-        label = self.place.label
+        label = self.place.name
         path = self.folders.checkpoint_index(label)
-        with _Recorder(self, path, Severity.REPAIRABLE):
-            yield _cost(safe_open.read(path))
+        with self._recorder(path, Severity.REPAIRABLE):
+            yield cost(safe_open.read(path))
             rows = checkpoint_files.rows_before(self.folders, label, self.place.start_seq)
             if rows is None:
                 raise Malformed("checkpoint index", "it is damaged, or lacks the row of a closed chunk")
@@ -257,11 +377,11 @@ class _ChunkScrub:
                 signed = self._signed_root(row.upto_seq)
                 if signed not in (None, row.mmr_root):
                     raise Unverified("checkpoint index", f"row {row.upto_seq} does not match its checkpoint")
-                yield _BLOCK_BYTES
+                yield BLOCK_BYTES
 
     def _signed_root(self, end: int) -> bytes | None:
         """The root in a checkpoint; None if the file is damaged, which the check of its chunk reports."""
-        label = self.place.label
+        label = self.place.name
         try:
             data = safe_open.read(self.folders.checkpoint(label, end))
             root = Checkpoint.decode(data).mmr_root
@@ -271,34 +391,53 @@ class _ChunkScrub:
         return root
 
 
-class _Recorder:
+class Recorder:
     """Turns a fault of a file into a finding. Errors that say nothing about its content pass."""
 
-    def __init__(self, check: _ChunkScrub, path: Path, severity: Severity = Severity.DAMAGED) -> None:
-        self._check = check
-        self._path = path
+    def __init__(
+        self,
+        folders: Folders,
+        findings: list[Finding],
+        path: Path,
+        severity: Severity = Severity.DAMAGED,
+        label: bytes | None = None,
+    ) -> None:
+        self._folders = folders
+        self._findings = findings
+        self._artifact = str(path.relative_to(folders.root))
         self._severity = severity
+        self._label = label
         self.sound = True
 
-    def __enter__(self) -> "_Recorder":
+    @property
+    def wanted(self) -> bool:
+        """Whether the file has no finding yet: one per place is enough."""
+        return all(finding.artifact != self._artifact for finding in self._findings)
+
+    def __enter__(self) -> "Recorder":
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> bool:
         if isinstance(error, OSError):
             if error.errno not in _LOST:
                 return False
-            if not self._check.folders.log.is_dir():
-                raise Unavailable("the data directory cannot be reached") from error
+            check_reachable(self._folders)
             what = "missing" if error.errno == errno.ENOENT else f"cannot be read: {error.strerror}"
-        elif isinstance(error, VeenError) and not isinstance(error, Unavailable):
+        elif isinstance(error, DAMAGE) or (isinstance(error, VeenError) and not isinstance(error, Unavailable)):
             what = str(error)
         else:
             return False
-        artifact = str(self._path.relative_to(self._check.folders.root))
-        self._check.findings.append(Finding(self._severity, artifact, what, self._check.place.label))
+        self._findings.append(Finding(self._severity, self._artifact, what, self._label))
         self.sound = False
         return True
 
 
-def _cost(data: bytes) -> int:
-    return max(len(data), _BLOCK_BYTES)
+def check_reachable(folders: Folders) -> None:
+    """Raise `Unavailable` if the whole directory is gone, which is not damage of a file."""
+    if not folders.log.is_dir():
+        raise Unavailable("the data directory cannot be reached")
+
+
+def cost(data: bytes) -> int:
+    """The bytes that a disk reads for a file."""
+    return max(len(data), BLOCK_BYTES)

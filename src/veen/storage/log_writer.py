@@ -77,7 +77,7 @@ class LogFiles(Protocol):
 class ChunkWriter:
     """The chunk and node files of one data directory. One writer.
 
-    `closed` is called with the number of entries of each closed chunk.
+    `closed` is called with the label, the end and the number of entries of each closed chunk.
     """
 
     _disk: Disk
@@ -85,7 +85,7 @@ class ChunkWriter:
     _sign: CheckpointSigner
     _binding: BindingFile
     _zstd_level: int | None
-    _closed: Callable[[int], None] | None = None
+    _closed: Callable[[bytes, int, int], None] | None = None
     _new_names: bool = False
 
     def append(self, label: bytes, start_seq: int, at: int, frames: bytes, *, sync: bool) -> None:
@@ -116,13 +116,13 @@ class ChunkWriter:
         self._disk.write_file(self._folders.summary(label, start, end), summary.encode())
         self._disk.write_file(self._folders.peaks(label, end), PeakSnapshot(label, end, tuple(head.peaks)).encode())
         signed = self._sign(label, end, root, head.hub_ts)
-        self._write_checkpoint(self._folders.checkpoint(label, end), signed)
+        stored = self._write_checkpoint(self._folders.checkpoint(label, end), signed)
         self._add_to_index(label, IndexedCheckpoint(end, root, start, end, end))
-        self._binding.add(signed)
+        self._binding.add(stored)
         closed = ChunkName(label, start, end, packed=self._zstd_level is not None)
         self._settle_chunk(self._folders.open_chunk(label, start), self._folders.log / closed.file_name())
         if self._closed:
-            self._closed(head.chunk_entries)
+            self._closed(label, end, head.chunk_entries)
 
     def _checked_root(self, label: bytes, head: LabelHead) -> bytes:
         """The root at the head, to be signed. The receipt of the last entry must contain the same root."""
@@ -147,11 +147,16 @@ class ChunkWriter:
                 self._disk.unlink(opened)
         self._disk.sync_folder(self._folders.log)
 
-    def _write_checkpoint(self, path: Path, made: Checkpoint) -> None:
-        """Keep an existing checkpoint: rewriting it after a crash would lose its witness signatures."""
-        if path.exists() and _digest(path) == made.signing_digest():
-            return
+    def _write_checkpoint(self, path: Path, made: Checkpoint) -> Checkpoint:
+        """Keep an existing checkpoint: rewriting it after a crash would lose its witness signatures.
+
+        Returns the stored one. An earlier key may have signed it, if the key was changed since.
+        """
+        kept = _read_checkpoint(path)
+        if kept and kept.signing_digest() == made.signing_digest() and self._binding.can_bind(kept):
+            return kept
         self._disk.write_file(path, made.encode())
+        return made
 
     def _add_to_index(self, label: bytes, added: IndexedCheckpoint) -> None:
         """Append a row to the checkpoint index; missing earlier rows are derived."""
@@ -170,11 +175,11 @@ class ChunkWriter:
             self._disk.replace(closed, path)
 
 
-def _digest(path: Path) -> bytes | None:
-    """The signing digest of the stored checkpoint; None if the file is damaged."""
+def _read_checkpoint(path: Path) -> Checkpoint | None:
+    """The stored checkpoint; None if the file is missing or damaged."""
     try:
-        return Checkpoint.decode(safe_open.read(path)).signing_digest()
-    except Malformed:
+        return Checkpoint.decode(safe_open.read(path))
+    except (FileNotFoundError, Malformed):
         return None
 
 
@@ -311,7 +316,7 @@ class _ChunkAppender:
         if must_roll_before(head, size, self._limits):
             self._close_chunk()
         start = head.chunk_bytes
-        if not start or seq - head.place_seq >= PLACE_ENTRIES or start - head.place_offset >= PLACE_BYTES:
+        if needs_place(seq, start, head.place_seq, head.place_offset):
             head.place_seq, head.place_offset = seq, start
             self.places.append((self._label, PLACE.pack(seq, head.chunk_start, start)))
         head.peaks[: len(record.new_nodes) - 1] = [record.new_nodes[-1]]
@@ -339,6 +344,11 @@ class _ChunkAppender:
         self._head.chunk_start, self._head.chunk_bytes, self._head.hash_peaks = self._head.size + 1, 0, []
         self._written = 0
         self._hashes = Mmr()
+
+
+def needs_place(seq: int, offset: int, place_seq: int, place_offset: int) -> bool:
+    """Whether an entry gets a row in `places`, if the row before it in the chunk is for `place_seq`."""
+    return not offset or seq - place_seq >= PLACE_ENTRIES or offset - place_offset >= PLACE_BYTES
 
 
 def _day(hub_ts: int) -> int:
@@ -369,6 +379,8 @@ def _put_registry(rows: WriteRows, batch: CommitGroup) -> None:
         rows.put_admin_event(label, stream_seq, event)
     if batch.limits:
         rows.put_limits(batch.limits)
+    if batch.retention:
+        rows.put_retention(batch.retention)
     rows.put_buckets(
         (auth_ref + label, PAIR.pack(b.tokens, b.hub_ts)) for (auth_ref, label), b in batch.buckets.items()
     )

@@ -18,12 +18,14 @@ from veen.core import (
     Unavailable,
     Unverified,
     naming,
+    recovery,
     wire_json,
 )
 from veen.core import hub_identity as identities
 from veen.core.cbor import Wire
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
 from veen.core.profile import AdmissionSettings, EarlierLimits, LimitRegistry
+from veen.core.recovery import RecoveredLog
 from veen.core.signing import DigestSigner
 from veen.storage import journal_mark, safe_open, secret_keys
 from veen.storage.artifacts import CheckpointBinding
@@ -54,6 +56,14 @@ class HubMetadata:
         """The identity that signed an entry: in a fork, that of the origin for the entries it kept."""
         return self.lineage.identity_at(label, stream_seq)
 
+    def control_hub(self, label: bytes, hub_ts: int) -> HubIdentity | None:
+        """The hub whose control stream a label with an entry at `hub_ts` belongs to: in a fork, also an origin."""
+        epoch, routing_key = self.profile.epoch(hub_ts), self.identity.routing_key
+        for one in self.lineage.identities:
+            if naming.label(routing_key, naming.control_stream(one.hub_id), epoch) == label:
+                return one
+        return None
+
 
 def create(
     disk: Disk,
@@ -64,18 +74,26 @@ def create(
     realm_id: bytes | None = None,
     root_key: SigningKey | None = None,
     source: KeySource = PLAIN,
+    *,
+    incarnates: bool = False,
 ) -> HubMetadata:
     """Create a data directory. Refuses a folder that is not empty, so that nothing is overwritten.
 
     `root_key` endorses the first signing key. Its secret half is not stored in the directory. `source` makes the keys
-    of the hub, and those of later rotations.
+    of the hub, and those of later rotations. A hub that `incarnates` may have existed before with that root: it states
+    that it begins without entries.
     """
     try:
         check_empty(root)
         keys = new_keys(source)  # before any folder is made: a token may refuse
         folders = create_folders(disk, root)
-        record = identities.create(keys[0].signer, valid_from=now, realm_id=realm_id, root=root_key)
+        record = identities.create(keys[0].signer, now, realm_id=realm_id, root=root_key, incarnates=incarnates)
         disk.write_file(folders.binding, CheckpointBinding(record.hub_id, ()).encode())
+        if root_key is not None and incarnates:
+            began = RecoveredLog(recovery.incarnate(root_key, keys[0].signer, now), ())
+            disk.make_folder(folders.recoveries, PRIVATE_FOLDER)
+            disk.write_file(folders.recovery(record.newest.key_id), began.encode())
+            disk.sync_folder(folders.recoveries)
         write_metadata(disk, folders, record, keys, profile, LimitRegistry(limits))
     except OSError as error:
         raise Unavailable(f"cannot create a data directory in {root}: {error.strerror}") from error
@@ -211,14 +229,25 @@ def world_readable_keys(root: Path) -> list[Path]:
 
 def next_key(folders: Folders, identity: HubIdentity) -> NewKey:
     """Make the successor of the newest key, in the same kind of place."""
-    path = secret_keys.key_path(folders.keys, key_name(identity.newest.key_id))
+    names = (key_name(identity.newest.key_id), CONTROL_KEY)  # a hub that is recovered may lack the first
+    paths = [secret_keys.key_path(folders.keys, name) for name in names]
+    path = next((one for one in paths if one.exists()), paths[0])
     with _key_errors(path):
         source = secret_keys.source_of(path)
     return _new_key(source)
 
 
+def ensure_control_key(disk: Disk, folders: Folders, identity: HubIdentity) -> None:
+    """Make another key for the control stream if the hub lost its own. Only receipts must be of endorsed keys."""
+    if not secret_keys.key_path(folders.keys, CONTROL_KEY).exists():
+        disk.make_folder(folders.keys, PRIVATE_FOLDER)
+        _write_key(disk, folders, CONTROL_KEY, next_key(folders, identity))
+        disk.sync_folder(folders.keys)
+
+
 def add_signing_key(disk: Disk, folders: Folders, key: NewKey) -> None:
     """Store a new key of the hub, before a record names it."""
+    disk.make_folder(folders.keys, PRIVATE_FOLDER)
     _write_key(disk, folders, key_name(naming.key_id(key.signer.public_key)), key)
     disk.sync_folder(folders.keys)
 

@@ -41,8 +41,9 @@ _SEGMENT = re.compile(r"\d+\.wal")
 _ATTACHMENT_FOLDER = re.compile(r"[0-9a-f]{2}|drafts")
 _EVIDENCE = re.compile(r"(?:equivocation|lost)-.*\.cbor")  # checked even if the hash in its name is wrong
 _HANDOVERS = re.compile(r"[0-9a-f]{16}\.(?:cbor|rows|mmr|logged)|checkpoint-[0-9a-f]{64}-\d{20}\.cbor")
+_REQUESTED = re.compile(r"checkpoint-[0-9a-f]{64}-\d{20}\.cbor|cosigned-[0-9a-f]{64}\.cbor")
 _WITNESSES = re.compile(r"[0-9a-f]{64}-\d{20}\.cbor")
-_RECOVERY = re.compile(r"recovery-[0-9a-f]{16}\.cbor|pending|journal-\d{20}(?:-\d+)?")
+_RECOVERY = re.compile(r"recovery-[0-9a-f]{16}\.(?:cbor|logged)|pending|journal-\d{20}(?:-\d+)?")
 _LOST_AND_FOUND = "lost+found"
 
 
@@ -77,7 +78,24 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
         return None
     found = HubMetadata(identity, signature, limits, profile, lineage, earlier or ())
     _check_handovers(folders, found, report)
+    _check_requested(folders, found, report)
     return found
+
+
+def _check_requested(folders: Folders, found: HubMetadata, report: FsckReport) -> None:
+    """Check the checkpoints between the regular ones, with the signatures of their witnesses."""
+    for path in safe_open.list_folder(folders.requested):
+        artifact = str(path.relative_to(folders.root))
+        if not _REQUESTED.fullmatch(path.name):
+            continue
+        try:
+            signed = Checkpoint.decode(_bytes(path))
+            label, upto_seq = signed.label_curr, signed.upto_seq
+            if path not in (folders.requested_checkpoint(label, upto_seq), folders.newest_cosigned(label)):
+                raise Unverified("checkpoint", "label or upto_seq differ from the file name")
+            found.identity_at(label, upto_seq).verify_checkpoint(signed, found.profile)
+        except (OSError, VeenError) as error:
+            report.add(Finding(Severity.DAMAGED, artifact, str(error)))
 
 
 def _check_handovers(folders: Folders, found: HubMetadata, report: FsckReport) -> None:
@@ -146,8 +164,8 @@ def _check_keys(folders: Folders, identity: HubIdentity, report: FsckReport) -> 
             report.add(Finding(Severity.KEYLESS, artifact, getattr(error, "reason", str(error))))
 
 
-def check_named_by_hash(folders: Folders, hub_metadata: HubMetadata | None, report: FsckReport) -> None:
-    """Check attachments and evidence files against the hashes in their names."""
+def check_attachments(folders: Folders, report: FsckReport) -> None:
+    """Check attachments against the hashes in their names."""
     for path in chain.from_iterable(map(safe_open.list_folder, safe_open.list_folder(folders.attachments))):
         artifact = str(path.relative_to(folders.root))
         if path.name.endswith(DRAFT_SUFFIX):
@@ -158,6 +176,10 @@ def check_named_by_hash(folders: Folders, hub_metadata: HubMetadata | None, repo
             report.add(Finding(Severity.DAMAGED, artifact, "an attachment of that name belongs in another folder"))
         elif what := _attachment_fault(path):
             report.add(Finding(Severity.DAMAGED, artifact, what))
+
+
+def check_evidence(folders: Folders, hub_metadata: HubMetadata | None, report: FsckReport) -> None:
+    """Check evidence files against the hashes in their names, and the signatures in them."""
     for path in filter(lambda path: _EVIDENCE.fullmatch(path.name), safe_open.list_folder(folders.evidence)):
         try:
             _check_evidence(path, hub_metadata)
@@ -209,7 +231,7 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
         *(folders.limits, folders.limit_history, folders.profile, folders.admission, folders.binding, folders.origin),
         *(folders.fault, folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal),
         *(folders.journal_mark, folders.log, folders.index, folders.attachments, folders.evidence, folders.witnesses),
-        *(folders.recoveries, folders.handovers),
+        *(folders.recoveries, folders.handovers, folders.requested),
         folders.root / _LOST_AND_FOUND,
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
@@ -218,6 +240,7 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
     _check_folder(folders, folders.attachments, _ATTACHMENT_FOLDER, report)
     _check_folder(folders, folders.evidence, _EVIDENCE, report)
     _check_folder(folders, folders.witnesses, _WITNESSES, report)
+    _check_folder(folders, folders.requested, _REQUESTED, report)
     _check_folder(folders, folders.recoveries, _RECOVERY, report)
     _check_folder(folders, folders.handovers, _HANDOVERS, report)
 

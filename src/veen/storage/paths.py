@@ -10,6 +10,7 @@ from typing import Self
 INDEX_DRAFT = "index.draft"  # an index that is being built
 _WIDTH = 20
 _CHUNK = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(?:(\d{20})\.log(\.zst)?|open\.log)")
+_PRUNED = re.compile(r"chunk-([0-9a-f]{64})-(\d{20})-(\d{20})\.pruned")
 _PATHS = {
     "log": "log",
     "index": "{index}",
@@ -21,6 +22,7 @@ _PATHS = {
     "keys": "keys",
     "evidence": "evidence",
     "witnesses": "witnesses",
+    "requested": "requested",
     "handovers": "handovers",
     "lock": "lock",
     "identity": "hub-identity.json",
@@ -58,6 +60,7 @@ class Folders:
     keys: Path = field(init=False)
     evidence: Path = field(init=False)
     witnesses: Path = field(init=False)  # the keys of the witnesses that signed checkpoints
+    requested: Path = field(init=False)  # checkpoints between the regular ones, and the newest that was cosigned
     handovers: Path = field(init=False)  # what the log contained at each change of the key
     # Files.
     lock: Path = field(init=False)
@@ -88,7 +91,7 @@ class Folders:
         draft = self.root / INDEX_DRAFT
         index = (self.index, self.nodes, draft, draft / self.nodes.name)
         kept = (self.keys, self.journal, self.log, self.attachments, self.attachment_drafts)
-        return (*kept, *index, self.evidence, self.witnesses, self.recoveries, self.handovers)
+        return (*kept, *index, self.evidence, self.witnesses, self.requested, self.recoveries, self.handovers)
 
     def open_chunk(self, label: bytes, start_seq: int) -> Path:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log"
@@ -115,6 +118,14 @@ class Folders:
                 return path
         return None
 
+    def pruned_chunk(self, label: bytes, start_seq: int, end_seq: int) -> Path:
+        """The file that replaces a chunk after it was pruned."""
+        return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-{end_seq:0{_WIDTH}d}.pruned"
+
+    def manifest(self, label: bytes) -> Path:
+        """The closed chunks of a label, with those that were pruned."""
+        return self.log / f"manifest-{label.hex()}.cbor"
+
     def summary(self, label: bytes, start_seq: int, end_seq: int) -> Path:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-{end_seq:0{_WIDTH}d}.summary"
 
@@ -123,6 +134,14 @@ class Folders:
 
     def checkpoint(self, label: bytes, upto_seq: int) -> Path:
         return self.log / f"checkpoint-{label.hex()}-{upto_seq:0{_WIDTH}d}.cbor"
+
+    def requested_checkpoint(self, label: bytes, upto_seq: int) -> Path:
+        """A checkpoint that was made because someone asked for it."""
+        return self.requested / self.checkpoint(label, upto_seq).name
+
+    def newest_cosigned(self, label: bytes) -> Path:
+        """A copy of the newest checkpoint of a label with the signature of a witness."""
+        return self.requested / f"cosigned-{label.hex()}.cbor"
 
     def witnesses_of(self, label: bytes, upto_seq: int) -> Path:
         return self.witnesses / f"{label.hex()}-{upto_seq:0{_WIDTH}d}.cbor"
@@ -133,6 +152,10 @@ class Folders:
 
     def recovery(self, new_key_id: bytes) -> Path:
         return self.recoveries / f"recovery-{new_key_id.hex()[:16]}.cbor"
+
+    def recovery_logged(self, new_key_id: bytes) -> Path:
+        """A mark: the statement is on the control stream."""
+        return self.recovery(new_key_id).with_suffix(".logged")
 
     def handover(self, old_key_id: bytes) -> Path:
         return self.handovers / f"{old_key_id.hex()[:16]}.cbor"
@@ -182,3 +205,9 @@ class ChunkName:
     def file_name(self) -> str:
         end = "open" if self.end_seq is None else f"{self.end_seq:0{_WIDTH}d}"
         return f"chunk-{self.label.hex()}-{self.start_seq:0{_WIDTH}d}-{end}.log{'.zst' if self.packed else ''}"
+
+
+def pruned_range(name: str) -> tuple[bytes, int, int] | None:
+    """`(label, start_seq, end_seq)` of the name of a pruned chunk; None if it is another name."""
+    found = _PRUNED.fullmatch(name)
+    return (bytes.fromhex(found[1]), int(found[2]), int(found[3])) if found else None

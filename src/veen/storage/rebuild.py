@@ -18,6 +18,7 @@ from contextlib import suppress
 
 import lmdb
 
+from plumbing import lmdb_env
 from plumbing.durable import PLAIN_FILE, PRIVATE_FOLDER, Disk, remove_all
 from veen.core import (
     Bucket,
@@ -35,6 +36,7 @@ from veen.core import (
     naming,
 )
 from veen.core.cap_token import token_of
+from veen.core.retention import RetentionRules
 from veen.storage import chunk_reader, journal, journal_mark, safe_open
 from veen.storage.chunk_reader import ChunkFile
 from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
@@ -46,6 +48,7 @@ from veen.storage.label_map import LabelMap
 from veen.storage.log_writer import LogWriter, append_at
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import INDEX_DRAFT, Folders
+from veen.storage.pruned_chunk import PrunedEntry
 
 Progress = Callable[[int, int], None]  # bytes done, bytes in total
 
@@ -159,10 +162,15 @@ def check_log_end(folders: Folders, files: dict[bytes, list[ChunkFile]], applied
             raise JournalIncomplete(f"{what}: it was replaced by an older copy", "later entries")
 
 
-def accepted_entry(entry: LogEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedEntry, Msg, Receipt]:
+def accepted_entry(entry: LogEntry | PrunedEntry, framed: bytes, tree: Mmr) -> tuple[AcceptedEntry, Msg, Receipt]:
     """Convert a log entry for the index. It must be the next of its tree. Signatures are not verified here."""
-    message, receipt = entry.open()
-    made = tree.append(receipt.leaf_hash)
+    if isinstance(entry, PrunedEntry):
+        message = entry.message
+        made = tree.append(message.leaf_hash())
+        receipt = entry.receipt(entry.root or tree.root())
+    else:
+        message, receipt = entry.open()
+        made = tree.append(receipt.leaf_hash)
     if tree.size != entry.stream_seq or tree.root() != receipt.mmr_root:
         raise Malformed("log", f"entry {entry.stream_seq} of {entry.label.hex()[:16]}… does not match its tree")
     record = AcceptedEntry.of(message, entry.stream_seq, framed, entry.entry_hash, made, receipt.hub_ts)
@@ -197,6 +205,7 @@ class Registrar:
         self._labels = LabelMap(self._routing, hub_metadata.profile, hub_metadata.limits.max_epoch_skew_sec)
         self._labels.add(self._control_stream)
         self._registry = hub_metadata.limit_registry
+        self._retention = RetentionRules()
         self._tokens: dict[bytes, CapToken] = {}
         self._rates: dict[tuple[bytes, Limits], Rate | None] = {}
         self._label = b""
@@ -261,6 +270,8 @@ class Registrar:
             batch.admin_events[receipt.label, receipt.stream_seq] = effects.revocation
         if effects.limits is not None:
             self._registry = batch.limits = self._registry.lowered(effects.limits, receipt.hub_ts)
+        if effects.retention is not None:
+            self._retention = batch.retention = self._retention.after(effects.retention)
         for stream in effects.streams:
             if stream not in self._streams:
                 self._streams.add(stream)
@@ -384,7 +395,7 @@ def _fill(disk: Disk, folders: Folders, index: Index, hub_metadata: HubMetadata,
 
 def probe(disk: Disk, folders: Folders) -> None:
     """Read parts of the index in another process; record a fault if that crashes. The caller holds the lock."""
-    if not safe_open.is_file(folders.index / "data.mdb"):
+    if not lmdb_env.is_mapped() or not safe_open.is_file(folders.index / "data.mdb"):
         return
     command = [sys.executable, "-m", "veen.storage.index_probe", str(folders.index)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -13,18 +13,20 @@ Repeating an interrupted recovery is safe. It adds another key if step 4 was don
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plumbing.durable import PRIVATE_FOLDER, Disk
-from veen.core import Malformed, Receipt, Unavailable, Unverified, mmr, naming, proof, recovery
+from veen.core import HubIdentity, Malformed, Receipt, Unavailable, Unverified, handover, mmr, naming, proof, recovery
+from veen.core.handover import LabelSize, ProvedSize
 from veen.core.hashing import HASH_BYTES
+from veen.core.hub_identity import HubKey
+from veen.core.limits import MAX_WITNESS_SIGS
 from veen.core.recovery import (
     LabelRecovery,
-    ProvedLabel,
-    RecoveredLabel,
     RecoveredLog,
     Recovery,
     RecoveryList,
@@ -161,38 +163,60 @@ def read_recoveries(folders: Folders) -> list[RecoveredLog]:
     return sorted(found, key=lambda one: one.statement.recovery.recovered_at)
 
 
+def unlogged(folders: Folders, recoveries: Iterable[RecoveredLog]) -> list[RecoveryStatement]:
+    """The statements that are not known to be on the control stream."""
+    found = (one.statement for one in recoveries)
+    return [one for one in found if not folders.recovery_logged(one.recovery.new_key_id).exists()]
+
+
+def mark_logged(disk: Disk, folders: Folders, statement: RecoveryStatement) -> None:
+    """Record that a statement is on the control stream."""
+    disk.write_file(folders.recovery_logged(statement.recovery.new_key_id), b"")
+    disk.sync_folder(folders.recoveries)
+
+
+def add_witness_sig(disk: Disk, folders: Folders, stated: RecoveryStatement, sig: bytes) -> None:
+    """Keep the cosignature of a witness with the statement of a recovery."""
+    path = folders.recovery(stated.recovery.new_key_id)
+    log = RecoveredLog.decode(safe_open.read(path))
+    known = log.statement.witness_sigs or ()
+    if sig in known or len(known) >= MAX_WITNESS_SIGS:
+        return
+    signed = replace(log.statement, witness_sigs=(*known, sig))
+    disk.write_file(path, replace(log, statement=signed).encode())
+    disk.sync_folder(folders.recoveries)
+
+
 class RecoveredLabels:
     """The labels of the recoveries of a hub, with their proofs."""
 
     def __init__(self, logs: list[RecoveredLog]) -> None:
-        self._logs = [(log, {row.label: place for place, row in enumerate(log.labels, 1)}) for log in logs]
+        self._logs = [(log, [row.label for row in log.labels]) for log in logs]
         self._nodes: dict[int, list[bytes]] = {}
 
     def of(self, label: bytes) -> RecoveryList:
-        """Every recovery, with its row for the label."""
+        """Every recovery, with its row for the label, or with those around it."""
         return RecoveryList(tuple(self._proved(number, label) for number in range(len(self._logs))))
 
-    def sizes(self, label: bytes) -> Iterator[tuple[RecoveryStatement, int]]:
-        """Every statement with the size that it states for the label."""
-        for log, places in self._logs:
-            place = places.get(label)
-            yield log.statement, log.labels[place - 1].size if place else 0
+    def has_lost(self, receipt: Receipt, identity: HubIdentity, key: HubKey) -> bool:
+        """Whether a recovery states the loss of an entry: it is beyond the label's size, and of a key before it."""
+        for log, labels in self._logs:
+            at = bisect_left(labels, receipt.label)
+            size = log.labels[at].size if receipt.label in labels[at : at + 1] else 0
+            if receipt.stream_seq > size and log.statement.replaces(identity, key):
+                return True
+        return False
 
     def _proved(self, number: int, label: bytes) -> LabelRecovery:
-        log, places = self._logs[number]
-        place = places.get(label)
-        if place is None:
-            return LabelRecovery(log.statement)
-        nodes = self._nodes.get(number) or self._nodes.setdefault(number, _nodes(log))
-        shown = proof.prove(nodes.__getitem__, place, len(log.labels))
-        return LabelRecovery(log.statement, ProvedLabel(log.labels[place - 1], place, shown))
-
-
-def _nodes(log: RecoveredLog) -> list[bytes]:
-    tree, nodes = mmr.Mmr(), list[bytes]()
-    for row in log.labels:
-        nodes += tree.append(row.leaf())
-    return nodes
+        log, labels = self._logs[number]
+        at = bisect_left(labels, label)
+        around = (at,) if label in labels[at : at + 1] else (at - 1, at)
+        if number not in self._nodes:
+            self._nodes[number] = handover.tree_of_labels(log.labels)[1]
+        read = self._nodes[number].__getitem__
+        shown = [one for one in around if 0 <= one < len(labels)]
+        rows = (ProvedSize(log.labels[one], one + 1, proof.prove(read, one + 1, len(labels))) for one in shown)
+        return LabelRecovery(log.statement, tuple(rows))
 
 
 def _check_root(folders: Folders, root_secret: RootSecret | None) -> None:
@@ -256,6 +280,7 @@ def _complete(disk: Disk, folders: Folders, endorsement: RootEndorsement | None,
         raise Unverified("root endorsement", "it does not endorse the recovery")
     old = None if before.root else metadata.read_signing_key(folders, before.newest.key_id)
     identity = rotation.replace_key(disk, folders, said.recovered_at, endorsement)
+    metadata.ensure_control_key(disk, folders, identity)
     said = replace(said, new_key_id=identity.newest.key_id)
     new = metadata.read_signing_key(folders, said.new_key_id)
     by_root = endorsement.recovery_sig if endorsement else None
@@ -265,12 +290,14 @@ def _complete(disk: Disk, folders: Folders, endorsement: RootEndorsement | None,
     path = folders.recovery(said.new_key_id)
     disk.write_file(path, log.encode())
     disk.sync_folder(folders.recoveries)
+    for mark in (*folders.handovers.glob("*.logged"), *folders.recoveries.glob("*.logged")):
+        disk.unlink(mark)  # the entry may be among the lost ones; a hub logs the statement again
     disk.unlink(folders.recovery_pending)
     disk.sync_folder(folders.recoveries)
     return Recovered(log, path, moved)
 
 
-def _prepared(folders: Folders) -> tuple[Recovery, tuple[RecoveredLabel, ...]]:
+def _prepared(folders: Folders) -> tuple[Recovery, tuple[LabelSize, ...]]:
     """What will be stated, if the log is still that of the first half."""
     try:
         said = Recovery.decode(safe_open.read(folders.recovery_pending))
@@ -282,7 +309,7 @@ def _prepared(folders: Folders) -> tuple[Recovery, tuple[RecoveredLabel, ...]]:
     return said, labels
 
 
-def _labels(folders: Folders) -> tuple[tuple[RecoveredLabel, ...], int]:
+def _labels(folders: Folders) -> tuple[tuple[LabelSize, ...], int]:
     """The size and root of every label, from the log and the journal, and the latest time of an entry."""
     found: dict[bytes, tuple[int, bytes]] = {}
     if not (folders.index / "data.mdb").exists():
@@ -301,7 +328,7 @@ def _labels(folders: Folders) -> tuple[tuple[RecoveredLabel, ...], int]:
                 receipt = Receipt.decode(entry.receipt)
                 found[receipt.label] = receipt.stream_seq, receipt.mmr_root
                 last_ts = max(last_ts, receipt.hub_ts)
-    return tuple(RecoveredLabel(label, *found[label]) for label in sorted(found)), last_ts
+    return tuple(LabelSize(label, *found[label]) for label in sorted(found)), last_ts
 
 
 def _ignored(backup: Path) -> Callable[[str, list[str]], set[str]]:

@@ -35,15 +35,17 @@ from veen.core import (
     handover,
     mmr,
     naming,
+    proof,
     wire_json,
 )
 from veen.core import hub_identity as identities
-from veen.core.handover import HandOver, HandOverList, HandOverPlace, HandOverRow
+from veen.core.handover import HandOver, HandOverList, LabelHandOver, LabelSize, ProvedSize
 from veen.core.hub_identity import HubKey
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import DigestSigner
-from veen.storage import frame, journal, metadata, safe_open, secret_keys
-from veen.storage.index import Index, IndexRows, NodeFile
+from veen.storage import frame, journal, journal_mark, metadata, safe_open, secret_keys
+from veen.storage.index import MARKED, Index, IndexRows, NodeFile
+from veen.storage.journal import JournalIncomplete
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 from veen.storage.store import Store
@@ -63,33 +65,34 @@ class LastEntry:
     mmr_root: bytes
     hub_ts: int
 
-    def row(self) -> HandOverRow:
-        return HandOverRow(self.label, self.size, self.mmr_root)
+    def row(self) -> LabelSize:
+        return LabelSize(self.label, self.size, self.mmr_root)
 
 
 def last_entries(folders: Folders) -> list[LastEntry]:
     """The last entry of every label of a stopped hub, in log and journal, in ascending order of label.
 
-    Raises `Unavailable` or `Malformed` if the index or the journal cannot be trusted.
+    Raises `Unavailable` or `Malformed` if the index cannot be trusted, or if the journal may lack groups, as at a
+    start: a hand-over must not leave out entries that the old key has signed.
     """
+    if folders.recovery_pending.exists():
+        raise Malformed("journal", "a recovery of this directory is not finished")
     found: dict[bytes, LastEntry] = {}
-    applied = 0
-    if any(folders.log.iterdir()):
+    mark, applied = journal_mark.read(folders.journal), 0
+    if (folders.index / "data.mdb").exists() or any(folders.log.iterdir()):
         index = Index(folders.index, readonly=True)
         try:
             with index.read() as rows:
                 if not rows.sum_matches(index.most_rows()):
                     raise Malformed("index", "the checksum does not match the rows")
                 applied = rows.number("applied")
+                if mark is None and rows.number(MARKED):
+                    raise JournalIncomplete("journal.mark is missing", f"groups after {applied}")
                 found = {last.label: last for last in indexed_entries(rows)}
         finally:
             index.close()
-    for group in journal.read(folders.journal, applied):
-        if isinstance(group, journal.Torn):
-            if not group.cut_short:
-                raise Malformed("journal", f"group {group.group} is corrupt, and may have been acknowledged")
-            continue
-        for entry in group[1]:
+    for _, entries in journal.read_complete(folders.journal, applied, mark):
+        for entry in entries:
             receipt = Receipt.decode(entry.receipt)
             found[receipt.label] = LastEntry(receipt.label, receipt.stream_seq, receipt.mmr_root, receipt.hub_ts)
     return [found[label] for label in sorted(found)]
@@ -156,8 +159,8 @@ def rotate_key(
     hub_metadata = metadata.read_metadata(folders)
     identity = hub_metadata.identity
     old = metadata.read_signing_key(folders, identity.newest.key_id)
-    new, added = _next_key(disk, folders, identity, old, at, endorsement)
     entries = last_entries(folders)
+    new, added = _next_key(disk, folders, identity, at, endorsement)
     with _LabelEpochs(folders, hub_metadata) as epoch_of:
         return hand_over(disk, folders, hub_metadata, old, new, added, at, overlap_sec, entries, epoch_of)
 
@@ -165,12 +168,11 @@ def rotate_key(
 def replace_key(disk: Disk, folders: Folders, at: int, endorsement: RootEndorsement | None = None) -> HubIdentity:
     """As `rotate_key`, but without a hand-over: the log may lack entries that the old key signed.
 
-    The statement of a recovery takes the place of the hand-over.
+    The statement of a recovery takes the place of the hand-over. With a root the old key is not needed.
     """
     finish_rotation(disk, folders)
     identity = metadata.read_metadata(folders).identity
-    old = metadata.read_signing_key(folders, identity.newest.key_id)
-    new, added = _next_key(disk, folders, identity, old, at, endorsement)
+    new, added = _next_key(disk, folders, identity, at, endorsement)
     try:
         rotated = identities.add_key(identity, added.hub_pk, added.valid_from, added.endorsement or b"", at)
         replace_identity(disk, folders, rotated, new)
@@ -185,12 +187,12 @@ def _next_key(
     disk: Disk,
     folders: Folders,
     identity: HubIdentity,
-    old: DigestSigner,
     at: int,
     endorsement: RootEndorsement | None,
 ) -> tuple[DigestSigner, HubKey]:
     """The key that follows, stored and endorsed."""
     if identity.root is None:
+        old = metadata.read_signing_key(folders, identity.newest.key_id)
         new = metadata.next_key(folders, identity)
         try:
             added = identities.rotate(identity, old, new.signer, at).newest
@@ -243,8 +245,8 @@ def hand_over(
     except ValueError as error:
         raise Unavailable(f"the key cannot be rotated: {error}") from None
     rows = [entry.row() for entry in entries]
-    tree, nodes = handover.tree_of(rows)
-    made = handover.sign(identity.hub_id, old, new, at, tree.size, handover.root_of(tree))
+    tree, nodes = handover.tree_of_labels(rows)
+    made = handover.sign(identity.hub_id, old, new, at, tree.size, tree.root())
     made.verify(rotated)
     try:
         disk.make_folder(folders.handovers, PRIVATE_FOLDER)
@@ -292,8 +294,9 @@ def _store_final(disk: Disk, folders: Folders, last: LastEntry, old: DigestSigne
 
 
 def stored_checkpoint(folders: Folders, label: bytes, upto_seq: int) -> Checkpoint | None:
-    """The checkpoint of a prefix that was stored when it was signed: a regular one, or the last one of an epoch."""
-    for path in (folders.checkpoint(label, upto_seq), folders.final_checkpoint(label, upto_seq)):
+    """The stored checkpoint of a prefix: a regular one, the last one of an epoch, or a requested one."""
+    places = folders.checkpoint, folders.final_checkpoint, folders.requested_checkpoint
+    for path in (place(label, upto_seq) for place in places):
         if path.exists():
             return Checkpoint.decode(safe_open.read(path))
     return None
@@ -352,12 +355,36 @@ def adopt_root(disk: Disk, folders: Folders, root_pk: bytes, now: int) -> HubIde
 # The identity files.
 
 
+class InterruptedRotation(Unavailable):
+    """The next start completes the rotation. The old key must sign nothing more."""
+
+
 def replace_identity(disk: Disk, folders: Folders, record: HubIdentity, newest: DigestSigner) -> None:
-    """Put a new identity in place, atomically."""
+    """Put a new identity in place, atomically.
+
+    After an `OSError` nothing has changed. Raises `InterruptedRotation` if the new identity is on disk, or may be.
+    """
     signature = identities.sign(record, newest)
-    disk.write_file(folders.rotation, wire_json.encode(record) + b"\n" + wire_json.encode(signature))
-    disk.sync_folder(folders.root)
-    finish_rotation(disk, folders)
+    try:
+        disk.write_file(folders.rotation, wire_json.encode(record) + b"\n" + wire_json.encode(signature))
+        disk.sync_folder(folders.root)
+    except OSError as error:
+        _withdraw_rotation(disk, folders, error)
+        raise
+    try:
+        finish_rotation(disk, folders)
+    except Unavailable as error:
+        raise InterruptedRotation(str(error)) from error
+
+
+def _withdraw_rotation(disk: Disk, folders: Folders, cause: OSError) -> None:
+    """Remove `hub-identity.next`, which could not be written. Raises `InterruptedRotation` if it may come back."""
+    try:
+        if folders.rotation.exists():
+            disk.unlink(folders.rotation)
+        disk.sync_folder(folders.root)
+    except OSError:
+        raise InterruptedRotation(f"the new identity is only partly written: {cause.strerror}") from cause
 
 
 def finish_rotation(disk: Disk, folders: Folders) -> bool:
@@ -395,11 +422,25 @@ def read_rotation(folders: Folders) -> tuple[HubIdentity, IdentitySignature]:
     return rotated, signed
 
 
-def destroy_retired(disk: Disk, folders: Folders, identity: HubIdentity) -> list[bytes]:
-    """Overwrite and remove the files of the secret keys that no longer sign. Returns the ids of those that were there.
+def check_needless(hub_metadata: HubMetadata, now: int) -> None:
+    """Raise `Unavailable` if a retired key may still have to sign: the last checkpoints of an epoch.
 
-    Overwriting in place destroys the key on a disk that writes in place. A copy-on-write file system, a solid-state
-    disk or a backup may keep old blocks, and a token keeps its key: only the reference to it is removed.
+    Labels of epochs before the newest key get entries as long as `max_epoch_skew_sec` permits.
+    """
+    profile, newest = hub_metadata.profile, hub_metadata.identity.newest
+    if profile.epoch_sec and len(hub_metadata.identity.signing_keys) > 1:
+        skew = hub_metadata.limits.max_epoch_skew_sec // profile.epoch_sec
+        until = (profile.epoch(newest.valid_from) + skew) * profile.epoch_sec
+        if now < until:
+            text = f"labels of epochs before the newest key get entries until {until} (hub_ts), and the old key signs"
+            raise Unavailable(f"{text} their checkpoints")
+
+
+def destroy_retired(disk: Disk, folders: Folders, identity: HubIdentity) -> list[bytes]:
+    """Destroy the secret keys that no longer sign. Returns the ids of those that were there.
+
+    A key in a token is destroyed there. The file is overwritten and removed. Overwriting in place destroys the key on
+    a disk that writes in place; a copy-on-write file system, a solid-state disk or a backup may keep old blocks.
     """
     destroyed = []
     try:
@@ -407,6 +448,7 @@ def destroy_retired(disk: Disk, folders: Folders, identity: HubIdentity) -> list
             path = secret_keys.key_path(folders.keys, metadata.key_name(key.key_id))
             if not path.exists():
                 continue
+            secret_keys.destroy_in_token(path)
             fd = disk.open_update(path)
             try:
                 disk.write_at(fd, os.urandom(os.fstat(fd).st_size), 0)
@@ -417,7 +459,9 @@ def destroy_retired(disk: Disk, folders: Folders, identity: HubIdentity) -> list
             destroyed.append(key.key_id)
         disk.sync_folder(folders.keys)
     except OSError as error:
-        raise Unavailable(f"an old key cannot be destroyed: {error.strerror}") from error
+        raise Unavailable(f"an old key cannot be destroyed: {error.strerror or error}") from error
+    except ValueError as error:
+        raise Unavailable(f"an old key cannot be destroyed: {error}") from error
     return destroyed
 
 
@@ -455,13 +499,13 @@ def mark_logged(disk: Disk, folders: Folders, made: HandOver) -> None:
 
 
 def list_handovers(folders: Folders, identity: HubIdentity, label: bytes | None) -> HandOverList:
-    """All hand-overs, and the row of a label in each that has one."""
+    """All hand-overs, each with its row for a label."""
     made = read_handovers(folders, identity)
-    rows = (handed_over(folders, one, label) for one in made) if label is not None else ()
-    return HandOverList(tuple(made), tuple(row for row in rows if row is not None))
+    rows = [handed_over(folders, one, label) if label is not None else None for one in made]
+    return HandOverList(tuple(map(LabelHandOver, made, rows)))
 
 
-def handed_over(folders: Folders, made: HandOver, label: bytes) -> HandOverPlace | None:
+def handed_over(folders: Folders, made: HandOver, label: bytes) -> ProvedSize | None:
     """The row of a label with its proof, verified; None if the label is not in the hand-over. O(log n) reads."""
     name = naming.key_id(made.old_pk)
     with open(safe_open.open_file(folders.handover_rows(name)), "rb", buffering=0) as file:
@@ -474,16 +518,16 @@ def handed_over(folders: Folders, made: HandOver, label: bytes) -> HandOverPlace
     if row is None or row.label != label:
         return None
     with NodeFile(folders.handover_nodes(name)) as nodes:
-        place = handover.prove(nodes.read, made.old_pk, low + 1, row, made.labels)
-    place.verify(made)
-    return place
+        proved = ProvedSize(row, low + 1, proof.prove(nodes.read, low + 1, made.labels))
+    proved.verify(made.labels, made.rows_root)
+    return proved
 
 
-def _read_row(fd: int, name: bytes, at: int) -> HandOverRow:
+def _read_row(fd: int, name: bytes, at: int) -> LabelSize:
     data = os.pread(fd, _ROW.size, at * _ROW.size)
     if len(data) != _ROW.size:
         raise Malformed("hand-over", f"the rows of {name.hex()[:16]} end before row {at}")
-    return HandOverRow(*_ROW.unpack(data))
+    return LabelSize(*_ROW.unpack(data))
 
 
 def check_handover(folders: Folders, identity: HubIdentity, path: Path) -> None:
@@ -494,9 +538,9 @@ def check_handover(folders: Folders, identity: HubIdentity, path: Path) -> None:
     if path != folders.handover(name):
         raise Unverified("hand-over", "it belongs to another key than its name says")
     data = safe_open.read(folders.handover_rows(name))
-    rows = [HandOverRow(*row) for row in _ROW.iter_unpack(data)] if len(data) % _ROW.size == 0 else []
-    tree, nodes = handover.tree_of(rows)
-    if (tree.size, handover.root_of(tree)) != (made.labels, made.rows_root):
+    rows = [LabelSize(*row) for row in _ROW.iter_unpack(data)] if len(data) % _ROW.size == 0 else []
+    tree, nodes = handover.tree_of_labels(rows)
+    if (tree.size, tree.root()) != (made.labels, made.rows_root):
         raise Unverified("hand-over", f"{folders.handover_rows(name).name} does not lead to its root")
     if safe_open.read(folders.handover_nodes(name)) != b"".join(nodes):
         raise Unverified("hand-over", f"{folders.handover_nodes(name).name} does not match its rows")

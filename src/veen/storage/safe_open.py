@@ -33,7 +33,7 @@ _KINDS = {
     r"origin\.cbor": _ORIGIN,
     r"checkpoint-binding\.cbor": _OVERHEAD_BYTES + _ROW_BYTES * limits.MAX_BOUND_CHECKPOINTS,
     r"checkpoint-index-.+\.cbor": _OVERHEAD_BYTES + _ROW_BYTES * limits.MAX_CHUNKS_PER_LABEL,
-    r"checkpoint-.+\.cbor|[0-9a-f]{64}-\d+\.cbor": _CHECKPOINT,  # also the keys of its witnesses
+    r"(?:checkpoint|cosigned)-.+\.cbor|[0-9a-f]{64}-\d+\.cbor": _CHECKPOINT,  # also the keys of its witnesses
     r"[0-9a-f]{16}\.cbor": _OVERHEAD_BYTES,  # a hand-over
     r"[0-9a-f]{16}\.rows": 1 << 40,  # 72 bytes per label, read one by one
     r"peaks-.+\.cbor": _OVERHEAD_BYTES + 64 * limits.MAX_PEAKS,
@@ -43,6 +43,8 @@ _KINDS = {
     r".+\.mark": _OVERHEAD_BYTES + 512,  # three blocks
     r".+\.wal": 1 << 33,  # a full segment plus one group, whose length has 32 bits
     r".+\.log(?:\.zst)?": 2 * limits.MAX_CHUNK_BYTES,  # incompressible data grows
+    r".+\.pruned": 2 * limits.MAX_CHUNK_BYTES,
+    r"manifest-.+\.cbor": _OVERHEAD_BYTES + 2 * _ROW_BYTES * limits.MAX_CHUNKS_PER_LABEL,
     r".+\.mmr": 1 << 63,  # 32 bytes per node, read one by one
     r"[0-9a-f]{64}": limits.MAX_ATTACHMENT_BYTES,
 }

@@ -99,6 +99,9 @@ class TokenSource:
         key: DigestSigner = self._tokens().load_key(self.module, self.token, _read_secret(self.pin_file), label)
         return key
 
+    def destroy(self, label: str) -> None:
+        self._tokens().destroy_key(self.module, self.token, _read_secret(self.pin_file), label)
+
     @staticmethod
     def _tokens() -> ModuleType:
         try:
@@ -127,6 +130,15 @@ def key_files(folder: Path) -> list[Path]:
 def source_of(path: Path) -> KeySource:
     """The source of the key in a file, for its successor."""
     return PLAIN if path.suffix == SEED_SUFFIX else _source(_reference(path))
+
+
+def destroy_in_token(path: Path) -> None:
+    """Destroy the secret of a file if it is in a token. Raises `OSError` if the token cannot do it."""
+    if path.suffix == REFERENCE_SUFFIX:
+        fields = _reference(path)
+        source = _source(fields)
+        if isinstance(source, TokenSource):
+            source.destroy(_text(fields, "label"))
 
 
 def public_key_of(path: Path) -> bytes:

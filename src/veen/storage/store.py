@@ -12,10 +12,10 @@ from operator import attrgetter
 import lmdb
 
 from plumbing.durable import Disk
-from veen.core import Limits, Malformed, MmrProof, Unavailable, mmr, proof
+from veen.core import Limits, Malformed, MmrProof, Msg, Receipt, Unavailable, mmr, proof
 from veen.storage import frame, journal, journal_mark, rebuild, safe_open
 from veen.storage.checkpoint_files import BindingFile
-from veen.storage.directory_reader import read_entries
+from veen.storage.directory_reader import read_entries, read_headers
 from veen.storage.frame import AcceptedEntry, CommitGroup, JournalTail, LogEntry
 from veen.storage.index import DAMAGE, NodeFile
 from veen.storage.journal import Journal, JournalIncomplete
@@ -24,6 +24,7 @@ from veen.storage.lock import lock_directory
 from veen.storage.log_writer import LABELS_CHECKED_AT_START, CheckpointSigner, ChunkWriter, LogWriter, OpenChunks
 from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
+from veen.storage.pruned_chunk import Pruned
 
 
 class Store:
@@ -37,11 +38,11 @@ class Store:
         sign: CheckpointSigner,
         *,
         probe: bool = False,
-        closed: Callable[[int], None] | None = None,
+        closed: Callable[[bytes, int, int], None] | None = None,
     ) -> None:
         """Lock the directory, and rebuild the index if it is missing or unusable.
 
-        `closed` is called with the number of entries of each closed chunk.
+        `closed` is called with the label, the end and the number of entries of each closed chunk.
 
         With `probe` another process reads the index first, so that a damaged index does not crash this one. Raises
         `Unavailable` if another process holds the lock, `Malformed` if entries are missing or a folder is a link, and
@@ -173,6 +174,10 @@ class Store:
         except OSError as error:
             raise Unavailable(f"journal.mark cannot be written: {error.strerror}") from error
         journal.check(folder, mark)
+        try:
+            journal_mark.make_durable(self._disk, folder)  # before segments are removed that it does not name
+        except OSError as error:
+            raise Unavailable(f"journal.mark cannot be written: {error.strerror}") from error
         with suppress(OSError):  # they only take space
             for path in journal.leftovers(folder, mark):
                 self._disk.unlink(path)
@@ -225,6 +230,14 @@ class Lookup:
 
     def entry(self, label: bytes, stream_seq: int) -> LogEntry | None:
         return next(self.entries(label, stream_seq, stream_seq), None)
+
+    def headers(self, label: bytes, stream_seq: int) -> tuple[Msg, Receipt] | tuple[None, None]:
+        """Message and receipt of an entry, as far as they were not pruned; None if there is no such entry."""
+        try:
+            entry = self.entry(label, stream_seq)
+            return entry.open() if entry else (None, None)
+        except Pruned:
+            return read_headers(self._store.folders, self._store.index, label, stream_seq)
 
     def prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
         """The proof that an entry is among the first `size`."""

@@ -46,6 +46,14 @@ def load_key(module: Path, token: str, pin: bytes, label: str) -> TokenKey:
     return TokenKey(_open(module, token, pin), label)
 
 
+def destroy_key(module: Path, token: str, pin: bytes, label: str) -> None:
+    """Remove both halves of a key from the token. A key that is gone already is no error."""
+    session = _open(module, token, pin)
+    with _failures("the token cannot destroy the key"):
+        for found in list(session.get_objects({Attribute.LABEL: label})):
+            found.destroy()
+
+
 def _open(module: Path, token: str, pin: bytes) -> pkcs11.Session:
     """A session. Each process has one per token: logging in twice is an error."""
     if (module, token) not in _sessions:

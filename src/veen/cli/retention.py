@@ -1,0 +1,286 @@
+"""`veen retention`: how long a hub keeps payloads and receipts, what it prunes, and the proof of that."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from plumbing.cli.command import Misuse, command, group, option
+from veen.cli.kit import values
+from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir
+from veen.cli.kit.result import Moment, Result
+
+if TYPE_CHECKING:
+    from veen.cli.kit.hub_api import HubApi
+    from veen.core import Receipt
+    from veen.core.retention import Hold, RetentionPolicy, RetentionReport
+
+app = group("retention", "Keep payloads and receipts for a time, prune what is older, and prove what was pruned.")
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
+_FOREVER = "forever"
+_RUN_LIMIT_S = 7 * 86_400.0
+_LEVELS = {1: "payloads", 2: "payloads and receipts"}
+
+
+def duration(text: str) -> int | None:
+    """Seconds of a duration such as 90d; None for `forever`."""
+    found = re.fullmatch(r"(\d{1,12})([smhdwy]?)", text)
+    if text == _FOREVER:
+        return None
+    if not found:
+        raise ValueError(f"{text!r} is not a duration: give 3600, 36h, 90d, 10y or {_FOREVER}")
+    return int(found[1]) * _UNITS[found[2] or "s"]
+
+
+StreamName = Annotated[str | None, option("--stream NAME", "a stream, by name or 64 hex digits")]
+LabelOption = Annotated[bytes | None, option("--label HEX", "one label", parser=values.label)]
+Reason = Annotated[str, option("--reason TEXT", "why; it is logged and public")]
+
+
+@command(
+    app,
+    "set",
+    "veen retention set --payloads 90d --receipts 2y --data-dir hub",
+    "veen retention set --stream doors --payloads 10y --data-dir hub",
+    "veen retention set --stream doors --payloads forever --data-dir hub",
+)
+def set_(
+    payloads: Annotated[str, option("--payloads TIME", "keep payloads for so long: 3600, 36h, 90d, 10y, forever")],
+    receipts: Annotated[
+        str, option("--receipts TIME", "keep receipts for so long; at least as long as payloads", default=_FOREVER)
+    ] = _FOREVER,
+    stream: StreamName = None,
+    label: LabelOption = None,
+    label_class: Annotated[
+        str | None, option("--class NAME", "note the class of the label, from veen label-class list")
+    ] = None,
+    hub: HubUrl = None,
+    data_dir: LocalDir = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set how long a hub keeps payloads and receipts, by default or for one stream or label.
+
+    The hub logs the policy on its control stream. Nothing is deleted until `veen retention run`. The policy of a label
+    counts before that of its stream, and that before the default. Checkpoints are kept for ever. A hub cannot read
+    label classes, which are sealed: `veen label-class list` shows the labels of a class with their retention hints, and
+    --label with --class sets the policy of each.
+
+    It needs the token in VEEN_OPERATOR_TOKEN that the hub was started with.
+    """
+    from veen.core.retention import RetentionPolicy
+
+    keep, keep_receipts = _seconds("--payloads", payloads), _seconds("--receipts", receipts)
+    if keep_receipts is not None and (keep is None or keep_receipts < keep):
+        raise Misuse("receipts must be kept for at least as long as payloads", "give a longer --receipts")
+    policy = RetentionPolicy(keep, keep_receipts, label, _stream_id(stream, label), label_class)
+    with _api(hub, data_dir) as (api, token):
+        from veen.core.envelopes import SubmitResponse
+
+        receipt = api.post("/tooling/retention/policy", policy, SubmitResponse, token).receipt
+    Result(_policy_row(policy) | _logged(receipt)).show(as_json)
+
+
+@command(app, "show", "veen retention show --data-dir hub", "veen retention show --hub https://hub.example --json")
+def show(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
+    """Show the policies and legal holds in force."""
+    from veen.cli.hub import hub_process
+    from veen.core.retention import RetentionRules
+
+    with hub_process.hub(hub, data_dir) as api:
+        rules = api.get("/tooling/retention", RetentionRules)
+    data = [{"rule": "keep", **_policy_row(one), "reason": None} for one in rules.policies]
+    empty = {"payloads": None, "receipts": None, "class": None}
+    data += [{"rule": "hold", **_scope(one), **empty, "reason": one.reason} for one in rules.holds]
+    columns = ("rule", "scope", "payloads", "receipts", "class", "reason")
+    remarks = () if data else ("no policy and no hold: this hub keeps everything",)
+    Result({"rules": data}, rows="rules", columns=columns, remarks=remarks).show(as_json)
+
+
+@command(app, "plan", "veen retention plan --data-dir hub", "veen retention plan --label 5b1e… --json")
+def plan(label: LabelOption = None, hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
+    """Show what a run would prune now, and how many bytes. Nothing is deleted."""
+    _run(label, None, None, None, hub, data_dir, as_json, dry=True)
+
+
+@command(app, "run", "veen retention run --data-dir hub", "veen retention run --label 5b1e… --json")
+def run(label: LabelOption = None, hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = False) -> None:
+    """Prune what the policies allow, and wait for the end.
+
+    The hub logs each prune on its control stream before it deletes anything. Only closed chunks are pruned. Payloads
+    and client signatures are deleted first, the hub's signatures in receipts later. Places, times, client ids, hashes,
+    proofs and checkpoints stay, and the manifest of each label proves which entries were pruned. A run that is
+    interrupted loses nothing, and the next one completes it.
+    """
+    _run(label, None, None, None, hub, data_dir, as_json, dry=False)
+
+
+@command(
+    app,
+    "erase",
+    "veen retention erase --stream doors --from 100 --to 120 --reason 'request 17' --data-dir hub",
+)
+def erase(
+    reason: Reason,
+    first: Annotated[int, option("--from N", "the first entry", min=1)],
+    last: Annotated[int | None, option("--to N", "the last entry", default="--from", min=1)] = None,
+    stream: StreamName = None,
+    label: LabelOption = None,
+    hub: HubUrl = None,
+    data_dir: LocalDir = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the payloads of entries now, whatever the policies say.
+
+    The hub deletes whole chunks: all payloads of every closed chunk with one of these entries. `veen retention show`
+    lists the holds, which prevent this. Copies on other machines, and backups, are not reached.
+    """
+    from veen.core import naming
+
+    if (stream is None) == (label is None):
+        raise Misuse("give either --stream or --label", "with epochs, give the label of the epoch")
+    with _api(hub, data_dir) as (api, _):
+        if label is None:
+            label = naming.label(api.identity().routing_key, naming.stream_id(stream or ""), 0)
+    _run(label, first, last, reason, hub, data_dir, as_json, dry=False)
+
+
+@command(
+    app,
+    "hold",
+    "veen retention hold --stream doors --reason 'case 2026-17' --data-dir hub",
+    "veen retention hold --stream doors --release --reason 'case closed' --data-dir hub",
+)
+def hold(
+    reason: Reason,
+    stream: StreamName = None,
+    label: LabelOption = None,
+    release: Annotated[bool, option("--release", "end the hold")] = False,
+    hub: HubUrl = None,
+    data_dir: LocalDir = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep everything of a stream, of a label or of the hub, whatever the policies say, or end that."""
+    from veen.core.envelopes import SubmitResponse
+    from veen.core.retention import Hold
+
+    event = Hold(int(not release), reason, label, _stream_id(stream, label))
+    with _api(hub, data_dir) as (api, token):
+        receipt = api.post("/tooling/retention/hold", event, SubmitResponse, token).receipt
+    Result({**_scope(event), "held": not release, "reason": reason} | _logged(receipt)).show(as_json)
+
+
+@command(app, "verify", "veen retention verify --data-dir hub", "veen retention verify --data-dir hub --json")
+def verify(data_dir: DataDir, as_json: JsonOption = False) -> None:
+    """Verify the manifests of a data directory: that every missing payload was pruned, and none lost.
+
+    It reads the manifests, the checkpoints and the names of the files, not the chunks. It works on a running hub, too.
+    """
+    from veen.storage.retention_check import check_manifests
+
+    rows = check_manifests(data_dir)
+    wrong = [one for one in rows if one.faults]
+    data = [
+        {
+            "label": one.label,
+            "segments": one.segments,
+            "pruned": one.pruned,
+            "without_receipts": one.without_receipts,
+            "entries": one.entries,
+            "faults": list(one.faults),
+        }
+        for one in rows
+    ]
+    columns = ("label", "segments", "pruned", ("without receipts", "without_receipts"), "entries", "faults")
+    remarks = () if rows else ("nothing was pruned here",)
+    Result({"labels": data}, rows="labels", columns=columns, remarks=remarks, status=1 if wrong else 0).show(as_json)
+
+
+class _api:  # noqa: N801  a context manager that reads like a function
+    """The API of a hub, and the operator's token."""
+
+    def __init__(self, hub: str | None, data_dir: Path | None) -> None:
+        self._hub, self._data_dir = hub, data_dir
+
+    def __enter__(self) -> "tuple[HubApi, str]":
+        from veen.cli.hub import hub_process
+        from veen.cli.hub.hub_settings import operator_token
+
+        token = operator_token()
+        self._api = hub_process.hub(self._hub, self._data_dir)
+        self._api.timeout_s = _RUN_LIMIT_S
+        return self._api.__enter__(), token
+
+    def __exit__(self, *error: Any) -> None:
+        self._api.__exit__(*error)
+
+
+def _run(
+    label: bytes | None,
+    first: int | None,
+    last: int | None,
+    reason: str | None,
+    hub: str | None,
+    data_dir: Path | None,
+    as_json: bool,
+    *,
+    dry: bool,
+) -> None:
+    from veen.core.retention import RetentionReport, RetentionRequest
+
+    with _api(hub, data_dir) as (api, token):
+        request = RetentionRequest(dry, label, first, last, reason)
+        report = api.post("/tooling/retention/run", request, RetentionReport, token)
+    _show_report(report, as_json, dry=dry)
+
+
+def _show_report(report: "RetentionReport", as_json: bool, *, dry: bool) -> None:
+    rows = [
+        {
+            "label": one.label,
+            "from_seq": one.start_seq,
+            "to_seq": one.end_seq,
+            "deletes": _LEVELS[one.level],
+            "bytes_before": one.bytes_before,
+            "bytes_after": one.bytes_after,
+        }
+        for one in report.ranges
+    ]
+    freed = sum(one.bytes_before - one.bytes_after for one in report.ranges) if dry else report.freed_bytes
+    data = {"ranges": rows, "range_count": report.range_count, "freed_bytes": freed, "held": report.held_entries}
+    columns = ("label", ("from", "from_seq"), ("to", "to_seq"), "deletes", ("before", "bytes_before"), "bytes_after")
+    text = f"{'would free' if dry else 'freed'} {freed} bytes"
+    remarks = [text if rows or freed else "nothing is due"]
+    if report.held_entries:
+        remarks.append(f"{report.held_entries} entries are due but under a legal hold")
+    Result(data, rows="ranges", columns=columns, remarks=tuple(remarks)).show(as_json)
+
+
+def _seconds(name: str, text: str) -> int | None:
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise Misuse(f"{name}: {error}", "for example 90d") from None
+
+
+def _stream_id(stream: str | None, label: bytes | None) -> bytes | None:
+    from veen.core import naming
+
+    if stream is not None and label is not None:
+        raise Misuse("give either --stream or --label, not both", "without either, the rule is for the whole hub")
+    return naming.stream_id(stream) if stream is not None else None
+
+
+def _scope(rule: "RetentionPolicy | Hold") -> dict[str, Any]:
+    if rule.label is not None:
+        return {"scope": f"label {rule.label.hex()}"}
+    return {"scope": f"stream {rule.stream_id.hex()}" if rule.stream_id is not None else "default"}
+
+
+def _policy_row(policy: "RetentionPolicy") -> dict[str, Any]:
+    kept = {"payloads": policy.payload_sec, "receipts": policy.receipt_sec}
+    shown = {name: _FOREVER if seconds is None else seconds for name, seconds in kept.items()}
+    return {**_scope(policy), **shown, "class": policy.label_class}
+
+
+def _logged(receipt: "Receipt") -> dict[str, Any]:
+    return {"hub_ts": Moment(receipt.hub_ts), "stream_seq": receipt.stream_seq}

@@ -1,0 +1,166 @@
+"""Prune what the policies allow, on the operator's request, while the hub runs. One run at a time, on its own thread.
+
+The event is durable on the control stream before a byte is deleted. A run uses a small share of one core, so that it
+does not slow the hub; a run that is cut off continues with the next one.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from threading import Event, Lock
+
+from plumbing.durable import Disk
+from veen.core import Receipt, Refused, naming
+from veen.core.limits import MAX_RULES
+from veen.core.retention import (
+    Hold,
+    Level,
+    Prune,
+    PrunedRange,
+    RetentionPolicy,
+    RetentionReport,
+    RetentionRequest,
+    RetentionRules,
+)
+from veen.hub.admission_rules import Rules
+from veen.hub.admission_state import Outcome
+from veen.hub.signer import Signer
+from veen.storage.index import LabelHead
+from veen.storage.metadata import HubMetadata
+from veen.storage.paths import Folders
+from veen.storage.pruning import PlannedPrune, Pruner
+from veen.storage.store import Store
+
+MAX_SHARE_OF_TIME = 0.1  # of one core, while the hub runs
+_POLL_S = 0.5
+LogEvent = Callable[[Prune, Callable[[Outcome], None]], None]
+
+
+@dataclass(eq=False)
+class RetentionRun:
+    """Plans and prunes. `log_event` may be called on any thread; it logs on the loop."""
+
+    disk: Disk
+    folders: Folders
+    store: Store
+    rules: Rules
+    signer: Signer
+    hub_metadata: Callable[[], HubMetadata]
+    retention: Callable[[], RetentionRules]
+    hub_ts: Callable[[], int]
+    epoch_of: Callable[[bytes, int], int]  # of a label with an entry at a hub_ts
+    log_event: LogEvent
+    _lock: Lock = field(default_factory=Lock)
+    _stopping: Event = field(default_factory=Event)
+    _resumed: float = 0.0
+
+    def check_rule(self, event: RetentionPolicy | Hold) -> None:
+        """Raise `Refused` if it names a label and a stream, or if there is no room for another policy or hold."""
+        if event.label is not None and event.stream_id is not None:
+            raise Refused("E.BAD_REQUEST", "a policy or a hold is for a label or for a stream, not for both")
+        rules = self.retention()
+        if max(len(rules.policies), len(rules.holds)) >= MAX_RULES:
+            raise Refused("E.LIMIT", f"a hub has at most {MAX_RULES} policies and holds")
+
+    def run(self, request: RetentionRequest) -> RetentionReport:
+        """Plan, and prune unless the request is dry. Raises `Refused` if a run is in progress."""
+        if not self._lock.acquire(blocking=False):
+            raise Refused("E.CONFLICT", "a retention run is in progress; wait for its end")
+        try:
+            self._resumed = time.thread_time()
+            return self._run(request)
+        finally:
+            self._lock.release()
+
+    def _run(self, request: RetentionRequest) -> RetentionReport:
+        pruner = Pruner(self.disk, self.folders, self.store.index, self.hub_metadata, self._pause)
+        done: list[PrunedRange] = []
+        freed = held = 0
+        for label, head in self._labels(request.label):
+            if self._is_protected(label, head):
+                if request.label is not None:
+                    raise Refused("E.FORBIDDEN", "control, admin and policy streams are never pruned")
+                continue
+            if not request.dry:
+                freed += pruner.finish(label)
+            planned = self._planned(pruner, label, request)
+            rules, stream = self.retention(), self._stream_of(label)
+            hold = rules.hold_of(label, stream)
+            if planned and hold is not None:
+                if request.from_seq is not None:
+                    raise Refused("E.FORBIDDEN", f"the label is under a legal hold: {hold.reason}")
+                held += sum(one.entries for one in planned)
+                continue
+            for one in planned:
+                if not request.dry:
+                    freed += self._prune(pruner, one, request.reason)
+                done.append(_shown(one))
+        return RetentionReport(tuple(done[:MAX_RULES]), len(done), freed, held)
+
+    def _prune(self, pruner: Pruner, planned: PlannedPrune, reason: str | None) -> int:
+        event = Prune(planned.label, planned.start_seq, planned.end_seq, planned.level, reason)
+        answered: Future[Outcome] = Future()
+        self.log_event(event, answered.set_result)
+        while True:
+            try:
+                outcome = answered.result(_POLL_S)
+                break
+            except TimeoutError:
+                self._check_stopping()
+        if isinstance(outcome, Refused):
+            raise outcome
+        logged = Receipt.decode(outcome)
+        key, epoch = self.signer.at(logged.hub_ts), self.epoch_of(planned.label, logged.hub_ts)
+        return pruner.prune(planned, logged, key, epoch, logged.hub_ts)
+
+    def _planned(self, pruner: Pruner, label: bytes, request: RetentionRequest) -> list[PlannedPrune]:
+        if request.from_seq is not None:
+            last = request.to_seq if request.to_seq is not None else request.from_seq
+            return pruner.plan_range(label, request.from_seq, last)
+        policy = self.retention().policy_of(label, self._stream_of(label))
+        return pruner.plan(label, policy, self.hub_ts()) if policy else []
+
+    def _labels(self, only: bytes | None) -> Iterable[tuple[bytes, LabelHead]]:
+        with self.store.index.read() as rows:
+            found = [(label, head) for label, head in rows.labels() if only in (None, label)]
+        if only is not None and not found:
+            raise Refused("E.NOT_FOUND", "this label has no entries", detail={"label": only.hex()})
+        return found
+
+    def _is_protected(self, label: bytes, head: LabelHead) -> bool:
+        if self.hub_metadata().control_hub(label, head.hub_ts) is not None:
+            return True
+        streams = {self.rules.control_stream, *self.rules.admin_streams}
+        if self.rules.profile.epoch_sec:
+            return self._stream_of(label) in streams
+        return label in {naming.label(self.rules.routing_key, stream, 0) for stream in streams}
+
+    def _stream_of(self, label: bytes) -> bytes | None:
+        """The stream of a label, as far as a policy or a hold can name it."""
+        if self.rules.profile.epoch_sec:
+            with self.store.index.read() as rows:
+                found = rows.stream_and_epoch(label)
+            return found[0] if found else None
+        rules = self.retention()
+        named = {one.stream_id for one in rules.policies} | {one.stream_id for one in rules.holds}
+        return next((one for one in named if one and naming.label(self.rules.routing_key, one, 0) == label), None)
+
+    def stop(self) -> None:
+        """On any thread: end a run soon. The next run continues it."""
+        self._stopping.set()
+
+    def _pause(self) -> None:
+        """Wait in proportion to the processor time since the last pause."""
+        self._stopping.wait((time.thread_time() - self._resumed) * (1 / MAX_SHARE_OF_TIME - 1))
+        self._check_stopping()
+        self._resumed = time.thread_time()
+
+    def _check_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise Refused("E.UNAVAILABLE", "the hub is stopping; the next run continues", retry_after=1)
+
+
+def _shown(planned: PlannedPrune) -> PrunedRange:
+    size = (planned.bytes_before, planned.bytes_after)
+    return PrunedRange(planned.label, planned.start_seq, planned.end_seq, Level(planned.level), *size)

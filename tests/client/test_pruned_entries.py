@@ -1,0 +1,217 @@
+"""A hub that prunes, and clients that read it: pruned entries are proved, and an unproved gap is a contradiction."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
+from tests.client.test_sending import meet
+from tests.hub.client import TOKEN, Clock, Hub, make_dir, running, until
+from veen.client.contradiction import Contradiction
+from veen.client.tree_follower import PrunedEntries
+from veen.core import Limits, Receipt, control_stream, naming, proof
+from veen.core.cbor import Wire
+from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ReceiptRequest, ReceiptResponse, StreamRequest
+from veen.core.proof import Leaf
+from veen.core.retention import (
+    Hold,
+    Prune,
+    RetentionPolicy,
+    RetentionReport,
+    RetentionRequest,
+    RetentionRules,
+    Tombstone,
+)
+from veen.storage import fsck, retention_check
+from veen.storage.fsck import FsckVerdict
+from veen.storage.paths import Folders
+
+SMALL = Limits(max_checkpoint_interval=4)
+DAY = 86_400
+ENTRIES = 10  # chunks of 4: two are closed
+
+
+def at_a_hub(place: Path, work: Callable[[Hub, Pair], Coroutine[Any, Any, None]]) -> Path:
+    """Run `work` with a hub that has small chunks. Returns its data directory."""
+    data_dir = make_dir(place, limits=SMALL)
+    with pair(place) as people, running(data_dir) as hub:
+        asyncio.run(work(hub, meet(people, hub)))
+    return data_dir
+
+
+def operator(hub: Hub, path: str, request: Wire) -> bytes:
+    reply = hub.post(path, request, authorization=f"Bearer {TOKEN}")
+    assert reply.status == 200, reply.body
+    return reply.body
+
+
+def run(hub: Hub, request: RetentionRequest | None = None) -> RetentionReport:
+    return RetentionReport.decode(operator(hub, "/tooling/retention/run", request or RetentionRequest(False)))
+
+
+def keep(hub: Hub, policy: RetentionPolicy) -> None:
+    operator(hub, "/tooling/retention/policy", policy)
+
+
+def in_chunks(hub: Hub) -> None:
+    """Wait until the log has the entries, so that closed chunks can be pruned."""
+    label = hub.label(STREAM)
+    until(lambda: len(list((hub.data_dir / "log").glob(f"chunk-{label.hex()}-*.summary"))) == ENTRIES // 4)
+
+
+async def filled(hub: Hub, people: Pair) -> list[Receipt]:
+    assert isinstance(hub.clock, Clock)
+    async with people.writer() as writer:
+        sent = await send_all(writer, *(b"%d" % number for number in range(1, ENTRIES + 1)))
+    in_chunks(hub)
+    hub.clock.now += 10 * DAY
+    return [one.receipt for one in sent]
+
+
+@pytest.mark.parametrize("policy", [RetentionPolicy(DAY), RetentionPolicy(DAY, 2 * DAY)])
+def test_a_client_skips_pruned_entries_only_with_the_hubs_signature_for_them(
+    place: Path, policy: RetentionPolicy
+) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        receipts = await filled(hub, people)
+        async with people.reader() as known:  # this client has verified everything before
+            assert len(await read_all(known)) == ENTRIES
+        keep(hub, policy)
+        planned = run(hub, RetentionRequest(True))
+        assert [(one.start_seq, one.end_seq) for one in planned.ranges] == [(1, 8)]
+        done = run(hub)
+        assert done.freed_bytes == planned.ranges[0].bytes_before - planned.ranges[0].bytes_after > 0
+        assert run(hub).range_count == 0
+        label = hub.label(STREAM)
+        error = hub.post("/v1/stream", StreamRequest(label, 2)).error().refused()
+        assert (error.code, error.detail_enum) == ("E.NOT_FOUND", "pruned")
+        tombstone = Tombstone.decode(bytes.fromhex(str(error.detail["tombstone"])))
+        tombstone.verify(hub.service.hub_metadata.identity)
+        for dir_of in (people.reader, people.writer):  # one knows the log, the other only its own receipts
+            async with dir_of() as client:
+                with pytest.raises(PrunedEntries, match="entries 1 to 4 were pruned"):
+                    await read_all(client)
+                found: list[Tombstone] = []
+                entries = await read_all(client, on_pruned=found.append)
+                assert bodies(entries) == [b"9", b"10"]
+                assert [(one.segment.start_seq, one.segment.end_seq) for one in found] == [(1, 4), (5, 8)]
+                assert bodies(await read_all(client, from_seq=9)) == [b"9", b"10"]
+                assert bodies(await read_all(client, from_seq=6, on_pruned=found.append)) == [b"9", b"10"]
+        async with people.writer() as writer:
+            await send_all(writer, b"more")
+        last = hub.post("/v1/checkpoint", CheckpointRequest(label, ENTRIES)).read(CheckpointResponse).checkpoint
+        for receipt in receipts:
+            seq = receipt.stream_seq
+            made = hub.service.app.reads.proof_at(label, seq, ENTRIES).mmr_proof
+            proof.verify_inclusion(made, Leaf.of(receipt), last)
+            reply = hub.post("/v1/receipt", ReceiptRequest(label, seq))
+            if policy.receipt_sec and seq <= 8:
+                assert reply.error().refused().detail_enum == "pruned"
+            else:
+                assert reply.read(ReceiptResponse).receipt == receipt
+
+    at_a_hub(place, work)
+
+
+def test_every_prune_is_on_the_control_stream_before_anything_is_deleted(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)
+        keep(hub, RetentionPolicy(DAY))
+        run(hub)
+        control = hub.label(hub.service.rules.control_stream)
+        limits = Limits()
+        logged = [
+            control_stream.event_of(hub.service.rules.hub_id, entry.open()[0], limits)
+            for entry in hub.service.app.reads._lookup.entries(control, 1, 10)
+        ]
+        assert logged == [RetentionPolicy(DAY), Prune(hub.label(STREAM), 1, 8, 1)]
+        found = hub.post("/v1/stream", StreamRequest(hub.label(STREAM), 1)).error().refused()
+        segment = Tombstone.decode(bytes.fromhex(str(found.detail["tombstone"]))).segment
+        assert segment.event_seq == 2
+
+    at_a_hub(place, work)
+
+
+def test_a_hold_beats_every_policy_and_survives_a_restart(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)
+        keep(hub, RetentionPolicy(DAY))
+        label = hub.label(STREAM)
+        operator(hub, "/tooling/retention/hold", Hold(1, "case 17", label))
+        done = run(hub)
+        assert (done.range_count, done.held_entries) == (0, 8)
+        erase = RetentionRequest(False, label, 1, 4, "request 3")
+        refused = hub.post("/tooling/retention/run", erase, authorization=f"Bearer {TOKEN}").error()
+        assert (refused.code, "legal hold" in refused.message) == ("E.FORBIDDEN", True)
+        rules = RetentionRules.decode(hub.get("/tooling/retention").body)
+        assert rules == RetentionRules((RetentionPolicy(DAY),), (Hold(1, "case 17", label),))
+
+    data_dir = at_a_hub(place, work)
+    clock = Clock()
+    clock.now += 10 * DAY
+    with running(data_dir, clock) as again:
+        label = again.label(STREAM)
+        rules = RetentionRules.decode(again.get("/tooling/retention").body)
+        assert rules == RetentionRules((RetentionPolicy(DAY),), (Hold(1, "case 17", label),))
+        assert run(again).range_count == 0
+        operator(again, "/tooling/retention/hold", Hold(0, "closed", label))
+        assert run(again, RetentionRequest(False, label, 1, 4, "request 3")).range_count == 1
+        assert run(again).range_count == 1
+
+
+def test_only_the_operator_prunes_and_control_streams_are_never_pruned(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)
+        for path, request in (
+            ("/tooling/retention/policy", RetentionPolicy(DAY)),
+            ("/tooling/retention/hold", Hold(1, "x")),
+            ("/tooling/retention/run", RetentionRequest(False)),
+        ):
+            assert hub.post(path, request).status == 401
+        for number in range(1, 9):
+            keep(hub, RetentionPolicy(number))
+        in_chunks(hub)
+        control = hub.label(hub.service.rules.control_stream)
+        erase = RetentionRequest(False, control, 1, 4, "hide it")
+        until(lambda: hub.post("/tooling/retention/run", erase, authorization=f"Bearer {TOKEN}").status == 403)
+        assert {one.label for one in run(hub).ranges} == {hub.label(STREAM)}
+
+    at_a_hub(place, work)
+
+
+def test_a_policy_of_a_stream_counts_before_the_default(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)
+        keep(hub, RetentionPolicy(DAY))
+        keep(hub, RetentionPolicy(100 * DAY, stream_id=naming.stream_id(STREAM)))
+        assert run(hub).range_count == 0
+        keep(hub, RetentionPolicy(stream_id=naming.stream_id(STREAM)))  # for ever removes the policy of the stream
+        assert run(hub).range_count == 1
+
+    at_a_hub(place, work)
+
+
+@pytest.mark.parametrize("spoil", ["pruned by hand", "manifest"])
+def test_a_range_that_was_deleted_by_hand_is_damage_for_fsck_and_for_a_client(place: Path, spoil: str) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)
+        async with people.reader() as reader:
+            await read_all(reader)
+        folders, label = Folders(hub.data_dir), hub.label(STREAM)
+        keep(hub, RetentionPolicy(DAY))
+        if spoil == "manifest":
+            run(hub)
+            folders.manifest(label).unlink()
+        else:
+            folders.closed_chunk(label, 1, 4).unlink()
+        async with people.reader() as reader:
+            with pytest.raises(Exception, match=r"damage|UNAVAILABLE|cannot") as caught:
+                await read_all(reader, on_pruned=lambda _: None)
+            assert not isinstance(caught.value, PrunedEntries | Contradiction)
+
+    data_dir = at_a_hub(place, work)
+    assert fsck.check(data_dir).verdict is FsckVerdict.DAMAGED
+    assert retention_check.check_manifests(data_dir) == []

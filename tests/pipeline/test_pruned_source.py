@@ -1,0 +1,52 @@
+"""Audit and Spark source take a pruned range as pruned if the hub signed for it, and as damage otherwise."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.damage import run_audit
+from tests.storage.hubs import NOW, Client, Hub, create, label_of, receipts
+from tests.storage.test_pruning import EVERYTHING, PAYLOADS, prune
+from veen.core.retention import RetentionPolicy
+from veen.pipeline.extents import Extent, extent_of
+from veen.pipeline.sources import DirectoryChunks
+from veen.storage.paths import Folders
+
+
+def pruned(root: Path, policy: RetentionPolicy) -> bytes:
+    """A data directory with 30 entries of one label, 28 of which are pruned. Returns the label."""
+    hub = Hub(create(root))
+    client, label = Client("ann", hub.rules), label_of(hub.rules, "doors")
+    for number in range(30):
+        hub.clock.now = NOW + 3600 * number
+        receipts(hub.submit([client.message(label)]))
+    hub.catch_up()
+    hub.clock.now = NOW + 864_000
+    prune(hub, policy)
+    hub.catch_up()
+    hub.close()
+    return label
+
+
+def extent(root: Path) -> Extent:
+    source = DirectoryChunks(str(root))
+    return extent_of(source, source.metadata(), None)
+
+
+@pytest.mark.parametrize("policy", [PAYLOADS, EVERYTHING])
+def test_a_pruned_range_is_sound_and_left_out_of_reads(tmp_path: Path, policy: RetentionPolicy) -> None:
+    label = pruned(tmp_path / "hub", policy)
+    assert run_audit(tmp_path / "hub").directories[0].findings == []
+    found = extent(tmp_path / "hub")
+    assert found.gaps == []
+    assert [(one.start_seq, one.end_seq) for one in found.chunks if one.label == label] == [(29, 30)]
+
+
+@pytest.mark.parametrize("spoil", ["manifest", "artifact"])
+def test_a_range_without_a_manifest_or_without_its_file_is_damage(tmp_path: Path, spoil: str) -> None:
+    root = tmp_path / "hub"
+    label = pruned(root, PAYLOADS)
+    folders = Folders(root)
+    (folders.manifest(label) if spoil == "manifest" else folders.pruned_chunk(label, 8, 14)).unlink()
+    assert run_audit(root).directories[0].findings
+    assert [(one.first, one.last) for one in extent(root).gaps] == [(1, 28) if spoil == "manifest" else (8, 14)]

@@ -20,7 +20,8 @@ from plumbing.durable import Disk
 from veen.bench.hub_process import HubProcess
 from veen.core import Msg, Receipt, SigningKey, Unavailable, msg, naming
 from veen.core.envelopes import ReceiptRequest, ReceiptResponse, SubmitRequest, SubmitResponse
-from veen.storage import metadata, recovery
+from veen.storage import journal, metadata, recovery
+from veen.storage.index import Index
 from veen.storage.paths import Folders
 
 KINDS = ("kill", "cut", "delete", "roll back")
@@ -91,7 +92,7 @@ def run(seed: int, place: Path) -> tuple[str, str, int]:
         _wait_for_catch_up(data_dir)
     writer.send(hub, rng.randrange(1, 60))
     hub.kill()
-    kind = _harm(rng, data_dir, older)
+    kind = harm(rng, data_dir, older)
     outcome, lost = "started", 0
     try:
         hub = HubProcess(data_dir, *_OPTIONS)
@@ -113,9 +114,10 @@ def _wait_for_catch_up(data_dir: Path) -> None:
         time.sleep(0.01)
 
 
-def _harm(rng: random.Random, data_dir: Path, older: Path) -> str:
+def harm(rng: random.Random, data_dir: Path, older: Path) -> str:
+    """Lose a part of the journal. `older` is a copy of the directory from before. Returns how."""
     kind = rng.choice(KINDS)
-    paths = sorted((data_dir / "journal").iterdir())
+    paths = [path for _, path in journal.segments(data_dir / "journal")]
     match kind:
         case "cut":
             os.truncate(paths[-1], rng.randrange(paths[-1].stat().st_size))
@@ -125,9 +127,28 @@ def _harm(rng: random.Random, data_dir: Path, older: Path) -> str:
         case "roll back":
             shutil.rmtree(data_dir / "journal")
             shutil.copytree(older / "journal", data_dir / "journal")
+            # If the log has nothing that the older journal lacks, this is the older directory: only clients can notice.
+            if rng.random() < 0.5 and _applied(data_dir) > _last_group(older):
+                shutil.copy(older / "journal.mark", data_dir / "journal.mark")
     if rng.random() < 0.3:
         shutil.rmtree(data_dir / "index")
     return kind
+
+
+def _applied(data_dir: Path) -> int:
+    """The last group that the log has."""
+    index = Index(data_dir / "index", readonly=True)
+    try:
+        with index.read() as rows:
+            return rows.number("applied")
+    finally:
+        index.close()
+
+
+def _last_group(data_dir: Path) -> int:
+    """The last group that the journal or the log of a copy has."""
+    groups = (found for found in journal.read(data_dir / "journal", 0) if not isinstance(found, journal.Torn))
+    return max((group for group, _ in groups), default=_applied(data_dir))
 
 
 def _check_all(hub: HubProcess, receipts: list[Receipt]) -> None:

@@ -12,7 +12,7 @@ from tools import house
 ROOT = Path(__file__).parents[1]
 MODULES = house.modules(ROOT / "src")
 # Folders with our own files; caches of tools are in folders that start with a dot.
-OUR_FOLDERS = ("src", "tests", "tools", "bench", "fuzz", "examples", "vectors", "docs", ".ci")
+OUR_FOLDERS = ("src", "tests", "tools", "bench", "fuzz", "lab", "examples", "vectors", "docs", ".ci")
 MACHINE_PATH = re.compile(r"(?<![\w./])/(root|home|work|Users)(?![\w.])")
 
 Rule = Callable[[house.Module], Iterator[str]]

@@ -44,7 +44,7 @@ label          Ht("veen/label", routing_key || stream_id || u64be(epoch))
 ct_hash        H(ciphertext), padding included
 leaf_hash      Ht("veen/leaf", label || profile_id || ct_hash || client_id || u64be(client_seq))
 auth_ref       Ht("veen/cap", CBOR(cap_token)), with its whole sig_chain
-hand-over row  Ht("veen/hand-over-row", label || u64be(size) || mmr_root), a leaf of the tree of `rows_root`
+label size     Ht("veen/label-size", label || u64be(size) || mmr_root), a leaf of the tree of `rows_root`, `labels_root`
 ```
 
 The hub's control stream has the `stream_id` `Ht("veen/control", hub_id)`. The X25519 secret of its reader key is
@@ -57,6 +57,10 @@ veen.control.presentation.v1   cap_presentation, authorized by the hub
 veen.control.revocation.v1     a revocation by the operator
 veen.control.stream.v1         the 32 bytes of a registered stream_id
 veen.control.handover.v1       a hand-over to another hub key
+veen.control.prune.v1          chunks that the hub is about to prune
+veen.control.retention.v1      a retention policy
+veen.control.hold.v1           a legal hold, or its end
+veen.control.recovery.v1       the statement of a recovery, a restore or an incarnation
 ```
 
 The admin streams of a realm are sealed in the same way. The X25519 secret of each reader key is
@@ -90,16 +94,27 @@ cap_presentation
 upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u64be(made_at))
                                                                                          by the capability's subject
 hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the root, or the last key
+incarnation    Ht("veen/hub-incarnation", hub_id || hub_pk || u64be(valid_from))         by the root
 adopted root   Ht("veen/hub-root", hub_id || hub_pk || u64be(valid_from))                by the first key
+manifest       Ht("veen/manifest", hub_id || label || u64be(epoch) || u64be(hub_ts) || u64be(segments) || segments_root)
+segment        Ht("veen/segment", CBOR(segment)), a leaf of the tree of a manifest
 hand-over      Ht("veen/hand-over", hub_id || old_pk || new_pk || u64be(hub_ts) || u64be(labels) || rows_root)
                                                                                          by old key, new key and root
 hub identity   Ht("veen/hub-identity", canonical JSON of the record)                     by the newest key, or a root
+card           Ht("veen/card", CBOR map of keys 1 to 8)                                  by id_sign
+prekey         Ht("veen/prekey", CBOR array of the first 4 fields: ver to expires_at)    by id_sign of its card
+confirmation   Ht("veen/card-client", id_sign)                                           by a client_id of the card
 recovery       Ht("veen/recovery", CBOR(recovery))                                       by the new key; endorsed by the
                                                                                          root, or the old key
+reset          Ht("veen/witness-reset", CBOR(recovery))                                  by each witness
+held labels    Ht("veen/witness-held", CBOR(held labels with a sig of zeros))            by the witness
+checkpoint order
+               Ht("veen/checkpoint-order", hub_id || label || auth_ref || u64be(made_at))
+                                                                                         by the capability's subject
 ```
 
-`labels_root` of a recovery is the root of a tree like that of a log. Its leaves are
-`Ht("veen/recovered-label", label || u64be(size) || mmr_root)`.
+`rows_root` of a hand-over and `labels_root` of a recovery are roots of a tree like that of a log. It is over the
+`label size` of every label, in ascending order of label.
 
 The identity record of a fork contains the digest of `origin.cbor`, `Ht("veen/origin", the file)`. So its signature
 covers that file.

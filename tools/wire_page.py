@@ -1,4 +1,4 @@
-"""Generate `docs/wire.md` from the field tables of `veen.core`: the layout of every wire object.
+"""Generate `docs/wire.md` from the field tables of `veen.core` and of evidence: the layout of every wire object.
 
 python -m tools.wire_page            write the page
 python -m tools.wire_page --check    fail if the page on disk is out of date
@@ -12,12 +12,15 @@ from pathlib import Path
 from types import ModuleType
 
 from tools.wire_head import HEAD
+from veen.client import Card, Prekey, evidence
+from veen.client.trust import KeyHistory
 from veen.core import (
     admin,
     attachment,
     cap_token,
     checkpoint,
     ciphertext,
+    cosignature,
     coverage,
     dleq,
     envelopes,
@@ -30,6 +33,7 @@ from veen.core import (
     proof_of_work,
     receipt,
     recovery,
+    retention,
     root_key,
 )
 from veen.core import limits as bounds
@@ -55,13 +59,16 @@ from veen.core.hashing import U64_MAX
 
 PAGE = Path(__file__).parents[1] / "docs" / "wire.md"
 
-GROUPS: dict[str, tuple[ModuleType, ...]] = {
+GROUPS: dict[str, tuple[ModuleType | type[Wire], ...]] = {
     "Wire objects": (profile, msg, ciphertext, receipt, checkpoint),
     "Capability": (cap_token,),
     "Proof": (proof, dleq),
     "Envelopes and tooling": (envelopes, attachment),
+    "Witnesses": (cosignature,),
     "Admin streams and proof of work": (admin, proof_of_work),
     "Files": (hub_identity, handover, coverage, root_key, passphrase, recovery),
+    "Retention": (retention,),
+    "Evidence": (evidence, KeyHistory, Prekey, Card),
 }
 
 GROUP_NOTES = {
@@ -71,21 +78,50 @@ GROUP_NOTES = {
     "`origin.cbor` of a fork is in CBOR; objects with text keys in it keep the order of their table. Root\n"
     "requests and endorsements are in canonical JSON; a root key file is a `keystore` in CBOR that encrypts a\n"
     "`root secret`.",
+    "Evidence": f"""\
+A file of at most {evidence.MAX_EVIDENCE_BYTES:,} bytes. A verifier checks in this order. A file that fails a check
+proves nothing.
+
+1. The file decodes. `identity` contains the pin: it is the `hub_id`, or H(`hub_pk`) of one of the keys. The chain of
+   endorsements and `signature` verify. Without a pin nothing is proved, whatever the other checks say.
+2. Each record that names an `origin` has it: `origin` in the file is the one whose digest the record contains, and so
+   on along `hubs`, each of which is verified like `identity`. The last record names none.
+3. A key of the hub signed each of `receipts` and `checkpoints`, and was active: at `hub_ts`, or at any time of the
+   checkpoint's epoch, or, without epochs, at any time. Entries up to the checkpoint of their label in `origin` belong
+   to that hub.
+4. Each of `ties` is an inclusion proof of a receipt in this file, in the tree of a receipt or checkpoint in this file.
+5. No message is disclosed with two secrets. If the verifier names a reader key, each opening is for it and has a
+   `proof`.
+6. Each of `exhibits` has the profile of the file and a receipt in it, for its leaf and place. `ct_hash` and `sig`
+   verify. If there is an `opening`, its `proof` verifies, if it has one, and the ciphertext opens.
+7. The `peaks` of each tree are as many as its size has set bits, and lead to a signed root of that size.
+8. The identity signed each of `writers` and each prekey in it; its client_ids signed the `confirmations`. No client_id
+   confirms two identities. If the verifier names writers, each client_id of `exhibits` confirms one of them.
+9. `rival` verifies for the same `hub_id`. `recovery` verifies and shows the size of the label of each receipt.
+
+The file then proves a contradiction of the hub if two statements of one label and size have different roots or leaves;
+if a root does not follow from `peaks` and the next leaf; if one leaf has two places; if `hub_ts` decreases along a
+label, or differs for one place; if messages of one client are not in the order of `client_seq`; if a key, or one before
+it, signed a longer log than it handed over in a valid cover; or if neither of `identity` and `rival` continues the
+other, unless one of them begins another incarnation. A statement is *dated* if its key is the newest, if a cover or a
+statement of a later key confirms it, or if a witness that the verifier names signed it. Other conflicts convict the hub
+only if every statement in them is dated.""",
 }
 
 # Rules between the fields of one object, which a table cannot express: one for each class with a `flaw` method.
 RULES: dict[type[Wire], str] = {
+    Card: "All `client_ids` differ. The numbers of `prekeys` increase. Each `client_id` has one of `confirmations`.",
     receipt.Receipt: "`stream_seq` is at least 1.",
     checkpoint.Checkpoint: "`upto_seq` is at least 1.",
     cap_token.Allow: "`stream_ids` are in strictly ascending order of their bytes.",
     envelopes.Equivocation: "Both receipts have the same `label` and `stream_seq` and differ in `leaf_hash` or "
     "`mmr_root`.",
-    hub_identity.HubKey: "`valid_until` is after `valid_from`, `key_id` is that of `hub_pk`, and `role` is absent or "
-    "`root`.",
+    hub_identity.HubKey: "`valid_until` is after `valid_from`, `key_id` is that of `hub_pk`, and `role` is absent,\n"
+    "`root` or `incarnation`.",
     hub_identity.HubIdentity: "`hub_keys` are sorted by `valid_from`, then `hub_pk`; no `hub_pk` occurs twice; "
     "every key except the first has an\n`endorsement`, and the first has none; at most one key has the `role` "
     "`root`, and it has no `valid_until`; "
-    "there is a key\nwithout a role; "
+    "there is another\nkey; only the key after the root can have the `role` `incarnation`; "
     f"`anchoring` is one of {', '.join(f'`{name}`' for name in hub_identity.ANCHORINGS)}.",
     admin.Revocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
     admin.OperatorRevocation: f"`kind` is one of {', '.join(f'`{kind}`' for kind in admin.RevocationKind)}.",
@@ -93,6 +129,12 @@ RULES: dict[type[Wire], str] = {
     admin.Authority: f"`policy` is `{admin.AuthorityPolicy.SINGLE_PRIMARY}` "
     f"or `{admin.AuthorityPolicy.MULTI_PRIMARY}`.",
     hub_identity.OriginHub: "`checkpoints` are in strictly ascending order of `label_curr`.",
+    retention.Segment: "`artifact_hash`, `pruned_at` and `event_seq` exist exactly if `level` is not 0.\n"
+    "`start_seq` is at most `end_seq`.",
+    retention.Manifest: "The segments are consecutive, and the first starts with entry 1.",
+    retention.Tombstone: "The `level` of the segment is not 0.",
+    retention.RetentionPolicy: "`receipt_sec` exists only with `payload_sec`, and is at least as large.",
+    retention.RetentionRequest: "`from_seq` needs `label` and `reason`; `to_seq` needs `from_seq`.",
     recovery.RecoveredLog: "`labels` are in strictly ascending order of `label`.\n"
     "`recovery.labels` is their number, and `recovery.labels_root` the root of the tree of their leaves.",
     profile.LoweredLimits: "At least one limit is lower in `after`, and none is higher; absent is highest. "
@@ -114,8 +156,10 @@ def page() -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def objects(module: ModuleType) -> list[type[Wire]]:
+def objects(module: ModuleType | type[Wire]) -> list[type[Wire]]:
     """The wire objects that a module defines, in source order."""
+    if isinstance(module, type):
+        return [module]
     found = [entry for entry in vars(module).values() if isinstance(entry, type) and issubclass(entry, Wire)]
     return [wire for wire in found if wire.__module__ == module.__name__]
 

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import lmdb
 
+from plumbing import durable, lmdb_env
 from veil.veil_errors import Refused, Unavailable
 
 
@@ -143,7 +144,8 @@ class DiskStore:
         self._txn: lmdb.Transaction | None = None
         self._failed: StoreFailed | None = None
         try:
-            path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
+            # LMDB syncs its file, but not the names of the folders above it.
+            durable.in_use().make_durable_folder(path, _PRIVATE_FOLDER)
             # Queued and delivered payloads are stored in clear, so restrict a directory that existed before, too.
             path.chmod(_PRIVATE_FOLDER)
             self._open()
@@ -224,8 +226,8 @@ class DiskStore:
             os.posix_fallocate(handle, 0, _LOCK_BYTES)
         finally:
             os.close(handle)
-        self._env = lmdb.open(
-            str(self._path),
+        self._env = lmdb_env.open_environment(
+            self._path,
             map_size=self._max_bytes,
             max_dbs=len(Table),
             sync=self._sync,

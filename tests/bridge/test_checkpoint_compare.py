@@ -194,6 +194,17 @@ def test_a_checkpoint_that_the_hub_did_not_sign_is_rejected(place: Path) -> None
     with_forked_hub(place, then)
 
 
+def test_a_record_of_another_incarnation_is_rejected_as_forked(place: Path) -> None:
+    async def then(at: ForkedHub) -> None:
+        root, keys = SigningKey.generate(), (SigningKey.generate(), SigningKey.generate())
+        one, other = (identities.create(key, START + n, root=root, incarnates=True) for n, key in enumerate(keys))
+        known = replace(at.reader.session.trust.known, identity=one)
+        with pytest.raises(ItemRejected, match=r"forked: it is of the hub's incarnation of 20.* knows that of 20"):
+            gossip_items.newer(known, other, identities.sign(other, keys[1]))
+
+    with_forked_hub(place, then)
+
+
 def test_a_foreign_identity_record_is_rejected(place: Path) -> None:
     async def then(at: ForkedHub) -> None:
         hub, thief = at.hub, SigningKey.generate()

@@ -13,6 +13,7 @@ from tests.client.hostile import HostileHub
 from tests.hub.client import hub_key
 from veen.client.evidence import Evidence
 from veen.core import Checkpoint, Receipt
+from veen.overlays.crdt import Write
 
 
 @pytest.fixture
@@ -143,6 +144,30 @@ def test_evidence_proves_an_entry_with_nothing_but_the_hub_id(place: HubFixture,
     wrong = stranger("evidence", "verify", file, "--pin", "ab" * 32)
     assert wrong.status == 4
     assert wrong.error
+
+
+def test_evidence_says_who_wrote_an_entry_and_shows_events_by_their_schema(place: HubFixture, tmp_path: Path) -> None:
+    put, body = Write(b"door", 1, b"open"), tmp_path / "body"
+    body.write_bytes(put.encode())
+    place.does("writer", "send", "--schema", put.NAME, "--body", f"@{body}")
+    place.does("writer", "send", "--schema", "note.of.nobody.v1", "--body", "text")
+    file, card = tmp_path / "kv.evidence", tmp_path / "writer.card"
+    place.does("reader", "evidence", "make", 1, 2, "--disclose", "--writer", place.root / "writer", "--out", file)
+    place.veen.done("card", place.root / "writer", "--out", card)
+    stranger = Veen(tmp_path / "stranger")
+    asked = "evidence", "verify", file, "--pin", place.hub_id
+    found = stranger.done(*asked, "--writer", card, "--json").json()
+    first, second = found["entries"]
+    assert found["writer_pinned"] is True
+    assert first["event"]["fields"] == {"key": b"door".hex(), "ts": 1, "value": b"open".hex()}
+    assert (second["event"], second["text"]) == (None, "text")
+    shown = stranger.done(*asked, "--writer", card)
+    assert _facts(shown)["written by"].startswith("writer.card, which was named: id_sign ")
+    assert f"{first['event']['name']} key=door ts=1 value=open" in shown.out
+    assert "text schema " in shown.out
+    assert "name the expected writer with --writer" in _facts(stranger.done(*asked))["written by"]
+    wrong = stranger(*asked, "--writer", place.root / "reader")
+    assert (wrong.status, "belongs to another identity" in wrong.error) == (4, True)
 
 
 def test_evidence_without_a_pin_is_unverified(place: HubFixture, tmp_path: Path) -> None:

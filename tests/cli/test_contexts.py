@@ -17,7 +17,15 @@ def contexts_file(veen: Veen) -> Path:
 
 def test_the_first_context_becomes_the_current_one(veen: Veen) -> None:
     ran = veen.done("context", "add", "home", "--hub", URL, "--stream", "doors", "--json")
-    assert ran.json() == {"name": "home", "used": True, "hub": URL, "client": None, "stream": "doors", "cap": None}
+    assert ran.json() == {
+        "name": "home",
+        "used": True,
+        "hub": URL,
+        "client": None,
+        "stream": "doors",
+        "cap": None,
+        "policy": None,
+    }
     assert veen.done("context", "show", "--json").json()["name"] == "home"
 
 

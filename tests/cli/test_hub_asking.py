@@ -345,10 +345,21 @@ def test_a_fork_keeps_a_prefix_under_a_new_hub_id(veen: Veen, data_dir: Path, tm
         found.writer("doors").send_many(5)
         found.writer("windows").send_many(2)
         label = found.label("doors")
-    everything = veen.done("hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "all", "--json").json()
+    everything = veen.done(
+        "hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "all", "--no-root", "--json"
+    ).json()
     assert (everything["labels"], everything["entries"]) == (2, 7)
     some = veen.done(
-        "hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "some", "--upto", f"{label.hex()}:3", "--json"
+        "hub",
+        "fork",
+        "--data-dir",
+        data_dir,
+        "--into",
+        tmp_path / "some",
+        "--no-root",
+        "--upto",
+        f"{label.hex()}:3",
+        "--json",
     ).json()
     assert (some["labels"], some["entries"]) == (1, 3)
     original = read_metadata(Folders(data_dir)).identity.hub_id.hex()
@@ -361,13 +372,15 @@ def test_a_fork_with_invalid_arguments_fails(veen: Veen, data_dir: Path, tmp_pat
     with running(data_dir, time.time) as found:
         found.writer("doors").send()
         label = found.label("doors").hex()
-        assert veen("hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "f").status == 6
-    into = ["hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "f"]
+        assert veen("hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "f", "--no-root").status == 6
+    into = ["hub", "fork", "--data-dir", data_dir, "--into", tmp_path / "f", "--no-root"]
     assert veen(*into, "--upto", f"{label}:2").status == 6
     assert veen(*into, "--upto", f"{'00' * 32}:1").status == 6
     assert veen(*into, "--upto", f"{label}:1", "--upto", f"{label}:1").error == "--upto names a label twice"
-    assert veen("hub", "fork", "--data-dir", tmp_path / "none", "--into", tmp_path / "f").status == 6
-    assert veen("hub", "fork", "--data-dir", data_dir, "--into", data_dir).error == f"{data_dir} is not empty"
+    assert veen("hub", "fork", "--data-dir", tmp_path / "none", "--into", tmp_path / "f", "--no-root").status == 6
+    assert (
+        veen("hub", "fork", "--data-dir", data_dir, "--into", data_dir, "--no-root").error == f"{data_dir} is not empty"
+    )
 
 
 def test_an_invalid_url_is_a_usage_error(veen: Veen) -> None:

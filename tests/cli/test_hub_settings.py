@@ -44,7 +44,7 @@ def test_the_example_file_is_valid(file: Path) -> None:
 
 def test_every_field_of_the_configuration_is_a_setting() -> None:
     fields = {field.name for field in dataclasses.fields(HubConfig)}
-    elsewhere = {"data_dir", "host", "port", "operator_token", "http"}
+    elsewhere = {"data_dir", "host", "port", "operator_token", "http", "witness_addresses"}
     assert set(hub_settings.READERS) == fields - elsewhere | {"listen"}
 
 

@@ -236,6 +236,37 @@ def data_dir_without(veen: Veen, tmp_path: Path) -> Path:
     return tmp_path / "old"
 
 
+def test_a_fork_has_a_root_key_of_its_own(rooted: Rooted, tmp_path: Path) -> None:
+    into, key = tmp_path / "fork", ("--passphrase-file", rooted.with_root[-1])
+    command = ("hub", "fork", "--data-dir", rooted.data_dir, "--into", into)
+    assert rooted.veen(*command, "--root", tmp_path / "x.root", "--no-root").status == 2
+    assert rooted.veen("hub", "fork", "--data-dir", tmp_path / "none", "--into", into, *key).status == 6
+    assert not (tmp_path / "fork.root").exists(), "no hub belongs to it"
+    made = rooted.veen.done(*command, *key)
+    assert "move the root key file" in made.err
+    forked = metadata.read_metadata(Folders(into)).identity
+    assert forked.origin is not None
+    assert forked.origin.hub_id == rooted.identity.hub_id
+    assert [one.role for one in forked.hub_keys] == ["root", None]
+    shown = rooted.veen.done("root", "show", "--root", tmp_path / "fork.root", *key, "--json").json()
+    assert shown["hub_id"] == forked.hub_id.hex() != rooted.identity.hub_id.hex()
+    rooted.veen.done("hub", "rotate-key", "--data-dir", into, "--root", tmp_path / "fork.root", *key)
+    assert rooted.veen.done("fsck", into, "--json").json()["verdict"] == "clean"
+
+
+def test_a_running_hub_with_epochs_destroys_its_old_key(rooted: Rooted, tmp_path: Path) -> None:
+    data_dir, veen = tmp_path / "daily", rooted.veen
+    veen.env["VEEN_OPERATOR_TOKEN"] = "operator"
+    lowered = ("--epoch-sec", 86400, "--limit", "max_epoch_skew_sec=0")
+    veen.done("hub", "init", "--data-dir", data_dir, "--no-root", *lowered)
+    with background(veen, data_dir, "--admission", "open"):
+        shown = veen.done("hub", "rotate-key", "--data-dir", data_dir, "--destroy-old", "--json").json()
+        assert len(shown["destroyed"]) == 1
+        veen.done("hub", "rotate-key", "--data-dir", data_dir)
+    assert len(list((data_dir / "keys").iterdir())) == 3, "two signing keys and the control key"
+    assert veen.done("fsck", data_dir, "--json").json()["verdict"] == "clean"
+
+
 def test_a_running_hub_is_rotated_with_its_root(rooted: Rooted) -> None:
     rooted.veen.env["VEEN_OPERATOR_TOKEN"] = "operator"
     started = rooted.veen.apart(

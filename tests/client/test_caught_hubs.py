@@ -231,6 +231,45 @@ def test_a_wrong_root_is_proven_to_a_client_that_is_behind(place: Path, again: b
     _with_history(place, then)
 
 
+def test_a_checkpoint_with_a_wrong_root_is_proven_to_a_client_that_is_behind(place: Path) -> None:
+    """The checkpoint is of a longer log than the client knows. The receipt at its end has another root."""
+
+    async def then(hub: HostileHub, people: Pair) -> None:
+        log = hub.log(hub.label(STREAM))
+        for _ in range(3):
+            log.append(hub.key, hub.forged(log.label), START)
+        hub.lying = True
+        hub.on_checkpoint = lambda honest: hub.checkpoint_of(log, mmr_root=bytes(32))
+        async with people.writer() as writer:
+            with pytest.raises(Contradiction) as caught:
+                await writer.checkpoint(STREAM)
+        assert caught.value.lie is Lie.FORKED_HISTORY
+        assert caught.value.proven
+
+    _with_history(place, then)
+
+
+@pytest.mark.parametrize("knows_all", [True, False])
+def test_a_reader_shows_a_hub_that_went_back_what_it_lost(place: Path, knows_all: bool) -> None:
+    """The hub stops to sign on the label then, so that no place gets a second receipt."""
+
+    async def then(hub: HostileHub, people: Pair) -> None:
+        log = hub.log(hub.label(STREAM))
+        async with people.reader() as reader:
+            if knows_all:
+                await read_all(reader)
+            else:
+                await reader.follower(STREAM).follow([await reader.follower(STREAM).receipt(5)])
+        hub.logs[log.label] = log.cut(3)
+        async with people.reader() as reader:
+            with pytest.raises(Contradiction) as caught:
+                await read_all(reader)
+        assert caught.value.lie is Lie.TRUNCATED_STREAM
+        assert "/tooling/receipt-check" in hub.asked
+
+    _with_history(place, then)
+
+
 # The hub's keys.
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from tests.client.hostile import START, HostileHub
 from tests.client.pair import STREAM, pair, read_all, send_all
-from veen.client import ClientDir, evidence
+from veen.client import Card, ClientDir, evidence
 from veen.client.client import Client
 from veen.client.contradiction import Contradiction, Lie
-from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, Exhibit, KeyHistory, Opening, Peaks
+from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, Exhibit, Knowledge, Opening, Peaks
 from veen.client.hub_session import keep_contradiction
-from veen.client.trust import HubRecord, Pin
+from veen.client.trust import HubRecord, KeyHistory, Pin
 from veen.core import (
     Checkpoint,
     DhKey,
@@ -45,6 +45,10 @@ class Shown:
                     await send_all(writer, *(b"body %d" % number for number in range(1, COUNT + 1)))
                     await read_all(reader)
                     self.made = await reader.evidence(STREAM, [3, 7], claim="as seen", disclose=disclose)
+                    own = people.writer_dir.card
+                    self.own = await writer.evidence(STREAM, [3], writers=[own])
+                    self.theirs = await reader.evidence(STREAM, [3], writers=[own])
+                self.writer, self.reader = own, people.reader_dir.card
             self.hub = hub
 
         with pair(place) as people:
@@ -341,3 +345,34 @@ def test_only_what_contradicts_itself_is_kept(shown: Shown, place: Path, count: 
 
 def test_a_claim_that_is_too_long_is_cut(shown: Shown) -> None:
     assert len(evidence.make_evidence(shown.known, "é" * 5000, ()).claim.encode()) <= 1024
+
+
+def named(*writers: Card) -> Knowledge:
+    return Knowledge(writers=writers)
+
+
+def test_evidence_names_the_writer_if_a_card_proves_it(shown: Shown) -> None:
+    wrote = shown.writer.id_sign
+    assert evidence.verify(shown.made.encode(), shown.pin).entries[0].writer is None
+    for made in (shown.own, shown.theirs):
+        report = evidence.verify(made.encode(), shown.pin)
+        assert (report.entries[0].writer, report.writer_pinned) == (wrote, False)
+        assert evidence.verify(made.encode(), shown.pin, knowledge=named(shown.writer)).writer_pinned
+    assert evidence.verify(shown.made.encode(), shown.pin, knowledge=named(shown.writer)).entries[1].writer == wrote
+
+
+def test_the_writers_own_evidence_reveals_only_the_client_id_that_wrote(shown: Shown) -> None:
+    assert shown.own.writers is not None
+    (card,) = shown.own.writers
+    assert (card.client_ids, card.id_sign) == (shown.writer.client_ids[:1], shown.writer.id_sign)
+
+
+def test_another_writer_than_the_named_one_is_refused(shown: Shown) -> None:
+    with pytest.raises(Unverified, match="belongs to another identity"):
+        evidence.verify(shown.own.encode(), shown.pin, knowledge=named(shown.reader))
+    with pytest.raises(Unverified, match="on no confirmed card"):
+        evidence.verify(shown.made.encode(), shown.pin, knowledge=named(shown.reader))
+    unconfirmed = replace(shown.writer, confirmations=None)
+    assert shown.verify(writers=(unconfirmed,)).entries[0].writer is None
+    with pytest.raises(Unverified, match="card"):
+        shown.verify(writers=(replace(shown.writer, created_at=shown.writer.created_at + 1),))

@@ -15,6 +15,7 @@ DAY = 86_400
 ME = ClientIdentity(SigningKey(b"\1" * 32), DhKey(b"\2" * 32), b"\3" * 32, NOW)
 OTHER = ClientIdentity.generate(NOW)
 CARD = cards.make_card(ME, 5, NOW, DAY)
+OLDER = replace(CARD, confirmations=None)  # as older versions made them
 
 
 def hkdf(secret: bytes, info: bytes) -> bytes:
@@ -106,8 +107,8 @@ def test_a_prekey_of_someone_else_on_a_card_does_not_verify_even_if_the_card_is_
 
 
 def _unsigned(card: Card) -> bytes:
-    """The encoding without its last entry: a map of eight entries without key 9."""
-    return b"\xa8" + card.encode()[1 : -(1 + 2 + 64)]
+    """The encoding without its last two entries: a map of eight entries without the keys 9 and 10."""
+    return b"\xa8" + replace(card, confirmations=None).encode()[1 : -(1 + 2 + 64)]
 
 
 def test_the_signature_is_over_the_card_without_it() -> None:
@@ -117,12 +118,12 @@ def test_the_signature_is_over_the_card_without_it() -> None:
 @pytest.mark.parametrize(
     "card",
     [
-        replace(CARD, client_ids=CARD.client_ids[:1] * 2),
+        replace(OLDER, client_ids=CARD.client_ids[:1] * 2),
         replace(CARD, prekeys=CARD.prekeys[::-1]),
         replace(CARD, prekeys=CARD.prekeys[:1] * 2),
-        replace(CARD, client_ids=()),
+        replace(OLDER, client_ids=()),
         replace(CARD, prekeys=()),
-        replace(CARD, client_ids=tuple(bytes((n,)) * 32 for n in range(65))),
+        replace(OLDER, client_ids=tuple(bytes((n,)) * 32 for n in range(65))),
     ],
 )
 def test_a_card_with_duplicate_or_missing_items_has_no_encoding(card: Card) -> None:
@@ -163,3 +164,18 @@ def test_a_later_card_never_lets_a_prekey_live_longer() -> None:
         later = cards.make_card(ME, 6, NOW + age, DAY)
         expiry = {prekey.number: prekey.expires_at for prekey in later.prekeys}
         assert all(expiry[prekey.number] <= prekey.expires_at for prekey in CARD.prekeys if prekey.number in expiry)
+
+
+def test_a_card_cannot_claim_the_client_ids_of_somebody_else() -> None:
+    stolen = replace(cards.make_card(OTHER, 0, NOW, DAY), client_ids=CARD.client_ids, sig=bytes(64))
+    signed = replace(stolen, sig=OTHER.id_sign.sign(hashing.ht("veen/card", stolen.unsigned(without_last=2))))
+    with pytest.raises(Unverified, match="confirmation"):
+        signed.verify()
+    replace(signed, confirmations=None).verify()  # as older cards: valid, but it proves no writer
+
+
+def test_an_older_card_without_confirmations_is_read() -> None:
+    OLDER.verify()
+    assert Card.decode(OLDER.encode()) == OLDER
+    with pytest.raises(ValueError, match="7 confirmations for 8 client_ids"):
+        replace(CARD, confirmations=(CARD.confirmations or ())[1:]).encode()

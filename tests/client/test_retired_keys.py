@@ -13,12 +13,12 @@ from tests.client.pair import STREAM, Pair, pair, send_all
 from veen.client import evidence
 from veen.client.client import Client
 from veen.client.contradiction import Caught, Contradiction
-from veen.client.evidence import EvidenceReport, KeyHistory, Knowledge
-from veen.client.trust import HubRecord, Pin
+from veen.client.evidence import EvidenceReport, Knowledge
+from veen.client.trust import HubRecord, KeyHistory, Pin
 from veen.core import Checkpoint, HubIdentity, Limits, Profile, Receipt, SigningKey, handover, proof
 from veen.core import hub_identity as identities
 from veen.core.coverage import Cover, Coverage
-from veen.core.handover import HandOver, HandOverPlace, HandOverRow
+from veen.core.handover import HandOver, LabelSize, ProvedSize
 from veen.core.proof import Head
 
 ROOT, OLD, NEW, WITNESS = (SigningKey(bytes([n]) * 32) for n in range(1, 5))
@@ -38,11 +38,11 @@ class Handed:
         self.label = self.hub.label(STREAM)
         self.log = self.hub.log(self.label)
         self._grow(OLD, SIZE, START)
-        self.row = HandOverRow(self.label, SIZE, self.log.tree.root())
-        tree, nodes = handover.tree_of([self.row])
-        made = handover.sign(self.before.hub_id, OLD, NEW, RETIRED, 1, handover.root_of(tree))
+        self.row = LabelSize(self.label, SIZE, self.log.tree.root())
+        tree, nodes = handover.tree_of_labels([self.row])
+        made = handover.sign(self.before.hub_id, OLD, NEW, RETIRED, 1, tree.root())
         self.handover = replace(made, root_sig=root.sign(made.signing_digest())) if root else made
-        self.place = HandOverPlace(OLD.public_key, 1, self.row, proof.prove(nodes.__getitem__, 1, 1))
+        self.place = ProvedSize(self.row, 1, proof.prove(nodes.__getitem__, 1, 1))
         self.identity = identities.rotate(self.before, root or OLD, NEW, RETIRED)
         self.hub.identity, self.hub.key = self.identity, NEW
         self._grow(NEW, 3, RETIRED + 1)
@@ -215,18 +215,28 @@ def test_two_key_histories_of_one_root_are_evidence_offline() -> None:
 # The client
 
 
+async def rotated_hub(people: Pair, hub: HostileHub) -> None:
+    """Let a client write two entries under the old key of a hub, which then changes to the new key."""
+    people.url, people.pin = hub.url, Pin(key=hub.identity.hub_id)
+    async with people.writer() as writer:
+        await send_all(writer, b"1", b"2")
+    hub.identity, hub.key = identities.rotate(hub.identity, ROOT, NEW, RETIRED), NEW
+
+
+def old_hub() -> HostileHub:
+    hub = HostileHub()
+    hub.key = OLD
+    hub.identity = identities.create(OLD, START - 1000, root=ROOT)
+    return hub
+
+
 def test_a_client_keeps_evidence_and_reports_the_verdict(place: Path) -> None:
     """The hub shows an old receipt under its retired key that contradicts the one the client has."""
 
     async def work(people: Pair) -> None:
-        hub = HostileHub()
-        hub.key = OLD
-        hub.identity = identities.create(OLD, START - 1000, root=ROOT)
+        hub = old_hub()
         async with hub:
-            people.url, people.pin = hub.url, Pin(key=hub.identity.hub_id)
-            async with people.writer() as writer:
-                await send_all(writer, b"1", b"2")
-            hub.identity, hub.key = identities.rotate(hub.identity, ROOT, NEW, RETIRED), NEW
+            await rotated_hub(people, hub)
             hub.lying = True
             hub.on_receipt = lambda found: hub.signed(found, OLD, mmr_root=b"\x07" * 32)
             async with people.writer() as writer:
@@ -249,14 +259,9 @@ def test_a_client_keeps_evidence_and_reports_the_verdict(place: Path) -> None:
 
 def test_a_client_convicts_a_hub_whose_current_key_confirms_the_other_history(place: Path) -> None:
     async def work(people: Pair) -> None:
-        hub = HostileHub()
-        hub.key = OLD
-        hub.identity = identities.create(OLD, START - 1000, root=ROOT)
+        hub = old_hub()
         async with hub:
-            people.url, people.pin = hub.url, Pin(key=hub.identity.hub_id)
-            async with people.writer() as writer:
-                await send_all(writer, b"1", b"2")
-            hub.identity, hub.key = identities.rotate(hub.identity, ROOT, NEW, RETIRED), NEW
+            await rotated_hub(people, hub)
             hub.hub_ts = RETIRED + 1
             hub.fork(hub.label(STREAM), 1)
             async with people.writer() as writer:

@@ -538,3 +538,33 @@ def test_what_is_being_given_a_place_while_the_sender_is_closed_is_undecided_and
             assert [len(outbox.pending(*where)) for where in outbox.places()] == [1]
 
     at_a_hub(place, work)
+
+
+def test_what_leaves_the_outbox_while_the_sender_is_closed_has_its_receipt(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storing, go = Event(), Event()
+
+    async def work(hub: Hub, people: Pair) -> None:
+        outbox, state = people.writer_dir.outbox, people.writer_dir.state
+        advance = state.advance
+
+        def slow(*given: Any, **named: Any) -> Any:
+            storing.set()
+            go.wait()
+            return advance(*given, **named)
+
+        async with people.writer() as writer:
+            monkeypatch.setattr(state, "advance", slow)
+            sender = writer.sender(STREAM)
+            future = sender.put(Draft(b"x"))
+            await asyncio.to_thread(storing.wait)
+            closing = asyncio.create_task(sender.close())
+            await asyncio.sleep(0)
+            go.set()
+            await closing
+            assert future.exception() is None
+            assert future.result().stream_seq == 1
+            assert outbox.places() == ()
+
+    at_a_hub(place, work)

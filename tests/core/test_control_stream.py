@@ -5,10 +5,12 @@ import pytest
 from tests.core.wire_strategies import fullest
 from veen.core import Limits, Malformed, Msg, Place, SigningKey, cap_token, ciphertext, control_stream, msg, naming
 from veen.core.admin import OperatorRevocation
+from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.ciphertext import PayloadHdr
 from veen.core.control_stream import EVENT_TYPES, Effects, Event, RegisteredStream
 from veen.core.handover import HandOver
 from veen.core.profile import LoweredLimits
+from veen.core.recovery import RecoveryStatement
 
 HUB = bytes(range(32))
 HUB_KEY, ISSUER = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
@@ -17,15 +19,19 @@ TOKEN = cap_token.mint(ISSUER, bytes([3]) * 32, [STREAM], 100)
 PRESENTED = cap_token.present(ISSUER, TOKEN, HUB, 1000)
 REVOKED = OperatorRevocation("auth-ref", TOKEN.auth_ref(), "lost", 7, 60)
 HANDED_OVER = fullest(HandOver)
+RECOVERED = fullest(RecoveryStatement)
 LOWERED = LoweredLimits(Limits(), Limits(max_body_bytes=1))
+REQUESTED = fullest(RequestedCheckpoint)
 PLACE = Place(bytes([4]) * 32, bytes([5]) * 32, HUB_KEY.public_key, 1, 0)
 
 EXAMPLES: dict[str, tuple[Event, Effects]] = {
     "veen.control.cap.v1": (TOKEN, Effects((STREAM,), TOKEN)),
     "veen.control.presentation.v1": (PRESENTED, Effects((STREAM,), PRESENTED)),
     "veen.control.handover.v1": (HANDED_OVER, Effects()),
+    "veen.control.recovery.v1": (RECOVERED, Effects()),
     "veen.control.revocation.v1": (REVOKED, Effects(revocation=REVOKED)),
     "veen.control.limits.v1": (LOWERED, Effects(limits=LOWERED)),
+    "veen.control.checkpoint.v1": (REQUESTED, Effects()),
     "veen.control.stream.v1": (RegisteredStream(STREAM), Effects((STREAM,))),
 }
 

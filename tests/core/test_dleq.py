@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.ed25519_points import BASE, IDENTITY, TORSION, L, P, Point, decode_leniently
+from vectors.ed25519_points import BASE, IDENTITY, TORSION, L, P, Point, decode_leniently
 from veen.core import dleq
 from veen.core.dleq import SharedProof
 from veen.core.errors import Malformed, Unverified

@@ -61,6 +61,59 @@ def damaged(change: Callable[[Any], object], record: HubIdentity = TWO) -> bytes
     return json.dumps(found, sort_keys=True, separators=(",", ":")).encode()
 
 
+# Incarnations
+
+
+def incarnation(key: SigningKey, valid_from: int) -> HubIdentity:
+    return hub_identity.create(key, valid_from, root=ROOT, incarnates=True)
+
+
+def test_a_root_begins_its_hub_again_with_a_key_that_is_marked() -> None:
+    began = incarnation(SECOND, SECOND_FROM)
+    began.verify(hub_identity.sign(began, SECOND), began.hub_id)
+    assert [key.role for key in began.hub_keys] == ["root", "incarnation"]
+    assert began.newest.hub_pk == SECOND.public_key
+    plain = hub_identity.create(SECOND, SECOND_FROM, root=ROOT)
+    assert plain.hub_id == began.hub_id
+    assert began.newest.endorsement == ROOT.sign(
+        ht("veen/hub-incarnation", began.hub_id + SECOND.public_key + SECOND_FROM.to_bytes(8, "big"))
+    )
+    unmarked = replace(began, hub_keys=(began.hub_keys[0], replace(began.hub_keys[1], role=None)))
+    with pytest.raises(Unverified):
+        unmarked.verify_chain()  # the mark is signed
+    rotated = hub_identity.rotate(began, ROOT, THIRD, THIRD_FROM)
+    rotated.verify_chain()
+    rotated.check_follows(began)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_an_incarnation_follows_all_keys_of_the_one_before(before: bool) -> None:
+    known = hub_identity.create(FIRST, BORN, root=ROOT, incarnates=before)
+    rotated = hub_identity.rotate(known, ROOT, THIRD, THIRD_FROM)
+    assert incarnation(SECOND, BORN + 1).begins_after(known)
+    assert not incarnation(SECOND, BORN).begins_after(known)
+    assert not incarnation(SECOND, THIRD_FROM).begins_after(rotated)
+    assert incarnation(SECOND, THIRD_FROM + 1).begins_after(rotated)
+    assert not known.begins_after(incarnation(SECOND, SECOND_FROM))
+    assert known.is_other_incarnation(incarnation(SECOND, SECOND_FROM))
+
+
+def test_other_records_are_no_incarnations_of_a_hub() -> None:
+    known = hub_identity.create(FIRST, BORN, root=ROOT)
+    assert not hub_identity.create(SECOND, SECOND_FROM, root=ROOT).begins_after(known)
+    assert not hub_identity.create(SECOND, SECOND_FROM, root=STRANGER, incarnates=True).begins_after(known)
+    assert not hub_identity.rotate(known, ROOT, SECOND, SECOND_FROM).is_other_incarnation(known)
+    assert not incarnation(FIRST, BORN).is_other_incarnation(incarnation(FIRST, BORN))
+
+
+def test_only_the_first_signing_key_after_a_root_can_begin_an_incarnation() -> None:
+    began = hub_identity.rotate(incarnation(SECOND, SECOND_FROM), ROOT, THIRD, THIRD_FROM)
+    root, first, last = began.hub_keys
+    for keys in ((root, first, replace(last, role="incarnation")), (replace(ONE.hub_keys[0], role="incarnation"),)):
+        with pytest.raises(ValueError, match="only the key after the root"):
+            replace(began, hub_keys=keys).encode()
+
+
 # The name of a hub, and the chain of its keys
 
 

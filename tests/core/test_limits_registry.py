@@ -8,7 +8,7 @@ import pytest
 from veen.core import limits, wire_json
 from veen.core.cbor import Uint
 from veen.core.errors import Malformed
-from veen.core.profile import Limits
+from veen.core.profile import LimitRegistry, Limits, LoweredLimits
 
 MIB = 1 << 20
 
@@ -271,3 +271,14 @@ def test_a_chunk_must_have_room_for_the_largest_message(short: int) -> None:
             wire_json.encode(limits)
     else:
         assert wire_json.decode_canonical(Limits, wire_json.encode(limits)) == limits
+
+
+def test_the_limits_of_an_entry_follow_from_its_time_and_the_logged_events() -> None:
+    wide, narrow, narrower = Limits(), Limits(max_body_bytes=2000), Limits(max_body_bytes=1000)
+    registry = LimitRegistry(wide).lowered(LoweredLimits(wide, narrow), 100)
+    assert [registry.at(time) for time in (99, 100, 101)] == [wide, wide, narrow]
+    assert registry.lowered(LoweredLimits(wide, narrow), 100) == registry, "applying an event again changes nothing"
+    same_second = registry.lowered(LoweredLimits(narrow, narrower), 100)
+    assert [same_second.at(time) for time in (100, 101)] == [wide, narrower]
+    later = registry.lowered(LoweredLimits(narrow, narrower), 200)
+    assert [later.at(time) for time in (100, 200, 201)] == [wide, narrow, narrower]

@@ -7,22 +7,24 @@ from typing import Any
 import pytest
 
 from tests.core.trees import LABEL, Tree
-from veen.core import Checkpoint, Profile, Receipt, SigningKey, checkpoint, handover, hub_identity, naming, receipt
+from veen.core import (
+    Checkpoint,
+    Profile,
+    Receipt,
+    SigningKey,
+    checkpoint,
+    handover,
+    hub_identity,
+    naming,
+    proof,
+    receipt,
+)
 from veen.core.coverage import Cover, Coverage, Dating, Link, retired_verdict
 from veen.core.errors import Malformed, Unverified
-from veen.core.handover import HandOver, HandOverRow
+from veen.core.handover import HandOver, LabelSize, ProvedSize
 from veen.core.hub_identity import HubIdentity, lineage
 from veen.core.limits import MAX_RECOVERED_LABELS
-from veen.core.recovery import (
-    LabelRecovery,
-    ProvedLabel,
-    RecoveredLabel,
-    RecoveredLog,
-    Recovery,
-    RecoveryStatement,
-    check_count,
-    root_of,
-)
+from veen.core.recovery import LabelRecovery, RecoveredLog, Recovery, RecoveryStatement, check_count, incarnate, root_of
 from veen.core.root_key import KeyRequest, RootRequest, RootSecret
 
 ROOT, OLD, NEW, WITNESS, STRANGER = (SigningKey(bytes([number]) * 32) for number in range(1, 6))
@@ -31,17 +33,17 @@ BEFORE = hub_identity.create(OLD, BORN, root=ROOT)
 HUB = hub_identity.rotate(BEFORE, ROOT, NEW, ROTATED)
 ROOTLESS = hub_identity.rotate(hub_identity.create(OLD, BORN), OLD, NEW, ROTATED)
 HANDED = 5  # entries of the label at the hand-over
-OTHER_LABEL = b"\xff" * 32
+OTHER_LABEL = b"\xf0" * 32
 SECRET = RootSecret(ROOT.seed, HUB.hub_id, BORN)
 
 
 def handed_over(tree: Tree, identity: HubIdentity = HUB) -> tuple[HandOver, Cover]:
     """The hand-over of a log with two labels, and the proof of entry 3 in it."""
-    rows = [HandOverRow(LABEL, HANDED, tree.roots[HANDED - 1]), HandOverRow(OTHER_LABEL, 1, b"\x07" * 32)]
-    built, nodes = handover.tree_of(rows)
-    made = handover.sign(identity.hub_id, OLD, NEW, ROTATED, len(rows), handover.root_of(built))
-    place = handover.prove(nodes.__getitem__, OLD.public_key, 1, rows[0], len(rows))
-    return made, Cover(made, place, tree.prove(3, HANDED))
+    rows = [LabelSize(LABEL, HANDED, tree.roots[HANDED - 1]), LabelSize(OTHER_LABEL, 1, b"\x07" * 32)]
+    built, nodes = handover.tree_of_labels(rows)
+    made = handover.sign(identity.hub_id, OLD, NEW, ROTATED, len(rows), built.root())
+    proved = ProvedSize(rows[0], 1, proof.prove(nodes.__getitem__, 1, len(rows)))
+    return made, Cover(made, proved, tree.prove(3, HANDED))
 
 
 TREE = Tree(8)
@@ -101,14 +103,14 @@ def test_a_hand_over_with_another_content_is_rejected(change: dict[str, object])
         replace(HANDOVER, **change).verify(HUB)  # type: ignore[arg-type]
 
 
-def test_a_row_belongs_to_one_hand_over() -> None:
-    COVER.place.verify(HANDOVER)
-    with pytest.raises(Unverified, match="another hand-over"):
-        replace(COVER.place, old_pk=NEW.public_key).verify(HANDOVER)
+def test_a_row_is_proved_at_one_place_of_one_statement() -> None:
+    proved, stated = COVER.proved, (HANDOVER.labels, HANDOVER.rows_root)
+    proved.verify(*stated)
+    for wrong in (replace(proved, row=replace(proved.row, size=HANDED + 1)), replace(proved, place=2)):
+        with pytest.raises(Unverified):
+            wrong.verify(*stated)
     with pytest.raises(Unverified):
-        replace(COVER.place, row=replace(COVER.place.row, size=HANDED + 1)).verify(HANDOVER)
-    empty, _ = handover.tree_of([])
-    assert handover.root_of(empty) == handover.NO_LABELS
+        proved.verify(HANDOVER.labels, bytes(32))
 
 
 # Coverage: the verdict table
@@ -189,31 +191,63 @@ def test_a_witness_of_the_verifier_dates_a_checkpoint_and_an_unknown_one_does_no
 
 
 def recovered(identity: HubIdentity = HUB, endorser: SigningKey = ROOT) -> tuple[RecoveryStatement, LabelRecovery]:
-    rows = (RecoveredLabel(LABEL, HANDED, TREE.roots[4]), RecoveredLabel(OTHER_LABEL, 1, b"\x07" * 32))
+    rows = (LabelSize(LABEL, HANDED, TREE.roots[4]), LabelSize(OTHER_LABEL, 1, b"\x07" * 32))
     ids = naming.key_id(OLD.public_key), naming.key_id(NEW.public_key)
     said = Recovery(identity.hub_id, *ids, ROTATED, len(rows), root_of(rows))
     made = RecoveryStatement(said, NEW.sign(said.digest()), endorser.sign(said.digest()))
     assert RecoveredLog.decode(RecoveredLog(made, rows).encode()).labels == rows
-    tree = Tree()
-    for row in rows:
-        tree.append(row.leaf())
-    return made, LabelRecovery(made, ProvedLabel(rows[0], 1, tree.prove(1, 2)))
+    _, nodes = handover.tree_of_labels(rows)
+    shown = (ProvedSize(row, at, proof.prove(nodes.__getitem__, at, 2)) for at, row in enumerate(rows, 1))
+    return made, LabelRecovery(made, tuple(shown))
 
 
 def test_a_recovery_is_endorsed_by_the_root_or_by_the_old_key_without_one() -> None:
-    made, proved = recovered()
+    made, _ = recovered()
     made.verify(HUB)
-    assert proved.size_of(LABEL, HUB) == HANDED
-    assert replace(proved, proved=None).size_of(LABEL, HUB) == 0
     recovered(ROOTLESS, OLD)[0].verify(ROOTLESS)
     with pytest.raises(Unverified, match="endorsement"):
         recovered(HUB, OLD)[0].verify(HUB)
     with pytest.raises(Unverified, match="another hub"):
         made.verify(ROOTLESS)
-    with pytest.raises(Unverified, match="another label"):
-        proved.size_of(OTHER_LABEL, HUB)
     first, last = HUB.signing_keys
     assert (made.replaces(HUB, first), made.replaces(HUB, last)) == (True, False)
+
+
+def test_a_recovery_shows_the_size_of_a_label_by_its_row_and_absence_by_the_rows_around_it() -> None:
+    _, shown = recovered()
+    low, high = shown.rows
+    between, above = b"\x0f" * 32, b"\xff" * 32
+    assert LABEL < between < OTHER_LABEL < above
+    assert replace(shown, rows=(low,)).size_of(LABEL, HUB) == HANDED
+    assert replace(shown, rows=(high,)).size_of(OTHER_LABEL, HUB) == 1
+    assert shown.size_of(between, HUB) == 0
+    assert replace(shown, rows=(high,)).size_of(above, HUB) == 0
+    for label, rows in ((LABEL, ()), (LABEL, (high,)), (between, (low,)), (between, (high,)), (above, (low,))):
+        with pytest.raises(Unverified, match="do not show the size"):
+            replace(shown, rows=rows).size_of(label, HUB)
+    with pytest.raises(Unverified):
+        replace(shown, rows=(replace(low, row=replace(low.row, label=between)),)).size_of(between, HUB)
+
+
+def test_an_incarnation_states_that_it_has_no_entries_and_the_root_endorses_it() -> None:
+    began = hub_identity.create(NEW, ROTATED, root=ROOT, incarnates=True)
+    made = incarnate(ROOT, NEW, ROTATED)
+    made.verify(began)
+    assert made.is_incarnation(began)
+    assert LabelRecovery(made, ()).size_of(LABEL, began) == 0
+    assert not recovered()[0].is_incarnation(HUB)
+    for wrong in (
+        incarnate(ROOT, NEW, ROTATED + 1),
+        replace(made, endorsement=NEW.sign(made.recovery.digest())),
+        replace(made, sig=ROOT.sign(made.recovery.digest())),
+    ):
+        with pytest.raises(Unverified):
+            wrong.verify(began)
+    with pytest.raises(Unverified, match="only an incarnation"):
+        made.verify(hub_identity.create(NEW, ROTATED, root=ROOT))
+    said = replace(made.recovery, labels=1)
+    with pytest.raises(Unverified, match="only an incarnation"):
+        RecoveryStatement(said, NEW.sign(said.digest()), ROOT.sign(said.digest())).verify(began)
 
 
 @pytest.mark.parametrize("change", [{"old_key_id": bytes(32)}, {"new_key_id": naming.key_id(OLD.public_key)}])
@@ -225,7 +259,7 @@ def test_a_recovery_names_two_keys_of_the_hub_in_order(change: dict[str, bytes])
 
 def test_a_recovered_log_lists_the_labels_of_its_statement_in_order() -> None:
     made, _ = recovered()
-    rows = (RecoveredLabel(OTHER_LABEL, 1, bytes(32)), RecoveredLabel(LABEL, 1, bytes(32)))
+    rows = (LabelSize(OTHER_LABEL, 1, bytes(32)), LabelSize(LABEL, 1, bytes(32)))
     with pytest.raises(ValueError, match="ascending"):
         RecoveredLog(made, rows).encode()
     with pytest.raises(ValueError, match="not those of the statement"):

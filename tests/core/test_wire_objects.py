@@ -75,6 +75,7 @@ from veen.core.proof import MmrProof, ProofStep
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.recovery import RecoveredLog
+from veen.core.retention import Manifest, RetentionPolicy, RetentionRequest, Segment, Tombstone
 
 KNOWN = 36  # the number of classes; fewer means that the search is broken
 
@@ -196,10 +197,17 @@ def test_only_the_files_of_a_hub_its_tooling_and_disclosure_are_left_to_us() -> 
         "veen.core.root_key",
         "veen.core.passphrase",
         "veen.core.handover",
+        "veen.core.cosignature",
         "veen.core.recovery",
+        "veen.core.retention",
     }
     capabilities = {"veen.core.cap_token", "veen.core.admin"}  # presentations, and revocations by an operator
-    assert ours == files | capabilities | {"veen.core.dleq", "veen.core.envelopes", "veen.core.attachment"}
+    assert ours == files | capabilities | {
+        "veen.core.dleq",
+        "veen.core.envelopes",
+        "veen.core.attachment",
+        "veen.core.checkpoint",  # an event of the control stream
+    }
 
 
 @each
@@ -703,6 +711,12 @@ def flawed() -> dict[str, Wire]:
         "checkpoints in descending order": replace(origin, checkpoints=origin.checkpoints[::-1]),
         "a label twice": replace(origin, checkpoints=(origin.checkpoints[0],) * 2),
         "labels that the statement does not count": replace(fullest(RecoveredLog), labels=()),
+        "a segment that ends before it starts": replace(barest(Segment), start_seq=2),
+        "a pruned segment without its file": replace(fullest(Segment), artifact_hash=None),
+        "segments with a gap": replace(fullest(Manifest), segments=fullest(Manifest).segments[1:]),
+        "a tombstone of a whole segment": replace(fullest(Tombstone), segment=barest(Segment)),
+        "receipts that go before payloads": replace(fullest(RetentionPolicy), receipt_sec=0),
+        "an erasure without a reason": replace(fullest(RetentionRequest), reason=None),
         "place 0": replace(fullest(Receipt), stream_seq=0),
         "a prefix of no messages": replace(fullest(Checkpoint), upto_seq=0),
     }

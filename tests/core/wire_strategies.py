@@ -18,6 +18,7 @@ from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revo
 from veen.core.cap_token import Allow
 from veen.core.cbor import Array, Bool, Bstr, Bytes, Details, FieldType, ListOf, Map, Nested, Text, Uint, Wire
 from veen.core.checkpoint import Checkpoint
+from veen.core.cosignature import CosignRequest, ForkProof, ResetRequest
 from veen.core.envelopes import Equivocation, RevocationRequest
 from veen.core.hashing import U64_MAX
 from veen.core.hub_identity import (
@@ -35,6 +36,7 @@ from veen.core.profile import AdmissionSettings, EarlierLimits, LimitRegistry, L
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.recovery import RecoveredLog
+from veen.core.retention import Manifest, RetentionPolicy, RetentionRequest, Segment, Tombstone
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import SIGNATURE_BYTES
 
@@ -54,7 +56,7 @@ TEXT_KEYED: frozenset[type[Wire]] = frozenset({HubIdentity, HubKey, IdentitySign
     Revocation,
 }
 # These, and the objects that contain them.
-IN_TABLE_ORDER = TEXT_KEYED | {ForkOrigin, LoweredLimits, OriginHub}
+IN_TABLE_ORDER = TEXT_KEYED | {CosignRequest, ForkOrigin, ForkProof, LoweredLimits, OriginHub, ResetRequest}
 
 # Both sides of every size at which a head grows.
 HEAD_EDGES = (0, 1, 23, 24, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, U64_MAX)
@@ -125,6 +127,34 @@ def _stated(log: RecoveredLog) -> RecoveredLog:
     return RecoveredLog(replace(log.statement, recovery=said), labels)
 
 
+def _pruned(segment: Segment) -> Segment:
+    file, at, event = segment.artifact_hash or bytes(32), segment.pruned_at or 0, segment.event_seq or 1
+    return replace(segment, level=segment.level or 1, artifact_hash=file, pruned_at=at, event_seq=event)
+
+
+def _segment(segment: Segment) -> Segment:
+    ordered = replace(segment, end_seq=max(segment.start_seq, segment.end_seq))
+    if ordered.level:
+        return _pruned(ordered)
+    return replace(ordered, artifact_hash=None, pruned_at=None, event_seq=None)
+
+
+def _consecutive(segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    return tuple(replace(one, start_seq=at, end_seq=at) for at, one in enumerate(segments, 1))
+
+
+def _longer(policy: RetentionPolicy) -> RetentionPolicy:
+    if policy.receipt_sec is None:
+        return policy
+    return replace(policy, payload_sec=min(policy.payload_sec or 0, policy.receipt_sec))
+
+
+def _whole_request(request: RetentionRequest) -> RetentionRequest:
+    if request.from_seq is None:
+        return replace(request, to_seq=None)
+    return replace(request, label=request.label or bytes(32), reason=request.reason or "")
+
+
 def _roomy(limits: Limits) -> Limits:
     least = limits.max_msg_bytes + ENTRY_OVERHEAD_BYTES
     return replace(limits, max_chunk_bytes=max(limits.max_chunk_bytes, least))
@@ -147,6 +177,11 @@ _REPAIRS: dict[type[Wire], Callable[[Any], Wire]] = {
     OriginHub: _by_label,
     Receipt: lambda receipt: replace(receipt, stream_seq=receipt.stream_seq or 1),
     RecoveredLog: _stated,
+    Segment: _segment,
+    Manifest: lambda manifest: replace(manifest, segments=_consecutive(manifest.segments)),
+    Tombstone: lambda stone: replace(stone, segment=_pruned(stone.segment)),
+    RetentionPolicy: _longer,
+    RetentionRequest: _whole_request,
 }
 
 

@@ -37,9 +37,12 @@ from veen.core import (
     wire_json,
 )
 from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
+from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.handover import HandOver
 from veen.core.hashing import h
 from veen.core.profile import LimitRegistry, LoweredLimits
+from veen.core.recovery import RecoveryStatement
+from veen.core.retention import Hold, Prune, RetentionPolicy
 from veen.core.signing import is_valid
 from veen.hub.admission_rules import (
     Admission,
@@ -176,7 +179,7 @@ class Ledger:
         if isinstance(event, control_stream.RegisteredStream):
             self._streams.add(event.stream_id)
             return
-        if isinstance(event, HandOver):
+        if isinstance(event, HandOver | RecoveryStatement | RequestedCheckpoint | Prune | RetentionPolicy | Hold):
             return  # it is logged for auditors only
         if isinstance(event, OperatorRevocation):
             self._told.append(event)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from plumbing.http import HttpSettings
+from plumbing.json_log import LineWriter
 from tests.hub.client import Hub, Reply, make_dir, running, until
 from tests.hub.disks import FullDisk, GatedDisk, NoLogDisk
 from tests.hub.subscriber import Subscriber
@@ -24,7 +25,7 @@ from veen.core.hashing import h
 from veen.hub import conditions
 from veen.hub.conditions import MAX_SOURCES, Conditions, Reason, public_text
 from veen.hub.config import HubConfig
-from veen.hub.log import LineWriter, Log
+from veen.hub.log import Log
 
 REFUSALS = 20
 SEALED = b"\x05" * 4000

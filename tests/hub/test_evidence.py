@@ -114,7 +114,9 @@ def test_a_witness_is_known_and_signs_what_is_there(checkpointed: tuple[Hub, Wri
     assert code_of(hub.post("/tooling/witness", unknown)) == (403, "E.FORBIDDEN")
     wrong = WitnessRequest(writer.label, INTERVAL, WITNESS.public_key, WITNESS.sign(b"something else"))
     assert code_of(hub.post("/tooling/witness", wrong)) == (403, "E.FORBIDDEN")
-    nowhere = WitnessRequest(writer.label, INTERVAL + 1, WITNESS.public_key, WITNESS.sign(digest))
+    elsewhere = WitnessRequest(writer.label, INTERVAL - 1, WITNESS.public_key, WITNESS.sign(digest))
+    assert code_of(hub.post("/tooling/witness", elsewhere)) == (403, "E.FORBIDDEN")
+    nowhere = WitnessRequest(writer.label, 1 << 40, WITNESS.public_key, WITNESS.sign(digest))
     assert code_of(hub.post("/tooling/witness", nowhere)) == (404, "E.NOT_FOUND")
     assert all(checkpoint.witness_sigs is None for checkpoint in listed(hub, writer.label))
 

@@ -1,12 +1,18 @@
 """A hub after a change of its key: which key signs checkpoints, and the hand-over that it serves and logs."""
 
+import errno
+import os
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from threading import Event, Thread
 
 import pytest
 
-from plumbing.durable import Disk
+from plumbing.durable import PLAIN_FILE, Disk
 from tests.hub.client import START, TOKEN, Clock, Hub, Reply, hub_key, make_dir, running, until
+from tests.hub.disks import QuickDisk
+from tests.hub.test_running import broken
 from veen.core import (
     Checkpoint,
     HubIdentity,
@@ -22,13 +28,15 @@ from veen.core.control_stream import RegisteredStream
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
+    KeyRelease,
+    ReleasedKeys,
     RotationRequest,
     StreamRequest,
     StreamResponse,
 )
-from veen.core.handover import HandOver, HandOverList
+from veen.core.handover import HandOver, HandOverList, LabelHandOver
 from veen.core.hub_identity import endorsement_digest
-from veen.storage import fsck, metadata, rotation
+from veen.storage import fsck, metadata, recovery, rotation
 from veen.storage.paths import Folders
 
 EPOCH_SEC = 1000
@@ -84,13 +92,14 @@ def test_a_hand_over_is_served_with_the_row_of_a_label(tmp_path: Path) -> None:
     clock.now = START + 10
     with running(data_dir, clock) as hub:
         found = hub.get(f"/tooling/handovers?label={one.label.hex()}").read(HandOverList)
-        (made,), (place,) = found.handovers, found.places
+        ((made, place),) = ((one.handover, one.proved) for one in found.handovers)
+        assert place is not None
         made.verify(record)
-        place.verify(made)
+        place.verify(made.labels, made.rows_root)
         assert (place.row.size, place.row.mmr_root) == (last.stream_seq, last.mmr_root)
-        assert hub.get("/tooling/handovers").read(HandOverList).handovers == (made,)
+        assert hub.get("/tooling/handovers").read(HandOverList).handovers == (LabelHandOver(made),)
         unknown = hub.get(f"/tooling/handovers?label={bytes(32).hex()}").read(HandOverList)
-        assert (unknown.handovers, unknown.places) == ((made,), ())
+        assert unknown.handovers == (LabelHandOver(made),)
         assert hub.get("/tooling/handovers?label=ff").status == 400
 
 
@@ -106,6 +115,44 @@ def test_a_hand_over_is_logged_once_on_the_control_stream(tmp_path: Path) -> Non
             until(lambda: not rotation.unlogged_handovers(Folders(data_dir), record))
             assert events(hub) == [RegisteredStream(naming.stream_id("s")), made]
     assert isinstance(made, HandOver)
+
+
+def test_the_statement_of_a_recovery_is_the_first_event_of_the_new_key_and_logged_once(tmp_path: Path) -> None:
+    data_dir, clock = make_dir(tmp_path), Clock()
+    with running(data_dir, clock) as hub:
+        hub.register(naming.stream_id("s"))
+        hub.writer().send()
+    made = recovery.recover(Disk(), data_dir, START + 5).log.statement
+    clock.now = START + 10
+    for _ in range(2):
+        with running(data_dir, clock) as hub:
+            until(lambda: not recovery.unlogged(Folders(data_dir), recovery.read_recoveries(Folders(data_dir))))
+            assert events(hub) == [RegisteredStream(naming.stream_id("s")), made]
+            hub.writer().send()
+    assert fsck.check(data_dir).findings == []
+    folders = Folders(data_dir)
+    shutil.rmtree(folders.index)  # a rebuild reads the event too
+    with running(data_dir, clock) as hub:
+        assert events(hub)[-1] == made
+
+
+def test_a_hand_over_whose_entry_may_be_lost_is_logged_again_after_a_recovery(tmp_path: Path) -> None:
+    data_dir, clock = make_dir(tmp_path), Clock()
+    with running(data_dir, clock) as hub:
+        hub.writer().send()
+    record = rotate(data_dir, START + 5, destroy=False)
+    (handed_over,) = rotation.read_handovers(Folders(data_dir), record)
+    shutil.copytree(data_dir, tmp_path / "before")
+    clock.now = START + 10
+    with running(data_dir, clock) as hub:
+        until(lambda: not rotation.unlogged_handovers(Folders(data_dir), record))
+    mark = Folders(data_dir).handover_logged(record.signing_keys[0].key_id)
+    backup = tmp_path / "before"
+    shutil.copy(mark, Folders(backup).handover_logged(record.signing_keys[0].key_id))  # it is newer than the log
+    made = recovery.restore(Disk(), backup, tmp_path / "restored", START + 20).log.statement
+    clock.now = START + 30
+    with running(tmp_path / "restored", clock) as hub:
+        until(lambda: events(hub) == [made, handed_over])
 
 
 def test_the_retired_key_signs_nothing_more_while_the_clock_is_behind(tmp_path: Path) -> None:
@@ -196,8 +243,10 @@ def test_a_running_hub_changes_its_key_between_groups_and_loses_nothing(tmp_path
         made.verify(identity)
         assert hub.status()["hub_pk"] == made.new_pk.hex()
         for label, signed in receipts.items():
-            (place,) = hub.get(f"/tooling/handovers?label={label.hex()}").read(HandOverList).places
-            place.verify(made)
+            (shown,) = hub.get(f"/tooling/handovers?label={label.hex()}").read(HandOverList).handovers
+            place = shown.proved
+            assert place is not None
+            place.verify(made.labels, made.rows_root)
             keys = [identity.verify_receipt(receipt) for receipt in signed]
             split = place.row.size
             assert {key.hub_pk for key in keys[:split]} == {made.old_pk}
@@ -208,6 +257,84 @@ def test_a_running_hub_changes_its_key_between_groups_and_loses_nothing(tmp_path
     assert fsck.check(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
     with running(data_dir, clock) as hub:
         assert hub.hub_pk == made.new_pk
+
+
+def release(hub: Hub, token: str = TOKEN) -> Reply:
+    asked = KeyRelease(hub.service.hub_metadata.identity.hub_id)
+    return hub.post("/tooling/release-keys", asked, authorization=f"Bearer {token}")
+
+
+@pytest.mark.parametrize("profile", [Profile(), DAILY], ids=["without epochs", "with epochs"])
+def test_a_running_hub_stops_using_retired_keys_so_that_they_can_be_destroyed(tmp_path: Path, profile: Profile) -> None:
+    data_dir, clock = make_dir(tmp_path, profile, Limits(max_epoch_skew_sec=0, max_checkpoint_interval=2)), Clock()
+    with running(data_dir, clock) as hub:
+        hub.register(naming.stream_id("s"))
+        writer = hub.writer()
+        for _ in range(5):
+            writer.send()
+        made = change(hub, RotationRequest(prepare(data_dir), START + 1, 0)).read(HandOver)
+        signer = hub.service.signer.pid
+        assert release(hub, "another").status == 401
+        until(lambda: release(hub).status == 200)  # the log catches up
+        until(lambda: hub.service.signer.pid != signer)
+        rotation.destroy_retired(Disk(), Folders(data_dir), hub.service.hub_metadata.identity)
+        for _ in range(3):
+            assert hub.service.hub_metadata.identity.verify_receipt(writer.send()).hub_pk == made.new_pk
+        assert release(hub).read(ReleasedKeys).key_ids == (naming.key_id(made.old_pk),)
+    assert fsck.check(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
+
+
+def test_a_key_of_epochs_that_still_get_entries_is_not_released(tmp_path: Path) -> None:
+    limits = Limits(max_epoch_skew_sec=EPOCH_SEC, max_checkpoint_interval=2)
+    data_dir, clock = make_dir(tmp_path, DAILY, limits), Clock()
+    with running(data_dir, clock) as hub:
+        hub.register(naming.stream_id("s"))
+        earlier = hub.writer()
+        earlier.send()
+        clock.now = START + EPOCH_SEC
+        change(hub, RotationRequest(prepare(data_dir), START + EPOCH_SEC, 0)).read(HandOver)
+        refused = release(hub).error()
+        assert refused.code == "E.CONFLICT"
+        assert "get entries until" in refused.message
+        for _ in range(4):  # of the epoch before: its checkpoints are those of the old key
+            earlier.send()
+        clock.now = START + 2 * EPOCH_SEC
+        until(lambda: release(hub).status == 200)
+    assert fsck.check(data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
+
+
+class StuckIdentity(QuickDisk):
+    """A disk that fails at one file of the identity, after it is there, and cannot remove the new identity."""
+
+    def __init__(self, failing: str) -> None:
+        self._failing = failing
+        self.failed = False
+
+    def write_file(self, path: Path, data: bytes | Iterable[bytes], mode: int = PLAIN_FILE) -> None:
+        super().write_file(path, data, mode)  # the name may be durable although the call fails
+        if path.name == self._failing:
+            self.failed = True
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def unlink(self, path: Path) -> None:
+        if self.failed and path.name == "hub-identity.next":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("failing", ["hub-identity.next", "hub-key-map.json", "hub-identity.json"])
+def test_a_hub_whose_new_identity_may_be_on_disk_signs_nothing_more_with_the_old_key(
+    tmp_path: Path, failing: str
+) -> None:
+    data_dir, disk = make_dir(tmp_path), StuckIdentity(failing)
+    with running(data_dir, disk=disk) as hub:
+        hub.writer().send()
+        interrupted = change(hub, RotationRequest(prepare(data_dir), START + 1, 0))
+        assert (interrupted.error().code, disk.failed) == ("E.UNAVAILABLE", True)
+        assert isinstance(broken(hub), rotation.InterruptedRotation)
+        assert hub.submit(hub.writer("other").message()).error().code == "E.UNAVAILABLE"
+    with running(data_dir) as hub:  # the start completes the rotation
+        assert len(hub.service.hub_metadata.identity.hub_keys) == 2
 
 
 def test_only_the_operator_changes_the_key_and_a_refusal_changes_nothing(tmp_path: Path) -> None:

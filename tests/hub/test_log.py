@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from plumbing import json_log
+from plumbing.json_log import BURST_LINES, LINES_PER_S, LineWriter
 from tests.hub.client import TOKEN, hub_key, log_file, log_rows, make_dir, running
 from veen.core import Refused, SigningKey, cap_token
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ProofRequest
-from veen.hub import log
-from veen.hub.log import BURST_LINES, LINES_PER_S, LineWriter, Log
+from veen.hub.log import Log
 from veen.hub.submit import SubmitLog
 
 
@@ -167,7 +168,7 @@ def test_left_out_lines_are_reported_at_the_stop_at_the_latest(written: Written)
 
 
 def test_kinds_of_lines_do_not_take_each_others_room(monkeypatch: pytest.MonkeyPatch, written: Written) -> None:
-    monkeypatch.setattr(log, "BURST_LINES", 1)
+    monkeypatch.setattr(json_log, "BURST_LINES", 1)
     SubmitLog(written.log).record_rejection(Refused("E.SIZE", "no"), 1)
     written.log.failed("here", ValueError("x"))
     assert len(written.rows()) == 2
@@ -229,7 +230,7 @@ def pipe(request: pytest.FixtureRequest) -> Pipe:
 
 
 def test_a_log_that_is_not_read_delays_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
-    monkeypatch.setattr(log, "MAX_QUEUED_BYTES", 2000)
+    monkeypatch.setattr(json_log, "MAX_QUEUED_BYTES", 2000)
     monkeypatch.setattr(sys, "stderr", open(pipe.fd, "w", closefd=False))  # noqa: SIM115  nothing to close
     with running(make_dir(tmp_path), log_submits=True) as hub:
         writer = hub.writer()
@@ -248,7 +249,7 @@ def test_a_hub_without_standard_error_serves(tmp_path: Path, monkeypatch: pytest
 
 
 def test_dropped_lines_are_reported_with_the_next_line(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
-    monkeypatch.setattr(log, "MAX_QUEUED_BYTES", 2000)
+    monkeypatch.setattr(json_log, "MAX_QUEUED_BYTES", 2000)
     lines = LineWriter(pipe.fd)
     written = Log(lines)
     for number in range(100):
@@ -266,7 +267,7 @@ def test_dropped_lines_are_reported_with_the_next_line(monkeypatch: pytest.Monke
 
 
 def test_the_end_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
-    monkeypatch.setattr(log, "_CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(json_log, "_CLOSE_TIMEOUT_S", 0.01)
     lines = LineWriter(pipe.fd)
     written = Log(lines)
     written.fatal(OSError("x"))
@@ -279,8 +280,8 @@ def test_the_end_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch, pipe: Pipe
 
 
 def test_accepted_submits_are_all_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "BURST_LINES", 1)
-    monkeypatch.setattr(log, "LINES_PER_S", 0)
+    monkeypatch.setattr(json_log, "BURST_LINES", 1)
+    monkeypatch.setattr(json_log, "LINES_PER_S", 0)
     with log_file(tmp_path / "log") as file, running(make_dir(tmp_path), log_submits=True) as hub:
         hub.post("/v1/submit", b"")
         hub.post("/v1/submit", b"")

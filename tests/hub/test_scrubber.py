@@ -1,24 +1,34 @@
 """The background scrubber finds damage while the hub runs, reports no sound file, and reads a bounded share."""
 
 import json
+import re
+import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.hub.client import Hub, log_file, log_rows, make_dir, running, until
+from plumbing.durable import Disk
+from tests.hub.client import START, TOKEN, Clock, Hub, log_file, log_rows, make_dir, running, until
 from tests.hub.disks import QuickDisk
-from veen.core import Limits
-from veen.hub.scrubber import RECHECK_S, Scrubber
-from veen.storage import fsck
+from veen.core import Checkpoint, Limits, Profile, SigningKey
+from veen.core.envelopes import RotationRequest
+from veen.core.hashing import h
+from veen.core.root_key import RootSecret
+from veen.hub.scrubber import NEXT_STEP, RECHECK_S, Scrubber
+from veen.storage import checkpoint_files, fsck, lock, metadata, rotation
+from veen.storage.attachment_store import AttachmentStore
 from veen.storage.chunk_reader import FRAME_BYTES
+from veen.storage.directory_reader import LogReader
+from veen.storage.directory_scrub import DirectoryScrub
 from veen.storage.fsck import FsckVerdict
-from veen.storage.index import Index
-from veen.storage.log_scrub import KINDS, LogScrub, ScrubStep, kind_of
+from veen.storage.index import PAIR, PLACE, SECONDS_PER_DAY, Index, LabelHead
+from veen.storage.log_scrub import KINDS, ScrubStep, kind_of
 from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 
@@ -60,8 +70,8 @@ def scrub(data_dir: Path) -> Iterator[ScrubStep]:
     folders = Folders(data_dir)
     index = Index(folders.index, readonly=True)
     try:
-        metadata = read_metadata(folders)
-        yield from LogScrub(folders, index, lambda: metadata).walk(None)
+        hub_metadata = read_metadata(folders)
+        yield from DirectoryScrub(folders, index, lambda: hub_metadata).walk(None)
     finally:
         index.close()
 
@@ -111,7 +121,8 @@ def test_a_flipped_byte_in_a_closed_chunk_is_found_while_the_hub_runs_and_ends_w
 def test_each_file_of_a_log_is_checked(written: Path) -> None:
     """One flipped byte in any file is found and attributed to that file."""
     assert found(written) == []
-    assert {kind_of(path.name) for path in artifacts(written)} == set(KINDS)
+    of_log = {"chunk", "summary", "peaks", "checkpoint", "checkpoint_index", "nodes"}
+    assert {kind_of(path.name) for path in artifacts(written)} == of_log
     for path in artifacts(written):
         sound = path.read_bytes()
         flip(path)
@@ -137,6 +148,141 @@ def test_every_byte_of_a_chunk_is_checked(written: Path, data: st.DataObject) ->
         path.write_bytes(sound)
 
 
+ATTACHMENT = bytes(range(256)) * 1000
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with every kind of file: the hub began as an incarnation, and its key was replaced."""
+    folders = Folders(tmp_path_factory.mktemp("full") / "hub")
+    root = SigningKey.generate()
+    made = metadata.create(Disk(), folders.root, Profile(), SMALL, START, None, root, incarnates=True)
+    write(folders.root)
+    AttachmentStore(Disk(), folders).put(h(ATTACHMENT), ATTACHMENT)
+    path = next(folders.log.glob("checkpoint-*-*5.cbor"))
+    signed, witness = Checkpoint.decode(path.read_bytes()), SigningKey.generate()
+    path.write_bytes(replace(signed, witness_sigs=(witness.sign(signed.signing_digest()),)).encode())
+    checkpoint_files.write_witnesses(Disk(), folders, signed.label_curr, signed.upto_seq, (witness.public_key,))
+    with lock.exclusive(folders.lock):
+        request = rotation.request_rotation(Disk(), folders, START + 1000)
+        endorsement = request.endorse(RootSecret(root.seed, made.identity.hub_id, START))
+        rotation.rotate_key(Disk(), folders, START + 1000, 0, endorsement)
+    assert found(folders.root) == []
+    return folders.root
+
+
+DAMAGES = {
+    "attachments/*/*": "attachment",
+    "hub-identity.json": "metadata",
+    "hub-identity.sig": "metadata",
+    "hub-key-map.json": "metadata",
+    "limits.json": "metadata",
+    "profile.json": "metadata",
+    "admission.json": "metadata",
+    "checkpoint-binding.cbor": "binding",
+    "handovers/*.cbor": "handover",
+    "handovers/*.rows": "handover",
+    "handovers/*.mmr": "handover",
+    "recoveries/recovery-*.cbor": "recovery",
+    "witnesses/*.cbor": "witness",
+    "keys/hub-*.seed": "key",
+    "index/nodes/*.mmr": "nodes",
+}
+
+
+@pytest.mark.parametrize("pattern", DAMAGES)
+def test_a_flipped_byte_in_any_file_is_found_while_the_hub_runs(full: Path, tmp_path: Path, pattern: str) -> None:
+    data_dir = Path(shutil.copytree(full, tmp_path / "hub"))
+    check_found(data_dir, tmp_path, DAMAGES[pattern], lambda: flip(next(data_dir.glob(pattern))), pattern)
+
+
+def check_found(data_dir: Path, tmp_path: Path, kind: str, damage: Callable[[], None], pattern: str) -> str:
+    """The hub must find a damage while it runs, and name the file. Returns the text of the error."""
+    with log_file(tmp_path / "log") as lines, running(data_dir, Clock(START + 2000), QuickDisk(), **FAST) as hub:
+        until(lambda: passes(hub) >= 1)
+        assert hub.get("/readyz").json()["bad_states"] == []
+        damage()
+        until(lambda: figure(hub, f'veen_scrub_damaged{{kind="{kind}"}}') >= 1)
+        assert hub.get("/readyz").json()["bad_states"] == ["damage"]
+        assert hub.status()["scrub"]["damaged"][kind] >= 1
+    found_rows = [row for row in log_rows(lines) if row["event"] in ("bad_state_entered", "damage_found")]
+    named = pattern.replace(".rows", ".cbor").replace(".mmr", ".cbor") if kind == "handover" else pattern
+    rows = [row for row in found_rows if PurePath(row["artifact"]).match(named)]
+    assert rows, f"no log line names {named}: {found_rows}"
+    assert {row["artifact"] for row in found_rows} == {rows[0]["artifact"]}
+    assert rows[0]["next"] == NEXT_STEP
+    return str(rows[0]["error"])
+
+
+def flip_row(data_dir: Path, row: bytes, at: int) -> None:
+    """Change a byte of an index row in all pages that have it, in place: a running hub has the file mapped."""
+    path = Folders(data_dir).index / "data.mdb"
+    data = path.read_bytes()
+    assert row in data
+    with path.open("r+b") as file:
+        for one in re.finditer(re.escape(row), data):
+            file.seek(one.start() + at)
+            file.write(bytes([row[at] ^ 1]))
+
+
+@pytest.mark.parametrize("table", ["places", "by_client", "days", "heads", "a head that cannot be decoded"])
+def test_a_flipped_byte_in_an_index_row_is_found_while_the_hub_runs(full: Path, tmp_path: Path, table: str) -> None:
+    data_dir = Path(shutil.copytree(full, tmp_path / "hub"))
+    label, head = longest(data_dir)
+    rows = {
+        "places": (PLACE.pack(6, 6, 0), PLACE.size - 1),
+        "by_client": (PAIR.pack(7, 7), PAIR.size - 1),
+        "days": (PAIR.pack(START // SECONDS_PER_DAY, 1), PAIR.size - 1),
+        "heads": (head.encode(), len(head.encode()) - 1),
+        "a head that cannot be decoded": (head.encode(), 7),
+    }
+    error = check_found(data_dir, tmp_path, "index", lambda: flip_row(data_dir, *rows[table]), "index/data.mdb")
+    assert "head" in error if "head" in table else table in error
+    assert Folders(data_dir).fault.exists(), "the next start must rebuild the index"
+    with running(data_dir, Clock(START + 3000)) as hub:
+        assert hub.status()["entries"] >= ENTRIES
+    assert fsck.check(data_dir).verdict is FsckVerdict.CLEAN
+    with LogReader(data_dir) as log:
+        assert log.head(label) == head
+
+
+def longest(data_dir: Path) -> tuple[bytes, LabelHead]:
+    """The label with the most entries, and its head."""
+    with LogReader(data_dir) as log:
+        return max(log.labels(), key=lambda found: found[1].size)
+
+
+def test_an_attachment_that_is_removed_ends_the_state(full: Path, tmp_path: Path) -> None:
+    data_dir = Path(shutil.copytree(full, tmp_path / "hub"))
+    path = Folders(data_dir).attachment(h(ATTACHMENT))
+    flip(path)
+    run = Simulation(data_dir, 1 << 30, 100 * RECHECK_S)
+    run.until(lambda: run.scrubber.passes == 1)
+    assert run.scrubber.damaged_by_kind()["attachment"] == 1
+    path.unlink()
+    run.until(lambda: not run.scrubber.damaged)
+    assert run.scrubber.passes == 1
+    run.index.close()
+
+
+def test_rotations_and_lowered_limits_beside_the_scrubber_report_no_damage(tmp_path: Path) -> None:
+    data_dir, clock = make_dir(tmp_path, limits=SMALL), Clock()
+    with log_file(tmp_path / "log") as lines, running(data_dir, clock, **FAST) as hub:
+        for turn in range(10):
+            hub.writer().send_many(6)
+            clock.now += 10
+            key = metadata.next_key(hub.service.folders, hub.service.hub_metadata.identity)
+            metadata.add_signing_key(Disk(), hub.service.folders, key)
+            asked = RotationRequest(key.signer.public_key, int(clock.now), 0)
+            lowered = replace(SMALL, max_body_bytes=SMALL.max_body_bytes - 1 - turn)
+            for path, body in (("/tooling/rotate-key", asked), ("/tooling/limits", lowered)):
+                assert hub.post(path, body, authorization=f"Bearer {TOKEN}").status == 200
+        enough = passes(hub) + 2
+        until(lambda: passes(hub) >= enough)
+        assert hub.status()["scrub"]["damaged"] == dict.fromkeys(KINDS, 0)
+    assert not [row for row in log_rows(lines) if row.get("reason") == "damage"]
+
+
 @pytest.mark.parametrize("limits", [SMALL, PACKED], ids=["plain", "compressed"])
 def test_passes_beside_writes_and_closing_chunks_report_no_damage(tmp_path: Path, limits: Limits) -> None:
     data_dir = make_dir(tmp_path, limits=limits)
@@ -157,9 +303,9 @@ class Simulation:
         self.time = 1000.0
         self.folders = Folders(data_dir)
         self.index = Index(self.folders.index, readonly=True)
-        metadata = read_metadata(self.folders)
+        hub_metadata = read_metadata(self.folders)
         self.scrubber = Scrubber(
-            LogScrub(self.folders, self.index, lambda: metadata),
+            DirectoryScrub(self.folders, self.index, lambda: hub_metadata),
             self.folders.scrub,
             bytes_per_s,
             pause_s,

@@ -11,13 +11,15 @@ from typing import Any, cast
 
 import pytest
 
+from plumbing.background import Background
+from plumbing.json_log import LineWriter
 from tests.hub.client import PATIENCE_S, Hub, Writer, make_dir, running
 from veen.core import Msg, Receipt, SigningKey
 from veen.core.envelopes import ErrorEnvelope, StreamRequest
 from veen.hub import verifier
 from veen.hub.admission_rules import Admission
 from veen.hub.conditions import Conditions
-from veen.hub.log import LineWriter, Log
+from veen.hub.log import Log
 from veen.hub.verifier import SEND_EVERY, Answer, ProcessVerifier, Signed, Verifier
 from veen.hub.verify_worker import ANSWER, ITEM_BYTES, NUMBER_BYTES, REQUEST_BYTES, VALID, answer_to
 
@@ -122,15 +124,15 @@ def conditions(loop: asyncio.AbstractEventLoop) -> Conditions:
 
 
 def of_thread(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
-    return verifier.start(loop, 0, conditions(loop), broke, report)
+    return verifier.start(loop, 0, conditions(loop), broke, report, Background())
 
 
 def of_process(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
-    return verifier.start(loop, 1, conditions(loop), broke, report)
+    return verifier.start(loop, 1, conditions(loop), broke, report, Background())
 
 
 def of_pool(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:
-    return verifier.start(loop, 2, conditions(loop), broke, report)
+    return verifier.start(loop, 2, conditions(loop), broke, report, Background())
 
 
 EVERY = pytest.mark.parametrize("make", [of_thread, of_process, of_pool])

@@ -1,8 +1,10 @@
 """Audits of journals, compressed chunks, attachments, forks and copies."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from queue import Queue
+from typing import Any, cast
 
 import pytest
 
@@ -10,12 +12,14 @@ from bench.big_log import BigLog
 from tests.hub.client import Clock, running
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import artifacts, copied, findings, flip, frames, places, run_audit
-from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key, receipts, small_history
+from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key, label_of, receipts, small_history
 from veen.core import Msg, Receipt, receipt
+from veen.core.handover import HandOver
 from veen.core.hashing import h
 from veen.hub.admission_rules import Admission, Rules
-from veen.pipeline.audit import audit_report
-from veen.storage import fork, frame
+from veen.pipeline.audit import audit, audit_report
+from veen.pipeline.jobs import run_inline
+from veen.storage import fork, frame, recovery, rotation
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Severity
@@ -208,6 +212,33 @@ def test_a_copy_that_a_thief_continued_with_a_retired_key_does_not_convict_the_h
     assert audit_report.verdict(found) == found.equivocations[0].retired
 
 
+def test_a_loss_that_the_hub_stated_is_no_equivocation(history: History, place: Path) -> None:
+    """Without the statement, the same two copies are."""
+    lost, restored = history.fresh(place / "lost"), place / "restored"
+    hub = Hub(lost)
+    for group in history.groups[:6]:
+        receipts(hub.submit(group))
+    hub.catch_up()
+    hub.close()
+    shutil.copytree(lost, place / "backup")
+    hub = Hub(lost)
+    for group in history.groups[6:]:
+        receipts(hub.submit(group))
+    hub.catch_up()
+    hub.close()
+    recovery.restore(QuickDisk(), place / "backup", restored, NOW + 1000)
+    hub = Hub(restored)
+    hub.clock.now = NOW + 1001
+    writer = Client("later", hub.rules)
+    receipts(hub.submit([writer.message(label_of(hub.rules, f"stream {n % 3}")) for n in range(60)]))
+    hub.catch_up()
+    hub.close()
+    found = run_audit(lost, restored)
+    assert (found.equivocations, audit_report.verdict(found)) == ((), "sound")
+    shutil.rmtree(restored / "recoveries")
+    assert run_audit(lost, restored).equivocations
+
+
 def test_an_audit_reports_the_coverage_of_labels(place: Path) -> None:
     made = BigLog(place / "one", streams=2, clients=3, limits=SMALL, per_sec=10)
     made.grow(24)
@@ -219,11 +250,50 @@ def test_an_audit_reports_the_coverage_of_labels(place: Path) -> None:
     assert coverage() == {None}, "the hub has had one key only"
     made.rotate()
     assert coverage() == {"covered"}
+    far: Any = audit_report.report_of(audit([f"file://{place / 'one'}"], run_inline), 0, "here")
+    assert {label["coverage"] for label in far["directories"][0]["labels"]} == {"covered"}
     for path in (place / "one" / "handovers").iterdir():
         path.unlink()
     assert coverage() == {"uncovered"}
     made.grow(10)
     assert coverage() == {"current"}
+
+
+def test_an_audit_reads_what_the_hub_stated_on_its_control_stream(log: BigLog, place: Path) -> None:
+    root, clock = copied(log.folders.root, place / "hub"), Clock(NOW + 100)
+    rotation.rotate_key(QuickDisk(), Folders(root), NOW + 90, 0)
+    with running(root, clock) as hub:
+        hub.writer().send()
+    stated = recovery.recover(QuickDisk(), root, NOW + 200).log.statement.recovery
+    clock.now = NOW + 300
+    with running(root, clock) as hub:
+        hub.writer("other").send()
+    found = run_audit(root)
+    assert audit_report.verdict(found) == "sound"
+    (one,) = cast("Any", audit_report.report_of(found, 0, "here"))["directories"]
+    assert [row["hub_ts"] for row in one["handovers"]] == [NOW + 90]
+    (row,) = one["recoveries"]
+    assert (row["recovered_at"], row["labels"]) == (stated.recovered_at, stated.labels)
+    assert row["new_key_id"] == stated.new_key_id.hex()
+    lacking = copied(root, place / "lacking")
+    (file,) = (lacking / "recoveries").glob("*.cbor")
+    file.unlink()
+    assert artifacts(lacking) == [f"recoveries/{file.name}"]
+
+
+def test_an_audit_reports_a_statement_of_the_control_stream_that_nobody_signed(log: BigLog, place: Path) -> None:
+    root = copied(log.folders.root, place / "hub")
+    rotation.rotate_key(QuickDisk(), Folders(root), NOW + 90, 0)
+    (path,) = (root / "handovers").glob("*.cbor")
+    sound = HandOver.decode(path.read_bytes())
+    forged = replace(sound, old_sig=bytes(64))
+    with running(root, Clock(NOW + 100)) as hub:
+        logged: Queue[Any] = Queue()
+        hub.loop.call_soon_threadsafe(hub.service.pipeline.log_event, forged, logged.put)
+        logged.get()
+    assert [one.what for one in findings(root)] == [
+        "control event: hand-over: the signature does not verify under the key"
+    ]
 
 
 def test_equivocation_is_found_although_a_key_map_is_damaged(twins: tuple[Path, Path]) -> None:

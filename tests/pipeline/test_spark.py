@@ -12,9 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from bench.big_log import BigLog
+from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import copied, flip, frames, rows, run_audit
 from veen.pipeline import plan, read, read_stream, select
-from veen.pipeline.audit import audit
+from veen.pipeline.audit import Audit, audit, report_of
 from veen.pipeline.jobs import on_spark
 from veen.pipeline.rows import arrow_schema
 
@@ -151,6 +152,35 @@ def test_an_audit_on_spark_gives_the_same_result(spark: "SparkSession", log: Big
     assert len(here.equivocations) == 2
     assert (reports[0][1], max(reports)) == (61 + 61 + 24 + 24, (170, 170))
     assert here.directories[1].findings
+
+
+@pytest.mark.slow
+def test_an_audit_on_spark_reports_coverage_and_verdicts_of_retired_keys(spark: "SparkSession", place: Path) -> None:
+    made = BigLog(place / "one", streams=2, clients=3, limits=SMALL, per_sec=10)
+    made.grow(24)
+    stolen = made.copied(place / "stolen")
+    made.grow(20)
+    made.rotate()
+    roots = [place / "one", copied(place / "one", place / "bare"), place / "stolen"]
+    for path in (place / "bare" / "handovers").iterdir():
+        path.unlink()
+    stolen.grow(30)
+
+    def report(audited: Audit) -> Any:
+        return report_of(audited, 0, "here")
+
+    here, there = run_audit(*roots), audit([str(one) for one in roots], on_spark(spark))
+    shown = [{row.get("coverage") for row in one["labels"]} for one in report(there)["directories"]]
+    assert shown == [{"covered"}, {"uncovered"}, {None}]
+    assert report(there)["directories"][0]["labels"] == report(here)["directories"][0]["labels"]
+    assert there.equivocations == here.equivocations
+    verdict = report(there)["verdict"]
+    assert verdict.startswith("contradiction under a retired key: the hub forked before ")
+    assert verdict.endswith(", or the key was stolen")
+    made.grow(10)
+    assert {row["coverage"] for row in report(audit([str(roots[0])], on_spark(spark)))["directories"][0]["labels"]} == {
+        "current"
+    }
 
 
 @pytest.mark.slow

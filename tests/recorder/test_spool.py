@@ -53,6 +53,31 @@ def test_a_truncated_frame_ends_its_segment_without_affecting_earlier_ones(place
         assert read(place) == [event(1)]
 
 
+@pytest.mark.parametrize("zeros", [1, 7, 8, 9, 512])
+def test_zeros_that_a_power_cut_left_end_a_segment(place: Path, zeros: int) -> None:
+    writer = SpoolWriter(place)
+    writer.append([event(1)])
+    writer.close()
+    (path,) = spool.segments(place)
+    path.write_bytes(path.read_bytes() + bytes(zeros))
+    assert read(place) == [event(1)]
+
+
+def test_a_batch_that_is_in_two_segments_is_returned_once(place: Path) -> None:
+    """A failed sync may leave the frame of a batch that the writer then stores again."""
+    writer = SpoolWriter(place / "s", segment_bytes=1)
+    for number in range(3):
+        writer.append([event(number)], h(b"%d" % number))
+    writer.close()
+    first, second, _ = spool.segments(place / "s")
+    second.write_bytes(second.read_bytes() + first.read_bytes())
+    for _ in range(2):  # also after a restart between the two copies
+        feed = SpoolFeed(place / "s", "n", follow=False)
+        items = taken(feed, 1)
+        feed.settle(items)
+    assert [item.event for item in taken(SpoolFeed(place / "s", "n", follow=False))] == [event(2)]
+
+
 @pytest.mark.parametrize("sync", [False, True])
 @pytest.mark.parametrize("fits", [0, 1, 20])
 def test_events_stored_after_a_short_write_are_returned(place: Path, sync: bool, fits: int) -> None:

@@ -85,12 +85,20 @@ def test_an_offer_without_a_session_to_carry_it_is_reported() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"A", b"O", b"X" + bytes(16), b"A" + bytes(16) + b"x", b"O" + bytes(10)])
 def test_invalid_signal_data_is_ignored(data: bytes) -> None:
+    sent: list[bytes] = []
+
+    def send(peer: bytes, data: bytes) -> bool:
+        sent.append(data)
+        return True
+
     async def work() -> None:
-        signalling = CarriedSignalling(lambda peer, data: False)
+        signalling = CarriedSignalling(send)
         signalling.arrived(BOB.public_key, data)
+        await asyncio.sleep(0)
         await signalling.stop()
 
     asyncio.run(work())
+    assert sent == []
 
 
 LINE = "a=fingerprint:sha-256 " + ":".join(["AB"] * 32)

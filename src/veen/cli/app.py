@@ -16,10 +16,15 @@ def _entry(name: str, summary: str, module: str = "") -> CommandEntry:
 
 
 COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
-    "see it work": (_entry("demo", "run hub, client and verification as a short demo"),),
+    "see it work": (
+        _entry("demo", "run hub, client and verification as a short demo"),
+        _entry("quickstart", "set up a hub and a writer for a first try"),
+    ),
     "run a hub": (
         _entry("hub", "run, maintain and query a hub"),
         _entry("root", "keep and use the root key of a hub"),
+        _entry("witness", "run a witness, which cosigns the checkpoints of hubs"),
+        _entry("retention", "keep payloads and receipts for a time, and prove what was pruned"),
         _entry("fsck", "verify a data directory from its files alone"),
         _entry("audit", "verify whole data directories on all cores or on Spark"),
         _entry("pipeline", "build verified tables from logs on Spark, and verify them"),

@@ -1,6 +1,7 @@
 """`veen audit`: verify whole data directories and write a report that can be signed."""
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -210,6 +211,12 @@ def _show(made: JsonObject, pinned: bool, out: Path | None, as_json: bool) -> No
         "checked": f"{report['entries']:,} entries of {_directories(len(report['directories']))}",
         "on": report["ran_on"],
     }
+    coverage = Counter(row["coverage"] for one in report["directories"] for row in one["labels"] if "coverage" in row)
+    if coverage:
+        facts["coverage"] = ", ".join(f"{of}: {count} labels" for of, count in coverage.items())
+    stated = {name: sum(len(one[name]) for one in report["directories"]) for name in ("handovers", "recoveries")}
+    if any(stated.values()):
+        facts["stated"] = f"hand-overs: {stated['handovers']}, recoveries: {stated['recoveries']}"
     if out is not None:
         facts["report"] = str(out / PAGE)
     output.facts(facts, as_json)

@@ -42,6 +42,7 @@ def add(
     client: Annotated[Path | None, option("--client DIR", "a client directory")] = None,
     stream: Annotated[str | None, option("--stream NAME", "a stream")] = None,
     cap: Annotated[Path | None, option("--cap FILE", "a file of capabilities")] = None,
+    policy: Annotated[Path | None, option("--policy FILE", "a policy file that names witnesses")] = None,
     at_once: Annotated[bool, option("--use", "make it the current context")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,7 +53,7 @@ def add(
     """
     from veen.cli.kit import context_file
 
-    made = context_file.Context(hub, _absolute(client), stream, _absolute(cap))
+    made = context_file.Context(hub, _absolute(client), stream, _absolute(cap), _absolute(policy))
     before = context_file.load()
     contexts = before.with_one(name, made)
     if at_once:

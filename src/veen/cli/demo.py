@@ -252,7 +252,7 @@ class Person:
 
     def does_unseen(self, command: str) -> Ran:
         """Run a command without showing it, with any exit status."""
-        return _here(shlex.split(command), self.env())
+        return run_here(shlex.split(command), self.env())
 
     def does_apart(
         self, command: str, *, ends: int = 0, cwd: Path | None = None, given: str | None = None, shown: str = ""
@@ -286,7 +286,8 @@ class Person:
 VEEN = (sys.executable, "-m", "veen.cli")
 
 
-def _here(arguments: list[str], env: Mapping[str, str]) -> Ran:
+def run_here(arguments: list[str], env: Mapping[str, str]) -> Ran:
+    """Run a command in this process, with this environment."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     with environment(env), redirect_stdout(out), redirect_stderr(err):
         try:

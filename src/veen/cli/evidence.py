@@ -2,15 +2,28 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
 from plumbing.cli.command import Misuse, argument, command, group, option
-from veen.cli.kit import context_file, open_session, output, output_files, pinning, sanitize, values
-from veen.cli.kit.client_options import Epoch, HubOptions, ReaderPin, TrustEmbedded
+from veen.cli.kit import (
+    context_file,
+    evidence_viewer,
+    key_files,
+    message_content,
+    open_session,
+    output,
+    output_files,
+    pinning,
+    sanitize,
+    values,
+)
+from veen.cli.kit.client_options import Epoch, HubOptions, Policy, ReaderPin, TrustEmbedded
 from veen.cli.kit.common_options import JsonOption, Stream
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
@@ -18,12 +31,14 @@ from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.pinning import ExpectedSigner
 from veen.cli.kit.sanitize import short, short_hex
 from veen.cli.kit.state_options import options_command
-from veen.client import evidence, local_files, message_attachments
+from veen.client import Card, evidence, local_files
 from veen.client.client import Client
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceReport, Knowledge, ShownEntry
-from veen.client.message_attachments import Attachment
-from veen.core import Checkpoint, Limits, Malformed, Opened, Receipt, Unverified
+from veen.client.sender import DEFAULT_SCHEMA
+from veen.client.witness_policy import read_policy
+from veen.core import Checkpoint, Malformed, Receipt, Unverified
 from veen.core.coverage import Cover, Coverage
+from veen.core.hashing import h
 
 app = group(
     "evidence",
@@ -41,6 +56,7 @@ app = group(
     "make",
     "veen evidence make 12 --stream doors --out 12.evidence",
     'veen evidence make 12 13 --stream doors --disclose --claim "the door was open" --out door.evidence',
+    "veen evidence make 12 --stream doors --disclose --out 12.evidence --html 12.html",
     "veen evidence make --statement mine.receipt --statement theirs.receipt --out lie.evidence",
 )
 def make(
@@ -56,6 +72,15 @@ def make(
     disclose: Annotated[
         bool, option("--disclose", "include the keys that open these entries (and no others), so anyone can read them")
     ] = False,
+    writer: Annotated[
+        list[Path] | None, option("--writer CARD", "include the card of a writer, so that verifiers know who wrote it")
+    ] = None,
+    cosigned: Annotated[
+        bool, option("--cosigned", "prove the entries in the newest log that a witness cosigned, not in the newest")
+    ] = False,
+    html: Annotated[
+        Path | None, option("--html FILE", "also create a page that shows the content, without any verdict")
+    ] = None,
     stream: Stream = None,
     epoch: Epoch = None,
 ) -> None:
@@ -63,31 +88,75 @@ def make(
 
     The file contains each entry with its receipt, its message as sent, and the inclusion proof for a root that the hub
     signed. Payloads stay sealed without --disclose. With --statement the hub is not contacted.
+
+    --writer names a card or a client directory. Of your own identity only the client_ids of these entries are included,
+    whatever their age.
+
+    --html makes a page for people who only want to read: it contains the evidence file and says where to get the
+    verifier. It gives no verdict, because the sender of a page can make it say anything.
     """
     if bool(seq) == bool(statement):
         raise Misuse("give either entries or statements", "give SEQ, or --statement FILE twice")
     output_files.check_new(out)
+    if html is not None:
+        output_files.check_new(html)
     call = asked.call()
-    made = _of_entries(call, stream, seq, claim, disclose, epoch) if seq else _of_files(call, statement or [], claim)
+    if seq:
+        wanted = Wanted(seq, claim, disclose, cosigned, epoch, tuple(_confirmed_card(path) for path in writer or ()))
+        made = _of_entries(call, context_file.need_stream(stream), wanted)
+    elif writer:
+        raise Misuse("--writer cannot be used with --statement", "leave it out: statements have no writer")
+    else:
+        made = _of_files(call, statement or [], claim)
     data = made.encode()
     own = next((exhibit.opening.reader_pk for exhibit in made.exhibits if exhibit.opening), None)
     found = evidence.verify(data, made.identity.hub_id, own)
     output_files.write_new(out, data)
+    if html is not None:
+        output_files.write_new(html, evidence_viewer.page(found, data, out.name))
     _show(found, out, pinning.hub_signer(made.identity.hub_id.hex(), False), asked.as_json)
 
 
-def _of_entries(
-    call: HubCall, stream: str | None, seqs: list[int], claim: str, disclose: bool, epoch: int | None
-) -> Evidence:
-    name = context_file.need_stream(stream)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the evidence of entries contains."""
 
+    seqs: list[int]
+    claim: str
+    disclose: bool
+    cosigned: bool
+    epoch: int | None
+    writers: tuple[Card, ...]
+
+
+def _of_entries(call: HubCall, name: str, wanted: Wanted) -> Evidence:
     async def fetch(client: Client) -> Evidence:
-        end = await client.follower(name, epoch).end()
-        if max(seqs) > end:
-            raise Misuse(f"there is no entry {max(seqs)}: stream {name!r} has {end} entries", "veen stream shows them")
-        return await client.evidence(name, seqs, claim=claim, disclose=disclose, epoch=epoch)
+        end = await client.follower(name, wanted.epoch).end()
+        last = max(wanted.seqs)
+        if last > end:
+            raise Misuse(f"there is no entry {last}: stream {name!r} has {end} entries", "veen stream shows them")
+        return await client.evidence(
+            name,
+            wanted.seqs,
+            claim=wanted.claim,
+            disclose=wanted.disclose,
+            cosigned=wanted.cosigned,
+            epoch=wanted.epoch,
+            writers=wanted.writers,
+        )
 
     return call.run(fetch)
+
+
+def _confirmed_card(path: Path) -> Card:
+    """Read a card that proves whose client_ids it lists."""
+    card = key_files.read_card(path)
+    if card.confirmations is None:
+        raise hinted(
+            Unverified(str(path), "its client_ids do not confirm it, so it could list those of somebody else"),
+            "ask its owner for a new card: veen card --renew --out FILE",
+        )
+    return card
 
 
 def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
@@ -104,6 +173,7 @@ def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
     "verify",
     "veen evidence verify door.evidence --pin 5f1c8a…",
     "veen evidence verify door.evidence --pin hub-identity.json --reader doors.stream-key --json",
+    "veen evidence verify door.evidence --pin 5f1c8a… --policy witnesses.toml",
 )
 def verify(
     file: Annotated[Path, argument("FILE", "a file from veen evidence make, or one that a client saved")],
@@ -116,10 +186,14 @@ def verify(
     ] = None,
     trust_embedded: TrustEmbedded = False,
     reader: ReaderPin = None,
+    writer: Annotated[
+        list[Path] | None, option("--writer CARD", "an identity that may have written the entries: its card")
+    ] = None,
     witness: Annotated[
         list[bytes] | None,
         option("--witness HEX", "a witness that you trust; it signs only with active keys", parser=values.public_key),
     ] = None,
+    policy: Policy = None,
     anchor: Annotated[list[Path] | None, option("--anchor FILE", "an anchor of a checkpoint in the file")] = None,
     anchored_in: Annotated[
         str | None, option("--anchored-in TARGET", "where the anchors are: file:PATH, git:REPO or tsa:")
@@ -137,6 +211,12 @@ def verify(
     writer of the message could have made up. The exit status is 11 if the file is valid and proves that the hub
     contradicted itself.
 
+    --writer names who must have written the entries, by card. The client_id of a writer changes daily; a card proves
+    which client_ids belong to one identity, and further cards of the same identity may be in the file.
+
+    With --policy every entry must be in a log that enough witnesses of the policy cosigned: make the file with veen
+    evidence make --cosigned. A key of the hub itself never counts as a witness.
+
     Statements of a retired key that conflict convict the hub only if each of them existed before the key was handed
     over: if a proof in the file connects it with a hand-over or a later key, or if --witness or --anchor shows it.
     Otherwise the key may have been stolen, and the verdict says so. Name the hub with --pin PATH of its current
@@ -144,18 +224,36 @@ def verify(
     """
     signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader_key(reader)
     data = local_files.read_file(file, MAX_EVIDENCE_BYTES)
+    cards = {_confirmed_card(path): path.name for path in writer or ()}
     try:
         anchored = _anchored(anchor or [], anchored_in, tsa_root)
-        knowledge = Knowledge(pinning.pinned_record(pin), frozenset(witness or ()), (), anchored)
+        wanted = read_policy(policy) if policy else None
+        trusted = frozenset(witness or ()) | frozenset(wanted.witnesses.values() if wanted else ())
+        knowledge = Knowledge(pinning.pinned_record(pin), trusted, (), anchored, tuple(cards), wanted)
         found = evidence.verify(data, signer.key, reader_pk, knowledge)
     except Malformed as error:
         raise hinted(Malformed(str(file), str(error)), "the file is damaged or is not evidence") from None
     except Unverified as error:
         raise hinted(Unverified(str(file), str(error)), "the file proves nothing") from None
-    _show(found, file, signer, as_json)
+    _show(found, file, signer, as_json, {card.id_sign: name for card, name in cards.items()})
     signer.check_named(file)
     if found.contradictions or found.retired:
         raise typer.Exit(CONTRADICTED_STATUS)
+
+
+@command(app, "verifier", "veen evidence verifier --out verify.html")
+def verifier(
+    out: Annotated[Path, option("--out FILE", "the HTML file to create")], as_json: JsonOption = False
+) -> None:
+    """Write a page that verifies evidence in a browser.
+
+    The page is one HTML file without network access. Give it to someone who has no VEEN, together with the hub id from
+    a source that they trust. They open it from disk, drop an evidence file on it and enter the hub id. Its SHA-256 is
+    that of every copy of this release, so they can compare it with a published one.
+    """
+    page = resources.files("veen.cli").joinpath("verifier.html").read_bytes()
+    output_files.write_new(out, page)
+    output.facts({"file": str(out), "size": len(page), "sha256": h(page)}, as_json)
 
 
 def _anchored(files: list[Path], target: str | None, tsa_root: Path | None) -> dict[bytes, int]:
@@ -173,7 +271,10 @@ def _anchored(files: list[Path], target: str | None, tsa_root: Path | None) -> d
     return {root: asyncio.run(anchor_verify(backend, root, ref)) for root, ref in roots.items()}
 
 
-def _show(found: EvidenceReport, file: Path, signer: ExpectedSigner, as_json: bool) -> None:
+def _show(
+    found: EvidenceReport, file: Path, signer: ExpectedSigner, as_json: bool, names: Mapping[bytes, str] | None = None
+) -> None:
+    """Print the report. `names` are the names of the expected writers by id_sign."""
     verdict = signer.verdict("it holds")
     if found.contradictions:
         verdict = signer.verdict("it holds, and the hub contradicts itself", Tone.BAD)
@@ -199,7 +300,9 @@ def _show(found: EvidenceReport, file: Path, signer: ExpectedSigner, as_json: bo
         rows["uncovered"] = Marked(f"{uncovered} statements of retired keys", Tone.WARN)
     if found.claim:
         rows["claim"] = f"{sanitize.printable(found.claim)} (not verified)"
-    rows |= disclosed(found)
+    if found.cosigners:
+        rows["cosigned by"] = Marked(", ".join(map(sanitize.printable, found.cosigners)), Tone.GOOD)
+    rows |= disclosed(found) | _written_by(found, names or {})
     output.facts({**rows, "file": str(file)}, as_json)
     if sys.stdout.isatty():
         sys.stdout.write("\n")
@@ -215,6 +318,19 @@ def disclosed(found: EvidenceReport) -> dict[str, output.Value]:
     named = {f"reader_pk {n}" if len(keys) > 1 else "reader_pk": key for n, key in enumerate(keys, 1)}
     check = _READER_UNNAMED if found.proved else _CONTENT_UNPROVED
     return {"content check": _READER_NAMED if found.reader_pinned else check, **named}
+
+
+def _written_by(found: EvidenceReport, names: Mapping[bytes, str]) -> dict[str, output.Value]:
+    """The identities whose cards prove that they wrote the entries."""
+    writers = list(dict.fromkeys(entry.writer for entry in found.entries if entry.writer is not None))
+    rows: dict[str, output.Value] = {}
+    for number, one in enumerate(writers, 1):
+        title = f"written by {number}" if len(writers) > 1 else "written by"
+        if one in names:
+            rows[title] = Marked(f"{sanitize.printable(names[one])}, which was named: id_sign {one.hex()}", Tone.GOOD)
+        else:
+            rows[title] = Marked(f"id_sign {one.hex()}; name the expected writer with --writer", Tone.WARN)
+    return rows
 
 
 _READER_NAMED = Marked("proved for the reader key that was named", Tone.GOOD)
@@ -247,24 +363,21 @@ def _data(found: EvidenceReport, file: Path) -> dict[str, object]:
     entries = []
     for entry, fields in zip(found.entries, cast(list[dict[str, object]], shown["entries"]), strict=True):
         if entry.opened is not None:
-            schema, body, attached = _unwrapped(entry.opened)
+            schema, body, attached = evidence_viewer.unwrapped(entry.opened)
             files = [{"name": part.name, "size": part.size, "coid": part.coid} for part in attached]
             text = sanitize.text_of(body)
-            fields = {**fields, "schema": schema, "text": text, "body": body, "attachments": files}
+            event = message_content.event_data(schema, body)
+            fields = {**fields, "schema": schema, "text": text, "event": event, "body": body, "attachments": files}
         entries.append(fields)
     return {"file": str(file), **shown, "entries": entries}
-
-
-def _unwrapped(opened: Opened) -> tuple[bytes, bytes, tuple[Attachment, ...]]:
-    try:
-        return message_attachments.unwrap(opened, Limits())
-    except (Malformed, Unverified):  # the entry is proved although its attachment list is broken
-        return opened.header.schema, opened.body, ()
 
 
 def _content(entry: ShownEntry) -> output.Value:
     if entry.opened is None:
         return Marked("(sealed)", Tone.QUIET)
-    _, body, attached = _unwrapped(entry.opened)
+    schema, body, attached = evidence_viewer.unwrapped(entry.opened)
+    content = message_content.preview(schema, body)
+    if schema != DEFAULT_SCHEMA and message_content.event_of(schema, body) is None:
+        content += f" schema {short_hex(schema)}"
     files = ", ".join(f"{sanitize.printable(part.name)} ({sanitize.size(part.size)})" for part in attached)
-    return f"{sanitize.preview(body)} + {files}" if files else sanitize.preview(body)
+    return f"{content} + {files}" if files else content

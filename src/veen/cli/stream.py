@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from plumbing.cli.command import Misuse, option, single
-from veen.cli.kit import context_file, open_session, output, output_files, sanitize
+from veen.cli.kit import context_file, message_content, open_session, output, output_files, sanitize
 from veen.cli.kit.client_options import Epoch, HubOptions
 from veen.cli.kit.common_options import Stream
 from veen.cli.kit.result import fields_of, jsonable
@@ -19,6 +19,7 @@ from veen.client.local_files import check_local
 from veen.client.reader import Entry
 from veen.client.sender import DEFAULT_SCHEMA
 from veen.core import Unverified, naming
+from veen.core.retention import Tombstone
 
 # Only characters that are safe in every file system and shell. A name never starts with a dot or dash: the number does.
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
@@ -95,7 +96,8 @@ class EntryPrinter:
     def _content(self, entry: Entry) -> str:
         if entry.body is None:
             return "(sealed)" if self.sealed else f"(cannot be opened: {sanitize.printable(entry.fault or '')})"
-        return sanitize.line_of(entry.body) if self._console is None else sanitize.preview(entry.body)
+        show = message_content.line_of if self._console is None else message_content.preview
+        return show(entry.schema or DEFAULT_SCHEMA, entry.body)
 
     def _fields(self, entry: Entry, saved: list[Path]) -> Iterator[str]:
         yield str(entry.stream_seq)
@@ -115,8 +117,9 @@ class EntryPrinter:
             (self._content(entry), tone),
         )
         lines = [line]
-        if entry.schema not in (None, DEFAULT_SCHEMA):
-            line.append(f"  schema {sanitize.short_hex(entry.schema or b'')}", "dim")
+        schema = entry.schema or DEFAULT_SCHEMA
+        if schema != DEFAULT_SCHEMA and message_content.event_of(schema, entry.body or b"") is None:
+            line.append(f"  schema {sanitize.short_hex(schema)}", "dim")
         for at, part in enumerate(entry.attachments):
             where = f"  saved as {saved[at]}" if saved else ""
             text = f"{'':>{_SEQ_WIDTH}}  + {sanitize.printable(part.name)}, {sanitize.size(part.size)}{where}"
@@ -133,6 +136,7 @@ class EntryPrinter:
             **fields_of(entry, "epoch", "stream_seq", "hub_ts", "msg_id", "client_id", "schema", "body", "fault"),
             "client_seq": entry.msg.client_seq,
             "text": sanitize.text_of(entry.body) if entry.body is not None else None,
+            "event": message_content.event_data(entry.schema or DEFAULT_SCHEMA, entry.body) if entry.body else None,
             "parent_id": entry.header.parent_id if entry.header else None,
             "attachments": [fields_of(part, "name", "size", "coid") for part in entry.attachments],
         }
@@ -162,6 +166,13 @@ def entry_counter(follow: bool) -> AbstractContextManager[Callable[[int], None]]
     if follow or sys.stdout.isatty():
         return nullcontext(lambda done: None)
     return output.tally("reading", "entries")
+
+
+def remark_pruned(tombstone: Tombstone) -> None:
+    """Say which entries are left out because the hub pruned them."""
+    segment = tombstone.segment
+    when = sanitize.when(segment.pruned_at or 0)
+    output.remark(f"entries {segment.start_seq} to {segment.end_seq} were pruned on {when}; the hub signed for it")
 
 
 app = single("stream")
@@ -210,7 +221,9 @@ def stream(
         async def show(reader: Client) -> None:
             if follow:
                 reader.session.link.on_pause = RetryRemark()
-            entries = reader.read(name, first, last, follow=follow, with_proof=with_proof, epoch=epoch)
+            entries = reader.read(
+                name, first, last, follow=follow, with_proof=with_proof, epoch=epoch, on_pruned=remark_pruned
+            )
             with entry_counter(follow) as report:
                 async for entry in entries:
                     printer.show(entry, await saver.save(reader, entry) if saver else [])

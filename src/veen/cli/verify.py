@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from plumbing.cli.command import Misuse, argument, option, single
 from veen.cli.kit import context_file, open_session, output, output_files
-from veen.cli.kit.client_options import Epoch, HubOptions
+from veen.cli.kit.client_options import Epoch, HubOptions, Policy
 from veen.cli.kit.common_options import Stream
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
@@ -17,11 +17,14 @@ from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import Statement
 from veen.cli.kit.result import Moment, Result
 from veen.cli.kit.state_options import options_command
+from veen.cli.stream import remark_pruned
 from veen.client import evidence
 from veen.client.client import Client
 from veen.client.evidence import EvidenceStore
 from veen.client.proofs import Resynced
+from veen.client.witness_policy import read_policy
 from veen.core import Checkpoint, Leaf, MmrProof, Receipt, Unavailable, Unverified, proof
+from veen.core.cosignature import WitnessPolicy
 from veen.core.coverage import Cover, Coverage, Dating, Link
 from veen.core.hub_identity import lineage
 from veen.core.proof import Head, size_of
@@ -38,6 +41,7 @@ _COLUMNS = ("file", "what", "stream_seq", "hub_ts", "held_by", "coverage")
     "veen verify 12.receipt 12.proof doors.checkpoint",
     "veen verify --stream doors --start-over",
     "veen verify --stream doors --accept-recovery",
+    "veen verify --stream doors --policy witnesses.toml",
 )
 def verify(
     asked: HubOptions,
@@ -50,9 +54,13 @@ def verify(
         bool,
         option("--accept-recovery", "continue with a hub that stated the loss of entries which this client verified"),
     ] = False,
+    policy: Policy = None,
     epoch: Epoch = None,
 ) -> None:
     """Verify saved files or a whole stream.
+
+    With --policy, or a policy in the context, enough witnesses must have cosigned: every checkpoint in FILE, or the
+    newest cosigned checkpoint of the stream, which must belong to the verified log.
 
     Files are verified with the hub keys that this client knows; the hub is not contacted. A stream is verified from its
     first entry to its last, against its newest checkpoint and everything that this client has verified before.
@@ -68,30 +76,34 @@ def verify(
     stream fail until --accept-recovery. The receipts are kept as evidence of what the hub lost.
     """
     call = replace(asked.call(), allow_caught=start_over)
+    policy_file = policy or context_file.policy()
+    wanted = read_policy(policy_file) if policy_file else None
     if file:
         if start_over or accept_recovery or stream is not None:
             raise Misuse(
                 "FILE cannot be used with --stream, --start-over or --accept-recovery",
                 "give FILE or --stream, not both",
             )
-        _verify_files(call, file, asked.as_json)
+        _verify_files(call, file, wanted, asked.as_json)
         return
     if start_over and accept_recovery:
         raise Misuse("--start-over and --accept-recovery exclude each other", "give one of them")
     name = context_file.need_stream(stream)
 
-    async def work(client: Client) -> tuple[Resynced, int, int]:
+    async def work(client: Client) -> tuple[Resynced, int, int, Cosigned | None]:
         if accept_recovery:
             await _accept_recovery(client, name, epoch)
-        return await _verify_stream(client, name, epoch, start_over)
+        found = await _verify_stream(client, name, epoch, start_over)
+        return *found, await _cosigned(client, name, epoch, wanted) if wanted else None
 
-    done, count, opened = call.run(work)
+    done, count, opened, cosigned = call.run(work)
     rows = {
         "stream": name,
         "label": done.label,
         "entries": count,
         "opened": opened,
         "mmr_root": done.checkpoint.mmr_root if done.checkpoint else None,
+        **({"cosigned": cosigned[0], "cosigned_by": ", ".join(cosigned[1])} if cosigned else {}),
     }
     verified = ("verified", lambda _: Marked("every signature, place and root, and the checkpoint", Tone.GOOD))
     Result(rows, facts=(*rows, verified) if count else None).show(asked.as_json)
@@ -107,6 +119,14 @@ async def _accept_recovery(client: Client, stream: str, epoch: int | None) -> No
     output.remark(f"accepted: {lost.reason}; the receipts are kept in {lost.evidence}")
 
 
+Cosigned: TypeAlias = tuple[int, tuple[str, ...]]  # the size of the cosigned log, and the names of the witnesses
+
+
+async def _cosigned(client: Client, stream: str, epoch: int | None, policy: WitnessPolicy) -> Cosigned:
+    found = await client.cosigned(stream, epoch=epoch)
+    return found.upto_seq, policy.check(found, client.session.trust.known.identity)
+
+
 async def _verify_stream(client: Client, stream: str, epoch: int | None, start_over: bool) -> tuple[Resynced, int, int]:
     if start_over:
         caught = client.session.contradictions()
@@ -117,14 +137,14 @@ async def _verify_stream(client: Client, stream: str, epoch: int | None, start_o
     count = opened = 0
     if done.size:
         with output.tally("verifying", "entries", done.size) as report:
-            async for entry in client.read(stream, 1, done.size, epoch=epoch):
+            async for entry in client.read(stream, 1, done.size, epoch=epoch, on_pruned=remark_pruned):
                 count += 1
                 opened += entry.body is not None
                 report(count)
     return done, count, opened
 
 
-def _verify_files(call: HubCall, paths: list[Path], as_json: bool) -> None:
+def _verify_files(call: HubCall, paths: list[Path], policy: WitnessPolicy | None, as_json: bool) -> None:
     found = [(path, output_files.read_statements(path)) for path in paths]
     heads = tuple(one for _, statements in found for one in statements if isinstance(one, Receipt | Checkpoint))
     covers = tuple(one for _, statements in found for one in statements if isinstance(one, Cover))
@@ -136,6 +156,9 @@ def _verify_files(call: HubCall, paths: list[Path], as_json: bool) -> None:
         links = tuple(link for path, statements in found for link in _links(path, statements))
         dating = Dating(line, known.profile, heads, covers, links, existed=own)
         rows = [row for path, statements in found for row in _verified_rows(path, statements, dating)]
+        for head in heads:
+            if policy is not None and isinstance(head, Checkpoint):
+                policy.check(head, known.identity)
         wrong = evidence.conflicts(dating)
         for one in wrong:
             made = evidence.make_evidence(known, one.text, one.statements, covers=covers)

@@ -15,6 +15,7 @@ from typing import Self
 
 from veen.client import message_attachments, proofs, trust
 from veen.client.client_dir import ClientDir
+from veen.client.client_identity import Card
 from veen.client.contradiction import Contradiction
 from veen.client.evidence import Evidence
 from veen.client.hub_session import HubSession
@@ -27,6 +28,7 @@ from veen.client.trust import HubStatus, Pin
 from veen.core import Checkpoint, Receipt, Unavailable, naming
 from veen.core.cap_token import Capability
 from veen.core.envelopes import AuthorizeResponse
+from veen.core.retention import Tombstone
 
 
 class Client:
@@ -167,15 +169,17 @@ class Client:
         follow: bool = False,
         with_proof: bool = False,
         epoch: int | None = None,
+        on_pruned: Callable[[Tombstone], None] | None = None,
     ) -> AsyncGenerator[Entry, None]:
         """The entries of a stream in one epoch. Each is verified before it is opened.
 
-        With `follow`, it continues with new entries and later epochs until the caller stops.
+        With `follow`, it continues with new entries and later epochs until the caller stops. Entries that the hub
+        pruned raise `PrunedEntries`; with `on_pruned` they are left out, and it is called with the verified tombstone.
         """
         if follow and to_seq is not None:
             raise ValueError("follow and to_seq exclude each other")
         stream_id = _stream_id(stream)
-        wanted = ReadRange(from_seq, to_seq, with_proof)
+        wanted = ReadRange(from_seq, to_seq, with_proof, on_pruned)
         reader = StreamReader(self.session, self._followers, stream_id, self.dir.stream_keys.secret(stream_id), wanted)
         start = self.epoch() if epoch is None else epoch
         async with aclosing(reader.follow(start) if follow else reader.read(start)) as entries:
@@ -213,6 +217,10 @@ class Client:
             raise Unavailable(f"stream {_shown(stream)} is empty and has no checkpoint")
         return await proofs.fetch_checkpoint(self.session, follower, _stream_id(stream), upto)
 
+    async def cosigned(self, stream: str | bytes, *, epoch: int | None = None) -> Checkpoint:
+        """The newest checkpoint that a witness cosigned. A `WitnessPolicy` says whether its witnesses are enough."""
+        return await proofs.fetch_cosigned(self.session, self.follower(stream, epoch), _stream_id(stream))
+
     async def evidence(
         self,
         stream: str | bytes,
@@ -220,14 +228,20 @@ class Client:
         *,
         claim: str = "",
         disclose: bool = False,
+        cosigned: bool = False,
         epoch: int | None = None,
+        writers: Sequence[Card] = (),
     ) -> Evidence:
-        """Evidence that proves these entries to anyone. With `disclose`, it also proves their content."""
+        """Evidence that proves these entries to anyone.
+
+        With `disclose`, it also proves their content; with the cards of their writers, who wrote them.
+        With `cosigned` the entries are proved in the newest log that a witness cosigned.
+        """
         key = self.dir.stream_keys.secret(_stream_id(stream)) if disclose else None
         if disclose and key is None:
             raise Unavailable(f"cannot disclose entries: no reader key for stream {_shown(stream)}")
-        upto = await self.checkpoint(stream, epoch=epoch)
-        return await exhibit(self.session, self.follower(stream, epoch), upto, seqs, claim, key)
+        upto = await (self.cosigned if cosigned else self.checkpoint)(stream, epoch=epoch)
+        return await exhibit(self.session, self.follower(stream, epoch), upto, seqs, claim, key, writers)
 
     # Recovery.
 

@@ -10,7 +10,7 @@
 Folders have mode 0700, files 0600. A directory that others can read is not opened.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -132,6 +132,13 @@ class ClientDir:
         self.disk.sync_folder(self.path)
         return self.card
 
+    def cards_of(self, card: Card, client_ids: Collection[bytes]) -> list[Card]:
+        """The card, or, if it is this client's own, a card for each of these client_ids, whatever its generation."""
+        if card.id_sign != self.card.id_sign:
+            return [card]
+        uses = [use for use in self.writers.history() if use.client_id in client_ids]
+        return [_make_card(self.identity, use, self.writers.bounds, 1) for use in uses]
+
 
 def check_client(path: Path) -> None:
     """Raise `Unavailable` unless this is a client directory that only its owner can read."""
@@ -168,8 +175,10 @@ def write_client(
     disk.write_file(folder / CARD, _make_card(identity, use, bounds).encode())
 
 
-def _make_card(identity: ClientIdentity, use: ClientKeyUse, bounds: KeyBounds) -> Card:
-    return cards.make_card(identity, use.generation, use.created_at, bounds.max_client_id_lifetime_sec)
+def _make_card(
+    identity: ClientIdentity, use: ClientKeyUse, bounds: KeyBounds, count: int = cards.NEXT_CLIENT_IDS
+) -> Card:
+    return cards.make_card(identity, use.generation, use.created_at, bounds.max_client_id_lifetime_sec, count)
 
 
 def _read_card(path: Path, identity: ClientIdentity) -> Card:

@@ -87,7 +87,11 @@ MAX_CARD_BYTES = 16_384
 
 @int_map("card", VersionField(), Constant("veen/card", name="kind"))
 class Card(Wire):
-    """The public half of an identity, as of the creation of its first client_id."""
+    """The public half of an identity, as of the creation of its first client_id.
+
+    `sig` says that the identity uses these client_ids. `confirmations` are the signatures of the client_ids, which say
+    the same of the identity: without them, a card could claim the client_ids of somebody else. Older cards have none.
+    """
 
     id_sign: Annotated[bytes, Bstr()]
     id_dh: Annotated[bytes, Bstr()]
@@ -96,16 +100,24 @@ class Card(Wire):
     client_ids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="client_id"), most=_MOST, least=1)]
     prekeys: Annotated[tuple[Prekey, ...], ListOf(Nested(Prekey, name="prekey"), most=_MOST, least=1)]
     sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+    confirmations: Annotated[
+        tuple[bytes, ...] | None,
+        ListOf(Bstr(SIGNATURE_BYTES, name="confirmation"), most=_MOST, least=1, optional=True),
+    ] = None
 
     def flaw(self) -> str | None:
+        if self.confirmations is not None and len(self.confirmations) != len(self.client_ids):
+            return f"{len(self.confirmations)} confirmations for {len(self.client_ids)} client_ids"
         if len(set(self.client_ids)) != len(self.client_ids):
             return "a client_id is listed twice"
         numbers = [prekey.number for prekey in self.prekeys]
         return None if numbers == sorted(set(numbers)) else "prekeys are not in strictly ascending order"
 
     def verify(self) -> None:
-        """Raise `Unverified` unless the long-term key signed the card and each prekey."""
+        """Raise `Unverified` unless the long-term key signed the card and each prekey, and each confirmation holds."""
         signing.verify(self.id_sign, self._digest(), self.sig, "card")
+        for client_id, confirmation in zip(self.client_ids, self.confirmations or (), strict=False):
+            signing.verify(client_id, _confirmed(self.id_sign), confirmation, "confirmation")
         for prekey in self.prekeys:
             prekey.verify(self.id_sign)
 
@@ -117,7 +129,12 @@ class Card(Wire):
         raise Unverified("card", f"its last prekey expired at {self.prekeys[-1].expires_at}: get a new card")
 
     def _digest(self) -> bytes:
-        return ht("veen/card", self.unsigned())
+        return ht("veen/card", self.unsigned(without_last=2))
+
+
+def _confirmed(id_sign: bytes) -> bytes:
+    """What a client_id signs to say that it belongs to an identity."""
+    return ht("veen/card-client", id_sign)
 
 
 def make_card(
@@ -125,17 +142,19 @@ def make_card(
 ) -> Card:
     """The card of an identity at that generation, with `count` client_ids from there on."""
     generations = range(generation, generation + count)
+    keys = [identity.client_key(number) for number in generations]
     card = Card(
         identity.id_sign.public_key,
         identity.id_dh.public_key,
         generation,
         created_at,
-        tuple(identity.client_key(number).public_key for number in generations),
+        tuple(key.public_key for key in keys),
         # The latest time at which each generation is in use. A later card never extends it.
         tuple(
             make_prekey(identity, number, min(created_at + lifetime_sec * place, U64_MAX))
             for place, number in enumerate(generations, 1)
         ),
         _NO_SIG,
+        tuple(key.sign(_confirmed(identity.id_sign.public_key)) for key in keys),
     )
     return replace(card, sig=identity.id_sign.sign(card._digest()))

@@ -13,6 +13,7 @@ from typing import Annotated, Protocol, TypeVar, cast
 
 import lmdb
 
+from plumbing import lmdb_env
 from plumbing.durable import PRIVATE_FILE
 from veen.client.client_identity import ClientIdentity
 from veen.client.contradiction import Caught, Contradiction, Lie
@@ -122,15 +123,16 @@ class ClientTables:
 
     def __init__(self, folder: Path, *, map_bytes: int = MAP_BYTES) -> None:
         try:
-            self._env = lmdb.open(
-                str(folder), map_size=map_bytes, max_dbs=len(TABLES), mode=PRIVATE_FILE, readahead=False
+            self._env = lmdb_env.open_environment(
+                folder, map_size=map_bytes, max_dbs=len(TABLES), mode=PRIVATE_FILE, readahead=False
             )
         except (lmdb.Error, OSError) as error:
             raise _named(folder, error) from None
         self._folder = folder
         self.last_decoded: dict[str, tuple[bytes, Wire]] = {}  # by table: the row that was read or stored last
         try:
-            _lengthen(self._env, folder)
+            with named(folder):
+                lmdb_env.extend_file(self._env, folder)
             self._env.reader_check()  # free the reader slots of killed processes
             self.dbs = {name: self._env.open_db(name.encode()) for name in TABLES}
             self._check_format()
@@ -169,18 +171,6 @@ class ClientTables:
                 rows.put_number("format", FORMAT)
         elif found != FORMAT:
             raise Malformed(str(self._folder), f"unsupported format {found}; this program supports {FORMAT}")
-
-
-def _lengthen(env: lmdb.Environment, folder: Path) -> None:
-    """Extend the file to its last page, because access to a missing page would kill the process.
-
-    An intact file may be shorter: LMDB never writes pages that were allocated and freed in one transaction. In a
-    truncated file the extension adds pages of zeros, which LMDB detects as pages of the wrong type.
-    """
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    with named(folder), (folder / "data.mdb").open("r+b") as file:
-        if os.fstat(file.fileno()).st_size < needed:
-            os.posix_fallocate(file.fileno(), 0, needed)  # only extends, also while other processes write
 
 
 def _named(folder: Path, error: Exception) -> Malformed | Unavailable:

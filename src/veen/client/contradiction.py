@@ -72,5 +72,9 @@ class Caught(Contradiction):
         self.proven = True
 
     def __str__(self) -> str:
-        when = datetime.fromtimestamp(self.caught_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        return f"this hub contradicted itself on {when}: {super().__str__()}"
+        return f"this hub contradicted itself on {shown_time(self.caught_at)}: {super().__str__()}"
+
+
+def shown_time(at: int) -> str:
+    """A time of a hub or of this machine, for people."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

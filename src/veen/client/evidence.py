@@ -6,15 +6,16 @@ and, if a reader disclosed them, their content. `verify` checks it; nothing in i
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Annotated
 
+from veen.client.client_identity import Card
 from veen.client.contradiction import Contradiction
 from veen.client.local_files import Disk
-from veen.client.trust import HubRecord
+from veen.client.trust import HubRecord, HubTrust, KeyHistory
 from veen.core import (
     Checkpoint,
     DhKey,
@@ -36,6 +37,7 @@ from veen.core import (
     proof,
 )
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
+from veen.core.cosignature import WitnessPolicy
 from veen.core.coverage import Cover, Coverage, Dating, Link
 from veen.core.dleq import SharedProof
 from veen.core.hashing import h
@@ -121,14 +123,6 @@ class Peaks(Wire):
     peaks: Annotated[tuple[bytes, ...], ListOf(Bstr(name="peak"), most=MAX_PEAKS)]
 
 
-@int_map("key history")
-class KeyHistory(Wire):
-    """Another identity record of the same hub, with its signature."""
-
-    identity: Annotated[HubIdentity, Nested(HubIdentity)]
-    signature: Annotated[IdentitySignature, Nested(IdentitySignature)]
-
-
 def _many(wire: type[Wire], *, name: str = "") -> ListOf:
     return ListOf(Nested(wire, name=wire.LAYOUT.name), name=name, most=MAX_PAGE_ITEMS)
 
@@ -153,6 +147,9 @@ class Evidence(Wire):
     covers: Annotated[
         tuple[Cover, ...] | None, ListOf(Nested(Cover, name="cover"), most=MAX_PAGE_ITEMS, optional=True)
     ] = None  # connect statements of retired keys with hand-overs
+    writers: Annotated[
+        tuple[Card, ...] | None, ListOf(Nested(Card, name="card"), most=MAX_PAGE_ITEMS, optional=True)
+    ] = None  # say which identities the client_ids belong to
 
 
 def make_evidence(
@@ -166,6 +163,7 @@ def make_evidence(
     rival: KeyHistory | None = None,
     recovery: LabelRecovery | None = None,
     covers: Iterable[Cover] = (),
+    writers: Iterable[Card] = (),
     now: int | None = None,
 ) -> Evidence:
     """Assemble evidence."""
@@ -185,6 +183,7 @@ def make_evidence(
         rival,
         recovery,
         tuple(dict.fromkeys(covers)) or None,
+        tuple(dict.fromkeys(writers)) or None,
     )
 
 
@@ -206,6 +205,14 @@ def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = N
         if message.leaf_hash() in receipts
     ]
     return make_evidence(known, claim, statements, peaks=shown, exhibits=exhibits, covers=found.covers, now=now)
+
+
+def of_recovery(trust: HubTrust, claim: str, statements: Sequence[Head], stated: LabelRecovery) -> Evidence:
+    """The evidence of a loss that the hub stated. The first statement shows which incarnation of the hub signed."""
+    now = trust.known
+    signed_by = trust.record_of(statements[0]) if statements else now
+    rival = None if signed_by is now else KeyHistory(now.identity, now.signature)
+    return make_evidence(signed_by, claim, statements, rival=rival, recovery=stated)
 
 
 class EvidenceStore:
@@ -237,6 +244,7 @@ class ShownEntry:
     opened: Opened | None
     reader_pk: bytes | None = None  # the reader key that opens it, if disclosed
     proved: bool = False  # False: only the author of the file claims that the key opens it to this content
+    writer: bytes | None = None  # id_sign of the identity that wrote it, if a card proves it
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +264,8 @@ class EvidenceReport:
     conflicts: tuple[str, ...] = ()  # what conflicts there
     coverage: tuple[tuple[Head, Coverage], ...] = ()
     reader_pinned: bool = False  # True: all disclosed content is proved for the given reader key
+    writer_pinned: bool = False  # True: the given writers wrote all entries
+    cosigners: tuple[str, ...] = ()  # the witnesses of the policy that cosigned, if one was given
 
     @property
     def proved(self) -> bool:
@@ -267,6 +277,8 @@ class EvidenceReport:
             "hub_id": self.hub_id.hex(),
             "pinned": self.pinned,
             "reader_pinned": self.reader_pinned,
+            "writer_pinned": self.writer_pinned,
+            **({"cosigners": list(self.cosigners)} if self.cosigners else {}),
             "claim": self.claim,
             "receipts": [_place(receipt) for receipt in self.receipts],
             "checkpoints": [_place(checkpoint) for checkpoint in self.checkpoints],
@@ -299,6 +311,7 @@ def _entry(entry: ShownEntry) -> Json:
         "hub_ts": entry.receipt.hub_ts,
         "client_id": entry.client_id.hex(),
         "client_seq": entry.client_seq,
+        "writer": entry.writer.hex() if entry.writer else None,
     }
     if entry.opened and entry.reader_pk:
         shown |= {"reader_pk": entry.reader_pk.hex(), "proved": entry.proved}
@@ -312,13 +325,16 @@ class Knowledge:
 
     `record` is the hub's identity record from another source: a file may contain an older one, which does not show that
     a key was retired. `existed` are statements that the verifier received before their key was retired, and `anchored`
-    the verified times of anchors, by mmr_root.
+    the verified times of anchors, by mmr_root. `writers` are the cards of the identities that must have written all
+    entries.
     """
 
     record: HubIdentity | None = None
     witnesses: frozenset[bytes] = frozenset()
     existed: Collection[Head] = ()
     anchored: Mapping[bytes, int] = field(default_factory=dict)
+    writers: Collection[Card] = ()
+    policy: WitnessPolicy | None = None  # every entry must be in a log that these witnesses cosigned
 
 
 NOTHING = Knowledge()
@@ -346,7 +362,9 @@ def verify(
     for tie in shown.ties:
         _check_tie(tie, heads)
     _check_disclosed(shown.exhibits, reader)
-    entries = tuple(_shown_entry(exhibit, shown) for exhibit in shown.exhibits)
+    wrote = _writers((*knowledge.writers, *(shown.writers or ())))
+    entries = tuple(_shown_entry(exhibit, shown, wrote) for exhibit in shown.exhibits)
+    _check_writers(entries, knowledge.writers)
     links = tuple(Link(tie.stream_seq, tie.upto_seq, tie.mmr_proof) for tie in shown.ties)
     dating = Dating(
         line,
@@ -354,10 +372,11 @@ def verify(
         signed,
         shown.covers or (),
         links,
-        knowledge.witnesses,
+        knowledge.witnesses - {key.hub_pk for key in shown.identity.hub_keys},
         knowledge.existed,
         knowledge.anchored,
     )
+    cosigners = _check_policy(shown, knowledge.policy) if knowledge.policy else ()
     found = (
         *_two_stories(heads),
         *_bad_growth(shown, heads),
@@ -382,18 +401,54 @@ def verify(
         tuple(dict.fromkeys(conflict.text for conflict, verdict in verdicts if verdict is not None)),
         tuple((head, dating.coverage(head)) for head in signed),
         reader is not None,
+        bool(knowledge.writers),
+        cosigners,
     )
+
+
+def _check_policy(shown: Evidence, policy: WitnessPolicy) -> tuple[str, ...]:
+    """Raise `Unverified` unless the witnesses cosigned a log with each entry. Returns those that cosigned all of them.
+
+    Statements that contradict each other convict the hub without any witness.
+    """
+    accepted = {
+        (one.label_curr, one.upto_seq, one.mmr_root): set(policy.signers(one, shown.identity))
+        for one in shown.checkpoints
+    }
+    enough = {place: names for place, names in accepted.items() if len(names) >= policy.threshold}
+    ties = {(tie.label, tie.stream_seq, tie.upto_seq) for tie in shown.ties}
+    common: set[str] = set(policy.witnesses)
+    if not enough and shown.checkpoints:
+        policy.check(
+            max(shown.checkpoints, key=lambda one: len(accepted[one.label_curr, one.upto_seq, one.mmr_root])),
+            shown.identity,
+        )
+    for receipt in shown.receipts:
+        names = [
+            found
+            for (label, upto_seq, root), found in enough.items()
+            if (label, receipt.stream_seq, upto_seq) in ties
+            or (label, upto_seq, root) == (receipt.label, receipt.stream_seq, receipt.mmr_root)
+        ]
+        if not names:
+            raise Unverified("evidence", f"no cosigned checkpoint covers entry {receipt.stream_seq}")
+        common &= {name for some in names for name in some}
+    return tuple(name for name in policy.witnesses if name in common)
 
 
 def _lost(shown: Evidence, line: Lineage) -> tuple[Receipt, ...]:
     """The receipts of keys before a recovery for entries beyond it. Raises `Unverified` if the statement is invalid."""
     if shown.recovery is None:
         return ()
-    found = []
+    found, statement = [], shown.recovery.statement
+    rival = shown.rival.identity if shown.rival else None
+    later = rival if rival and rival.begins_after(shown.identity) else None  # the next incarnation of the hub
     for receipt in shown.receipts:
-        size = shown.recovery.size_of(receipt.label, shown.identity)
+        size = shown.recovery.size_of(receipt.label, later or shown.identity)
         key = line.verify_head(receipt, shown.profile)
-        if receipt.stream_seq > size and shown.recovery.statement.replaces(shown.identity, key):
+        if receipt.stream_seq > size and (
+            statement.is_incarnation(later) if later else statement.replaces(shown.identity, key)
+        ):
             found.append(receipt)
     return tuple(found)
 
@@ -418,8 +473,8 @@ def conflicts(dating: Dating) -> list[ConflictReport]:
 
 
 def _newer(shown: HubIdentity, known: HubIdentity | None) -> HubIdentity:
-    """The longer of two records of one hub. Raises `Unverified` if neither continues the other."""
-    if known is None or known.hub_id != shown.hub_id:
+    """The longer of two records of one incarnation. Raises `Unverified` if neither continues the other."""
+    if known is None or known.hub_id != shown.hub_id or known.is_other_incarnation(shown):
         return shown
     older, newer = (shown, known) if len(shown.hub_keys) <= len(known.hub_keys) else (known, shown)
     newer.check_follows(older)
@@ -477,7 +532,28 @@ def _check_disclosed(exhibits: tuple[Exhibit, ...], reader: bytes | None) -> Non
             raise Unverified("evidence", f"{where} has no proof that the pinned reader key opens it")
 
 
-def _shown_entry(exhibit: Exhibit, shown: Evidence) -> ShownEntry:
+def _writers(cards: Iterable[Card]) -> dict[bytes, bytes]:
+    """The id_sign of each client_id that a card names and that confirms it. Raises `Unverified` for a wrong card."""
+    found: dict[bytes, bytes] = {}
+    for card in cards:
+        card.verify()
+        for client_id in card.client_ids if card.confirmations else ():
+            if found.setdefault(client_id, card.id_sign) != card.id_sign:
+                raise Unverified("evidence", f"two identities confirm client_id {client_id.hex()[:16]}…")
+    return found
+
+
+def _check_writers(entries: Iterable[ShownEntry], named: Collection[Card]) -> None:
+    """Raise unless the named identities wrote all entries."""
+    identities = {card.id_sign for card in named}
+    for entry in entries if named else ():
+        if entry.writer not in identities:
+            where = f"entry {entry.receipt.stream_seq}: client_id {entry.client_id.hex()[:16]}…"
+            why = "belongs to another identity" if entry.writer else "is on no confirmed card of a named writer"
+            raise Unverified("evidence", f"{where} {why}")
+
+
+def _shown_entry(exhibit: Exhibit, shown: Evidence, writers: Mapping[bytes, bytes]) -> ShownEntry:
     message = exhibit.msg
     if message.profile_id != shown.profile.profile_id():
         raise Unverified("evidence", f"the message at entry {exhibit.stream_seq} has another profile")
@@ -488,10 +564,11 @@ def _shown_entry(exhibit: Exhibit, shown: Evidence) -> ShownEntry:
     bound[0].check_binds(message)
     message.verify_signature()
     entry = bound[0], message.client_id, message.client_seq
+    writer = writers.get(message.client_id)
     if exhibit.opening is None:
-        return ShownEntry(*entry, None)
+        return ShownEntry(*entry, None, writer=writer)
     opening = exhibit.opening
-    return ShownEntry(*entry, opening.open(message), opening.reader_pk, opening.proof is not None)
+    return ShownEntry(*entry, opening.open(message), opening.reader_pk, opening.proof is not None, writer)
 
 
 def _two_key_histories(identity: HubIdentity, rival: KeyHistory | None) -> list[str]:
@@ -499,6 +576,8 @@ def _two_key_histories(identity: HubIdentity, rival: KeyHistory | None) -> list[
     if rival is None:
         return []
     rival.identity.verify(rival.signature, identity.hub_id)
+    if rival.identity.is_other_incarnation(identity):
+        return []  # a root may begin the hub again, without entries
     for one, other in ((identity, rival.identity), (rival.identity, identity)):
         try:
             one.check_follows(other)
@@ -530,7 +609,7 @@ def _beyond_handover(dating: Dating) -> list[_Conflict]:
         until = cover.handover.old_pk
         if until in keys and keys.index(key.hub_pk) <= keys.index(until) and cover.contradicts(identity, head):
             text = f"entry {size_of(head)} of label {label_of(head).hex()[:16]}… is signed"
-            found.append(_Conflict(f"{text}, but the key handed over only {cover.place.row.size} entries", (head,)))
+            found.append(_Conflict(f"{text}, but the key handed over only {cover.proved.row.size} entries", (head,)))
     return found
 
 

@@ -158,13 +158,12 @@ class HubSession:
             if line.verify_head(head, self.trust.profile) == identity.newest:
                 return None
             shown = HandOverList.decode(await self.link.get(f"/tooling/handovers?label={label.hex()}", _MOST_HANDOVERS))
-            made = {one.old_pk: one for one in shown.handovers}
-            for place in shown.places:
-                if place.row.size < size_of(head) or place.old_pk not in made:
+            for one in shown.handovers:
+                if one.proved is None or one.proved.row.size < size_of(head):
                     continue
-                request = ConsistencyRequest(label, size_of(head), place.row.size)
+                request = ConsistencyRequest(label, size_of(head), one.proved.row.size)
                 answer = await self.link.ask("/tooling/consistency", request, ProofAtResponse)
-                cover = Cover(made[place.old_pk], place, answer.mmr_proof)
+                cover = Cover(one.handover, one.proved, answer.mmr_proof)
                 if cover.covers(identity, head):
                     return cover
         except (Malformed, Refused, Unavailable, Unverified):

@@ -1,14 +1,13 @@
 """Files, folders and locks of a client. Errors are `Unavailable` and name the file.
 
-`plumbing.durable` says what each write leaves after a power cut. LMDB syncs its own commits. Tests use a `Disk` that
+`plumbing.durable` says what each write leaves after a power cut. LMDB syncs its own commits. Tests use a disk that
 fails at every call in turn.
 """
 
+import errno
 import fcntl
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER
 from veen.core import Malformed, Unavailable
 
 SCAFFOLD_INFIX = ".scaffold-"
+SHARED_FOLDER = 0o755
 _OTHERS = 0o077
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/.*|)", re.DOTALL)
 
@@ -33,35 +33,58 @@ class Busy(Unavailable):
 class Disk:
     """The file system, for files that several processes may write."""
 
-    _files = durable.Disk()
+    files: durable.Disk | None = None  # by default the one that is in use at the time of the call
+
+    def _files(self) -> durable.Disk:
+        return self.files or durable.in_use()
 
     def make_folder(self, path: Path, *, parents: bool = False) -> None:
+        """Make a folder if it is missing. When this returns, its name is on disk."""
         with named(path):
-            path.mkdir(PRIVATE_FOLDER, parents=parents, exist_ok=True)
+            if not parents and not path.parent.is_dir():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            self._files().make_durable_folder(path, PRIVATE_FOLDER)
 
     def make_scaffold(self, beside: Path) -> Path:
         """A new folder beside `beside`, on the same file system, so that `replace` can rename it."""
+        made = beside.with_name(f".{beside.name}{SCAFFOLD_INFIX}{os.urandom(8).hex()}")
         with named(beside):
-            return Path(tempfile.mkdtemp(prefix=f".{beside.name}{SCAFFOLD_INFIX}", dir=beside.parent))
+            self._files().make_folder(made, PRIVATE_FOLDER)
+        return made
 
     def write_file(self, path: Path, data: bytes | Iterable[bytes], mode: int = PRIVATE_FILE) -> None:
         """Write a file atomically, from one part or many. The caller syncs the folder."""
         with named(path):
-            self._files.write_shared_file(path, data, mode)
+            self._files().write_shared_file(path, data, mode)
 
     def sync_folder(self, folder: Path) -> None:
         """When this returns, names that were created, replaced or removed in the folder are on disk."""
         with named(folder):
-            self._files.sync_folder(folder)
+            self._files().sync_folder(folder)
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file or folder. A folder can only replace an empty folder."""
         with named(target):
-            self._files.replace(source, target)
+            self._files().replace(source, target)
+
+    def copy_name(self, source: Path, target: Path) -> None:
+        """Give a file a name in another folder too. The caller syncs that folder, and then removes the old name."""
+        with named(target):
+            self._files().copy_name(source, target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file, if it exists. The caller syncs the folder."""
+        with named(path):
+            self._files().unlink(path)
+
+    def make_shared_folder(self, path: Path) -> None:
+        """As `make_folder` with `parents`, for content that others may read."""
+        with named(path):
+            self._files().make_durable_folder(path, SHARED_FOLDER)
 
     def remove_folder(self, path: Path) -> None:
         """Remove an unpublished folder with its content. Errors are ignored."""
-        shutil.rmtree(path, ignore_errors=True)
+        self._files().remove_tree(path)
 
 
 DISK = Disk()

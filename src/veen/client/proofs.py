@@ -6,6 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from veen.client import evidence
+from veen.client.client_identity import Card
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.evidence import Evidence, Exhibit, Opening, Tie
 from veen.client.hub_session import HubSession
@@ -53,9 +54,15 @@ def _checked(shown: MmrProof, receipt: Receipt, head: Head) -> MmrProof:
 
 
 async def exhibit(
-    session: HubSession, follower: Follower, upto: Checkpoint, seqs: Sequence[int], claim: str, key: DhKey | None
+    session: HubSession,
+    follower: Follower,
+    upto: Checkpoint,
+    seqs: Sequence[int],
+    claim: str,
+    key: DhKey | None,
+    writers: Sequence[Card] = (),
 ) -> Evidence:
-    """Evidence of entries: receipt, message, and the proof that connects each with a checkpoint."""
+    """Evidence of entries: receipt, message, the proof that connects each with a checkpoint, cards of the writers."""
     receipts, ties, exhibits = [], [], []
     for seq in sorted(set(seqs)):
         if not 1 <= seq <= upto.upto_seq:
@@ -66,7 +73,11 @@ async def exhibit(
         receipts.append(entry.receipt)
         ties.append(Tie(follower.label, seq, upto.upto_seq, shown))
         exhibits.append(Exhibit(seq, entry.msg, Opening.of(key, entry.msg) if key else None))
-    return evidence.make_evidence(session.trust.known, claim, [*receipts, upto], ties=ties, exhibits=exhibits)
+    wrote = {one.msg.client_id for one in exhibits}
+    cards = [card for own in writers for card in session.dir.cards_of(own, wrote)]
+    return evidence.make_evidence(
+        session.trust.known, claim, [*receipts, upto], ties=ties, exhibits=exhibits, writers=cards
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,25 @@ async def fetch_checkpoint(
     await follower.check(shown)
     await asyncio.to_thread(session.dir.state.put_checkpoint, session.hub_id, shown)
     return shown
+
+
+async def fetch_cosigned(session: HubSession, follower: Follower, stream_id: bytes | None) -> Checkpoint:
+    """The newest checkpoint that a witness cosigned, with signature, stream and history verified, not the witnesses."""
+    shown = Checkpoint.decode(
+        await session.link.get(f"/tooling/cosigned?label={follower.label.hex()}", _MAX_CHECKPOINT_BYTES)
+    )
+    try:
+        await session.verify([shown])
+        _check_asked(shown, follower.label, shown.upto_seq)
+    except Contradiction as error:
+        raise await follower.recorded(error) from None
+    if stream_id is not None:
+        shown.check_labels(session.trust.profile, session.routing_key, stream_id)
+    await follower.check(shown)
+    return shown
+
+
+_MAX_CHECKPOINT_BYTES = 1 << 14
 
 
 def _check_asked(shown: Checkpoint, label: bytes, upto_seq: int) -> None:
@@ -160,7 +190,8 @@ async def forget(session: HubSession, follower: Follower) -> None:
     signed = await asyncio.to_thread(_signed, session, follower)
     # Saved before they are deleted, so that a crash between the two loses nothing.
     for start in range(0, len(signed), MAX_PAGE_ITEMS):
-        some = evidence.make_evidence(session.trust.known, claim, signed[start : start + MAX_PAGE_ITEMS])
+        heads = signed[start : start + MAX_PAGE_ITEMS]
+        some = evidence.make_evidence(session.trust.record_of(heads[0]), claim, heads)
         await asyncio.to_thread(session.box.save, some)
     await asyncio.to_thread(session.dir.state.forget, session.hub_id, follower.label)
     follower.start_over()

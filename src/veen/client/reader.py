@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from wsproto import ConnectionType, WSConnection
@@ -27,7 +27,15 @@ from veen.client.contradiction import Contradiction, Lie
 from veen.client.hub_session import HubSession
 from veen.client.message_attachments import Attachment
 from veen.client.transport import HubLink
-from veen.client.tree_follower import Follower, Followers, LabelTree, next_proof, peaks_from, same_place
+from veen.client.tree_follower import (
+    Follower,
+    Followers,
+    LabelTree,
+    PrunedEntries,
+    next_proof,
+    peaks_from,
+    same_place,
+)
 from veen.core import (
     DhKey,
     Limits,
@@ -45,6 +53,7 @@ from veen.core import (
 )
 from veen.core.envelopes import StreamItem, StreamResponse
 from veen.core.limits import MAX_ATTACHMENT_BYTES, MAX_MSG_BYTES
+from veen.core.retention import PRUNED, Tombstone
 
 _READ_BYTES = 1 << 18
 _MOST_ITEM = MAX_MSG_BYTES + (1 << 12)
@@ -268,6 +277,7 @@ class ReadRange:
     from_seq: int = 1
     to_seq: int | None = None
     with_proof: bool = False
+    on_pruned: Callable[[Tombstone], None] | None = None  # called for pruned entries, which are then left out
 
     def __post_init__(self) -> None:
         if self.from_seq < 1 or (self.to_seq is not None and self.to_seq < self.from_seq):
@@ -311,7 +321,7 @@ class LabelReader:
             if refused.code != "E.NOT_FOUND":
                 raise
             if self._follower.tree.size >= self._wanted.from_seq - 1:
-                raise await self._follower.recorded(self._follower.truncated(refused.message)) from None
+                raise await self._follower.lost(refused.message) from None
             raise Refused("E.NOT_FOUND", f"the stream has no entry {self._wanted.from_seq}") from None
         self._begun = True
 
@@ -321,7 +331,12 @@ class LabelReader:
         ahead: asyncio.Task[_Answer] | None = None
         try:
             while not self._is_done():
-                answer = await (ahead or self._fetch_page(self.next_seq))
+                try:
+                    answer = await (ahead or self._fetch_page(self.next_seq))
+                except PrunedEntries as pruned:
+                    ahead = None
+                    await self._skip(pruned)
+                    continue
                 ahead, page = None, answer.page
                 if page is None or not page.items:
                     await self._check_end(answer)
@@ -336,6 +351,14 @@ class LabelReader:
             if ahead:
                 ahead.cancel()
 
+    async def _skip(self, pruned: PrunedEntries) -> None:
+        """Continue behind entries that were pruned. Raises the error if the caller did not ask for that."""
+        if self._wanted.on_pruned is None:
+            raise pruned
+        self._tree = await self._follower.tree_at(pruned.tombstone.segment.end_seq)
+        self._order = ClientOrder()
+        self._wanted.on_pruned(pruned.tombstone)
+
     def _is_done(self) -> bool:
         return self._wanted.to_seq is not None and self.next_seq > self._wanted.to_seq
 
@@ -345,6 +368,8 @@ class LabelReader:
         try:
             return _Answer(await self._follower.page(first, self._wanted.to_seq), known)
         except Refused as refused:
+            if refused.detail_enum == PRUNED:
+                raise await self._follower.pruned(refused, first) from None
             if refused.code == "E.NOT_FOUND":
                 return _Answer(None, known)
             raise
@@ -353,8 +378,7 @@ class LabelReader:
         """Check a response without entries: the hub must not have lost entries that it signed."""
         if answer.page is None:
             if answer.known:
-                reason = "nothing is logged under this label"
-                raise await self._follower.recorded(self._follower.truncated(reason))
+                raise await self._follower.lost("nothing is logged under this label")
             return
         if answer.page.next_cursor is not None:
             raise Malformed("stream response", "a page without entries has a next_cursor")
@@ -365,7 +389,7 @@ class LabelReader:
         """Check the end of the log: the hub must not have signed more entries."""
         expected = known if self._wanted.to_seq is None else min(known, self._wanted.to_seq)
         if self.next_seq <= expected:
-            raise await self._follower.recorded(self._follower.truncated(answer))
+            raise await self._follower.lost(answer)
 
     async def take(self, items: Sequence[StreamItem], page: StreamResponse | None = None) -> list[Entry]:
         """Verify the next entries, check them against the known history, then open them."""
@@ -513,7 +537,7 @@ class StreamReader:
                 while True:
                     group.create_task(self._follow_label(self._label(epoch, wanted), epoch, pages))
                     await self._wait_until(self._session.trust.profile.epoch_end(epoch))
-                    epoch, wanted = epoch + 1, ReadRange(with_proof=wanted.with_proof)
+                    epoch, wanted = epoch + 1, replace(wanted, from_seq=1)
         except BaseExceptionGroup as group_error:
             await pages.put(group_error.exceptions[0])
 

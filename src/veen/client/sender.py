@@ -6,10 +6,11 @@ either nothing or the bytes to send again.
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -312,10 +313,21 @@ def _next_step(refused: Refused) -> _Next:
 class SubmitQueue:
     """The messages that wait to be sent to one label."""
 
-    def __init__(self, session: HubSession, follower: Follower, epoch: int, placing: asyncio.Lock) -> None:
-        """`placing` is the lock of the tasks that take places or give them up, so that these never overlap."""
+    def __init__(
+        self,
+        session: HubSession,
+        follower: Follower,
+        epoch: int,
+        placing: asyncio.Lock,
+        deliver: Callable[[list[Settled]], None],
+    ) -> None:
+        """`placing` is the lock of the tasks that take places or give them up, so that these never overlap.
+
+        `deliver` gets every message that has left the outbox, also if `push` is cancelled meanwhile.
+        """
         self.epoch = epoch
         self._placing = placing
+        self._deliver = deliver
         self.follower = follower
         # By leaf_hash, in the order in which the hub must receive them.
         self.waiting = {one.leaf_hash: one for one in session.dir.outbox.pending(session.hub_id, follower.label)}
@@ -329,8 +341,8 @@ class SubmitQueue:
         for one in sealed:
             self.waiting[one.leaf_hash] = one
 
-    async def push(self) -> list[Settled]:
-        """One round: send the next batch and process its outcomes.
+    async def push(self) -> None:
+        """One round: send the next batch and deliver its outcomes.
 
         Raises `Contradiction` if the hub's answer does not verify, `Unavailable` if it did not answer after all
         retries, and `Refused` if its retry_after is too long. Then no message has left the outbox.
@@ -341,21 +353,25 @@ class SubmitQueue:
             outcomes = await self._submit(batch)
         except Unavailable as error:
             await self._failed(error, batch)
-            return []
-        settled, stop = await self._settle(batch, outcomes)
+            return
+        found, stop = await self._settle(batch, outcomes)
+        settled = await _finish(self._conclude(found))
+        self._deliver(settled)
+        if settled:
+            self._failures = 0
+        if stop is not None:
+            self._tried.update(pending.leaf_hash for pending in batch)
+            await self._failed(as_try_later(stop) or stop, batch, progress=bool(settled))
+
+    async def _conclude(self, settled: list[Settled]) -> list[Settled]:
+        """Store the receipts, and remove the settled messages from the outbox. Returns what has left it."""
         accepted: list[tuple[Pending, Receipt]] = []
         for one in settled:
             if isinstance(one.outcome, Receipt):
                 accepted.append((one.pending, one.outcome))
         if accepted:
             await self._advance(accepted)
-        settled = await self._remove(settled)
-        if settled:
-            self._failures = 0
-        if stop is not None:
-            self._tried.update(pending.leaf_hash for pending in batch)
-            await self._failed(as_try_later(stop) or stop, batch, progress=bool(settled))
-        return settled
+        return await self._remove(settled)
 
     def _next_batch(self) -> list[Pending]:
         batch: list[Pending] = []
@@ -543,9 +559,9 @@ class OutboxRecovery:
         return self.settled
 
     async def _empty(self, label: bytes) -> None:
-        queue = SubmitQueue(self._session, self._followers.of(label), 0, asyncio.Lock())
+        queue = SubmitQueue(self._session, self._followers.of(label), 0, asyncio.Lock(), self.settled.extend)
         while queue.waiting:
-            self.settled += await queue.push()
+            await queue.push()
 
 
 _MAX_QUEUED = 1 << 14
@@ -572,6 +588,7 @@ class Sender:
         self._placing = asyncio.Lock()
         self._queue: deque[_Item] = deque()
         self._items: dict[bytes, _Item] = {}  # by leaf_hash: sealed and not yet answered
+        self._displaced: list[_Item] = []  # they lost their places and get new ones
         self._submit_queue: SubmitQueue | None = None
         self._woken = asyncio.Event()
         self._idle = asyncio.Event()
@@ -647,12 +664,16 @@ class Sender:
         try:
             if self._queue and len(queue.waiting) <= BATCH_MESSAGES:
                 await self._seal_next()
-            settled = await push
+            await push
         except BaseException:
             push.cancel()
             await asyncio.wait([push])
             raise
-        await self._answer(settled, queue)
+        finally:
+            displaced, self._displaced = self._displaced, []
+            self._queue.extendleft(reversed(displaced))
+        if displaced:
+            await self._session.refresh()
 
     async def _seal_next(self) -> None:
         """Give places to the next group of the queue. If that fails, the whole group fails."""
@@ -692,27 +713,25 @@ class Sender:
             if self._submit_queue and self._submit_queue.waiting:
                 return None
             label = self._session.label(self._builder.stream_id, epoch)
-            self._submit_queue = SubmitQueue(self._session, self._followers.of(label), epoch, self._placing)
+            self._submit_queue = SubmitQueue(
+                self._session, self._followers.of(label), epoch, self._placing, partial(self._answer, epoch)
+            )
         return self._submit_queue
 
-    async def _answer(self, settled: Sequence[Settled], queue: SubmitQueue) -> None:
-        """Complete the futures, and put messages that lost their places back to the front, in order."""
-        again: list[_Item] = []
+    def _answer(self, epoch: int, settled: Sequence[Settled]) -> None:
+        """Complete the futures of messages that have left the outbox, and note those that lost their places."""
         for one in settled:
             item = self._items.pop(one.pending.leaf_hash, None)
             if item is None:
                 continue
             if isinstance(one.outcome, Receipt):
                 if not item.future.done():
-                    item.future.set_result(Sent(queue.epoch, one.outcome))
+                    item.future.set_result(Sent(epoch, one.outcome))
             elif one.resend and item.places < _MAX_PLACES:
                 item.places += 1
-                again.append(item)
+                self._displaced.append(item)
             else:
                 _refuse(item, one.outcome)
-        if again:
-            self._queue.extendleft(reversed(again))
-            await self._session.refresh()
 
     def _fail(self, error: VeenError) -> None:
         """Fail all waiting futures. Messages with a place keep it, and are sent with whatever is put next."""

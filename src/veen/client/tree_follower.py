@@ -16,17 +16,18 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from veen.client import evidence
 from veen.client.client_state import LabelState, StateConflict
-from veen.client.contradiction import Caught, Contradiction, Lie
+from veen.client.contradiction import Caught, Contradiction, Lie, shown_time
 from veen.client.exchange import SMALL_BYTES
 from veen.client.hub_session import HubSession
-from veen.core import Mmr, MmrProof, ProofStep, Receipt, Refused, Unverified, VeenError, proof
+from veen.core import Checkpoint, Malformed, Mmr, MmrProof, ProofStep, Receipt, Refused, Unverified, VeenError, proof
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
     ConsistencyRequest,
     ProofAtResponse,
     ProofRequest,
@@ -39,17 +40,18 @@ from veen.core.envelopes import (
 )
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_PAGE_ITEMS
-from veen.core.proof import Head, decode_head, label_of, size_of
+from veen.core.proof import Head, Leaf, decode_head, label_of, size_of
 from veen.core.receipt import time_clash
 from veen.core.recovery import LabelRecovery, RecoveryList
+from veen.core.retention import PRUNED, Tombstone
 
 
-def peaks_from(shown: MmrProof, head: Receipt) -> tuple[bytes, ...]:
-    """All peaks of the tree that ends with a receipt's leaf, from the proof of that leaf in this tree."""
-    proof.verify_in_receipt(shown, head)
-    peak = head.leaf_hash
+def peaks_from(shown: MmrProof, head: Head) -> tuple[bytes, ...]:
+    """All peaks of a signed tree, from the proof of its last leaf in this tree."""
+    peak = head.leaf_hash if isinstance(head, Receipt) else shown.leaf_hash
+    proof.verify_inclusion(shown, Leaf(label_of(head), peak, size_of(head)), head)
     for step in shown.path:
-        # The last leaf of a tree is a right child on every level; `verify_in_receipt` has checked that.
+        # The last leaf of a tree is a right child on every level; `verify_inclusion` has checked that.
         peak = _node(step.sib, peak)
     return (peak, *shown.peaks_after)
 
@@ -181,6 +183,17 @@ def same_place(known: Receipt, other: Receipt) -> Contradiction:
 W = TypeVar("W", bound=Wire)
 _MAX_RECENT = 4096
 _PAGE_ENTRIES = 500
+
+
+class PrunedEntries(Refused):
+    """The hub pruned entries, and proved that. `tombstone` is verified."""
+
+    def __init__(self, tombstone: Tombstone) -> None:
+        segment = tombstone.segment
+        when = shown_time(segment.pruned_at or 0)
+        text = f"entries {segment.start_seq} to {segment.end_seq} were pruned by the hub on {when}"
+        super().__init__("E.NOT_FOUND", text, detail_enum=PRUNED)
+        self.tombstone = tombstone
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,15 +358,22 @@ class Follower:
         if self.tree.head is not None:
             await self.check(await self.check_has(self.tree.size))
 
-    async def check_has(self, stream_seq: int) -> Receipt:
-        """The receipt at a place that the hub has signed. Raises `Contradiction` if the hub no longer has it."""
+    async def check_has(self, stream_seq: int) -> Head:
+        """The receipt at a place that the hub has signed, or a checkpoint if the receipt was pruned.
+
+        Raises `Contradiction` if the hub no longer has it.
+        """
         try:
-            return await self.receipt(stream_seq)
+            return await self.head(stream_seq)
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise
-            await self._show_lost()
-            raise await self.recorded(self.truncated(refused.message)) from None
+            raise await self.lost(refused.message) from None
+
+    async def lost(self, answer: str) -> Contradiction:
+        """The contradiction of a hub that reports fewer entries than it signed. The hub is shown what it lost."""
+        await self._show_lost()
+        return await self.recorded(self.truncated(answer))
 
     async def _show_lost(self) -> None:
         """Show the hub our last receipt, so that it stops to sign other entries for the places that it lost."""
@@ -378,28 +398,32 @@ class Follower:
         except VeenError:
             return None  # a hub without statements
         for one in reversed(shown.recoveries):
-            if self._is_lost(head, one):
-                return await self._lost_by(one)
+            size = self._size_in(one, head)
+            if size is not None and size < size_of(head):
+                return await self._lost_by(one, size)
         return None
 
-    def _is_lost(self, head: Head, shown: LabelRecovery) -> bool:
-        """Whether a valid statement ends before a head of an older key."""
+    def _size_in(self, shown: LabelRecovery, head: Head) -> int | None:
+        """The size that a valid statement gives for the label, if it replaced the key of `head`."""
         trust = self._session.trust
         identity = trust.known.identity
         try:
-            is_older = shown.statement.replaces(identity, trust.lineage.verify_head(head, trust.profile))
-            return is_older and shown.size_of(self.label, identity) < size_of(head)
+            if trust.history_of(head) is None:
+                is_older = shown.statement.replaces(identity, trust.lineage.verify_head(head, trust.profile))
+            else:
+                is_older = shown.statement.is_incarnation(identity)
+            return shown.size_of(self.label, identity) if is_older else None
         except Unverified:
-            return False
+            return None
 
-    async def _lost_by(self, shown: LabelRecovery) -> Contradiction:
-        session, size = self._session, shown.size
-        when = datetime.fromtimestamp(shown.statement.recovery.recovered_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    async def _lost_by(self, shown: LabelRecovery, size: int) -> Contradiction:
+        session = self._session
+        when = shown_time(shown.statement.recovery.recovered_at)
         reason = f"the hub stated on {when} that it has {size} entries of this label; it had signed {self.tree.size}"
         error = Contradiction(Lie.RECOVERY, reason, (self.tree.head,) if self.tree.head else ())
         kept = (self.known(seq) for seq in range(size + 1, min(self.tree.size, size + _MAX_RECENT) + 1))
         statements = (*error.statements, *(receipt for receipt in kept if receipt))[:MAX_PAGE_ITEMS]
-        made = evidence.make_evidence(session.trust.known, f"{Lie.RECOVERY}: {reason}", statements, recovery=shown)
+        made = evidence.of_recovery(session.trust, f"{Lie.RECOVERY}: {reason}", statements, shown)
         error.evidence = await asyncio.to_thread(session.box.save, made)
         error.hub_id = session.hub_id
         return error
@@ -416,15 +440,42 @@ class Follower:
             return LabelTree(self.label)
         if size == self.tree.size:
             return self.tree.copy()
-        receipt = await self.receipt(size)
-        if size > self.tree.size:
-            await self.follow([receipt])
+        head = await self.head(size)
+        if size > self.tree.size and isinstance(head, Receipt):
+            await self.follow([head])
             if size == self.tree.size:
                 return self.tree.copy()
-        await self.check(receipt)
-        made = LabelTree(self.label)
-        made.jump(receipt, await self.proof(size), None)
-        return made
+        await self.check(head)
+        if isinstance(head, Receipt):
+            made = LabelTree(self.label)
+            made.jump(head, await self.proof(size), None)
+            return made
+        return LabelTree(self.label, size, peaks_from(await self.proof(size), head), head)
+
+    async def pruned(self, refused: Refused, stream_seq: int) -> "PrunedEntries":
+        """The error for an entry that the hub says it pruned. Raises if it does not prove that.
+
+        The hub must have signed that it pruned a range with the entry, and the range must belong to the known history.
+        """
+        try:
+            tombstone = Tombstone.decode(bytes.fromhex(str(refused.detail.get("tombstone", ""))))
+            segment = tombstone.segment
+            await self._session.refresh()  # a new key may have signed it
+            tombstone.verify(self._session.trust.known.identity)
+            if tombstone.label != self.label or not segment.start_seq <= stream_seq <= segment.end_seq:
+                raise Unverified("tombstone", "it is for other entries")
+        except (Malformed, Unverified, ValueError) as error:
+            if stream_seq <= self.tree.size:
+                raise await self.lost(f"entry {stream_seq} was pruned, without proof: {error}") from None
+            raise Unverified(
+                f"entry {stream_seq}", f"the hub says that it was pruned, without proof: {error}"
+            ) from None
+        signed = await self.checkpoint(segment.end_seq)
+        if signed.mmr_root != segment.mmr_root_end:
+            reason = f"the tombstone has another root for {segment.end_seq} entries than the checkpoint"
+            raise await self.recorded(Contradiction(Lie.FORKED_HISTORY, reason, (signed,)))
+        await self.check(signed)
+        return PrunedEntries(tombstone)
 
     async def with_best_evidence(self, error: Contradiction, known: Head | None = None) -> Contradiction:
         """Look for stronger evidence: another root that the hub signs now proves more than the first symptom.
@@ -450,16 +501,18 @@ class Follower:
         return None
 
     async def _proof_of(self, error: Contradiction) -> Contradiction | None:
-        """A contradiction that proves to anyone that the root of a receipt is not that of the log.
+        """A contradiction that proves to anyone that a signed root is not that of the log.
 
-        Another root that the hub signs for the same size proves it, and so does the signed log before the receipt.
+        Another root that the hub signs for the same size proves it, and so does the signed log before a receipt.
         """
         for head in error.statements:
-            if not isinstance(head, Receipt) or head.label != self.label:
+            if label_of(head) != self.label:
                 continue
             now = await self._current_receipt(head)
             if now and now.mmr_root != head.mmr_root:
                 return forked(head, now)
+            if not isinstance(head, Receipt):
+                continue
             found = await self._bad_growth(head)
             if found and now:
                 return found
@@ -490,6 +543,25 @@ class Follower:
 
     # Requests to the hub.
 
+    async def head(self, stream_seq: int) -> Head:
+        """The receipt at a place, or a checkpoint of the log up to there if the receipt was pruned."""
+        try:
+            return await self.receipt(stream_seq)
+        except Refused as refused:
+            if refused.detail_enum != PRUNED:
+                raise
+            return await self.checkpoint(stream_seq)
+
+    async def checkpoint(self, upto_seq: int) -> Checkpoint:
+        """A checkpoint of the log up to a place, with its signature and place verified."""
+        request = CheckpointRequest(self.label, upto_seq)
+        found = (await self._session.link.ask("/v1/checkpoint", request, CheckpointResponse)).checkpoint
+        await self._session.verify([found])
+        if (found.label_curr, found.upto_seq) != (self.label, upto_seq):
+            reason = f"the hub returned the checkpoint of another prefix than that of {upto_seq} entries"
+            raise Contradiction(Lie.REPLAYED_RECEIPT, reason, (found,))
+        return found
+
     async def ask(self, path: str, request: Wire, answer: type[W]) -> W:
         return await self._session.link.ask(path, request, answer)
 
@@ -517,6 +589,8 @@ class Follower:
         try:
             return (await self._session.link.ask("/tooling/consistency", request, ProofAtResponse)).mmr_proof
         except Refused as refused:
+            if new is self.tree.head:
+                await self.check_has(size_of(new))  # a hub that lost the entry cannot prove anything about it
             raise Contradiction(
                 Lie.FORKED_HISTORY,
                 f"no proof that the log of {size_of(new)} entries extends that of {size_of(old)}: {refused}",
@@ -538,6 +612,9 @@ class Follower:
             try:
                 page = await self.page(first, None)
             except Refused as refused:
+                if refused.detail_enum == PRUNED:
+                    first = (await self.pruned(refused, first)).tombstone.segment.end_seq + 1
+                    continue
                 if refused.code == "E.NOT_FOUND":
                     return None
                 raise
@@ -563,7 +640,7 @@ class Follower:
             await self.receipt(stream_seq)
         except Refused as refused:
             if refused.code == "E.NOT_FOUND":
-                return False
+                return refused.detail_enum == PRUNED
             raise
         return True
 

@@ -7,13 +7,14 @@ keys are accepted only if the chain of endorsements leads to them.
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from veen.client.contradiction import Contradiction, Lie
+from veen.client.contradiction import Contradiction, Lie, shown_time
 from veen.core import (
     HubIdentity,
     IdentitySignature,
@@ -26,10 +27,10 @@ from veen.core import (
     signing,
     wire_json,
 )
-from veen.core.cbor import Nested, VersionField, Wire, int_map
+from veen.core.cbor import ListOf, Nested, VersionField, Wire, int_map
 from veen.core.hashing import HASH_BYTES
 from veen.core.hub_identity import ForkOrigin, lineage
-from veen.core.limits import MAX_LIMIT_CHANGES
+from veen.core.limits import MAX_LIMIT_CHANGES, MAX_RECOVERIES
 from veen.core.profile import EarlierLimits
 from veen.core.proof import Head
 from veen.core.strict_json import Json
@@ -207,6 +208,14 @@ class Pin:
 FIRST_USE = Pin(on_first_use=True)
 
 
+@int_map("key history")
+class KeyHistory(Wire):
+    """An identity record of a hub besides the current one, with its signature."""
+
+    identity: Annotated[HubIdentity, Nested(HubIdentity)]
+    signature: Annotated[IdentitySignature, Nested(IdentitySignature)]
+
+
 @int_map("hub record", VersionField())
 class HubRecord(Wire):
     """The stored record of a hub."""
@@ -216,6 +225,10 @@ class HubRecord(Wire):
     profile: Annotated[Profile, Nested(Profile)]
     limits: Annotated[Limits, Nested(Limits)]
     origin: Annotated[ForkOrigin | None, Nested(ForkOrigin, optional=True)] = None  # only if the hub is a fork
+    earlier: Annotated[
+        tuple[KeyHistory, ...] | None,
+        ListOf(Nested(KeyHistory, name="key history"), most=MAX_RECOVERIES, optional=True),
+    ] = None  # earlier incarnations of the hub, newest first: this client may hold receipts of them
 
 
 class HubTrust:
@@ -247,7 +260,7 @@ class HubTrust:
         try:
             for anchor in anchors or [status.identity.hub_id]:
                 record.identity.verify(record.signature, anchor)
-            if pin and pin.record:
+            if pin and pin.record and not record.identity.begins_after(pin.record):
                 record.identity.check_follows(pin.record)
         except Unverified as error:
             hub_id = status.identity.hub_id.hex()
@@ -261,9 +274,12 @@ class HubTrust:
     def learn(self, status: HubStatus) -> bool:
         """Accept keys and limits of a status that continues the known record. Returns whether anything is new."""
         shown, known = status.identity, self.known.identity
+        is_other = shown.is_other_incarnation(known)
         try:
             shown.check_pinned(known.hub_id)
-            if len(shown.hub_keys) >= len(known.hub_keys):
+            if is_other:
+                shown.verify(status.signature, known.hub_id)
+            elif len(shown.hub_keys) >= len(known.hub_keys):
                 shown.check_follows(known)
                 shown.verify(status.signature, known.hub_id)
             else:
@@ -273,11 +289,41 @@ class HubTrust:
             raise Contradiction(Lie.WRONG_KEY, reason, rival=_signed_record(status, known.hub_id)) from None
         if status.profile != self.known.profile:
             raise Unverified("hub", "its profile has changed, but a hub never changes its profile")
+        if is_other:
+            self._follow_incarnation(status)
+            return True
         if len(shown.hub_keys) < len(known.hub_keys):
             return False
         before = self.known
-        self._set(HubRecord(shown, status.signature, status.profile, status.limits, before.origin))
+        self._set(replace(before, identity=shown, signature=status.signature, limits=status.limits))
         return self.known != before
+
+    def _follow_incarnation(self, status: HubStatus) -> None:
+        """Follow the hub to its next incarnation. The user must accept it for each stream with receipts of another."""
+        before, began = self.known, status.identity.signing_keys[0].valid_from
+        if not status.identity.begins_after(before.identity):
+            # Not proven: a network attacker can replay a record that was once signed.
+            text = f"it answers as its incarnation of {shown_time(began)}, which is not after the known one of"
+            text += f" {shown_time(before.identity.signing_keys[0].valid_from)}; two copies of the hub may run"
+            raise Contradiction(Lie.FORKED_HISTORY, text)
+        earlier = KeyHistory(before.identity, before.signature), *(before.earlier or ())
+        record = HubRecord(status.identity, status.signature, status.profile, status.limits)
+        self._set(replace(record, earlier=earlier[:MAX_RECOVERIES]))
+
+    def record_of(self, head: Head) -> HubRecord:
+        """The record of the incarnation that signed a receipt or a checkpoint."""
+        found = self.history_of(head)
+        if found is None:
+            return self.known
+        return replace(self.known, identity=found.identity, signature=found.signature, origin=None, earlier=None)
+
+    def history_of(self, head: Head) -> KeyHistory | None:
+        """The earlier incarnation of the hub that signed a receipt or a checkpoint."""
+        for history in self.known.earlier or ():
+            with suppress(Unverified):
+                lineage(history.identity, None).verify_head(head, self.profile)
+                return history
+        return None
 
     def verify(self, head: Head) -> None:
         """Raise `Contradiction` unless a key of the hub signed it that was active at its `hub_ts` or in its epoch."""

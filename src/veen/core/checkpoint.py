@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Annotated
 
 from veen.core import naming, signing
-from veen.core.cbor import Bstr, ListOf, Uint, VersionField, Wire, array
+from veen.core.cbor import Bstr, ListOf, Uint, VersionField, Wire, array, int_map
 from veen.core.errors import Unverified
 from veen.core.hashing import ht
 from veen.core.limits import MAX_WITNESS_SIGS
@@ -73,6 +73,18 @@ class Checkpoint(Wire):
             raise Unverified("checkpoint", f"upto_seq {self.upto_seq} is lower than the accepted {previous.upto_seq}")
         if self.upto_seq == previous.upto_seq and self.mmr_root != previous.mmr_root:
             raise Unverified("checkpoint", f"its root differs from the accepted root at upto_seq {self.upto_seq}")
+
+
+@int_map("requested checkpoint", VersionField())
+class RequestedCheckpoint(Wire):
+    """An event of the control stream: the hub stores a checkpoint of this prefix, and asks its witnesses to cosign it.
+
+    The log alone decides which checkpoints are stored, so that the same log gives the same ones.
+    """
+
+    label: Annotated[bytes, Bstr()]
+    upto_seq: Annotated[int, Uint(least=1)]
+    mmr_root: Annotated[bytes, Bstr()]
 
 
 _NO_SIG = bytes(SIGNATURE_BYTES)

@@ -15,6 +15,7 @@ from typing import Any, Generic, Self, TypeAlias, TypeVar
 from veen.core import ciphertext, naming
 from veen.core.admin import OperatorRevocation
 from veen.core.cap_token import Capability, CapPresentation, CapToken
+from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.ciphertext import PayloadHdr, Place
 from veen.core.errors import Malformed
 from veen.core.handover import HandOver
@@ -22,6 +23,8 @@ from veen.core.hashing import HASH_BYTES, ht
 from veen.core.hpke import DhKey
 from veen.core.msg import Msg, sign
 from veen.core.profile import Limits, LoweredLimits
+from veen.core.recovery import RecoveryStatement
+from veen.core.retention import Hold, Prune, RetentionPolicy
 from veen.core.signing import DigestSigner
 
 
@@ -41,7 +44,19 @@ class RegisteredStream:
         return cls(data)
 
 
-Event: TypeAlias = CapToken | CapPresentation | RegisteredStream | OperatorRevocation | HandOver | LoweredLimits
+Event: TypeAlias = (
+    CapToken
+    | CapPresentation
+    | RegisteredStream
+    | OperatorRevocation
+    | HandOver
+    | RecoveryStatement
+    | LoweredLimits
+    | RequestedCheckpoint
+    | Prune
+    | RetentionPolicy
+    | Hold
+)
 E = TypeVar("E", bound=Event)
 
 
@@ -53,6 +68,7 @@ class Effects:
     capability: Capability | None = None  # becomes valid
     revocation: OperatorRevocation | None = None  # takes effect with the next message
     limits: LoweredLimits | None = None  # limits for entries with a later hub_ts
+    retention: RetentionPolicy | Hold | None = None  # what may be pruned from now on
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +91,25 @@ PRESENTATION = EventType(
 REVOCATION = EventType(OperatorRevocation.NAME, OperatorRevocation, lambda event, _: Effects(revocation=event))
 STREAM = EventType("veen.control.stream.v1", RegisteredStream, lambda event, _: Effects((event.stream_id,)))
 HAND_OVER = EventType("veen.control.handover.v1", HandOver, lambda *_: Effects())  # for auditors; changes nothing
+RECOVERY = EventType("veen.control.recovery.v1", RecoveryStatement, lambda *_: Effects())  # the same
 LIMITS = EventType("veen.control.limits.v1", LoweredLimits, lambda event, _: Effects(limits=event))
-EVENT_TYPES: tuple[EventType[Any], ...] = (CAP, PRESENTATION, REVOCATION, STREAM, HAND_OVER, LIMITS)
+CHECKPOINT = EventType("veen.control.checkpoint.v1", RequestedCheckpoint, lambda *_: Effects())  # changes no decision
+PRUNE = EventType("veen.control.prune.v1", Prune, lambda *_: Effects())  # for auditors, before anything is deleted
+RETENTION = EventType("veen.control.retention.v1", RetentionPolicy, lambda event, _: Effects(retention=event))
+HOLD = EventType("veen.control.hold.v1", Hold, lambda event, _: Effects(retention=event))
+EVENT_TYPES: tuple[EventType[Any], ...] = (
+    CAP,
+    PRESENTATION,
+    REVOCATION,
+    STREAM,
+    HAND_OVER,
+    RECOVERY,
+    LIMITS,
+    CHECKPOINT,
+    PRUNE,
+    RETENTION,
+    HOLD,
+)
 
 _BY_SCHEMA = {row.schema: row for row in EVENT_TYPES}
 _BY_CLASS: dict[type, EventType[Any]] = {row.cls: row for row in EVENT_TYPES}

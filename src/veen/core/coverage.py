@@ -16,7 +16,7 @@ from veen.core import proof, signing
 from veen.core.cbor import Nested, VersionField, Wire, int_map
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Unverified
-from veen.core.handover import HandOver, HandOverPlace
+from veen.core.handover import HandOver, ProvedSize
 from veen.core.hub_identity import HubIdentity, HubKey, Lineage
 from veen.core.profile import Profile
 from veen.core.proof import Head, Leaf, MmrProof, label_of, size_of
@@ -36,17 +36,16 @@ class Cover(Wire):
     """The proof that a prefix of a label belongs to the log of a hand-over."""
 
     handover: Annotated[HandOver, Nested(HandOver)]
-    place: Annotated[HandOverPlace, Nested(HandOverPlace)]
+    proved: Annotated[ProvedSize, Nested(ProvedSize)]
     mmr_proof: Annotated[MmrProof, Nested(MmrProof)]  # of the last entry of the prefix, in the tree of the row
 
     def covers(self, identity: HubIdentity, head: Head) -> bool:
         """Whether it is valid, and `head` signs a prefix of the log that was handed over."""
-        row = self.place.row
+        row = self.proved.row
         if row.label != label_of(head) or size_of(head) > row.size:
             return False
         try:
-            self.handover.verify(identity)
-            self.place.verify(self.handover)
+            self._verify(identity)
             proof.verify_prefix(self.mmr_proof, head, row.size, row.mmr_root)
         except Unverified:
             return False
@@ -54,15 +53,18 @@ class Cover(Wire):
 
     def contradicts(self, identity: HubIdentity, head: Head) -> bool:
         """Whether `head`, signed by the key that handed over or an earlier one, is for a longer log than it had."""
-        row = self.place.row
+        row = self.proved.row
         if row.label != label_of(head) or size_of(head) <= row.size:
             return False
         try:
-            self.handover.verify(identity)
-            self.place.verify(self.handover)
+            self._verify(identity)
         except Unverified:
             return False
         return True
+
+    def _verify(self, identity: HubIdentity) -> None:
+        self.handover.verify(identity)
+        self.proved.verify(self.handover.labels, self.handover.rows_root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,5 +155,8 @@ class Dating:
 
 def retired_verdict(retired_at: int) -> str:
     """The verdict on conflicting signatures of a retired key."""
-    when = datetime.fromtimestamp(retired_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    try:
+        when = datetime.fromtimestamp(retired_at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):  # after the year 9999
+        when = f"second {retired_at}"
     return f"contradiction under a retired key: the hub forked before {when}, or the key was stolen"

@@ -1,5 +1,6 @@
 """Requests and responses of the data plane. Spec §10.4–10.6."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from veen.core.admin import RevocationKind
@@ -7,11 +8,12 @@ from veen.core.cbor import Bool, Bstr, Details, ListOf, Nested, Text, Uint, Vers
 from veen.core.cbor.heads import write_text
 from veen.core.checkpoint import Checkpoint
 from veen.core.errors import Refused
-from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_TEXT_BYTES, SERVER_VERSION
+from veen.core.hashing import ht, u64be
+from veen.core.limits import MAX_EVIDENCE, MAX_HUB_KEYS, MAX_PAGE_ITEMS, MAX_TEXT_BYTES, SERVER_VERSION
 from veen.core.msg import Msg
 from veen.core.proof import MmrProof
 from veen.core.receipt import Receipt
-from veen.core.signing import SIGNATURE_BYTES
+from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
 _VER = VersionField()
 _SERVER_VERSION = Text(MAX_TEXT_BYTES, name="server_version", optional=True)
@@ -186,6 +188,30 @@ class ConsistencyRequest(Wire):
     to_seq: Annotated[int, Uint(least=1)]
 
 
+@int_map("checkpoint order", VersionField())
+class CheckpointOrder(Wire):
+    """Ask a hub to store a checkpoint of all entries of a label, and to have it cosigned by its witnesses.
+
+    The subject of a capability for the stream signs it; a request with the operator's token has no signature.
+    """
+
+    label: Annotated[bytes, Bstr()]
+    auth_ref: Annotated[bytes | None, Bstr(optional=True)] = None
+    made_at: Annotated[int | None, Uint(optional=True)] = None
+    sig: Annotated[bytes | None, Bstr(SIGNATURE_BYTES, optional=True)] = None
+
+    @classmethod
+    def signed(cls, key: DigestSigner, hub_id: bytes, label: bytes, auth_ref: bytes, made_at: int) -> "CheckpointOrder":
+        """The order of a capability's subject."""
+        made = cls(label, auth_ref, made_at, bytes(SIGNATURE_BYTES))
+        return replace(made, sig=key.sign(made.digest(hub_id)))
+
+    def digest(self, hub_id: bytes) -> bytes:
+        assert self.auth_ref is not None
+        assert self.made_at is not None
+        return ht("veen/checkpoint-order", hub_id + self.label + self.auth_ref + u64be(self.made_at))
+
+
 @int_map("checkpoint list", VersionField())
 class CheckpointList(Wire):
     """The regular checkpoints of a label, ascending."""
@@ -268,6 +294,20 @@ class RotationRequest(Wire):
     valid_from: Annotated[int, Uint()]
     overlap_sec: Annotated[int, Uint()]
     endorsement: Annotated[bytes | None, Bstr(SIGNATURE_BYTES, optional=True)] = None  # of the root, if there is one
+
+
+@int_map("key release", VersionField())
+class KeyRelease(Wire):
+    """The operator wants to destroy the retired keys of a running hub, which must not need or hold them any more."""
+
+    hub_id: Annotated[bytes, Bstr()]
+
+
+@int_map("released keys", VersionField())
+class ReleasedKeys(Wire):
+    """The ids of the retired keys. No process of the hub has them in its memory."""
+
+    key_ids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="key id"), most=MAX_HUB_KEYS)]
 
 
 @int_map("clock acceptance", VersionField())

@@ -10,34 +10,53 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated
 
-from veen.core import mmr, proof, signing
+from veen.core import proof, signing
 from veen.core.cbor import Bstr, ListOf, Nested, Uint, VersionField, Wire, int_map
 from veen.core.errors import Unverified
-from veen.core.hashing import HASH_BYTES, ht, u64be
+from veen.core.hashing import ht, u64be
 from veen.core.hub_identity import HubIdentity
 from veen.core.limits import MAX_HUB_KEYS
 from veen.core.mmr import Mmr
 from veen.core.proof import MmrProof
 from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
-NO_LABELS = bytes(HASH_BYTES)  # the root over no rows
 
-
-@int_map("hand-over row")
-class HandOverRow(Wire):
-    """The size and root of one label."""
+@int_map("label size")
+class LabelSize(Wire):
+    """The size and root of one label: a row of a statement about all labels, in ascending order of label."""
 
     label: Annotated[bytes, Bstr()]
     size: Annotated[int, Uint(least=1)]
     mmr_root: Annotated[bytes, Bstr()]
 
     def leaf_hash(self) -> bytes:
-        return ht("veen/hand-over-row", self.label + u64be(self.size) + self.mmr_root)
+        return ht("veen/label-size", self.label + u64be(self.size) + self.mmr_root)
+
+
+@int_map("proved size")
+class ProvedSize(Wire):
+    """A row of a statement, its place among the rows, counted from 1, and the proof that it is there."""
+
+    row: Annotated[LabelSize, Nested(LabelSize)]
+    place: Annotated[int, Uint(least=1)]
+    mmr_proof: Annotated[MmrProof, Nested(MmrProof)]
+
+    def verify(self, labels: int, root: bytes) -> None:
+        """Raise `Unverified` unless a statement with that many rows and that root contains the row."""
+        proof.verify_leaf(self.mmr_proof, self.row.leaf_hash(), self.place, labels, root)
+
+
+def tree_of_labels(rows: Iterable[LabelSize]) -> tuple[Mmr, list[bytes]]:
+    """The tree over the rows of a statement, and its nodes by position."""
+    tree, nodes = Mmr(), list[bytes]()
+    for row in rows:
+        nodes += tree.append(row.leaf_hash())
+    return tree, nodes
 
 
 @int_map("hand-over", VersionField())
 class HandOver(Wire):
-    """A change of the signing key: both keys, the hub's time, and the root over the rows in order of label."""
+    """A change of the signing key: both keys, the hub's time, and the root over the `LabelSize` of every label."""
 
     hub_id: Annotated[bytes, Bstr()]
     old_pk: Annotated[bytes, Bstr()]
@@ -79,44 +98,18 @@ def sign(hub_id: bytes, old: DigestSigner, new: DigestSigner, hub_ts: int, label
     return replace(made, old_sig=old.sign(digest), new_sig=new.sign(digest))
 
 
-def tree_of(rows: Iterable[HandOverRow]) -> tuple[Mmr, list[bytes]]:
-    """The tree over rows in ascending order of label, and its nodes by position."""
-    tree, nodes = Mmr(), []
-    for row in rows:
-        nodes += tree.append(row.leaf_hash())
-    return tree, nodes
+@int_map("label hand-over")
+class LabelHandOver(Wire):
+    """A hand-over with its row for one label, if a label was asked for and had entries."""
 
-
-def root_of(tree: Mmr) -> bytes:
-    return tree.root() if tree.size else NO_LABELS
-
-
-@int_map("hand-over place")
-class HandOverPlace(Wire):
-    """The row of a label in the hand-over of `old_pk`, with its inclusion proof."""
-
-    old_pk: Annotated[bytes, Bstr()]
-    place: Annotated[int, Uint(least=1)]
-    row: Annotated[HandOverRow, Nested(HandOverRow)]
-    mmr_proof: Annotated[MmrProof, Nested(MmrProof)]
-
-    def verify(self, handover: HandOver) -> None:
-        """Raise `Unverified` unless the hand-over contains the row. The caller must have verified the hand-over."""
-        if self.old_pk != handover.old_pk:
-            raise Unverified("hand-over", "the row belongs to another hand-over")
-        proof.verify_leaf(self.mmr_proof, self.row.leaf_hash(), self.place, handover.labels, handover.rows_root)
+    handover: Annotated[HandOver, Nested(HandOver)]
+    proved: Annotated[ProvedSize | None, Nested(ProvedSize, optional=True)] = None
 
 
 @int_map("hand-over list", VersionField())
 class HandOverList(Wire):
-    """The hand-overs of a hub, oldest first, and the rows of one label if a label was asked for."""
+    """The hand-overs of a hub, oldest first."""
 
-    handovers: Annotated[tuple[HandOver, ...], ListOf(Nested(HandOver, name="hand-over"), most=MAX_HUB_KEYS)]
-    places: Annotated[
-        tuple[HandOverPlace, ...], ListOf(Nested(HandOverPlace, name="hand-over place"), most=MAX_HUB_KEYS)
-    ] = ()
-
-
-def prove(node: mmr.NodeReader, old_pk: bytes, place: int, row: HandOverRow, labels: int) -> HandOverPlace:
-    """The proof that the hand-over of `old_pk` has the row at `place`."""
-    return HandOverPlace(old_pk, place, row, proof.prove(node, place, labels))
+    handovers: Annotated[
+        tuple[LabelHandOver, ...], ListOf(Nested(LabelHandOver, name="label hand-over"), most=MAX_HUB_KEYS)
+    ]

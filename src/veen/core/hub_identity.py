@@ -4,6 +4,9 @@
 any key can follow the chain to the newest one. In a record with a root key only the root endorses. It signs no receipts
 and no checkpoints, so it can be kept away from the hub, and a stolen signing key cannot continue the record. Without a
 root each key is endorsed by the key before it.
+
+A hub that loses its data directory can begin again with its root alone: a new *incarnation*, without entries.
+Its record has none of the earlier signing keys, and the role of its first one says so.
 """
 
 from dataclasses import dataclass, replace
@@ -23,6 +26,7 @@ from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 # How clients establish trust in the first key.
 ANCHORINGS = ("data-directory", "fingerprint", "certificate")
 ROOT = "root"
+INCARNATION = "incarnation"
 
 
 @text_map("hub key")
@@ -36,11 +40,12 @@ class HubKey(Wire):
     endorsement: Annotated[bytes | None, Bstr(SIGNATURE_BYTES, optional=True)] = (
         None  # by the root, or else by the previous key; the first key has none
     )
-    role: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None  # "root", or absent for a signing key
+    # "root", or "incarnation" for the first signing key of a hub that began again
+    role: Annotated[str | None, Text(MAX_TEXT_BYTES, optional=True)] = None
 
     def flaw(self) -> str | None:
-        if self.role not in (None, ROOT):
-            return f"role is not {ROOT!r}"
+        if self.role not in (None, ROOT, INCARNATION):
+            return f"role is neither {ROOT!r} nor {INCARNATION!r}"
         if self.valid_until is not None and self.valid_until <= self.valid_from:
             return "valid_until is not after valid_from"
         return None if self.key_id == naming.key_id(self.hub_pk) else "key_id is not that of hub_pk"
@@ -87,6 +92,8 @@ class HubIdentity(Wire):
             return "there are two root keys"
         if self.root is not None and self.root.valid_until is not None:
             return "a root key has no valid_until"
+        if INCARNATION in (key.role for key in (self.hub_keys[0], *self.hub_keys[2:])):
+            return "only the key after the root can begin an incarnation"
         return None if self.anchoring in ANCHORINGS else f"anchoring is not one of {', '.join(ANCHORINGS)}"
 
     @property
@@ -97,7 +104,7 @@ class HubIdentity(Wire):
     @property
     def signing_keys(self) -> tuple[HubKey, ...]:
         """The keys that sign receipts and checkpoints, oldest first."""
-        return tuple(key for key in self.hub_keys if key.role is None)
+        return tuple(key for key in self.hub_keys if key.role != ROOT)
 
     @property
     def newest(self) -> HubKey:
@@ -161,6 +168,17 @@ class HubIdentity(Wire):
             if before.valid_until is not None and now.valid_until != before.valid_until:
                 raise Unverified("hub identity", "the valid_until of a closed key has changed")
 
+    def is_other_incarnation(self, known: "HubIdentity") -> bool:
+        """Whether both are records of one hub that began again with one of them. The caller verifies both."""
+        mine, other = self.signing_keys[0], known.signing_keys[0]
+        return self.hub_id == known.hub_id and mine.hub_pk != other.hub_pk and INCARNATION in (mine.role, other.role)
+
+    def begins_after(self, known: "HubIdentity") -> bool:
+        """Whether the hub of the known record began again with this one, after all keys that are known."""
+        first = self.signing_keys[0]
+        is_later = first.role == INCARNATION and first.valid_from > known.newest.valid_from
+        return is_later and self.is_other_incarnation(known)
+
     def verify_receipt(self, receipt: Receipt) -> HubKey:
         """Verify a receipt. Returns its signing key, which must be active at its `hub_ts`."""
         digest = receipt.signing_digest()
@@ -172,6 +190,10 @@ class HubIdentity(Wire):
         if profile.epoch_sec:
             start, end = checkpoint.epoch * profile.epoch_sec, (checkpoint.epoch + 1) * profile.epoch_sec
         return self._signer(checkpoint.signing_digest(), checkpoint.hub_sig, start, end, "checkpoint")
+
+    def verify_statement(self, digest: bytes, sig: bytes, hub_ts: int, what: str) -> HubKey:
+        """Verify the signature of another statement. Returns its key, which must be active at `hub_ts`."""
+        return self._signer(digest, sig, hub_ts, hub_ts + 1, what)
 
     def _signer(self, digest: bytes, sig: bytes, start: int, end: int, what: str) -> HubKey:
         for key in reversed(self.signing_keys):
@@ -206,19 +228,23 @@ def create(
     origin: OriginRef | None = None,
     realm_id: bytes | None = None,
     root: DigestSigner | None = None,
+    *,
+    incarnates: bool = False,
 ) -> HubIdentity:
     """The identity record of a new hub, optionally as a fork of `origin` or as a member of a realm.
 
-    With a root key, `hub_id` is derived from the root and the root endorses `key`.
+    With a root key, `hub_id` is derived from the root and the root endorses `key`. If the hub `incarnates`, it may have
+    had other keys before.
     """
     keys: tuple[HubKey, ...]
     if root is None:
         hub_id, keys = naming.hub_id(key.public_key), (_key(key.public_key, valid_from),)
     else:
         hub_id = naming.hub_id(root.public_key)
-        endorsement = root.sign(endorsement_digest(hub_id, key.public_key, valid_from))
+        role = INCARNATION if incarnates else None
+        endorsement = root.sign(_endorsement_digest(hub_id, key.public_key, valid_from, role))
         first = replace(_key(root.public_key, 0), role=ROOT)
-        keys = (first, _key(key.public_key, valid_from, endorsement))
+        keys = (first, replace(_key(key.public_key, valid_from, endorsement), role=role))
     made = HubIdentity(hub_id, keys, anchoring, origin, realm_id)
     made.encode()  # raises ValueError if the record is invalid
     return made
@@ -286,9 +312,11 @@ def endorsement_digest(hub_id: bytes, hub_pk: bytes, valid_from: int) -> bytes:
     return _endorsement_digest(hub_id, hub_pk, valid_from, None)
 
 
+_ENDORSEMENT_TAGS = {None: "veen/hub-key", ROOT: "veen/hub-root", INCARNATION: "veen/hub-incarnation"}
+
+
 def _endorsement_digest(hub_id: bytes, hub_pk: bytes, valid_from: int, role: str | None) -> bytes:
-    tag = "veen/hub-root" if role == ROOT else "veen/hub-key"
-    return ht(tag, hub_id + hub_pk + u64be(valid_from))
+    return ht(_ENDORSEMENT_TAGS[role], hub_id + hub_pk + u64be(valid_from))
 
 
 @int_map("origin hub")

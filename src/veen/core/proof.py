@@ -105,11 +105,15 @@ def verify_consistency(proof: MmrProof, old: Head, new: Head) -> None:
 
 def verify_prefix(proof: MmrProof, old: Head, new_size: int, new_root: bytes) -> None:
     """Verify that the tree of `old` is a prefix of a tree with that size and root, which must come from a signature."""
-    old_size = size_of(old)
     if isinstance(old, Receipt) and proof.leaf_hash != old.leaf_hash:
         raise Unverified("mmr_proof", "its leaf_hash differs from the older receipt's")
+    verify_extension(proof, size_of(old), old.mmr_root, new_size, new_root)
+
+
+def verify_extension(proof: MmrProof, old_size: int, old_root: bytes, new_size: int, new_root: bytes) -> None:
+    """Verify that a tree is a prefix of another. Both sizes and roots must come from signatures."""
     _verify(proof, proof.leaf_hash, old_size, new_size, new_root)
-    if mmr.root_of(_old_peaks(proof, old_size, new_size)) != old.mmr_root:
+    if mmr.root_of(_old_peaks(proof, old_size, new_size)) != old_root:
         raise Unverified("mmr_proof", "the older tree is not a prefix of the newer")
 
 

@@ -4,14 +4,16 @@ Everything here is also in the journal or the index. Missing values are read fro
 last catch-up are never evicted. Decisions are made before they are durable, so every change can be undone.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
 from veen.core import Bucket, CapToken, Limits, Malformed, Mmr, Msg, Refused, admin, control_stream, naming
 from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
 from veen.core.cap_token import decode_capability
+from veen.core.retention import RetentionRules
 from veen.hub.admission_rules import Cap, Revoker, Rules, check_client, check_operator, check_revoked, revocable
 from veen.storage import frame
 from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
@@ -69,18 +71,35 @@ class Placed:
 
 @dataclass(slots=True)
 class Group(CommitGroup):
-    """The messages that one sync covers: what is written, the answers, and the old values for an undo."""
+    """Decided messages: what is written, the answers, and the old values for an undo.
+
+    One turn decides a group, which is signed on its own. Signed groups are joined to the one that a sync covers.
+    """
 
     hub_ts: int = 0  # the hub's time before the group
+    opened: float = 0.0  # when its first item was decided
     outcomes: list[tuple[Item, Placed | Outcome]] = field(default_factory=list)
     placed: list[Placed] = field(default_factory=list)
     old_values: list[tuple[dict[bytes, Any], bytes, object]] = field(default_factory=list)
     old_trees: dict[bytes, Mmr] = field(default_factory=dict)
     new_streams: list[bytes] = field(default_factory=list)
 
-    def seal(self, placed: list[Placed], receipts: list[bytes]) -> None:
-        """Add signed messages to what is written."""
-        for one, receipt in zip(placed, receipts, strict=True):
+    @property
+    def is_signed(self) -> bool:
+        return len(self.records) == len(self.placed)
+
+    def join(self, later: "Group") -> None:
+        """Add the group that was decided next."""
+        self.extend(later)
+        self.outcomes += later.outcomes
+        self.placed += later.placed
+        self.old_values += later.old_values
+        self.old_trees = later.old_trees | self.old_trees
+        self.new_streams += later.new_streams
+
+    def seal(self, receipts: list[bytes]) -> None:
+        """Add the messages, with their signed receipts, to what is written."""
+        for one, receipt in zip(self.placed[len(self.records) :], receipts, strict=True):
             message = one.message
             one.receipt = receipt
             framed, digest = frame.write(message.label, one.stream_seq, one.encoded, receipt)
@@ -100,18 +119,27 @@ class AdmissionState:
         self._first_ts: dict[bytes, int] = {}
         self.realm = Realm()
         self._governed: dict[bytes, bytes] = {}
+        self._retention: dict[bytes, RetentionRules] = {}
         with store.index.read() as rows:
             self.hub_ts = rows.number("hub_ts")
             events = list(rows.admin_events())
             registry = rows.limits()
+            self._retention[b""] = rows.retention()
         if registry:  # the index follows the log; limits.json may be older
             rules.limits_in_force.rows[b""] = registry
-        self.open = Group(hub_ts=self.hub_ts)  # the open group
-        self._closed: Group | None = None  # the group that is being written
+        self.open = Group(hub_ts=self.hub_ts)  # what is decided now belongs to this group
+        self._decided: deque[Group] = deque()  # groups that are being signed, or are behind one, oldest first
+        self._signed: Group | None = None  # older than those: the next to be written
+        self._writing: Group | None = None  # the oldest
         for event in events:
             self._add_admin_event(event)
         self.open.old_values.clear()
         self.streams = StreamRegistry(rules, store)
+
+    @property
+    def retention(self) -> RetentionRules:
+        """The policies and holds after the last event, durable or not."""
+        return self._retention[b""]
 
     # Looking up.
 
@@ -164,8 +192,7 @@ class AdmissionState:
         if found is None:
             with self._store.index.read() as rows:
                 at = rows.stream_seq_of(label, client_id, 1)
-                entry = Lookup(self._store).entry(label, at) if at else None
-                message, receipt = entry.open() if entry else (None, None)
+                message, receipt = Lookup(self._store).headers(label, at) if at else (None, None)
                 known = rows.client_cursor(label, client_id) is not None
                 if known != (message is not None and (message.client_id, message.client_seq) == (client_id, 1)):
                     raise Malformed("index", "the first entry of a client is missing")
@@ -199,8 +226,12 @@ class AdmissionState:
                     found = record.stream_seq
         if found is None:
             return None
-        entry = Lookup(self._store).entry(message.label, found)
-        return found if entry is not None and entry.msg == message.encode() else None
+        known_message, _ = Lookup(self._store).headers(message.label, found)
+        if known_message is None:
+            return None
+        if not known_message.ciphertext:  # pruned: the hash of the ciphertext stands for it
+            known_message = replace(known_message, ciphertext=message.ciphertext, sig=message.sig)
+        return found if known_message == message else None
 
     def policy_of(self, label: bytes, hub_ts: int) -> str:
         """The authority policy of a label, as far as the realm defines it."""
@@ -257,6 +288,9 @@ class AdmissionState:
             in_force = self._rules.limits_in_force
             self._set(in_force.rows, b"", in_force.registry.lowered(effects.limits, placed.hub_ts))
             self.open.limits = in_force.registry
+        if effects.retention is not None:
+            self._set(self._retention, b"", self.retention.after(effects.retention))
+            self.open.retention = self.retention
 
     def _add_stream(self, stream: bytes, at: tuple[bytes, int]) -> None:
         if self.streams.add(stream):
@@ -292,6 +326,8 @@ class AdmissionState:
         for number, entries in self._store.replay():
             for entry in entries:
                 self._replay_entry(entry)
+            self.close()
+            self.gather()
             self._store.committed(self.take(), number)
             self.keep()
             count += len(entries)
@@ -311,8 +347,10 @@ class AdmissionState:
             raise Malformed(
                 "journal", f"entry {receipt.stream_seq} of {entry.label.hex()[:16]}… does not match the log"
             )
-        self.open.seal([placed], [entry.receipt])
-        if message.client_id == self._rules.control_pk:
+        self.open.seal([entry.receipt])
+        epoch = self._rules.profile.epoch(receipt.hub_ts)
+        control = naming.label(self._rules.routing_key, self._rules.control_stream, epoch)
+        if message.label == control:  # not by its client: a hub that was recovered may have another control key
             # A logged event is valid even if it exceeds the current limits.
             event = control_stream.event_of(self._rules.hub_id, message, Limits())
             self.apply_control_event(event, placed)
@@ -321,28 +359,62 @@ class AdmissionState:
 
     def undurable(self) -> list[Group]:
         """Groups that are decided but not durable, newest first."""
-        return [self.open, self._closed] if self._closed else [self.open]
+        older = [group for group in (self._signed, self._writing) if group]
+        return [self.open, *reversed(self._decided), *older]
+
+    def close(self) -> Group:
+        """Close the open group, and open the next. It is written once it and all groups before it are signed."""
+        group, self.open = self.open, Group(hub_ts=self.hub_ts)
+        self._decided.append(group)
+        return group
+
+    def gather(self) -> int:
+        """Join the groups that can be written. Returns the number of their items."""
+        while self._decided and self._decided[0].is_signed:
+            group = self._decided.popleft()
+            if self._signed:
+                self._signed.join(group)
+            else:
+                self._signed = group
+        return len(self._signed.outcomes) if self._signed else 0
 
     def take(self) -> Group:
-        """Close the open group for commit, and open the next. `keep` or `undo` must follow."""
-        assert self._closed is None, "one group is written at a time"
-        self._closed, self.open = self.open, Group(hub_ts=self.hub_ts)
-        return self._closed
+        """The gathered group, for commit. `keep` or `undo` must follow."""
+        assert self._writing is None, "one group is written at a time"
+        assert self._signed is not None, "no group is signed"
+        self._writing, self._signed = self._signed, None
+        return self._writing
 
     def keep(self) -> None:
-        """Mark the closed group as durable."""
-        self._closed = None
+        """Mark the group that was taken as durable."""
+        self._writing = None
 
     def undo(self) -> list[Item]:
-        """Undo the closed group and everything decided since. Returns the items of both, in order.
+        """Undo the group that was taken and everything decided since. Returns the items of all, in order.
 
         All of them must be rejected, also those that were rejected before: that may depend on what was undone.
         """
         groups = self.undurable()
         for group in groups:
             self._revert(group)
-        self._closed, self.open = None, Group(hub_ts=self.hub_ts)
+        self._writing = self._signed = None
+        self._decided.clear()
+        self.open = Group(hub_ts=self.hub_ts)
         return [item for group in reversed(groups) for item, _ in group.outcomes]
+
+    def withdraw(self, group: Group) -> list[Item]:
+        """Undo a group that could not be signed, and everything decided since. Returns the items of all, in order.
+
+        Nothing happens if the group was undone before. Groups before it are signed, and stay.
+        """
+        at = next((at for at, one in enumerate(self._decided) if one is group), None)
+        if at is None:
+            return []
+        groups = [self.open, *(self._decided.pop() for _ in range(len(self._decided) - at))]
+        for one in groups:
+            self._revert(one)
+        self.open = Group(hub_ts=self.hub_ts)
+        return [item for one in reversed(groups) for item, _ in one.outcomes]
 
     def _revert(self, group: Group) -> None:
         for cache, key, value in reversed(group.old_values):
@@ -489,7 +561,7 @@ class Realm:
 
     def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
         """Who revoked the target, if a revocation applies at that time."""
-        if not self.revocations:
+        if not self._revoked and not self._revoked_by_operator:  # for every message, so without a property
             return None
         key = kind.encode() + target
         if _covers(self._revoked_by_operator.get(key, ()), hub_ts):

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeVar
 from urllib.parse import parse_qsl
@@ -11,12 +12,15 @@ from plumbing.http.message import Request, Respond, Response, Upload, WebSocketH
 from veen.core import (
     CapPresentation,
     CapToken,
+    Checkpoint,
     Limits,
     Malformed,
     Receipt,
     Refused,
     Unverified,
     control_stream,
+    naming,
+    signing,
     strict_json,
     wire_json,
 )
@@ -24,15 +28,20 @@ from veen.core.admin import OperatorRevocation
 from veen.core.admission import BY_DETAIL
 from veen.core.cap_token import Capability, capability_type, token_of
 from veen.core.cbor import Wire
+from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.envelopes import (
     AuthorizeResponse,
+    CheckpointOrder,
     CheckpointRequest,
+    CheckpointResponse,
     ClockAcceptance,
     ConsistencyRequest,
     Equivocation,
+    KeyRelease,
     ProofAtRequest,
     ProofRequest,
     ReceiptRequest,
+    ReleasedKeys,
     RevocationRequest,
     RotationRequest,
     StreamRegistration,
@@ -41,15 +50,18 @@ from veen.core.envelopes import (
 )
 from veen.core.handover import HandOver
 from veen.core.hashing import U64_MAX
+from veen.core.limits import MAX_UPLOAD_SKEW_SEC, SERVER_VERSION
 from veen.core.profile import LoweredLimits
+from veen.core.retention import Hold, RetentionPolicy, RetentionRequest
 from veen.hub import hub_openapi, responses
-from veen.hub.admission_rules import Prefilter, Rules
+from veen.hub.admission_rules import Admission, Prefilter, Rules
 from veen.hub.admission_state import Outcome
 from veen.hub.config import HubConfig, need_operator
 from veen.hub.hub_time import ClockWatch
 from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptions
 from veen.hub.read_executor import ReadExecutor
+from veen.hub.retention_run import RetentionRun
 from veen.hub.status import HubStatusPage
 from veen.hub.submit import SubmitPipeline
 from veen.hub.submit_api import SubmitApi, respond_submitted
@@ -82,6 +94,10 @@ class HubApp:
     status: HubStatusPage
     clock: ClockWatch
     rotate: Callable[[RotationRequest, Callable[[HandOver | Refused], None]], None]
+    release: Callable[[KeyRelease], ReleasedKeys]
+    cosign: Callable[[bytes, int, Callable[[], None]], None]  # asks the witnesses
+    retention: RetentionRun
+    retention_pool: Executor
     pages: PageMemoryBudget = field(default_factory=PageMemoryBudget)
     submits: SubmitApi = field(init=False)
     routes: dict[tuple[str, str], Handler] = field(init=False)
@@ -105,7 +121,12 @@ class HubApp:
             ("POST", "/tooling/revoke"): self._revoke,
             ("POST", "/tooling/clock"): self._accept_clock,
             ("POST", "/tooling/rotate-key"): self._rotate_key,
+            ("POST", "/tooling/release-keys"): self._release_keys,
             ("POST", "/tooling/limits"): self._lower_limits,
+            ("GET", "/tooling/retention"): self._retention_rules,
+            ("POST", "/tooling/retention/policy"): self._log_rule(RetentionPolicy),
+            ("POST", "/tooling/retention/hold"): self._log_rule(Hold),
+            ("POST", "/tooling/retention/run"): self._run_retention,
             ("POST", "/tooling/submit-batch"): self.submits.submit_batch,
             ("POST", "/tooling/proof"): self._query(
                 ProofAtRequest, lambda query: reads.proof_at(query.label, query.stream_seq, query.upto_seq)
@@ -123,7 +144,9 @@ class HubApp:
             ("POST", "/tooling/equivocation"): self._query(Equivocation, records.store_equivocation),
             ("GET", "/tooling/recoveries"): self._recoveries,
             ("POST", "/tooling/receipt-check"): self._query(Receipt, self.lost_entries.check),
-            ("POST", "/tooling/witness"): self._query(WitnessRequest, records.add_witness),
+            ("POST", "/tooling/witness"): self._add_witness,
+            ("POST", "/tooling/checkpoint"): self._order_checkpoint,
+            ("GET", "/tooling/cosigned"): self._cosigned,
         }
 
     # The server calls these.
@@ -312,6 +335,11 @@ class HubApp:
 
         self.rotate(responses.decode_request(RotationRequest, request.body, as_json), done)
 
+    def _release_keys(self, request: Request, respond: Respond) -> None:
+        """Prepare for the destruction of the retired keys."""
+        need_operator(self.config, request.headers)
+        self._query(KeyRelease, self.release)(request, respond)
+
     def _lower_limits(self, request: Request, respond: Respond) -> None:
         """Log lower limits. The request has all limits, so that two operators cannot undo each other's change."""
         need_operator(self.config, request.headers)
@@ -323,6 +351,119 @@ class HubApp:
             raise Refused("E.CONFLICT", refusal)
         lowered = LoweredLimits(current, wanted)
         self.pipeline.log_event(lowered, partial(respond_submitted, respond, as_json=as_json))
+
+    def _retention_rules(self, request: Request, respond: Respond) -> None:
+        respond(responses.answer(self.retention.retention(), as_json=responses.wants_json(request)))
+
+    def _log_rule(self, cls: type[RetentionPolicy] | type[Hold]) -> Handler:
+        """A handler that logs a policy or a hold. It decides the next run."""
+
+        def handle(request: Request, respond: Respond) -> None:
+            need_operator(self.config, request.headers)
+            as_json = responses.wants_json(request)
+            event = responses.decode_request(cls, request.body, as_json)
+            self.retention.check_rule(event)
+            self.pipeline.log_event(event, partial(respond_submitted, respond, as_json=as_json))
+
+        return handle
+
+    def _run_retention(self, request: Request, respond: Respond) -> None:
+        """Plan or prune on a thread of its own, and answer at the end. The run goes on if the operator disconnects."""
+        need_operator(self.config, request.headers)
+        as_json = responses.wants_json(request)
+        wanted = responses.decode_request(RetentionRequest, request.body, as_json)
+        self.executor.answer_on(
+            self.retention_pool, lambda: responses.answer(self.retention.run(wanted), as_json=as_json), request, respond
+        )
+
+    def _cosigned(self, request: Request, respond: Respond) -> None:
+        label, _ = _place_in(request.query)
+        self._answer(request, respond, lambda: self.records.cosigned(label))
+
+    def _order_checkpoint(self, request: Request, respond: Respond) -> None:
+        """Log and store a checkpoint of a label, and answer when every witness was asked."""
+        as_json = responses.wants_json(request)
+        order = responses.decode_request(CheckpointOrder, request.body, as_json)
+        self._check_order(order, request)
+
+        def stored(label: bytes, upto_seq: int) -> None:
+            self.cosign(label, upto_seq, lambda: self._answer(request, respond, partial(answer, label, upto_seq)))
+
+        def answer(label: bytes, upto_seq: int) -> CheckpointResponse:
+            return CheckpointResponse(self.records.checkpoint(label, upto_seq), SERVER_VERSION)
+
+        self._prepare_checkpoint(request, respond, lambda: self.reads.newest_checkpoint(order.label), stored)
+
+    def _check_order(self, order: CheckpointOrder, request: Request) -> None:
+        """Raise unless the operator asks, or the subject of a capability. If admission is open, anyone may ask."""
+        if order.sig is None or order.auth_ref is None or order.made_at is None:
+            if self.rules.admission is not Admission.OPEN or b"authorization" in request.headers:
+                need_operator(self.config, request.headers, "the operator's token or a signed order")
+            return
+        token, hub_ts = self.uploads.authorised(order.auth_ref), self.pipeline.hub_ts
+        if abs(order.made_at - hub_ts) > MAX_UPLOAD_SKEW_SEC:
+            raise Refused("E.UNAUTHORIZED", "the order is too old, or the clock is wrong", detail={"hub_ts": hub_ts})
+        epoch = self.rules.profile.epoch(hub_ts)
+        labels = (
+            naming.label(self.rules.routing_key, stream_id, one)
+            for stream_id in token.allow.stream_ids
+            for one in {epoch, max(epoch - 1, 0)}
+        )
+        if order.label not in labels:
+            raise Refused("E.FORBIDDEN", "the capability is not for the stream of this label")
+        if not signing.is_valid(token.subject_pk, order.digest(self.rules.hub_id), order.sig):
+            raise Refused("E.UNAUTHORIZED", "the subject of the capability did not sign the order")
+
+    def _add_witness(self, request: Request, respond: Respond) -> None:
+        """Store the cosignature of a known witness. It may be for a checkpoint that the witness asked for itself."""
+        as_json = responses.wants_json(request)
+        given = responses.decode_request(WitnessRequest, request.body, as_json)
+
+        def prepared() -> Checkpoint:
+            asked = CheckpointRequest(given.label, given.upto_seq)
+            made = replace(self.reads.checkpoint(asked).checkpoint, witness_sigs=None)
+            self.records.check_witness(given, made)
+            return made
+
+        def stored(label: bytes, upto_seq: int) -> None:
+            self._answer(request, respond, lambda: self.records.add_witness(given))
+
+        self._prepare_checkpoint(request, respond, prepared, stored)
+
+    def _prepare_checkpoint(
+        self, request: Request, respond: Respond, make: Callable[[], Checkpoint], stored: Callable[[bytes, int], None]
+    ) -> None:
+        """Make a checkpoint on the thread pool, log the event that asks for it, and store it. Then call `stored`."""
+        as_json = responses.wants_json(request)
+        loop = self.executor.loop
+
+        def work() -> Response:
+            made = make()
+            label, upto_seq = made.label_curr, made.upto_seq
+            if self.records.has_checkpoint(label, upto_seq):
+                loop.call_soon_threadsafe(stored, label, upto_seq)
+            else:
+                event = RequestedCheckpoint(label, upto_seq, made.mmr_root)
+                loop.call_soon_threadsafe(self.pipeline.log_event, event, partial(logged, made))
+            return _NOT_YET
+
+        def logged(made: Checkpoint, outcome: Outcome) -> None:
+            if isinstance(outcome, Refused):
+                respond(responses.refusal(outcome, as_json=as_json))
+                return
+
+            def store() -> Response:
+                self.records.store_requested(made)
+                loop.call_soon_threadsafe(stored, made.label_curr, made.upto_seq)
+                return _NOT_YET
+
+            self.executor.answer(request, store, unless_later)
+
+        def unless_later(response: Response) -> None:
+            if response is not _NOT_YET:
+                respond(response)
+
+        self.executor.answer(request, work, unless_later)
 
     def _accept_clock(self, request: Request, respond: Respond) -> None:
         """Follow the wall clock. The acceptance is durable before it takes effect, so that a restart knows it."""

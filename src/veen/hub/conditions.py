@@ -43,6 +43,7 @@ class Reason(StrEnum):
     SUBMIT_OVERLOAD = "submit_overload"
     READ_OVERLOAD = "read_overload"
     CONNECTION_OVERLOAD = "connection_overload"
+    WITNESS = "witness"
     CLOCK_STEP = "clock_step"
     CLOCK_AHEAD = "clock_ahead"
 
@@ -72,6 +73,7 @@ _KINDS = {
     Reason.SUBMIT_OVERLOAD: _Kind("the hub has more messages than it can queue", level="warn"),
     Reason.READ_OVERLOAD: _Kind("the hub has more requests than it can queue", level="warn"),
     Reason.CONNECTION_OVERLOAD: _Kind("the hub refuses connections beyond its limits", level="warn"),
+    Reason.WITNESS: _Kind("a witness does not cosign the checkpoints of this hub", level="warn"),
     Reason.CLOCK_STEP: _Kind(
         "the wall clock jumped; the hub continues at its own time until the operator accepts the new time"
     ),

@@ -23,6 +23,14 @@ HTTP = HttpSettings(makes_room=True)
 
 
 @dataclass(frozen=True, slots=True)
+class WitnessAddress:
+    """A witness that the hub asks."""
+
+    url: str
+    witness_pk: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class HubConfig:
     """The settings of one start."""
 
@@ -33,7 +41,9 @@ class HubConfig:
     issuers: frozenset[bytes] = frozenset()
     accept_bare_tokens: bool | None = None  # authorize tokens without a presentation; None: as the data directory says
     allow_revocation: bool = False  # let the operator revoke client keys and capabilities
-    witnesses: frozenset[bytes] = frozenset()
+    witnesses: frozenset[bytes] = frozenset()  # keys whose cosignatures are accepted, also if the hub does not ask
+    witness_addresses: tuple[WitnessAddress, ...] = ()  # witnesses that the hub asks
+    witness_quorum: int | None = None  # how many of them must answer at a start; None: a majority
     operator_token: str | None = None
     workers: int | None = None
     max_in_flight: int = 4096
@@ -58,6 +68,8 @@ class HubConfig:
         """Raise on settings that would let strangers write by accident, or that are impossible."""
         if not 0 <= self.pow_difficulty <= MAX_POW_DIFFICULTY:
             raise Unavailable(f"a proof of work has at most {MAX_POW_DIFFICULTY} bits, not {self.pow_difficulty}")
+        if (self.witness_quorum or 0) > len(self.witness_addresses):
+            raise Unavailable(f"a quorum of {self.witness_quorum} needs as many witnesses with an address")
         if self.max_clock_step < 1 or self.max_start_gap < 1:
             raise Unavailable("max_clock_step and max_start_gap must be at least 1 second")
         if self.admission is Admission.OPEN and not self.open_to_the_network and not is_loopback(self.host):
@@ -65,6 +77,15 @@ class HubConfig:
                 f"open admission on {self.host} lets everyone who can reach it write; "
                 "add --open-to-the-network to allow that"
             )
+
+    def witness_keys(self) -> frozenset[bytes]:
+        """The keys of all witnesses."""
+        return self.witnesses | {one.witness_pk for one in self.witness_addresses}
+
+    def start_quorum(self) -> int:
+        """How many witnesses must answer before the hub starts."""
+        count = len(self.witness_addresses)
+        return (count // 2 + 1 if count else 0) if self.witness_quorum is None else self.witness_quorum
 
     def worker_count(self) -> int:
         """One verification process per core but one; 0 (a thread) on a single core."""

@@ -27,6 +27,7 @@ from veen.core.cbor import (
 from veen.core.envelopes import (
     AuthorizeResponse,
     CheckpointList,
+    CheckpointOrder,
     CheckpointRequest,
     CheckpointResponse,
     ClockAcceptance,
@@ -34,6 +35,7 @@ from veen.core.envelopes import (
     Equivocation,
     EquivocationList,
     ErrorEnvelope,
+    KeyRelease,
     ProofAtRequest,
     ProofAtResponse,
     ProofRequest,
@@ -41,6 +43,7 @@ from veen.core.envelopes import (
     ReceiptCheck,
     ReceiptRequest,
     ReceiptResponse,
+    ReleasedKeys,
     RevocationRequest,
     RotationRequest,
     StreamRegistration,
@@ -55,6 +58,7 @@ from veen.core.hub_identity import ForkOrigin
 from veen.core.limits import SERVER_VERSION, WIRE_VERSION
 from veen.core.proof_of_work import HEADER
 from veen.core.recovery import RecoveryList
+from veen.core.retention import Hold, RetentionPolicy, RetentionReport, RetentionRequest, RetentionRules
 from veen.core.strict_json import Json
 
 _JSON, _CBOR, _SEQUENCE = "application/json", "application/cbor", "application/cbor-seq"
@@ -136,7 +140,35 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         HandOver,
         security=(_OPERATOR,),
     ),
+    ApiEndpoint(
+        "post",
+        "/tooling/release-keys",
+        "stop using the retired keys, so that they can be destroyed",
+        KeyRelease,
+        ReleasedKeys,
+        security=(_OPERATOR,),
+    ),
     ApiEndpoint("post", "/tooling/limits", "lower limits", Limits, SubmitResponse, security=(_OPERATOR,)),
+    ApiEndpoint("get", "/tooling/retention", "the policies and holds in force", None, RetentionRules),
+    ApiEndpoint(
+        "post",
+        "/tooling/retention/policy",
+        "log how long payloads and receipts are kept",
+        RetentionPolicy,
+        SubmitResponse,
+        security=(_OPERATOR,),
+    ),
+    ApiEndpoint(
+        "post", "/tooling/retention/hold", "log a legal hold, or its end", Hold, SubmitResponse, security=(_OPERATOR,)
+    ),
+    ApiEndpoint(
+        "post",
+        "/tooling/retention/run",
+        "prune what the policies allow, or say what would be pruned; answers at the end of the run",
+        RetentionRequest,
+        RetentionReport,
+        security=(_OPERATOR,),
+    ),
     ApiEndpoint("post", "/tooling/proof", "the proof of an entry in a later tree", ProofAtRequest, ProofAtResponse),
     ApiEndpoint(
         "post", "/tooling/consistency", "the proof that a tree extends another", ConsistencyRequest, ProofAtResponse
@@ -168,6 +200,21 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "get", "/tooling/recoveries", "the recoveries of the hub, for a label", None, RecoveryList, query=("label",)
     ),
     ApiEndpoint("post", "/tooling/witness", "a witness's signature for a checkpoint", WitnessRequest, Checkpoint),
+    ApiEndpoint(
+        "post",
+        "/tooling/checkpoint",
+        "store a checkpoint of a label, and let the witnesses of the hub cosign it",
+        CheckpointOrder,
+        CheckpointResponse,
+    ),
+    ApiEndpoint(
+        "get",
+        "/tooling/cosigned",
+        "the newest checkpoint of a label that a witness cosigned",
+        None,
+        Checkpoint,
+        query=("label",),
+    ),
     ApiEndpoint("get", "/tooling/equivocation", "the hub's own contradictions", None, EquivocationList),
     ApiEndpoint("post", "/tooling/equivocation", "two receipts that contradict each other", Equivocation, Equivocation),
     ApiEndpoint(

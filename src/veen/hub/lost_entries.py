@@ -12,7 +12,6 @@ from threading import Lock
 from plumbing.durable import Disk
 from veen.core import HubIdentity, Malformed, Receipt, Refused, Unverified
 from veen.core.envelopes import Equivocation, ReceiptCheck
-from veen.core.hub_identity import HubKey
 from veen.core.recovery import RecoveryList
 from veen.storage import safe_open
 from veen.storage.paths import Folders
@@ -52,7 +51,9 @@ class LostEntries:
                 key = self._identity.verify_receipt(receipt)
             except (Malformed, Unverified):
                 continue  # fsck reports it
-            if self._lookup.size(receipt.label) < receipt.stream_seq and not self._is_stated(receipt, key):
+            if self._lookup.size(receipt.label) < receipt.stream_seq and not self._recovered.has_lost(
+                receipt, self._identity, key
+            ):
                 found.append(receipt)
         return found
 
@@ -62,10 +63,9 @@ class LostEntries:
             key = self._identity.verify_receipt(receipt)
         except Unverified as error:
             raise Refused("E.FORBIDDEN", f"this hub did not sign the receipt: {error.reason}") from None
-        entry = self._lookup.entry(receipt.label, receipt.stream_seq)
-        known = Receipt.decode(entry.receipt) if entry else None
+        _, known = self._lookup.headers(receipt.label, receipt.stream_seq)
         same = known is not None and (known.leaf_hash, known.mmr_root) == (receipt.leaf_hash, receipt.mmr_root)
-        if same or self._is_stated(receipt, key):
+        if same or self._recovered.has_lost(receipt, self._identity, key):
             pass
         elif known is None:
             self._store(receipt)
@@ -77,13 +77,6 @@ class LostEntries:
     def recoveries(self, label: bytes) -> RecoveryList:
         """The recoveries of this hub, for a client that holds receipts of the label."""
         return self._recovered.of(label)
-
-    def _is_stated(self, receipt: Receipt, key: HubKey) -> bool:
-        """Whether a recovery states the loss: the receipt is beyond its size, and of a key before it."""
-        return any(
-            receipt.stream_seq > size and statement.replaces(self._identity, key)
-            for statement, size in self._recovered.sizes(receipt.label)
-        )
 
     def _store(self, receipt: Receipt) -> None:
         """Keep the receipt of each label that is furthest beyond the log."""

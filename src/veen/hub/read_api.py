@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock
 from time import perf_counter
 
@@ -24,8 +24,10 @@ from veen.core.envelopes import (
 )
 from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
+from veen.core.retention import PRUNED, Tombstone
 from veen.hub.read_executor import BoundedQueue, QueuedJob
 from veen.storage.frame import AcceptedEntry, LogEntry
+from veen.storage.pruned_chunk import Pruned
 from veen.storage.store import Lookup
 
 MAX_PAGE_MEMORY_BYTES = 1 << 28
@@ -116,6 +118,7 @@ class ReadApi:
     _sign: SignCheckpoint
     _proved: Callable[[float], None]
     _nodes_damaged: Callable[[Malformed], None]
+    _tombstone: Callable[[bytes, int], Tombstone]
 
     def receipt(self, request: ReceiptRequest) -> ReceiptResponse:
         return ReceiptResponse(self._receipt(request.label, request.stream_seq), SERVER_VERSION)
@@ -123,7 +126,7 @@ class ReadApi:
     def proof(self, request: ProofRequest) -> ProofResponse:
         """The proof of a leaf in the tree that ends with it."""
         return ProofResponse(
-            self._prove(request.stream_seq, self._receipt(request.label, request.stream_seq)), SERVER_VERSION
+            self._prove(request.stream_seq, self._head(request.label, request.stream_seq)), SERVER_VERSION
         )
 
     def proof_at(self, label: bytes, stream_seq: int, upto_seq: int) -> ProofAtResponse:
@@ -131,12 +134,12 @@ class ReadApi:
         if stream_seq > upto_seq:
             raise Refused("E.BAD_REQUEST", f"stream_seq {stream_seq} is after upto_seq {upto_seq}")
         self._check(label, stream_seq)
-        return ProofAtResponse(self._prove(stream_seq, self._receipt(label, upto_seq)))
+        return ProofAtResponse(self._prove(stream_seq, self._head(label, upto_seq)))
 
     def checkpoint(self, request: CheckpointRequest) -> CheckpointResponse:
         """Sign the root in the receipt at `upto_seq` with the current key, or return a stored checkpoint."""
         label, upto_seq = request.label, request.upto_seq
-        last = self._receipt(label, upto_seq)
+        last = self._head(label, upto_seq)
         made = self._sign(label, upto_seq, last.mmr_root, last.hub_ts)
         if (made.label_curr, made.upto_seq, made.mmr_root) != (
             label,
@@ -148,6 +151,13 @@ class ReadApi:
             )
         return CheckpointResponse(made, SERVER_VERSION)
 
+    def newest_checkpoint(self, label: bytes) -> Checkpoint:
+        """The checkpoint of all entries of a label, without cosignatures."""
+        size = self._lookup.size(label)
+        if not size:
+            raise _no_entry(label, 1)
+        return replace(self.checkpoint(CheckpointRequest(label, size)).checkpoint, witness_sigs=None)
+
     def page(self, request: StreamRequest) -> "LogPage":
         """One page of a label. An unknown label is an error; a range behind its end is an empty page."""
         size = self._lookup.size(request.label)
@@ -158,11 +168,15 @@ class ReadApi:
         max_items = MAX_PAGE_ITEMS if request.max_items is None else min(request.max_items, MAX_PAGE_ITEMS)
         entries: list[LogEntry] = []
         room = MAX_PAGE_BYTES
-        for entry in self._lookup.entries(request.label, first, min(last, first + max_items - 1)):
-            room -= entry.size
-            if room < 0 and entries:
-                break
-            entries.append(entry)
+        try:
+            for entry in self._lookup.entries(request.label, first, min(last, first + max_items - 1)):
+                room -= entry.size
+                if room < 0 and entries:
+                    break
+                entries.append(entry)
+        except Pruned as pruned:
+            if not entries:  # else the next page says so
+                raise self._pruned(pruned.label, first) from None
         read = entries[-1].stream_seq if entries else first - 1
         proved = None
         if request.with_mmr_proof and entries:
@@ -184,10 +198,33 @@ class ReadApi:
         return made
 
     def _receipt(self, label: bytes, stream_seq: int) -> Receipt:
-        entry = self._lookup.entry(label, stream_seq)
-        if entry is None:
+        found = self._head(label, stream_seq)
+        if not any(found.hub_sig):
+            raise self._pruned(label, stream_seq)
+        return found
+
+    def _head(self, label: bytes, stream_seq: int) -> Receipt:
+        """The receipt, or what is left of it: leaf, root and hub_ts stay when receipts are pruned."""
+        _, found = self._lookup.headers(label, stream_seq)
+        if found is None:
             raise _no_entry(label, stream_seq)
-        return _receipt_of(entry)
+        if (found.label, found.stream_seq) != (label, stream_seq):
+            raise Malformed("entry", f"the receipt of {label.hex()} at {stream_seq} is for another place")
+        return found
+
+    def _pruned(self, label: bytes, stream_seq: int) -> Refused:
+        """The answer about a pruned entry, with the signed statement that it was pruned."""
+        tombstone = self._tombstone(label, stream_seq)
+        segment = tombstone.segment
+        detail: dict[str, int | str] = {
+            "label": label.hex(),
+            "stream_seq": stream_seq,
+            "from_seq": segment.start_seq,
+            "to_seq": segment.end_seq,
+            "tombstone": tombstone.encode().hex(),
+        }
+        text = f"entries {segment.start_seq} to {segment.end_seq} of this label were pruned"
+        return Refused("E.NOT_FOUND", text, detail_enum=PRUNED, detail=detail)
 
     def _check(self, label: bytes, stream_seq: int) -> None:
         if not 1 <= stream_seq <= self._lookup.size(label):

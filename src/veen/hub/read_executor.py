@@ -204,6 +204,15 @@ class ReadExecutor:
             refused = Refused("E.UNAVAILABLE", text, retry_after=_RETRY_AFTER_S)
             respond(responses.refusal(refused, as_json=as_json))
 
+    def answer_on(self, pool: Executor, work: Callable[[], Response], request: Request, respond: Respond) -> None:
+        """Answer a request whose work takes long, on a pool of its own."""
+        as_json = responses.wants_json(request)
+
+        def failed(error: Exception) -> None:
+            self.record_error(error, request.path)
+
+        pool.submit(self._run, work, respond, failed, Reason.STORAGE, as_json)
+
     def run_unanswered(self, work: Callable[[], None]) -> None:
         """Run work without an answer; on this thread if the pool is closed."""
         try:

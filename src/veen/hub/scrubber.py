@@ -1,6 +1,6 @@
-"""The background scrubber: re-reads the log of a running hub at a bounded rate and reports damaged files.
+"""The background scrubber: re-reads the files of a running hub at a bounded rate and reports damaged ones.
 
-A pass checks every chunk once. The next one begins after a pause. Damaged chunks are checked again in between, so that
+A pass checks every place once. The next one begins after a pause. Damaged places are checked again in between, so that
 a restored file ends the bad state soon. Position and damaged places are stored in `scrub.json` for the next start,
 because a pass over a large log takes days. The file is disposable: without it scrubbing starts over.
 """
@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,14 +22,15 @@ from veen.core.strict_json import Json
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.log import Log
 from veen.storage import log_scrub, safe_open
+from veen.storage.directory_scrub import DirectoryScrub
 from veen.storage.fsck_report import Finding
-from veen.storage.log_scrub import LogScrub, ScrubbedChunk, ScrubPlace, ScrubStep
+from veen.storage.log_scrub import Scrubbed, ScrubPart, ScrubPlace, ScrubStep
 
 START_DELAY_S = 60.0  # a hub that starts has better things to do
-RECHECK_S = 600.0  # interval for checking damaged chunks again
+RECHECK_S = 600.0  # interval for checking damaged places again
 SAVE_S = 60.0
 RETRY_S = 60.0  # after an error that is not damage, such as too many open files
-MAX_DAMAGED = 4096  # chunks that are remembered; a later pass finds the others again
+MAX_DAMAGED = 4096  # places that are remembered; a later pass finds the others again
 _SOURCE = "scrub"
 NEXT_STEP = "stop the hub and run `veen fsck DIR` to see what can be repaired"
 
@@ -45,9 +46,9 @@ class ScrubOutcome:
 
 @dataclass(eq=False, slots=True)
 class Scrubber:
-    """Checks the log in steps, for ever. One step at a time, on any thread; the figures may be read on another."""
+    """Checks a data directory in steps, for ever. One step at a time, on any thread; others may read the figures."""
 
-    log: LogScrub
+    directory: DirectoryScrub
     memory: Path
     bytes_per_s: int
     pause_s: float
@@ -59,7 +60,7 @@ class Scrubber:
     since: int = 0  # end of the last full pass, or when scrubbing first began
     finished: bool = False  # `since` is the end of a full pass
     damaged: dict[ScrubPlace, tuple[Finding, ...]] = field(default_factory=dict)
-    _place: ScrubPlace | None = None  # the last chunk that this pass has checked
+    _place: ScrubPlace | None = None  # the last place that this pass has checked
     _suspects: tuple[ScrubPlace, ...] = ()  # damaged at the last start
     _checked_again: float = 0.0
     _saved: float = 0.0
@@ -87,7 +88,8 @@ class Scrubber:
 
     def damaged_by_kind(self) -> dict[str, int]:
         """The number of damaged files of each kind."""
-        found = Counter(log_scrub.kind_of(one.artifact) for some in list(self.damaged.values()) for one in some)
+        artifacts = {one.artifact for some in list(self.damaged.values()) for one in some}
+        found = Counter(map(log_scrub.kind_of, artifacts))
         return {kind: found[kind] for kind in log_scrub.KINDS}
 
     def age_s(self) -> int:
@@ -108,11 +110,11 @@ class Scrubber:
         """Store the position. A disk that refuses it only costs a repetition."""
         place = self._place
         row: Json = {
-            "place": [place.label.hex(), place.start_seq] if place else None,
+            "place": _row(place) if place else None,
             "pass_entries": self.pass_entries,
             "since": self.since,
             "finished": self.finished,
-            "damaged": [[one.label.hex(), one.start_seq] for one in (*self.damaged, *self._suspects)],
+            "damaged": list(map(_row, (*self.damaged, *self._suspects))),
         }
         self._saved = self.clock()
         with suppress(OSError):
@@ -121,11 +123,11 @@ class Scrubber:
     def _steps(self) -> Iterator[ScrubStep | float]:
         """All steps, and the pauses between them in seconds."""
         for place in self._suspects:
-            yield from self.log.check(place)
+            yield from self.directory.check(place)
         self._suspects = ()
         yield min(START_DELAY_S, self.pause_s)
         while True:
-            for step in self.log.walk(self._place):
+            for step in self.directory.walk(self._place):
                 yield step
                 if step.result:
                     self._place = step.result.place
@@ -146,10 +148,10 @@ class Scrubber:
     def _check_again(self) -> Iterator[ScrubStep]:
         if self.damaged and self.clock() - self._checked_again >= RECHECK_S:
             for place in tuple(self.damaged):
-                yield from self.log.check(place)
+                yield from self.directory.check(place)
             self._checked_again = self.clock()
 
-    def _record(self, result: ScrubbedChunk, wait_s: float) -> ScrubOutcome:
+    def _record(self, result: Scrubbed, wait_s: float) -> ScrubOutcome:
         before = self.damaged.pop(result.place, ())
         if result.findings and len(self.damaged) < MAX_DAMAGED:
             self.damaged[result.place] = result.findings
@@ -162,17 +164,23 @@ class Scrubber:
         place = _place(found["place"]) if found["place"] else None
         suspects = tuple(map(_place, found["damaged"][:MAX_DAMAGED]))
         numbers = [int(found["pass_entries"]), int(found["since"])]
-        if place is None or self.log.exists(place):
+        if place is None or self.directory.exists(place):
             self._place, self.pass_entries = place, numbers[0] if place else 0
         self.since, self.finished = min(numbers[1], self.since), bool(found["finished"])
-        self._suspects = tuple(one for one in suspects if self.log.exists(one))
+        self._suspects = tuple(one for one in suspects if self.directory.exists(one))
+
+
+def _row(place: ScrubPlace) -> list[Json]:
+    return [place.part.name, place.name.hex(), place.start_seq]
 
 
 def _place(row: Any) -> ScrubPlace:
-    label, start_seq = bytes.fromhex(row[0]), int(row[1])
-    if len(label) != HASH_BYTES or start_seq < 1:
+    part, name, start_seq = row
+    place = ScrubPlace(ScrubPart[part], bytes.fromhex(name), int(start_seq))
+    named = HASH_BYTES if place.part in (ScrubPart.LOG, ScrubPart.ATTACHMENTS) else 0
+    if len(place.name) != named or (place.start_seq > 0) != (place.part is ScrubPart.LOG):
         raise ValueError("not a place")
-    return ScrubPlace(label, start_seq)
+    return place
 
 
 @dataclass(eq=False)
@@ -183,13 +191,13 @@ class ScrubTask:
     scrubber: Scrubber
     conditions: Conditions
     log: Log
+    thread: Executor  # of one thread; it is closed with this object
     record_error: Callable[[Exception, str], None]
-    nodes_damaged: Callable[[Malformed], None]
+    index_damaged: Callable[[Malformed], None]
     _timer: asyncio.TimerHandle | None = None
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "scrub")
         self._begin()
 
     def close(self) -> None:
@@ -199,12 +207,12 @@ class ScrubTask:
         self._closed = True
         if self._timer:
             self._timer.cancel()
-        self._thread.shutdown()
+        self.thread.shutdown()
         self.scrubber.save()
 
     def _begin(self) -> None:
         if not self._closed:
-            self._thread.submit(self.scrubber.step).add_done_callback(self._done)
+            self.thread.submit(self.scrubber.step).add_done_callback(self._done)
 
     def _done(self, step: "Future[ScrubOutcome]") -> None:
         """On the scrubber's thread."""
@@ -230,19 +238,16 @@ class ScrubTask:
     def _report(self, outcome: ScrubOutcome) -> None:
         """One bad state for all damaged files, and one log line for each file."""
         for finding in outcome.found:
-            assert finding.label is not None
-            label, artifact = finding.label.hex(), finding.artifact
+            where: dict[str, Any] = {"artifact": finding.artifact, "next": NEXT_STEP}
+            if finding.label is not None:
+                where["label"] = finding.label.hex()
             damage = Malformed(finding.artifact, finding.what)
             if not self.conditions.holds(Reason.DAMAGE, _SOURCE):
-                self.conditions.enter(
-                    Reason.DAMAGE, damage, source=_SOURCE, refused=0, label=label, artifact=artifact, next=NEXT_STEP
-                )
+                self.conditions.enter(Reason.DAMAGE, damage, source=_SOURCE, refused=0, **where)
             elif self.log.may_log("damage_found"):
-                self.log.event(
-                    "error", "damage_found", error=str(damage), label=label, artifact=artifact, next=NEXT_STEP
-                )
-            if log_scrub.kind_of(finding.artifact) == "nodes":
-                self.nodes_damaged(damage)
+                self.log.event("error", "damage_found", error=str(damage), **where)
+            if log_scrub.kind_of(finding.artifact) in ("nodes", "index"):
+                self.index_damaged(damage)
         if not self.scrubber.damaged:
             self.conditions.leave(Reason.DAMAGE, _SOURCE)
             return

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from veen.core import Msg, Place, Refused, control_stream, naming
+from veen.core import Msg, Place, Refused, Unavailable, control_stream, naming
 from veen.core.cap_token import token_of
 from veen.core.limits import MAX_LIMIT_CHANGES
 from veen.core.profile import LoweredLimits
 from veen.core.signing import DigestSigner
 from veen.hub import lost_entries
 from veen.hub.admission_rules import Rules, authorize, check_expiry, check_revoked, check_sizes, revocable, sequence
-from veen.hub.admission_state import AdmissionState, ControlEvent, Item, Outcome, Placed
+from veen.hub.admission_state import AdmissionState, ControlEvent, Group, Item, Outcome, Placed
+from veen.hub.conditions import Reason, public_text
 from veen.storage.store import Lookup, Store
 
 
@@ -29,11 +30,10 @@ class Sequencer:
         """The hub's time: it never decreases."""
         return max(int(self._clock()), self.state.hub_ts)
 
-    def decide(self, items: list[Item], hub_ts: int) -> list[Placed]:
-        """Add items to the open group, in order. Returns those that got a place; rejected items change nothing."""
+    def decide(self, items: list[Item], hub_ts: int) -> Group:
+        """Decide about items, in order, and close their group. Rejected items change nothing."""
         state = self.state
         state.hub_ts = hub_ts
-        first = len(state.open.placed)
         for item in items:
             outcome: Placed | Outcome
             try:
@@ -44,7 +44,7 @@ class Sequencer:
             except Refused as refused:
                 outcome = refused
             state.open.outcomes.append((item, outcome))
-        return state.open.placed[first:]
+        return state.close()
 
     def _accept(self, message: Msg, encoded: bytes, hub_ts: int) -> Placed:
         if message.label in self.stopped:
@@ -94,12 +94,18 @@ class ControlLog:
         self._key = key
 
     def message(self, event: control_stream.Event, hub_ts: int) -> Msg:
-        """The hub's own message with an event, for the next place of the control stream."""
+        """The hub's own message with an event, for the next place of the control stream.
+
+        Raises `Refused` if the control key cannot sign now.
+        """
         rules, key = self._rules, self._key
         label = naming.label(rules.routing_key, rules.control_stream, rules.profile.epoch(hub_ts))
         client_seq, _ = self._state.cursor(label, key.public_key) or (0, 0)
         place = Place(rules.profile_id, label, key.public_key, client_seq + 1, self._state.last_seq(label))
-        return control_stream.message(key, rules.hub_id, place, event, rules.profile.pad_block)
+        try:
+            return control_stream.message(key, rules.hub_id, place, event, rules.profile.pad_block)
+        except Unavailable as error:
+            raise Refused("E.UNAVAILABLE", public_text(Reason.SIGNING_KEY, error), retry_after=1) from error
 
     def find(self, effects: control_stream.Effects) -> Placed | bytes | None:
         """The receipt of the event that had these effects first, or its place in a group that is not durable yet."""

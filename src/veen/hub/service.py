@@ -2,29 +2,45 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 
+from plumbing.background import Background
 from plumbing.durable import Disk
 from plumbing.http import HttpServer, tls_context
-from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, checkpoint, naming, signing
-from veen.core.envelopes import Equivocation, RotationRequest
+from plumbing.json_log import standard_error
+from veen.core import (
+    Checkpoint,
+    Malformed,
+    Receipt,
+    Refused,
+    Unavailable,
+    Unverified,
+    VeenError,
+    checkpoint,
+    naming,
+    signing,
+)
+from veen.core.envelopes import Equivocation, KeyRelease, ReleasedKeys, RotationRequest
 from veen.core.handover import HandOver
 from veen.core.hub_identity import HubKey, endorsement_digest
+from veen.core.limits import MAX_WITNESS_SIGS
 from veen.core.profile import LimitRegistry
+from veen.core.retention import Prune
 from veen.hub import verifier
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import AdmissionState, Outcome
 from veen.hub.app import HubApp
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.config import HubConfig
+from veen.hub.cosigner import Cosigner, StartCheck, WitnessConnection, check_keys
 from veen.hub.hub_time import ClockGap, ClockReading, ClockWatch, HubTime, check_start, system_clocks
-from veen.hub.log import Log, standard_error
+from veen.hub.log import Log
 from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
+from veen.hub.retention_run import RetentionRun
 from veen.hub.scrubber import Scrubber, ScrubTask
 from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import RemoteKey, Signer
@@ -32,11 +48,11 @@ from veen.hub.status import CommitReport, HubStatusPage, Metrics
 from veen.hub.submit import SubmitPipeline
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
-from veen.storage import metadata, recovery, rotation, safe_open
+from veen.storage import frame, metadata, pruned_chunk, recovery, rotation, safe_open
 from veen.storage.attachment_store import AttachmentStore
+from veen.storage.directory_scrub import DirectoryScrub
 from veen.storage.frame import AcceptedEntry
 from veen.storage.lock import exclusive
-from veen.storage.log_scrub import LogScrub
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 from veen.storage.recovery import RecoveredLabels
@@ -53,7 +69,12 @@ class HubService:
     """One hub on one data directory, on the running loop."""
 
     def __init__(
-        self, config: HubConfig, *, disk: Disk | None = None, clocks: Callable[[], ClockReading] = system_clocks
+        self,
+        config: HubConfig,
+        *,
+        disk: Disk | None = None,
+        clocks: Callable[[], ClockReading] = system_clocks,
+        background: Background | None = None,
     ) -> None:
         """Open and replay the data directory. Raises if it is locked, damaged, or not a data directory.
 
@@ -63,6 +84,7 @@ class HubService:
         self._config = config
         self._disk = disk or Disk()
         self._clocks = clocks
+        self._threads = background or Background()
         lines = standard_error()
         self.log = Log(lines, config.role)
         self.metrics = Metrics()
@@ -108,15 +130,15 @@ class HubService:
             self.hub_metadata.limits,
             self.sign_checkpoint,
             probe=True,
-            closed=self.metrics.checkpointed,
+            closed=self._chunk_closed,
         )
         self._labels = LabelRotation(self.rules, self.store)
         state = AdmissionState(self.store, self.rules)
         self.replayed = state.replay()
         last_hub_ts = state.hub_ts
-        recoveries = recovery.read_recoveries(self.folders)
-        self._recovered = RecoveredLabels(recoveries)
-        for one in recoveries:  # before that time an older key would sign, and it may have signed the same places
+        self._recoveries = recovery.read_recoveries(self.folders)
+        self._recovered = RecoveredLabels(self._recoveries)
+        for one in self._recoveries:  # before that time an older key would sign, and it may have signed the same places
             state.hub_ts = max(state.hub_ts, one.statement.recovery.recovered_at)
         # The key that was retired must not sign after its hand-over, even if the clock is behind.
         state.hub_ts = max(state.hub_ts, rotation.signs_from(self.folders, self.hub_metadata.identity))
@@ -133,6 +155,11 @@ class HubService:
         except ClockGap:
             self.store.close()
             raise
+        try:
+            self._ask_witnesses()
+        except VeenError:
+            self.store.close()
+            raise
         control_log = ControlLog(self.store, state, self.rules, control_key)
         self.sequencer = Sequencer(state, self.rules, control_log, self.time.now)
         self.rules.limits_in_force.hub_ts = lambda: self.sequencer.hub_ts
@@ -140,13 +167,14 @@ class HubService:
         self.server = HttpServer(self.log.failed)
         self.metrics.watch(self.server)
         self.broken: asyncio.Future[BaseException] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._scrub_task: ScrubTask | None = None
 
     async def start(self) -> None:
         """Start serving. Returns when the port is open."""
         config, loop = self._config, asyncio.get_running_loop()
-        self.broken = loop.create_future()
-        self._executor = ThreadPoolExecutor(_READ_THREADS, "read")
+        self.broken, self._loop = loop.create_future(), loop
+        self._executor = self._threads.pool(_READ_THREADS, "read")
         self.conditions = conditions = Conditions(loop, self.log)
         self.metrics.watch_conditions(conditions)
         self.signer.attach(loop, conditions, self._break)
@@ -161,11 +189,12 @@ class HubService:
             self.store,
             self.sequencer,
             self.signer,
-            verifier.start(loop, config.worker_count(), conditions, self._break, self.log.failed),
+            verifier.start(loop, config.worker_count(), conditions, self._break, self.log.failed, self._threads),
             self.metrics,
             conditions,
             self.log,
             config.max_in_flight,
+            self._threads,
             self._committed,
             self._break,
             log_submits=config.log_submits,
@@ -180,10 +209,25 @@ class HubService:
             self.folders,
             self.store.index,
             self.hub_metadata.identity,
-            config.witnesses,
+            config.witness_keys(),
             attachments,
             lambda found: loop.call_soon_threadsafe(self._equivocated, found),
         )
+        pool = self._threads.pool(len(self._witnesses) or 1, "witness") if self._witnesses else self._executor
+        self._cosigner = Cosigner(
+            loop,
+            pool,
+            conditions,
+            lookup,
+            lambda: self.hub_metadata,
+            witness_records.checkpoint,
+            witness_records.add_witness,
+            self._behind,
+            self._witnesses,
+        )
+        self._witness_pool = pool
+        if self._witnesses:
+            self.metrics.watch_witnesses(lambda: self._cosigner.counts)
         self._lost_entries = lost_entries = LostEntries(
             self._disk,
             self.folders,
@@ -222,7 +266,26 @@ class HubService:
             config.allow_revocation,
             scrubber,
         )
-        reads = ReadApi(lookup, self._checkpoint_on_demand, self.metrics.proved, self._nodes_damaged)
+        reads = ReadApi(
+            lookup,
+            self._checkpoint_on_demand,
+            self.metrics.proved,
+            self._nodes_damaged,
+            partial(pruned_chunk.tombstone, self.folders),
+        )
+        self._retention_pool = self._threads.pool(1, "retention")
+        self._retention = retention = RetentionRun(
+            self._disk,
+            self.folders,
+            self.store,
+            self.rules,
+            self.signer,
+            lambda: self.hub_metadata,
+            lambda: self.sequencer.state.retention,
+            lambda: self.sequencer.hub_ts,
+            lambda label, hub_ts: self._labels.rotation(label, hub_ts)[0],
+            self._log_on_loop,
+        )
         self.app = HubApp(
             config,
             self.rules,
@@ -237,7 +300,13 @@ class HubService:
             self.status,
             self.clock,
             self.rotate_key,
+            self.release_keys,
+            self._cosigner.add,
+            retention,
+            self._retention_pool,
         )
+        self._log_recoveries()  # before the first client, so that the new key begins with them
+        self._log_handovers()
         tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
             await self.server.start(self.app, config.host, config.port, tls=tls, settings=config.http)
@@ -245,7 +314,6 @@ class HubService:
             await self.stop(0)
             raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from None
         self.log.started(self.hub_metadata.identity.hub_id, config.host, self.server.port, self.replayed)
-        self._log_handovers()
 
     def rotate_key(self, asked: RotationRequest, done: Callable[[HandOver | Refused], None]) -> None:
         """Change to another key between two groups. `done` is called on the loop."""
@@ -270,14 +338,21 @@ class HubService:
         rotation.hand_over(
             self._disk, self.folders, self.hub_metadata, old, new, added, at, asked.overlap_sec, entries, labels
         )
-        return metadata.read_metadata(self.folders), at
+        try:
+            return metadata.read_metadata(self.folders), at
+        except (Malformed, Unavailable, Unverified) as error:
+            raise rotation.InterruptedRotation(f"the new identity cannot be read: {error}") from error
 
     def _rotated(self, done: Callable[[HandOver | Refused], None], result: object) -> None:
         """On the loop, before the next group: sign with the new key from now on, and show the new record."""
-        if isinstance(result, Unavailable | Unverified | Malformed):
+        if isinstance(result, Unavailable | Unverified | Malformed) and not isinstance(
+            result, rotation.InterruptedRotation
+        ):
             done(Refused("E.CONFLICT", f"the key was not changed: {result}"))
             return
         if isinstance(result, Exception):
+            # The next start completes the rotation, so the old key must not sign until then.
+            done(Refused("E.UNAVAILABLE", "the change of the key was interrupted: the hub stops, and completes it"))
             raise result
         assert isinstance(result, tuple)
         self.hub_metadata, self.sequencer.state.hub_ts = result
@@ -292,14 +367,45 @@ class HubService:
         self._log_handovers()
         done(rotation.read_handovers(self.folders, identity)[-1])
 
+    def release_keys(self, asked: KeyRelease) -> ReleasedKeys:
+        """On any thread: check that no retired key has to sign any more, and start a signer that has none of them.
+
+        With epochs a retired key signs the checkpoints of its epochs until the log has all entries of that time.
+        """
+        identity = self.hub_metadata.identity
+        if asked.hub_id != identity.hub_id:
+            raise Refused("E.CONFLICT", f"this is hub {identity.hub_id.hex()}")
+        try:
+            rotation.check_needless(self.hub_metadata, self.sequencer.hub_ts)
+        except Unavailable as error:
+            raise Refused("E.CONFLICT", str(error)) from None
+        if self.rules.profile.epoch_sec:
+            retired_at = rotation.signs_from(self.folders, identity)
+            for tail in self.store.tails():
+                if tail.records and Receipt.decode(frame.read(tail.records[0].frame)[0].receipt).hub_ts < retired_at:
+                    text = "the log does not have all entries from before the hand-over yet"
+                    raise Refused("E.UNAVAILABLE", text, retry_after=1)
+        self.signer.forget()
+        return ReleasedKeys(tuple(key.key_id for key in identity.signing_keys[:-1]))
+
     def _log_handovers(self) -> None:
         """Log the hand-overs that are not on the control stream yet. A crash may log one twice, which is harmless."""
         for made in rotation.unlogged_handovers(self.folders, self.hub_metadata.identity):
-            self.pipeline.log_event(made, partial(self._logged_handover, made))
+            self.pipeline.log_event(made, partial(self._logged, partial(rotation.mark_logged, made=made)))
 
-    def _logged_handover(self, made: HandOver, outcome: Outcome) -> None:
+    def _log_recoveries(self) -> None:
+        """Log the statements of recoveries in the same way."""
+        for made in recovery.unlogged(self.folders, self._recoveries):
+            self.pipeline.log_event(made, partial(self._logged, partial(recovery.mark_logged, statement=made)))
+
+    def _log_on_loop(self, event: Prune, done: Callable[[Outcome], None]) -> None:
+        """On any thread: log an event on the control stream."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self.pipeline.log_event, event, done)
+
+    def _logged(self, mark: Callable[[Disk, Folders], None], outcome: Outcome) -> None:
         if not isinstance(outcome, Refused):
-            self._executor.submit(rotation.mark_logged, self._disk, self.folders, made)
+            self._executor.submit(mark, self._disk, self.folders)
 
     async def stop(self, grace_s: float = GRACE_S) -> None:
         """Finish running requests, catch up, close."""
@@ -307,6 +413,10 @@ class HubService:
         self._background.cancel()
         await self.server.stop(grace_s)
         await self.pipeline.close()
+        self._cosigner.close()
+        self._witness_pool.shutdown()
+        self._retention.stop()
+        self._retention_pool.shutdown()
         self._executor.shutdown()
         self.close()
         self.conditions.close()
@@ -319,18 +429,55 @@ class HubService:
         self.store.close()
         self.signer.close()
 
+    def _ask_witnesses(self) -> None:
+        """Compare the log with what the witnesses hold. Raises if it is behind, or if too few answer."""
+        identity, addresses = self.hub_metadata.identity, self._config.witness_addresses
+        check_keys(identity, self._config.witness_keys())
+        self._witnesses: tuple[WitnessConnection, ...] = tuple(WitnessConnection(one) for one in addresses)
+        control_label = naming.label(
+            identity.routing_key, self.rules.control_stream, self.rules.profile.epoch(int(self.time.now()))
+        )
+        check = StartCheck(
+            self.hub_metadata,
+            Lookup(self.store),
+            self._recovered,
+            control_label,
+            lambda stated, made: recovery.add_witness_sig(self._disk, self.folders, stated.statement, made.sig),
+            lambda url, why: self.log.event("warn", "witness_silent", witness=url, error=why),
+        )
+        check.run(self._witnesses, self._config.start_quorum())
+        self._recovered = RecoveredLabels(recovery.read_recoveries(self.folders))  # with the new cosignatures
+
+    def _chunk_closed(self, label: bytes, upto_seq: int, entries: int) -> None:
+        """On the catch-up thread: a regular checkpoint is stored."""
+        self.metrics.checkpointed(entries)
+        if self._witnesses and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._cosigner.add, label, upto_seq)
+
+    def _behind(self, label: bytes, size: int) -> None:
+        """On the loop: a witness holds more of a label than the log, or another root. Accept nothing more there."""
+        self.sequencer.stopped.add(label)
+        if not self.conditions.holds(Reason.LOST_ENTRIES, label):
+            self.conditions.enter(Reason.LOST_ENTRIES, source=label, refused=0, label=label.hex(), stream_seq=size)
+
     def _start_scrubber(self, loop: asyncio.AbstractEventLoop, read_executor: ReadExecutor) -> Scrubber | None:
         if not self._config.scrub_bytes_per_s:
             return None
         scrubber = Scrubber(
-            LogScrub(self.folders, self.store.index, lambda: self.hub_metadata),
+            DirectoryScrub(self.folders, self.store.index, lambda: self.hub_metadata),
             self.folders.scrub,
             self._config.scrub_bytes_per_s,
             float(self._config.scrub_pause_s),
         )
         self.metrics.watch_scrubber(scrubber)
         self._scrub_task = ScrubTask(
-            loop, scrubber, self.conditions, self.log, read_executor.record_error, self._nodes_damaged
+            loop,
+            scrubber,
+            self.conditions,
+            self.log,
+            self._threads.pool(1, "scrub"),
+            read_executor.record_error,
+            self._nodes_damaged,
         )
         return scrubber
 
@@ -364,10 +511,12 @@ class HubService:
         )
 
     def _checkpoint_key(self, epoch: int, hub_ts: int) -> RemoteKey:
-        """The newest key, unless it was not active in the epoch: then the key of that time."""
+        """The newest key, or with epochs the newest of those that were active in the epoch."""
         if not self.rules.profile.epoch_sec or self._may_sign(epoch):
             return self.signer.newest
-        return self.signer.at(hub_ts)
+        identity, window = self.hub_metadata.identity, rotation.epoch_window(self.hub_metadata, epoch)
+        active = [key for key in identity.signing_keys if key.active_between(*window)]
+        return self.signer.key(active[-1]) if active else self.signer.at(hub_ts)
 
     def _may_sign(self, epoch: int) -> bool:
         """Whether a checkpoint of that epoch is valid under the newest key."""
@@ -384,7 +533,13 @@ class HubService:
                     raise Refused("E.NOT_FOUND", text, detail={"label": label.hex(), "stream_seq": upto_seq})
                 return found
         made = self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
-        return made.witnessed(*self._overlapping()) if upto_seq > self.hub_metadata.lineage.upto(label) else made
+        if upto_seq <= self.hub_metadata.lineage.upto(label):
+            return made
+        stored = rotation.stored_checkpoint(self.folders, label, upto_seq)
+        if stored is not None and stored.signing_digest() == made.signing_digest():
+            made = replace(made, witness_sigs=stored.witness_sigs)
+        own = self._overlapping()
+        return made.witnessed(*own) if len(made.witness_sigs or ()) + len(own) <= MAX_WITNESS_SIGS else made
 
     def _overlapping(self) -> tuple[RemoteKey, ...]:
         """The old and the new key while both are valid: clients that pin one key accept either. 001, KEX0.1."""

@@ -1,8 +1,8 @@
 """The hub's side of the signer process: which key signs at which time, and how requests reach the process. Spec §8.4.
 
-The loop sends the digests of a group and goes on; the answer comes as a callback. Every other caller waits for its
-answer on a second channel. A signer that dies is replaced, and unanswered requests are sent again: a repeated signature
-is the same signature.
+The loop sends the digests of a group and goes on; the answers come as callbacks, in the order of the requests. Every
+other caller waits for its answer on a second channel. A signer that dies is replaced, and unanswered requests are sent
+again in the same order: a repeated signature is the same signature.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -24,6 +25,7 @@ from veen.storage import metadata
 from veen.storage.paths import Folders
 
 Signatures = list[bytes]
+SigningDone = Callable[[Signatures | Malformed | Unavailable], None]
 _READ_BYTES = 1 << 16
 _MAX_RESTARTS = 20
 # A hardware token may be slow. The hub does not wait for ever.
@@ -43,7 +45,17 @@ class RemoteKey:
         return self.sign_many([message])[0]
 
     def sign_many(self, digests: Sequence[bytes]) -> Signatures:
-        return self._call(self.name, digests)[1]
+        """Raises `Unavailable` if the key, which was usable before, cannot be used now."""
+        try:
+            return self.signatures(*self._call(self.name, digests))
+        except Malformed as error:
+            raise Unavailable(str(error)) from None
+
+    def signatures(self, public_key: bytes, made: Signatures) -> Signatures:
+        """The signatures in an answer. Raises `Malformed` if another key made them: its file may have been replaced."""
+        if public_key != self.public_key:
+            raise Malformed(self.name, "it does not match the public key in hub-identity.json")
+        return made
 
 
 @dataclass(eq=False, slots=True)
@@ -63,11 +75,12 @@ class _Process:
 
 @dataclass(slots=True)
 class _Pending:
-    """The request of the loop that has no answer yet."""
+    """A request of the loop that has no answer yet."""
 
     number: int
     request: bytes
-    done: Callable[[Signatures], None]
+    key: RemoteKey | None  # which must answer; None if any key may
+    done: SigningDone
 
 
 class Signer:
@@ -81,10 +94,13 @@ class Signer:
         self._call_lock = Lock()
         self._restarts = 0  # since the last answer
         self._numbers = count(1)
-        self._pending: _Pending | None = None
-        self._received = b""  # of the process whose answers the loop reads
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = self._start()
+        # Of the loop.
+        self._pending: deque[_Pending] = deque()  # oldest first
+        self._source = self._process  # gets the requests, until the loop knows that it was replaced
+        self._received = b""  # the start of an answer
+        self._is_asking = False  # whether a new process has a key
 
     def attach(
         self, loop: asyncio.AbstractEventLoop, conditions: Conditions, on_broken: Callable[[BaseException], None]
@@ -96,8 +112,9 @@ class Signer:
     def close(self) -> None:
         loop, self._loop = self._loop, None
         if loop:
-            loop.remove_reader(self._process.groups)
+            loop.remove_reader(self._source.groups)
         self._process.end()
+        self._source.groups.close()
         self._process.groups.close()
 
     @property
@@ -121,6 +138,12 @@ class Signer:
         self.identity = identity
         self._last = None
 
+    def forget(self) -> None:
+        """Replace the process, so that no process has a key in its memory that does not sign any more. Thread-safe."""
+        self._last, self._keys = None, {}
+        with self._call_lock:
+            self._replace(self._process)
+
     @property
     def newest(self) -> RemoteKey:
         """The newest key, which signs the checkpoints. Thread-safe."""
@@ -137,12 +160,18 @@ class Signer:
         """The key that signs the hub's entries of the control stream."""
         return self._load(metadata.CONTROL_KEY, None)
 
-    def sign_later(self, key: RemoteKey, digests: Sequence[bytes], done: Callable[[Signatures], None]) -> None:
-        """Sign digests, and call `done` on the loop. Only one such request at a time."""
-        assert self._pending is None, "a request has no answer yet"
+    def sign_later(self, key: RemoteKey, digests: Sequence[bytes], done: SigningDone) -> None:
+        """Sign digests, and call `done` on the loop, after the callbacks of earlier requests.
+
+        It gets the signatures, or the error of the source of the key.
+        """
+        self._ask_later(key.name, digests, key, done)
+
+    def _ask_later(self, name: str, digests: Sequence[bytes], key: RemoteKey | None, done: SigningDone) -> None:
         number = next(self._numbers)
-        self._pending = _Pending(number, _request(number, key.name, digests), done)
-        self._send_pending()
+        request = _request(number, name, digests)
+        self._pending.append(_Pending(number, request, key, done))
+        self._send(request)
 
     def _load(self, name: str, expected: bytes | None) -> RemoteKey:
         public_key, _ = self._call(name, ())
@@ -202,37 +231,42 @@ class Signer:
     # Groups, on the loop.
 
     def _read(self) -> None:
+        """Read answers from the current process, and send it what has no answer yet."""
         assert self._loop is not None
-        self._received = b""
-        self._loop.add_reader(self._process.groups, self._readable, self._process)
-        self._send_pending()
+        self._source, self._received = self._process, b""
+        self._loop.add_reader(self._source.groups, self._readable, self._source)
+        for pending in self._pending:
+            self._send(pending.request)
 
     def _follow(self, dead: _Process, status: int) -> None:
-        """Read answers from the successor of a process."""
+        """Read answers from the successor of a process, unless that was replaced as well."""
         if self._loop:
             self._conditions.enter(
                 Reason.SIGNER, source=self, refused=0, pid=dead.process.pid, exit_status=status, recheck=self._is_silent
             )
             self._loop.remove_reader(dead.groups)
-            self._read()
+            if self._source is not self._process:
+                self._read()
         dead.groups.close()
 
     def _is_silent(self) -> bool:
-        """Whether the successor does not answer."""
-        try:
-            self.control_key()
-        except (Malformed, Unavailable):
-            return True
-        return False
+        """Ask the successor for a key, without waiting. Its answer ends the state."""
+        if not self._is_asking:
+            self._is_asking = True
+            self._ask_later(metadata.CONTROL_KEY, (), None, self._spoke)
+        return True
 
-    def _send_pending(self) -> None:
-        """Send the pending request. It fits into the buffer of the socket, also if it is sent twice."""
-        if self._pending is None:
-            return
+    def _spoke(self, outcome: Signatures | Malformed | Unavailable) -> None:
+        self._is_asking = False
+        if isinstance(outcome, list):
+            self._conditions.leave(Reason.SIGNER, self)
+
+    def _send(self, request: bytes) -> None:
+        """Send a request. All that the pipeline has without an answer fit into the buffer of the socket."""
         try:
-            self._process.groups.sendall(self._pending.request)
+            self._source.groups.sendall(request)
         except OSError:
-            return  # it died: the reader notices it too, and replaces it
+            return  # it died: its successor gets all requests without an answer
 
     def _readable(self, source: _Process) -> None:
         assert self._loop is not None
@@ -245,10 +279,10 @@ class Signer:
         if not received:
             self._loop.remove_reader(source.groups)
             self._restart(source)
-        elif source is self._process:
-            self._received += received
-            while self._take_answer():
-                pass
+            return
+        self._received += received
+        while self._take_answer():
+            pass
 
     def _restart(self, dead: _Process) -> None:
         with self._call_lock:
@@ -259,10 +293,7 @@ class Signer:
                     self._on_broken(error)
 
     def _take_answer(self) -> bool:
-        """Handle the next complete answer. Returns False if there is none.
-
-        A request that was sent again to a new process may be answered twice; the number tells.
-        """
+        """Handle the next complete answer. Returns False if there is none."""
         if len(self._received) < ANSWER.size:
             return False
         number, status, length = ANSWER.unpack_from(self._received)
@@ -271,15 +302,20 @@ class Signer:
             return False
         content, self._received = self._received[ANSWER.size : end], self._received[end:]
         self._restarts = 0
-        pending = self._pending
-        if pending is not None and pending.number == number:
-            self._pending = None
-            try:
-                _, signatures = _answered("signing key", status, content)
-            except (Malformed, Unavailable) as error:
-                self._on_broken(error)
-                return False
-            pending.done(signatures)
+        if not self._pending or self._pending[0].number != number:
+            self._on_broken(RuntimeError("the signer answered another request"))
+            return False
+        pending = self._pending.popleft()
+        try:
+            public_key, made = _answered("signing key", status, content)
+            outcome: Signatures | Malformed | Unavailable = (
+                pending.key.signatures(public_key, made) if pending.key else made
+            )
+        except (Malformed, Unavailable) as error:
+            outcome = error
+            if isinstance(error, Malformed):
+                self._restart(self._source)  # it may keep the wrong key
+        pending.done(outcome)
         return True
 
 

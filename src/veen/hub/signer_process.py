@@ -8,15 +8,18 @@ socket pairs that only the hub has, and are answered in order:
                text of an error, which begins with the error number if the key cannot be read
 
 A key is loaded when it is first named, and kept. The hub checks that it has the public key of its identity record. The
-process ends when the hub closes the sockets, also if the hub was killed.
+process ends when the hub closes the sockets, also if the hub was killed. It also ends after it reported that a
+token failed, because sessions with a token do not survive its removal. The hub starts another.
 """
 
 import ctypes
+import os
 import selectors
 import signal
 import socket
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from plumbing.sodium import DigestSigner
@@ -28,6 +31,7 @@ DIGEST_BYTES = 32
 MAX_DIGESTS = 4096
 SIGNED, UNREADABLE, MALFORMED = range(3)
 _PR_SET_DUMPABLE = 4
+_TOKEN_ERROR = b"0 "  # errors of tokens have no number
 
 
 class SigningServer:
@@ -51,7 +55,8 @@ class SigningServer:
             return MALFORMED, str(error).encode()
 
     def serve_one(self, channel: socket.socket) -> bool:
-        """Answer the next request of a channel. Returns False if the hub closed it."""
+        """Answer the next request of a channel. Returns False if the process must end: the hub closed it, or a
+        token failed. A session with a token that was removed stays invalid; a new process opens another."""
         head = _receive(channel, REQUEST.size)
         if not head:
             return False
@@ -62,7 +67,7 @@ class SigningServer:
         parts = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
         status, content = self.answer(padded.rstrip(b"\0").decode("ascii"), parts)
         channel.sendall(ANSWER.pack(number, status, len(content)) + content)
-        return True
+        return status != UNREADABLE or not content.startswith(_TOKEN_ERROR)
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:
@@ -77,11 +82,13 @@ def _receive(channel: socket.socket, size: int) -> bytes:
 
 
 def main(folder: str, *descriptors: str) -> None:
-    """Serve until one of the channels is closed."""
+    """Serve until one of the channels is closed, or a token failed."""
     # The hub stops this process by closing the channels. Ctrl-C in a terminal reaches the whole process group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)  # other processes of the user cannot read its memory
+        with suppress(OSError):  # a request must not take the core from the hub that sends it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     server = SigningServer(Path(folder))
     with selectors.DefaultSelector() as ready:
         for descriptor in descriptors:

@@ -5,6 +5,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from plumbing.http import HttpServer
 from plumbing.http.message import Response
+from plumbing.json_log import LineWriter
 from veen.core import Receipt, Refused, mmr, naming, strict_json
 from veen.core.limits import SERVER_VERSION
 from veen.core.strict_json import Json
@@ -22,7 +24,6 @@ from veen.hub.admission_rules import Rules
 from veen.hub.admission_state import Realm
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.hub_time import ClockWatch
-from veen.hub.log import LineWriter
 from veen.hub.scrubber import Scrubber
 from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame
@@ -164,6 +165,16 @@ class Metrics:
     def checkpointed(self, entries: int) -> None:
         self._interval.observe(entries)
 
+    def watch_witnesses(self, counts: Callable[[], dict[str, dict[str, int]]]) -> None:
+        """Show the cosignatures of each witness, by the first digits of its key."""
+        for name, what, text, family in (
+            ("veen_witness_cosignatures", "cosigned", "cosignatures received", CounterMetricFamily),
+            ("veen_witness_failures", "failed", "requests without a cosignature", CounterMetricFamily),
+            ("veen_witness_pending", "pending", "labels that wait for a cosignature", GaugeMetricFamily),
+        ):
+            read = partial(_counts_of, counts, what)
+            self.registry.register(LabelledValues(name, text, "witness", read, family))
+
     def watch(self, server: HttpServer) -> None:
         """Show the connections of a server."""
         self._connections.set_function(lambda: server.connections)
@@ -203,6 +214,10 @@ class Metrics:
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def _counts_of(counts: Callable[[], dict[str, dict[str, int]]], what: str) -> dict[str, int]:
+    return counts()[what]
 
 
 # Below this the next group may not fit. The disk counts as full until twice as much is free.

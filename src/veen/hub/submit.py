@@ -8,21 +8,23 @@
     persist     one journal write and sync for the whole group
     reply       answer every message of the group, then update metrics and subscribers
 
-Groups form without timers: while one is being written, the next is decided and signed. Everything runs on the loop's
-thread, except signature checks, signing and, on a slow disk, the write and sync. No receipt leaves before its group is
-durable. A crash before the sync loses only messages without an answer; after it, replay restores the group.
+Groups form without timers: while one is being written, the next is signed, and the one after it is decided. Everything
+runs on the loop's thread, except signature checks, signing and, on a slow disk, the write and sync. If a write fails,
+all groups that are not durable are undone, and signatures that arrive for them later are dropped. No receipt leaves
+before its group is durable. A crash before the sync loses only messages without an answer; after it, replay restores
+the group.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from queue import SimpleQueue
-from threading import Event, Thread
 from time import perf_counter
 
+from plumbing.background import Background
 from plumbing.http.message import Report
 from veen.core import Malformed, Msg, Receipt, Refused, Unavailable, Unverified, control_stream, msg
 from veen.core.admission import BY_DETAIL
+from veen.core.hashing import ht
 from veen.core.receipt import unsigned
 from veen.hub import responses
 from veen.hub.admission_rules import Cap, Rules, parse
@@ -49,8 +51,12 @@ _RELIEVED_DIVISOR = 4
 _SIG_INVALID = BY_DETAIL["SIG_INVALID"].refused("the signature does not verify under client_id")
 # Decide and sign at most this many messages per turn, so that answers go out meanwhile.
 MAX_DECIDED = 256
-# A group of this size is committed without waiting for more messages.
+# A group of this size is signed and committed without waiting for more messages.
 FULL_GROUP = 16
+# At most this many groups are with the signer: the one that it signs, and a full one, so that it need not wait.
+MAX_SIGNING = 2
+# Signed to find out whether a key works. No signed object has this digest: each has a domain of its own.
+_TRIAL_DIGEST = ht("veen/key-trial", b"")
 # While the log cannot be written, the journal may grow to this size.
 MAX_PENDING_BYTES = 1 << 27
 # After this many writes and syncs in a row that were this fast, the loop syncs without the commit thread.
@@ -59,10 +65,6 @@ QUICK_SYNCS = 4
 # A larger group is slow on any disk.
 QUICK_BYTES = 1 << 20
 _PREFIX_BYTES = 4  # of ids in the log
-
-
-class _Probe:
-    """A task of the commit thread: test whether the journal can be written."""
 
 
 class SubmitPipeline:
@@ -80,6 +82,7 @@ class SubmitPipeline:
         conditions: Conditions,
         log: Log,
         max_in_flight: int,
+        background: Background,
         on_group: Callable[[Sequence[AcceptedEntry], CommitReport], None],
         on_broken: Callable[[BaseException], None],
         *,
@@ -108,30 +111,29 @@ class SubmitPipeline:
         self._checks_finished = 0
         # Decide and sign.
         self._verified: list[Item] = []
+        self._decide_at = 0  # decide few items once `_checks_finished` reaches this
         self._turn_due = False
-        self._opened = 0.0  # when the open group got its first item; 0 if it has none
-        self._commit_at = 0  # commit a small group once `_checks_finished` reaches this
-        self._is_signing = False
+        self._signing = 0  # groups that are with the signer
         self._between: list[tuple[Callable[[], Callable[[], object]], Callable[[object], None]]] = []
         self._is_paused = False  # work between two groups is running
+        self._cannot_sign: str | None = None  # why, for clients
+        self._is_trying_key = False
         # Persist.
         self._is_writing = False
         self._quick_syncs = 0  # in a row
         self._broken = False
         self._drained: asyncio.Future[None] | None = None  # set while closing
-        self._writes: SimpleQueue[tuple[Group, float] | _Probe | None] = SimpleQueue()
-        self._writer = Thread(target=self._write_groups, name="commit", daemon=True)
-        self._writer.start()
-        self._catch_up = CatchUp(loop, store, conditions, self._caught_up, self._break)
+        self._writer = background.worker("commit")
+        self._catch_up = CatchUp(loop, store, conditions, background, self._caught_up, self._break)
 
     async def close(self) -> None:
         """Commit queued items, catch up, stop."""
         self._catch_up.stop_timer()
         self._drained = self._loop.create_future()
+        self._schedule_turn()  # for items that wait for others
         self._maybe_drained()
         await self._drained
-        self._writes.put(None)
-        await self._loop.run_in_executor(None, self._writer.join)
+        await self._loop.run_in_executor(None, self._writer.close)
         await self._loop.run_in_executor(None, self._catch_up.close)
         self._verifier.close()
 
@@ -175,7 +177,7 @@ class SubmitPipeline:
         """Do work while no group is open, being signed or written. Messages that arrive meanwhile wait.
 
         `begin` is called on the loop at that moment, and what it returns on another thread. `done` is called on the
-        loop with the result or the exception, before the next group is opened.
+        loop with the result or the exception, before the next group is opened. If it raises, the hub ends.
         """
         self._between.append((begin, done))
         self._schedule_turn()
@@ -211,7 +213,7 @@ class SubmitPipeline:
             self._metrics.verify_ms.observe(seconds * 1e3)
             self._put(submission)
         else:
-            self._schedule_turn()  # the open group may have waited for this check
+            self._schedule_turn()  # the next group may have waited for this check
             self._answer(submission, _SIG_INVALID)
 
     def _refill_verifier(self) -> None:
@@ -226,6 +228,8 @@ class SubmitPipeline:
         if self._broken:
             self._answer(item, _unavailable("the disk failed; this hub is stopping"))
             return
+        if not self._verified:
+            self._decide_at = self._checks_finished + FULL_GROUP
         self._verified.append(item)
         self._schedule_turn()
 
@@ -237,12 +241,14 @@ class SubmitPipeline:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Take what has been verified through the stages, and write the open group if the disk is free."""
+        """Take what has been verified through the stages, and write what is signed if the disk is free."""
         self._turn_due = False
-        if self._broken or self._is_signing or self._is_paused:  # `_signed` or `_resume` starts the next turn
-            return
+        if self._broken or self._is_paused:
+            return  # `_resume` starts the next turn
         if self._between:
             self._pause()
+            return
+        if self._should_grow():
             return
         items, self._verified = self._verified[:MAX_DECIDED], self._verified[MAX_DECIDED:]
         if self._verified:
@@ -259,11 +265,19 @@ class SubmitPipeline:
                 return
         self._persist()
 
+    def _should_grow(self) -> bool:
+        """Whether the next group waits: for the signer, or because it is small and more messages are being verified."""
+        is_full = len(self._verified) >= FULL_GROUP
+        if self._signing:
+            return self._signing >= MAX_SIGNING or not is_full  # `_signed` starts the next turn
+        will_grow = len(self._verified) < self._checks_started - self._checks_finished
+        return not is_full and will_grow and self._checks_finished < self._decide_at and self._drained is None
+
     def _pause(self) -> None:
-        """Start the work that waits for a moment between groups, or write the open group first."""
-        if self._is_writing:
-            return  # `_written` starts the next turn
-        if self._state.open.outcomes:
+        """Start the work that waits for a moment between groups, or write the decided groups first."""
+        if self._is_writing or self._signing:
+            return  # `_written` or `_signed` starts the next turn
+        if self._state.gather():
             self._persist()
             if not self._is_writing:
                 self._schedule_turn()
@@ -281,14 +295,14 @@ class SubmitPipeline:
     def _resume(self, result: object, done: Callable[[object], None]) -> None:
         try:
             done(result)
-        except Exception as mistake:  # noqa: BLE001  messages wait
-            self._report("between groups", mistake)
+        except Exception as error:  # noqa: BLE001  the state that the next group needs is not certain
+            self._break(error)
         self._is_paused = False
         self._schedule_turn()
         self._maybe_drained()
 
     def _decide(self, items: list[Item]) -> None:
-        """Add items to the open group, and have those signed that got a place."""
+        """Decide a group, and have the items signed that got a place."""
         hub_ts = self._sequencer.hub_ts
         try:
             key = self._signer.at(hub_ts)
@@ -296,73 +310,83 @@ class SubmitPipeline:
             text = self._conditions.enter(Reason.SIGNING_KEY, error, refused=len(items), recheck=self._lacks_key)
             self._reject(items, text)
             return
+        if self._cannot_sign:
+            self._conditions.count(Reason.SIGNING_KEY, len(items))
+            self._reject(items, self._cannot_sign)
+            return
         if Reason.SIGNING_KEY in self._conditions.states:
             self._conditions.leave(Reason.SIGNING_KEY)
-        if not self._opened:
-            self._opened = perf_counter()
-            self._commit_at = self._checks_finished + FULL_GROUP
+        opened = perf_counter()
         self._verifier.flush()  # the workers are busy while this thread is
-        placed = self._sequencer.decide(items, hub_ts)
-        # Replicate: empty. A hub with replicas publishes `placed` here and signs what they accepted.
-        if placed:
-            self._sign(key, placed)
+        group = self._sequencer.decide(items, hub_ts)
+        group.opened = opened
+        # Replicate: empty. A hub with replicas publishes the group here and signs what they accepted.
+        if group.placed:
+            self._sign(key, group)
 
-    def _sign(self, key: RemoteKey, placed: list[Placed]) -> None:
-        made = [unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, one.hub_ts) for one in placed]
-        self._is_signing = True
-        receipts = [encoded for encoded, _ in made]
-        done = partial(self._signed, self._state.open, placed, receipts)
+    def _sign(self, key: RemoteKey, group: Group) -> None:
+        made = [
+            unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, one.hub_ts) for one in group.placed
+        ]
+        self._signing += 1
+        done = partial(self._signed, group, [receipt for receipt, _ in made])
         self._signer.sign_later(key, [digest for _, digest in made], done)
 
-    def _signed(self, group: Group, placed: list[Placed], receipts: list[bytes], signatures: list[bytes]) -> None:
-        """The signer answered. If the group was undone meanwhile, the signatures are dropped."""
-        self._is_signing = False
-        if self._verified:
+    def _signed(self, group: Group, receipts: list[bytes], outcome: list[bytes] | Malformed | Unavailable) -> None:
+        """The signer answered. If the group was undone meanwhile, nothing refers to it any more."""
+        self._signing -= 1
+        if self._verified or self._between:
             self._schedule_turn()
-        if group is self._state.open:
-            group.seal(placed, [receipt + sig for receipt, sig in zip(receipts, signatures, strict=True)])
+        if isinstance(outcome, list):
+            group.seal([receipt + sig for receipt, sig in zip(receipts, outcome, strict=True)])
+        else:
+            items = self._state.withdraw(group)
+            self._cannot_sign = self._conditions.enter(
+                Reason.SIGNING_KEY, outcome, refused=len(items), recheck=self._lacks_key
+            )
+            self._reject(items, self._cannot_sign)
         self._persist()
         self._maybe_drained()
 
     def _lacks_key(self) -> bool:
+        """Whether no key can sign. After a failure, only a signature shows that the key works again."""
         try:
-            self._signer.at(self._sequencer.hub_ts)
+            key = self._signer.at(self._sequencer.hub_ts)
         except (Unverified, Unavailable, Malformed):
             return True
-        return False
+        if self._cannot_sign and not self._is_trying_key:
+            self._is_trying_key = True
+            self._signer.sign_later(key, [_TRIAL_DIGEST], self._tried_key)
+        return self._cannot_sign is not None
+
+    def _tried_key(self, outcome: list[bytes] | Malformed | Unavailable) -> None:
+        self._is_trying_key = False
+        if isinstance(outcome, list):
+            self._cannot_sign = None
+            self._conditions.leave(Reason.SIGNING_KEY)
 
     # Persist.
 
     def _persist(self) -> None:
-        """Write the open group, unless the disk is busy or the group should grow."""
-        count = len(self._state.open.outcomes)
-        if self._is_writing or self._is_signing or not count or self._should_grow(count):
+        """Write what is signed, unless the disk is busy."""
+        if not self._state.gather() or self._is_writing:
             return
-        group, start, self._opened = self._state.take(), self._opened, 0.0
+        group = self._state.take()
         if not group.records:
             self._state.keep()
-            self._reply(group.outcomes, (), CommitReport(0, perf_counter() - start, 0.0))
+            self._reply(group.outcomes, (), CommitReport(0, perf_counter() - group.opened, 0.0))
             return
         self._is_writing = True
         if self._quick_syncs >= QUICK_SYNCS and group.size_bytes <= QUICK_BYTES:
-            self._written(*self._write(group, start))
+            self._written(*self._write(group))
         else:
-            self._writes.put((group, start))
+            self._writer.add(partial(self._write_and_report, group))
 
-    def _should_grow(self, count: int) -> bool:
-        """Whether the open group is small, and too few of the pending signature checks have finished since."""
-        few = count < min(FULL_GROUP, self._checks_started - self._checks_finished)
-        return few and self._checks_finished < self._commit_at and self._drained is None and not self._between
+    def _write_and_report(self, group: Group) -> None:
+        """Runs on the commit thread."""
+        self._loop.call_soon_threadsafe(self._written, *self._write(group))
 
-    def _write_groups(self) -> None:
-        """The commit thread: only writes and syncs."""
-        while (given := self._writes.get()) is not None:
-            if isinstance(given, _Probe):
-                self._loop.call_soon_threadsafe(self._probed, self._try_journal())
-            else:
-                self._loop.call_soon_threadsafe(self._written, *self._write(*given))
-
-    def _write(self, group: Group, start: float) -> tuple[Group, int | Exception, CommitReport]:
+    def _write(self, group: Group) -> tuple[Group, int | Exception, CommitReport]:
         """Make a group durable. Returns its number or the error."""
         before = perf_counter()
         outcome: int | Exception
@@ -371,7 +395,7 @@ class SubmitPipeline:
         except Exception as error:  # noqa: BLE001  if the thread ended here, all clients would wait for ever
             outcome = error
         now = perf_counter()
-        return group, outcome, CommitReport(len(group.records), now - start, now - before)
+        return group, outcome, CommitReport(len(group.records), now - group.opened, now - before)
 
     def _written(self, group: Group, outcome: int | Exception, report: CommitReport) -> None:
         """Handle the result: the group is durable, or was not written."""
@@ -389,7 +413,6 @@ class SubmitPipeline:
             self._catch_up.add_entries(report.entries)
         elif isinstance(outcome, Unavailable):
             items = self._state.undo()
-            self._opened = 0.0
             self._conditions.enter(Reason.JOURNAL_WRITE, outcome, refused=len(items), recheck=self._probe)
             self._reject(items, public_text(Reason.JOURNAL_WRITE, outcome), report)
         else:
@@ -405,16 +428,13 @@ class SubmitPipeline:
         """Test the journal without writing a group, so that an idle hub notices when its disk recovers."""
         if not (self._is_writing or self._broken or self._drained):
             self._is_writing = True
-            self._writes.put(_Probe())
+            self._writer.add(self._try_journal)
         return True
 
-    def _try_journal(self) -> Exception | None:
+    def _try_journal(self) -> None:
         """Runs on the commit thread."""
-        try:
-            self._store.probe()
-        except Exception as error:  # noqa: BLE001  if the thread ended here, all clients would wait for ever
-            return error
-        return None
+        outcome = _outcome(self._store.probe)
+        self._loop.call_soon_threadsafe(self._probed, outcome if isinstance(outcome, Exception) else None)
 
     def _probed(self, error: Exception | None) -> None:
         self._is_writing = False
@@ -491,11 +511,11 @@ class SubmitPipeline:
 
     def _maybe_drained(self) -> None:
         """While closing: finish when nothing is queued and the log has everything or cannot be written."""
-        if self._drained is None or self._drained.done() or self._verified or self._is_writing or self._is_signing:
+        if self._drained is None or self._drained.done() or self._verified or self._is_writing or self._signing:
             return
         if self._is_paused or self._between:
             return  # `_resume` calls this again
-        if self._state.open.outcomes:
+        if self._state.gather():
             self._persist()
             return
         if self._store.catching is None:
@@ -542,6 +562,7 @@ class CatchUp:
         loop: asyncio.AbstractEventLoop,
         store: Store,
         conditions: Conditions,
+        background: Background,
         on_turn: Callable[[], None],
         on_broken: Callable[[BaseException], None],
     ) -> None:
@@ -553,12 +574,10 @@ class CatchUp:
         self._on_broken = on_broken
         self._recent_entries = 0  # entries since the last tick
         self._ticks = 0  # since the last catch-up started
-        self._tails: SimpleQueue[JournalTail | None] = SimpleQueue()
-        self._closing = Event()
+        self._closing = False
         self.trouble: str | None = None
         self._timer = loop.call_later(TICK_S, self._tick)
-        self._thread = Thread(target=self._run, name="catch-up", daemon=True)
-        self._thread.start()
+        self._worker = background.worker("catch-up")
 
     def add_entries(self, entries: int) -> None:
         """Count entries that became durable, and start a catch-up if it is due."""
@@ -574,17 +593,16 @@ class CatchUp:
             tail = self._store.begin_catching_up()
             if tail:
                 self._ticks = 0
-                self._tails.put(tail)
+                self._worker.add(partial(self._run, tail))
 
     def stop_timer(self) -> None:
-        """Stop the timer. Only `start_if_due` starts a catch-up after this."""
+        """Stop the timer. Only `start_if_due` starts a catch-up after this, and none is repeated."""
+        self._closing = True
         self._timer.cancel()
 
     def close(self) -> None:
-        """Stop the thread. Waits for a running catch-up, but not for a retry."""
-        self._closing.set()
-        self._tails.put(None)
-        self._thread.join()
+        """Wait for a running catch-up, and stop the thread."""
+        self._worker.close()
 
     def _tick(self) -> None:
         """Keeps the log close behind on a quiet hub. A busy hub writes larger batches."""
@@ -593,30 +611,31 @@ class CatchUp:
         self._recent_entries = 0
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
-    def _run(self) -> None:
-        while (tail := self._tails.get()) is not None:
-            error: Unavailable | None = None
-            while True:
-                try:
-                    self._store.catch_up(tail)
-                    error = None
-                except Unavailable as found:
-                    error = found
-                except Exception as damage:  # noqa: BLE001  log and index disagree: nothing more may be written
-                    self._loop.call_soon_threadsafe(self._on_broken, damage)
-                    return
-                self._loop.call_soon_threadsafe(self._ended, error)
-                if error is None or self._closing.wait(RETRY_S):
-                    break
+    def _run(self, tail: JournalTail) -> None:
+        """One attempt, on the thread."""
+        error: Unavailable | None = None
+        try:
+            self._store.catch_up(tail)
+        except Unavailable as found:
+            error = found
+        except Exception as damage:  # noqa: BLE001  log and index disagree: nothing more may be written
+            self._loop.call_soon_threadsafe(self._on_broken, damage)
+            return
+        self._loop.call_soon_threadsafe(self._ended, tail, error)
 
-    def _ended(self, error: Unavailable | None) -> None:
+    def _ended(self, tail: JournalTail, error: Unavailable | None) -> None:
         if error is None:
             self.trouble = None
             self._conditions.leave(Reason.LOG_WRITE)
             self._store.end_catching_up()
         else:
             self.trouble = self._conditions.enter(Reason.LOG_WRITE, error, refused=0)
+            self._loop.call_later(RETRY_S, self._retry, tail)
         self._on_turn()
+
+    def _retry(self, tail: JournalTail) -> None:
+        if not self._closing:
+            self._worker.add(partial(self._run, tail))
 
 
 class SubmitLog:

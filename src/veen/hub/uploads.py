@@ -11,7 +11,7 @@ from math import ceil
 
 from plumbing.http.message import Request, Respond, Response
 from plumbing.http.peer_address import caller_of
-from veen.core import Malformed, Refused, Unverified
+from veen.core import CapToken, Malformed, Refused, Unverified
 from veen.core.admission import BY_DETAIL
 from veen.core.attachment import SCHEME, UploadProof
 from veen.core.cap_token import Capability, decode_capability, token_of
@@ -264,7 +264,19 @@ class Uploads:
             proof = UploadProof.from_header(given)
         except Malformed as error:
             raise _not_proved(error.reason) from None
-        capability, issued_at = self._cap(proof.auth_ref)
+        token, hub_ts = self.authorised(proof.auth_ref), self._sequencer.hub_ts
+        if proof.size > self.max_bytes:
+            raise Refused("E.LIMIT", "the attachment is too large", detail={"max_allowed": self.max_bytes})
+        try:
+            proof.check_time(hub_ts)
+            proof.verify(self._rules.hub_id, coid, token.subject_pk)
+        except Unverified as error:
+            raise _not_proved(error.reason, hub_ts=hub_ts) from None
+        return proof
+
+    def authorised(self, auth_ref: bytes) -> CapToken:
+        """A capability that is valid now. Raises `Refused`."""
+        capability, issued_at = self._cap(auth_ref)
         token, hub_ts = token_of(capability), self._sequencer.hub_ts
         if capability.expired(issued_at, hub_ts):
             expired = capability.expires_at(issued_at)
@@ -274,14 +286,7 @@ class Uploads:
             self._sequencer.state.check_capability(token, hub_ts)
         except Refused as refused:
             raise Refused("E.FORBIDDEN", refused.message, detail=refused.detail) from None
-        if proof.size > self.max_bytes:
-            raise Refused("E.LIMIT", "the attachment is too large", detail={"max_allowed": self.max_bytes})
-        try:
-            proof.check_time(hub_ts)
-            proof.verify(self._rules.hub_id, coid, token.subject_pk)
-        except Unverified as error:
-            raise _not_proved(error.reason, hub_ts=hub_ts) from None
-        return proof
+        return token
 
     def _cap(self, auth_ref: bytes) -> tuple[Capability, int]:
         """A logged capability, and when it was logged."""

@@ -12,10 +12,10 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Thread
+from functools import partial
 from typing import Protocol
 
+from plumbing.background import Background
 from plumbing.http.message import Report
 from veen.core.signing import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, is_valid
 from veen.hub.conditions import Conditions, Reason
@@ -49,14 +49,14 @@ class Verifier(Protocol):
 class ThreadVerifier:
     """One thread: libsodium releases the interpreter lock while it computes."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_broken: Break, report: Report) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, background: Background, on_broken: Break, report: Report
+    ) -> None:
         self._loop = loop
         self._on_broken = on_broken
         self._report = report
         self._gathered: list[tuple[Signed, Answer]] = []
-        self._queue: SimpleQueue[list[tuple[Signed, Answer]] | None] = SimpleQueue()
-        self._thread = Thread(target=self._run, name="verify", daemon=True)
-        self._thread.start()
+        self._worker = background.worker("verify")
 
     def check(self, signed: Signed, answer: Answer) -> None:
         if not self._gathered:
@@ -67,21 +67,20 @@ class ThreadVerifier:
 
     def flush(self) -> None:
         if self._gathered:
-            self._queue.put(self._gathered)
+            self._worker.add(partial(self._check, self._gathered))
             self._gathered = []
 
     def close(self) -> None:
-        self._queue.put(None)
-        self._thread.join()
+        self._worker.close()
 
-    def _run(self) -> None:
-        while (batch := self._queue.get()) is not None:
-            try:
-                answers = [(answer, is_valid(*signed)) for signed, answer in batch]
-            except Exception as mistake:  # noqa: BLE001  later checks would never be answered
-                self._loop.call_soon_threadsafe(self._on_broken, mistake)
-                return
-            self._loop.call_soon_threadsafe(_deliver, answers, self._report)
+    def _check(self, batch: list[tuple[Signed, Answer]]) -> None:
+        """Runs on the thread."""
+        try:
+            answers = [(answer, is_valid(*signed)) for signed, answer in batch]
+        except Exception as mistake:  # noqa: BLE001  these checks are never answered
+            self._loop.call_soon_threadsafe(self._on_broken, mistake)
+            return
+        self._loop.call_soon_threadsafe(_deliver, answers, self._report)
 
 
 def _deliver(answers: list[tuple[Answer, bool]], report: Report) -> None:
@@ -264,11 +263,16 @@ class AnswerMismatchError(Exception):
 
 
 def start(
-    loop: asyncio.AbstractEventLoop, workers: int, conditions: Conditions, on_broken: Break, report: Report
+    loop: asyncio.AbstractEventLoop,
+    workers: int,
+    conditions: Conditions,
+    on_broken: Break,
+    report: Report,
+    background: Background,
 ) -> Verifier:
     """The verifier for `workers` processes; 0 means a thread."""
     if workers == 0:
-        return ThreadVerifier(loop, on_broken, report)
+        return ThreadVerifier(loop, background, on_broken, report)
     if workers == 1:
         return ProcessVerifier(loop, conditions, on_broken, report)
     return VerifierPool(loop, workers, conditions, on_broken, report)

@@ -59,17 +59,47 @@ class WitnessRecords:
         """A page of the regular checkpoints of a label: the latest, or those from the chunk with `from_seq` on."""
         with self._index.read() as rows:
             ends = rows.chunk_ends(label, from_seq, MAX_PAGE_ITEMS)
-        return CheckpointList(label, tuple(self._checkpoint(label, upto_seq) for upto_seq in ends))
+        return CheckpointList(label, tuple(self.checkpoint(label, upto_seq) for upto_seq in ends))
 
     def add_witness(self, request: WitnessRequest) -> Checkpoint:
         """Store the signature of a known witness in its checkpoint, and the key beside it."""
-        if request.witness_pk not in self._witnesses:
-            raise Refused("E.FORBIDDEN", "this witness is not in the hub's list of witnesses")
+        self._check_known(request.witness_pk)
         with self._lock:
             return self._witnessed(request)
 
+    def check_witness(self, request: WitnessRequest, made: Checkpoint) -> None:
+        """Raise unless a known witness signed the checkpoint."""
+        self._check_known(request.witness_pk)
+        signing.verify(request.witness_pk, made.signing_digest(), request.sig, "witness signature")
+
+    def has_checkpoint(self, label: bytes, upto_seq: int) -> bool:
+        """Whether a checkpoint is stored there."""
+        return self._path(label, upto_seq) is not None
+
+    def _check_known(self, witness_pk: bytes) -> None:
+        """Keys of the hub are in checkpoints of an overlap, and never count as witnesses."""
+        own = any(key.hub_pk == witness_pk for key in self._identity.hub_keys)
+        if witness_pk not in self._witnesses or own:
+            raise Refused("E.FORBIDDEN", "this witness is not in the hub's list of witnesses")
+
+    def store_requested(self, made: Checkpoint) -> Checkpoint:
+        """Store a checkpoint that an event of the control stream asks for, so that witnesses can cosign it."""
+        with self._lock:
+            label, upto_seq = made.label_curr, made.upto_seq
+            if self._path(label, upto_seq) is None:
+                self._write_requested(self._folders.requested_checkpoint(label, upto_seq), made)
+            return self.checkpoint(label, upto_seq)
+
+    def cosigned(self, label: bytes) -> Checkpoint:
+        """The newest checkpoint of a label that a witness cosigned."""
+        path = self._folders.newest_cosigned(label)
+        if not path.exists():
+            raise Refused("E.NOT_FOUND", "no witness has cosigned a checkpoint of this label")
+        return Checkpoint.decode(safe_open.read(path))
+
     def _witnessed(self, request: WitnessRequest) -> Checkpoint:
-        checkpoint = self._checkpoint(request.label, request.upto_seq)
+        path = self._need_path(request.label, request.upto_seq)
+        checkpoint = Checkpoint.decode(safe_open.read(path))
         known = checkpoint_files.read_witnesses(self._folders, request.label, request.upto_seq)
         digest, sigs = checkpoint.signing_digest(), checkpoint.witness_sigs or ()
         signing.verify(request.witness_pk, digest, request.sig, "witness signature")
@@ -78,13 +108,23 @@ class WitnessRecords:
             if len(sigs) >= MAX_WITNESS_SIGS:
                 raise Refused("E.LIMIT", "this checkpoint already has the maximum number of witness signatures")
             checkpoint = replace(checkpoint, witness_sigs=(*sigs, request.sig))
-            self._disk.write_file(self._folders.checkpoint(request.label, request.upto_seq), checkpoint.encode())
+            self._disk.write_file(path, checkpoint.encode())
         # Also if the signature was stored before: an earlier process may have crashed before this line.
-        self._disk.sync_folder(self._folders.log)
+        self._disk.sync_folder(path.parent)
         if request.witness_pk not in known:
             known = (*known, request.witness_pk)
         checkpoint_files.write_witnesses(self._disk, self._folders, request.label, request.upto_seq, known)
+        newest = self._folders.newest_cosigned(request.label)
+        if not newest.exists() or Checkpoint.decode(safe_open.read(newest)).upto_seq <= checkpoint.upto_seq:
+            self._write_requested(newest, checkpoint)
         return checkpoint
+
+    def _write_requested(self, path: Path, checkpoint: Checkpoint) -> None:
+        if not path.parent.exists():
+            self._disk.make_folder(path.parent)
+            self._disk.sync_folder(path.parent.parent)
+        self._disk.write_file(path, checkpoint.encode())
+        self._disk.sync_folder(path.parent)
 
     def store_equivocation(self, found: Equivocation) -> Equivocation:
         """Store two contradicting receipts of this hub, so that the proof survives its reporter."""
@@ -115,12 +155,20 @@ class WitnessRecords:
             raise Refused("E.NOT_FOUND", "there is no attachment with that coid")
         return Response(200, sealed, OCTETS)
 
-    def _checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
-        path = self._folders.checkpoint(label, upto_seq)
-        if not path.exists():
+    def checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
+        """A stored checkpoint: a regular one, or one that was requested."""
+        return Checkpoint.decode(safe_open.read(self._need_path(label, upto_seq)))
+
+    def _path(self, label: bytes, upto_seq: int) -> Path | None:
+        places = self._folders.checkpoint(label, upto_seq), self._folders.requested_checkpoint(label, upto_seq)
+        return next((path for path in places if path.exists()), None)
+
+    def _need_path(self, label: bytes, upto_seq: int) -> Path:
+        path = self._path(label, upto_seq)
+        if path is None:
             detail: dict[str, int | str] = {"label": label.hex(), "stream_seq": upto_seq}
-            raise Refused("E.NOT_FOUND", "there is no regular checkpoint there", detail=detail)
-        return Checkpoint.decode(safe_open.read(path))
+            raise Refused("E.NOT_FOUND", "there is no stored checkpoint there", detail=detail)
+        return path
 
 
 def _evidence_name(encoded: bytes) -> str:

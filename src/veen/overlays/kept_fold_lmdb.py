@@ -4,7 +4,6 @@ A cache can always be rebuilt from the log and is never trusted over it: `check`
 has its roots. A rejected cache is not rebuilt automatically; call `discard` first.
 """
 
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import ClassVar, Self, TypeVar
 
 import lmdb
 
+from plumbing import lmdb_env
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import h
 from veen.overlays.event import At, FoldEntry
@@ -141,23 +141,11 @@ def discard(folder: Path) -> None:
 def _environment(folder: Path) -> lmdb.Environment:
     try:
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        env = lmdb.open(str(folder), map_size=MAP_BYTES, readahead=False, max_spare_txns=4)
-        _allocate(env, folder)
+        env = lmdb_env.open_environment(folder, map_size=MAP_BYTES, readahead=False, max_spare_txns=4)
+        lmdb_env.extend_file(env, folder)
         env.reader_check()  # frees the reader slots of killed processes
     except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError) as error:
         raise Malformed("cache", str(error)) from None
     except (lmdb.Error, OSError) as error:
         raise Unavailable(f"the cache in {folder} cannot be opened: {error}") from None
     return env
-
-
-def _allocate(env: lmdb.Environment, folder: Path) -> None:
-    """Extend the file to its last page, because access to a mapped page beyond the end kills the process with SIGBUS.
-
-    An intact file may end before its last page. In a truncated file the added zero pages have the wrong type, and LMDB
-    reports them as corruption.
-    """
-    needed = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    with (folder / "data.mdb").open("r+b") as file:
-        if os.fstat(file.fileno()).st_size < needed:
-            os.posix_fallocate(file.fileno(), 0, needed)  # only grows the file, so a concurrent writer is safe

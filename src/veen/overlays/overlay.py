@@ -79,7 +79,7 @@ class Overlay(ABC, Generic[S, M]):
             return ()
         try:
             entry.header.check_cap_ref(entry.auth_ref)
-            event = _decode(forms, entry.body)
+            event = decode_body(forms, entry.body)
         except (Malformed, Unverified) as error:
             return EventFault.at(entry.at, FaultKind.MALFORMED, str(error))
         flaw = self.flaw(entry, event)
@@ -206,7 +206,7 @@ def step_of(overlay: Overlay[S, M], part: bytes, data: cbor.Value) -> FoldStep:
     raise Malformed("step", "the entry has no step for this part")
 
 
-def _decode(forms: tuple[type[Event], ...], body: bytes) -> Event:
+def decode_body(forms: tuple[type[Event], ...], body: bytes) -> Event:
     """Decode the body as the first form that fits. Raises `Malformed` with the reason of every form."""
     faults = []
     for form in forms:

@@ -16,6 +16,7 @@ from veen.storage.frame import Data, LogEntry
 from veen.storage.fsck_report import Finding, Severity
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata
+from veen.storage.pruned_chunk import PrunedEntry
 
 W = TypeVar("W", bound=Wire)
 _DAMAGED_MESSAGE = {EntryCheck.FORM, EntryCheck.BINDING, EntryCheck.CLIENT_SIG}
@@ -44,6 +45,7 @@ class ChunkVerifier:
     def __init__(self, metadata: HubMetadata, chunk: Chunk, first: int, peaks: tuple[bytes, ...] | None) -> None:
         """`first` is the first entry to verify. `peaks` are those of the tree before the chunk, None if unknown."""
         size = chunk.start_seq - 1
+        self.identity = metadata.identity
         self.anchored = peaks is not None
         tree = Mmr(size, peaks if peaks is not None else [bytes(HASH_BYTES)] * size.bit_count())
         known = _no_client if first == 1 else None
@@ -89,6 +91,15 @@ class ChunkVerifier:
         if not in_step:
             faults.append(Failure(EntryCheck.ANCHOR, "the tree before it is unknown, so its root cannot be checked"))
         return VerifiedEntry(seq, size, entry, message, receipt, (*failures, *faults))
+
+    def verify_pruned(self, entry: PrunedEntry) -> VerifiedEntry:
+        """Verify what is left of a pruned entry: its place, its order, and its receipt if that was kept."""
+        in_step = self._entries.in_step
+        self._note(entry.entry_hash, entry.entry_hash, entry.size)
+        (_, message, receipt), faults = self._entries.judge_pruned(entry)
+        if not in_step:
+            faults.append(Failure(EntryCheck.ANCHOR, "the tree before it is unknown, so its root cannot be checked"))
+        return VerifiedEntry(entry.stream_seq, entry.size, None, message, receipt, tuple(faults))
 
     def _recovered(
         self, before: Mmr, in_step: bool, message: Msg | None, receipt: Receipt | None, faults: list[Failure]
@@ -140,6 +151,16 @@ def verified(source: ChunkSource, verifier: ChunkVerifier, piece: Piece) -> Iter
     """Verify the entries of a piece. An unreadable frame ends the iteration."""
     seq, chunk = piece.chunk.start_seq, piece.chunk
     try:
+        if chunk.pruned and isinstance(source, DirectoryChunks):
+            with source.pruned(chunk, verifier.identity) as left:
+                for one in left.entries():
+                    if one.stream_seq > piece.last:
+                        return
+                    found = verifier.verify_pruned(one)
+                    seq += 1
+                    if one.stream_seq >= piece.first:
+                        yield found
+            return
         for data, at in source.blocks(chunk):
             pos = at
             while pos < len(data) and seq <= piece.last:

@@ -138,7 +138,7 @@ def _configured(path: Path | None) -> dict[str, str]:
         found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Malformed(str(path), f"it is not valid TOML or JSON: {error}") from None
     if not isinstance(found, dict):
         raise Malformed(str(path), "it is not a table of Spark settings")

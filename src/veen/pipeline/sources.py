@@ -24,13 +24,15 @@ from veen.core import Malformed, Receipt, Refused, Unavailable, Unverified
 from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse
 from veen.core.envelopes import StreamRequest as PageRequest
 from veen.core.envelopes import StreamResponse as PageResponse
-from veen.core.hub_identity import ForkOrigin, lineage
-from veen.storage import frame, safe_open
+from veen.core.hub_identity import ForkOrigin, HubIdentity, lineage
+from veen.core.retention import PRUNED
+from veen.storage import frame, pruned_chunk, safe_open
 from veen.storage.artifacts import PeakSnapshot
 from veen.storage.chunk_reader import PackedChunk, is_packed, mapped, read_blocks
 from veen.storage.frame import Data
 from veen.storage.metadata import HubMetadata, read_metadata
-from veen.storage.paths import ChunkName, Folders
+from veen.storage.paths import ChunkName, Folders, pruned_range
+from veen.storage.pruned_chunk import PrunedChunk
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
@@ -56,6 +58,7 @@ class Chunk:
     name: str  # of the file; empty for a hub
     size: int  # in bytes, without a partial entry at the end
     closed: bool = True
+    pruned: bool = False  # only what is left after a prune; see `veen.storage.pruned_chunk`
 
     @property
     def entries(self) -> int:
@@ -114,7 +117,8 @@ class DirectoryChunks:
         """The chunks among these files.
 
         Of two chunks with the same start, a closed one is preferred to an open one, a compressed to a plain one.
-        If closed chunks contradict each other, the one that more artifacts refer to is used.
+        If closed chunks contradict each other, the one that more artifacts refer to is used. A pruned chunk counts only
+        if the chunk itself is gone.
         """
         found: dict[tuple[bytes, int], tuple[ChunkName, int]] = {}
         for file_name, size in names.items():
@@ -125,8 +129,12 @@ class DirectoryChunks:
             known = found.get(key)
             if known is None or _prefers(name, known[0], names):
                 found[key] = name, size
-        made = (self._chunk(name, size) for _, (name, size) in sorted(found.items()))
-        return list(_without_copies([chunk for chunk in made if chunk.entries > 0], names))
+        made = [self._chunk(name, size) for _, (name, size) in sorted(found.items())]
+        for file_name, size in names.items():
+            left = pruned_range(file_name)
+            if left and left[:2] not in found and (labels is None or left[0] in labels):
+                made.append(Chunk(*left, file_name, size, pruned=True))
+        return list(_without_copies(sorted(chunk for chunk in made if chunk.entries > 0), names))
 
     def _chunk(self, name: ChunkName, size: int) -> Chunk:
         if name.end_seq is not None:
@@ -156,6 +164,21 @@ class DirectoryChunks:
             if closed_name is None:
                 raise
             yield from self.files.blocks(f"{LOG}/{closed_name}", 0)
+
+    @contextmanager
+    def pruned(self, chunk: Chunk, identity: HubIdentity) -> Iterator[PrunedChunk]:
+        """A pruned chunk. Raises `Unverified` unless the hub signed that it was pruned."""
+        with self.local_copy((f"{LOG}/{chunk.name}",), (f"{LOG}/{NAMES.manifest(chunk.label).name}",)) as folders:
+            manifest = pruned_chunk.verified_manifest(folders, identity, chunk.label)
+            with PrunedChunk(folders.log / chunk.name) as left:
+                pruned_chunk.check_pruned(left, manifest)
+                yield left
+
+    def pruned_ranges(self, identity: HubIdentity, label: bytes) -> set[tuple[int, int]]:
+        """First and last entry of every chunk of a label that the hub signed as pruned."""
+        with self.local_copy((), (f"{LOG}/{NAMES.manifest(label).name}",)) as folders:
+            manifest = pruned_chunk.verified_manifest(folders, identity, label)
+        return {(one.start_seq, one.end_seq) for one in manifest.segments if one.level} if manifest else set()
 
     def check_packing(self, chunk: Chunk) -> None:
         """Raise `Malformed` if a compressed chunk does not match its digest."""
@@ -346,7 +369,7 @@ async def _has(link: HubLink, label: bytes, stream_seq: int) -> bool:
         await link.ask("/v1/receipt", ReceiptRequest(label, stream_seq), ReceiptResponse)
     except Refused as refused:
         if refused.code == "E.NOT_FOUND":
-            return False
+            return refused.detail_enum == PRUNED
         raise
     return True
 

@@ -169,11 +169,11 @@ def _decode(data: bytes, path: Path) -> tuple[QueryPrincipal, ...]:
         if found["version"] != _VERSION:
             raise Malformed(str(path), f"version is {found['version']}, expected {_VERSION}")
         made = tuple(_principal(one) for one in found["principals"])
-    except (KeyError, TypeError):
+        flaws = [flaw for one in made if (flaw := one.flaw()) is not None]
+    except (AttributeError, KeyError, TypeError):
         raise Malformed(str(path), "it is not a list of principals") from None
-    for one in made:
-        if (flaw := one.flaw()) is not None:
-            raise Malformed(str(path), flaw)
+    if flaws:
+        raise Malformed(str(path), flaws[0])
     return made
 
 

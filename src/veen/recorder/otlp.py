@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import Self
+from typing import Any, Self
 
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
@@ -80,7 +80,7 @@ def decode(data: bytes, content_type: str) -> ExportLogsServiceRequest:
             found = canonical_json.parse(data, "OTLP request", exact=True)
             if not isinstance(found, dict):
                 raise ValueError("not a JSON object")
-            converted = {name: _with_base64_ids(one, _MAX_DEPTH) for name, one in found.items()}
+            converted: Any = _with_base64_ids(found, _MAX_DEPTH + 1)
             json_format.ParseDict(converted, request, ignore_unknown_fields=True)
     except (DecodeError, json_format.ParseError, ValueError, TypeError, RecursionError) as error:
         raise Malformed("OTLP request", f"{type(error).__name__}: {error}"[:200]) from None
@@ -102,6 +102,8 @@ def _with_base64_ids(value: Plain, depth: int) -> Plain:
         return [_with_base64_ids(one, depth - 1) for one in value]
     if not isinstance(value, dict):
         return value
+    for name in value:
+        name.encode()  # protobuf fails with an error of its own if a name is half a surrogate pair
     return {
         name: _base64(one) if name in _IDS and isinstance(one, str) else _with_base64_ids(one, depth - 1)
         for name, one in value.items()

@@ -6,7 +6,6 @@ ones, which the feed does not return again; marked ones, which are skipped; and 
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -83,7 +82,7 @@ class RetryFeed:
         self._file, self._state = folder / RETRYING, folder / _RETRYING_STATE
         if not self._file.exists() and (folder / REFUSED).exists():
             self._state.unlink(missing_ok=True)  # it belongs to a removed file that may look the same
-            os.replace(folder / REFUSED, self._file)
+            DISK.replace(folder / REFUSED, self._file)
             DISK.sync_folder(folder)
         unused = Defaults("recorder", "recorder.refused")  # every line has its own values
         self.feed = JsonLines(

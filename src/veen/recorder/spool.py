@@ -165,7 +165,8 @@ def batches(path: Path, offset: int = 0) -> Iterator[SpoolBatch]:
             while len(head := file.read(_HEAD.size)) == _HEAD.size:
                 length, crc = _HEAD.unpack(head)
                 content = file.read(length) if length <= MAX_BATCH_BYTES else b""
-                if len(content) != length or zlib.crc32(content) != crc:
+                # A power cut can leave zeros, which have the CRC of a frame without content.
+                if not length or len(content) != length or zlib.crc32(content) != crc:
                     return
                 digest, events = _decode(content)
                 offset += _HEAD.size + length
@@ -237,6 +238,16 @@ class SpoolFeed(EventFeed):
         self._settled = _read(folder / PLACES)
         self._handed_out: dict[str, _Place] = dict(self._settled)  # how far each segment has been handed out
         self._unsettled: deque[_HandedOut] = deque()
+        # The frame of each digest. If a sync fails, the writer stores the batch again, and a power cut may restore the
+        # first copy: only one of the two counts.
+        self._frames: dict[bytes, tuple[str, int]] = dict.fromkeys(read_digests(folder), ("", 0))
+        for path in segments(folder):
+            for batch in batches(path):
+                self._is_copy(path, batch)
+
+    def _is_copy(self, path: Path, batch: SpoolBatch) -> bool:
+        frame = path.name, batch.end
+        return batch.digest is not None and self._frames.setdefault(batch.digest, frame) != frame
 
     def _next(self, most: int, last: bool) -> list[FeedItem]:
         found: list[_HandedOut] = []
@@ -258,7 +269,7 @@ class SpoolFeed(EventFeed):
         source, found = f"{self._name}/{path.name.removesuffix(SUFFIX)}", list[_HandedOut]()
         for batch in batches(path, place.offset):
             whole = _Place(batch.end, place.before + len(batch.events))
-            for number in range(place.within + 1, len(batch.events) + 1):
+            for number in range(place.within + 1, 0 if self._is_copy(path, batch) else len(batch.events) + 1):
                 if len(found) == most:
                     return found
                 after = whole if number == len(batch.events) else replace(place, within=number)

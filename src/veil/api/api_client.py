@@ -63,7 +63,7 @@ class Client:
         data = self._send(method, f"{path}?{given}" if given else path, kept)
         try:
             return json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Malformed("node", "the answer is not JSON") from None
 
     def _send(self, method: str, target: str, body: dict[str, object] | None) -> bytes:
@@ -129,6 +129,6 @@ def _error(status: int, published: bytes) -> VeilError:
         error = _BY_KIND[error_response["kind"]](error_response["what"], error_response["reason"])
         for hint in error_response.get("hints", ()):
             error.add_note(hint)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Malformed("node", f"unexpected answer with HTTP status {status}")
     return error

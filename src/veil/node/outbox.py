@@ -61,6 +61,8 @@ class Item:
         )
         bits, queued_ms, payload = reader.uint(3), reader.uint(_MAX_UINT64), reader.byte_string(MAX_OBJECT_BYTES)
         reader.end()
+        if not kind:
+            reader.fail("kind 0 does not exist")
         return cls(
             Destination(DestinationKind(kind), key, namespace), bool(bits & 1), bool(bits & 2), queued_ms / _MS, payload
         )

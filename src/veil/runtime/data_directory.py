@@ -77,7 +77,7 @@ class DataDirectory:
             return {}
         except OSError as error:
             raise Unavailable(str(path), error.strerror or str(error)) from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Malformed(str(path), "not JSON") from None
         if not isinstance(found, dict):
             raise Malformed(str(path), "not a JSON object")
@@ -131,6 +131,8 @@ class Settings:
 
     def check(self) -> None:
         """Raise `Malformed` if a setting is invalid."""
+        if not all(isinstance(text, str) for text in (*self.listen, *self.announce, *self.stun)):
+            raise Malformed("settings", "listen, announce and stun are lists of strings")
         for text in (*self.listen, *self.announce):
             Endpoint.parse(text)
         if len(self.listen) + len(self.announce) > MAX_LISTENERS:
@@ -168,7 +170,14 @@ def host_port(text: str) -> tuple[str, int]:
     """Parse HOST:PORT. An IPv6 host is in brackets."""
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    if not bare or not port.isascii() or not port.isdigit() or int(port) > 0xFFFF or (":" in bare and bare == host):
+    if (
+        not bare
+        or not port.isascii()
+        or not port.isdigit()
+        or len(port) > 5
+        or int(port) > 0xFFFF
+        or (":" in bare and bare == host)
+    ):
         raise Malformed("address", f"{text!r} is not HOST:PORT")
     return bare, int(port)
 

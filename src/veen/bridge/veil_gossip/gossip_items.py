@@ -17,6 +17,7 @@ from veen.bridge import bundle
 from veen.bridge.bundle import BundleFault
 from veen.bridge.veil_gossip.veil_node import VeilNode
 from veen.client import evidence
+from veen.client.contradiction import shown_time
 from veen.client.evidence import Evidence, EvidenceReport
 from veen.client.trust import HubRecord
 from veen.core import Checkpoint, HubIdentity, IdentitySignature, Malformed, Unverified
@@ -142,6 +143,7 @@ class RejectReason(StrEnum):
     FOREIGN = "foreign"  # belongs to another hub
     AGAIN = "again"  # already received
     PARTS = "parts"  # the parts do not match the manifest
+    FORKED = "forked"  # signed by another incarnation of the hub: two copies of it run, or one is out of date
     IDENTITY = "identity"  # the identity record is not the hub's, or does not continue the known one
     SIGNATURE = "signature"  # no hub key that was valid then signed it
     EVIDENCE = "evidence"  # the file proves nothing
@@ -215,6 +217,10 @@ def newer(known: HubRecord, identity: HubIdentity, signature: IdentitySignature)
     """
     try:
         identity.verify(signature, known.identity.hub_id)
+        if identity.is_other_incarnation(known.identity):
+            mine, other = (shown_time(one.signing_keys[0].valid_from) for one in (known.identity, identity))
+            text = f"it is of the hub's incarnation of {other}; this client knows that of {mine}"
+            raise ItemRejected(RejectReason.FORKED, text)
         if len(identity.hub_keys) <= len(known.identity.hub_keys):
             known.identity.check_follows(identity)
             return known

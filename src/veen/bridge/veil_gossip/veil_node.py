@@ -60,7 +60,7 @@ class VeilNode:
         try:
             where = json.loads(local_files.read_file(folder / "api.json", _MAX_FILE_BYTES))["url"]
             return cls(str(where), read_token(folder / "api.token"))
-        except (Unavailable, ValueError, KeyError, TypeError):
+        except (Unavailable, ValueError, KeyError, TypeError, RecursionError):
             away = Unavailable(f"the VEIL node of {folder} is not running")
             away.add_note(f"start it with: veil node start --data-dir {folder}")
             raise away from None
@@ -130,7 +130,7 @@ class VeilNode:
             raise away from None
         try:
             found = json.loads(received)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Malformed(_WHAT, f"answer {answer.status_code} is not JSON") from None
         fields = Fields.of(_WHAT, found)
         if answer.is_error:

@@ -3,7 +3,6 @@
 import os
 import sys
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,17 +16,13 @@ from veen.cli.kit import output, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir, Stream
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.result import Column, Moment, Result, fields_of
+from veen.cli.kit.result import fields_of
 from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from veen.cli.kit.hub_api import HubApi
     from veen.core import Checkpoint, HubIdentity, Limits, Profile
-    from veen.core.root_key import RootEndorsement, RootSecret
-    from veen.storage.paths import Folders
-    from veen.storage.recovery import Recovered
+    from veen.core.root_key import RootSecret
     from veen.storage.secret_keys import KeySource
 
 app = group(
@@ -50,6 +45,7 @@ _STOP_TIMEOUT_S = 60.0
     "veen hub init --data-dir hub --root /media/stick/hub.root",
     "veen hub init --data-dir try-it --no-root",
     "veen hub init --data-dir hub --key-passphrase-file /run/secrets/hub",
+    "veen hub init --data-dir hub --incarnate --root /run/hub.root --passphrase-file /run/passphrase",
     "veen hub init --data-dir hub --pkcs11-module hsm.so --pkcs11-token hub --pkcs11-pin-file pin",
     "veen hub init --data-dir hub --epoch-sec 86400 --limit max_attachment_bytes=1048576",
     "veen hub init --data-dir hub --realm example.org --limit max_msgs_per_client_id_per_label=65536",
@@ -72,6 +68,10 @@ def init(
     ] = None,
     no_root: Annotated[
         bool, option("--no-root", "create no root key: a thief of the first key could take over the hub")
+    ] = False,
+    incarnate: Annotated[
+        bool,
+        option("--incarnate", "create the next incarnation of the hub of an existing root key, unless it is there"),
     ] = False,
     passphrase_file: PassphraseFile = None,
     key_passphrase_file: Annotated[
@@ -97,6 +97,11 @@ def init(
     Profile and realm cannot change later. Most limits can be lowered later: veen hub limits lower. A folder that is not
     empty is rejected.
 
+    With --incarnate the root key file must exist, and the command can run before every start of a container: if the
+    directory is empty, it begins a new incarnation of the hub, with the same hub_id, no entries and a new key that the
+    root endorses. Profile and realm must be those of the hub. Clients that hold receipts of an earlier incarnation
+    reject it until `veen verify --stream NAME --accept-recovery`. Never run two incarnations at once.
+
     A hub of a realm rejects clients and capabilities that the realm has revoked, and streams that the realm has
     assigned to another hub. Without a realm, only capabilities count.
     """
@@ -104,10 +109,13 @@ def init(
     from veen.cli.kit.exit_status import hinted
     from veen.core import Malformed, Profile, Unavailable
     from veen.storage import metadata
+    from veen.storage.paths import Folders
 
     source = _key_source(key_passphrase_file, pkcs11_module, pkcs11_token, pkcs11_pin_file)
     if no_root and root is not None:
         raise Misuse("--root and --no-root contradict each other", "give one of them")
+    if no_root and incarnate:
+        raise Misuse("--incarnate and --no-root contradict each other", "an incarnation needs the root key of the hub")
     try:
         profile = Profile(epoch_sec, pad_block)
         profile.encode()  # raises if a value is out of range
@@ -117,12 +125,23 @@ def init(
         chosen, now = _limits(limit or []), int(time.time())
     except Malformed as error:
         raise Misuse(str(error), "limits can only be lowered, within these bounds") from None
-    file, secret = (None, None) if no_root else _new_root(root, data_dir, passphrase_file, now)
+    if no_root:
+        file, secret = None, None
+    elif incarnate:
+        file, secret = _existing_root(root, data_dir, passphrase_file)
+    else:
+        file, secret = _new_root(root, data_dir, passphrase_file, now)
+    exists = incarnate and secret is not None and _has_hub(data_dir, secret)
     try:
         key = secret.key if secret else None
-        hub_metadata = metadata.create(Disk(), data_dir, profile, chosen, now, realm, key, source)
+        if exists:
+            hub_metadata = metadata.read_metadata(Folders(data_dir))
+        else:
+            hub_metadata = metadata.create(
+                Disk(), data_dir, profile, chosen, now, realm, key, source, incarnates=incarnate
+            )
     except Unavailable as error:
-        if file is not None:
+        if file is not None and not incarnate:
             file.unlink()  # no hub belongs to it
         hint = "name a folder that does not exist yet" if "not empty" in str(error) else "check the key options"
         raise hinted(error, hint) from None
@@ -135,10 +154,12 @@ def init(
         **({"root_file": str(file)} if file else {}),
     }
     output.facts(rows, as_json)
-    if file is not None:
-        from veen.cli.kit.root_files import ADVICE
+    if exists:
+        output.remark(f"{data_dir} has this hub already; nothing was changed")
+    elif file is not None:
+        from veen.cli.kit import root_files
 
-        output.remark(ADVICE.format(file=file))
+        output.remark(root_files.ACCEPTANCE if incarnate else root_files.ADVICE.format(file=file))
 
 
 def _key_source(
@@ -168,6 +189,40 @@ def _new_root(root: Path | None, data_dir: Path, passphrase_file: Path | None, n
     secret = RootSecret(key.seed, naming.hub_id(key.public_key), now)
     root_files.write(file, secret, root_files.new_passphrase(passphrase_file, file))
     return file, secret
+
+
+def _existing_root(root: Path | None, data_dir: Path, passphrase_file: Path | None) -> tuple[Path, "RootSecret"]:
+    """The root key of a hub that may have existed before."""
+    from veen.cli.kit import root_files
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable, naming
+
+    file = root or root_files.default_file(data_dir)
+    secret = root_files.read(file, passphrase_file)
+    if secret.hub_id != naming.hub_id(secret.key.public_key):
+        raise hinted(
+            Unavailable(f"{file} was adopted by an older hub, whose id is that of its first key"),
+            "restore such a hub from a backup: veen hub restore",
+        )
+    return file, secret
+
+
+def _has_hub(data_dir: Path, secret: "RootSecret") -> bool:
+    """Whether the directory has the hub of a root key. Raises if it has another one."""
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable
+    from veen.storage import metadata
+    from veen.storage.paths import Folders
+
+    if not Folders(data_dir).identity.exists():
+        return False
+    found = metadata.read_metadata(Folders(data_dir)).identity
+    if found.hub_id != secret.hub_id:
+        raise hinted(
+            Unavailable(f"{data_dir} has hub {found.hub_id.hex()[:16]}…, not {secret.hub_id.hex()[:16]}…"),
+            "give the root key file of that hub, or another --data-dir",
+        )
+    return True
 
 
 def _limits(lowered: list[values.Setting]) -> "Limits":
@@ -227,8 +282,21 @@ class StartOptions:
         ),
     ] = None
     witnesses: Annotated[
-        list[bytes] | None,
-        option("--witness HEX", "a witness whose cosignatures are accepted", parser=values.public_key),
+        list[values.WitnessValue] | None,
+        option(
+            "--witness URL=HEX|HEX",
+            "a witness to ask for cosignatures; without URL its cosignatures are only accepted",
+            parser=values.witness,
+        ),
+    ] = None
+    witness_quorum: Annotated[
+        int | None,
+        option(
+            "--witness-quorum N",
+            "how many witnesses must confirm at a start that the log is complete; 0 only warns",
+            min=0,
+            show_default="a majority",
+        ),
     ] = None
     config: Annotated[Path | None, option("--config FILE", "settings in TOML")] = None
     profile: Annotated[str | None, option("--profile NAME", "use [profile.NAME] of the settings file")] = None
@@ -559,171 +627,9 @@ def rotate_key(
     the old key signed in time. The hub does not need retired keys; --destroy-old removes them, so that nobody can steal
     them any more.
     """
-    from plumbing.durable import Disk
-    from veen.cli.hub import hub_process
-    from veen.cli.kit import root_files
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
-    from veen.core.root_key import RootRequest
-    from veen.storage import metadata, rotation, safe_open
-    from veen.storage.lock import lock_directory
+    from veen.cli.hub import key_change
 
-    if sum(one is not None for one in (root, request, endorsement)) > 1:
-        raise Misuse("--root, --request and --endorsement exclude each other", "give one of them")
-    if destroy_old and (request is not None or overlap_sec):
-        raise Misuse(
-            "--destroy-old cannot be used with --request or --overlap-sec",
-            "the old key is needed until the overlap is over; the next rotation can destroy it",
-        )
-    folders = hub_process.folders(data_dir)
-    is_running = hub_process.find(data_dir) is not None
-    if is_running and destroy_old and metadata.read_metadata(folders).profile.epoch_sec:
-        raise Misuse(
-            "--destroy-old needs a stopped hub if the hub uses epochs", f"veen hub stop --data-dir {data_dir} stops it"
-        )
-    try:
-        held = nullcontext() if is_running else lock_directory(folders.lock)
-    except Unavailable as error:
-        raise hinted(
-            error, f"veen hub stop --data-dir {data_dir} stops it; start it again after the rotation"
-        ) from None
-    with held:
-        safe_open.check_folders(folders)
-        if not is_running:
-            rotation.finish_rotation(Disk(), folders)  # one that a crash interrupted may have added the newest key
-        if request is not None:
-            _request_key(folders, request, as_json)
-            return
-        secret = None if root is None else root_files.read(root, passphrase_file)
-        rotate = _rotate_running if is_running else _rotate
-        rotated = rotate(folders, _answer(folders, secret, endorsement), overlap_sec)
-        handed_over = rotation.read_handovers(folders, rotated)[-1]
-        if secret is not None and rotated.root is not None:
-            signed = RootRequest.of_handover(rotated, handed_over).endorse(secret)
-            handed_over = rotation.attach_root_signature(Disk(), folders, rotated, signed)
-        destroyed = rotation.destroy_retired(Disk(), folders, rotated) if destroy_old else []
-    old, new = rotated.signing_keys[-2:]
-    rows = {
-        "hub_id": rotated.hub_id,
-        "old_key_id": old.key_id,
-        "old_valid_until": Moment.of(old.valid_until),
-        "new_key_id": new.key_id,
-        "new_hub_pk": new.hub_pk,
-        "valid_from": Moment(new.valid_from),
-        "handed_over": Moment(handed_over.hub_ts),
-        "labels": handed_over.labels,
-        **({"destroyed": destroyed} if destroy_old else {}),
-    }
-    unsigned = rotated.root is not None and handed_over.root_sig is None
-    hint = f"hint: the root has not signed the hand-over: veen hub handover --data-dir {data_dir} --request FILE"
-    facts: list[Column] = [
-        *(name for name in rows if name != "destroyed"),
-        *([("destroyed", lambda _: f"{len(destroyed)} keys")] if destroy_old else []),
-    ]
-    Result(rows, facts=facts, remarks=(hint,) if unsigned else ()).show(as_json)
-
-
-def _request_key(folders: "Folders", file: Path, as_json: bool) -> None:
-    """Write a request for the root to a file."""
-    from plumbing.durable import Disk
-    from veen.cli.kit import output_files
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable, wire_json
-    from veen.storage import rotation
-
-    output_files.check_new(file)
-    try:
-        made = rotation.request_rotation(Disk(), folders, int(time.time()))
-    except Unavailable as error:
-        raise hinted(error, "veen hub rotate-key without --request rotates it") from None
-    output_files.write_new(file, wire_json.encode(made) + b"\n")
-    rows = {
-        "hub_id": made.hub_id,
-        "root_pk": made.root_pk,
-        "new_hub_pk": made.key.hub_pk,
-        "valid_from": Moment(made.key.valid_from),
-        "request": str(file),
-    }
-    hint = (
-        f"hint: on the machine with the root, run veen root endorse {file.name} --root FILE --out {file.stem}"
-        ".endorsement, and compare new_hub_pk"
-    )
-    Result(rows, remarks=(hint,)).show(as_json)
-
-
-def _answer(folders: "Folders", root: "RootSecret | None", endorsement: Path | None) -> "RootEndorsement | None":
-    """The root's endorsement of the next key: made here, or read. None if the hub has no root."""
-    from plumbing.durable import Disk
-    from veen.cli.kit import root_files
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable, Unverified
-    from veen.storage import metadata, rotation
-
-    if metadata.read_metadata(folders).identity.root is None:
-        if root is not None or endorsement is not None:
-            raise hinted(Unavailable("the hub has no root key"), "veen root adopt gives it one")
-        return None
-    if endorsement is not None:
-        return root_files.read_endorsement(endorsement)
-    if root is None:
-        raise Misuse(
-            "the root key must endorse the new key",
-            "give --root FILE, or write a request with --request FILE and answer it with --endorsement FILE",
-        )
-    try:
-        return rotation.request_rotation(Disk(), folders, int(time.time())).endorse(root)
-    except Unverified as error:
-        raise hinted(error, "veen root show prints the hub of a root key") from None
-
-
-def _rotate(folders: "Folders", endorsement: "RootEndorsement | None", overlap_sec: int) -> "HubIdentity":
-    from plumbing.durable import Disk
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Malformed, Unavailable, Unverified
-    from veen.storage import metadata, rotation
-
-    try:
-        entries = rotation.last_entries(folders)
-    except (Malformed, Unavailable) as error:
-        raise hinted(error, f"veen fsck {folders.root} --repair rebuilds the index") from None
-    last = max([metadata.read_metadata(folders).identity.hub_keys[-1].valid_from, *(one.hub_ts for one in entries)])
-    try:
-        return rotation.rotate_key(Disk(), folders, max(int(time.time()), last + 1), overlap_sec, endorsement)
-    except (Unavailable, Unverified) as error:
-        raise hinted(error, "veen hub rotate-key --request writes a request for the root") from None
-
-
-def _rotate_running(folders: "Folders", endorsement: "RootEndorsement | None", overlap_sec: int) -> "HubIdentity":
-    """Let the running hub change to a key that is made here: the hub process never has a secret key."""
-    from plumbing.durable import Disk
-    from veen.cli.hub import hub_process
-    from veen.cli.hub.hub_settings import operator_token
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Refused, Unverified
-    from veen.core.envelopes import RotationRequest
-    from veen.core.handover import HandOver
-    from veen.core.root_key import KeyRequest
-    from veen.storage import metadata, rotation
-
-    token = operator_token()
-    identity = metadata.read_metadata(folders).identity
-    request = rotation.read_root_request(folders) if endorsement is not None else None
-    if endorsement is not None:
-        if request is None:
-            raise hinted(Unverified("root endorsement", "no key was requested"), "veen hub rotate-key --request asks")
-        endorsement.verify(identity, request.digest())
-        wanted = request.key
-    else:
-        new = metadata.next_key(folders, identity)
-        metadata.add_signing_key(Disk(), folders, new)
-        wanted = KeyRequest(new.signer.public_key, max(int(time.time()), identity.hub_keys[-1].valid_from + 1))
-    asked = RotationRequest(wanted.hub_pk, wanted.valid_from, overlap_sec, endorsement.sig if endorsement else None)
-    try:
-        with hub_process.hub(None, folders.root) as api:
-            api.post("/tooling/rotate-key", asked, HandOver, token)
-    except Refused as refused:
-        raise hinted(refused, "the hub goes on with its old key; its log says more") from None
-    return metadata.read_metadata(folders).identity
+    key_change.rotate(data_dir, root, request, endorsement, overlap_sec, destroy_old, passphrase_file).show(as_json)
 
 
 @command(
@@ -748,48 +654,16 @@ def handover(
     A hand-over is the size and root of every label at a change of the key. It shows which signatures of the old key
     belong to the log that the hub handed over. A hub may run meanwhile.
     """
-    from plumbing.durable import Disk
-    from veen.cli.hub import hub_process
-    from veen.cli.kit import output_files, root_files
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable, Unverified, naming, wire_json
-    from veen.core.root_key import RootRequest
-    from veen.storage import metadata, rotation
+    from veen.cli.hub import key_change
 
-    if request is not None and endorsement is not None:
-        raise Misuse("--request and --endorsement exclude each other", "give one of them")
-    folders = hub_process.folders(data_dir)
-    identity = metadata.read_metadata(folders).identity
-    if endorsement is not None:
-        try:
-            rotation.attach_root_signature(Disk(), folders, identity, root_files.read_endorsement(endorsement))
-        except Unverified as error:
-            raise hinted(error, "veen hub handover --request writes the request that the root must endorse") from None
-    found = rotation.read_handovers(folders, identity)
-    if request is not None:
-        unsigned = [one for one in found if one.root_sig is None]
-        if identity.root is None or not unsigned:
-            raise hinted(
-                Unavailable("no hand-over needs the signature of a root"), "veen hub handover shows their state"
-            )
-        output_files.write_new(request, wire_json.encode(RootRequest.of_handover(identity, unsigned[-1])) + b"\n")
-    rows = [
-        {
-            "old_key_id": naming.key_id(one.old_pk),
-            "new_key_id": naming.key_id(one.new_pk),
-            "hub_ts": Moment(one.hub_ts),
-            "labels": one.labels,
-            "root_signed": one.root_sig is not None,
-        }
-        for one in found
-    ]
-    Result(rows, columns=("old_key_id", "new_key_id", "hub_ts", "labels", "root_signed")).show(as_json)
+    key_change.hand_overs(data_dir, request, endorsement).show(as_json)
 
 
 @command(
     app,
     "checkpoint",
     "veen hub checkpoint --data-dir hub --stream doors",
+    "veen hub checkpoint --data-dir hub --stream doors --cosign",
     "veen hub checkpoint --hub https://hub.example --label 5f1c… --upto 1000 --out doors.checkpoint",
 )
 def checkpoint(
@@ -798,10 +672,16 @@ def checkpoint(
     stream: Stream = None,
     label: Annotated[bytes | None, option("--label HEX", "the label, instead of --stream", parser=values.label)] = None,
     upto: Annotated[int | None, option("--upto SEQ", "the last entry to cover", min=1, show_default="all")] = None,
+    cosign: Annotated[
+        bool, option("--cosign", "store a checkpoint of all entries, and let the hub's witnesses cosign it")
+    ] = False,
     out: Annotated[Path | None, option("--out FILE", "also write the checkpoint to this file")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch a checkpoint from a hub, verify and show it.
+
+    With --cosign the hub first logs that it stores a checkpoint, and asks its witnesses. The operator token is read
+    from VEEN_OPERATOR_TOKEN; a hub with open admission needs none.
 
     With --data-dir the checkpoint is verified with the keys of the directory, otherwise with the keys that the hub
     sends. Its root must be that of the receipt at the same place, and its labels must belong to the stream. If the hub
@@ -809,11 +689,19 @@ def checkpoint(
     """
     from veen.cli.hub import hub_process
     from veen.cli.kit import context_file
+    from veen.core.envelopes import CheckpointOrder, CheckpointResponse
     from veen.core.hashing import h
 
     with hub_process.hub(hub, data_dir) as api:
         wanted = label if label is not None else _label_of(api, stream)
         name = stream if label is not None else context_file.need_stream(stream)
+        if cosign:
+            if upto is not None:
+                raise Misuse("--cosign and --upto exclude each other", "give one of them")
+            token = os.environ.get("VEEN_OPERATOR_TOKEN")
+            upto = api.post(
+                "/tooling/checkpoint", CheckpointOrder(wanted), CheckpointResponse, token
+            ).checkpoint.upto_seq
         found = _fetch_checkpoint(api, data_dir, wanted, upto, name)
     encoded = found.encode()
     if out is not None:
@@ -893,8 +781,8 @@ def verify(data_dir: DataDir, as_json: JsonOption = False) -> None:
 @command(
     app,
     "fork",
-    "veen hub fork --data-dir hub --into fork",
-    "veen hub fork --data-dir hub --into fork --upto $LABEL:1000",
+    "veen hub fork --data-dir hub --into fork --root /media/stick/fork.root",
+    "veen hub fork --data-dir hub --into fork --no-root --upto $LABEL:1000",
 )
 def fork(
     data_dir: DataDir,
@@ -908,6 +796,13 @@ def fork(
             parser=values.label_place,
         ),
     ] = None,
+    root: Annotated[
+        Path | None, option("--root FILE", "the root key file to create (default DIR.root beside the new directory)")
+    ] = None,
+    no_root: Annotated[
+        bool, option("--no-root", "create no root key: a thief of the first key could take over the hub")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a new hub that starts with a prefix of another hub's log.
@@ -915,21 +810,32 @@ def fork(
     Entries keep their receipts. The other hub's signed statement on the prefix is stored as the origin of the new hub,
     so both parts can be verified. Authorized capabilities are not copied: the operator of the new hub decides which to
     accept. No hub may run on the forked directory.
+
+    The new hub has a hub_id and keys of its own, and like a hub of `veen hub init` a root key of its own.
     """
     from plumbing.durable import Disk
     from veen.cli.hub import hub_process
+    from veen.cli.kit import root_files
     from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable
+    from veen.core import Unavailable, VeenError
     from veen.storage import fork as forking
 
+    if no_root and root is not None:
+        raise Misuse("--root and --no-root contradict each other", "give one of them")
     kept = {place.label: place.stream_seq for place in upto or ()}
     if len(kept) != len(upto or ()):
         raise Misuse("--upto names a label twice", "give --upto once for each label")
-    source = hub_process.folders(data_dir)
+    source, now = hub_process.folders(data_dir), int(time.time())
+    file, secret = (None, None) if no_root else _new_root(root, into, passphrase_file, now)
     with output.tally("forking", "entries") as report:
         try:
-            hub_metadata = forking.fork(Disk(), source.root, into, kept or None, int(time.time()), report)
-        except Unavailable as error:
+            key = secret.key if secret else None
+            hub_metadata = forking.fork(Disk(), source.root, into, kept or None, now, report, key)
+        except VeenError as error:
+            if file is not None:
+                file.unlink()  # no hub belongs to it
+            if not isinstance(error, Unavailable):
+                raise
             hint = "the hub of --data-dir must be stopped, --into must not exist yet, and --upto must be in the log"
             raise hinted(error, hint) from None
     with hub_process.reader(into) as log:
@@ -940,8 +846,11 @@ def fork(
         "labels": len(sizes),
         "entries": sum(sizes),
         "data_dir": str(into),
+        **({"root_file": str(file)} if file else {}),
     }
     output.facts(rows, as_json)
+    if file is not None:
+        output.remark(root_files.ADVICE.format(file=file))
 
 
 @command(
@@ -974,26 +883,38 @@ def recover(
     directory was replaced by an older copy. Clients that hold later receipts reject the hub until `veen verify --stream
     NAME --accept-recovery`.
     """
-    from plumbing.durable import Disk
-    from veen.cli.hub import hub_process
-    from veen.cli.kit import root_files
-    from veen.storage import recovery
+    from veen.cli.hub import key_change
 
-    if sum(one is not None for one in (root, request, endorsement)) > 1:
-        raise Misuse("--root, --request and --endorsement exclude each other", "give one of them")
-    place, now = hub_process.folders(data_dir).root, int(time.time())
-    if request is not None:
-        _request_recovery(place, request, as_json)
-        return
-    answer = root_files.read_endorsement(endorsement) if endorsement is not None else None
-    secret = _root(root, passphrase_file)
+    key_change.recover(data_dir, root, request, endorsement, passphrase_file).show(as_json)
 
-    def work() -> "Recovered":
-        if answer is not None:
-            return recovery.complete_recovery(Disk(), place, answer)
-        return recovery.recover(Disk(), place, now, secret)
 
-    _show_recovered(work, data_dir, as_json)
+@command(
+    app,
+    "backup",
+    "veen hub backup --data-dir hub --to /mnt/backups/hub",
+    "veen hub backup --data-dir hub --to /mnt/backups/hub --keep 7",
+    "veen hub backup --data-dir hub --to /media/safe/hub --with-keys",
+)
+def backup(
+    data_dir: DataDir,
+    to: Annotated[Path, option("--to DIR", "the folder for the backups of this hub")],
+    keep: Annotated[int, option("--keep N", "how many backups to keep, the new one included", min=1)] = 1,
+    with_keys: Annotated[bool, option("--with-keys", "also copy the secret keys of the hub")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Back up a hub, also while it runs.
+
+    Each backup is a numbered folder in --to with the form of a data directory, and a statement beside it with the size
+    and root of every label. It has every entry whose receipt was sent before the command began. Every chunk and every
+    root is verified as it is copied. Closed chunks and attachments are read once: later backups share them with the one
+    before by hard links.
+
+    Without --with-keys nobody can sign with a backup. It can be read and verified, and if the hub has a root key, `veen
+    hub restore --root` continues with it. A hub without a root key needs its keys for that.
+    """
+    from veen.cli.hub import upkeep
+
+    upkeep.backup(data_dir, to, keep, with_keys=with_keys).show(as_json)
 
 
 @command(
@@ -1004,7 +925,7 @@ def recover(
 )
 def restore(
     data_dir: DataDir,
-    backup: Annotated[Path, option("--from DIR", "the backup: a copy of a data directory")],
+    backup: Annotated[Path, option("--from DIR", "a folder of veen hub backup, or a copy of a data directory")],
     root: Annotated[Path | None, option("--root FILE", "the root key file, if it is at hand")] = None,
     request: Annotated[
         Path | None, option("--request FILE", "copy the backup, and write the request for the root")
@@ -1018,90 +939,6 @@ def restore(
     with a new key, as after `veen hub recover`. With --request, `veen hub recover --endorsement` completes it. The
     backup stays unchanged.
     """
-    from plumbing.durable import Disk
-    from veen.cli.hub import hub_process
-    from veen.cli.kit import output_files
-    from veen.storage import recovery
+    from veen.cli.hub import key_change
 
-    source, secret = hub_process.folders(backup).root, _root(root, passphrase_file)
-    if request is not None:
-        output_files.check_new(request)
-        recovery.copy_backup(Disk(), source, data_dir)
-        _request_recovery(data_dir, request, as_json)
-        return
-    _show_recovered(lambda: recovery.restore(Disk(), source, data_dir, int(time.time()), secret), data_dir, as_json)
-
-
-def _request_recovery(place: Path, file: Path, as_json: bool) -> None:
-    """Write a request for the root to a file."""
-    from plumbing.durable import Disk
-    from veen.cli.kit import output_files
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Unavailable, wire_json
-    from veen.storage import recovery
-
-    output_files.check_new(file)
-    try:
-        made = recovery.request_recovery(Disk(), place, int(time.time()))
-    except Unavailable as error:
-        raise hinted(
-            error, "the hub must be stopped; a hub without a root key is recovered without --request"
-        ) from None
-    output_files.write_new(file, wire_json.encode(made) + b"\n")
-    assert made.recovery is not None
-    rows = {
-        "hub_id": made.hub_id,
-        "root_pk": made.root_pk,
-        "new_hub_pk": made.key.hub_pk,
-        **fields_of(made.recovery, "labels", "labels_root"),
-        "request": str(file),
-    }
-    hint = (
-        f"hint: on the machine with the root, run veen root endorse {file.name} --root FILE --out {file.stem}"
-        ".endorsement, and compare new_hub_pk and labels_root"
-    )
-    Result(rows, remarks=(hint,)).show(as_json)
-
-
-def _root(root: Path | None, passphrase_file: Path | None) -> "RootSecret | None":
-    from veen.cli.kit import root_files
-
-    return root_files.read(root, passphrase_file) if root is not None else None
-
-
-def _show_recovered(work: "Callable[[], Recovered]", data_dir: Path, as_json: bool) -> None:
-    from veen.cli.kit.exit_status import hinted
-    from veen.core import Malformed, Unavailable
-
-    try:
-        done = work()
-    except Unavailable as error:
-        hint = (
-            "the hub must be stopped, and a restored directory must not exist yet; --root FILE names the root key, and "
-            "--request FILE asks a root on another machine"
-        )
-        raise hinted(error, hint) from None
-    except Malformed as error:
-        raise hinted(
-            error, f"veen fsck {data_dir} shows the damage; veen hub fork --upto keeps what is sound"
-        ) from None
-    said = done.log.statement.recovery
-    data = {
-        "hub_id": said.hub_id,
-        "old_key_id": said.old_key_id,
-        "new_key_id": said.new_key_id,
-        "recovered_at": Moment(said.recovered_at),
-        "labels": said.labels,
-        "entries": done.entries,
-        "statement": str(done.path),
-        "moved": [str(path) for path in done.moved],
-        "data_dir": str(data_dir),
-    }
-    remarks = [
-        "clients that hold later receipts reject this hub until they run veen verify --stream NAME --accept-recovery"
-    ]
-    if done.moved:
-        remarks.append(
-            f"{len(done.moved)} files of the journal do not continue the log; they are in {done.moved[0].parent}"
-        )
-    Result(data, remarks=tuple(remarks)).show(as_json)
+    key_change.restore(data_dir, backup, root, request, passphrase_file).show(as_json)

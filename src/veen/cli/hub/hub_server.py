@@ -15,6 +15,7 @@ from veen.cli.kit import values
 from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable, Unverified
 from veen.hub.config import HubConfig, fit_connections, raise_file_limit
+from veen.hub.cosigner import RolledBack
 from veen.hub.hub_time import ClockGap
 from veen.hub.service import HubService
 from veen.storage.journal import JournalIncomplete
@@ -38,8 +39,14 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
             "correct the clock of this machine if it is wrong: veen hub clock show --data-dir DIR compares both",
             f"if the clock is right, veen hub clock accept --data-dir {config.data_dir} allows the next start",
         ) from None
+    except RolledBack as error:
+        raise hinted(
+            error,
+            "put the newest copy of the data directory back, if there is one",
+            f"veen hub recover --data-dir {config.data_dir} continues without the lost entries, with a new key",
+        ) from None
     except Unavailable as error:
-        raise hinted(error, *_start_hints(config.data_dir)) from None
+        raise hinted(error, *_start_hints(config)) from None
     except (Malformed, Unverified) as error:
         kind = Malformed if isinstance(error, Malformed) else Unverified
         raise hinted(kind(str(config.data_dir), str(error)), *_damage_hints(error, config.data_dir)) from None
@@ -74,7 +81,8 @@ def _damage_hints(error: Malformed | Unverified, data_dir: Path) -> list[str]:
     return hints
 
 
-def _start_hints(data_dir: Path) -> list[str]:
+def _start_hints(config: HubConfig) -> list[str]:
+    data_dir = config.data_dir
     if hub_process.is_locked(data_dir):
         return [f"veen hub status --data-dir {data_dir} shows the hub; veen hub stop --data-dir {data_dir} stops it"]
     folders = Folders(data_dir)
@@ -82,4 +90,6 @@ def _start_hints(data_dir: Path) -> list[str]:
         return [f"veen hub init --data-dir {data_dir} creates a new one"]
     if has_no_keys(folders):
         return ["restore the keys from a backup; without them the log can be read, but no hub can run"]
+    if config.witness_addresses:
+        return ["start the witnesses, or start the hub once with --witness-quorum 0 if no older copy was put back"]
     return [f"veen fsck {data_dir} shows the damage"]

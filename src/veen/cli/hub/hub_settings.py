@@ -16,7 +16,7 @@ from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
 from veen.hub.admission_rules import Admission
-from veen.hub.config import HTTP, HubConfig, fit_connections, hard_file_limit
+from veen.hub.config import HTTP, HubConfig, WitnessAddress, fit_connections, hard_file_limit
 
 # Every setting. Names are those of `veen hub start` with underscores; paths are relative to the file.
 EXAMPLE = """\
@@ -28,7 +28,8 @@ log_submits = false
 open_to_the_network = false
 # keys whose capabilities are accepted, and keys whose cosignatures of checkpoints are accepted
 issuers = ["d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"]
-witnesses = []
+witnesses = []             # "URL=KEY" to ask a witness, or "KEY" to accept its cosignatures
+# witness_quorum = 1         # witnesses that must answer at a start; default: a majority; 0 only warns
 # accept_bare_tokens = true   # tokens without presentation; by default only in directories of older versions
 allow_revocation = false   # let the operator revoke client keys and capabilities: veen cap revoke
 role = "authority"         # the role field of log lines
@@ -68,8 +69,10 @@ def config(data_dir: Path, options: Mapping[str, Any], file: Path | None, profil
         found |= {"host": address.host, "port": address.port}
     if "admission" in found:
         found["admission"] = Admission(found["admission"])
-    for name in ("issuers", "witnesses"):
-        found[name] = frozenset(found.get(name, ()))
+    found["issuers"] = frozenset(found.get("issuers", ()))
+    given = found.pop("witnesses", ())
+    found["witnesses"] = frozenset(one.witness_pk for one in given)
+    found["witness_addresses"] = tuple(WitnessAddress(one.url, one.witness_pk) for one in given if one.url)
     for name in ("allow_networks", "deny_networks"):
         found[name] = tuple(found.get(name, ()))
     # The token is not an option, because every user of the machine can read command lines.
@@ -95,6 +98,11 @@ def _check(made: HubConfig) -> None:
         raise Misuse(
             f"--pow-difficulty {made.pow_difficulty} is above {MAX_POW_DIFFICULTY}",
             "each bit doubles the work; 16 bits cost a sender some tens of milliseconds",
+        )
+    if (made.witness_quorum or 0) > len(made.witness_addresses):
+        raise Misuse(
+            f"--witness-quorum {made.witness_quorum} is above the number of witnesses with a URL",
+            "give --witness URL=HEX for each witness that must answer",
         )
     try:
         made.check()
@@ -131,12 +139,12 @@ def warning(made: HubConfig) -> str | None:
 
 def _from_file(file: Path, profile: str | None) -> dict[str, Any]:
     try:
-        text = file.read_text("utf-8")
+        data = file.read_bytes()
     except OSError as error:
         raise Unavailable(f"cannot read {file}: {error.strerror}") from None
     try:
-        return _settings(tomllib.loads(text), file.parent, profile)
-    except ValueError as error:
+        return _settings(tomllib.loads(data.decode()), file.parent, profile)
+    except (ValueError, RecursionError) as error:
         hint = f"settings are: {', '.join(READERS)}, and the tables http and profile.NAME"
         raise hinted(Malformed(str(file), str(error)), hint) from None
 
@@ -251,7 +259,8 @@ READERS: dict[str, Callable[[object, Path], object]] = {
     "issuers": lambda value, base: [values.card_key(one, base) for one in _texts(value, "public keys")],
     "accept_bare_tokens": _flag,
     "allow_revocation": _flag,
-    "witnesses": lambda value, base: [values.public_key(one) for one in _texts(value, "public keys")],
+    "witnesses": lambda value, base: [values.witness(one) for one in _texts(value, "witnesses")],
+    "witness_quorum": _count,
     "workers": _count,
     "max_in_flight": _count,
     "role": lambda value, base: _text(value),

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from veen.cli.kit.open_session import HubCall
     from veen.client import client_dir
 
+Policy: TypeAlias = Annotated[
+    Path | None,
+    option("--policy FILE", "a policy file: which witnesses must have cosigned, such as 2 of 3"),
+]
 PassphraseFile: TypeAlias = Annotated[
     Path | None,
     option(

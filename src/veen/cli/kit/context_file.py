@@ -24,6 +24,7 @@ class Context:
     client: str | None = None
     stream: str | None = None
     cap: str | None = None
+    policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def load() -> Contexts:
             Unavailable(f"{where} cannot be read: {error.strerror}"),
             "this file stores the contexts; check its permissions",
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise hinted(
             Malformed(str(where), f"not a contexts file: {error}"), f"remove it, then run {_ADD_HINT}"
         ) from None
@@ -119,6 +120,12 @@ def cap_of(given: Path | None) -> Path | None:
     """Return the capability file, if one is given or in the context."""
     default = selected().cap if given is None else None
     return given if given is not None else Path(default) if default else None
+
+
+def policy() -> Path | None:
+    """Return the policy file of the context, if it has one."""
+    found = selected().policy
+    return Path(found) if found else None
 
 
 def _need(given: str | None, default: str | None, option: str, variable: str | None) -> str:

@@ -19,6 +19,7 @@ from veen.client.exchange import BlockingExchange, TimedOut, reason_of
 from veen.core import HubIdentity, Limits, Malformed, Receipt, Refused, Unavailable, strict_json, wire_json
 from veen.core.cbor import Wire
 from veen.core.envelopes import ClockAcceptance, ErrorEnvelope, ReceiptRequest, ReceiptResponse, SubmitResponse
+from veen.core.retention import PRUNED
 
 W = TypeVar("W", bound=Wire)
 _TIMEOUT_S = 10.0  # for a request and its whole response
@@ -48,7 +49,7 @@ class HubApi:
         self, url: str, cert: Path | None = None, *, local: bool = False, timeout_s: float = _TIMEOUT_S
     ) -> None:
         self.url = url
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s  # for a request and its whole response
         headers = {"accept-encoding": "identity"}
         http = httpx.AsyncClient(base_url=url, headers=headers, verify=_trust(cert), trust_env=not local)
         self._http = BlockingExchange(http)
@@ -92,6 +93,10 @@ class HubApi:
         answer = self._checked(self._ask("POST", path, request.encode(), headers))
         return expected.decode(answer.body)
 
+    def get(self, path: str, expected: type[W]) -> W:
+        """Read one object in CBOR."""
+        return expected.decode(self._checked(self._ask("GET", path)).body)
+
     def accept_clock(self, wall_ts: int, operator_token: str) -> dict[str, Any]:
         """Let the hub follow its wall clock, which shows about `wall_ts`. Returns the clock of its status."""
         headers = {"content-type": _CBOR, "authorization": f"Bearer {operator_token}"}
@@ -119,13 +124,13 @@ class HubApi:
         except Refused as refused:
             if refused.code != "E.NOT_FOUND":
                 raise
-            return False
+            return refused.detail_enum == PRUNED
         return True
 
     def _ask(self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> "_Answer":
         try:
             found, content = self._http(
-                method, path, limit_s=self._timeout_s, most=_MAX_RESPONSE_BYTES, content=body, headers=headers
+                method, path, limit_s=self.timeout_s, most=_MAX_RESPONSE_BYTES, content=body, headers=headers
             )
             return _Answer(found.status_code, found.headers.get("content-type", ""), content)
         except TimedOut as error:

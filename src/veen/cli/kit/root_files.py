@@ -19,6 +19,9 @@ ADVICE = (
     "move the root key file {file} off this machine, keep a second copy, and remember its passphrase. The hub runs "
     "without it, but no key of the hub can be changed without it"
 )
+ACCEPTANCE = (
+    "clients that hold later receipts reject this hub until they run veen verify --stream NAME --accept-recovery"
+)
 _W = TypeVar("_W", bound=Wire)
 
 

@@ -42,8 +42,13 @@ def preview(body: bytes) -> str:
     if text is None:
         more = "…" if len(body) > _LONGEST_HEX else ""
         return f"{size(len(body))}, not text: {body[:_LONGEST_HEX].hex()}{more}"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Return the start of the text on one line."""
     if len(text) > _LONGEST:
-        return f"{printable(text[:_LONGEST])}… ({size(len(body))})"
+        return f"{printable(text[:_LONGEST])}… ({size(len(text.encode()))})"
     return printable(text)
 
 

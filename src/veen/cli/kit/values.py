@@ -67,6 +67,14 @@ class Address:
     port: int
 
 
+@dataclass(frozen=True, slots=True)
+class WitnessValue:
+    """A witness: its key, and its address if the hub asks it."""
+
+    witness_pk: bytes
+    url: str | None = None
+
+
 Network: TypeAlias = IPv4Network | IPv6Network
 
 
@@ -141,6 +149,14 @@ def card_key(text: str, base: Path = Path()) -> bytes:
     from veen.cli.kit import key_files
 
     return key_files.read_card(path).id_sign
+
+
+def witness(text: str) -> WitnessValue:
+    """Parse a witness: its public key, or URL=KEY."""
+    address, equals, key = text.rpartition("=")
+    if not equals:
+        return WitnessValue(public_key(text))
+    return WitnessValue(public_key(key), url(address))
 
 
 def label(text: str) -> bytes:

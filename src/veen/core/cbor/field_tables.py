@@ -315,11 +315,11 @@ class Layout(ABC):
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[list[Any], int]:
         """The values of all fields that are not fixed, in order; None for an absent one."""
 
-    def write(self, fields: Iterable[Any], *, but_last: bool = False) -> bytes:
-        """Encode an object with these fields, in the form that `read` returns; optionally without the last one."""
+    def write(self, fields: Iterable[Any], *, without_last: int = 0) -> bytes:
+        """Encode an object with these fields, in the form that `read` returns; optionally without the last ones."""
         given = iter(fields)
         parts = []
-        for key, kind in self._plan[:-1] if but_last else self._plan:
+        for key, kind in self._plan[: len(self._plan) - without_last]:
             if kind is None:
                 parts.append(key)
                 continue
@@ -355,11 +355,12 @@ class Array(Layout):
 class Map(Layout):
     """Fields by key, in the listed order. Optional ones may be absent, but not `null`."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_keys", "names")
     major = heads.MAP
 
     def __init__(self, name: str, kinds: Mapping[int, FieldType] | Mapping[str, FieldType]) -> None:
         self._keys = tuple(value.encode(key) for key in kinds)
+        self.names = tuple(map(str, kinds))  # the keys as text
         super().__init__(name, kinds.values(), self._keys)
 
     def read(self, data: bytes, pos: int, late: DeferredFaults) -> tuple[list[Any], int]:
@@ -416,9 +417,9 @@ class Wire:
             raise ValueError(f"{self.LAYOUT.name}: {flaw}")
         return self.LAYOUT.write(self.LAYOUT.fields_of(self))
 
-    def unsigned(self) -> bytes:
+    def unsigned(self, without_last: int = 1) -> bytes:
         """The encoding without the last field: what a signature in that field covers."""
-        return self.LAYOUT.write(self.LAYOUT.fields_of(self), but_last=True)
+        return self.LAYOUT.write(self.LAYOUT.fields_of(self), without_last=without_last)
 
     def flaw(self) -> str | None:
         """Why the decoded fields are invalid, for rules that field types cannot state; None if they are valid."""

@@ -6,17 +6,13 @@ from dataclasses import replace
 from typing import Annotated
 
 from veen import __version__
-from veen.core import Malformed, SigningKey, Unverified, signing, strict_json
+from veen.core import Malformed, SigningKey, Unverified, naming, signing, strict_json
 from veen.core.cbor import Bstr, Text, Uint, VersionField, Wire, int_map
-from veen.core.coverage import Coverage
-from veen.core.handover import HandOver
 from veen.core.hashing import h, ht
-from veen.core.hub_identity import HubKey
 from veen.core.limits import MAX_TEXT_BYTES
 from veen.core.signing import SIGNATURE_BYTES
 from veen.core.strict_json import Json
 from veen.pipeline.audit.audit_run import Audit, Directory
-from veen.pipeline.audit.equivocation import handed_over, handovers
 from veen.pipeline.audit.piece_audit import MINUTE_SEC, ChainLink
 from veen.storage.fsck_report import MAX_FINDINGS, Finding, Severity
 
@@ -95,30 +91,32 @@ def _directory(one: Directory) -> JsonObject:
         "checkpoints": sum(1 for link in links if link.outcome.bound),
         "over_time": _over_time(links),
         "rate": _rate(links),
-        "labels": [{**_label(label, found), **_coverage(one, label, found)} for label, found in one.labels.items()],
+        "labels": [{**_label(label, found), **_coverage(one, label)} for label, found in one.labels.items()],
+        "handovers": [
+            {
+                "hub_ts": made.hub_ts,
+                "old_key_id": naming.key_id(made.old_pk).hex(),
+                "new_key_id": naming.key_id(made.new_pk).hex(),
+                "labels": made.labels,
+            }
+            for made in one.handovers
+        ],
+        "recoveries": [
+            {
+                "recovered_at": made.recovery.recovered_at,
+                "old_key_id": made.recovery.old_key_id.hex(),
+                "new_key_id": made.recovery.new_key_id.hex(),
+                "labels": made.recovery.labels,
+            }
+            for made in one.recoveries
+        ],
         "counts": {str(severity): counts[str(severity)] for severity in Severity},
         "findings": [_finding(finding) for finding in one.findings[:MAX_FINDINGS]],
     }
 
 
-def _coverage(one: Directory, label: bytes, found: list[ChainLink]) -> JsonObject:
-    """Whether the end of a label under a retired key leads to a hand-over. Empty if the hub has had only one key."""
-    last = found[-1]
-    if one.metadata is None or len(one.metadata.identity.signing_keys) == 1 or last.outcome.hub_ts is None:
-        return {}
-    identity, ended = one.metadata.identity_at(label, last.piece.last), last.outcome.hub_ts[1]
-    made = handovers(one.source.url, identity)
-    retired = [key for key in identity.signing_keys[:-1] if key.valid_until and ended < _retired_at(key, made)]
-    if not retired:
-        return {"coverage": str(Coverage.CURRENT)}
-    rows = (handed_over(one.source.url, each, label) for each in made)
-    end = (last.piece.last, last.outcome.root)
-    covered = last.outcome.sound and any(row is not None and (row.size, row.mmr_root) == end for row in rows)
-    return {"coverage": str(Coverage.COVERED if covered else Coverage.UNCOVERED)}
-
-
-def _retired_at(key: HubKey, made: list[HandOver]) -> int:
-    return next((one.hub_ts for one in made if one.old_pk == key.hub_pk), key.valid_until or 0)
+def _coverage(one: Directory, label: bytes) -> JsonObject:
+    return {"coverage": str(one.coverage[label])} if label in one.coverage else {}
 
 
 def _label(label: bytes, found: list[ChainLink]) -> JsonObject:

@@ -6,14 +6,18 @@ verified again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from time import perf_counter
 
-from veen.core import Limits, Malformed, Unavailable, VeenError
+from veen.core import HubIdentity, Limits, Malformed, Unavailable, VeenError
+from veen.core.coverage import Coverage
+from veen.core.handover import HandOver
 from veen.core.receipt import time_fault
+from veen.core.recovery import RecoveryStatement
 from veen.pipeline.audit import directory_check
-from veen.pipeline.audit.equivocation import ConflictingReceipts, LogCopy, compare
+from veen.pipeline.audit.equivocation import ConflictingReceipts, LogCopy, compare, coverage_of
 from veen.pipeline.audit.piece_audit import AuditTask, ChainLink, ClientRun, audit_pieces, outcomes_of
 from veen.pipeline.extents import is_live, missing_chunks
 from veen.pipeline.jobs import Progress, Runner, no_progress
@@ -35,6 +39,10 @@ class Directory:
     findings: list[Finding] = field(default_factory=list)
     labels: dict[bytes, list[ChainLink]] = field(default_factory=dict)
     journal_entries: int = 0
+    # What the hub stated about itself on its control stream, and how far signatures of retired keys are covered.
+    handovers: tuple[HandOver, ...] = ()
+    recoveries: tuple[RecoveryStatement, ...] = ()
+    coverage: dict[bytes, Coverage] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +87,43 @@ def audit(
     # Each round anchors one more chunk of a label, so the loop ends. Pieces stay as they are: `deal` would split them.
     while again := [piece for _, label in _by_label(links.values()) for piece in to_repeat(label)]:
         links |= verified([(piece,) for piece in again])
-    for one in directories:
-        if one.metadata is not None:
-            found = (link for link in links.values() if link.piece.source == one.source.url)
-            one.labels = {label: of_label for (_, label), of_label in _by_label(found)}
-            _finish(one, one.metadata)
-    copies = [LogCopy(one.source.url, one.metadata, one.labels) for one in directories if one.metadata is not None]
-    return Audit(tuple(directories), tuple(compare(copies, run)), perf_counter() - start)
+    copies = []
+    with ExitStack() as held:
+        for one in directories:
+            if one.metadata is not None:
+                found = (link for link in links.values() if link.piece.source == one.source.url)
+                one.labels = {label: of_label for (_, label), of_label in _by_label(found)}
+                names = _statement_files(one.metadata.identity)
+                statements = held.enter_context(one.source.local_copy((), names))
+                copies.append(LogCopy(one.source.url, one.metadata, one.labels, statements))
+                _finish(one, one.metadata)
+                _read_statements(one, copies[-1])
+        equivocations = tuple(compare(copies, run))
+    return Audit(tuple(directories), equivocations, perf_counter() - start)
+
+
+def _statement_files(identity: HubIdentity) -> Iterator[str]:
+    """The files with the hand-overs and the recoveries of a hub."""
+    for key in (one.key_id for one in identity.signing_keys):
+        beside = NAMES.handover(key), NAMES.handover_rows(key), NAMES.handover_nodes(key), NAMES.recovery(key)
+        yield from map(str, beside)
+
+
+def _read_statements(directory: Directory, copy: LogCopy) -> None:
+    """Collect the statements of the control stream, and compare them with the files of the directory."""
+    outcomes = [link.outcome for found in directory.labels.values() for link in found]
+    # A crash may have logged one twice.
+    handovers = {data: HandOver.decode(data) for one in outcomes for data in one.handovers}
+    recoveries = {data: RecoveryStatement.decode(data) for one in outcomes for data in one.recoveries}
+    directory.handovers = tuple(sorted(handovers.values(), key=lambda made: made.hub_ts))
+    directory.recoveries = tuple(sorted(recoveries.values(), key=lambda made: made.recovery.recovered_at))
+    own = [one for one in directory.recoveries if one.recovery.hub_id == copy.metadata.identity.hub_id]
+    for made in own:
+        path = copy.statements.recovery(made.recovery.new_key_id)
+        if not path.exists():
+            what = "it is missing: the control stream has the statement of this recovery"
+            directory.findings.append(Finding(Severity.DAMAGED, f"recoveries/{path.name}", what))
+    directory.coverage = coverage_of(copy)
 
 
 def _by_label(links: Iterable[ChainLink]) -> Iterator[tuple[tuple[str, bytes], list[ChainLink]]]:

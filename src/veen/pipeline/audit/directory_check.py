@@ -18,7 +18,7 @@ from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.metadata import HubMetadata
 from veen.storage.metadata_check import DRAFT_SUFFIX
-from veen.storage.paths import ChunkName, Folders
+from veen.storage.paths import ChunkName, Folders, pruned_range
 
 _ARTIFACT = re.compile(r"(?:chunk|peaks|checkpoint|checkpoint-index)-([0-9a-f]{64})[-.].*\.(?:log|zst|summary|cbor)")
 _NUMBER = re.compile(r"(?<=-)\d{20}(?=[-.])")
@@ -59,7 +59,8 @@ def check_attachments(source: DirectoryChunks, metadata: HubMetadata | None) -> 
     """Check files that are named by the hash of their content, if they are on this machine."""
     report = FsckReport()
     if isinstance(source.files, LocalFiles):
-        metadata_check.check_named_by_hash(Folders(source.files.root), metadata, report)
+        metadata_check.check_attachments(Folders(source.files.root), report)
+        metadata_check.check_evidence(Folders(source.files.root), metadata, report)
     return report.findings
 
 
@@ -67,7 +68,7 @@ def check_names(
     names: Iterable[str], chunks: Sequence[Chunk], gone: Sequence[Chunk], journal_from: dict[bytes, int]
 ) -> Iterator[Finding]:
     """Report files in the log folder that no chunk explains, and leftovers that the journal will write again."""
-    expected = {chunk.name for chunk in chunks}
+    expected = {chunk.name for chunk in chunks} | {NAMES.manifest(chunk.label).name for chunk in chunks}
     for chunk in (*(one for one in chunks if one.closed), *gone):
         expected.update((*chunk_verifier.artifact_names(chunk), NAMES.checkpoint_index(chunk.label).name))
     starts = {(chunk.label, chunk.start_seq): chunk for chunk in chunks}
@@ -75,7 +76,9 @@ def check_names(
         parsed, of = ChunkName.parse(name), _ARTIFACT.fullmatch(name)
         label = bytes.fromhex(of[1]) if of else None
         twin = starts.get((parsed.label, parsed.start_seq)) if parsed else None
-        if name.endswith(DRAFT_SUFFIX):
+        if pruned_range(name):
+            yield Finding(Severity.LEFTOVER, f"log/{name}", "it is from an interrupted prune", label)
+        elif name.endswith(DRAFT_SUFFIX):
             yield Finding(Severity.LEFTOVER, f"log/{name}", "it is an unfinished write")
         elif parsed and twin and parsed.end_seq == twin.end_seq and twin.closed:
             yield Finding(

@@ -4,21 +4,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, islice
-from pathlib import Path
 from typing import Any
 
 from veen.core import HubIdentity, Malformed, Receipt, Unavailable, Unverified, cbor
-from veen.core.coverage import retired_verdict
-from veen.core.handover import HandOver, HandOverRow
+from veen.core.coverage import Coverage, retired_verdict
+from veen.core.handover import HandOver, LabelSize
 from veen.core.hub_identity import HubKey
 from veen.pipeline.audit.piece_audit import ChainLink
 from veen.pipeline.jobs import Runner
 from veen.pipeline.read_plan import MAX_PER_TASK, Piece, Task
 from veen.pipeline.rows import unverified_entries
-from veen.pipeline.sources import DirectoryChunks, LocalFiles, open_source
-from veen.storage import rotation
+from veen.pipeline.sources import open_source
+from veen.storage import recovery, rotation
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
+from veen.storage.recovery import RecoveredLabels
 
 MAX_DIFFERENCES = 100  # to examine per comparison; most are a damaged receipt
 
@@ -30,6 +30,7 @@ class LogCopy:
     url: str
     metadata: HubMetadata
     labels: dict[bytes, list[ChainLink]]
+    statements: Folders  # has the hand-overs and recoveries, on this machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,30 @@ def compare(copies: Sequence[LogCopy], run: Runner) -> Iterator[ConflictingRecei
             label = compared.label
             for seq, mine, theirs in _decode(data):
                 if label not in reported and _signed(one, label, seq, mine) and _signed(other, label, seq, theirs):
+                    claims = (one, Receipt.decode(mine)), (other, Receipt.decode(theirs))
+                    if _is_stated(*claims) or _is_stated(*reversed(claims)):
+                        continue
                     reported.add(label)
-                    retired = _retired((one, Receipt.decode(mine)), (other, Receipt.decode(theirs)))
+                    retired = _retired(*claims)
                     yield ConflictingReceipts(hub_id, label, seq, (one.url, other.url), (mine, theirs), retired)
+
+
+def _is_stated(old: tuple[LogCopy, Receipt], new: tuple[LogCopy, Receipt]) -> bool:
+    """Whether the hub stated in the newer copy that it lost the entry of the older one, and went on with another key.
+
+    An incarnation that signed after the second in which the next one began is not explained by that: two copies of the
+    hub ran.
+    """
+    (older, receipt), (newer, _) = old, new
+    known, identity, folders = older.metadata.identity, newer.metadata.identity, newer.statements
+    if identity.is_other_incarnation(known):
+        return identity.begins_after(known) and receipt.hub_ts <= identity.signing_keys[0].valid_from
+    try:
+        key = identity.verify_receipt(receipt)
+        stated = RecoveredLabels(recovery.read_recoveries(folders))
+        return stated.has_lost(receipt, identity, key)
+    except (OSError, Malformed, Unverified):
+        return False
 
 
 def _retired(*claims: tuple[LogCopy, Receipt]) -> str | None:
@@ -100,8 +122,8 @@ def _is_covered(copy: LogCopy, identity: HubIdentity, key: HubKey, receipt: Rece
             return True
     except (Unverified, ValueError):
         return False
-    made = next((one for one in handovers(copy.url, identity) if one.old_pk == key.hub_pk), None)
-    row = handed_over(copy.url, made, receipt.label) if made else None
+    made = next((one for one in rotation.read_handovers(copy.statements, identity) if one.old_pk == key.hub_pk), None)
+    row = _handed_over(copy, made, receipt.label) if made else None
     if row is None or row.size < receipt.stream_seq:
         return False
     there = _receipt_at(copy, receipt.label, row.size)
@@ -112,27 +134,46 @@ def _receipt_at(copy: LogCopy, label: bytes, seq: int) -> Receipt | None:
     return next((Receipt.decode(found) for _, found in _receipts(_within(copy, label, seq, seq))), None)
 
 
-def handovers(url: str, identity: HubIdentity) -> list[HandOver]:
-    """The hand-overs of a directory on this machine."""
-    folders = _local(url)
-    return rotation.read_handovers(folders, identity) if folders else []
+def coverage_of(copy: LogCopy) -> dict[bytes, Coverage]:
+    """Whether the end of each label under a retired key leads to a hand-over. Empty if the hub has had only one key."""
+    found: dict[bytes, Coverage] = {}
+    if len(copy.metadata.identity.signing_keys) == 1:
+        return found
+    made: dict[bytes, list[HandOver]] = {}  # by hub: a fork has those of its origins too
+    for label, links in copy.labels.items():
+        last = links[-1]
+        if last.outcome.hub_ts is None:
+            continue
+        identity = copy.metadata.identity_at(label, last.piece.last)
+        if identity.hub_id not in made:
+            made[identity.hub_id] = rotation.read_handovers(copy.statements, identity)
+        found[label] = _coverage(copy, last, identity, made[identity.hub_id])
+    return found
 
 
-def handed_over(url: str, made: HandOver, label: bytes) -> HandOverRow | None:
-    """The row of a label in a hand-over of a directory on this machine."""
-    folders = _local(url)
+def _coverage(copy: LogCopy, last: ChainLink, identity: HubIdentity, made: list[HandOver]) -> Coverage:
+    assert last.outcome.hub_ts is not None
+    ended = last.outcome.hub_ts[1]
+    retired = [key for key in identity.signing_keys[:-1] if key.valid_until and ended < _retired_at(key, made)]
+    if not retired:
+        return Coverage.CURRENT
+    rows = (_handed_over(copy, each, last.piece.chunk.label) for each in made)
+    end = (last.piece.last, last.outcome.root)
+    covered = last.outcome.sound and any(row is not None and (row.size, row.mmr_root) == end for row in rows)
+    return Coverage.COVERED if covered else Coverage.UNCOVERED
+
+
+def _retired_at(key: HubKey, made: list[HandOver]) -> int:
+    return next((one.hub_ts for one in made if one.old_pk == key.hub_pk), key.valid_until or 0)
+
+
+def _handed_over(copy: LogCopy, made: HandOver, label: bytes) -> LabelSize | None:
+    """The row of a label in a hand-over."""
     try:
-        place = rotation.handed_over(folders, made, label) if folders else None
+        proved = rotation.handed_over(copy.statements, made, label)
     except (OSError, Malformed, Unverified):
         return None  # damaged; veen fsck reports it
-    return place.row if place else None
-
-
-def _local(url: str) -> Folders | None:
-    source = open_source(url)
-    if isinstance(source, DirectoryChunks) and isinstance(source.files, LocalFiles):
-        return Folders(Path(source.files.root))
-    return None
+    return proved.row if proved else None
 
 
 def uncompared(one: LogCopy, other: LogCopy, label: bytes) -> Iterator[CopyComparison]:

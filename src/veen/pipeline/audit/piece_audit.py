@@ -5,7 +5,9 @@ from dataclasses import astuple, dataclass, field, fields
 from time import thread_time_ns
 from typing import Any, NamedTuple, Self
 
-from veen.core import Unavailable, cbor, mmr
+from veen.core import Limits, Msg, Receipt, Unavailable, VeenError, cbor, control_stream, mmr
+from veen.core.handover import HandOver
+from veen.core.recovery import RecoveryStatement
 from veen.pipeline import chunk_verifier
 from veen.pipeline.chunk_verifier import VerifiedEntry
 from veen.pipeline.jobs import advance, freeze_loaded_objects
@@ -46,6 +48,8 @@ class PieceOutcome:
     hub_ts: tuple[int, int] | None = None
     minutes: dict[int, int] = field(default_factory=dict)
     cpu_nsec: int = 0
+    handovers: list[bytes] = field(default_factory=list)  # valid statements of the hub on its control stream
+    recoveries: list[bytes] = field(default_factory=list)
     clients: dict[bytes, ClientRun] = field(default_factory=dict)
     bound: BoundCheckpoint | None = None
     findings: list[Finding] = field(default_factory=list)
@@ -165,6 +169,8 @@ class _PieceAudit:
         if one.receipt is not None and not checks & {EntryCheck.HUB_SIG, EntryCheck.FORM}:
             self._count(one.receipt.hub_ts)
             self._check_origin(one.stream_seq)
+            if one.message is not None and not checks:
+                self._read_event(one.message, one.receipt)
         message = one.message
         if message is not None and not checks & {EntryCheck.CLIENT_SIG, EntryCheck.BINDING, EntryCheck.FORM}:
             seq, ack = message.client_seq, message.prev_ack
@@ -176,6 +182,23 @@ class _PieceAudit:
         outcome.minutes[minute] = outcome.minutes.get(minute, 0) + 1
         low, high = outcome.hub_ts or (hub_ts, hub_ts)
         outcome.hub_ts = min(low, hub_ts), max(high, hub_ts)
+
+    def _read_event(self, message: Msg, receipt: Receipt) -> None:
+        """Verify what the hub states about itself on its control stream, which anyone can open."""
+        hub = self._metadata.control_hub(receipt.label, receipt.hub_ts)
+        if hub is None:
+            return
+        try:
+            event = control_stream.event_of(hub.hub_id, message, Limits())
+            if isinstance(event, HandOver | RecoveryStatement):
+                event.verify(hub)
+        except VeenError as error:
+            self._damaged(f"control event: {error}", receipt.stream_seq)
+            return
+        if isinstance(event, HandOver):
+            self._outcome.handovers.append(event.encode())
+        elif isinstance(event, RecoveryStatement):
+            self._outcome.recoveries.append(event.encode())
 
     def _check_origin(self, seq: int) -> None:
         """The part that a fork kept must end with the root that its origin signed."""

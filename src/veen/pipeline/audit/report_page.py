@@ -158,6 +158,14 @@ def _directory(one: dict[str, Any]) -> str:
         ("failed", f"{one['failed']:,}; {one['unchecked']:,} could not be checked"),
         ("chunks and checkpoints", f"{one['chunks']:,} and {one['checkpoints']:,}"),
     ]
+    coverage = Counter(label["coverage"] for label in labels if "coverage" in label)
+    if coverage:
+        rows.append(("labels by coverage", ", ".join(f"{count:,} {escape(of)}" for of, count in coverage.items())))
+    stated = [(row["hub_ts"], "changed its key", row) for row in one["handovers"]]
+    stated += [(row["recovered_at"], "recovered, or began again,", row) for row in one["recoveries"]]
+    for at, what, row in sorted(stated, key=lambda each: each[0]):
+        key = f"<code>{row['new_key_id'][:16]}…</code>"
+        rows.append(("stated by the hub", f"{date(at)} UTC: it {what} with {row['labels']:,} labels, under key {key}"))
     if 0 < len(one["rate"]) < _FEW_PIECES:
         rows.append(("verification rate", f"{min(one['rate']):,} to {max(one['rate']):,} entries a second on one core"))
     facts = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in rows)

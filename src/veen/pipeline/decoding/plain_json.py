@@ -41,6 +41,6 @@ def from_json(text: str) -> Plain:
     """Parse JSON. Integers stay integers, however large."""
     try:
         found: Plain = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Malformed("event", "it is not JSON") from None
     return found

@@ -120,7 +120,7 @@ def encode(value: object) -> bytes:
 def decode(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Malformed("commit", "it is not JSON") from None
     if not isinstance(found, dict):
         raise Malformed("commit", "it is not an object")

@@ -5,12 +5,11 @@ at the next write: staged files get their final names, the commit is listed, and
 before the intent leaves no trace, and recovery after the intent finishes the commit.
 """
 
-import shutil
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 
 from veen.client import local_files
 from veen.client.local_files import Disk
@@ -21,6 +20,7 @@ from veen.pipeline.tables.layout import OWN, need_pyarrow
 
 _PLAIN_FILE = 0o644
 _COMMITS, _STAGING, _PENDING, _LOCK, FOLDS, CHECKPOINT = "commits", "staging", "pending.json", "lock", "folds", "stream"
+_NAME_BYTES = 8
 _MERGING, _MERGE_LOCK = "merging", "merge.lock"
 
 
@@ -94,29 +94,32 @@ class Tables:
         with local_files.locked(self.own / _MERGE_LOCK, f"{self.root}, to merge files,"):
             folder = self.own / _MERGING
             with self.writing():  # finish an interrupted commit first: it may need the files in the folder
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
+                self._disk.remove_folder(folder)
+                self._disk.make_shared_folder(folder)
             try:
                 yield folder
             finally:
                 if not (self.own / _PENDING).exists():
-                    shutil.rmtree(folder, ignore_errors=True)
+                    self._disk.remove_folder(folder)
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
         """A folder for files to commit. Leftovers are removed unless an intent still needs them."""
-        folder = Path(mkdtemp(dir=self.own / _STAGING))
-        folder.chmod(0o755)
+        folder = self.own / _STAGING / os.urandom(_NAME_BYTES).hex()
+        self._disk.make_shared_folder(folder)
+        folder.chmod(local_files.SHARED_FOLDER)  # whatever the umask is: workers of other users write here
         try:
             yield folder
         finally:
             if not (self.own / _PENDING).exists():
-                shutil.rmtree(folder, ignore_errors=True)
+                self._disk.remove_folder(folder)
 
     def publish(self, commit: Commit, moves: Mapping[str, Path]) -> None:
         """Commit. `moves` maps final paths to staged files. The caller must hold `writing`."""
         staged = {target: str(path.relative_to(self.own)) for target, path in moves.items()}
         intent = commits.encode({"commit": commits.decode(commit.encode()), "moves": staged})
+        for folder in sorted({path.parent for path in moves.values()}):
+            self._disk.sync_folder(folder)  # the intent may only refer to files whose names are on disk
         self._disk.write_file(self.own / _PENDING, intent, _PLAIN_FILE)
         self._disk.sync_folder(self.own)
         self._finish()
@@ -125,39 +128,42 @@ class Tables:
         """Remove the commits before a base commit."""
         for path in (self.own / _COMMITS).glob("*.json"):
             if int(path.stem) < number:
-                path.unlink()
+                self._disk.unlink(path)
 
     def _finish(self) -> None:
         """Carry out the intent, or the rest of it after a crash."""
         pending = self.own / _PENDING
         intent = commits.decode(pending.read_bytes())
         commit = Commit.decode(commits.encode(intent["commit"]))
-        folders = set()
+        folders = sorted({(self.root / target).parent for target in intent["moves"]})
+        for folder in folders:
+            self._disk.make_shared_folder(folder)
         for target, staged in sorted(intent["moves"].items()):
-            path = self.root / target
-            path.parent.mkdir(parents=True, exist_ok=True)
             if (self.own / staged).exists():
-                self._disk.replace(self.own / staged, path)
-            folders.add(path.parent)
-        for folder in sorted(folders):
+                self._disk.copy_name(self.own / staged, self.root / target)
+        for folder in folders:
             self._disk.sync_folder(folder)
         self._disk.write_file(self.own / _COMMITS / f"{commit.number:08}.json", commit.encode(), _PLAIN_FILE)
         self._disk.sync_folder(self.own / _COMMITS)
         for name in commit.removes:  # after the commit is listed, so that every listed file exists
-            (self.root / name).unlink(missing_ok=True)
-        pending.unlink()
+            self._disk.unlink(self.root / name)
+        for folder in sorted({(self.root / name).parent for name in commit.removes}):
+            if folder.is_dir():
+                self._disk.sync_folder(folder)  # a file that comes back would double its rows
+        for staged in intent["moves"].values():
+            self._disk.unlink(self.own / staged)
+        self._disk.unlink(pending)
         self._disk.sync_folder(self.own)
 
     def _recover(self) -> None:
         if (self.own / _PENDING).exists():
             self._finish()
         for left in (self.own / _STAGING).iterdir():
-            shutil.rmtree(left, ignore_errors=True)
+            self._disk.remove_folder(left)
 
     def _make(self) -> None:
         for folder in (self.root, self.own, self.own / _COMMITS, self.own / _STAGING):
-            with local_files.named(folder):
-                folder.mkdir(parents=True, exist_ok=True)
+            self._disk.make_shared_folder(folder)
 
 
 def _key(path: Path) -> tuple[str, int, int]:

@@ -11,6 +11,7 @@ from veen.core.control_stream import EVENT_TYPES, Effects, Event, RegisteredStre
 from veen.core.handover import HandOver
 from veen.core.profile import LoweredLimits
 from veen.core.recovery import RecoveryStatement
+from veen.core.retention import Hold, Prune, RetentionPolicy
 
 HUB = bytes(range(32))
 HUB_KEY, ISSUER = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
@@ -22,6 +23,7 @@ HANDED_OVER = fullest(HandOver)
 RECOVERED = fullest(RecoveryStatement)
 LOWERED = LoweredLimits(Limits(), Limits(max_body_bytes=1))
 REQUESTED = fullest(RequestedCheckpoint)
+POLICY, HELD, PRUNED = fullest(RetentionPolicy), fullest(Hold), fullest(Prune)
 PLACE = Place(bytes([4]) * 32, bytes([5]) * 32, HUB_KEY.public_key, 1, 0)
 
 EXAMPLES: dict[str, tuple[Event, Effects]] = {
@@ -32,6 +34,9 @@ EXAMPLES: dict[str, tuple[Event, Effects]] = {
     "veen.control.revocation.v1": (REVOKED, Effects(revocation=REVOKED)),
     "veen.control.limits.v1": (LOWERED, Effects(limits=LOWERED)),
     "veen.control.checkpoint.v1": (REQUESTED, Effects()),
+    "veen.control.prune.v1": (PRUNED, Effects()),
+    "veen.control.retention.v1": (POLICY, Effects(retention=POLICY)),
+    "veen.control.hold.v1": (HELD, Effects(retention=HELD)),
     "veen.control.stream.v1": (RegisteredStream(STREAM), Effects((STREAM,))),
 }
 

@@ -341,7 +341,7 @@ WRONG_TYPES = {
     "a byte string": head(BSTR, 32) + bytes(32),
     "a text": b"\x61a",
     "an array": b"\x81\x01",
-    "a map": b"\xa1\x01\x01",
+    "a map": b"\xa1\x18\x63\x01",  # {99: 1}: {1: 1} is an object of which only the version is required
     "true": b"\xf5",
 }
 RIGHT_TYPE: dict[type[FieldType], str] = {
@@ -434,8 +434,9 @@ def test_only_optional_fields_can_be_omitted(cls: type[Wire]) -> None:
     parts = parts_of(data, top)
     for i, kind in enumerate(cls.LAYOUT.kinds):
         shorter = rebuilt(data, top, [*parts[:i], *parts[i + 1 :]])
-        if kind.optional:
-            assert cls.decode(shorter) == changed(wire, **{kind.name: None})
+        without = changed(wire, **{kind.name: None}) if kind.optional else None
+        if without and without.flaw() is None:
+            assert cls.decode(shorter) == without
         else:
             assert accepted(cls, {f"without {kind.name}": shorter}) == []
 

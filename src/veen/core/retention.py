@@ -9,7 +9,6 @@ entry gets it, and the reader verifies that the hub deleted the entry and did no
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
-from itertools import pairwise
 from typing import Annotated
 
 from veen.core import proof
@@ -72,8 +71,11 @@ class Manifest(Wire):
     hub_sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
     def flaw(self) -> str | None:
-        if self.segments[0].start_seq != 1 or any(a.end_seq + 1 != b.start_seq for a, b in pairwise(self.segments)):
-            return "the segments are not consecutive from entry 1 on"
+        next_seq = 1
+        for segment in self.segments:
+            if segment.start_seq != next_seq:
+                return "the segments are not consecutive from entry 1 on"
+            next_seq = segment.end_seq + 1
         return None
 
     def verify(self, identity: HubIdentity) -> None:

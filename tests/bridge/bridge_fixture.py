@@ -19,7 +19,7 @@ from veen.client.sender import Draft, Sent
 from veen.client.trust import Pin
 from veen.core import DhKey, Limits, Profile, naming
 from veen.hub.admission_rules import Admission
-from veen.overlays.bridging import OFFLINE_LOG, ONLINE_LOG
+from veen.overlays.bridge_logs import OFFLINE_LOG, ONLINE_LOG
 
 EXPORT, IMPORT = "export/zone1/doors", "import/zone1/doors"
 PEOPLE = ("producer", "exporter", "importer", "analyst")

@@ -9,7 +9,14 @@ from veen.bridge import reconciliation
 from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.reconciliation import reconcile
 from veen.core import Limits, Profile
-from veen.overlays.bridging import ONLINE_LOG, BridgeResult, BundleExported, BundleImported, BundleIntake, TargetRange
+from veen.overlays.bridge_logs import (
+    ONLINE_LOG,
+    BridgeResult,
+    BundleExported,
+    BundleImported,
+    BundleIntake,
+    TargetRange,
+)
 from veen.state import HubSource
 
 

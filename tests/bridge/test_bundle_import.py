@@ -17,7 +17,7 @@ from veen.client.sender import Draft
 from veen.core import DhKey, Limits, Refused, Unavailable, naming
 from veen.core.hashing import h
 from veen.hub.admission_rules import Admission
-from veen.overlays.bridging import OFFLINE_LOG, ONLINE_LOG, BridgeResult, BundleImported
+from veen.overlays.bridge_logs import OFFLINE_LOG, ONLINE_LOG, BridgeResult, BundleImported
 
 
 async def _ended(at: Zones) -> list[BundleImported]:

@@ -14,7 +14,7 @@ from veen.bridge import reconciliation
 from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.reconciliation import ReconcileReport, reconcile
 from veen.client import ClientDir
-from veen.overlays.bridging import BridgeResult, BundleImported, BundleIntake
+from veen.overlays.bridge_logs import BridgeResult, BundleImported, BundleIntake
 from veen.state import HubSource
 
 EVENTS = 6

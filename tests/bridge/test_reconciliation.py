@@ -9,7 +9,7 @@ from veen.bridge import reconciliation
 from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.reconciliation import ReconcileReport, reconcile
 from veen.client.sender import Draft
-from veen.overlays.bridging import OFFLINE_LOG, BridgeResult, BundleImported, BundleIntake, EventOrigin, TargetRange
+from veen.overlays.bridge_logs import OFFLINE_LOG, BridgeResult, BundleImported, BundleIntake, EventOrigin, TargetRange
 from veen.state import DirectorySource, HubSource
 
 

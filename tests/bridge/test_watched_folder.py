@@ -11,7 +11,7 @@ from tests.bridge.bridge_fixture import Zones, zones
 from veen.bridge import bundle, bundle_import
 from veen.bridge.bundle_export import BundleSizes
 from veen.bridge.bundle_import import Importer, ProcessedFile
-from veen.overlays.bridging import BundleImported
+from veen.overlays.bridge_logs import BundleImported
 
 
 def endless(path: Path) -> None:

@@ -13,7 +13,7 @@ from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Text, U
 from veen.overlays import AnyOverlay, Event, fold
 from veen.overlays.authority import AuthorityEvent
 from veen.overlays.authorization import RevocationEvent, ShownToken
-from veen.overlays.bridging import BundleExported, BundleImported, BundleIntake, EventOrigin
+from veen.overlays.bridge_logs import BundleExported, BundleImported, BundleIntake, EventOrigin
 from veen.overlays.event import Int, ValueItem
 from veen.overlays.identity_events import Device, HandleMap, device_id
 from veen.overlays.record import CHANGES, MapType, Migration, PositionKind, Producer, RecorderProfile, RecordEvent

@@ -10,7 +10,7 @@ from tests.overlays.logs import log, logs
 from vectors.overlays.bridging import DONE, EXPORT, FAILED, HUB, LEFT, A, B, intake, origin
 from veen.core import Malformed
 from veen.overlays import AnyOverlay, Event, check_laws, fold
-from veen.overlays.bridging import (
+from veen.overlays.bridge_logs import (
     EXPORTS,
     IMPORTS,
     ORIGINS,

@@ -25,6 +25,7 @@ from tests.overlays.operation_logs import (
     query,
 )
 from veen.overlays import fold, registry
+from veen.overlays.operations import VALIDATORS, check, check_log, violations
 from veen.overlays.operations.operation_events import (
     Delegated,
     QueryAudit,
@@ -35,7 +36,6 @@ from veen.overlays.operations.operation_events import (
     operation_id,
 )
 from veen.overlays.operations.operation_index import OPERATIONS, operations
-from veen.overlays.operations.rule_checks import VALIDATORS, check, check_log, violations
 from veen.overlays.operations.rules import AccessFact, ExternalFacts, Rule, RuleFinding, RuleVerdict
 
 OVERLAYS = registry()

@@ -13,6 +13,7 @@ from veen.core.cap_token import mint, resign
 from veen.core.hashing import ht
 from veen.overlays import FaultKind, Fold, check_laws, first_places, fold, registry, run, state_hash, summarise
 from veen.overlays.kv import KV, Write
+from veen.overlays.operations import check, violations
 from veen.overlays.operations.access import Access, admits, token_of
 from veen.overlays.operations.agreement import AGREEMENTS, Agreements, Quorum
 from veen.overlays.operations.delegation import DELEGATIONS, applied, direct
@@ -45,7 +46,6 @@ from veen.overlays.operations.publication import (
 )
 from veen.overlays.operations.query_audit import QUERY_AUDITS, reads_part, result_digest
 from veen.overlays.operations.recovery import RECOVERIES, Recoveries, current
-from veen.overlays.operations.rule_checks import check, violations
 from veen.overlays.operations.rules import (
     CapabilityFact,
     ExternalFacts,
@@ -57,7 +57,7 @@ from veen.overlays.operations.rules import (
 )
 from veen.overlays.operations.state_statement import SNAPSHOTS, LogStates, snapshot_part
 
-NOBODY: frozenset[bytes] = frozenset()
+NO_KEYS: frozenset[bytes] = frozenset()
 
 
 def op(number: int) -> bytes:
@@ -172,23 +172,23 @@ def granted(*events: Operation | LogLine, **settings: object) -> Fold:  # type: 
 
 def test_a_grant_admits_to_its_streams_until_just_before_it_ends() -> None:
     state = granted(AccessGrant(A, None, (STREAM,), START + 50)).state(A)
-    assert admits(state, STREAM, START + 49, None, NOBODY)
-    assert not admits(state, STREAM, START + 50, None, NOBODY)
-    assert not admits(state, D, START, None, NOBODY)
-    assert not admits(granted().state(A), STREAM, START, None, NOBODY)
+    assert admits(state, STREAM, START + 49, None, NO_KEYS)
+    assert not admits(state, STREAM, START + 50, None, NO_KEYS)
+    assert not admits(state, D, START, None, NO_KEYS)
+    assert not admits(granted().state(A), STREAM, START, None, NO_KEYS)
 
 
 @pytest.mark.parametrize("target", [None, op(1)])
 def test_a_revocation_deletes_what_a_grant_gave(target: bytes | None) -> None:
     state = granted(AccessGrant(A, None, (STREAM,), START + 50), Revoke(A, target)).state(A)
-    assert not admits(state, STREAM, START + 3, None, NOBODY)
+    assert not admits(state, STREAM, START + 3, None, NO_KEYS)
 
 
 def test_a_revocation_of_one_capability_leaves_the_others() -> None:
     state = granted(AccessGrant(A, None, (STREAM,), START + 50), Revoke(A, D)).state(A)
-    assert not admits(state, STREAM, START, D, NOBODY)
+    assert not admits(state, STREAM, START, D, NO_KEYS)
     assert not admits(state, STREAM, START, D, frozenset({D}))
-    assert admits(state, STREAM, START, C, NOBODY)
+    assert admits(state, STREAM, START, C, NO_KEYS)
 
 
 def test_a_revocation_of_everything_reaches_bootstrapped_capabilities_but_not_later_grants() -> None:
@@ -202,7 +202,7 @@ def test_a_revocation_of_everything_reaches_bootstrapped_capabilities_but_not_la
 
 def test_a_domain_may_refuse_revocations_of_everything() -> None:
     folded = granted(AccessGrant(A, None, (STREAM,), START + 50), Revoke(A), revokes_all=False)
-    assert admits(folded.state(A), STREAM, START, None, NOBODY)
+    assert admits(folded.state(A), STREAM, START, None, NO_KEYS)
     assert [seq for seq, _ in reasons(folded)] == [2]
 
 

@@ -21,7 +21,7 @@ from tests.recorder.test_otlp import form, request
 from veen.client import ClientDir
 from veen.client.client import Client
 from veen.core import naming
-from veen.overlays.bridging import BridgeResult, BundleImported
+from veen.overlays.bridge_logs import BridgeResult, BundleImported
 from veen.query.audit_events import ANSWERED, ORIGIN, REQUESTS, RESULTS, SUBMITTED
 from veen.recorder import Enrolment, SetAside, SetupPlan, Shipper, SpoolFeed, SpoolWriter, enrol, init, otlp
 from veen.recorder.normalize import Defaults

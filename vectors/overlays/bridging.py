@@ -7,7 +7,7 @@ from vectors.form import Doc, secret, signing_key
 from vectors.overlays.logs import START, Line, folded, msg_id
 from veen.core import naming, receipt
 from veen.overlays import AnyOverlay
-from veen.overlays.bridging import (
+from veen.overlays.bridge_logs import (
     EXPORTS,
     IMPORTS,
     ORIGINS,

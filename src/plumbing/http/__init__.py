@@ -3,7 +3,7 @@
 It is independent of logs and receipts. It parses a `Request`, passes it to an `App`, and writes the `Response`.
 """
 
-from plumbing.http.http_settings import HttpSettings
+from plumbing.http.connection import HttpSettings
 from plumbing.http.message import App, Request, Respond, Response, Upload, WebSocketHandler
 from plumbing.http.server import HttpServer, tls_context
 

@@ -9,10 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from plumbing.http.connection import BodyMemoryLimit, Connection, ConnectionTimer, Roster, Service
+from plumbing.http.connection import BodyMemoryLimit, Connection, ConnectionTimer, HttpSettings, Roster, Service
 from plumbing.http.http1 import Http1, encode
 from plumbing.http.http2 import PREFACE, Http2
-from plumbing.http.http_settings import HttpSettings
 from plumbing.http.message import App, Report
 from plumbing.http.peer_address import caller_of
 from plumbing.http.request_head import partial_request

@@ -33,7 +33,7 @@ from veen.client.client import Client
 from veen.client.local_files import DISK
 from veen.client.sender import Draft
 from veen.core import Unavailable, naming
-from veen.overlays.bridging import EXPORTS, ONLINE_LOG, exported_ranges
+from veen.overlays.bridge_logs import EXPORTS, ONLINE_LOG, exported_ranges
 from veen.overlays.operations.mirror import missing
 from veen.state import HubSource
 from veen.state.entry_source import stream_end

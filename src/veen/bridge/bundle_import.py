@@ -26,7 +26,7 @@ from veen.client.sender import Draft, Sent
 from veen.core import DhKey, Malformed, Receipt, Refused, Unavailable, naming
 from veen.core.hashing import h
 from veen.core.limits import MAX_TEXT_BYTES
-from veen.overlays.bridging import (
+from veen.overlays.bridge_logs import (
     IMPORTS,
     MAX_ORIGINS,
     MAX_RANGES,
@@ -398,7 +398,7 @@ async def sweep(importer: Importer, folder: Path) -> AsyncIterator[ProcessedFile
     """Import every bundle in the folder, one by one, and move each aside afterwards.
 
     A file under its final name is complete: exporters write it under another name first. Processed files are moved
-    aside, so the folder shows what is left to import. A crash between the import and the move is harmless, because the
+    aside, so the folder shows which bundles remain. A crash between the import and the move is harmless, because the
     next run recognizes the bundle as imported.
 
     A path that has a bundle's name but can never be one (a directory, a pipe, a file that is too long) does not block

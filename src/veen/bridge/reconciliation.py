@@ -15,7 +15,7 @@ from veen.bridge.bundle import SUFFIX, VerifiedBundle
 from veen.client import local_files
 from veen.core import naming
 from veen.core.strict_json import Json
-from veen.overlays.bridging import (
+from veen.overlays.bridge_logs import (
     EXPORTS,
     IMPORTS,
     NOTHING,

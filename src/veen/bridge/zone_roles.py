@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from veen.bridge.bundle import BundleCode, BundleFault
 from veen.client import ClientDir
 from veen.core import Refused, naming
-from veen.overlays.bridging import OFFLINE_LOG, ONLINE_LOG
+from veen.overlays.bridge_logs import OFFLINE_LOG, ONLINE_LOG
 
 EXPORT, IMPORT = "export/", "import/"
 

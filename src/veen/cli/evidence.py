@@ -247,7 +247,7 @@ def verifier(
 ) -> None:
     """Write a page that verifies evidence in a browser.
 
-    The page is one HTML file without network access. Give it to someone who has no VEEN, together with the hub id from
+    The page is one HTML file without network access. Give it to someone without VEEN, together with the hub id from
     a source that they trust. They open it from disk, drop an evidence file on it and enter the hub id. Its SHA-256 is
     that of every copy of this release, so they can compare it with a published one.
     """

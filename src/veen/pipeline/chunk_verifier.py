@@ -93,7 +93,7 @@ class ChunkVerifier:
         return VerifiedEntry(seq, size, entry, message, receipt, (*failures, *faults))
 
     def verify_pruned(self, entry: PrunedEntry) -> VerifiedEntry:
-        """Verify what is left of a pruned entry: its place, its order, and its receipt if that was kept."""
+        """Verify the rest of a pruned entry: its place, its order, and its receipt if that was kept."""
         in_step = self._entries.in_step
         self._note(entry.entry_hash, entry.entry_hash, entry.size)
         (_, message, receipt), faults = self._entries.judge_pruned(entry)

@@ -58,7 +58,7 @@ class Chunk:
     name: str  # of the file; empty for a hub
     size: int  # in bytes, without a partial entry at the end
     closed: bool = True
-    pruned: bool = False  # only what is left after a prune; see `veen.storage.pruned_chunk`
+    pruned: bool = False  # the rest of a chunk after a prune; see `veen.storage.pruned_chunk`
 
     @property
     def entries(self) -> int:

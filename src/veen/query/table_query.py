@@ -17,7 +17,7 @@ from veen.client.client import Client
 from veen.client.local_files import named
 from veen.core import HubIdentity, PayloadHdr, Receipt, Unavailable, Unverified, naming
 from veen.core.canonical_json import Plain
-from veen.overlays.bridging import IMPORTS, OFFLINE_LOG, ORIGINS, Traced
+from veen.overlays.bridge_logs import IMPORTS, OFFLINE_LOG, ORIGINS, Traced
 from veen.pipeline.engine import UNWATCHED, AnswerBasis, Engine, EventQuery, QueryWatch, aggregate, event_query
 from veen.pipeline.engine.engine import batches, plan, sampled
 from veen.pipeline.tables import FileRef, Table, Tables, TablesView

@@ -29,7 +29,7 @@ from veen.client.trust import FIRST_USE, Pin
 from veen.core import DhKey, Msg, Place, Receipt, Refused, SigningKey, cap_token, ciphertext, msg, naming
 from veen.core.ciphertext import PayloadHdr
 from veen.core.hashing import h
-from veen.overlays.bridging import BridgeResult, BundleExported, BundleImported, BundleIntake
+from veen.overlays.bridge_logs import BridgeResult, BundleExported, BundleImported, BundleIntake
 from veen.overlays.event import Event
 from veen.overlays.record import RecordEvent
 from veen.selftest.check import Check, Skipped, Suite, expect, expect_equal, only

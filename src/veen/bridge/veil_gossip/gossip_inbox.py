@@ -227,7 +227,7 @@ class Inbox:
         return path
 
 
-# Cost of a row in addition to its bytes, so many small parts cannot exceed the limit.
+# Cost of a row in addition to its bytes: without it, a flood of small parts could exceed the limit.
 _ROW_BYTES = 1024
 
 

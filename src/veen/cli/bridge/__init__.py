@@ -30,7 +30,7 @@ from veen.client import local_files
 from veen.client.client import Client
 from veen.client.trust import FIRST_USE, Pin
 from veen.core import Malformed, Refused, Unverified
-from veen.overlays.bridging import BundleExported
+from veen.overlays.bridge_logs import BundleExported
 from veen.state import DirectorySource, HubSource
 
 app = group(

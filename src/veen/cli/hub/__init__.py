@@ -615,7 +615,7 @@ def rotate_key(
 ) -> None:
     """Give a hub a new key, also while it runs; its hub_id stays.
 
-    A running hub changes its key between two groups of messages, and nobody has to wait. The command then needs the
+    A running hub changes its key between two groups of messages, and clients do not wait. The command then needs the
     operator token in VEEN_OPERATOR_TOKEN.
 
     The root endorses the new key, so clients that pinned the hub continue to trust it. With --root this is one step. If

@@ -8,14 +8,14 @@ from veen.cli.kit.result import jsonable
 from veen.client.sender import DEFAULT_SCHEMA
 
 if TYPE_CHECKING:
-    from veen.overlays.decoded_event import DecodedEvent
+    from veen.overlays.registry import DecodedEvent
 
 
 def event_of(schema: bytes, body: bytes) -> "DecodedEvent | None":
     """The event in a message, if its schema is known."""
     if schema == DEFAULT_SCHEMA:
         return None
-    from veen.overlays.decoded_event import decoded_event  # loads all overlays: plain messages do not need them
+    from veen.overlays.registry import decoded_event  # loads all overlays: plain messages do not need them
 
     return decoded_event(schema, body)
 

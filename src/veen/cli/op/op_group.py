@@ -1,13 +1,15 @@
 """`veen op`: send, list and trace operations of the nine profiles, and check their rules."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli.command import Misuse, argument, command, group, option
 from veen.cli.kit import key_files, open_session, output_files
 from veen.cli.kit.common_options import JsonOption
-from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.exit_status import VIOLATED_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Moment, Result, inside
 from veen.cli.kit.state_rows import ENTRY, add_faults, entry_of
@@ -18,19 +20,37 @@ from veen.cli.kit.state_session import (
     SendSession,
     SentResult,
     follow_command,
+    place_data,
     read_command,
     send_command,
 )
-from veen.cli.op import op_check, operation_builder
+from veen.cli.op import operation_builder
 from veen.client import capabilities, cbor_sequence
-from veen.core import Unavailable
-from veen.overlays import FoldEntry
+from veen.core import Malformed, Unavailable
+from veen.overlays import At, FoldEntry, registry
+from veen.overlays.operations import check as check_rules
+from veen.overlays.operations import violations
 from veen.overlays.operations.access import ACCESS, token_of
-from veen.overlays.operations.operation_events import AccessGrant, Mirror, Operation, Paid, operation_id
-from veen.overlays.operations.operation_index import BY_NAME, OPERATIONS, LoggedOperation, logged, operations, plain
+from veen.overlays.operations.operation_events import (
+    AccessGrant,
+    Mirror,
+    Operation,
+    Paid,
+    StateCheckpoint,
+    operation_id,
+)
+from veen.overlays.operations.operation_index import (
+    BY_NAME,
+    OPERATIONS,
+    LoggedOperation,
+    logged,
+    of_kind,
+    operations,
+    plain,
+)
 from veen.overlays.operations.operation_index import trace as traced
-from veen.overlays.operations.rules import Rule
-from veen.state.state_view import StateAt
+from veen.overlays.operations.rules import ExternalFacts, FactsFile, LogPlace, Rule, RuleFinding, read
+from veen.state.state_view import StateAt, StateView, shown
 
 MIN_DIGITS, ID_DIGITS = 6, 64
 OpReading: TypeAlias = StateAt[FoldEntry | None, FoldEntry | None]
@@ -169,9 +189,9 @@ async def check(
     unknown = [rule for rule in wanted if rule not in Rule.__members__.values()]
     if unknown:
         raise Misuse(f"there is no rule {unknown[0]!r}", f"the rules are {', '.join(Rule)}")
-    checked = await op_check.findings(session, op_check.read_facts(known))
+    checked = await _findings(session, _read_facts(known))
     chosen = tuple(one for one in checked if str(one.rule) in wanted)
-    return op_check.answer(chosen, every)
+    return _check_answer(chosen, every)
 
 
 @follow_command(app, "capability", "veen op capability 3f7a0c… --issuer operator --cap-out bob.cap --stream ops")
@@ -275,3 +295,87 @@ def found(state: OpReading, text: str) -> LoggedOperation:
 def _data(one: LoggedOperation) -> dict[str, Any]:
     placed = {"epoch": one.entry.epoch, "msg_id": one.entry.msg_id, "parent": one.event.parent}
     return {**plain(one), **placed, "hub_ts": Moment(one.entry.hub_ts)}
+
+
+_TONES = {"holds": Tone.GOOD, "violated": Tone.BAD, "open": Tone.WARN}
+_WORDS = {"holds": "hold", "violated": "are violated", "open": "are open"}
+
+
+async def _findings(session: ReadSession, known: ExternalFacts) -> tuple[RuleFinding, ...]:
+    state = await session.open(OPERATIONS)
+    view = session.view_of(state)
+    listed = operations(state.states.values())
+    facts = await _with_states(known, view, listed, session.cached)
+    return check_rules(listed, replace(facts, stream_id=view.stream_id))
+
+
+def _read_facts(known: Path | None) -> ExternalFacts:
+    """Read the file of --known."""
+    try:
+        return read(b"{}" if known is None else known.read_bytes())
+    except Malformed as error:
+        names = ", ".join(one.name for one in fields(FactsFile))
+        raise hinted(
+            Malformed(str(known), error.reason), f"give a JSON object with any of the fields {names}"
+        ) from None
+
+
+async def _with_states(
+    facts: ExternalFacts, view: StateView[Any, Any], listed: Sequence[LoggedOperation], cached: bool
+) -> ExternalFacts:
+    """Add the hub's root and our own state at each place that a logged state.checkpoint names."""
+    roots: dict[LogPlace, bytes] = {}
+    states: dict[tuple[str, bytes, LogPlace], bytes] = {}
+    overlays = registry()
+    for one, event in of_kind(listed, StateCheckpoint):
+        place, at = LogPlace(one.entry.label, event.upto_stream_seq), At(one.entry.epoch, event.upto_stream_seq)
+        if not 1 <= event.upto_stream_seq < one.entry.stream_seq:
+            continue
+        roots[place] = (await view.source.receipt(view.stream_id, at)).mmr_root
+        overlay = overlays.of_class(event.state_class)
+        if overlay is None:
+            continue
+        async with (
+            StateView(view.source, view.stream_id, overlay, cached=cached) as other,
+            other.reading(at) as reading,
+        ):
+            part = (event.state_id,) if event.state_id in reading.states else ()
+            states[event.state_class, event.state_id, place] = reading.state_hash(*part)
+    return replace(
+        facts, root_at=roots.get, state_at=lambda named, state_id, place: states.get((named, state_id, place))
+    )
+
+
+def _check_answer(found: tuple[RuleFinding, ...], every: bool) -> Answer:
+    """The findings, by default those that do not hold. The operations that violate a rule prove it."""
+    counts = Counter(str(one.verdict) for one in found)
+    data = [
+        {
+            "rule": str(one.rule),
+            "verdict": str(one.verdict),
+            "operation_id": one.operation_id,
+            "places": [place_data(at) for at in one.places],
+            "reason": one.reason,
+        }
+        for one in found
+    ]
+    summary = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _WORDS.items() if counts[verdict])
+    proved = (one.operation_id for one in violations(found) or found if one.operation_id is not None)
+    return Answer(
+        {
+            "findings": data,
+            "counts": {verdict: counts[verdict] for verdict in _WORDS},
+            "_shown": [row for row in data if every or row["verdict"] != "holds"],
+        },
+        rows="_shown",
+        columns=(
+            "rule",
+            ("verdict", lambda row: Marked(row["verdict"], _TONES[row["verdict"]])),
+            ("entry", lambda row: ", ".join(shown(At(**at)) for at in row["places"])),
+            ("operation", "operation_id"),
+            "reason",
+        ),
+        parts=tuple(dict.fromkeys(proved)),
+        remarks=(summary or "this stream has no operations",),
+        status=VIOLATED_STATUS if violations(found) else 0,
+    )

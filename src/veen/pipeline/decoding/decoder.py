@@ -1,21 +1,97 @@
 """Decode an entry into a row of `entries` and one of `events`, or of `quarantine` with the reason."""
 
-from collections.abc import Iterable, Sequence
+import importlib
+import os
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
+from pathlib import Path
 from typing import NamedTuple
 
+from veen.client import local_files
+from veen.client.keystore import Keystore, keystore_file
+from veen.client.local_files import DISK
 from veen.client.reader import Opener
-from veen.core import Malformed, Msg, PayloadHdr, Receipt, naming
+from veen.client.stream_keys import ReaderKey
+from veen.core import DhKey, Malformed, Msg, PayloadHdr, Receipt, Unavailable, naming
 from veen.overlays import AnyOverlay, Event, EventFault, FoldEntry, Registry, registry
-from veen.pipeline.decoding.key_reference import Keys
 from veen.pipeline.decoding.plain_json import Plain, from_json, plain, to_json
 from veen.pipeline.sources import Chunk, ChunkSource, by_label
 from veen.storage import frame
 from veen.storage.metadata import HubMetadata
+
+PROVIDER = "python:"
+VARIABLE = b"VEEN_PASSPHRASE"
+_MAX_KEY_FILE_BYTES = 1 << 16
+_MAX_PASSPHRASE_BYTES = 1 << 12
+
+Provider = Callable[[bytes], bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The locations of reader keys. It contains no secrets."""
+
+    references: tuple[str, ...] = ()
+    passphrase_file: str | None = None  # for client directories; default: the worker's VEEN_PASSPHRASE
+
+    def key(self, stream_id: bytes) -> DhKey | None:
+        """The key of a stream, from the first location that has it. Raises `Unavailable` for an unreadable location."""
+        for reference in self.references:
+            found = _opened(reference, self.passphrase_file)(stream_id)
+            if found is not None:
+                return DhKey(found)
+        return None
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the streams whose keys are in directories and files; functions list none."""
+        named: dict[str, None] = {}
+        for reference in self.references:
+            if not reference.startswith(PROVIDER):
+                named |= dict.fromkeys(_secrets(reference, self.passphrase_file))
+        return tuple(named)
+
+
+@lru_cache(maxsize=64)
+def _opened(reference: str, passphrase_file: str | None) -> Provider:
+    """A function from stream_id to key; each worker opens a reference once."""
+    if reference.startswith(PROVIDER):
+        return _provider(reference)
+    return dict(_secrets(reference, passphrase_file).values()).get
+
+
+def _secrets(reference: str, passphrase_file: str | None) -> dict[str, tuple[bytes, bytes]]:
+    """Stream name to stream id and secret key."""
+    path = Path(reference)
+    if path.is_dir():
+        for private in (path, keystore_file(path)):
+            local_files.check_private(private)
+        store = Keystore.open(path, _passphrase(passphrase_file), DISK)
+        return {one.name: (one.stream_id, one.secret) for one in store.secrets.streams}
+    local_files.check_private(path)
+    try:
+        key = ReaderKey.decode(local_files.read_file(path, _MAX_KEY_FILE_BYTES))
+    except Malformed:
+        raise Malformed(reference, "it is neither a client directory nor a reader key file") from None
+    return {key.name: (naming.stream_id(key.name), key.secret)}
+
+
+def _passphrase(path: str | None) -> bytes | None:
+    if path is None:
+        return os.environb.get(VARIABLE) or None
+    return local_files.read_file(Path(path), _MAX_PASSPHRASE_BYTES).removesuffix(b"\n").removesuffix(b"\r")
+
+
+def _provider(reference: str) -> Provider:
+    module, _, name = reference.removeprefix(PROVIDER).rpartition(":")
+    try:
+        found: Provider = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        raise Unavailable(f"cannot import {reference}; check MODULE:NAME and the worker's Python path") from None
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,15 @@ from veen.storage.fsck_report import FsckReport, FsckVerdict
 _MAX_STARTS = 4
 # Files whose damage nothing else contradicts. `docs/lab.md` has the reasons. Journal and mark are excused as a whole:
 # the script does not tell filler and padding from the rest, and relies on the check that every receipt is still there.
-UNNOTICED = ("hub-clock.json", "scrub.json", "fault.txt", "admission.json", "control.seed", "journal.mark")
+UNNOTICED = (
+    "hub-clock.json",
+    "scrub.json",
+    "fault.txt",
+    "admission.json",
+    "format.json",
+    "control.seed",
+    "journal.mark",
+)
 
 
 def _may_go_unnoticed(path: Path) -> bool:

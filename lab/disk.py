@@ -175,7 +175,13 @@ def artifact_of(path: Path) -> str:
             return "summary"
     if name == LMDB_FILE and path.parent.name == "state":
         return "client state"
-    if name.startswith("hub-") or name in ("profile.json", "admission.json", "origin.cbor", "root-request.json"):
+    if name.startswith("hub-") or name in (
+        "profile.json",
+        "admission.json",
+        "format.json",
+        "origin.cbor",
+        "root-request.json",
+    ):
         return _BY_NAME.get(name, "metadata")
     if "=" in name and not path.suffix:
         return "folder of a partition"

@@ -74,7 +74,8 @@ GROUPS: dict[str, tuple[ModuleType | type[Wire], ...]] = {
 GROUP_NOTES = {
     "Files": "`hub-identity.json` and `hub-identity.sig` of a hub's data directory, in canonical JSON.\n"
     "`profile.json`, `limits.json` and `admission.json` are the profile, the limits and the admission settings above\n"
-    "in the same form, `hub-key-map.json` an object of `key_id` to the `hub_pk` of each signing key.\n"
+    "in the same form, `hub-key-map.json` an object of `key_id` to the `hub_pk` of each signing key, `format.json`\n"
+    "one of `format` to the number of the format of the directory.\n"
     "`origin.cbor` of a fork is in CBOR; objects with text keys in it keep the order of their table. Root\n"
     "requests and endorsements are in canonical JSON; a root key file is a `keystore` in CBOR that encrypts a\n"
     "`root secret`.",

@@ -179,6 +179,7 @@ DAMAGES = {
     "limits.json": "metadata",
     "profile.json": "metadata",
     "admission.json": "metadata",
+    "format.json": "metadata",
     "checkpoint-binding.cbor": "binding",
     "handovers/*.cbor": "handover",
     "handovers/*.rows": "handover",

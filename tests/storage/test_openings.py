@@ -99,6 +99,7 @@ METADATA_FILES = [
     "limits.json",
     "profile.json",
     "admission.json",
+    "format.json",
 ]
 # The expected verdict of fsck for each file.
 ARTIFACTS = {

@@ -16,7 +16,7 @@ from veen.core import Unavailable
 from veen.storage import fsck as checker
 from veen.storage import fsck_report
 from veen.storage.fsck import FsckReport, FsckVerdict, Severity
-from veen.storage.metadata import world_readable_keys
+from veen.storage.metadata import NewerFormat, world_readable_keys
 from veen.storage.paths import Folders
 
 app = single("fsck")
@@ -68,6 +68,8 @@ def check(directory: Path, *, repair: bool, as_json: bool) -> None:
             with output.progress("rebuilding") as report:
                 found = checker.repair(directory, report)
             repaired = True
+    except NewerFormat:
+        raise
     except Unavailable as error:
         raise hinted(error, f"veen hub stop --data-dir {directory} stops a hub that runs on it") from None
     if as_json:

@@ -43,7 +43,7 @@ NAMES = Folders(Path())  # for file names only
 METADATA_FILES = tuple(
     path.name for path in (NAMES.identity, NAMES.identity_sig, NAMES.key_map, NAMES.limits, NAMES.profile)
 )
-OPTIONAL_FILES = (NAMES.origin.name, NAMES.limit_history.name)
+OPTIONAL_FILES = (NAMES.origin.name, NAMES.limit_history.name, NAMES.format.name)
 CHUNK_ENTRIES = 8_192  # of a hub
 _MAX_ORIGIN_BYTES = 1 << 26
 

@@ -16,8 +16,18 @@ A backup folder has one folder for each backup, numbered, and beside it a statem
     4. older ones removed, statement first     as before step 2 for each of them
 
 Closed chunks and attachments never change. A later backup links to those of the one before it and reads none of them.
+
+An erasure reaches older backups if the caller wants it. Their files are names of files that others may share, so
+nothing is written into them: names are added, replaced and removed. For each label of an older backup:
+
+    1. links to the newest one's pruned chunks, synced   they are beside the chunks, and are ignored
+    2. the newest one's manifest, synced                 the chunks count as pruned, but are still there
+    3. chunks and older pruned chunks removed            the next run does the rest
+
+An older backup that has pruned entries in its open chunk or its journal is removed: a newer one has all that it has.
 """
 
+import errno
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -29,16 +39,36 @@ from typing import Any
 
 from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.core import Malformed, Mmr, Unavailable, Unverified, mmr, strict_json
-from veen.storage import checkpoint_files, journal, journal_mark, log_check, metadata, safe_open, secret_keys
+from veen.core.retention import Manifest, Segment
+from veen.storage import (
+    checkpoint_files,
+    journal,
+    journal_mark,
+    log_check,
+    metadata,
+    pruned_chunk,
+    pruning,
+    safe_open,
+    secret_keys,
+)
 from veen.storage.artifacts import PeakSnapshot
-from veen.storage.chunk_reader import FileSlices, PackedChunk, is_packed, read_blocks, stream_blocks
+from veen.storage.chunk_reader import (
+    ChunkFile,
+    FileSlices,
+    PackedChunk,
+    chunk_files,
+    is_packed,
+    read_blocks,
+    stream_blocks,
+)
 from veen.storage.entry_check import EntryVerifier
 from veen.storage.frame import LogEntry
 from veen.storage.index import Index, LabelHead
 from veen.storage.lock import exclusive, is_held, shared
 from veen.storage.log_check import ScannedChunk
 from veen.storage.metadata import HubMetadata
-from veen.storage.paths import ChunkName, Folders
+from veen.storage.paths import Folders, pruned_range
+from veen.storage.pruned_chunk import PrunedChunk
 from veen.storage.rebuild import Progress, progress_counter
 
 FORMAT = 1
@@ -74,11 +104,13 @@ class BackupStatement:
 
 @dataclass(slots=True)
 class CopyCounts:
-    """What a copy read and what it linked."""
+    """What a copy read and what it linked, and what then happened to older backups."""
 
     read_chunks: int = 0
     read_bytes: int = 0
     linked_chunks: int = 0
+    pruned: list[str] = field(default_factory=list)  # older backups from which something was erased
+    removed: list[str] = field(default_factory=list)  # those that the erasure removed as a whole
 
 
 def backup(
@@ -89,9 +121,12 @@ def backup(
     *,
     keys: bool = False,
     keep: int = 1,
+    prune: bool = False,
     progress: Progress | None = None,
 ) -> tuple[BackupStatement, CopyCounts]:
     """Add a backup to the folder `to`, and remove all but the newest `keep`. A hub may run on the source.
+
+    With `prune`, whatever the hub has pruned is erased from the older backups, too.
 
     Raises `Malformed` or `Unverified` if something in the source does not verify, and `Unavailable` if a file cannot be
     read or written. Earlier backups are kept then.
@@ -100,7 +135,11 @@ def backup(
     try:
         disk.make_durable_folder(to, PRIVATE_FOLDER)
         with _one_at_a_time(to):
-            return _backup(disk, folders, to, now, keys=keys, keep=keep, progress=progress)
+            made, counts = _backup(disk, folders, to, now, keys=keys, keep=keep, progress=progress)
+            if prune:
+                for older in statements(to)[:-1]:
+                    _erase_from(disk, older, made, counts)
+            return made, counts
     except OSError as error:
         raise Unavailable(f"the backup cannot be written: {error.strerror or error}") from error
 
@@ -138,10 +177,73 @@ def _backup(
     disk.write_file(to / f"{final.name}.json", made.encode(), PRIVATE_FILE)
     disk.sync_folder(to)
     for old in [*earlier, made][:-keep]:
-        disk.unlink(to / f"{old.path.name}.json")
-        disk.sync_folder(to)
-        disk.remove_tree(old.path)
+        _remove(disk, old)
     return made, copy.counts
+
+
+def _remove(disk: Disk, old: BackupStatement) -> None:
+    disk.unlink(old.path.with_name(f"{old.path.name}.json"))
+    disk.sync_folder(old.path.parent)
+    disk.remove_tree(old.path)
+
+
+def _erase_from(disk: Disk, older: BackupStatement, newest: BackupStatement, counts: CopyCounts) -> None:
+    """Erase from an older backup what is pruned in the newest."""
+    source, target = Folders(newest.path), Folders(older.path)
+    identity = metadata.read_metadata(source).identity
+    due: list[tuple[Manifest, list[Segment]]] = []
+    chunks = chunk_files(target)
+    for path in sorted(source.log.glob("manifest-*.cbor")):
+        manifest = pruned_chunk.verified_manifest(source, identity, bytes.fromhex(path.stem.partition("-")[2]))
+        assert manifest is not None, "its file was listed"
+        label = manifest.label
+        closed = {(one.start_seq, one.end_seq): one for one in chunks.get(label, ()) if one.end_seq is not None}
+        pruned = [segment for segment in manifest.segments if segment.level]
+        here = [one for one in pruned if (file := closed.get((one.start_seq, one.end_seq))) and _is_left(file, one)]
+        later = [one for one in pruned if (one.start_seq, one.end_seq) not in closed]
+        size, _ = older.sizes.get(label, (0, b""))
+        # A manifest that says more than the backup has would prune entries that come after a restore.
+        if any(one.start_seq <= size for one in later) or (here and later):
+            _remove(disk, older)
+            counts.removed.append(older.path.name)
+            return
+        if here:
+            due.append((manifest, here))
+    for manifest, segments in due:
+        _erase_label(disk, source, target, manifest, segments)
+    if due:
+        counts.pruned.append(older.path.name)
+
+
+def _is_left(file: ChunkFile, segment: Segment) -> bool:
+    """Whether a chunk of a backup has more than the manifest allows."""
+    if not file.pruned:
+        return True
+    with PrunedChunk(file.path) as found:
+        return found.level < segment.level
+
+
+def _erase_label(disk: Disk, source: Folders, target: Folders, manifest: Manifest, segments: list[Segment]) -> None:
+    label = manifest.label
+    for one in segments:
+        left = target.pruned_chunk(label, one.start_seq, one.end_seq)
+        if not left.exists():
+            _link_or_copy(disk, source.pruned_chunk(label, one.start_seq, one.end_seq), left)
+    disk.sync_folder(target.log)
+    disk.write_file(target.manifest(label), manifest.encode(), PRIVATE_FILE)
+    disk.sync_folder(target.log)
+    for one in segments:
+        pruning.finish_segment(disk, target, label, one)
+    disk.sync_folder(target.log)
+
+
+def _link_or_copy(disk: Disk, path: Path, target: Path) -> None:
+    try:
+        disk.link(path, target)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV):
+            raise
+        disk.write_file(target, path.read_bytes(), PRIVATE_FILE)
 
 
 def _is_unstated(path: Path) -> bool:
@@ -203,7 +305,10 @@ class DirectoryCopy:
             with shared(self.source.lock):  # no hub starts meanwhile
                 heads, entries = self._stable_state(is_running=False)
         chunks = self._closed_chunks(heads)
-        total = sum(path.lstat().st_size for paths in chunks.values() for _, path in paths)
+        total = 0
+        for one in (one for files in chunks.values() for one in files):
+            with suppress(FileNotFoundError):  # pruned meanwhile
+                total += one.path.lstat().st_size
         self._count = progress_counter(total + sum(head.chunk_bytes for head in heads.values()), progress)
         for label, head in heads.items():
             self._copy_label(label, head, chunks.get(label, []))
@@ -254,7 +359,7 @@ class DirectoryCopy:
     def _small_files(self) -> list[Path]:
         here = self.source
         fixed = (here.identity, here.identity_sig, here.key_map, here.limits, here.limit_history, here.profile)
-        found = [path for path in (*fixed, here.admission, here.origin, here.clock) if path.exists()]
+        found = [path for path in (*fixed, here.admission, here.format, here.origin, here.clock) if path.exists()]
         for folder in (here.handovers, here.recoveries, here.witnesses, here.requested, here.evidence):
             some = safe_open.list_folder(folder)
             found += [path for path in some if path.suffix != ".draft" and safe_open.is_file(path)]
@@ -288,27 +393,24 @@ class DirectoryCopy:
 
     # The log
 
-    def _closed_chunks(self, heads: dict[bytes, LabelHead]) -> dict[bytes, list[tuple[ChunkName, Path]]]:
+    def _closed_chunks(self, heads: dict[bytes, LabelHead]) -> dict[bytes, list[ChunkFile]]:
         """The closed chunks of each label that the index names, in order, from the names alone."""
-        found: dict[bytes, dict[int, tuple[ChunkName, Path]]] = {}
-        for path in self.source.log.iterdir():
-            name = ChunkName.parse(path.name)
-            if name is None or name.end_seq is None or name.label not in heads:
-                continue
-            known = found.setdefault(name.label, {})
-            if name.end_seq < heads[name.label].chunk_start and (name.packed or name.start_seq not in known):
-                known[name.start_seq] = name, path
-        return {label: [some[start] for start in sorted(some)] for label, some in found.items()}
+        return {
+            label: [one for one in files if one.end_seq is not None and one.end_seq < heads[label].chunk_start]
+            for label, files in chunk_files(self.source).items()
+            if label in heads
+        }
 
-    def _copy_label(self, label: bytes, head: LabelHead, chunks: list[tuple[ChunkName, Path]]) -> None:
-        expected = 1
-        for name, path in chunks:
-            if name.start_seq != expected or name.end_seq is None:
+    def _copy_label(self, label: bytes, head: LabelHead, chunks: list[ChunkFile]) -> None:
+        expected, pruned = 1, list[Path]()
+        for chunk in chunks:
+            if chunk.start_seq != expected or chunk.end_seq is None:
                 break
-            self._copy_closed(label, name.start_seq, name.end_seq, path)
-            expected = name.end_seq + 1
+            pruned += self._copy_closed(label, chunk, chunk.end_seq)
+            expected = chunk.end_seq + 1
         if expected != head.chunk_start:
             raise Malformed("log", f"{label.hex()} has no chunk that starts at entry {expected}")
+        self._copy_manifest(label, head, pruned)
         if head.chunk_start > 1:
             data = checkpoint_files.index_upto(self.source, label, head.chunk_start)
             self.disk.write_file(self.target.checkpoint_index(label), data)
@@ -320,14 +422,21 @@ class DirectoryCopy:
                 self._verified(label, head.chunk_start, head.size, path, head)
             self._count(head.chunk_bytes)
 
-    def _copy_closed(self, label: bytes, start: int, end: int, path: Path) -> None:
-        here, there = self.source, self.target
+    def _copy_closed(self, label: bytes, chunk: ChunkFile, end: int) -> list[Path]:
+        """Copy or link a chunk and the artifacts beside it. Returns it if it is a pruned one that was copied."""
+        here, there, start, path = self.source, self.target, chunk.start_seq, chunk.path
         # The checkpoint may get signatures of witnesses later, so it is always read.
         self._copy(here.checkpoint(label, end), there.checkpoint(label, end))
         for small in (here.summary(label, start, end), here.peaks(label, end)):
             self._take(small, there.log / small.name)
-        target, size = there.log / path.name, path.lstat().st_size
-        if self._take(path, target):
+        try:
+            is_linked = self._take(path, there.log / path.name)
+        except FileNotFoundError:  # pruned since the folder was listed
+            path = here.pruned_chunk(label, start, end)
+            is_linked = self._take(path, there.log / path.name)
+        target = there.log / path.name
+        size = target.lstat().st_size
+        if is_linked:
             self.counts.linked_chunks += 1
         else:
             self.counts.read_chunks += 1
@@ -335,6 +444,33 @@ class DirectoryCopy:
             if self.verify:
                 self._verified(label, start, end, target, None)
         self._count(size)
+        return [target] if pruned_range(path.name) and not is_linked else []
+
+    def _copy_manifest(self, label: bytes, head: LabelHead, pruned: list[Path]) -> None:
+        """Copy the manifest after the chunks, so that it lists all pruned ones, and prune what was pruned since."""
+        manifest = None
+        with suppress(FileNotFoundError):
+            self._copy(self.source.manifest(label), self.target.manifest(label))
+            try:
+                manifest = pruned_chunk.verified_manifest(self.target, self._hub_metadata.identity, label)
+            except Unverified:
+                if metadata.read_metadata(self.source).identity == self._hub_metadata.identity:
+                    raise
+                raise Unavailable("the key of the hub changed while it was copied; try again") from None
+        for segment in manifest.segments if manifest else ():
+            if not segment.level:
+                continue
+            start, end = segment.start_seq, segment.end_seq
+            if end >= head.chunk_start:
+                raise Unavailable("entries were pruned while they were copied; try again")
+            left = self.target.pruned_chunk(label, start, end)
+            if not left.exists():
+                self._copy(self.source.pruned_chunk(label, start, end), left)
+                pruned.append(left)
+            pruning.finish_segment(self.disk, self.target, label, segment)
+        for path in pruned if self.verify else ():
+            with PrunedChunk(path) as found:
+                pruned_chunk.check_pruned(found, manifest)
 
     def _verified(self, label: bytes, start: int, end: int, path: Path, head: LabelHead | None) -> None:
         """Read the copy back, and check entries, hashes and roots up to a signed root, or that of the head."""
@@ -343,13 +479,10 @@ class DirectoryCopy:
             raise Unverified("peak snapshot", f"that before entry {start} of {label.hex()} does not verify")
         verifier = EntryVerifier(self._hub_metadata, label, tree, 0, None, signatures=False)
         chunk = ScannedChunk(start)
-        with FileSlices(path) as data:
-            packed = (block for block, _ in PackedChunk(data).blocks()) if is_packed(path) else None
-            for block in packed or stream_blocks(data):
-                pos = 0
-                while pos < len(block):
-                    entry, pos = chunk.read(block, pos)
-                    _check(verifier, entry)
+        if pruned_range(path.name):
+            self._scan_pruned(verifier, chunk, path)
+        else:
+            self._scan(verifier, chunk, path)
         if chunk.hashes.size != end - start + 1:
             raise Malformed("log", f"{path.name} has {chunk.hashes.size} entries, not {end - start + 1}")
         if head is not None:
@@ -363,6 +496,24 @@ class DirectoryCopy:
             raise Unverified(summary.name, "it does not match the chunk; veen fsck --repair rebuilds it")
         if safe_open.read(peaks) != PeakSnapshot(label, end, tuple(tree.peaks)).encode():
             raise Unverified(peaks.name, "it does not match the chunk; veen fsck --repair rebuilds it")
+
+    def _scan(self, verifier: EntryVerifier, chunk: ScannedChunk, path: Path) -> None:
+        with FileSlices(path) as data:
+            packed = (block for block, _ in PackedChunk(data).blocks()) if is_packed(path) else None
+            for block in packed or stream_blocks(data):
+                pos = 0
+                while pos < len(block):
+                    entry, pos = chunk.read(block, pos)
+                    _check(verifier, entry)
+
+    def _scan_pruned(self, verifier: EntryVerifier, chunk: ScannedChunk, path: Path) -> None:
+        with PrunedChunk(path) as left:
+            for entry in left.entries():
+                _, faults = verifier.judge_pruned(entry)
+                if faults:
+                    raise Unverified("entry", f"{entry.stream_seq} of {entry.label.hex()}: {faults[0]}")
+                chunk.hashes.append(entry.entry_hash)
+                chunk.size_bytes += entry.size
 
     def _open_bytes(self, label: bytes, head: LabelHead) -> Iterator[bytes]:
         """The valid bytes of an open chunk, which may have been closed since."""

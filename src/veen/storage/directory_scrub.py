@@ -89,7 +89,7 @@ class DirectoryScrub:
         """The metadata files with inode and time of the last write."""
         here = self.folders
         some = [here.identity, here.identity_sig, here.key_map, here.rotation, here.origin]
-        some += [here.limits, here.limit_history, here.profile, here.admission]
+        some += [here.limits, here.limit_history, here.profile, here.admission, here.format]
         for folder in (here.handovers, here.recoveries, here.evidence):
             some += [path for path in safe_open.list_folder(folder) if path.suffix in (".cbor", ".rows", ".mmr")]
         found = {}

@@ -7,6 +7,7 @@ from the log in a scratch folder, with the code that a hub uses, and compared wi
 
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -21,6 +22,7 @@ from veen.storage import (
     journal,
     journal_mark,
     log_check,
+    metadata,
     metadata_check,
     rebuild,
     safe_open,
@@ -120,12 +122,13 @@ __all__ = ["Finding", "FsckReport", "FsckVerdict", "Severity", "check", "repair"
 
 
 def check(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> FsckReport:
-    """Check a data directory. Raises `Unavailable` if a hub runs on it.
+    """Check a data directory. Raises `Unavailable` if a hub runs on it, or if its format is that of a later version.
 
     `progress` is called with bytes of the log done and total. With `isolated` False the index is read in this process,
     which a damaged index can crash.
     """
     folders = Folders(root)
+    _check_format(folders)
     with shared(folders.lock):
         return _check(folders, progress, isolated=isolated)
 
@@ -138,6 +141,7 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
     Raises `Unavailable` if a hub runs on the directory, `Malformed` if the log itself is damaged.
     """
     folders = Folders(root)
+    _check_format(folders)
     with exclusive(folders.lock):
         report = _check(folders, None, isolated=isolated)
         if report.verdict is FsckVerdict.DAMAGED:
@@ -149,6 +153,12 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
             _repair(Disk(), folders, report, progress)
             report = _check(folders, None, isolated=isolated)
         return report
+
+
+def _check_format(folders: Folders) -> None:
+    """Raise `NewerFormat` rather than report as damage what this version does not know."""
+    with suppress(Malformed):
+        metadata.read_format(folders)
 
 
 def _repair(disk: Disk, folders: Folders, report: FsckReport, progress: Progress | None) -> None:

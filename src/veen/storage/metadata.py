@@ -19,6 +19,7 @@ from veen.core import (
     Unverified,
     naming,
     recovery,
+    strict_json,
     wire_json,
 )
 from veen.core import hub_identity as identities
@@ -35,6 +36,13 @@ from veen.storage.secret_keys import OTHERS, PLAIN, ExposedKeyError, KeySource, 
 
 W = TypeVar("W", bound=Wire)
 CONTROL_KEY = "control"
+# The format of the directories that this version makes. A directory without format.json has format 1. Format 2: the log
+# may have pruned chunks and manifests, which versions before it report as damage.
+FORMAT = 2
+
+
+class NewerFormat(Unavailable):
+    """The data directory is of a later version of the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +155,7 @@ def write_metadata(
     disk.write_file(folders.profile, wire_json.encode(profile))
     journal_mark.create(disk, folders.journal, Mark(first=1))
     disk.write_file(folders.admission, wire_json.encode(AdmissionSettings(bare_tokens)))
+    write_format(disk, folders)
     disk.sync_folder(folders.keys)
     write_identity(disk, folders, record, identities.sign(record, signing.signer))
     disk.sync_folder(folders.root.absolute().parent)
@@ -161,7 +170,8 @@ def write_identity(disk: Disk, folders: Folders, record: HubIdentity, signature:
 
 
 def read_metadata(folders: Folders) -> HubMetadata:
-    """Read and verify all metadata files, and check that they agree."""
+    """Read and verify all metadata files, and check that they agree. Raises `NewerFormat` as `read_format` does."""
+    read_format(folders)
     record = read_json(folders.identity, HubIdentity)
     signature = read_json(folders.identity_sig, IdentitySignature)
     record.verify(signature, record.hub_id)
@@ -169,6 +179,30 @@ def read_metadata(folders: Folders) -> HubMetadata:
         raise Unverified("hub-key-map.json", "it does not match hub-identity.json")
     limits, profile = read_json(folders.limits, Limits), read_json(folders.profile, Profile)
     return HubMetadata(record, signature, limits, profile, read_lineage(folders, record), read_earlier_limits(folders))
+
+
+def read_format(folders: Folders) -> int:
+    """The format of a data directory. Raises `NewerFormat` if this version does not know it."""
+    if not os.path.lexists(folders.format):
+        return 1
+    data = _bytes(folders.format)
+    found = strict_json.decode(data, folders.format.name)
+    number = found.get("format") if isinstance(found, dict) else None
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1 or data != _format(number):
+        raise Malformed(folders.format.name, "it does not say which format the directory has")
+    if number > FORMAT:
+        what = f"{folders.root} has format {number}, and this version knows formats up to {FORMAT}"
+        raise NewerFormat(f"{what}: use the version of veen that wrote it, or a later one")
+    return number
+
+
+def write_format(disk: Disk, folders: Folders) -> None:
+    """State that the directory has the format of this version. The caller syncs the folder."""
+    disk.write_file(folders.format, _format(FORMAT))
+
+
+def _format(number: int) -> bytes:
+    return strict_json.encode({"format": number})
 
 
 def read_earlier_limits(folders: Folders) -> tuple[EarlierLimits, ...]:

@@ -29,7 +29,15 @@ from veen.core.profile import AdmissionSettings
 from veen.core.recovery import RecoveredLog
 from veen.storage import rotation, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
-from veen.storage.metadata import HubMetadata, check_key, has_no_keys, key_files, read_earlier_limits, read_lineage
+from veen.storage.metadata import (
+    HubMetadata,
+    check_key,
+    has_no_keys,
+    key_files,
+    read_earlier_limits,
+    read_format,
+    read_lineage,
+)
 from veen.storage.paths import Folders
 
 W = TypeVar("W", bound=Wire)
@@ -69,6 +77,7 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
     profile = _read(folders.profile, Profile, report)
     if os.path.lexists(folders.admission):
         _read(folders.admission, AdmissionSettings, report)
+    _try(report, folders.format, lambda: read_format(folders))
     for path in folders.root.glob(f"*{DRAFT_SUFFIX}"):
         report.add(Finding(Severity.LEFTOVER, path.name, INCOMPLETE_DRAFT))
     if identity is None or signature is None or limits is None or profile is None:
@@ -228,8 +237,8 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
     """Report files that no hub creates. The log folder and the index have their own checks."""
     kept = (
         *(folders.identity, folders.identity_sig, folders.key_map, folders.rotation, folders.root_request),
-        *(folders.limits, folders.limit_history, folders.profile, folders.admission, folders.binding, folders.origin),
-        *(folders.fault, folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal),
+        *(folders.limits, folders.limit_history, folders.profile, folders.admission, folders.format, folders.binding),
+        *(folders.origin, folders.fault, folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal),
         *(folders.journal_mark, folders.log, folders.index, folders.attachments, folders.evidence, folders.witnesses),
         *(folders.recoveries, folders.handovers, folders.requested),
         folders.root / _LOST_AND_FOUND,

@@ -40,6 +40,7 @@ _PATHS = {
     "limit_history": "limit-history.json",
     "profile": "profile.json",
     "admission": "admission.json",
+    "format": "format.json",
     "scrub": "scrub.json",
 }
 
@@ -80,6 +81,7 @@ class Folders:
     limit_history: Path = field(init=False)  # the limit registry of a hub whose limits were lowered
     profile: Path = field(init=False)
     admission: Path = field(init=False)  # missing in older directories
+    format: Path = field(init=False)  # which versions can use the directory; missing in older ones
     scrub: Path = field(init=False)  # position of the background scrubber; may be deleted
 
     def __post_init__(self) -> None:

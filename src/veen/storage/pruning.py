@@ -105,32 +105,10 @@ class Pruner:
         """Delete what the manifest of a label says is pruned, if a crash left it. Returns the bytes freed."""
         manifest = verified_manifest(self.folders, self.hub_metadata().identity, label)
         pruned = [segment for segment in manifest.segments if segment.level] if manifest else []
-        freed = [self._finish(label, segment) for segment in pruned]
+        freed = [finish_segment(self.disk, self.folders, label, segment) for segment in pruned]
         if any(one is not None for one in freed):
             self.disk.sync_folder(self.folders.log)
         return max(0, sum(one or 0 for one in freed))
-
-    def _finish(self, label: bytes, segment: Segment) -> int | None:
-        """The bytes that it freed; None if nothing was left to do."""
-        left = self.folders.pruned_chunk(label, segment.start_seq, segment.end_seq)
-        chunk = self.folders.closed_chunk(label, segment.start_seq, segment.end_seq)
-        before, is_done = left.stat().st_size, True
-        with PrunedChunk(left) as found:
-            if found.level < segment.level:
-                cut = pruned_chunk.without_receipts(found)
-                if sha256(cut).digest() != segment.artifact_hash:
-                    raise Malformed("pruned chunk", f"{left.name} does not match the manifest; nothing was deleted")
-                self.disk.write_file(left, cut)
-                is_done = False
-            elif chunk.exists() and found.digest() != segment.artifact_hash:
-                raise Malformed("pruned chunk", f"{left.name} does not match the manifest; nothing was deleted")
-        if chunk.exists():
-            before, is_done = 0, False
-        while chunk.exists():  # compressed and plain, after another crash
-            before += chunk.stat().st_size
-            self.disk.unlink(chunk)
-            chunk = self.folders.closed_chunk(label, segment.start_seq, segment.end_seq)
-        return None if is_done else before - left.stat().st_size
 
     def _written(self, label: bytes, start: int, end: int, level: Level, segment: Segment | None) -> Segment:
         """Write the file that replaces a chunk, unless it exists. Returns the row of the manifest."""
@@ -171,8 +149,11 @@ class Pruner:
         return Segment(start, end, *hashes, found.total_bytes, self._end_ts(label, end), Level.WHOLE)
 
     def _known(self, label: bytes) -> dict[int, Segment]:
+        """The pruned chunks by their first entry."""
         manifest = verified_manifest(self.folders, self.hub_metadata().identity, label)
-        return {segment.start_seq: segment for segment in manifest.segments} if manifest else {}
+        # Whole chunks are read again: after a restore, others may be at the places of those that the manifest lists.
+        pruned = [segment for segment in manifest.segments if segment.level] if manifest else []
+        return {segment.start_seq: segment for segment in pruned}
 
     def _chunks(self, label: bytes) -> list[tuple[int, int]]:
         with self.index.read() as rows:
@@ -197,6 +178,32 @@ class Pruner:
         with suppress(FileNotFoundError):
             return chunk.stat().st_size
         return left.stat().st_size
+
+
+def finish_segment(disk: Disk, folders: Folders, label: bytes, segment: Segment) -> int | None:
+    """Delete what a row of the manifest says is pruned, once the file that replaces it is there.
+
+    Returns the bytes that it freed; None if nothing was left to do.
+    """
+    left = folders.pruned_chunk(label, segment.start_seq, segment.end_seq)
+    chunk = folders.closed_chunk(label, segment.start_seq, segment.end_seq)
+    before, is_done = left.stat().st_size, True
+    with PrunedChunk(left) as found:
+        if found.level < segment.level:
+            cut = pruned_chunk.without_receipts(found)
+            if sha256(cut).digest() != segment.artifact_hash:
+                raise Malformed("pruned chunk", f"{left.name} does not match the manifest; nothing was deleted")
+            disk.write_file(left, cut)
+            is_done = False
+        elif chunk.exists() and found.digest() != segment.artifact_hash:
+            raise Malformed("pruned chunk", f"{left.name} does not match the manifest; nothing was deleted")
+    if chunk.exists():
+        before, is_done = 0, False
+    while chunk.exists():  # compressed and plain, after another crash
+        before += chunk.stat().st_size
+        disk.unlink(chunk)
+        chunk = folders.closed_chunk(label, segment.start_seq, segment.end_seq)
+    return None if is_done else before - left.stat().st_size
 
 
 def _due(policy: RetentionPolicy, age: int) -> Level:

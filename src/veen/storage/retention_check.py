@@ -9,6 +9,7 @@ from pathlib import Path
 from veen.core import VeenError
 from veen.core.retention import Level, Segment
 from veen.storage import pruned_chunk, safe_open
+from veen.storage.chunk_reader import chunk_files
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import Folders
@@ -30,17 +31,21 @@ def check_manifests(root: Path) -> list[CheckedManifest]:
     """Every manifest of a directory, by label."""
     folders = Folders(root)
     hub_metadata = read_metadata(folders)
-    names = sorted(folders.log.glob("manifest-*.cbor"))
-    return [_checked(folders, hub_metadata, bytes.fromhex(path.stem.partition("-")[2])) for path in names]
+    labels = [bytes.fromhex(path.stem.partition("-")[2]) for path in sorted(folders.log.glob("manifest-*.cbor"))]
+    chunks = chunk_files(folders)
+    ends = {label: max((one.end_seq or 0 for one in chunks.get(label, ())), default=0) for label in labels}
+    return [_checked(folders, hub_metadata, label, ends[label]) for label in labels]
 
 
-def _checked(folders: Folders, hub_metadata: HubMetadata, label: bytes) -> CheckedManifest:
+def _checked(folders: Folders, hub_metadata: HubMetadata, label: bytes, end: int) -> CheckedManifest:
     try:
         manifest = pruned_chunk.verified_manifest(folders, hub_metadata.identity, label)
     except (OSError, VeenError) as error:
         return CheckedManifest(label, 0, 0, 0, 0, (str(error),))
     assert manifest is not None, "its file was listed"
-    faults = [fault for one in manifest.segments if (fault := _fault(folders, hub_metadata, label, one))]
+    # The manifest of an older backup, or of a log that was restored from one, may list later chunks than it has.
+    here = [one for one in manifest.segments if one.level or one.start_seq <= end]
+    faults = [fault for one in here if (fault := _fault(folders, hub_metadata, label, one))]
     pruned = [one for one in manifest.segments if one.level]
     entries = sum(one.end_seq - one.start_seq + 1 for one in pruned)
     bare = sum(one.level == Level.RECEIPTS for one in pruned)

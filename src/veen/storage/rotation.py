@@ -388,7 +388,11 @@ def _withdraw_rotation(disk: Disk, folders: Folders, cause: OSError) -> None:
 
 
 def finish_rotation(disk: Disk, folders: Folders) -> bool:
-    """Complete a rotation that a crash interrupted. Returns False if there was none."""
+    """Complete a rotation that a crash interrupted. Returns False if there was none.
+
+    Raises `NewerFormat` before anything is written, if this version does not know the format of the directory.
+    """
+    metadata.read_format(folders)
     if not folders.rotation.exists():
         return False
     try:

@@ -27,7 +27,7 @@ _ORIGIN = _OVERHEAD_BYTES + limits.MAX_ORIGINS * (_MAX_METADATA_FILE + limits.MA
 # Name patterns with the maximum size of such a file. The first match counts.
 _KINDS = {
     r"hub-[a-z-]+\.(?:json|sig)|(?:limits|profile|admission|root-request)\.json": _MAX_METADATA_FILE,
-    r"(?:limit-history|scrub)\.json": _MAX_METADATA_FILE,
+    r"(?:limit-history|scrub|format)\.json": _MAX_METADATA_FILE,
     r"hub-identity\.next": 2 * _MAX_METADATA_FILE,  # a record and its signature
     r".+\.seed": _OVERHEAD_BYTES,
     r"origin\.cbor": _ORIGIN,

@@ -893,6 +893,7 @@ def recover(
     "backup",
     "veen hub backup --data-dir hub --to /mnt/backups/hub",
     "veen hub backup --data-dir hub --to /mnt/backups/hub --keep 7",
+    "veen hub backup --data-dir hub --to /mnt/backups/hub --keep 7 --prune",
     "veen hub backup --data-dir hub --to /media/safe/hub --with-keys",
 )
 def backup(
@@ -900,6 +901,7 @@ def backup(
     to: Annotated[Path, option("--to DIR", "the folder for the backups of this hub")],
     keep: Annotated[int, option("--keep N", "how many backups to keep, the new one included", min=1)] = 1,
     with_keys: Annotated[bool, option("--with-keys", "also copy the secret keys of the hub")] = False,
+    prune: Annotated[bool, option("--prune", "erase from older backups what the hub has pruned since")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Back up a hub, also while it runs.
@@ -909,12 +911,34 @@ def backup(
     root is verified as it is copied. Closed chunks and attachments are read once: later backups share them with the one
     before by hard links.
 
+    With --prune, payloads and receipts that the hub has pruned are erased from the older backups of the folder, too. An
+    older backup with such entries at the end of its log, where no chunk is closed, is removed.
+
     Without --with-keys nobody can sign with a backup. It can be read and verified, and if the hub has a root key, `veen
     hub restore --root` continues with it. A hub without a root key needs its keys for that.
     """
     from veen.cli.hub import upkeep
 
-    upkeep.backup(data_dir, to, keep, with_keys=with_keys).show(as_json)
+    upkeep.backup(data_dir, to, keep, with_keys=with_keys, prune=prune).show(as_json)
+
+
+@command(app, "upgrade", "veen hub upgrade --data-dir hub --check", "veen hub upgrade --data-dir hub")
+def upgrade(
+    data_dir: DataDir,
+    check: Annotated[bool, option("--check", "verify the directory and say what would change; change nothing")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring a data directory of an earlier version to the present format.
+
+    A hub also runs on directories of earlier formats. The upgrade first verifies the directory completely, as `veen
+    fsck` does, and then adds what newer directories have. Repeating it after an interruption is safe. No hub may run
+    on the directory.
+
+    A directory whose format is newer than this version is rejected by every command; use a later version then.
+    """
+    from veen.cli.hub import upkeep
+
+    upkeep.upgraded(data_dir, check=check).show(as_json)
 
 
 @command(

@@ -19,7 +19,7 @@ from veen.hub.cosigner import RolledBack
 from veen.hub.hub_time import ClockGap
 from veen.hub.service import HubService
 from veen.storage.journal import JournalIncomplete
-from veen.storage.metadata import has_no_keys
+from veen.storage.metadata import NewerFormat, has_no_keys
 from veen.storage.paths import Folders
 
 # Entries that wait for the log are tens of thousands of objects without cycles. Collecting rarely saves the time of
@@ -45,6 +45,8 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
             "put the newest copy of the data directory back, if there is one",
             f"veen hub recover --data-dir {config.data_dir} continues without the lost entries, with a new key",
         ) from None
+    except NewerFormat:
+        raise
     except Unavailable as error:
         raise hinted(error, *_start_hints(config)) from None
     except (Malformed, Unverified) as error:

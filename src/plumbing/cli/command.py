@@ -1,12 +1,14 @@
 """Declaration of commands and groups on top of typer. Every command has examples."""
 
 import difflib
+import inspect
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from typing import Any, ParamSpec, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -16,8 +18,10 @@ from plumbing.cli.help_text import Row
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 USAGE_STATUS = 2
+_MAX_UINT64 = (1 << 64) - 1
 _RAW_ARGUMENTS = "plumbing.raw_arguments"
 _NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?", re.ASCII)
 _SHIELD = "\0"  # cannot occur in an argument of a process
@@ -160,3 +164,55 @@ def argument(metavar: str, help: str, *, default: str | None = None, **more: Any
     if default is not None:
         more["show_default"] = default
     return typer.Argument(metavar=metavar, help=help, **more)
+
+
+def options_command(
+    options: type[Any], app: typer.Typer, name: str, *examples: str, runner: Callable[..., None] | None = None
+) -> Callable[[F], F]:
+    """Declare a command whose first argument is a dataclass of options that several commands share.
+
+        @options_command(HubOptions, app, "export", "veen bridge export --stream doors")
+        def export(options: HubOptions, stream: Stream = None) -> None:
+            ...
+
+    A `runner` calls the command itself: it is called as `runner(work, options, **given)`.
+
+    The help text lists the command's own options first, then the fields of the dataclass, those of its bases last.
+    """
+    shared_types, kind = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
+    empty = inspect.Parameter.empty
+    defaults = {field.name: empty if field.default is MISSING else field.default for field in fields(options)}
+    own_first = [name for base in options.__mro__ for name in inspect.get_annotations(base)]
+    defaults = {name: defaults[name] for name in own_first if name in defaults}
+    shared = [
+        inspect.Parameter(name, kind, default=default, annotation=shared_types[name])
+        for name, default in defaults.items()
+    ]
+
+    def declare(work: F) -> F:
+        own_types = get_type_hints(work, include_extras=True)
+        own = [*inspect.signature(work).parameters.values()][1:]
+        parameters = [one.replace(kind=kind, annotation=own_types[one.name]) for one in own] + shared
+
+        def run(**given: Any) -> None:
+            _check_numbers(given)
+            shared_values = options(**{one.name: given.pop(one.name) for one in shared})
+            if runner is None:
+                work(shared_values, **given)
+            else:
+                runner(work, shared_values, **given)
+
+        run.__name__, run.__doc__ = work.__name__, work.__doc__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command(app, name, *examples)(run)
+        return work
+
+    return declare
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    """Numbers in encoded objects have 64 bits."""
+    for name, value in given.items():
+        if isinstance(value, int) and abs(value) > _MAX_UINT64:
+            raise Misuse(f"{name.replace('_', '-')}: {value} needs more than 64 bits", f"give at most {_MAX_UINT64}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option
+from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from veen.bridge import anchors
 from veen.bridge.anchor_backends import DEFAULT_BRANCH, FileLog, GitRepo, OtherHub, TimeStampingAuthority
 from veen.bridge.anchors import Anchored, AnchorStore, Backend, Cadence, PublishedAnchor
@@ -16,7 +16,6 @@ from veen.cli.kit import context_file, output, pinning, values
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import ClientDir, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import options_command
 from veen.client.client import Client
 
 T = TypeVar("T")

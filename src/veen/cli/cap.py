@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option
+from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from veen.cli.kit import audience, context_file, key_files, open_session, output, output_files, values
 from veen.cli.kit.audience import Bare, HubIds, NotAfter
 from veen.cli.kit.client_options import HubOptions, PassphraseFile
@@ -14,7 +14,6 @@ from veen.cli.kit.key_files import read_capabilities
 from veen.cli.kit.output import Formatted
 from veen.cli.kit.result import Moment, Result, inside
 from veen.cli.kit.sanitize import short_hex
-from veen.cli.kit.state_options import options_command
 from veen.client import Card, capabilities, cbor_sequence
 from veen.client.client import Client
 from veen.core import CapPresentation, CapToken, Rate, Refused, SigningKey, cap_token, naming

@@ -10,7 +10,7 @@ from typing import Annotated, cast
 
 import typer
 
-from plumbing.cli.command import Misuse, argument, command, group, option
+from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from veen.cli.kit import (
     context_file,
     evidence_viewer,
@@ -30,7 +30,6 @@ from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.pinning import ExpectedSigner
 from veen.cli.kit.sanitize import short, short_hex
-from veen.cli.kit.state_options import options_command
 from veen.client import Card, evidence, local_files
 from veen.client.client import Client
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceReport, Knowledge, ShownEntry

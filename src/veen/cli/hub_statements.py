@@ -4,13 +4,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from plumbing.cli.command import Misuse, argument, option, single
+from plumbing.cli.command import Misuse, argument, option, options_command, single
 from veen.cli.kit import context_file, output_files
 from veen.cli.kit.client_options import Epoch, HubOptions, OutFile
 from veen.cli.kit.common_options import Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
-from veen.cli.kit.state_options import options_command
 from veen.client.client import Client
 from veen.core import Receipt
 from veen.core.coverage import Cover

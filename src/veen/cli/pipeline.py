@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from plumbing.cli.command import Misuse, argument, command, group, option
+from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from veen.cli.kit import context_file, output, pinning
 from veen.cli.kit.client_options import HubPin
 from veen.cli.kit.common_options import ClientDir, JsonOption
@@ -18,7 +18,6 @@ from veen.cli.kit.exit_status import DAMAGED_STATUS
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Result, fields_of
 from veen.cli.kit.spark_session import start
-from veen.cli.kit.state_options import options_command
 from veen.client.local_files import Busy
 from veen.pipeline import Selection, folding, select
 from veen.pipeline.decoding import Keys

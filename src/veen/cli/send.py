@@ -14,14 +14,13 @@ from threading import Thread
 from typing import Annotated, TypeAlias
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, option, single
+from plumbing.cli.command import Misuse, argument, option, options_command, single
 from veen.cli.kit import context_file, key_files, open_session, output
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import Cap, Stream
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
-from veen.cli.kit.state_options import options_command
 from veen.cli.stream_key import stream_key_hints
 from veen.client import ClientDir as ClientDirectory
 from veen.client import cbor_sequence

@@ -8,12 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-from plumbing.cli.command import Misuse, option, single
+from plumbing.cli.command import Misuse, option, options_command, single
 from veen.cli.kit import context_file, message_content, open_session, output, output_files, sanitize
 from veen.cli.kit.client_options import Epoch, HubOptions
 from veen.cli.kit.common_options import Stream
 from veen.cli.kit.result import fields_of, jsonable
-from veen.cli.kit.state_options import options_command
 from veen.client.client import Client
 from veen.client.local_files import check_local
 from veen.client.reader import Entry

@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from plumbing.cli.command import argument, group, option
+from plumbing.cli.command import argument, group, option, options_command
 from veen.cli.kit import key_files, output_files
 from veen.cli.kit.client_options import ClientOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Result
-from veen.cli.kit.state_options import options_command
 from veen.client import ReaderKey, StreamKey
 from veen.core import DhKey, Unavailable, naming
 

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 import typer
 
-from plumbing.cli.command import Misuse, argument, option, single
+from plumbing.cli.command import Misuse, argument, option, options_command, single
 from veen.cli.kit import context_file, open_session, output, output_files
 from veen.cli.kit.client_options import Epoch, HubOptions, Policy
 from veen.cli.kit.common_options import Stream
@@ -16,7 +16,6 @@ from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import Statement
 from veen.cli.kit.result import Moment, Result
-from veen.cli.kit.state_options import options_command
 from veen.cli.stream import remark_pruned
 from veen.client import evidence
 from veen.client.client import Client

@@ -5,13 +5,10 @@ import sys
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-import typer
-
 from plumbing.cli import ascii_fallback
-from plumbing.cli.command import Misuse, command, group
-from plumbing.cli.command import group as declare
-from plumbing.cli.result_output import Value, document, facts, table
-from veil.cli.options import DataDir, JsonOption, Namespace, client, remark
+from plumbing.cli.command import Misuse, argument, group, option
+from plumbing.cli.result_output import Value, document
+from veil.cli.options import Namespace, NodeOptions, node_command, remark
 from veil.lanes.lane import library
 from veil.runtime.contacts import Contact
 from veil.veil_errors import Malformed
@@ -41,15 +38,14 @@ contact_app = group(
 )
 
 
-@command(contact_app, "show", "veil contact show", "veil contact show > alice.contact", "veil contact show --qr")
+@node_command(contact_app, "show", "veil contact show", "veil contact show > alice.contact", "veil contact show --qr")
 def show(
-    given: DataDir = None,
-    qr: Annotated[bool, typer.Option("--qr", help="print a QR code on the terminal")] = False,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="write a QR code to an SVG file")] = None,
-    as_json: JsonOption = False,
+    node: NodeOptions,
+    qr: Annotated[bool, option("--qr", "print a QR code on the terminal")] = False,
+    svg: Annotated[Path | None, option("--svg FILE", "write a QR code to an SVG file")] = None,
 ) -> None:
     """Show the contact of this node, to pass on to others."""
-    found = client(given).get("/v1/contacts/self")
+    found = node.client().get("/v1/contacts/self")
     if not found["endpoints"]:
         remark("the contact has no endpoint: others cannot dial this node, but it can dial them")
     if qr or svg is not None:
@@ -57,20 +53,17 @@ def show(
             write_svg(found["contact"], svg)
         if qr:
             sys.stdout.write(qr_text(found["contact"]))
-    elif as_json:
+    elif node.as_json:
         document(found)
     else:
         sys.stdout.write(found["contact"] + "\n")
 
 
-@command(contact_app, "add", "veil contact add @bob.contact", "veil contact add veil:iAFYI… --name bob")
+@node_command(contact_app, "add", "veil contact add @bob.contact", "veil contact add veil:iAFYI… --name bob")
 def add(
-    contact: Annotated[
-        str, typer.Argument(metavar="CONTACT", help="the text of a contact, @FILE, or - for standard input")
-    ],
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="a local name for it")] = "",
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    node: NodeOptions,
+    contact: Annotated[str, argument("CONTACT", "the text of a contact, @FILE, or - for standard input")],
+    name: Annotated[str, option("--name NAME", "a local name for it")] = "",
 ) -> None:
     """Add the contact of another node, and connect to it."""
     text = _text(contact)
@@ -80,27 +73,23 @@ def add(
         invalid = Malformed("contact", f"not a contact, or not complete: {error.reason}")
         invalid.add_note("copy the whole line that veil contact show prints on the other node")
         raise invalid from None
-    found = client(given).post("/v1/contacts", contact=text, name=name)
+    found = node.client().post("/v1/contacts", contact=text, name=name)
     rows = {"name": found["name"], "pubkey": found["pubkey"], "endpoints": " ".join(found["endpoints"])}
-    facts(rows, as_json, data=found)
+    node.facts(rows, found)
 
 
-@command(contact_app, "list", "veil contact list", "veil contact list --json")
-def list_contacts(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(contact_app, "list", "veil contact list", "veil contact list --json")
+def list_contacts(node: NodeOptions) -> None:
     """List the contacts of this node."""
-    found = client(given).get("/v1/contacts")
+    found = node.client().get("/v1/contacts")
     rows = [(one["name"], one["pubkey"], " ".join(one["endpoints"])) for one in found]
-    table(("name", "pubkey", "endpoints"), rows, as_json, data=found)
+    node.table(("name", "pubkey", "endpoints"), rows, found)
 
 
-@command(contact_app, "remove", "veil contact remove bob")
-def remove(
-    who: Annotated[str, typer.Argument(metavar="WHO", help="its name, or the first digits of its key")],
-    given: DataDir = None,
-    as_json: JsonOption = False,
-) -> None:
+@node_command(contact_app, "remove", "veil contact remove bob")
+def remove(node: NodeOptions, who: Annotated[str, argument("WHO", "its name, or the first digits of its key")]) -> None:
     """Remove a contact. The node no longer dials it."""
-    facts(client(given).delete("/v1/contacts", contact=who), as_json)
+    node.facts(node.client().delete("/v1/contacts", contact=who))
 
 
 def _text(given: str) -> str:
@@ -116,7 +105,7 @@ def _text(given: str) -> str:
     return given
 
 
-group_app = declare(
+group_app = group(
     "group",
     """Share a secret with several nodes, and replace it when one leaves.
 
@@ -125,57 +114,47 @@ group_app = declare(
     """,
 )
 
-Name: TypeAlias = Annotated[str, typer.Argument(metavar="GROUP", help="its name, or the first digits of its id")]
+Name: TypeAlias = Annotated[str, argument("GROUP", "its name, or the first digits of its id")]
 _COLUMNS = ("name", "group_id", "generation")
 
 
-@command(group_app, "create", "veil group create friends")
-def create(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="a local name for the group")],
-    given: DataDir = None,
-    as_json: JsonOption = False,
-) -> None:
+@node_command(group_app, "create", "veil group create friends")
+def create(node: NodeOptions, name: Annotated[str, argument("NAME", "a local name for the group")]) -> None:
     """Create a group with this node as its first member."""
-    _show(client(given).post("/v1/groups", name=name), as_json)
+    _show(node, node.client().post("/v1/groups", name=name))
 
 
-@command(group_app, "list", "veil group list", "veil group list --json")
-def list_groups(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(group_app, "list", "veil group list", "veil group list --json")
+def list_groups(node: NodeOptions) -> None:
     """List the groups that this node is in."""
-    found = client(given).get("/v1/groups")
-    table(_COLUMNS, [[one[column] for column in _COLUMNS] for one in found], as_json, data=found)
+    found = node.client().get("/v1/groups")
+    node.table(_COLUMNS, [[one[column] for column in _COLUMNS] for one in found], found)
 
 
-@command(group_app, "invite", "veil group invite friends bob")
-def invite(
-    group: Name,
-    who: Annotated[str, typer.Argument(metavar="CONTACT", help="the contact to invite")],
-    given: DataDir = None,
-    as_json: JsonOption = False,
-) -> None:
+@node_command(group_app, "invite", "veil group invite friends bob")
+def invite(node: NodeOptions, group: Name, who: Annotated[str, argument("CONTACT", "the contact to invite")]) -> None:
     """Send a contact the newest secret of a group, by private delivery."""
-    facts(client(given).post("/v1/groups/invite", group=group, contact=who), as_json)
+    node.facts(node.client().post("/v1/groups/invite", group=group, contact=who))
 
 
-@command(group_app, "rotate", "veil group rotate friends --stay bob --stay carol")
+@node_command(group_app, "rotate", "veil group rotate friends --stay bob --stay carol")
 def rotate(
+    node: NodeOptions,
     group: Name,
-    stay: Annotated[list[str] | None, typer.Option("--stay", metavar="CONTACT", help="gets the new secret")] = None,
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    stay: Annotated[list[str] | None, option("--stay CONTACT", "gets the new secret")] = None,
 ) -> None:
     """Replace the secret of a group, and send the new one to the contacts that stay."""
-    _show(client(given).post("/v1/groups/rotate", group=group, stay=stay or []), as_json)
+    _show(node, node.client().post("/v1/groups/rotate", group=group, stay=stay or []))
 
 
-@command(group_app, "leave", "veil group leave friends")
-def leave(group: Name, given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(group_app, "leave", "veil group leave friends")
+def leave(node: NodeOptions, group: Name) -> None:
     """Leave a group and delete its secrets."""
-    _show(client(given).post("/v1/groups/leave", group=group), as_json)
+    _show(node, node.client().post("/v1/groups/leave", group=group))
 
 
-def _show(found: dict[str, str | int], as_json: bool) -> None:
-    facts({column: found[column] for column in _COLUMNS}, as_json, data=found)
+def _show(node: NodeOptions, found: dict[str, str | int]) -> None:
+    node.facts({column: found[column] for column in _COLUMNS}, found)
 
 
 policy_app = group(
@@ -187,39 +166,33 @@ policy_app = group(
     """,
 )
 
-Who: TypeAlias = Annotated[str, typer.Argument(metavar="WHO", help="a contact, or a key in hex")]
+Who: TypeAlias = Annotated[str, argument("WHO", "a contact, or a key in hex")]
 
 
-@command(policy_app, "list", "veil policy list", "veil policy list --json")
-def list_tiers(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(policy_app, "list", "veil policy list", "veil policy list --json")
+def list_tiers(node: NodeOptions) -> None:
     """List the tiers that were set by hand."""
-    found = client(given).get("/v1/policy")
+    found = node.client().get("/v1/policy")
     rows = [(one["name"] or "", one["tier"], one["pubkey"]) for one in found]
-    table(("name", "tier", "pubkey"), rows, as_json, data=found)
+    node.table(("name", "tier", "pubkey"), rows, found)
 
 
-@command(policy_app, "set", "veil policy set bob trusted", "veil policy set bob none")
+@node_command(policy_app, "set", "veil policy set bob trusted", "veil policy set bob none")
 def set_tier(
+    node: NodeOptions,
     who: Who,
-    tier: Annotated[
-        str, typer.Argument(metavar="TIER", help="trusted, known, unknown, muted, blocked; none removes the setting")
-    ],
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    tier: Annotated[str, argument("TIER", "trusted, known, unknown, muted, blocked; none removes the setting")],
 ) -> None:
     """Set the tier of a node."""
-    _explanation(client(given).post("/v1/policy", pubkey=who, tier=tier), as_json)
+    _explanation(node, node.client().post("/v1/policy", pubkey=who, tier=tier))
 
 
-@command(policy_app, "explain", "veil policy explain bob", "veil policy explain --tag 9f2c… --namespace 1")
+@node_command(policy_app, "explain", "veil policy explain bob", "veil policy explain --tag 9f2c… --namespace 1")
 def explain(
-    who: Annotated[
-        str | None, typer.Argument(metavar="WHO", help="a contact, or a key in hex", show_default="none, with --tag")
-    ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="HEX", help="explain a tag instead")] = None,
+    node: NodeOptions,
+    who: Annotated[str | None, argument("WHO", "a contact, or a key in hex", default="none, with --tag")] = None,
+    tag: Annotated[str | None, option("--tag HEX", "explain a tag instead")] = None,
     namespace: Namespace = None,
-    given: DataDir = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Explain the tier of a node, or of the objects under a tag."""
     if (who is None) == (tag is None):
@@ -227,16 +200,16 @@ def explain(
             "missing WHO or --tag: give a node or a tag, not both",
             "veil policy explain bob, or veil policy explain --tag HEX",
         )
-    _explanation(client(given).get("/v1/policy/explain", pubkey=who, tag=tag, namespace=namespace), as_json)
+    _explanation(node, node.client().get("/v1/policy/explain", pubkey=who, tag=tag, namespace=namespace))
 
 
-@command(policy_app, "endorse", "veil policy endorse bob")
-def endorse(who: Who, given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(policy_app, "endorse", "veil policy endorse bob")
+def endorse(node: NodeOptions, who: Who) -> None:
     """Endorse a node publicly. Nodes that trust this one then give it a higher score."""
-    facts(client(given).post("/v1/policy/endorse", pubkey=who), as_json)
+    node.facts(node.client().post("/v1/policy/endorse", pubkey=who))
 
 
-def _explanation(found: dict[str, Value], as_json: bool) -> None:
+def _explanation(node: NodeOptions, found: dict[str, Value]) -> None:
     reasons = found["reasons"]
     joined = "; ".join(reasons) if isinstance(reasons, list) else ""
-    facts({**found, "reasons": joined}, as_json, data=found)
+    node.facts({**found, "reasons": joined}, found)

@@ -6,14 +6,15 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command, group, single
+from plumbing.cli.command import Misuse, command, group, option, options_command, single
 from plumbing.cli.result_output import facts, table
 from veil import (
     NATIVE,
@@ -44,45 +45,43 @@ sim_app = group(
     """,
 )
 
-Nodes: TypeAlias = Annotated[int, typer.Option("--nodes", metavar="N", min=3, help="how many nodes")]
-Objects: TypeAlias = Annotated[int, typer.Option("--objects", metavar="N", min=1, help="how many objects to publish")]
-Payload: TypeAlias = Annotated[
-    int, typer.Option("--payload-bytes", metavar="N", min=1, max=200_000, help="size of each object")
-]
-Sybils: TypeAlias = Annotated[
-    float,
-    typer.Option("--sybils", metavar="PART", min=0, max=0.9, help="fraction of nodes that drop or alter shards"),
-]
-Eclipsed: TypeAlias = Annotated[
-    str | None, typer.Option("--eclipsed", metavar="fast|fallback", help="a lane that delivers nothing")
-]
-Churn: TypeAlias = Annotated[
-    float, typer.Option("--churn", metavar="PER_MINUTE", min=0, max=10, help="departures per node")
-]
-Split: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--split-s", metavar="S", min=0, help="partition the network into two halves for this long"),
-]
-Svg: TypeAlias = Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="also write a chart to this file")]
-Seed: TypeAlias = Annotated[int, typer.Option("--seed", metavar="N", min=0, help="seed of all randomness")]
 _MAX_LOSS = 0.95
 
 
-def _scenario(
-    nodes: int, objects: int, payload: int, sybils: float, eclipsed: str | None, churn: float, split_s: float | None
-) -> Scenario:
-    if eclipsed not in (None, "fast", "fallback"):
-        raise Misuse(f"no lane {eclipsed!r} in the simulation", "give fast or fallback")
-    split = sim.Split(1.0, 1.0 + split_s) if split_s else None
-    return Scenario(
-        nodes=nodes,
-        objects=objects,
-        payload_bytes=payload,
-        sybils=sybils,
-        eclipsed=eclipsed,
-        churn_per_minute=churn,
-        split=split,
+@dataclass(frozen=True, slots=True)
+class SimulationOptions:
+    """The simulated network, and the form of the result."""
+
+    seed: Annotated[int, option("--seed N", "seed of all randomness", min=0)] = 1
+    svg: Annotated[Path | None, option("--svg FILE", "also write a chart to this file")] = None
+    nodes: Annotated[int, option("--nodes N", "how many nodes", min=3)] = 200
+    objects: Annotated[int, option("--objects N", "how many objects to publish", min=1)] = 10
+    payload: Annotated[int, option("--payload-bytes N", "size of each object", min=1, max=200_000)] = 96_256
+    sybils: Annotated[float, option("--sybils PART", "fraction of nodes that drop or alter shards", min=0, max=0.9)] = (
+        0.0
     )
+    eclipsed: Annotated[str | None, option("--eclipsed fast|fallback", "a lane that delivers nothing")] = None
+    churn: Annotated[float, option("--churn PER_MINUTE", "departures per node", min=0, max=10)] = 0.0
+    split_s: Annotated[
+        float | None, option("--split-s S", "partition the network into two halves for this long", min=0)
+    ] = None
+    as_json: JsonOption = False
+
+    def scenario(self) -> Scenario:
+        if self.eclipsed not in (None, "fast", "fallback"):
+            raise Misuse(f"no lane {self.eclipsed!r} in the simulation", "give fast or fallback")
+        return Scenario(
+            nodes=self.nodes,
+            objects=self.objects,
+            payload_bytes=self.payload,
+            sybils=self.sybils,
+            eclipsed=self.eclipsed,
+            churn_per_minute=self.churn,
+            split=sim.Split(1.0, 1.0 + self.split_s) if self.split_s else None,
+        )
+
+
+simulation_command = partial(options_command, SimulationOptions)
 
 
 def _figures(result: Result) -> dict[str, Any]:
@@ -99,53 +98,37 @@ def _figures(result: Result) -> dict[str, Any]:
     }
 
 
-@command(sim_app, "run", "veil sim run --loss 0.1 --seed 1", "veil sim run --nodes 50 --sybils 0.3 --eclipsed fast")
+@simulation_command(
+    sim_app, "run", "veil sim run --loss 0.1 --seed 1", "veil sim run --nodes 50 --sybils 0.3 --eclipsed fast"
+)
 def run(
-    loss: Annotated[
-        float, typer.Option("--loss", metavar="PART", min=0, max=_MAX_LOSS, help="fraction of frames that are lost")
-    ] = 0.1,
-    seed: Seed = 1,
-    svg: Svg = None,
-    nodes: Nodes = 200,
-    objects: Objects = 10,
-    payload: Payload = 96_256,
-    sybils: Sybils = 0.0,
-    eclipsed: Eclipsed = None,
-    churn: Churn = 0.0,
-    split_s: Split = None,
-    as_json: JsonOption = False,
+    options: SimulationOptions,
+    loss: Annotated[float, option("--loss PART", "fraction of frames that are lost", min=0, max=_MAX_LOSS)] = 0.1,
 ) -> None:
     """Simulate one network, and show delivery rate, latency and cost."""
-    scenario = replace(_scenario(nodes, objects, payload, sybils, eclipsed, churn, split_s), loss=loss)
-    result = sim.run(scenario, seed)
-    if svg is not None:
-        svg.write_text(plot_run_svg(scenario, result), "utf-8")
+    scenario = replace(options.scenario(), loss=loss)
+    result = sim.run(scenario, options.seed)
+    if options.svg is not None:
+        options.svg.write_text(plot_run_svg(scenario, result), "utf-8")
     figures = _figures(result)
-    facts(figures, as_json, data={**figures, "counters": result.counters})
+    facts(figures, options.as_json, data={**figures, "counters": result.counters})
 
 
-@command(sim_app, "sweep", "veil sim sweep --losses 0,0.1,0.3 --seeds 5", "veil sim sweep --svg delivery.svg")
+@simulation_command(
+    sim_app, "sweep", "veil sim sweep --losses 0,0.1,0.3 --seeds 5", "veil sim sweep --svg delivery.svg"
+)
 def sweep(
+    options: SimulationOptions,
     losses: Annotated[
-        str, typer.Option("--losses", metavar="PART,…", help="loss rates to simulate", show_default="0 to 0.6 by 0.1")
+        str, option("--losses PART,…", "loss rates to simulate", default="0 to 0.6 by 0.1")
     ] = "0,0.1,0.2,0.3,0.4,0.5,0.6",
-    seed: Seed = 1,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", min=1, help="number of seeds, starting at --seed")] = 3,
-    svg: Svg = None,
-    nodes: Nodes = 200,
-    objects: Objects = 10,
-    payload: Payload = 96_256,
-    sybils: Sybils = 0.0,
-    eclipsed: Eclipsed = None,
-    churn: Churn = 0.0,
-    split_s: Split = None,
-    as_json: JsonOption = False,
+    seeds: Annotated[int, option("--seeds N", "number of seeds, starting at --seed", min=1)] = 3,
 ) -> None:
     """Simulate a network at several loss rates, and show or draw the delivery rate."""
-    scenario = _scenario(nodes, objects, payload, sybils, eclipsed, churn, split_s)
-    found = sim.sweep(scenario, _losses(losses), range(seed, seed + seeds), _progress)
-    if svg is not None:
-        svg.write_text(plot_svg(found), "utf-8")
+    chosen = range(options.seed, options.seed + seeds)
+    found = sim.sweep(options.scenario(), _losses(losses), chosen, _progress)
+    if options.svg is not None:
+        options.svg.write_text(plot_svg(found), "utf-8")
     columns = ("loss", "rate", "worst_rate", "far_rate", "latency_p50_s", "latency_p99_s", "bytes_per_byte_per_hop")
     rows = [
         (
@@ -158,7 +141,7 @@ def sweep(
         )
         for point in found.points
     ]
-    table(columns, rows, as_json)
+    table(columns, rows, options.as_json)
 
 
 def _losses(text: str) -> list[float]:

@@ -3,17 +3,18 @@
 import base64
 import sys
 import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command, group, single
-from plumbing.cli.result_output import facts, table
+from plumbing.cli.command import Misuse, argument, group, option, options_command, single
 from veil.api.api_client import Client
 from veil.cli.exit_status import PENDING_STATUS
-from veil.cli.options import DataDir, JsonOption, Namespace, client, remark
+from veil.cli.options import Namespace, NodeOptions, node_command, remark
 from veil.veil_errors import Refused
 from veil.veil_limits import MAX_OBJECT_BYTES
 
@@ -23,22 +24,20 @@ _PAYLOAD = "payload"
 _STATES_THAT_END_THE_WAIT = {"sent": ("sent", "acked"), "acked": ("acked",)}
 
 
-@command(
+@node_command(
     publish_app, "publish", "veil publish 'hello'", "veil publish 'for you alone' --to bob", "veil publish @notes.txt"
 )
 def publish(
-    body: Annotated[str, typer.Argument(metavar="BODY", help="text, @FILE, or - for standard input")],
-    to: Annotated[str | None, typer.Option("--to", metavar="CONTACT", help="one node, by private delivery")] = None,
-    group: Annotated[str | None, typer.Option("--group", metavar="GROUP", help="a group")] = None,
+    node: NodeOptions,
+    body: Annotated[str, argument("BODY", "text, @FILE, or - for standard input")],
+    to: Annotated[str | None, option("--to CONTACT", "one node, by private delivery")] = None,
+    group: Annotated[str | None, option("--group GROUP", "a group")] = None,
     namespace: Namespace = None,
-    batch: Annotated[bool, typer.Option("--batch", help="may wait to share an object with others")] = False,
+    batch: Annotated[bool, option("--batch", "may wait to share an object with others")] = False,
     wait: Annotated[
-        str | None,
-        typer.Option("--wait", metavar="sent|acked", help="wait until peers have it, or until it is acknowledged"),
+        str | None, option("--wait sent|acked", "wait until peers have it, or until it is acknowledged")
     ] = None,
     wait_s: Annotated[int, durations.whole_option("--wait-s", least=1, help="time limit of --wait")] = 60,
-    given: DataDir = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Publish a message in a feed, to one node, or to a group.
 
@@ -51,7 +50,7 @@ def publish(
     payload = _body(body)
     if len(payload) > MAX_OBJECT_BYTES:
         raise _too_large(f"{len(payload)} bytes, more than the {MAX_OBJECT_BYTES} bytes of an object")
-    api = client(given)
+    api = node.client()
     # Feeds have no acknowledgements, because their readers are unknown.
     fields = {"to": to, "group": group, "namespace": namespace, "ack": True if wait == "acked" else None}
     encoded = base64.b64encode(payload).decode()
@@ -61,7 +60,7 @@ def publish(
         raise (_too_large(refused.reason) if refused.what == _PAYLOAD else refused) from None
     state = _wait(api, queued["message_id"], _STATES_THAT_END_THE_WAIT[wait], wait_s) if wait else None
     rows: dict[str, Any] = {"message_id": queued["message_id"], "state": state or "queued"}
-    facts(rows, as_json)
+    node.facts(rows)
     if wait and state is None:
         remark(f"not {wait} within {wait_s} s; the message stays queued, see veil outbox list")
         raise typer.Exit(PENDING_STATUS)
@@ -100,81 +99,64 @@ subscribe_app = group(
     """,
 )
 
-Remove: TypeAlias = Annotated[bool, typer.Option("--remove", help="remove the subscription")]
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOptions(NodeOptions):
+    """Options of a command that adds or removes a subscription."""
+
+    namespace: Namespace = None
+    remove: Annotated[bool, option("--remove", "remove the subscription")] = False
+
+    def change(self, **fields: object) -> None:
+        api = self.client()
+        found = (api.delete_body if self.remove else api.post)("/v1/subscriptions", namespace=self.namespace, **fields)
+        self.facts(found)
 
 
-def _change(given: DataDir, remove: bool, as_json: bool, **fields: object) -> None:
-    api = client(given)
-    found = (api.delete_body if remove else api.post)("/v1/subscriptions", **fields)
-    facts(found, as_json)
+subscription_command = partial(options_command, SubscriptionOptions)
 
 
-@command(subscribe_app, "feed", "veil subscribe feed bob", "veil subscribe feed bob --namespace 40")
+@subscription_command(subscribe_app, "feed", "veil subscribe feed bob", "veil subscribe feed bob --namespace 40")
 def feed(
-    who: Annotated[str, typer.Argument(metavar="WHO", help="a contact, or a publisher's key in hex")],
-    namespace: Namespace = None,
-    remove: Remove = False,
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    options: SubscriptionOptions, who: Annotated[str, argument("WHO", "a contact, or a publisher's key in hex")]
 ) -> None:
     """Read the feed of a publisher, and forward it."""
-    _change(given, remove, as_json, kind="feed", publisher=who, namespace=namespace)
+    options.change(kind="feed", publisher=who)
 
 
-@command(subscribe_app, "tag", "veil subscribe tag 9f2c… --namespace 1")
-def tag(
-    tag: Annotated[str, typer.Argument(metavar="TAG", help="the tag of a feed, in hex")],
-    namespace: Namespace = None,
-    remove: Remove = False,
-    given: DataDir = None,
-    as_json: JsonOption = False,
-) -> None:
+@subscription_command(subscribe_app, "tag", "veil subscribe tag 9f2c… --namespace 1")
+def tag(options: SubscriptionOptions, tag: Annotated[str, argument("TAG", "the tag of a feed, in hex")]) -> None:
     """Read the feed with this tag, and forward it."""
-    _change(given, remove, as_json, kind="feed", tag=tag, namespace=namespace)
+    options.change(kind="feed", tag=tag)
 
 
-@command(subscribe_app, "mailbox", "veil subscribe mailbox --namespace 40")
-def mailbox(
-    namespace: Namespace = None, remove: Remove = False, given: DataDir = None, as_json: JsonOption = False
-) -> None:
+@subscription_command(subscribe_app, "mailbox", "veil subscribe mailbox --namespace 40")
+def mailbox(options: SubscriptionOptions) -> None:
     """Receive private messages in a namespace."""
-    _change(given, remove, as_json, kind="mailbox", namespace=namespace)
+    options.change(kind="mailbox")
 
 
-@command(subscribe_app, "group", "veil subscribe group friends --namespace 40")
+@subscription_command(subscribe_app, "group", "veil subscribe group friends --namespace 40")
 def group_(
-    name: Annotated[str, typer.Argument(metavar="GROUP", help="a group that this node is in")],
-    namespace: Namespace = None,
-    remove: Remove = False,
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    options: SubscriptionOptions, name: Annotated[str, argument("GROUP", "a group that this node is in")]
 ) -> None:
     """Read the messages of a group in a namespace."""
-    _change(given, remove, as_json, kind="group", group=name, namespace=namespace)
+    options.change(kind="group", group=name)
 
 
-@command(subscribe_app, "relay", "veil subscribe relay bob", "veil subscribe relay --tag 9f2c…")
+@subscription_command(subscribe_app, "relay", "veil subscribe relay bob", "veil subscribe relay --tag 9f2c…")
 def relay(
-    who: Annotated[
-        str | None,
-        typer.Argument(metavar="WHO", help="the publisher", show_default="none, with --tag or --mailbox-of"),
-    ] = None,
-    tag: Annotated[str | None, typer.Option("--tag", metavar="HEX", help="a tag instead of a publisher")] = None,
-    mailbox_of: Annotated[
-        str | None, typer.Option("--mailbox-of", metavar="CONTACT", help="the mailbox of a contact instead")
-    ] = None,
-    namespace: Namespace = None,
-    remove: Remove = False,
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    options: SubscriptionOptions,
+    who: Annotated[str | None, argument("WHO", "the publisher", default="none, with --tag or --mailbox-of")] = None,
+    tag: Annotated[str | None, option("--tag HEX", "a tag instead of a publisher")] = None,
+    mailbox_of: Annotated[str | None, option("--mailbox-of CONTACT", "the mailbox of a contact instead")] = None,
 ) -> None:
     """Forward and cache a feed or mailbox for others, without opening it."""
-    kind = "relay-mailbox" if mailbox_of else "relay"
-    _change(given, remove, as_json, kind=kind, publisher=who, tag=tag, contact=mailbox_of, namespace=namespace)
+    options.change(kind="relay-mailbox" if mailbox_of else "relay", publisher=who, tag=tag, contact=mailbox_of)
 
 
-@command(subscribe_app, "list", "veil subscribe list", "veil subscribe list --json")
-def list_(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(subscribe_app, "list", "veil subscribe list", "veil subscribe list --json")
+def list_(node: NodeOptions) -> None:
     """List the subscriptions of this node."""
-    found = client(given).get("/v1/subscriptions")
-    table(("kind", "namespace", "key"), [(one["kind"], one["namespace"], one["key"]) for one in found], as_json)
+    found = node.client().get("/v1/subscriptions")
+    node.table(("kind", "namespace", "key"), [(one["kind"], one["namespace"], one["key"]) for one in found])

@@ -8,17 +8,16 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
-import typer
-
-from plumbing.cli.command import Misuse, command, group
-from plumbing.cli.result_output import facts, moment
+from plumbing.cli.command import Misuse, group, option, options_command
+from plumbing.cli.result_output import moment
 from plumbing.durable import PRIVATE_FILE
 from veil.api.api_server import ApiServer
-from veil.cli.options import DataDir, JsonOption, client, data_dir, remark
+from veil.cli.options import NodeOptions, node_command, remark
 from veil.lanes import Certificate, Unavailable
 from veil.runtime import data_directory, groups
 from veil.runtime.daemon import Host
@@ -119,111 +118,82 @@ app = group(
     """,
 )
 
-Listen: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--listen", metavar="ENDPOINT", help="where to listen, one for each lane, like quic://0.0.0.0:4433"),
-]
-Announce: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--announce", metavar="ENDPOINT", help="the endpoint for contacts, if it differs from --listen"),
-]
-Api: TypeAlias = Annotated[
-    str | None,
-    typer.Option("--api", metavar="HOST:PORT", help="address of the API", show_default="a free port of 127.0.0.1"),
-]
-Proxy: TypeAlias = Annotated[
-    str | None, typer.Option("--proxy", metavar="HOST:PORT", help="the SOCKS5 port of Tor", show_default="no Tor")
-]
-Stun: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--stun", metavar="URL", help="a STUN server for WebRTC", show_default="none"),
-]
-RelayAll: TypeAlias = Annotated[
-    bool | None, typer.Option("--relay-all/--no-relay-all", help="forward every tag, subscribed or not")
-]
 
+@dataclass(frozen=True, slots=True)
+class SettingsOptions(NodeOptions):
+    """The settings of a node. Options that are not given are None."""
 
-def _changed(settings: Settings, **given: list[str] | str | bool | None) -> Settings:
-    """The settings with the given options."""
-    changes = {name: tuple(one) if isinstance(one, list) else one for name, one in given.items() if one is not None}
-    return replace(settings, **changes)  # type: ignore[arg-type]
-
-
-@command(app, "init", "veil node init --listen quic://127.0.0.1:4433", "veil node init --data-dir alice --name alice")
-def init(
-    given: DataDir = None,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="the name in its contact")] = "",
-    listen: Listen = None,
-    announce: Announce = None,
-    api: Api = None,
-    proxy: Proxy = None,
-    stun: Stun = None,
-    relay_all: RelayAll = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Create a node: its data directory, keys and settings."""
-    directory = DataDirectory(data_dir(given))
-    chosen = _changed(
-        Settings(), listen=listen, announce=announce, api=api, proxy=proxy, stun=stun, relay_all=relay_all
+    listen: Annotated[
+        list[str] | None,
+        option("--listen ENDPOINT", "where to listen, one for each lane, like quic://0.0.0.0:4433"),
+    ] = None
+    announce: Annotated[
+        list[str] | None, option("--announce ENDPOINT", "the endpoint for contacts, if it differs from --listen")
+    ] = None
+    api: Annotated[str | None, option("--api HOST:PORT", "address of the API", default="a free port of 127.0.0.1")] = (
+        None
     )
+    proxy: Annotated[str | None, option("--proxy HOST:PORT", "the SOCKS5 port of Tor", default="no Tor")] = None
+    stun: Annotated[list[str] | None, option("--stun URL", "a STUN server for WebRTC", default="none")] = None
+    relay_all: Annotated[bool | None, option("--relay-all/--no-relay-all", "forward every tag, subscribed or not")] = (
+        None
+    )
+
+    def changed(self, settings: Settings) -> Settings:
+        """The settings with the given options."""
+        given = ((one.name, getattr(self, one.name)) for one in fields(Settings))
+        changes = {name: tuple(one) if isinstance(one, list) else one for name, one in given if one is not None}
+        return replace(settings, **changes)  # type: ignore[arg-type]
+
+
+settings_command = partial(options_command, SettingsOptions)
+
+
+@settings_command(
+    app, "init", "veil node init --listen quic://127.0.0.1:4433", "veil node init --data-dir alice --name alice"
+)
+def init(options: SettingsOptions, name: Annotated[str, option("--name NAME", "the name in its contact")] = "") -> None:
+    """Create a node: its data directory, keys and settings."""
+    directory, chosen = options.directory, options.changed(Settings())
     chosen.check()
     ring = groups.Keyring.generate(name)
     directory.make()
     data_directory.save_settings(directory, chosen)
     Certificate.load_or_make(directory.certificate)
     groups.save_keyring(directory, ring)
-    facts({"data_dir": str(directory.path), "pubkey": ring.signing.public_key, "name": name}, as_json)
+    options.facts({"data_dir": str(directory.path), "pubkey": ring.signing.public_key, "name": name})
 
 
-@command(app, "set", "veil node set --proxy 127.0.0.1:9050", "veil node set --listen quic://0.0.0.0:4433")
-def set_(
-    given: DataDir = None,
-    listen: Listen = None,
-    announce: Announce = None,
-    api: Api = None,
-    proxy: Proxy = None,
-    stun: Stun = None,
-    relay_all: RelayAll = None,
-    as_json: JsonOption = False,
-) -> None:
+@settings_command(app, "set", "veil node set --proxy 127.0.0.1:9050", "veil node set --listen quic://0.0.0.0:4433")
+def set_(options: SettingsOptions) -> None:
     """Change the settings of a node, from its next start on.
 
     Options that are not given keep their values.
     """
-    directory = DataDirectory(data_dir(given))
+    directory = options.directory
     directory.check()
-    chosen = _changed(
-        data_directory.load_settings(directory),
-        listen=listen,
-        announce=announce,
-        api=api,
-        proxy=proxy,
-        stun=stun,
-        relay_all=relay_all,
-    )
+    chosen = options.changed(data_directory.load_settings(directory))
     data_directory.save_settings(directory, chosen)
     shown = asdict(chosen)
     rows = {name: " ".join(one) if isinstance(one, tuple) else one for name, one in shown.items()}
-    facts(rows, as_json, data=shown)
+    options.facts(rows, shown)
 
 
-@command(app, "start", "veil node start", "veil node start --data-dir alice --foreground")
+@node_command(app, "start", "veil node start", "veil node start --data-dir alice --foreground")
 def start(
-    given: DataDir = None,
-    foreground: Annotated[bool, typer.Option("--foreground", help="run in this process, until ctrl-c")] = False,
-    as_json: JsonOption = False,
+    node: NodeOptions, foreground: Annotated[bool, option("--foreground", "run in this process, until ctrl-c")] = False
 ) -> None:
     """Start a node, and return once it runs.
 
     The command names every lane that cannot listen on its endpoint. If no lane can listen, it stops the node again,
     except with --foreground.
     """
-    directory = data_dir(given)
+    directory = node.directory.path
     if foreground:
         run(directory)
         return
     url = start_process(directory)
-    api = client(directory)
+    api = node.client()
     status, found = api.get("/v1/status"), api.get("/v1/lanes")
     lanes = [place for lane in found for place in lane["endpoints"]]
     failed = _failed_lanes(directory, found)
@@ -234,7 +204,7 @@ def start(
     for lane, why in failed.items():
         remark(f"{lane} does not listen: {why}")
     rows = {"pubkey": status["pubkey"], "api": url, "listens": " ".join(lanes)}
-    facts(rows, as_json, data={**rows, "listens": lanes, "does_not_listen": failed})
+    node.facts(rows, {**rows, "listens": lanes, "does_not_listen": failed})
 
 
 def _failed_lanes(directory: Path, found: list[dict[str, Any]]) -> dict[str, str]:
@@ -251,37 +221,34 @@ def _cannot_listen(failed: dict[str, str]) -> Exception:
     return error
 
 
-@command(app, "stop", "veil node stop", "veil node stop --data-dir alice")
-def stop(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(app, "stop", "veil node stop", "veil node stop --data-dir alice")
+def stop(node: NodeOptions) -> None:
     """Stop a node, and return once it has ended."""
-    directory = data_dir(given)
-    client(directory).post("/v1/stop")
-    wait_end(directory)
-    facts({"stopped": True}, as_json)
+    node.client().post("/v1/stop")
+    wait_end(node.directory.path)
+    node.facts({"stopped": True})
 
 
-@command(app, "status", "veil node status", "veil node status --json")
-def status(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(app, "status", "veil node status", "veil node status --json")
+def status(node: NodeOptions) -> None:
     """Show the state of a running node."""
-    found = client(given).get("/v1/status")
+    found = node.client().get("/v1/status")
     rows = {**found, "now": moment(found["now"]), "started_at": moment(found["started_at"])}
     fault = rows.pop("store_fault")
     rows["store"] = f"cannot write: {fault['reason']}" if fault else "writes"
     rows["store_failed_since"] = moment(fault["since"] if fault else None)
-    facts(rows, as_json, data=found)
+    node.facts(rows, found)
 
 
-@command(app, "destroy", "veil node destroy --data-dir alice --yes")
+@node_command(app, "destroy", "veil node destroy --data-dir alice --yes")
 def destroy(
-    given: DataDir = None,
-    yes: Annotated[bool, typer.Option("--yes", help="confirm: the keys cannot be recovered")] = False,
-    as_json: JsonOption = False,
+    node: NodeOptions, yes: Annotated[bool, option("--yes", "confirm: the keys cannot be recovered")] = False
 ) -> None:
     """Delete a stopped node with its keys and all its data."""
-    directory = DataDirectory(data_dir(given))
+    directory = node.directory
     directory.check()
     if not yes:
         raise Misuse(f"this deletes {directory.path} with its keys, which cannot be recovered", "confirm with --yes")
     directory.lock()
     shutil.rmtree(directory.path)
-    facts({"removed": str(Path(directory.path))}, as_json)
+    node.facts({"removed": str(Path(directory.path))})

@@ -1,49 +1,58 @@
-"""Options and output that many commands share, and the API client of the chosen node."""
+"""Options that many commands share, and the node that a command is about."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
-import typer
-
 from plumbing.cli import result_output
+from plumbing.cli.command import option, options_command
+from plumbing.cli.result_output import Value
 from veil.api.api_client import Client
+from veil.runtime.data_directory import DataDirectory
 
-JsonOption: TypeAlias = Annotated[bool, typer.Option("--json", help="the result as JSON")]
+JsonOption: TypeAlias = Annotated[bool, option("--json", "the result as JSON")]
 DataDir: TypeAlias = Annotated[
     Path | None,
-    typer.Option(
-        "--data-dir",
-        metavar="DIR",
-        envvar="VEIL_DATA_DIR",
-        help="the data directory of the node",
-        show_default="~/.local/share/veil",
-    ),
+    option("--data-dir DIR", "the data directory of the node", envvar="VEIL_DATA_DIR", default="~/.local/share/veil"),
 ]
 Namespace: TypeAlias = Annotated[
     int | None,
-    typer.Option(
-        "--namespace",
-        metavar="N",
-        min=0,
-        max=65_535,
-        help="which namespace",
-        show_default="1 for feeds, 2 for the rest",
-    ),
+    option("--namespace N", "which namespace", min=0, max=65_535, default="1 for feeds, 2 for the rest"),
 ]
 
 
-def data_dir(given: Path | None) -> Path:
-    """The data directory: `given`, or the default of the user by the XDG rules."""
-    if given is not None:
-        return given.absolute()
-    home = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share") / "veil"
+@dataclass(frozen=True, slots=True)
+class NodeOptions:
+    """The node of a command, and the form of the result."""
+
+    data_dir: DataDir = None
+    as_json: JsonOption = False
+
+    @property
+    def directory(self) -> DataDirectory:
+        """The data directory: the given one, or the default of the user by the XDG rules."""
+        if self.data_dir is not None:
+            return DataDirectory(self.data_dir.absolute())
+        home = os.environ.get("XDG_DATA_HOME", "")
+        return DataDirectory((Path(home) if os.path.isabs(home) else Path.home() / ".local" / "share") / "veil")
+
+    def client(self) -> Client:
+        """An API client for the running node."""
+        return Client(self.directory.path)
+
+    def facts(self, rows: dict[str, Value], data: object = None) -> None:
+        """Print names and values. JSON output shows `data` instead, if given."""
+        result_output.facts(rows, self.as_json, data)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Value]], data: object = None) -> None:
+        """Print rows. JSON output shows `data` instead, if given."""
+        result_output.table(columns, rows, self.as_json, data)
 
 
-def client(given: Path | None) -> Client:
-    """An API client for the running node of a data directory."""
-    return Client(data_dir(given))
+node_command = partial(options_command, NodeOptions)
 
 
 def remark(text: str) -> None:

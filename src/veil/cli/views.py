@@ -8,14 +8,11 @@ import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-import typer
-
-from plumbing.cli.command import command, group, single
-from plumbing.cli.result_output import Value, document, facts, moment, table
-from veil.cli.options import DataDir, JsonOption, Namespace, client, data_dir
+from plumbing.cli.command import argument, group, option, single
+from plumbing.cli.result_output import Value, document, moment
+from veil.cli.options import Namespace, NodeOptions, node_command
 from veil.lanes import Certificate
 from veil.runtime import groups
-from veil.runtime.data_directory import DataDirectory
 
 # How long one request for events waits at the node before it returns an empty list.
 _WAIT_S = 20
@@ -31,10 +28,10 @@ cache_app = group("cache", "Show the shards that this node caches for others, an
 metrics_app = single("metrics")
 
 
-@command(id_app, "show", "veil id show", "veil id show --json")
-def id_show(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(id_app, "show", "veil id show", "veil id show --json")
+def id_show(node: NodeOptions) -> None:
     """Show the public keys and name of a node, whether it runs or not."""
-    directory = DataDirectory(data_dir(given))
+    directory = node.directory
     ring = groups.load_keyring(directory)
     rows: dict[str, Value] = {
         "name": ring.name,
@@ -43,45 +40,41 @@ def id_show(given: DataDir = None, as_json: JsonOption = False) -> None:
         "pin": Certificate.load_or_make(directory.certificate).pin,
         "groups": len(ring.groups),
     }
-    facts(rows, as_json)
+    node.facts(rows)
 
 
-@command(id_app, "tag", "veil id tag", "veil id tag bob --namespace 40")
+@node_command(id_app, "tag", "veil id tag", "veil id tag bob --namespace 40")
 def id_tag(
-    who: Annotated[str, typer.Argument(metavar="WHO", help="a contact or key", show_default="this node")] = "self",
+    node: NodeOptions,
+    who: Annotated[str, argument("WHO", "a contact or key", default="this node")] = "self",
     namespace: Namespace = None,
-    given: DataDir = None,
-    as_json: JsonOption = False,
 ) -> None:
     """Show the tag of a feed. Anyone with the tag can read the feed."""
-    facts(client(given).get("/v1/tag", publisher=who, namespace=namespace), as_json)
+    node.facts(node.client().get("/v1/tag", publisher=who, namespace=namespace))
 
 
-@command(feed_app, "feed", "veil feed", "veil feed --from bob --follow", "veil feed --raw --limit 1 > picture.jpg")
+@node_command(feed_app, "feed", "veil feed", "veil feed --from bob --follow", "veil feed --raw --limit 1 > picture.jpg")
 def feed(
-    sender: Annotated[str | None, typer.Option("--from", metavar="WHO", help="only from this contact or key")] = None,
+    node: NodeOptions,
+    sender: Annotated[str | None, option("--from WHO", "only from this contact or key")] = None,
     namespace: Namespace = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=_MAX_EVENTS, help="show at most the newest N")
-    ] = 64,
-    follow: Annotated[bool, typer.Option("--follow", help="wait for more, until ctrl-c")] = False,
-    count: Annotated[int | None, typer.Option("--count", metavar="N", min=1, help="with --follow, end after N")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="print only the payloads, unchanged")] = False,
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    limit: Annotated[int, option("--limit N", "show at most the newest N", min=1, max=_MAX_EVENTS)] = 64,
+    follow: Annotated[bool, option("--follow", "wait for more, until ctrl-c")] = False,
+    count: Annotated[int | None, option("--count N", "with --follow, end after N", min=1)] = None,
+    raw: Annotated[bool, option("--raw", "print only the payloads, unchanged")] = False,
 ) -> None:
     """Show the messages that this node received, and follow new ones."""
-    api = client(given)
+    api = node.client()
     last = api.get("/v1/status")["last_seq"]
     found = api.get("/v1/feed", sender=sender, namespace=namespace, limit=limit)
     if not follow:
-        _show_messages(found, raw, as_json)
+        _show_messages(node, found, raw)
         return
     left = count
     while True:
         for message in found[:left]:
             last = max(last, message["seq"])
-            _show_message(message, raw, as_json)
+            _show_message(node, message, raw)
         sys.stdout.flush()
         left = None if left is None else left - len(found)
         if left is not None and left <= 0:
@@ -91,23 +84,23 @@ def feed(
         last = max([last, *(message["seq"] for message in found)])
 
 
-def _show_messages(found: list[dict[str, Any]], raw: bool, as_json: bool) -> None:
+def _show_messages(node: NodeOptions, found: list[dict[str, Any]], raw: bool) -> None:
     if raw:
         for message in found:
-            _show_message(message, raw, as_json)
+            _show_message(node, message, raw)
         return
     rows = [
         (moment(message["at"]), _sender(message["data"]), message["data"]["namespace"], _body(message["data"]))
         for message in found
     ]
-    table(("at", "from", "namespace", "message"), rows, as_json, data=found)
+    node.table(("at", "from", "namespace", "message"), rows, found)
 
 
-def _show_message(message: Mapping[str, Any], raw: bool, as_json: bool) -> None:
+def _show_message(node: NodeOptions, message: Mapping[str, Any], raw: bool) -> None:
     data = message["data"]
     if raw:
         sys.stdout.buffer.write(base64.b64decode(data["payload_b64"]))
-    elif as_json:
+    elif node.as_json:
         document(message)
     else:
         sys.stdout.write(f"{_sender(data)}\t{_body(data)}\n")
@@ -125,31 +118,28 @@ def _body(data: Mapping[str, Any]) -> str:
     return f"({len(base64.b64decode(data['payload_b64']))} bytes)"
 
 
-@command(events_app, "events", "veil events", "veil events --since 120 --json", "veil events --follow")
+@node_command(events_app, "events", "veil events", "veil events --since 120 --json", "veil events --follow")
 def events(
-    since: Annotated[int, typer.Option("--since", metavar="SEQ", min=0, help="only events after this number")] = 0,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, max=_MAX_EVENTS, help="show at most N events")
-    ] = 256,
-    follow: Annotated[bool, typer.Option("--follow", help="wait for more, until ctrl-c")] = False,
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    node: NodeOptions,
+    since: Annotated[int, option("--since SEQ", "only events after this number", min=0)] = 0,
+    limit: Annotated[int, option("--limit N", "show at most N events", min=1, max=_MAX_EVENTS)] = 256,
+    follow: Annotated[bool, option("--follow", "wait for more, until ctrl-c")] = False,
 ) -> None:
     """Show the numbered events of this node.
 
     A program that stores the last number it saw misses no event, even when the node restarts, as long as it asks again
     before the node drops the oldest events.
     """
-    api = client(given)
+    api = node.client()
     if not follow:
         found = api.get("/v1/events", since=since, limit=limit)["events"]
         rows = [(one["seq"], moment(one["at"]), one["kind"], _fields(one["data"])) for one in found]
-        table(("seq", "at", "kind", "data"), rows, as_json, data=found)
+        node.table(("seq", "at", "kind", "data"), rows, found)
         return
     while True:
         for event in api.get("/v1/events", since=since, limit=limit, wait_s=_WAIT_S)["events"]:
             since = event["seq"]
-            if as_json:
+            if node.as_json:
                 document(event)
             else:
                 sys.stdout.write(f"{event['seq']}\t{event['kind']}\t{_fields(event['data'])}\n")
@@ -160,42 +150,40 @@ def _fields(data: dict[str, object]) -> str:
     return " ".join(f"{name}={value}" for name, value in data.items() if name != "payload_b64" and value is not None)
 
 
-@command(outbox_app, "list", "veil outbox list", "veil outbox list --json")
-def outbox_list(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(outbox_app, "list", "veil outbox list", "veil outbox list --json")
+def outbox_list(node: NodeOptions) -> None:
     """List the messages that are not finished, oldest first."""
-    found = client(given).get("/v1/outbound")
+    found = node.client().get("/v1/outbound")
     rows = [
         (one["message_id"], one["state"], moment(one["queued_at"]), one["attempts"], one["peers_whole"])
         for one in found
     ]
-    table(("message_id", "state", "queued_at", "attempts", "peers_whole"), rows, as_json, data=found)
+    node.table(("message_id", "state", "queued_at", "attempts", "peers_whole"), rows, found)
 
 
-@command(outbox_app, "cancel", "veil outbox cancel 17")
+@node_command(outbox_app, "cancel", "veil outbox cancel 17")
 def outbox_cancel(
-    message_id: Annotated[int, typer.Argument(metavar="MESSAGE_ID", min=0, help="which message")],
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    node: NodeOptions, message_id: Annotated[int, argument("MESSAGE_ID", "which message", min=0)]
 ) -> None:
     """Cancel a message. Shards that were sent before stay with the peers."""
-    facts(client(given).delete("/v1/outbound", message_id=message_id), as_json)
+    node.facts(node.client().delete("/v1/outbound", message_id=message_id))
 
 
-@command(peers_app, "peers", "veil peers", "veil peers --json")
-def peers(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(peers_app, "peers", "veil peers", "veil peers --json")
+def peers(node: NodeOptions) -> None:
     """Show the nodes that this node is connected to."""
-    found = client(given).get("/v1/peers")
+    found = node.client().get("/v1/peers")
     rows = [
         (one["name"] or "", one["peer"][:16], one["tier"], " ".join(one["lanes"]), one["bytes_in"], one["bytes_out"])
         for one in found
     ]
-    table(("name", "peer", "tier", "lanes", "bytes_in", "bytes_out"), rows, as_json, data=found)
+    node.table(("name", "peer", "tier", "lanes", "bytes_in", "bytes_out"), rows, found)
 
 
-@command(lanes_app, "lanes", "veil lanes", "veil lanes --json")
-def lanes(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(lanes_app, "lanes", "veil lanes", "veil lanes --json")
+def lanes(node: NodeOptions) -> None:
     """Show each lane: its endpoints, its quality, or why it is unavailable."""
-    found = client(given).get("/v1/lanes")
+    found = node.client().get("/v1/lanes")
     rows = [
         (
             one["lane"],
@@ -207,17 +195,15 @@ def lanes(given: DataDir = None, as_json: JsonOption = False) -> None:
         )
         for one in found
     ]
-    table(("lane", "class", "peers", "score", "rtt_s", "endpoint or error"), rows, as_json, data=found)
+    node.table(("lane", "class", "peers", "score", "rtt_s", "endpoint or error"), rows, found)
 
 
-@command(cache_app, "list", "veil cache list", "veil cache list --limit 1000 --json")
+@node_command(cache_app, "list", "veil cache list", "veil cache list --limit 1000 --json")
 def cache_list(
-    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=4_096, help="show at most N shards")] = 64,
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    node: NodeOptions, limit: Annotated[int, option("--limit N", "show at most N shards", min=1, max=4096)] = 64
 ) -> None:
     """List shards in the cache, with the number of known copies of each."""
-    found = client(given).get("/v1/cache", limit=limit)
+    found = node.client().get("/v1/cache", limit=limit)
     rows = [
         (
             one["object_root"][:16],
@@ -229,24 +215,22 @@ def cache_list(
         )
         for one in found
     ]
-    table(("object_root", "index", "size", "replicas", "tier", "expiry"), rows, as_json, data=found)
+    node.table(("object_root", "index", "size", "replicas", "tier", "expiry"), rows, found)
 
 
-@command(cache_app, "forget", "veil cache forget 5f3a…")
+@node_command(cache_app, "forget", "veil cache forget 5f3a…")
 def cache_forget(
-    object_root: Annotated[str, typer.Argument(metavar="OBJECT_ROOT", help="which object, in hex")],
-    given: DataDir = None,
-    as_json: JsonOption = False,
+    node: NodeOptions, object_root: Annotated[str, argument("OBJECT_ROOT", "which object, in hex")]
 ) -> None:
     """Remove all shards of an object from the cache."""
-    facts(client(given).delete("/v1/cache", object_root=object_root), as_json)
+    node.facts(node.client().delete("/v1/cache", object_root=object_root))
 
 
-@command(metrics_app, "metrics", "veil metrics", "veil metrics --json")
-def metrics(given: DataDir = None, as_json: JsonOption = False) -> None:
+@node_command(metrics_app, "metrics", "veil metrics", "veil metrics --json")
+def metrics(node: NodeOptions) -> None:
     """Show all counters of a node in the Prometheus text format."""
-    api = client(given)
-    if as_json:
+    api = node.client()
+    if node.as_json:
         document(api.get("/v1/metrics", format="json"))
     else:
         sys.stdout.write(api.text("/v1/metrics"))

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option
+from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from veen.bridge import bundle, bundle_import, qr, reconciliation, zone_roles
 from veen.bridge import mirror as mirrors
 from veen.bridge.bundle import BundleCode, BundleFault, VerifiedBundle
@@ -25,7 +25,7 @@ from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import FAILED_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Result
-from veen.cli.kit.state_options import FromDirectory, options_command
+from veen.cli.kit.state_options import FromDirectory
 from veen.client import local_files
 from veen.client.client import Client
 from veen.client.trust import FIRST_USE, Pin

@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, group, option
+from plumbing.cli.command import Misuse, argument, group, option, options_command
 from veen.bridge.veil_gossip.checkpoint_compare import OPEN, CheckpointComparer, ComparisonResult
 from veen.bridge.veil_gossip.exchange import REFUSED, PublishedItem, Publisher, ReceivedReport, Receiver
 from veen.bridge.veil_gossip.gossip_inbox import Inbox
@@ -20,7 +20,6 @@ from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
-from veen.cli.kit.state_options import options_command
 from veen.client import ClientDir, local_files
 from veen.client.client import Client
 from veen.client.trust import HubRecord

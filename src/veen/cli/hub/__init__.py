@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command, group, option, raw_arguments
+from plumbing.cli.command import Misuse, command, group, option, options_command, raw_arguments
 from veen.cli.hub import clock, limits
 from veen.cli.kit import output, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import fields_of
-from veen.cli.kit.state_options import options_command
 
 if TYPE_CHECKING:
     from veen.cli.kit.hub_api import HubApi

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option
+from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from veen.cli.id import principals
 from veen.cli.id.principals import Realm
 from veen.cli.kit import key_files, output_files
@@ -14,7 +14,6 @@ from veen.cli.kit.client_options import ClientOptions
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment, Result
-from veen.cli.kit.state_options import options_command
 from veen.cli.kit.state_session import Answer, ReadSession, parse_place, read_command
 from veen.cli.kit.values import moment
 from veen.client import local_files

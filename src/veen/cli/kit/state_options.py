@@ -1,25 +1,14 @@
-"""Options that several commands share are fields of one dataclass. A command receives them as its first argument:
+"""Options of commands that read state or send events."""
 
-@options_command(HubOptions, app, "export", "veen bridge export --stream doors")
-def export(options: HubOptions, stream: Stream = None) -> None:
-    ...
-"""
-
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
-
-import typer
+from typing import Annotated, TypeAlias
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, command, option
+from plumbing.cli.command import option
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import Cap, Stream
 
-F = TypeVar("F", bound=Callable[..., Any])
-_MAX_UINT64 = (1 << 64) - 1
 MAX_SECONDS = 10_000_000_000  # three centuries: a larger number is a typing error
 
 AtOption: TypeAlias = Annotated[
@@ -81,53 +70,3 @@ class SendOptions(HubOptions):
     blind: Blind = False
     no_cache: NoCache = False
     cap: Cap = None
-
-
-def options_command(
-    options: type[Any], app: typer.Typer, name: str, *examples: str, runner: Callable[..., None] | None = None
-) -> Callable[[F], F]:
-    """Declare a command whose first argument is a dataclass of options.
-
-    A `runner` calls the command itself: it is called as `runner(work, options, **given)`.
-
-    The help text lists the command's own options first, then the fields of the dataclass. Subclasses of `HubOptions`
-    list the fields of `HubOptions` last; other dataclasses list their fields in order.
-    """
-    shared_types, kind = get_type_hints(options, include_extras=True), inspect.Parameter.KEYWORD_ONLY
-    empty = inspect.Parameter.empty
-    defaults = {field.name: empty if field.default is MISSING else field.default for field in fields(options)}
-    if issubclass(options, HubOptions):
-        own_first = [name for base in options.__mro__ for name in inspect.get_annotations(base)]
-        defaults = {name: defaults[name] for name in own_first if name in defaults}
-    shared = [
-        inspect.Parameter(name, kind, default=default, annotation=shared_types[name])
-        for name, default in defaults.items()
-    ]
-
-    def declare(work: F) -> F:
-        own_types = get_type_hints(work, include_extras=True)
-        own = [*inspect.signature(work).parameters.values()][1:]
-        parameters = [one.replace(kind=kind, annotation=own_types[one.name]) for one in own] + shared
-
-        def run(**given: Any) -> None:
-            _check_numbers(given)
-            shared_values = options(**{one.name: given.pop(one.name) for one in shared})
-            if runner is None:
-                work(shared_values, **given)
-            else:
-                runner(work, shared_values, **given)
-
-        run.__name__, run.__doc__ = work.__name__, work.__doc__
-        run.__annotations__ = {one.name: one.annotation for one in parameters}
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command(app, name, *examples)(run)
-        return work
-
-    return declare
-
-
-def _check_numbers(given: Mapping[str, Any]) -> None:
-    """Numbers in events have 64 bits."""
-    for name, value in given.items():
-        if isinstance(value, int) and abs(value) > _MAX_UINT64:
-            raise Misuse(f"{name.replace('_', '-')}: {value} needs more than 64 bits", f"give at most {_MAX_UINT64}")

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option
+from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from plumbing.http import tls_context
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
@@ -22,7 +22,6 @@ from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.context_file import need_client
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Result, fields_of
-from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import Address, listen_option
 from veen.cli.query import render_result
 from veen.cli.query.render_result import RenderOptions

@@ -3,10 +3,9 @@
 from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, group, option
+from plumbing.cli.command import Misuse, argument, group, option, options_command
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result, fields_of
-from veen.cli.kit.state_options import options_command
 from veen.cli.kit.state_session import Answer, SendSession, StateSession, run_session
 from veen.cli.kit.values import key_parser
 from veen.cli.realm import realm_state

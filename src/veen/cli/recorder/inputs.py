@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from plumbing.cli.command import Misuse, argument, option
+from plumbing.cli.command import Misuse, argument, option, options_command
 from plumbing.cli.extras import install_hint
 from veen.cli.kit import open_session, output
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Result
-from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import Address, listen_option, moment
 from veen.cli.recorder.recorder_options import Origin, Subject, at_hub, sent_data, with_hints
 from veen.client import ClientDir

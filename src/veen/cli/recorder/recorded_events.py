@@ -8,13 +8,12 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from rich.text import Text
 
-from plumbing.cli.command import Misuse, argument, option
+from plumbing.cli.command import Misuse, argument, option, options_command
 from veen.cli.kit import output, sanitize
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, Result, fields_of
 from veen.cli.kit.sanitize import printable
-from veen.cli.kit.state_options import options_command
 from veen.cli.kit.values import moment
 from veen.cli.recorder.recorder_options import FromLog, at_hub, from_log
 from veen.client.client import Client

@@ -25,41 +25,48 @@ from veen.selftest.check import Failed
 from veen.selftest.probe import Listener, Probe
 
 LIMIT_S = 0.5
-POLICY = RetryPolicy(attempts=1, connect_s=60, answer_s=LIMIT_S)
+LIMITS_S = (LIMIT_S, 8 * LIMIT_S, 64 * LIMIT_S)  # a busy machine may need longer until the first bytes arrive
 PAGE = 2 * SMALL_BYTES
 
 
-async def over_hub_link(address: str, folder: Path) -> None:
-    link = HubLink(f"http://{address}", retry_policy=POLICY)
+def policy(limit_s: float) -> RetryPolicy:
+    return RetryPolicy(attempts=1, connect_s=60, answer_s=limit_s)
+
+
+POLICY = policy(LIMIT_S)
+
+
+async def over_hub_link(address: str, folder: Path, limit_s: float) -> None:
+    link = HubLink(f"http://{address}", retry_policy=policy(limit_s))
     try:
         await link.get("/tooling/status", PAGE)
     finally:
         await link.close()
 
 
-async def over_veil_node(address: str, folder: Path) -> None:
-    async with VeilNode(f"http://{address}", "token", answer_s=LIMIT_S) as node:
+async def over_veil_node(address: str, folder: Path, limit_s: float) -> None:
+    async with VeilNode(f"http://{address}", "token", answer_s=limit_s) as node:
         await node.pubkey()
 
 
-async def over_authority(address: str, folder: Path) -> None:
+async def over_authority(address: str, folder: Path, limit_s: float) -> None:
     certify(folder)
-    tsa = TimeStampingAuthority(f"http://{address}", folder / "ca.pem", answer_s=LIMIT_S)
+    tsa = TimeStampingAuthority(f"http://{address}", folder / "ca.pem", answer_s=limit_s)
     await tsa.publish(AnchorStatement(h(b"root"), 0, 1_700_000_000, bytes(16)))
 
 
-async def over_hub_api(address: str, folder: Path) -> None:
-    with HubApi(f"http://{address}", timeout_s=LIMIT_S) as api:
+async def over_hub_api(address: str, folder: Path, limit_s: float) -> None:
+    with HubApi(f"http://{address}", timeout_s=limit_s) as api:
         api.status()
 
 
-async def over_remote(address: str, folder: Path) -> None:
-    with QueryClient(ServiceAccess(f"http://{address}", "token"), timeout_s=LIMIT_S) as remote:
+async def over_remote(address: str, folder: Path, limit_s: float) -> None:
+    with QueryClient(ServiceAccess(f"http://{address}", "token"), timeout_s=limit_s) as remote:
         remote.status("r-1")
 
 
-async def over_probe(address: str, folder: Path) -> None:
-    probe = Probe(f"http://{address}", answer_s=LIMIT_S)
+async def over_probe(address: str, folder: Path, limit_s: float) -> None:
+    probe = Probe(f"http://{address}", answer_s=limit_s)
     try:
         probe.get("/tooling/status")
     finally:
@@ -72,13 +79,16 @@ WAYS = [over_hub_link, over_veil_node, over_authority, over_hub_api, over_remote
 @pytest.mark.parametrize("kind", STARTS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_dripping_answer_ends_at_the_deadline(
-    way: Callable[[str, Path], Coroutine[None, None, None]], kind: str, tmp_path: Path
+    way: Callable[[str, Path, float], Coroutine[None, None, None]], kind: str, tmp_path: Path
 ) -> None:
-    with dripping(kind) as address, pytest.raises(TimedOut) as caught:
-        asyncio.run(way(address, tmp_path))
-    assert str(caught.value).startswith(f"http://{address} did not answer ")
-    assert f"in full within {LIMIT_S:g} s: " in str(caught.value)
-    assert STAGES[kind] in str(caught.value)
+    for limit_s in LIMITS_S:
+        with dripping(kind) as address, pytest.raises(TimedOut) as caught:
+            asyncio.run(way(address, tmp_path, limit_s))
+        assert str(caught.value).startswith(f"http://{address} did not answer ")
+        assert f"in full within {limit_s:g} s: " in str(caught.value)
+        if STAGES[kind] in str(caught.value):
+            return
+    pytest.fail(f"expected {STAGES[kind]!r}, found {caught.value}")
 
 
 def test_a_tls_handshake_that_never_ends_is_given_up() -> None:

@@ -162,7 +162,7 @@ def _last_ts(folders: Folders) -> int:
     try:
         entries = rotation.last_entries(folders)
     except (Malformed, Unavailable) as error:
-        fix = f"veen fsck {folders.root} shows the damage; --repair rebuilds the index"
+        fix = f"veen fsck {folders.root} --repair rebuilds the index"
         if recovery.is_pending(folders) or isinstance(error, JournalIncomplete):
             fix = f"the old key may have signed more: veen hub recover --data-dir {folders.root} changes the key too"
         raise hinted(error, fix) from None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from veen.hub import submit
+from veen.hub.conditions import Reason
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -88,3 +89,8 @@ def test_the_python_in_the_readme_runs() -> None:
 def test_the_limits_page_has_the_limit_of_signatures_in_verification() -> None:
     page = (ROOT / "docs" / "limits.md").read_text("utf-8")
     assert f"| signatures in verification | {submit.MAX_CHECKS};" in page
+
+
+def test_the_limits_page_lists_every_bad_state() -> None:
+    page = (ROOT / "docs" / "limits.md").read_text("utf-8")
+    assert [reason for reason in Reason if f"\n| `{reason}` |" not in page] == []

@@ -89,7 +89,10 @@ def test_each_recovery_verifies_and_matches_the_second_implementation(case: Doc)
     assert (case["recovery"], case["digest"]) == (oracle.cbor(said).hex(), digest.hex())
     endorser = "hub" if case["identity"] == "plain" else "hub-root"
     signed = {1: 1, 2: said, 3: oracle.ed25519(SEEDS["hub-2"], digest), 4: oracle.ed25519(SEEDS[endorser], digest)}
-    assert case["cbor"] == oracle.cbor(signed).hex()
+    reset = oracle.ht("veen/witness-reset", oracle.cbor(said))
+    sigs = [oracle.ed25519(SEEDS[f"witness-{number + 1}"], reset) for number in range(case["witnesses"])]
+    assert case["reset_digest"] == reset.hex()
+    assert case["cbor"] == oracle.cbor(signed | ({5: sigs} if sigs else {})).hex()
     assert made.is_incarnation(identity) is begins
 
 
@@ -123,5 +126,5 @@ def test_each_change_of_limits_has_the_limits_before_and_after() -> None:
 
 def test_the_file_has_every_kind_of_statement() -> None:
     counts = [len(entries(FILE, name)) for name in ("handovers", "recoveries", "revocations", "lowered_limits")]
-    assert counts == [3, 4, 2, 2]
+    assert counts == [3, 5, 2, 2]
     assert len(entries(FILE, "unverified_handovers")) == len(entries(FILE, "unverified_recoveries")) == 7

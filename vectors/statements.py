@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from vectors.form import Doc, signer_doc, signing_key
-from veen.core import Limits, SigningKey, handover, hub_identity, naming, proof, recovery, wire_json
+from veen.core import Limits, SigningKey, cosignature, handover, hub_identity, naming, proof, recovery, wire_json
 from veen.core.admin import OperatorRevocation
 from veen.core.control_stream import HAND_OVER, LIMITS, RECOVERY, REVOCATION
 from veen.core.handover import HandOver, LabelSize, ProvedSize
@@ -13,7 +13,8 @@ from veen.core.hub_identity import HubIdentity
 from veen.core.profile import LoweredLimits
 from veen.core.recovery import Recovery, RecoveryStatement
 
-OLD, NEW, ROOT, STRANGER = (signing_key(name) for name in ("hub", "hub-2", "hub-root", "mallory"))
+_NAMES = ("hub", "hub-2", "hub-root", "mallory", "witness-1", "witness-2")
+OLD, NEW, ROOT, STRANGER, *WITNESSES = (signing_key(name) for name in _NAMES)
 BORN, TURN = 1_700_000_000, 1_700_100_000
 
 
@@ -47,6 +48,7 @@ def statements() -> Doc:
             _recovery("endorsed by the root", "rooted", _stated(rooted, _rows(), ROOT)),
             _recovery("nothing could be proved", "rooted", _stated(rooted, (), ROOT)),
             _recovery("an incarnation", "incarnation", recovery.incarnate(ROOT, NEW, TURN)),
+            _recovery("cosigned by two witnesses as a reset", "rooted", _reset(_stated(rooted, _rows(), ROOT))),
         ],
         "unverified_recoveries": _unverified_recoveries(rooted, began),
         "revocations": [
@@ -57,7 +59,7 @@ def statements() -> Doc:
     }
 
 
-_SIGNERS = {"hub": OLD, "hub-2": NEW, "hub-root": ROOT, "mallory": STRANGER}
+_SIGNERS = dict(zip(_NAMES, (OLD, NEW, ROOT, STRANGER, *WITNESSES), strict=True))
 
 
 def _proofs() -> list[Doc]:
@@ -115,6 +117,11 @@ def _signed(said: Recovery, endorser: SigningKey) -> RecoveryStatement:
     return RecoveryStatement(said, NEW.sign(said.digest()), endorser.sign(said.digest()))
 
 
+def _reset(made: RecoveryStatement) -> RecoveryStatement:
+    digest = cosignature.reset_digest(made.recovery)
+    return replace(made, witness_sigs=tuple(key.sign(digest) for key in WITNESSES))
+
+
 def _recovery(name: str, identity: str, made: RecoveryStatement) -> Doc:
     said = made.recovery
     return {
@@ -125,6 +132,8 @@ def _recovery(name: str, identity: str, made: RecoveryStatement) -> Doc:
         "labels_root": said.labels_root,
         "recovery": said.encode(),
         "digest": said.digest(),
+        "reset_digest": cosignature.reset_digest(said),
+        "witnesses": len(made.witness_sigs or ()),
         "cbor": made.encode(),
     }
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.cli.runner import Ran, Veen
 from tests.cli.test_hub_lifecycle import ANY_PORT, background
-from veen.core import Receipt
+from tests.witness.witness_fixture import RunningWitness, witnesses
+from veen.core import Receipt, SigningKey
 
 STREAM = "doors"
 
@@ -136,7 +137,7 @@ def test_a_root_on_another_machine_endorses_a_recovery_by_files(veen: Veen, tmp_
     shown = veen.done("hub", "restore", "--from", rooted, "--data-dir", moved, "--request", asked, "--json").json()
     refused = veen.apart("hub", "start", "--data-dir", moved, *ANY_PORT)
     assert refused.status == 3
-    assert "a recovery of this directory was interrupted" in refused.error
+    assert "a recovery of this directory is not finished" in refused.error
     key = ("--root", tmp_path / "rooted.root", "--passphrase-file", passphrase)
     answer = tmp_path / "recover.endorsement"
     signed = veen.done("root", "endorse", asked, *key, "--out", answer, "--json").json()
@@ -149,3 +150,40 @@ def test_a_root_on_another_machine_endorses_a_recovery_by_files(veen: Veen, tmp_
     again = veen("hub", "recover", "--data-dir", moved, "--endorsement", answer)
     assert again.status == 6
     assert "no recovery is prepared" in again.error
+
+
+def test_a_policy_requires_that_witnesses_cosigned_the_recovery(veen: Veen, place: Place) -> None:
+    data_dir, backup = place.data_dir, place.root / "backup"
+    with witnesses(place.root, 2) as two:
+        trusted, strangers = _policy(place, "trusted", two), _policy(place, "strangers", [])
+        asked = [part for one in two for part in ("--witness", f"{one.address.url}={one.key.public_key.hex()}")]
+        with background(veen, data_dir, "--admission", "open") as shown:
+            place.send(shown["url"], "alice", "1", "2")
+        shutil.copytree(data_dir, backup)
+        with background(veen, data_dir, "--admission", "open") as shown:
+            place.send(shown["url"], "alice", "3")
+        shutil.rmtree(data_dir)
+        veen.done("hub", "restore", "--from", backup, "--data-dir", data_dir)
+        for options, policy, what in (
+            ((), trusted, "cosigned by none, but the policy requires 2 of 2 witnesses"),
+            (asked, strangers, "cosigned by none, but the policy requires 1 of 1 witnesses"),
+        ):
+            with background(veen, data_dir, "--admission", "open", *options) as shown:
+                ran = place.run(shown["url"], "alice", "verify", "--accept-recovery", "--policy", policy)
+                assert (ran.status, f"recovery statement: {what}" in ran.error) == (4, True), ran.err
+                assert "it had signed 3" in place.run(shown["url"], "alice", "verify").error, "nothing was accepted"
+        veen.env["VEEN_OPERATOR_TOKEN"] = "operator"
+        with background(veen, data_dir, "--admission", "open", *asked) as shown:
+            veen.done("hub", "checkpoint", "--data-dir", data_dir, "--stream", STREAM, "--cosign")
+            ran = place.run(shown["url"], "alice", "verify", "--accept-recovery", "--policy", trusted, "--json")
+            assert ran.status == 0, ran.err
+            assert (ran.json()["entries"], ran.json()["cosigned_by"]) == (2, "w0, w1")
+
+
+def _policy(place: Place, name: str, found: list[RunningWitness]) -> Path:
+    """A policy that requires all of these witnesses, or one that nobody runs."""
+    keys = [one.key.public_key for one in found] or [SigningKey.generate().public_key]
+    lines = [f'w{at} = "{key.hex()}"' for at, key in enumerate(keys)]
+    file = place.root / f"{name}.toml"
+    file.write_text("\n".join([f"threshold = {len(keys)}", "[witnesses]", *lines, ""]))
+    return file

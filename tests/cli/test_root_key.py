@@ -285,6 +285,26 @@ def test_a_running_hub_is_rotated_with_its_root(rooted: Rooted) -> None:
         assert status["hub_pk"] == shown["new_hub_pk"]
         (made,) = rooted.veen.done("hub", "handover", "--data-dir", rooted.data_dir, "--json").json()
         assert made["root_signed"]
+        given = ("--hub", url, "--client", rooted.place / "alice", "--stream", "doors")
+        rooted.veen.done("checkpoint", "--upto", 1, "--out", rooted.place / "1.checkpoint", *given)
+        rooted.veen.done("receipt", 1, "--out", rooted.place / "1.receipt", *given)
+        backup = rooted.veen.done(
+            *("hub", "backup", "--data-dir", rooted.data_dir, "--to", rooted.place / "backups", "--with-keys", "--json")
+        ).json()["backup"]
     finally:
         rooted.veen("hub", "stop", "--data-dir", rooted.data_dir)
+    files = (rooted.place / "1.checkpoint", rooted.place / "1.receipt")
+    held = rooted.veen.done("verify", *files, *given[:4], "--json").json()
+    assert [(one["held_by"], one["coverage"]) for one in held] == [
+        ("key 2 of the hub", "current"),
+        ("key 1 of the hub", "covered"),
+    ]
     assert rooted.veen.done("fsck", rooted.data_dir, "--json").json()["verdict"] == "clean"
+    new_key, restored = metadata.key_name(bytes.fromhex(shown["new_key_id"])), rooted.place / "restored"
+    for folder in (rooted.data_dir, Path(backup)):
+        kept = {path.stem for path in (folder / "keys").iterdir()}
+        assert kept == {new_key, metadata.CONTROL_KEY}, "the destroyed key is in no copy"
+    rooted.veen.done("hub", "restore", "--from", rooted.place / "backups", "--data-dir", restored, *rooted.with_root)
+    assert rooted.veen.done("fsck", restored, "--json").json()["verdict"] == "clean"
+    with background(rooted.veen, restored, "--admission", "open") as again:
+        assert rooted.send(again["url"], "alice", "goes on", "--pin", hub_id)["status"] == 0

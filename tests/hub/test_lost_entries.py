@@ -138,5 +138,5 @@ def test_a_hub_does_not_start_while_a_recovery_is_unfinished(rolled_back: tuple[
     data_dir, _ = rolled_back
     (data_dir / "recoveries").mkdir()
     (data_dir / "recoveries" / "pending").touch()
-    with pytest.raises(Malformed, match="recovery of this directory was interrupted; run `veen hub recover` again"):
+    with pytest.raises(Malformed, match="recovery of this directory is not finished; run `veen hub recover` again"):
         HubService(HubConfig(data_dir, port=0))

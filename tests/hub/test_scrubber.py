@@ -159,7 +159,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = metadata.create(Disk(), folders.root, Profile(), SMALL, START, None, root, incarnates=True)
     write(folders.root)
     AttachmentStore(Disk(), folders).put(h(ATTACHMENT), ATTACHMENT)
-    path = next(folders.log.glob("checkpoint-*-*5.cbor"))
+    path = next(folders.log.glob("checkpoint-[0-9a-f]*-*5.cbor"))
     signed, witness = Checkpoint.decode(path.read_bytes()), SigningKey.generate()
     path.write_bytes(replace(signed, witness_sigs=(witness.sign(signed.signing_digest()),)).encode())
     checkpoint_files.write_witnesses(Disk(), folders, signed.label_curr, signed.upto_seq, (witness.public_key,))

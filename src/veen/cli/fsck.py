@@ -114,6 +114,8 @@ def _show(directory: Path, found: FsckReport, repaired: bool) -> None:
         output.remark(f"hint: veen fsck {directory} --repair rebuilds it")
     elif found.verdict is FsckVerdict.DAMAGED:
         output.remark("hint: restore it from a copy: --repair cannot restore entries of the log")
+        if found.first is not None and found.first.artifact.partition("/")[0] == "journal":
+            output.remark(f"hint: without a copy, veen hub recover --data-dir {directory} states the loss and goes on")
 
 
 def _key_advice(directory: Path, found: FsckReport) -> str:

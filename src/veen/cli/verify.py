@@ -59,7 +59,8 @@ def verify(
     """Verify saved files or a whole stream.
 
     With --policy, or a policy in the context, enough witnesses must have cosigned: every checkpoint in FILE, or the
-    newest cosigned checkpoint of the stream, which must belong to the verified log.
+    newest cosigned checkpoint of the stream, which must belong to the verified log, and with --accept-recovery also the
+    statement of the recovery.
 
     Files are verified with the hub keys that this client knows; the hub is not contacted. A stream is verified from its
     first entry to its last, against its newest checkpoint and everything that this client has verified before.
@@ -91,7 +92,7 @@ def verify(
 
     async def work(client: Client) -> tuple[Resynced, int, int, Cosigned | None]:
         if accept_recovery:
-            await _accept_recovery(client, name, epoch)
+            await _accept_recovery(client, name, epoch, wanted)
         found = await _verify_stream(client, name, epoch, start_over)
         return *found, await _cosigned(client, name, epoch, wanted) if wanted else None
 
@@ -108,8 +109,8 @@ def verify(
     Result(rows, facts=(*rows, verified) if count else None).show(asked.as_json)
 
 
-async def _accept_recovery(client: Client, stream: str, epoch: int | None) -> None:
-    lost = await client.accept_recovery(stream, epoch=epoch)
+async def _accept_recovery(client: Client, stream: str, epoch: int | None, policy: WitnessPolicy | None) -> None:
+    lost = await client.accept_recovery(stream, epoch=epoch, policy=policy)
     if lost is None:
         raise hinted(
             Unavailable("the hub states no recovery that this client has to accept"),

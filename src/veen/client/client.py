@@ -27,6 +27,7 @@ from veen.client.tree_follower import Follower, Followers
 from veen.client.trust import HubStatus, Pin
 from veen.core import Checkpoint, Receipt, Unavailable, naming
 from veen.core.cap_token import Capability
+from veen.core.cosignature import WitnessPolicy
 from veen.core.envelopes import AuthorizeResponse
 from veen.core.retention import Tombstone
 
@@ -258,13 +259,16 @@ class Client:
         """
         await proofs.forget(self.session, self.follower(stream, epoch))
 
-    async def accept_recovery(self, stream: str | bytes, *, epoch: int | None = None) -> Contradiction | None:
+    async def accept_recovery(
+        self, stream: str | bytes, *, epoch: int | None = None, policy: WitnessPolicy | None = None
+    ) -> Contradiction | None:
         """Start a stream over at a hub that stated the loss of entries which this client has verified.
 
-        Only the user may decide this. Returns the loss, with its evidence; None if the hub states none.
+        Only the user may decide this. Returns the loss, with its evidence; None if the hub states none. Raises
+        `Unverified`, and changes nothing, if the witnesses of `policy` have not cosigned the statement.
         """
         follower = self.follower(stream, epoch)
-        lost = await follower.recovered()
+        lost = await follower.recovered(policy)
         if lost is not None:
             await proofs.forget(self.session, follower)
         return lost

@@ -25,6 +25,7 @@ from veen.client.exchange import SMALL_BYTES
 from veen.client.hub_session import HubSession
 from veen.core import Checkpoint, Malformed, Mmr, MmrProof, ProofStep, Receipt, Refused, Unverified, VeenError, proof
 from veen.core.cbor import Wire
+from veen.core.cosignature import WitnessPolicy
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
@@ -386,8 +387,11 @@ class Follower:
         """Save the evidence of a contradiction, and return it, or the loss that the hub stated in a recovery."""
         return await self.recovered() or await self._session.recorded(error)
 
-    async def recovered(self) -> Contradiction | None:
-        """The loss of entries that we have verified, if the hub stated it in a recovery. The receipts are kept."""
+    async def recovered(self, policy: WitnessPolicy | None = None) -> Contradiction | None:
+        """The loss of entries that we have verified, if the hub stated it in a recovery. The receipts are kept.
+
+        Raises `Unverified` if the witnesses of `policy` have not cosigned the statement.
+        """
         session, head = self._session, self.tree.head
         if head is None:
             return None
@@ -400,6 +404,8 @@ class Follower:
         for one in reversed(shown.recoveries):
             size = self._size_in(one, head)
             if size is not None and size < size_of(head):
+                if policy is not None:
+                    policy.check_reset(one, session.trust.known.identity)
                 return await self._lost_by(one, size)
         return None
 

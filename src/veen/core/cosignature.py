@@ -276,11 +276,17 @@ class WitnessPolicy:
 
     def check(self, checkpoint: Checkpoint, identity: HubIdentity) -> tuple[str, ...]:
         """Raise `Unverified` unless enough witnesses cosigned. Returns their names."""
-        found = self.signers(checkpoint, identity)
+        return self._enough("checkpoint", self.signers(checkpoint, identity))
+
+    def check_reset(self, recovery: LabelRecovery, identity: HubIdentity) -> tuple[str, ...]:
+        """Raise `Unverified` unless enough witnesses cosigned the statement of a recovery. Returns their names."""
+        return self._enough("recovery statement", self.reset_signers(recovery, identity))
+
+    def _enough(self, what: str, found: tuple[str, ...]) -> tuple[str, ...]:
         if len(found) < self.threshold:
             names = ", ".join(found) or "none"
             wanted = f"{self.threshold} of {len(self.witnesses)} witnesses"
-            raise Unverified("checkpoint", f"cosigned by {names}, but the policy requires {wanted}")
+            raise Unverified(what, f"cosigned by {names}, but the policy requires {wanted}")
         return found
 
     def _signers(self, digest: bytes, sigs: tuple[bytes, ...], identity: HubIdentity) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ class HubService:
             raise Unavailable(f"{config.data_dir} is not a data directory of a hub; run `veen hub init` to create one")
         safe_open.check_folders(self.folders)
         if recovery.is_pending(self.folders):
-            raise Malformed("journal", "a recovery of this directory was interrupted; run `veen hub recover` again")
+            raise Malformed("journal", recovery.UNFINISHED)
         with exclusive(self.folders.lock):
             rotation.finish_rotation(self._disk, self.folders)
         self.hub_metadata = metadata.read_metadata(self.folders)

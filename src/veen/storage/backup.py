@@ -48,6 +48,7 @@ from veen.storage import (
     metadata,
     pruned_chunk,
     pruning,
+    recovery,
     safe_open,
     secret_keys,
 )
@@ -295,8 +296,8 @@ class DirectoryCopy:
     def run(self, progress: Progress | None = None) -> dict[bytes, tuple[int, bytes]]:
         """Copy everything. Returns size and root of each label. The caller syncs the copy as a whole."""
         safe_open.check_folders(self.source)
-        if self.source.recovery_pending.exists():
-            raise Unavailable("a recovery of this directory was interrupted; run `veen hub recover` again")
+        if recovery.is_pending(self.source):
+            raise Unavailable(recovery.UNFINISHED)
         for folder in (self.target.log, self.target.journal, self.target.attachments, self.target.evidence):
             self.disk.make_folder(folder, PRIVATE_FOLDER)
         if is_held(self.source.lock):

@@ -256,7 +256,7 @@ class JournalIncomplete(Malformed):
     """Groups of the journal are missing that may have been acknowledged. A hub must not start without them."""
 
     def __init__(self, what: str, lost: str) -> None:
-        super().__init__("journal", f"{what}. {lost} may have been acknowledged, and cannot be read")
+        super().__init__("journal", f"{what}; {lost} may have been acknowledged, and cannot be read")
 
 
 def check(folder: Path, mark: Mark) -> None:

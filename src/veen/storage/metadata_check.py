@@ -201,7 +201,7 @@ def check_recoveries(folders: Folders, hub_metadata: HubMetadata | None, report:
     for path in safe_open.list_folder(folders.recoveries):
         artifact = str(path.relative_to(folders.root))
         if path == folders.recovery_pending:
-            what = "a recovery was interrupted; run `veen hub recover` again"
+            what = "a recovery is not finished; run `veen hub recover` again, or with the answer of the root"
             report.add(Finding(Severity.LEFTOVER, artifact, what))
         elif path.suffix == ".cbor":
             try:

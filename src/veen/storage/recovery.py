@@ -39,6 +39,9 @@ from veen.storage.index import Index
 from veen.storage.lock import exclusive
 from veen.storage.paths import Folders
 
+UNFINISHED = (
+    "a recovery of this directory is not finished; run `veen hub recover` again, or with the answer of the root"
+)
 _NOT_COPIED = ("index", "index.draft", "lock", "fault.txt")
 
 

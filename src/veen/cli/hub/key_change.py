@@ -82,9 +82,10 @@ def rotate(
     }
     unsigned = rotated.root is not None and handed_over.root_sig is None
     hint = f"hint: the root has not signed the hand-over: veen hub handover --data-dir {data_dir} --request FILE"
+    count = "1 key" if len(destroyed) == 1 else f"{len(destroyed)} keys"
     facts: list[Column] = [
         *(name for name in rows if name != "destroyed"),
-        *([("destroyed", lambda _: f"{len(destroyed)} keys")] if destroy_old else []),
+        *([("destroyed", lambda _: count)] if destroy_old else []),
     ]
     return Result(rows, facts=facts, remarks=(hint,) if unsigned else ())
 
@@ -131,11 +132,16 @@ def _request_key(folders: Folders, file: Path) -> Result:
         "valid_from": Moment(made.key.valid_from),
         "request": str(file),
     }
-    hint = (
-        f"hint: on the machine with the root, run veen root endorse {file.name} --root FILE --out {file.stem}"
-        ".endorsement, and compare new_hub_pk"
+    return Result(rows, remarks=(f"hint: {_at_the_root(file, 'new_hub_pk')}",))
+
+
+def _at_the_root(request: Path, compared: str) -> str:
+    """What to do with a request for the root."""
+    answer = f"{request.stem}.endorsement"
+    return (
+        f"on the machine with the root, run veen root endorse {request.name} --root FILE --out {answer}, and compare "
+        f"{compared}"
     )
-    return Result(rows, remarks=(hint,))
 
 
 def _answer(folders: Folders, root: RootSecret | None, endorsement: Path | None) -> RootEndorsement | None:
@@ -210,7 +216,7 @@ def hand_overs(data_dir: Path, request: Path | None, endorsement: Path | None) -
             rotation.attach_root_signature(Disk(), folders, identity, root_files.read_endorsement(endorsement))
         except Unverified as error:
             raise hinted(error, "veen hub handover --request writes the request that the root must endorse") from None
-    found = rotation.read_handovers(folders, identity)
+    found, remarks = rotation.read_handovers(folders, identity), tuple[str, ...]()
     if request is not None:
         unsigned = [one for one in found if one.root_sig is None]
         if identity.root is None or not unsigned:
@@ -218,6 +224,7 @@ def hand_overs(data_dir: Path, request: Path | None, endorsement: Path | None) -
                 Unavailable("no hand-over needs the signature of a root"), "veen hub handover shows their state"
             )
         output_files.write_new(request, wire_json.encode(RootRequest.of_handover(identity, unsigned[-1])) + b"\n")
+        remarks = (f"hint: {_at_the_root(request, f'rows_root {unsigned[-1].rows_root.hex()}')}",)
     rows = [
         {
             "old_key_id": naming.key_id(one.old_pk),
@@ -228,7 +235,7 @@ def hand_overs(data_dir: Path, request: Path | None, endorsement: Path | None) -
         }
         for one in found
     ]
-    return Result(rows, columns=("old_key_id", "new_key_id", "hub_ts", "labels", "root_signed"))
+    return Result(rows, columns=("old_key_id", "new_key_id", "hub_ts", "labels", "root_signed"), remarks=remarks)
 
 
 def recover(
@@ -281,20 +288,14 @@ def _request_recovery(place: Path, file: Path) -> Result:
         **fields_of(made.recovery, "labels", "labels_root"),
         "request": str(file),
     }
-    hint = (
-        f"hint: on the machine with the root, run veen root endorse {file.name} --root FILE --out {file.stem}"
-        ".endorsement, and compare new_hub_pk and labels_root"
-    )
-    return Result(rows, remarks=(hint,))
+    return Result(rows, remarks=(f"hint: {_at_the_root(file, 'new_hub_pk and labels_root')}",))
 
 
 def _root(root: Path | None, passphrase_file: Path | None) -> RootSecret | None:
-
     return root_files.read(root, passphrase_file) if root is not None else None
 
 
 def _recovered(work: Callable[[], Recovered], data_dir: Path) -> Result:
-
     try:
         done = work()
     except Unavailable as error:

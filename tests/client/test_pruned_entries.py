@@ -11,10 +11,19 @@ from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
 from tests.client.test_sending import meet
 from tests.hub.client import TOKEN, Clock, Hub, make_dir, running, until
 from veen.client.contradiction import Contradiction
+from veen.client.sender import Undecided
+from veen.client.transport import RetryPolicy
 from veen.client.tree_follower import PrunedEntries
-from veen.core import Limits, Receipt, control_stream, naming, proof
+from veen.core import Limits, Receipt, Unverified, control_stream, naming, proof
 from veen.core.cbor import Wire
-from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ReceiptRequest, ReceiptResponse, StreamRequest
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+    StreamRequest,
+    SubmitRequest,
+)
 from veen.core.proof import Leaf
 from veen.core.retention import (
     Hold,
@@ -215,3 +224,44 @@ def test_a_range_that_was_deleted_by_hand_is_damage_for_fsck_and_for_a_client(pl
     data_dir = at_a_hub(place, work)
     assert fsck.check(data_dir).verdict is FsckVerdict.DAMAGED
     assert retention_check.check_manifests(data_dir) == []
+
+
+@pytest.mark.parametrize("policy", [RetentionPolicy(DAY), RetentionPolicy(DAY, 2 * DAY)])
+def test_a_message_that_was_pruned_before_its_client_got_the_receipt_does_not_stop_the_outbox(
+    place: Path, policy: RetentionPolicy
+) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        assert isinstance(hub.clock, Clock)
+        label, stopped = hub.label(STREAM), hub.service.sequencer.stopped
+        stopped.add(label)
+        async with people.writer(retry_policy=RetryPolicy(attempts=1)) as writer:
+            with pytest.raises(Undecided):
+                await writer.send(STREAM, b"1")
+            (pending,) = writer.dir.outbox.pending(hub.service.rules.hub_id, label)
+        stopped.discard(label)
+        assert hub.post("/v1/submit", SubmitRequest(pending.msg)).status == 200  # the client gets no answer
+        async with people.reader() as other:
+            await send_all(other, *(b"%d" % number for number in range(2, ENTRIES + 1)))
+        in_chunks(hub)
+        hub.clock.now += 10 * DAY
+        keep(hub, policy)
+        run(hub)
+        async with people.writer() as writer:
+            follower = writer.follower(STREAM)
+            found = await follower.find(pending.leaf_hash, 0)
+            assert isinstance(found, PrunedEntries if policy.receipt_sec else Receipt)
+            assert await follower.find(bytes(32), 0) is None
+            if policy.receipt_sec:
+                with pytest.raises(Unverified):  # the hub cannot claim that a pruned place has another message
+                    await follower.placed(pending.leaf_hash, 2)
+            (settled,) = await writer.recover()
+            if policy.receipt_sec:
+                assert isinstance(settled.outcome, PrunedEntries)
+                assert "the message is entry 1, and its receipt cannot be had" in str(settled.outcome)
+            else:
+                assert isinstance(settled.outcome, Receipt)
+                assert settled.outcome.stream_seq == 1
+            assert writer.dir.outbox.places() == ()
+            assert (await writer.send(STREAM, b"next")).stream_seq == ENTRIES + 1
+
+    at_a_hub(place, work)

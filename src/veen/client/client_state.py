@@ -289,10 +289,7 @@ class ClientState:
             rows.store("labels", key, new)
             self._keep_receipts(rows, key, kept)
             for leaf in done:
-                place = rows.get(leaf, db=rows.db["leaves"])
-                if place is not None:
-                    rows.delete(place, db=rows.db["outbox"])
-                    rows.delete(leaf, db=rows.db["leaves"])
+                take_from_outbox(rows, leaf)
 
     def forget(self, hub_id: bytes, label: bytes) -> tuple[bytes, ...]:
         """Delete a label's state, because the user decided to start over with the hub.
@@ -410,3 +407,11 @@ class ClientState:
             return self.identity.first_rk(key[HASH_BYTES:])
         nonce, sealed = sealed[: hpke.XCHACHA_NONCE_BYTES], sealed[hpke.XCHACHA_NONCE_BYTES :]
         return hpke.xchacha_open(self._key, nonce, key, sealed, "rk")
+
+
+def take_from_outbox(rows: TableRows, leaf_hash: bytes) -> None:
+    """Remove a message from the outbox, if it is there."""
+    place = rows.get(leaf_hash, db=rows.db["leaves"])
+    if place is not None:
+        rows.delete(place, db=rows.db["outbox"])
+        rows.delete(leaf_hash, db=rows.db["leaves"])

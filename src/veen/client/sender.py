@@ -22,7 +22,7 @@ from veen.client.contradiction import Contradiction, Lie
 from veen.client.hub_session import HubSession
 from veen.client.message_attachments import ATTACHED_SCHEMA, AttachedBody, Attachment
 from veen.client.transport import Outcome, as_try_later
-from veen.client.tree_follower import Follower, Followers
+from veen.client.tree_follower import Follower, Followers, PrunedEntries
 from veen.client.writer_keys import Pending, WriterKey, WriterRequest, use_places
 from veen.core import (
     CapToken,
@@ -295,7 +295,10 @@ class _Next(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The outcome of a message: a receipt or a rejection. With `resend`, it may be sealed again for another place."""
+    """The outcome of a message: a receipt or a rejection. With `resend`, it may be sealed again for another place.
+
+    `PrunedEntries` is the outcome of a message that is in the log, if its receipt was pruned before it could be had.
+    """
 
     pending: Pending
     outcome: Outcome
@@ -434,7 +437,7 @@ class SubmitQueue:
                 continue
             if isinstance(outcome, Refused):
                 outcome = await self._receipt_of(pending, outcome)
-            if isinstance(outcome, Receipt):
+            if isinstance(outcome, Receipt | PrunedEntries):
                 settled.append(Settled(pending, outcome))
                 continue
             blocked.add(client_id)
@@ -448,7 +451,7 @@ class SubmitQueue:
     async def _receipt_of(self, pending: Pending, refused: Refused) -> Outcome:
         """The receipt of a message that was accepted earlier although this answer rejects it, else the rejection."""
         if refused.detail_enum == "DUPLICATE" and "stream_seq" in refused.detail:
-            return await self.follower.receipt(int(refused.detail["stream_seq"]))
+            return await self.follower.placed(pending.leaf_hash, int(refused.detail["stream_seq"]))
         if refused.detail_enum == "PREV_ACK":
             await self.follower.check_end()
         if _next_step(refused) is not _Next.WAIT and pending.leaf_hash in self._tried:
@@ -520,6 +523,9 @@ class SubmitQueue:
             for one in settled:
                 if isinstance(one.outcome, Receipt):
                     removed: Sequence[Pending] = (one.pending,)
+                elif isinstance(one.outcome, PrunedEntries):
+                    removed = (one.pending,)
+                    await asyncio.to_thread(self._session.dir.outbox.remove, one.pending.leaf_hash)
                 elif one.pending.leaf_hash in self.waiting:
                     removed = await self._abandon(one.pending.msg)
                 else:

@@ -30,6 +30,7 @@ from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
     ConsistencyRequest,
+    ProofAtRequest,
     ProofAtResponse,
     ProofRequest,
     ProofResponse,
@@ -189,11 +190,11 @@ _PAGE_ENTRIES = 500
 class PrunedEntries(Refused):
     """The hub pruned entries, and proved that. `tombstone` is verified."""
 
-    def __init__(self, tombstone: Tombstone) -> None:
+    def __init__(self, tombstone: Tombstone, about: str = "") -> None:
         segment = tombstone.segment
         when = shown_time(segment.pruned_at or 0)
         text = f"entries {segment.start_seq} to {segment.end_seq} were pruned by the hub on {when}"
-        super().__init__("E.NOT_FOUND", text, detail_enum=PRUNED)
+        super().__init__("E.NOT_FOUND", about + text, detail_enum=PRUNED)
         self.tombstone = tombstone
 
 
@@ -531,7 +532,7 @@ class Follower:
         tree = LabelTree(self.label)
         try:
             if receipt.stream_seq > 1:
-                before = await self.receipt(receipt.stream_seq - 1)
+                before = await self._receipt(receipt.stream_seq - 1)
                 tree.jump(before, await self.proof(before.stream_seq), None)
         except VeenError:
             return None
@@ -543,7 +544,7 @@ class Follower:
 
     async def _current_receipt(self, head: Head) -> Receipt | None:
         try:
-            return await self.receipt(size_of(head))
+            return await self._receipt(size_of(head))
         except VeenError:
             return None
 
@@ -552,7 +553,7 @@ class Follower:
     async def head(self, stream_seq: int) -> Head:
         """The receipt at a place, or a checkpoint of the log up to there if the receipt was pruned."""
         try:
-            return await self.receipt(stream_seq)
+            return await self._receipt(stream_seq)
         except Refused as refused:
             if refused.detail_enum != PRUNED:
                 raise
@@ -572,7 +573,30 @@ class Follower:
         return await self._session.link.ask(path, request, answer)
 
     async def receipt(self, stream_seq: int) -> Receipt:
-        """The receipt at a place, with its signature and place verified."""
+        """The receipt at a place, with its signature and place verified. Raises `PrunedEntries` if it was pruned."""
+        try:
+            return await self._receipt(stream_seq)
+        except Refused as refused:
+            if refused.detail_enum != PRUNED:
+                raise
+            raise await self.pruned(refused, stream_seq) from None
+
+    async def placed(self, leaf_hash: bytes, stream_seq: int) -> "Receipt | PrunedEntries":
+        """The receipt of a message that the hub says is at a place.
+
+        If that receipt was pruned, the hub must prove that the place has this message.
+        """
+        try:
+            return await self.receipt(stream_seq)
+        except PrunedEntries as pruned:
+            segment = pruned.tombstone.segment
+            request = ProofAtRequest(self.label, stream_seq, segment.end_seq)
+            shown = (await self._session.link.ask("/tooling/proof", request, ProofAtResponse)).mmr_proof
+            proof.verify_leaf(shown, leaf_hash, stream_seq, segment.end_seq, segment.mmr_root_end)
+            about = f"the message is entry {stream_seq}, and its receipt cannot be had: "
+            return PrunedEntries(pruned.tombstone, about)
+
+    async def _receipt(self, stream_seq: int) -> Receipt:
         request = ReceiptRequest(self.label, stream_seq)
         receipt = (await self._session.link.ask("/v1/receipt", request, ReceiptResponse)).receipt
         await self._session.verify([receipt])
@@ -608,7 +632,7 @@ class Follower:
         request = StreamRequest(self.label, first, to_seq=last, max_items=_PAGE_ENTRIES, with_receipts=True)
         return StreamResponse.decode(await self._session.link.page(request))
 
-    async def find(self, leaf_hash: bytes, after: int) -> Receipt | None:
+    async def find(self, leaf_hash: bytes, after: int) -> "Receipt | PrunedEntries | None":
         """The receipt of a message that may have been accepted after a place; None if it was not.
 
         For a response that was lost and cannot be requested again: reads the entries since then.
@@ -619,15 +643,28 @@ class Follower:
                 page = await self.page(first, None)
             except Refused as refused:
                 if refused.detail_enum == PRUNED:
-                    first = (await self.pruned(refused, first)).tombstone.segment.end_seq + 1
+                    end = (await self.pruned(refused, first)).tombstone.segment.end_seq
+                    found = await self._find_pruned(leaf_hash, first, end)
+                    if found is not None:
+                        return found
+                    first = end + 1
                     continue
                 if refused.code == "E.NOT_FOUND":
                     return None
                 raise
             for item in page.items:
                 if item.msg.leaf_hash() == leaf_hash:
-                    return await self.receipt(item.stream_seq)
+                    return await self._receipt(item.stream_seq)
             first = page.next_cursor if page.items and (page.next_cursor or 0) > first else None
+        return None
+
+    async def _find_pruned(self, leaf_hash: bytes, first: int, last: int) -> "Receipt | PrunedEntries | None":
+        """The same among pruned entries, one request or two for each."""
+        for stream_seq in range(first, last + 1):
+            with suppress(Unverified):  # the place has another message
+                found = await self.placed(leaf_hash, stream_seq)
+                if isinstance(found, PrunedEntries) or found.leaf_hash == leaf_hash:
+                    return found
         return None
 
     async def end(self) -> int:
@@ -643,7 +680,7 @@ class Follower:
 
     async def _has(self, stream_seq: int) -> bool:
         try:
-            await self.receipt(stream_seq)
+            await self._receipt(stream_seq)
         except Refused as refused:
             if refused.code == "E.NOT_FOUND":
                 return refused.detail_enum == PRUNED

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 
 from veen.client.capabilities import CapabilityStore
 from veen.client.client_identity import ClientIdentity
-from veen.client.client_state import ClientState, StateConflict, TableRows
+from veen.client.client_state import ClientState, StateConflict, TableRows, take_from_outbox
 from veen.core import CapToken, Limits, Malformed, Msg, Refused, SigningKey
 from veen.core.admission import BY_DETAIL
 from veen.core.cbor import Bool, Bstr, Uint, VersionField, Wire, array
@@ -285,6 +285,11 @@ class Outbox:
                 found.append((hub_id, label))
                 key = rows.first_after("outbox", hub_id + label)
         return tuple(found)
+
+    def remove(self, leaf_hash: bytes) -> None:
+        """Remove a message that is in the log, but whose receipt does not exist any more. Its mark stays."""
+        with self._tables.write() as rows:
+            take_from_outbox(rows, leaf_hash)
 
     def abandon(self, hub_id: bytes, label: bytes, client_id: bytes, from_seq: int) -> tuple[Pending, ...]:
         """Remove a message that the hub rejected permanently, and all later messages of the same key under the label.

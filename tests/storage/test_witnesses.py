@@ -11,7 +11,7 @@ from lab.disk import Died
 from tests.storage.disks import DyingDisk, Last
 from tests.storage.hubs import History, Hub, QuickDisk, key, receipts
 from veen.core import Checkpoint, Malformed, Unverified
-from veen.storage import checkpoint_files, fork, fsck
+from veen.storage import checkpoint_files, fork, fsck, rotation
 from veen.storage.fsck import FsckVerdict, Severity
 from veen.storage.paths import Folders
 
@@ -162,3 +162,21 @@ def test_a_fork_keeps_the_witnesses_of_what_it_keeps(witnessed: Folders, place: 
         fork.fork(QuickDisk(), witnessed.root, target, upto, 1_800_000_000)
         assert checkpoint_files.read_witnesses(Folders(target), signed.label_curr, signed.upto_seq) == kept
         assert fsck.check(target, isolated=False).findings == []
+
+
+def test_cosignatures_of_a_requested_checkpoint_count_for_the_regular_one_of_the_same_place(
+    unsigned: Path, place: Path
+) -> None:
+    folders = Folders(shutil.copytree(unsigned, place / "hub"))
+    path = path_of(folders)
+    regular = Checkpoint.decode(path.read_bytes())
+    label, upto_seq = regular.label_curr, regular.upto_seq
+    requested = folders.requested_checkpoint(label, upto_seq)
+    requested.parent.mkdir(exist_ok=True)
+    requested.write_bytes(regular.witnessed(ANN).encode())  # before the chunk was closed
+    assert rotation.stored_checkpoint(folders, label, upto_seq) == regular.witnessed(ANN)
+    path.write_bytes(regular.witnessed(BOB).encode())
+    assert rotation.stored_checkpoint(folders, label, upto_seq) == regular.witnessed(BOB, ANN)
+    other = replace(regular, mmr_root=bytes(32)).witnessed(ANN)
+    requested.write_bytes(other.encode())
+    assert rotation.stored_checkpoint(folders, label, upto_seq) == regular.witnessed(BOB)

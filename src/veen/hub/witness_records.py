@@ -99,7 +99,7 @@ class WitnessRecords:
 
     def _witnessed(self, request: WitnessRequest) -> Checkpoint:
         path = self._need_path(request.label, request.upto_seq)
-        checkpoint = Checkpoint.decode(safe_open.read(path))
+        checkpoint = self.checkpoint(request.label, request.upto_seq)
         known = checkpoint_files.read_witnesses(self._folders, request.label, request.upto_seq)
         digest, sigs = checkpoint.signing_digest(), checkpoint.witness_sigs or ()
         signing.verify(request.witness_pk, digest, request.sig, "witness signature")
@@ -157,7 +157,10 @@ class WitnessRecords:
 
     def checkpoint(self, label: bytes, upto_seq: int) -> Checkpoint:
         """A stored checkpoint: a regular one, or one that was requested."""
-        return Checkpoint.decode(safe_open.read(self._need_path(label, upto_seq)))
+        self._need_path(label, upto_seq)
+        found = rotation.stored_checkpoint(self._folders, label, upto_seq)
+        assert found is not None, "stored checkpoints are never removed"
+        return found
 
     def _path(self, label: bytes, upto_seq: int) -> Path | None:
         places = self._folders.checkpoint(label, upto_seq), self._folders.requested_checkpoint(label, upto_seq)

@@ -41,6 +41,7 @@ from veen.core import (
 from veen.core import hub_identity as identities
 from veen.core.handover import HandOver, HandOverList, LabelHandOver, LabelSize, ProvedSize
 from veen.core.hub_identity import HubKey
+from veen.core.limits import MAX_WITNESS_SIGS
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import DigestSigner
 from veen.storage import frame, journal, journal_mark, metadata, safe_open, secret_keys
@@ -294,12 +295,18 @@ def _store_final(disk: Disk, folders: Folders, last: LastEntry, old: DigestSigne
 
 
 def stored_checkpoint(folders: Folders, label: bytes, upto_seq: int) -> Checkpoint | None:
-    """The stored checkpoint of a prefix: a regular one, the last one of an epoch, or a requested one."""
+    """The stored checkpoint of a prefix: a regular one, the last one of an epoch, or a requested one.
+
+    A requested one may be cosigned before the regular one of the same prefix is stored. The cosignatures of all count.
+    """
     places = folders.checkpoint, folders.final_checkpoint, folders.requested_checkpoint
-    for path in (place(label, upto_seq) for place in places):
-        if path.exists():
-            return Checkpoint.decode(safe_open.read(path))
-    return None
+    paths = [path for path in (place(label, upto_seq) for place in places) if path.exists()]
+    found = [Checkpoint.decode(safe_open.read(path)) for path in paths]
+    if len(found) < 2:
+        return found[0] if found else None
+    digest = found[0].signing_digest()
+    sigs = dict.fromkeys(sig for one in found if one.signing_digest() == digest for sig in one.witness_sigs or ())
+    return replace(found[0], witness_sigs=tuple(sigs)[:MAX_WITNESS_SIGS] or None)
 
 
 class _LabelEpochs:

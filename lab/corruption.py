@@ -174,7 +174,7 @@ def _use(stage: Stage, hub: HubPlace, party: Party, harm: Harm) -> bool:
     async def work(client: Client) -> None:
         await client.recover()
         await party.sending(client, 2)
-        log = await party.reading(client)
+        log = (await party.reading(client)).entries
         for entry in log:
             if entry.attachments:
                 await client.attachment(entry, 0)
@@ -278,7 +278,8 @@ def _check_all_there(stage: Stage, hub: HubPlace, party: Party) -> None:
     hub.start()
     for one in stage.parties:
         one.do(lambda client: client.recover())
-    stage.ledger.check_complete([party.read()])
+    log = party.read()
+    stage.ledger.check_complete({log.entries[0].receipt.label: log})
     hub.stop()
 
 

@@ -11,7 +11,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "journal mark": ("open", "write_at", "sync"),
     "folder journal": ("sync_folder",),
     "open chunk": ("open", "write", "sync"),
-    "chunk": ("replace",),
+    "chunk": ("replace", "unlink"),
+    "pruned chunk": ("write", "sync", "replace"),
+    "manifest": ("write", "sync", "replace"),
     "summary": ("write", "sync", "replace"),
     "peaks": ("write", "sync", "replace"),
     "checkpoint": ("write", "sync", "replace"),
@@ -23,6 +25,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "folder data": ("sync_folder",),
     "index": ("commit",),
     "client state": ("commit",),
+    "witness state": ("write", "sync", "replace"),
 }
 
 TARGETS: tuple[tuple[str, str, Fault], ...] = tuple(

@@ -30,7 +30,7 @@ from random import Random
 
 from lab.world import ProcessEnded
 from plumbing.durable import PLAIN_FILE, PRIVATE_FILE, PRIVATE_FOLDER, Disk, remove_all
-from veen.storage.paths import ChunkName
+from veen.storage.paths import ChunkName, pruned_range
 
 SECTOR_BYTES = 512
 LMDB_FILE = "data.mdb"
@@ -168,13 +168,17 @@ def artifact_of(path: Path) -> str:
         chunk = ChunkName.parse(name)
         if chunk:
             return "open chunk" if chunk.end_seq is None else "chunk"
-        for prefix in ("checkpoint-index", "checkpoint", "peaks"):
+        if pruned_range(name):
+            return "pruned chunk"
+        for prefix in ("checkpoint-index", "checkpoint", "peaks", "manifest"):
             if name.startswith(prefix):
                 return prefix.replace("-", " ")
         if name.endswith(".summary"):
             return "summary"
     if name == LMDB_FILE and path.parent.name == "state":
         return "client state"
+    if "hubs" in path.parts[-3:] or name == "forks" or path.parent.name == "forks":
+        return "witness state" if path.suffix else "folder of a witness"
     if name.startswith("hub-") or name in (
         "profile.json",
         "admission.json",

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from lab.machines import Machine
     from lab.scenario import Run
 
+# Calls that only a prune makes, and artifacts that only a witness has.
+PRUNES = {("pruned chunk", "write"), ("pruned chunk", "sync"), ("pruned chunk", "replace"), ("chunk", "unlink")}
+PRUNES |= {("manifest", "write"), ("manifest", "sync"), ("manifest", "replace")}
+WITNESS_STATE = "witness state"
 KINDS = ("death", "error", "full disk", "slow disk", "crash", "network", "partition", "clock", "signer", "operator")
 CLOCK_STEPS_S = (-90_000.0, -3600.0, -70.0, -20.0, -1.0, 1.0, 20.0, 70.0, 3600.0, 90_000.0)
 NETWORK_TROUBLE = ("stall", "reset", "delay", "delay", "repeat")
@@ -54,6 +58,10 @@ class Faults:
         self._network_rate = rng.choice((0.01, 0.05)) if "network" in self.kinds else 0.0
         self._crashes_left = _MAX_CRASHES
         self._targets = [self._target() for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+        needs_prune = any((one.artifact, one.call) in PRUNES for one in self._targets)
+        if rng.random() < 0.3 or needs_prune:
+            self.kinds |= {"retention"}
+        self.needs_witness = any(one.artifact == WITNESS_STATE for one in self._targets)
         self._full_until: dict[Machine, float] = {}
         self._slow_until: dict[Machine, float] = {}
 
@@ -71,6 +79,7 @@ class Faults:
             ("clock", self._step_clock),
             ("signer", self._kill_signer),
             ("operator", self._operate),
+            ("retention", self._prune),
         ):
             if kind in self.kinds:
                 for _ in range(1 + rng.randrange(3)):
@@ -175,6 +184,9 @@ class Faults:
 
     def _operate(self, _: "Machine") -> None:
         self._run.operator.do_something(self._rng)
+
+    def _prune(self, _: "Machine") -> None:
+        self._run.operator.prune(self._rng)
 
     # The network.
 

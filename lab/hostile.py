@@ -15,6 +15,7 @@ import httpx
 
 from lab.promises import Letter, Violation, check_same
 from lab.stage import HOST, PORT, STREAM, TOKEN, HubPlace, Party, Script, Stage, refused
+from lab.witnesses import WitnessPlace
 from plumbing.durable import Disk
 from plumbing.http import HttpServer
 from plumbing.http.message import Request, Respond, Response
@@ -42,6 +43,7 @@ from veen.core import (
 )
 from veen.core.cbor import DeferredFaults, Wire
 from veen.core.envelopes import (
+    CheckpointOrder,
     CheckpointResponse,
     ClockAcceptance,
     ErrorEnvelope,
@@ -53,6 +55,7 @@ from veen.core.envelopes import (
     SubmitResponse,
 )
 from veen.core.root_key import RootSecret
+from veen.hub.cosigner import RolledBack
 from veen.storage import metadata, recovery, rotation
 from veen.storage.directory_reader import read_entries
 from veen.storage.index import Index
@@ -200,6 +203,83 @@ def _places(stage: Stage, party: Party) -> list[int]:
         return [entry.stream_seq async for entry in client.read(STREAM)]
 
     return party.do(places)
+
+
+# The same with witnesses.
+
+
+def witnessed(stage: Stage) -> None:
+    """A hub with witnesses returns to an older copy of itself, or continues as two copies. The witnesses notice."""
+    witnesses = [WitnessPlace(stage, number) for number in range(stage.rng.choice((1, 3)))]
+    for one in witnesses:
+        one.start()
+    asked = tuple(one.address for one in witnesses)
+    hub, ann, ben = _begin(stage, witness_addresses=asked)
+    ben.read()
+    if stage.rng.random() < 0.5:
+        _witnessed_rollback(stage, hub, ann, ben, witnesses)
+    else:
+        _witnessed_fork(stage, hub, ann, ben, witnesses)
+
+
+def _witnessed_rollback(stage: Stage, hub: HubPlace, ann: Party, ben: Party, witnesses: list[WitnessPlace]) -> None:
+    """The hub does not start on the older copy. After a recovery the witnesses cosign again."""
+    hub.stop()
+    backup = stage.hub("backup")
+    hub.copy_to(backup)
+    kept = len(stage.ledger.receipts)
+    hub.start()
+    ann.send(stage.rng.randrange(1, 5))
+    _cosigned(stage, hub, len(witnesses))
+    hub.stop()
+    backup.copy_to(hub)
+    if len(witnesses) == 3 and stage.rng.random() < 0.5:
+        witnesses[stage.rng.randrange(3)].kill()
+    with refused(stage, "the hub starts on an older copy", RolledBack):
+        hub.start()
+    recover(stage, hub)
+    for one in witnesses:
+        if not one.is_running:
+            one.start()
+    hub.start()
+    _check_recovery(stage, ann, ben, kept)
+    ben.send(1)
+    _cosigned(stage, hub, len(witnesses))
+
+
+def _witnessed_fork(stage: Stage, hub: HubPlace, ann: Party, ben: Party, witnesses: list[WitnessPlace]) -> None:
+    """Two copies go on with different messages. The witnesses cosign one history only."""
+    _cosigned(stage, hub, len(witnesses))
+    hub.stop()
+    twin = stage.hub("twin", PORT + 1, witness_addresses=tuple(one.address for one in witnesses))
+    hub.copy_to(twin)
+    hub.start()
+    twin.start()
+    ben.port = twin.port
+    before = dict(stage.ledger.receipts)
+    ann.send(stage.rng.randrange(1, 5))
+    of_ann, stage.ledger.receipts = stage.ledger.receipts, before
+    ben.send(stage.rng.randrange(1, 5))
+    stage.ledger.receipts = of_ann
+    _cosigned(stage, hub, len(witnesses))
+    _cosigned(stage, twin, 0)
+    twin.stop()
+    with refused(stage, "the other copy starts again", RolledBack):
+        twin.start()
+    ann.send(1)
+    _cosigned(stage, hub, len(witnesses))
+
+
+def _cosigned(stage: Stage, hub: HubPlace, expected: int) -> None:
+    """The operator orders a checkpoint of the stream, which so many witnesses cosign."""
+    label = next(iter(stage.ledger.receipts))[0]
+    answer = stage.finish_one(
+        stage.world.process("operator").spawn(_answer("/tooling/checkpoint", CheckpointOrder(label), hub.port))
+    )
+    made = CheckpointResponse.decode(answer).checkpoint
+    found = len(made.witness_sigs or ())
+    stage.note(f"{hub.name}: the checkpoint of {made.upto_seq} entries is cosigned by {found}")
+    stage.expect(found == expected, f"{found} witnesses cosigned a checkpoint of {hub.name}, not {expected}")
 
 
 # A hub that lies to one client.
@@ -402,7 +482,7 @@ def _meet(stage: Stage, ann: Party, told: Deceit, liar: Liar) -> None:
         stage.ledger.letters[body] = Letter(STREAM, body, body)  # the hub has it, and ann does not accept its receipt
         ann.do(lambda client: client.send(STREAM, body))
     elif told.act == "read":
-        log = ann.do(ann.reading)
+        log = ann.do(ann.reading).entries
         sent = max(one.stream_seq for one in stage.ledger.receipts.values())
         stage.expect(len(log) >= sent - 3 or liar.told == 0, f"ann accepts {len(log)} of {sent} entries")
     elif told.act == "checkpoint":
@@ -425,7 +505,7 @@ def bad_client(stage: Stage) -> None:
     """A client floods, sends garbage, replays, skips numbers and lies about what it has seen."""
     in_flight = stage.rng.choice((4, 16, 1024))
     hub, ann, ben = _begin(stage, max_in_flight=in_flight)
-    log = ann.read()
+    log = ann.read().entries
     stranger = Stranger(stage, [entry.msg for entry in log], [entry.receipt for entry in log])
     attack = stage.world.process("stranger").spawn(stranger.attack())
     honest = [party.task(lambda client, party=party: party.sending(client, 3)) for party in (ann, ben)]  # type: ignore[misc]
@@ -435,7 +515,7 @@ def bad_client(stage: Stage) -> None:
         task.result()
     logs = {party.name: party.read() for party in (ann, ben)}
     check_same(logs)
-    stage.ledger.check_complete(list(logs.values())[:1])
+    stage.ledger.check_complete({log[0].receipt.label: logs["ann"]})
     hub.stop()
     stage.expect(hub.ended is None, f"the hub ended: {hub.ended}")
     stage.check_clean(hub)
@@ -709,9 +789,18 @@ def clock(stage: Stage) -> None:
 
 
 async def _post(path: str, request: Wire) -> int:
+    return (await _asked(path, request, PORT)).status_code
+
+
+async def _answer(path: str, request: Wire, port: int) -> bytes:
+    return (await _asked(path, request, port)).content
+
+
+async def _asked(path: str, request: Wire, port: int) -> httpx.Response:
+    """Send a request with the operator's token."""
     headers = {"authorization": f"Bearer {TOKEN}", "content-type": CBOR}
-    async with httpx.AsyncClient(base_url=f"http://{HOST}:{PORT}", trust_env=False, verify=False) as http:
-        return (await http.post(path, content=request.encode(), headers=headers, timeout=60.0)).status_code
+    async with httpx.AsyncClient(base_url=f"http://{HOST}:{port}", trust_env=False, verify=False) as http:
+        return await http.post(path, content=request.encode(), headers=headers, timeout=600.0)
 
 
 def _begin(stage: Stage, *, with_root: bool | None = None, **config: Any) -> tuple[HubPlace, Party, Party]:
@@ -733,4 +822,5 @@ SCRIPTS: dict[str, Script] = {
     "hand-over": hand_over,
     "rollback": rollback,
     "thief": thief,
+    "witnessed": witnessed,
 }

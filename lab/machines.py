@@ -1,7 +1,7 @@
 """The machines of a run: each has a disk, a clock and a program that starts again whenever it ends."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from http import HTTPStatus
 from random import Random
@@ -12,23 +12,24 @@ from anyio._backends._asyncio import CancelScope
 
 from lab.crash_points import TOO_EARLY
 from lab.disk import Call, Fault, Platter, SimulatedDisk, Survival
-from lab.promises import Letter
+from lab.promises import Letter, ReadLog, read_log
 from lab.threads import SimulatedThreads
-from lab.world import Process, ProcessEnded, number_objects
+from lab.world import Process, ProcessEnded, Strand, number_objects
 from plumbing.durable import PRIVATE_FOLDER
 from plumbing.http.connection import Connection
 from veen.client import ClientDir, local_files
 from veen.client.client import Client
-from veen.client.reader import Entry
 from veen.client.sender import Draft, Undecided
 from veen.client.transport import CBOR, RetryPolicy
+from veen.client.tree_follower import PrunedEntries
 from veen.core import DhKey, Refused, SigningKey, Unavailable
 from veen.core.cbor import Wire
 from veen.core.envelopes import ClockAcceptance, RotationRequest, StreamRegistration
 from veen.core.profile import LoweredLimits
+from veen.core.retention import RetentionPolicy, RetentionRequest
 from veen.core.root_key import RootSecret
 from veen.hub.admission_rules import Admission
-from veen.hub.config import HubConfig
+from veen.hub.config import HubConfig, WitnessAddress
 from veen.hub.service import HubService
 from veen.storage import metadata, rotation
 from veen.storage.journal import JournalBroken
@@ -54,6 +55,7 @@ class Machine:
 
     process: Process
     disk: SimulatedDisk
+    waits_at_start = False  # for other machines
 
     def __init__(self, run: "Run", name: str) -> None:
         self._run = run
@@ -87,7 +89,13 @@ class Machine:
 
     def start(self) -> None:
         """Start the program, and start it again later if it cannot be started now."""
-        self.boot()
+        process = self.boot()
+        if self.waits_at_start:
+            Strand(process, self._try_to_run).resume()
+        else:
+            self._try_to_run()
+
+    def _try_to_run(self) -> None:
         try:
             self.run_program()
         except ProcessEnded:
@@ -129,7 +137,7 @@ class Machine:
 
     def crash(self, *, power: bool) -> None:
         """Kill the program, or cut the power, also if the program is not running."""
-        if self.is_up or power:
+        if self.process.alive or power:
             self.process.end(silently=power)
             self._after_death(power=power)
 
@@ -171,6 +179,16 @@ class HubMachine(Machine):
             disk_reserve_bytes=0,
             operator_token=TOKEN,
         )
+        self._has_started = False
+
+    @property
+    def is_up(self) -> bool:
+        return self._has_started and super().is_up
+
+    def ask(self, witnesses: Iterable[WitnessAddress]) -> None:
+        """Have these witnesses from the next start on."""
+        self.config = replace(self.config, witness_addresses=tuple(witnesses))
+        self.waits_at_start = bool(self.config.witness_addresses)
 
     def create(self) -> bytes:
         world, settings = self._run.world, self._run.settings
@@ -188,13 +206,14 @@ class HubMachine(Machine):
         return made.identity.hub_id
 
     def run_program(self) -> None:
-        process = self.process
+        process, self._has_started = self.process, False
         self.service = process.call(
             lambda: HubService(self.config, disk=self.disk, background=SimulatedThreads(process))
         )
         self._stopped = process.call(asyncio.Event)
         serving = process.spawn(self.service.run_until(self._stopped, lambda port: self._run.note("starts")))
         serving.add_done_callback(self._ended)
+        self._has_started = True
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         error = task.exception()
@@ -244,10 +263,17 @@ class Operator:
 
     def __init__(self, run: "Run") -> None:
         self._run = run
+        self._asked: list[asyncio.Task[bytes]] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """The hub has answered every request."""
+        return all(task.done() for task in self._asked)
 
     def do(self, path: str, request: Wire) -> "asyncio.Task[bytes]":
         """Send a request until the hub answers. Returns the answer, which may be a rejection."""
-        return self._run.world.process("operator").spawn(self._post(path, request.encode()))
+        self._asked.append(self._run.world.process("operator").spawn(self._post(path, request.encode())))
+        return self._asked[-1]
 
     def do_something(self, rng: Random) -> None:
         """Rotate the key, lower the limits, register a stream or accept the clock."""
@@ -282,6 +308,26 @@ class Operator:
 
     def _register(self) -> None:
         self.do("/tooling/streams", StreamRegistration(self._run.rng.randbytes(32)))
+
+    def prune(self, rng: Random) -> None:
+        """Set a policy that is soon due, and prune what it allows; or erase some entries now."""
+        run = self._run
+        label = rng.choice(sorted(run.ledger.labels())) if run.ledger.receipts and rng.random() < 0.3 else None
+        if label is not None:
+            first = 1 + rng.randrange(run.ledger.size(label))
+            run.note(f"the operator erases entries {first} to {first + 2} of {label.hex()[:8]}")
+            self.do("/tooling/retention/run", RetentionRequest(False, label, first, first + 2, "asked for"))
+            return
+        keep = rng.choice((0, 1, 5))
+        policy = RetentionPolicy(keep, rng.choice((None, keep, keep + 3)))
+        run.note(f"the operator keeps payloads for {keep} s, receipts for {policy.receipt_sec} s, and prunes")
+        self.do("/tooling/retention/policy", policy)
+        for wait in (0.2, 1.0, 4.0, 10.0):
+            run.world.at(run.world.now + wait, None, self._run_retention)
+
+    def _run_retention(self) -> None:
+        if self._run.faults.is_active:
+            self.do("/tooling/retention/run", RetentionRequest(False))
 
     def _accept_clock(self) -> None:
         self.do("/tooling/clock", ClockAcceptance(int(self._run.world.wall() + self._run.hub.clock_step)))
@@ -374,21 +420,25 @@ class ClientMachine(Machine):
             self._letters += [one for one in letters if one not in self._letters]
             await self._send_all(client, letters)
         elif what == "read":
-            log = [entry async for entry in client.read(stream)]
+            log = await read_log(client, stream)
             run.check(lambda: run.ledger.check_log(log, self.name))
-            run.note(f"read {len(log)} entries of {stream}")
+            run.note(f"read {len(log.entries)} entries of {stream}")
         elif what == "prove":
             epoch = client.epoch()
             end = await client.follower(stream, epoch).end()
             if end:
                 seq = self.rng.randrange(end) + 1
-                await client.proof(stream, seq, end, epoch=epoch)
-                run.note(f"proved {seq} of {end} entries of {stream}")
+                try:
+                    await client.proof(stream, seq, end, epoch=epoch)
+                    run.note(f"proved {seq} of {end} entries of {stream}")
+                except PrunedEntries as pruned:
+                    run.note(f"not proved: {pruned.message}")
         elif what == "checkpoint":
             epoch = client.epoch()
             if await client.follower(stream, epoch).end():
                 made = await client.checkpoint(stream, epoch=epoch)
-                run.note(f"checkpoint of {made.upto_seq}")
+                run.ledger.cosigned(made)
+                run.note(f"checkpoint of {made.upto_seq}, cosigned by {len(made.witness_sigs or ())}")
 
     async def _send_all(self, client: Client, letters: list[Letter]) -> bool:
         """Send the letters that are neither in the outbox nor in the log. Returns False if some have no outcome."""
@@ -405,6 +455,9 @@ class ClientMachine(Machine):
             sent = await client.sender(letter.stream).put(Draft(letter.body, mark=letter.mark))
         except Undecided:
             return  # it is in the outbox: the next run sends it
+        except PrunedEntries as pruned:
+            run.note(f"{letter.body.decode()}: {pruned.message}")
+            return
         except Refused as refused:
             letter.refusal = str(refused)
             run.note(f"{letter.body.decode()} is rejected: {refused}")
@@ -413,13 +466,13 @@ class ClientMachine(Machine):
         run.check(lambda: run.ledger.add(sent.receipt, self.name))
         run.note(f"{letter.body.decode()} is at {sent.stream_seq}")
 
-    async def read_all(self) -> dict[bytes, list[Entry]]:
+    async def read_all(self) -> dict[bytes, ReadLog]:
         """Read every label that has entries, or is the current one of its stream."""
-        logs: dict[bytes, list[Entry]] = {}
+        logs: dict[bytes, ReadLog] = {}
         async with self.connected() as client:
             for stream in self._run.settings.streams:
                 for epoch in sorted({*self._run.epochs, client.epoch()}):
                     label = client.label(stream, epoch)
                     if epoch == client.epoch() or label in self._run.labels:
-                        logs[label] = [entry async for entry in client.read(stream, epoch=epoch)]
+                        logs[label] = await read_log(client, stream, epoch)
         return logs

@@ -16,7 +16,7 @@ from lab import hostile, scenario, stage
 from veen.client import hub_session
 from veen.client.reader import LabelReader
 from veen.client.tree_follower import Follower
-from veen.core import Unavailable
+from veen.core import Receipt, Unavailable
 from veen.hub.admission_state import Placed
 from veen.hub.hub_time import HubTime
 from veen.hub.service import HubService
@@ -207,6 +207,16 @@ def _marked_but_not_logged(sound: Method) -> Method:
     return log
 
 
+def _prunes_without_event(sound: Method) -> Method:
+    """A prune is not logged. Its tombstones name an entry of the control stream that is something else."""
+
+    def log(self: Any, event: Any, done: Method) -> None:
+        receipt = Receipt(event.label, 1, bytes(32), bytes(32), self.sequencer.hub_ts, bytes(64))
+        done(receipt.encode())
+
+    return log
+
+
 def _answers_of_the_next(sound: Method) -> Method:
     """The answers of a batch of signature checks belong to the messages after them."""
 
@@ -273,6 +283,7 @@ BUGS = (
     ),
     PlantedBug("clock accepted twice", (Plant(HubTime, "accept", _accepts_step_twice),), "clock", 2),
     PlantedBug("reader skipping a gap", (Plant(LabelReader, "take", _skips_gaps),), "deceit", 1),
+    PlantedBug("tombstone without log entry", (Plant(HubService, "_log_on_loop", _prunes_without_event),), "mixed", 2),
     PlantedBug(
         "hand-over marked as logged, but not logged",
         (Plant(HubService, "_log_handovers", _marked_but_not_logged),),

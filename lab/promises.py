@@ -1,10 +1,11 @@
 """What a hub and its clients promise, checked from outside: the ledger survives everything that happens in a world."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from veen.client.client import Client
 from veen.client.reader import Entry
-from veen.core import Receipt
+from veen.core import Checkpoint, Receipt
+from veen.core.retention import Tombstone
 
 Place = tuple[bytes, int]
 
@@ -24,6 +25,26 @@ class Letter:
     refusal: str | None = None  # rejected: it must not be in the log
 
 
+@dataclass(slots=True)
+class ReadLog:
+    """What a reader got of one label. `pruned` has the verified tombstones of what the hub left out."""
+
+    entries: list[Entry] = field(default_factory=list)
+    pruned: list[Tombstone] = field(default_factory=list)
+
+    def pruned_places(self) -> set[int]:
+        segments = (one.segment for one in self.pruned)
+        return {place for one in segments for place in range(one.start_seq, one.end_seq + 1)}
+
+
+async def read_log(client: Client, stream: str, epoch: int | None = None) -> ReadLog:
+    """Read the whole log of a stream in one epoch."""
+    log = ReadLog()
+    async for entry in client.read(stream, epoch=epoch, on_pruned=log.pruned.append):
+        log.entries.append(entry)
+    return log
+
+
 @dataclass(eq=False)
 class Ledger:
     """Every receipt that any client verified, and every message that a client was told to send."""
@@ -31,6 +52,7 @@ class Ledger:
     receipts: dict[Place, Receipt] = field(default_factory=dict)
     places: dict[bytes, Place] = field(default_factory=dict)  # by leaf_hash
     letters: dict[bytes, Letter] = field(default_factory=dict)  # by body
+    cosignatures: dict[Place, set[bytes]] = field(default_factory=dict)  # by label and size
 
     def add(self, receipt: Receipt, seen_by: str) -> None:
         """A client verified this receipt. No place has two, and no message has two places."""
@@ -42,10 +64,30 @@ class Ledger:
         if other != place:
             raise Violation(f"{seen_by} has one message at {shown(place)} and at {shown(other)}")
 
-    def check_log(self, log: Sequence[Entry], reader: str) -> None:
-        """A reader got the whole log of one label."""
-        last_ts = 0
-        for number, entry in enumerate(log, 1):
+    def cosigned(self, made: Checkpoint) -> None:
+        """Somebody got a checkpoint with its cosignatures."""
+        place = made.label_curr, made.upto_seq
+        self.cosignatures.setdefault(place, set()).update(made.witness_sigs or ())
+
+    def check_cosigned(self, made: Checkpoint) -> None:
+        """A stored checkpoint has every cosignature that anybody saw."""
+        place = made.label_curr, made.upto_seq
+        if not self.cosignatures.get(place, set()) <= set(made.witness_sigs or ()):
+            raise Violation(f"a cosignature of the checkpoint of {shown(place)} is lost")
+
+    def labels(self) -> set[bytes]:
+        return {label for label, _ in self.receipts}
+
+    def size(self, label: bytes) -> int:
+        return max(seq for known, seq in self.receipts if known == label)
+
+    def check_log(self, log: ReadLog, reader: str) -> None:
+        """A reader got the whole log of one label, without what was pruned."""
+        last_ts, number, pruned = 0, 0, log.pruned_places()
+        for entry in log.entries:
+            number += 1
+            while number in pruned and number != entry.stream_seq:
+                number += 1
             self.add(entry.receipt, reader)
             if entry.stream_seq != number:
                 raise Violation(f"{reader} got entry {entry.stream_seq} as number {number}")
@@ -55,10 +97,11 @@ class Ledger:
             if entry.fault is not None or entry.body not in self.letters:
                 raise Violation(f"{reader} got entry {number} that nobody sent: {entry.fault or entry.body!r}")
 
-    def check_complete(self, logs: Iterable[Sequence[Entry]]) -> None:
+    def check_complete(self, logs: dict[bytes, ReadLog]) -> None:
         """These are all logs: nothing acknowledged is missing, nothing is there twice, and nothing rejected is."""
-        found = {(entry.receipt.label, entry.stream_seq): entry for log in logs for entry in log}
-        lost = [place for place in self.receipts if place not in found]
+        found = {(label, entry.stream_seq): entry for label, log in logs.items() for entry in log.entries}
+        pruned = {(label, place) for label, log in logs.items() for place in log.pruned_places()}
+        lost = [place for place in self.receipts if place not in found and place not in pruned]
         if lost:
             raise Violation(f"the acknowledged receipt of {shown(lost[0])} is lost ({len(lost)} in all)")
         times: dict[bytes, Place] = {}
@@ -67,24 +110,34 @@ class Ledger:
             if entry.body in times:
                 raise Violation(f"{entry.body!r} is at {shown(times[entry.body])} and at {shown(place)}")
             times[entry.body] = place
+        unplaced: list[Letter] = []
         for letter in self.letters.values():
             at = times.get(letter.body)
-            if letter.receipt and at != (letter.receipt.label, letter.receipt.stream_seq):
-                raise Violation(f"{letter.body!r} was acknowledged and is not at its place")
             if letter.refusal is not None and at is not None:
                 raise Violation(f"{letter.body!r} is at {shown(at)}, but was rejected: {letter.refusal}")
-            if not letter.receipt and letter.refusal is None and at is None:
-                raise Violation(f"{letter.body!r} has neither a place nor a rejection")
+            if letter.receipt is not None:
+                acknowledged = letter.receipt.label, letter.receipt.stream_seq
+                if at != acknowledged and acknowledged not in pruned:
+                    raise Violation(f"{letter.body!r} was acknowledged and is not at its place")
+                pruned.discard(acknowledged)
+            elif letter.refusal is None and at is None:
+                unplaced.append(letter)
+        if len(unplaced) > len(pruned):  # one whose receipt no client has seen may have been pruned
+            raise Violation(f"{unplaced[0].body!r} has neither a place nor a rejection")
 
 
-def check_same(logs: dict[str, list[Entry]]) -> None:
+def check_same(logs: dict[str, ReadLog]) -> None:
     """All readers of one label got the same entries."""
     (first, expected), *others = logs.items()
     for name, log in others:
-        if [entry.receipt.encode() for entry in log] != [entry.receipt.encode() for entry in expected]:
-            raise Violation(f"{name} reads another log than {first}: {len(log)} and {len(expected)} entries")
-        if [entry.body for entry in log] != [entry.body for entry in expected]:
+        if [entry.receipt.encode() for entry in log.entries] != [entry.receipt.encode() for entry in expected.entries]:
+            raise Violation(
+                f"{name} reads another log than {first}: {len(log.entries)} and {len(expected.entries)} entries"
+            )
+        if [entry.body for entry in log.entries] != [entry.body for entry in expected.entries]:
             raise Violation(f"{name} opens other messages than {first}")
+        if log.pruned_places() != expected.pruned_places():
+            raise Violation(f"{name} and {first} are told that different entries were pruned")
 
 
 def shown(place: Place) -> str:

@@ -15,14 +15,18 @@ from lab.disk import Coverage
 from lab.faults import Faults
 from lab.machines import ClientMachine, HubMachine, Machine, Operator
 from lab.memory_lmdb import MemoryLmdb
-from lab.promises import Ledger, Letter, Violation, check_same
+from lab.promises import Ledger, Letter, Violation, check_same, shown
+from lab.prunes import check_prunes
+from lab.witnesses import WitnessMachine
 from lab.world import Running, Stuck, World
 from plumbing import lmdb_env
 from veen.client.trust import Pin
-from veen.core import Limits, Profile, naming
-from veen.core.envelopes import StreamRegistration
-from veen.storage import fsck, journal
+from veen.core import Limits, Profile, naming, signing
+from veen.core.envelopes import CheckpointOrder, CheckpointResponse, StreamRegistration
+from veen.storage import fsck, journal, rotation
 from veen.storage.fsck import FsckVerdict
+from veen.storage.paths import Folders
+from veen.storage.store import Lookup
 
 _NO_CONTENT = ("lock.mdb",)  # LMDB's table of readers
 _LONGEST_RUN_S = 6 * 3600.0
@@ -40,6 +44,7 @@ class Settings:
     has_root: bool
     segment_bytes: int
     filler_bytes: int
+    witnesses: int
 
     @classmethod
     def of(cls, rng: Random) -> "Settings":
@@ -59,6 +64,7 @@ class Settings:
             rng.random() < 0.7,
             rng.choice((1 << 12, 1 << 14, journal.SEGMENT_BYTES)),
             rng.choice((1 << 10, 1 << 12, journal.MIN_FILLER_BYTES)),
+            rng.choice((0, 0, 1, 3)),
         )
 
 
@@ -100,7 +106,9 @@ class Run:
         self.hub = HubMachine(self)
         self.operator = Operator(self)
         self.clients = [ClientMachine(self, name) for name in self.settings.clients]
-        self.machines: list[Machine] = [self.hub, *self.clients]
+        count = max(self.settings.witnesses, int(self.faults.needs_witness))
+        self.witnesses = [WitnessMachine(self, number) for number in range(count)]
+        self.machines: list[Machine] = [self.hub, *self.clients, *self.witnesses]
 
     def note(self, text: str) -> None:
         self.world.note(text.replace(str(self.place), ""))
@@ -160,7 +168,12 @@ class Run:
         if self.violations:
             return
         self._converge()
+        self._order_checkpoints()
         self.hub.stop()
+        for label, upto_seq in self.ledger.cosignatures:
+            stored = rotation.stored_checkpoint(Folders(self.hub.data_dir), label, upto_seq)
+            if stored is not None:
+                self.ledger.check_cosigned(stored)
         for process in self.world.processes:
             for fault in process.faults:
                 self.violated(f"{process.name}: {fault}")
@@ -171,6 +184,9 @@ class Run:
     def _begin(self) -> None:
         """Create everything, and start it, without faults."""
         self.pin = Pin.parse(self.hub.create().hex())
+        self.hub.ask([witness.create() for witness in self.witnesses])
+        for witness in self.witnesses:
+            witness.start()
         for client in self.clients:
             client.create()
             client.todo = list(self._script())
@@ -180,6 +196,7 @@ class Run:
             for other in others:
                 other.add_stream(stream, key)
         self.hub.start()
+        self.world.run(lambda: self.hub.is_up, _LONGEST_RUN_S)
         if self.settings.profile.epoch_sec:
             for stream in self.settings.streams:
                 registered = self.operator.do("/tooling/streams", StreamRegistration(naming.stream_id(stream)))
@@ -192,14 +209,16 @@ class Run:
         return bool(self.violations) or not self.faults.is_active or all(client.is_done for client in self.clients)
 
     def _is_quiet(self) -> bool:
-        """Every program runs, and every client has finished."""
+        """Every program runs, every client has finished, and the operator waits for nothing."""
         if self.violations:
             return True
-        return all(machine.is_up for machine in self.machines) and all(client.is_done for client in self.clients)
+        has_finished = all(client.is_done for client in self.clients) and self.operator.is_idle
+        return has_finished and all(machine.is_up for machine in self.machines)
 
     def _script(self) -> Iterator[tuple[str, str, int]]:
         rng = self.rng
-        for number in range(self.settings.actions):
+        more = 6 if "retention" in self.faults.kinds else 0  # chunks must be closed before they can be pruned
+        for number in range(self.settings.actions + more):
             what = rng.choices(("send", "read", "wait", "prove", "checkpoint"), (6, 2, 2, 1, 1))[0]
             yield what, rng.choice(self.settings.streams), number * 10 + rng.randrange(4)
 
@@ -221,7 +240,20 @@ class Run:
             check_same({name: found[label] for name, found in logs.items()})
             for name, found in logs.items():
                 self.ledger.check_log(found[label], name)
-        self.ledger.check_complete(next(iter(logs.values())).values())
+        self.ledger.check_complete(next(iter(logs.values())))
+        check_prunes(self.hub.service.folders, Lookup(store))
+
+    def _order_checkpoints(self) -> None:
+        """Every witness cosigns the newest checkpoint of every label."""
+        for label in sorted(self.ledger.labels()) if self.witnesses and not self.settings.profile.epoch_sec else ():
+            ordered = self.operator.do("/tooling/checkpoint", CheckpointOrder(label))
+            self.world.run(ordered.done, _LONGEST_RUN_S)
+            made = CheckpointResponse.decode(ordered.result()).checkpoint
+            digest, sigs = made.signing_digest(), made.witness_sigs or ()
+            for address in self.hub.config.witness_addresses:
+                if not any(signing.is_valid(address.witness_pk, digest, sig) for sig in sigs):
+                    raise Violation(f"{address.url} did not cosign the checkpoint of {shown((label, made.upto_seq))}")
+            self.ledger.cosigned(made)
 
 
 @contextmanager

@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 from lab.disk import Coverage, Platter, SimulatedDisk
 from lab.memory_lmdb import MemoryLmdb
-from lab.promises import Ledger, Letter, Violation
+from lab.promises import Ledger, Letter, ReadLog, Violation, read_log
 from lab.threads import SimulatedThreads
-from lab.world import Process, Running, Stuck, World
+from lab.world import Process, Running, Strand, Stuck, World
 from plumbing import lmdb_env
 from plumbing.durable import Disk
 from veen.client import ClientDir
 from veen.client.client import Client
-from veen.client.reader import Entry
 from veen.client.sender import Draft
 from veen.client.transport import RetryPolicy
 from veen.client.trust import Pin
@@ -91,6 +90,12 @@ class Stage:
         self.violations.append(what)
         self.note(f"VIOLATION: {what}")
 
+    def check(self, promise: Callable[[], None]) -> None:
+        try:
+            promise()
+        except Violation as found:
+            self.broken(str(found))
+
     def expect(self, holds: bool, what: str) -> None:
         """End the run with a violation unless something holds."""
         if not holds:
@@ -130,6 +135,23 @@ class Stage:
             return process.call(work)
         finally:
             process.end()
+
+    def waiting(self, process: Process, work: Callable[[], T]) -> T:
+        """Run blocking code that may wait for other machines, in a process that has no loop yet."""
+        found: list[T] = []
+        failed: list[Exception] = []
+
+        def job() -> None:
+            try:
+                found.append(process.call(work))
+            except Exception as error:  # noqa: BLE001  the caller gets it
+                failed.append(error)
+
+        Strand(process, job).resume()
+        self.world.run(lambda: bool(found or failed), _LONGEST_STEP_S)
+        if failed:
+            raise failed[0]
+        return found[0]
 
     def finish(self, *tasks: "asyncio.Task[Any]") -> None:
         """Run the world until the tasks are done."""
@@ -173,7 +195,9 @@ class HubPlace:
         disk = self._disk = SimulatedDisk(stage.platter)
         self.ended = None
         try:
-            self.service = process.call(lambda: HubService(config, disk=disk, background=SimulatedThreads(process)))
+            self.service = stage.waiting(
+                process, lambda: HubService(config, disk=disk, background=SimulatedThreads(process))
+            )
         except BaseException:
             process.end()
             raise
@@ -268,12 +292,12 @@ class Party:
         self.do(lambda client: self.sending(client, count))
         self.stage.note(f"{self.name} has sent {self.count}")
 
-    async def reading(self, client: Client) -> list[Entry]:
-        log = [entry async for entry in client.read(STREAM)]
+    async def reading(self, client: Client) -> ReadLog:
+        log = await read_log(client, STREAM)
         self.stage.ledger.check_log(log, self.name)
         return log
 
-    def read(self) -> list[Entry]:
+    def read(self) -> ReadLog:
         return self.do(self.reading)
 
 

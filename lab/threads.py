@@ -12,8 +12,12 @@ from plumbing.background import Background, Worker
 T = TypeVar("T")
 
 
+# Pools whose jobs wait for other threads or machines.
+_WAITING = ("witness", "retention")
+
+
 class SimulatedThreads(Background):
-    """The threads of one process: every job is one step at a later moment."""
+    """The threads of one process: every job is one step at a later moment, or a strand if it waits for others."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -22,7 +26,7 @@ class SimulatedThreads(Background):
         return SimulatedWorker(self._process)
 
     def pool(self, threads: int, name: str) -> Executor:
-        return SimulatedPool(self._process, threads)
+        return WaitingPool(self._process, threads) if name in _WAITING else SimulatedPool(self._process, threads)
 
 
 class SimulatedWorker:
@@ -88,3 +92,42 @@ class SimulatedPool(Executor):
         self._closed = True
         for run in tuple(self._waiting.values()):
             run()
+
+
+class WaitingPool(Executor):
+    """Threads whose jobs are strands."""
+
+    def __init__(self, process: Process, threads: int) -> None:
+        self._process = process
+        self._idle = self._threads = threads
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._closed = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = fn(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001  the caller gets it
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            self._idle += 1
+            self._next()
+
+        self._waiting.append(run)
+        self._next()
+        return future
+
+    def _next(self) -> None:
+        if self._idle and self._waiting:
+            self._idle -= 1
+            self._process.later(self._waiting.popleft(), self._process.world.delay(), waits=True)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self._closed = True
+        self._process.world.wait(lambda: self._idle == self._threads and not self._waiting)

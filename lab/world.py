@@ -7,6 +7,9 @@ jumps to the next timer.
 The programs inside are the real ones. They get a real asyncio loop (`VirtualLoop`), and the standard library is
 replaced for them where it would reach the machine: clocks, randomness, sockets and child processes. `install` does
 that once, before the programs are imported, because some of them keep references to these functions.
+
+Blocking code runs as one step. Code that waits for another thread or machine is a `Strand`: it has a real thread, which
+takes turns with the world.
 """
 
 import asyncio
@@ -14,6 +17,7 @@ import errno
 import faulthandler
 import gc
 import heapq
+import io
 import os
 import random
 import socket
@@ -24,13 +28,15 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from random import Random
+from threading import Semaphore, Thread
 from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
@@ -68,6 +74,8 @@ class World:
         self.lines: list[str] = []
         self.descriptors: dict[int, tuple[Process, int]] = {}  # opened by processes, with their inodes
         self.placeholders: set[int] = set()  # descriptors of dead processes, which are open on /dev/null
+        self.strand: Strand | None = None  # the one that runs
+        self.strands: list[Strand] = []  # those that wait
         self._keep_trace = keep_trace
         self.keep_all = keep_all
         self._digest = blake2b(digest_size=16)
@@ -84,7 +92,12 @@ class World:
         """Run callbacks until a condition holds. Raises `Stuck` if it never does."""
         deadline = self.now + limit_s
         while not until():
-            ready = [one for one in self.processes if one.alive and one.loop.ready]
+            strand = next((one for one in self.strands if one.is_ready()), None) if self.strands else None
+            if strand:
+                self._count_step(strand.process)
+                strand.resume()
+                continue
+            ready = [one for one in self.processes if one.alive and one.loop.ready and not one.is_blocked]
             if ready:
                 chosen = ready[0] if len(ready) == 1 else self.rng.choice(ready)
                 self._due()
@@ -110,11 +123,34 @@ class World:
         handle = process.loop.ready.popleft()
         if handle.cancelled():
             return
+        self._count_step(process)
+        with _Inside(self, process, process.loop):
+            handle._run()
+
+    def _count_step(self, process: "Process") -> None:
         self.steps += 1
         self.now += _STEP_S
         self._digest.update(struct.pack(">dI", self.now, process.number))
-        with _Inside(self, process, process.loop):
-            handle._run()
+
+    def wait(self, until: Callable[[], bool], seconds: float | None = None) -> bool:
+        """Blocking code of the current process waits for a condition. Returns whether it holds."""
+        process = self.current
+        assert process is not None, "nobody waits outside of a process"
+        deadline = self.now + (7 * 86_400.0 if seconds is None else seconds)
+        self.at(deadline, None, lambda: None)
+
+        def is_over() -> bool:
+            return not process.alive or self.now >= deadline or until()
+
+        if self.strand:
+            self.strand.wait(is_over)
+        else:  # on the loop's thread: nothing else runs there meanwhile
+            process.is_blocked = True
+            self.run(is_over)
+            process.is_blocked = False
+        if not process.alive:
+            raise ProcessEnded
+        return until()
 
     def delay(self) -> float:
         """How long a piece of blocking work waits for its thread and the disk."""
@@ -180,6 +216,7 @@ class Process:
         self.name = name
         self.number = number
         self.alive = True
+        self.is_blocked = False  # the thread of its loop waits
         self.clock_step = 0.0  # of its machine's wall clock
         self.faults: list[str] = []  # exceptions that nobody handled
         self.loop = VirtualLoop(self)
@@ -219,13 +256,16 @@ class Process:
                         os.dup2(_nowhere(), number, inheritable=False)
                         self.world.placeholders.add(number)
 
-    def later(self, job: Callable[[], None], delay: float) -> None:
-        """Run blocking work of this process at a later moment, as one step."""
+    def later(self, job: Callable[[], None], delay: float, *, waits: bool = False) -> None:
+        """Run blocking work of this process at a later moment: as one step, or as a strand if it waits for others."""
 
         def run() -> None:
             if not self.alive:
                 return
             self.world.steps += 1
+            if waits:
+                Strand(self, job).resume()
+                return
             with _Inside(self.world, self, None):
                 try:
                     job()
@@ -233,6 +273,54 @@ class Process:
                     self.end()
 
         self.world.at(self.world.now + delay, None, run)
+
+
+class Strand:
+    """Blocking code of a process that waits for other threads or machines. It and the world take turns."""
+
+    def __init__(self, process: Process, job: Callable[[], None]) -> None:
+        self.process = process
+        self._job = job
+        self._is_over: Callable[[], bool] = lambda: True
+        self._turn, self._back = Semaphore(0), Semaphore(0)
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def is_ready(self) -> bool:
+        return self._is_over()
+
+    def resume(self) -> None:
+        """Run it until it waits or ends. Only the world does this."""
+        world = self.process.world
+        before, outer = world.current, world.strand
+        world.current, world.strand = self.process, self
+        if self._thread is None:
+            self._thread = Thread(target=self._run, daemon=True)
+            self._thread.start()
+        else:
+            world.strands.remove(self)
+            self._turn.release()
+        self._back.acquire()
+        world.current, world.strand = before, outer
+        if self._error:
+            raise self._error
+
+    def wait(self, is_over: Callable[[], bool]) -> None:
+        """Let the world run until a condition holds. Only the code of the strand does this."""
+        if not is_over():
+            self._is_over = is_over
+            self.process.world.strands.append(self)
+            self._back.release()
+            self._turn.acquire()
+
+    def _run(self) -> None:
+        try:
+            self._job()
+        except ProcessEnded:
+            self.process.end()
+        except BaseException as error:  # noqa: BLE001  the world raises it
+            self._error = error
+        self._back.release()
 
 
 _hashes = count()
@@ -425,9 +513,23 @@ class Network:
 
     async def connect(self, process: Process, address: tuple[str, int]) -> "End":
         await asyncio.sleep(self.delay())
-        listener = self.listeners.get(address)
-        while process.name in self.cut or (listener and listener.process.name in self.cut):
+        while self._is_unreachable(process, address):
             await asyncio.sleep(3600)  # until the caller gives up
+        return self._connected(process, address)
+
+    def connect_blocking(self, process: Process, address: tuple[str, int], timeout: float | None) -> "BlockingSocket":
+        self._world.wait(lambda: False, self.delay())
+        if self._is_unreachable(process, address):
+            self._world.wait(lambda: False, timeout)
+            raise TimeoutError("timed out")
+        return BlockingSocket(self._connected(process, address), timeout)
+
+    def _is_unreachable(self, process: Process, address: tuple[str, int]) -> bool:
+        listener = self.listeners.get(address)
+        return process.name in self.cut or (listener is not None and listener.process.name in self.cut)
+
+    def _connected(self, process: Process, address: tuple[str, int]) -> "End":
+        listener = self.listeners.get(address)
         if listener is None:
             raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         ours, theirs = End(self._world, process, address), End(self._world, listener.process, ("127.0.0.1", 1))
@@ -537,7 +639,68 @@ class VirtualSocket:
         self.end.finish()
 
 
+class BlockingSocket(io.RawIOBase):
+    """The socket of blocking code such as `http.client`, and the protocol of its connection."""
+
+    def __init__(self, end: "End", timeout: float | None) -> None:
+        self._end, self._timeout = end, timeout
+        self._buffer = bytearray()
+        self._is_ended = False
+        self._error: Exception | None = None
+        end.is_blocking = True
+        end.attach(self)
+
+    def setsockopt(self, *_: object) -> None:
+        """Options have no effect here."""
+
+    def sendall(self, data: Any) -> None:
+        if self._error:
+            raise self._error
+        self._end.write(data)
+
+    def makefile(self, *_: object) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        if not self._end.process.world.wait(lambda: bool(self._buffer) or self._is_ended, self._timeout):
+            raise TimeoutError("timed out")
+        if not self._buffer and self._error:
+            raise self._error
+        size = min(len(target), len(self._buffer))
+        target[:size] = self._buffer[:size]
+        del self._buffer[:size]
+        return size
+
+    def close(self) -> None:
+        self._end.close()
+
+    def connection_made(self, transport: object) -> None:
+        """It was made."""
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+
+    def eof_received(self) -> bool:
+        self._is_ended = True
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_ended, self._error = True, error
+
+    def pause_writing(self) -> None:
+        """Requests are small."""
+
+    resume_writing = pause_writing
+
+
 _EOF = b""
+
+
+def _called(act: Callable[..., object], *args: Any) -> None:
+    act(*args)
 
 
 class End(asyncio.Transport):
@@ -550,6 +713,7 @@ class End(asyncio.Transport):
         self.address = address
         self.peer: End | None = None
         self.is_client = False
+        self.is_blocking = False  # used by blocking code: it does not need the loop of its process
         self.protocol: Any = None
         self.inbox: deque[bytes] = deque()  # arrived, not read; `_EOF` at the end
         self.sent = bytearray()  # by a client, if the network may repeat it
@@ -571,8 +735,21 @@ class End(asyncio.Transport):
             self._flush_later()
         else:  # the network broke the connection before it was accepted
             reset = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-            self.process.loop.call_soon(protocol.connection_lost, reset)
+            self._soon(protocol.connection_lost, reset)
         return self
+
+    def _at(self, when: float, act: Callable[[], None]) -> None:
+        """Do something in the process of this side at a time."""
+        if self.is_blocking:
+            self._world.at(when, None, lambda: act() if self.process.alive else None)
+        else:
+            self._world.at(when, self.process, act)
+
+    def _soon(self, act: Callable[..., object], *args: Any) -> None:
+        if self.is_blocking:
+            self._at(self._world.now, partial(_called, act, *args))
+        else:
+            self.process.loop.call_soon(act, *args)
 
     # Sending.
 
@@ -602,7 +779,7 @@ class End(asyncio.Transport):
             self.sent += data
             if trouble == "repeat":
                 world.at(when + network.delay(), None, lambda: network.repeat(self))
-        world.at(when, peer.process, lambda: self._deliver(data))
+        peer._at(when, lambda: self._deliver(data))
         if self._in_flight > self._high and not self._write_paused:
             self._write_paused = True
             self.protocol.pause_writing()
@@ -612,7 +789,7 @@ class End(asyncio.Transport):
         self._in_flight -= len(data)
         if self._write_paused and self._in_flight <= self._low and self.process.alive:
             self._write_paused = False
-            self.process.loop.call_soon(self.protocol.resume_writing)
+            self._soon(self.protocol.resume_writing)
         peer = self.peer
         assert peer is not None
         if not peer._closing and not self._world.network.cut_off(self):
@@ -624,7 +801,7 @@ class End(asyncio.Transport):
         for end in (self, self.peer):
             assert end is not None
             end._stalled = True
-            end.process.loop.call_soon(end._drop, ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
+            end._soon(end._drop, ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)))
 
     def vanish(self, *, silently: bool) -> None:
         """The process of this side ended."""
@@ -634,13 +811,13 @@ class End(asyncio.Transport):
         if not silently and not self._stalled and not self._world.network.cut_off(self):
             when = max(self._world.now + self._world.network.delay(), self._last_arrival)
             reset = ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET))
-            self._world.at(when, peer.process, lambda: peer._drop(reset))
+            peer._at(when, lambda: peer._drop(reset))
 
     # Receiving.
 
     def _flush_later(self) -> None:
         if self.inbox:
-            self.process.loop.call_soon(self._flush)
+            self._soon(self._flush)
 
     def _flush(self) -> None:
         while self.inbox and not self._paused and not self._closing and self.protocol is not None:
@@ -685,13 +862,13 @@ class End(asyncio.Transport):
         if not self._closing:
             self.write_eof()
             self._closing = True
-            self.process.loop.call_soon(self._drop, None)
+            self._soon(self._drop, None)
 
     def abort(self) -> None:
         if not self._closing:
             self._closing = True
             self.vanish(silently=False)
-            self.process.loop.call_soon(self._drop, None)
+            self._soon(self._drop, None)
 
     def is_closing(self) -> bool:
         return self._closing
@@ -837,6 +1014,7 @@ class _SignerChild:
 
 _world: World | None = None  # the world that the replaced functions belong to
 _CLOCKS = ("time", "monotonic", "perf_counter")
+_result = Future.result
 
 
 def install() -> None:
@@ -860,7 +1038,10 @@ def install() -> None:
     for name in ("unlink", "rmdir", "ftruncate"):
         setattr(os, name, _living_only(getattr(os, name)))
     faulthandler.enable()  # a hub that finds it enabled does not use it, and its state is not that of one process
+    _replace(time, "thread_time", lambda w: 0.0)  # code takes no time
     _replace(socket, "create_server", _create_server)
+    _replace(socket, "create_connection", _create_connection)
+    Future.result = _waited_result  # type: ignore[method-assign, assignment]
     _replace(socket, "socketpair", _socketpair)
     subprocess.Popen = _Popen  # type: ignore[misc, assignment]
 
@@ -877,6 +1058,18 @@ def _replace(module: Any, name: str, simulated: Callable[..., Any]) -> None:
 def _create_server(world: World, address: tuple[str, int], **_: Any) -> Listener:
     assert world.current is not None
     return world.network.listen(world.current, *address)
+
+
+def _create_connection(world: World, address: tuple[str, int], timeout: float | None = None, *_: Any) -> BlockingSocket:
+    assert world.current is not None
+    return world.network.connect_blocking(world.current, address, timeout)
+
+
+def _waited_result(future: "Future[T]", timeout: float | None = None) -> T:
+    """`Future.result` of blocking code."""
+    if _world is not None and not future.done() and not _world.wait(future.done, timeout):
+        raise TimeoutError
+    return _result(future, timeout)
 
 
 def _socketpair(world: World) -> tuple[_Channel, _Channel]:
@@ -971,6 +1164,8 @@ class Running:
         global _world
         for process in self._world.processes:
             process.end(silently=True)
+        while self._world.strands:
+            self._world.strands[0].resume()  # it ends, because its process has ended
         self._world.current = self._world.process("dead")
         self._world.current.end()
         self._world.at = lambda *_: None  # type: ignore[method-assign]

@@ -202,10 +202,15 @@ def _decoded(cls: type[W], body: bytes) -> W:
 
 @asynccontextmanager
 async def serving(
-    state: WitnessDir, log: JsonLog, host: str, port: int, tls: ssl.SSLContext | None = None
+    state: WitnessDir,
+    log: JsonLog,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None = None,
+    background: Background | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Serve a witness. The caller closes its directory afterwards."""
-    worker = Background().worker("witness")
+    worker = (background or Background()).worker("witness")
     loop = asyncio.get_running_loop()
     server = HttpServer(log.failed)
     settings = HttpSettings(max_connections=_MAX_CONNECTIONS, makes_room=True)

@@ -161,7 +161,7 @@ def test_a_second_hub_on_a_directory_is_refused(veen: Veen, data_dir: Path) -> N
     with background(veen, data_dir) as shown:
         ran = veen("hub", "start", "--data-dir", data_dir, *ANY_PORT)
         assert ran.status == 6
-        assert ran.error == "another hub is running on this data directory"
+        assert ran.error == "a hub is already running on this data directory"
         assert "veen hub stop" in ran.err
         assert veen.done("hub", "status", "--data-dir", data_dir, "--json").json()["pid"] == shown["pid"]
 

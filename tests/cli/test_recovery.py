@@ -113,7 +113,7 @@ def test_a_recovery_needs_a_stopped_hub_and_the_root_key(veen: Veen, place: Plac
     with background(veen, place.data_dir, "--admission", "open"):
         ran = veen("hub", "recover", "--data-dir", place.data_dir)
         assert ran.status == 6
-        assert "another hub is running" in ran.error
+        assert "a hub is already running" in ran.error
     passphrase = tmp_path / "passphrase"
     passphrase.write_text("correct horse battery staple\n")
     rooted = tmp_path / "rooted"

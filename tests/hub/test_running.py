@@ -117,7 +117,7 @@ def test_a_second_hub_on_the_same_directory_is_refused(tmp_path: Path) -> None:
     with running(data_dir) as hub:
         with pytest.raises(Unavailable) as caught:
             HubService(HubConfig(data_dir, port=0), clocks=Clock().read)
-        assert "another hub is running" in str(caught.value)
+        assert "a hub is already running" in str(caught.value)
         hub.writer().send()
     with running(data_dir) as hub:
         assert hub.status()["entries"] == 1

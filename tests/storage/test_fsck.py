@@ -106,7 +106,7 @@ def test_nothing_is_checked_or_repaired_under_a_running_hub(place: Path, history
     hub = Hub(history.fresh(place / "hub"))
     with pytest.raises(Unavailable, match="a hub is running"):
         fsck.check(place / "hub")
-    with pytest.raises(Unavailable, match="another hub is running"):
+    with pytest.raises(Unavailable, match="a hub is already running"):
         fsck.repair(place / "hub")
     hub.close()
     assert fsck.check(place / "hub").verdict is FsckVerdict.CLEAN

@@ -288,7 +288,7 @@ def test_removing_the_lock_file_lets_no_second_hub_in(root: Path) -> None:
     hub = Hub(root)
     (root / "lock").unlink()
     assert is_held(root / "lock")
-    with pytest.raises(Unavailable, match="another hub is running"):
+    with pytest.raises(Unavailable, match="a hub is already running"):
         Hub(root)
     with pytest.raises(Unavailable, match="a hub is running"), shared(root / "lock"):
         pass
@@ -299,7 +299,7 @@ def test_removing_the_lock_file_lets_no_second_hub_in(root: Path) -> None:
 def test_readers_share_a_directory_and_keep_hubs_out(root: Path) -> None:
     with shared(root / "lock"), shared(root / "lock"):
         assert not is_held(root / "lock")
-        with pytest.raises(Unavailable, match="another hub is running"):
+        with pytest.raises(Unavailable, match="a hub is already running"):
             Hub(root)
     Hub(root).abandon()
 

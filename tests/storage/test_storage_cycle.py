@@ -106,7 +106,7 @@ def test_a_second_hub_on_the_same_directory_is_refused(place: Path, history: His
     hub = Hub(history.fresh(place / "hub"))
     with pytest.raises(Unavailable) as refused:
         Hub(place / "hub")
-    assert str(refused.value) == "another hub is running on this data directory"
+    assert str(refused.value) == "a hub is already running on this data directory"
     hub.close()
     Hub(place / "hub").close()
 

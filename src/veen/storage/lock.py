@@ -58,7 +58,8 @@ class Lock:
 
 def lock_directory(path: Path) -> Lock:
     """Lock the data directory of a lock file exclusively."""
-    return _lock(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, "locked", "another hub is running on this data directory")
+    used = "a hub is already running on this data directory"
+    return _lock(path, os.O_RDWR | os.O_CREAT, fcntl.LOCK_EX, "locked", used)
 
 
 @contextmanager

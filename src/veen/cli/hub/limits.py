@@ -38,8 +38,8 @@ def lower(
     from veen.cli.kit.exit_status import hinted
     from veen.core import Limits, Refused, strict_json, wire_json
 
-    token = operator_token()
     with hub_process.hub(hub, data_dir) as api:
+        token = operator_token()
         before = wire_json.decode(Limits, strict_json.encode(api.status()["limits"]))
         after = changed(before, limit)
         try:

@@ -1,6 +1,10 @@
-"""Who runs the blocking work of a program: real threads, or a simulator that runs the same work at chosen moments."""
+"""The work of a program beside its main flow: jobs in threads, and coroutines that no caller awaits.
 
-from collections.abc import Callable
+Jobs run in real threads, or in a simulator that runs them at chosen moments.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Thread
@@ -44,3 +48,29 @@ class _WorkerThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+
+
+class Tasks:
+    """Coroutines that run until they end or `stop` cancels them. The event loop alone would not keep them alive."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def finish(self) -> None:
+        """Wait until all have ended."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Cancel all, and wait until they have ended."""
+        for task in self._running:
+            task.cancel()
+        await self.finish()

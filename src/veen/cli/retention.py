@@ -159,7 +159,7 @@ def hold(
     data_dir: LocalDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep everything of a stream, of a label or of the hub, whatever the policies say, or end that."""
+    """Set or end a legal hold, which keeps everything of a stream, a label or the hub."""
     from veen.core.envelopes import SubmitResponse
     from veen.core.retention import Hold
 

@@ -16,6 +16,7 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from plumbing.background import Tasks
 from plumbing.http import App, Request, Respond, Response, WebSocketHandler
 from plumbing.http.peer_address import authority_of, is_local_request, is_loopback
 from veen.core import VeenError, canonical_json
@@ -265,7 +266,7 @@ class QueryApp(App):
         self._origin_check = origin_check
         self._book = book
         self._report = report
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._routes: dict[tuple[str, str], Handler] = {
             ("POST", "/api/query/submit"): self._submit,
             ("GET", "/api/query/status/"): self._status,
@@ -291,9 +292,7 @@ class QueryApp(App):
         return _error(QueryCode.NOT_FOUND, "this service has no WebSockets")
 
     def handle(self, request: Request, respond: Respond) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer(request, respond))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._answer(request, respond))
 
     async def _answer(self, request: Request, respond: Respond) -> None:
         try:

@@ -30,6 +30,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationScope, KeyValue
 from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
+from plumbing.background import Tasks
 from plumbing.http import App, HttpServer, HttpSettings, Request, Respond, Response, peer_address
 from veen.core import Malformed, Unavailable, canonical_json
 from veen.core.canonical_json import Plain
@@ -254,7 +255,7 @@ class OtlpServer(App):
         self._notified_at = float("-inf")
         self._local = peer_address.is_loopback(host)
         self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._server = HttpServer(_log_bug)
         self._server.on_full = self._on_full
 
@@ -264,7 +265,7 @@ class OtlpServer(App):
 
     async def __aexit__(self, *_: object) -> None:
         await self._server.stop(_STOP_S)
-        await asyncio.gather(*self._tasks)
+        await self._tasks.finish()
 
     @property
     def port(self) -> int:
@@ -291,9 +292,7 @@ class OtlpServer(App):
         except _Rejected as rejected:
             respond(rejected.response)
             return
-        task = asyncio.ensure_future(self._record(request.body, encoding, form, respond))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._record(request.body, encoding, form, respond))
 
     def _check(self, request: Request) -> tuple[str, str]:
         """Content type and encoding of an acceptable request."""

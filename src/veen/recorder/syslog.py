@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Self, cast
 
+from plumbing.background import Tasks
 from veen.core import Unavailable
 from veen.core.hashing import h
 from veen.overlays.record import RecordEvent
@@ -72,7 +73,7 @@ class Connections:
         self._notify = notify
         self._notified_at = float("-inf")
         self._open: dict[Connection, asyncio.Task[None]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # including those closed to make room
+        self._tasks = Tasks()  # including those closed to make room
 
     async def start(self, host: str, port: int, read_limit: int) -> None:
         self._server = await asyncio.start_server(self._accepted, host, port, limit=read_limit)
@@ -81,10 +82,7 @@ class Connections:
         self._server.close()
         for connection in self._open:
             connection.writer.transport.abort()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.stop()
 
     @property
     def port(self) -> int:
@@ -97,12 +95,8 @@ class Connections:
         if len(self._open) >= self._max and not self._make_room():
             writer.transport.abort()
             return
-        loop = asyncio.get_running_loop()
-        connection = Connection(reader, writer, loop.time())
-        task = loop.create_task(self._run(connection))
-        self._open[connection] = task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        connection = Connection(reader, writer, asyncio.get_running_loop().time())
+        self._open[connection] = self._tasks.start(self._run(connection))
 
     def _make_room(self) -> bool:
         """Close the oldest idle connection. Returns False if every connection is storing a message."""

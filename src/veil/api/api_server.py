@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from urllib.parse import parse_qsl
 
+from plumbing.background import Tasks
 from plumbing.http import HttpServer, HttpSettings, Request, Respond, Response, WebSocketHandler
 from plumbing.http.peer_address import authority_of, host_of, is_loopback
 from veil.api import routes
@@ -53,7 +54,7 @@ class ApiServer:
         self._token = host.directory.token().encode()
         self._settings = http_settings or settings()
         self._http = HttpServer(_log_bug)
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting = Tasks()
         self.url = ""
 
     async def start(self) -> None:
@@ -71,8 +72,7 @@ class ApiServer:
 
     async def stop(self) -> None:
         self._host.directory.remove("api.json")
-        for task in self._waiting:
-            task.cancel()
+        await self._waiting.stop()
         await self._http.stop(_STOP_SECONDS)
 
     def body_limit(self, method: str, path: str) -> int | None:
@@ -104,9 +104,7 @@ class ApiServer:
         except VeilError as error:
             found = _error_response(error)
         if isinstance(found, Awaitable):
-            task = asyncio.ensure_future(self._respond_later(found, respond))
-            self._waiting.add(task)
-            task.add_done_callback(self._waiting.discard)
+            self._waiting.start(self._respond_later(found, respond))
         else:
             respond(found)
 

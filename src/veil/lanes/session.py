@@ -21,6 +21,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 
+from plumbing.background import Tasks
 from plumbing.sodium import SigningKey
 from veil import veil_limits
 from veil.encryption import verify
@@ -357,7 +358,7 @@ class AuthenticatedLane:
         self.banlist = Banlist()
         self._lane = lane
         self._key = key
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     @property
     def name(self) -> str:
@@ -380,15 +381,11 @@ class AuthenticatedLane:
         return await dial(link, self._key, peer)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         await self._lane.stop()
 
     def _on_link(self, link: LaneLink, accept: Accept) -> None:
-        task = asyncio.ensure_future(self._authenticate(link, accept))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._authenticate(link, accept))
 
     async def _authenticate(self, link: LaneLink, accept: Accept) -> None:
         address = link.remote.rpartition(":")[0]

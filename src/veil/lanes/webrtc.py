@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from plumbing.background import Tasks
 from plumbing.durable import PRIVATE_FOLDER, replace_file
 from veil import veil_limits
 from veil.hashing import h
@@ -48,7 +49,7 @@ class CarriedSignalling:
         self._carry = carry
         self._answer: Answer | None = None
         self._pending_offers: dict[bytes, asyncio.Future[str]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def start(self, answer: Answer) -> None:
         self._answer = answer
@@ -70,14 +71,10 @@ class CarriedSignalling:
         if kind == b"A" and name in self._pending_offers and not self._pending_offers[name].done():
             self._pending_offers[name].set_result(text)
         elif kind == b"O" and len(name) == 16 and len(self._tasks) < veil_limits.MAX_UNAUTHENTICATED:
-            task = asyncio.ensure_future(self._reply(peer, name, text))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._reply(peer, name, text))
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     async def _reply(self, peer: bytes, name: bytes, offer: str) -> None:
         if self._answer is not None:
@@ -179,7 +176,7 @@ class WebRtcLane:
         self._stun = stun
         self._accept: AcceptLink | None = None
         self._pending: set[RTCPeerConnection] = set()
-        self._waiting: set[asyncio.Task[None]] = set()
+        self._waiting = Tasks()
         self.endpoints = announce
 
     async def start(self, accept: AcceptLink) -> None:
@@ -207,8 +204,7 @@ class WebRtcLane:
 
     async def stop(self) -> None:
         await self._signalling.stop()
-        for waiting in self._waiting:
-            waiting.cancel()
+        await self._waiting.stop()
         for connection in list(self._pending):
             await connection.close()
 
@@ -239,9 +235,7 @@ class WebRtcLane:
                 self._pending.discard(connection)
                 self._accept(WebRtcLink(connection, channel, binding))
 
-        waiting = asyncio.ensure_future(self._expire(connection))
-        self._waiting.add(waiting)
-        waiting.add_done_callback(self._waiting.discard)
+        self._waiting.start(self._expire(connection))
         return answer
 
     async def _expire(self, connection: "RTCPeerConnection") -> None:

@@ -17,6 +17,7 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from plumbing.background import Tasks
 from veil import veil_limits
 from veil.lanes.certificate import Certificate
 from veil.lanes.lane import AcceptLink, Endpoint, LaneLink
@@ -37,13 +38,11 @@ class WebSocketLane(TlsLane):
     ) -> None:
         super().__init__(certificate, listen, announce)
         # Connections in the WebSocket handshake.
-        self._handshaking: set[asyncio.Task[None]] = set()
+        self._handshaking = Tasks()
 
     async def stop(self) -> None:
         await super().stop()
-        for task in self._handshaking:
-            task.cancel()
-        await asyncio.gather(*self._handshaking, return_exceptions=True)
+        await self._handshaking.stop()
 
     async def _dialled(
         self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -56,9 +55,7 @@ class WebSocketLane(TlsLane):
         if len(self._handshaking) >= veil_limits.MAX_UNAUTHENTICATED:
             writer.transport.abort()
             return
-        task = asyncio.ensure_future(self._handshake(accept, reader, writer))
-        self._handshaking.add(task)
-        task.add_done_callback(self._handshaking.discard)
+        self._handshaking.start(self._handshake(accept, reader, writer))
 
     async def _handshake(self, accept: AcceptLink, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = WebSocketLink(reader, writer, WSConnection(ConnectionType.SERVER), self._certificate.pin)

@@ -6,9 +6,10 @@ have several sessions on one lane: the node reads from all and writes to the new
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from plumbing.background import Tasks
 from veil import veil_limits
 from veil.lanes import Endpoint, Lane, Session
 from veil.lanes.session import LinkSession
@@ -51,7 +52,7 @@ class Sessions:
         self._node = node
         self._wake_timers = wake_timers
         self._by_peer: dict[tuple[str, bytes], _PeerSessions] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._totals: dict[str, Totals] = {}
         self.on_signal: Callable[[bytes, bytes], None] = lambda peer, data: None
 
@@ -102,22 +103,22 @@ class Sessions:
         """Add a session. At the limit per peer the oldest one is closed; at the global limit this one."""
         entry = self._by_peer.get((lane, session.peer))
         if len(self) >= veil_limits.MAX_SESSIONS and entry is None:
-            self._spawn(session.close())
+            self._tasks.start(session.close())
             return
         if entry is None:
             if not self._node.connected(lane, session.peer.hex(), session.peer):
-                self._spawn(session.close())
+                self._tasks.start(session.close())
                 return
             entry = self._by_peer[lane, session.peer] = _PeerSessions()
         entry.sessions.append(session)
         if len(entry.sessions) > veil_limits.MAX_SESSIONS_PER_PEER:
-            self._spawn(entry.sessions[0].close())
-        self._spawn(self._run(lane, session, entry))
+            self._tasks.start(entry.sessions[0].close())
+        self._tasks.start(self._run(lane, session, entry))
         self._wake_timers()
 
     async def close(self) -> None:
         await asyncio.gather(*(session.close() for _, session in list(self.all())), return_exceptions=True)
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.finish()
 
     async def _run(self, lane: str, session: Session, entry: _PeerSessions) -> None:
         peer = session.peer.hex()
@@ -154,11 +155,6 @@ class Sessions:
 
     def _ended(self, lane: str) -> Totals:
         return self._totals.setdefault(lane, Totals())
-
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _count(totals: Totals, session: Session) -> None:

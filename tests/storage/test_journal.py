@@ -4,6 +4,7 @@ import errno
 import os
 import random
 from dataclasses import replace
+from itertools import pairwise, product
 from pathlib import Path
 from zlib import crc32
 
@@ -496,6 +497,34 @@ def test_what_a_failed_write_left_never_mixes_with_the_next_group(tmp_path: Path
         path.write_bytes(mixed)
         crash_before_sync(tmp_path, 2)
         assert groups(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("before_the_edge", range(29))
+def test_a_group_that_begins_near_the_end_of_a_sector_is_torn_whichever_sectors_survive(
+    tmp_path: Path, before_the_edge: int
+) -> None:
+    """Its header is in two sectors then. A power cut may keep any selection of the sectors."""
+    written = Journal(QuickDisk(), tmp_path, 1)
+    others = 16 + 28 + len(frame.write(LABEL, 1, b"", b"receipt")[0]) + len(entry(1001))
+    first = frame.write(LABEL, 1, bytes((-others - before_the_edge) % 512), b"receipt")[0]
+    written.append(first + entry(1001), 2)
+    start, before = written.total_bytes, the_file(tmp_path).read_bytes()
+    assert start % 512 == -before_the_edge % 512
+    written.append(entry(2, 700) + entry(1002), 2)
+    end, after = written.total_bytes, the_file(tmp_path).read_bytes()
+    written.close()
+    edges = [start, *range((start // 512 + 1) * 512, end, 512), end]
+    parts = list(pairwise(edges))
+    for kept in product((False, True), repeat=len(parts)):
+        if all(kept):
+            continue
+        mixed = bytearray(before)
+        for survives, (at, to) in zip(kept, parts, strict=True):
+            if survives:
+                mixed[at:to] = after[at:to]
+        the_file(tmp_path).write_bytes(mixed)
+        crash_before_sync(tmp_path, 2)
+        assert groups(tmp_path) == [1], kept
 
 
 @pytest.mark.parametrize("sectors", [[0], [1], [2], [0, 1], [1, 2], [0, 2], [0, 1, 2]])

@@ -565,7 +565,8 @@ def _torn(path: Path, data: bytes, pos: int, group: int, salt: bytes, *, last: b
         end = pos + _HEADER.size + numbers[2]
         short = len(data) < end or _is_blank(data, max(pos, end - _TAIL_BYTES), end, salt)
     else:
-        end = _written_end(data, pos, salt)
+        # At least the whole header: one that crosses into a sector that was never written is cut short, too.
+        end = max(_written_end(data, pos, salt), min(pos + _HEADER.size, len(data)))
         short = len(data) < pos + _HEADER.size or _is_damaged_filler(data, pos, salt)
     short = short or _has_blank_sector(data, pos, end, salt)
     return Torn(path, group, pos, cut_short=short)

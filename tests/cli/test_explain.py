@@ -10,7 +10,7 @@ from veen.cli import explain
 from veen.core.admission import ADMISSION, API_STATUS, STATUS
 from veen.overlays import rpc, wallet_ledger
 from veen.query import query_errors
-from veen.state import rpc_calls
+from veen.state import stream_stores
 
 OF_HUBS = [*(f"{row.code}/{row.detail_enum}" for row in ADMISSION), *API_STATUS]
 EVERY = [*OF_HUBS, *explain.STATE, *query_errors.QueryCode]
@@ -66,7 +66,7 @@ def test_every_code_in_the_source_is_explained() -> None:
     written = {code for text in sources for code in re.findall(r'\bRefused\(\s*"([^"]+)"', text)}
     assert len(written) > 5
     assert written <= known
-    assert {*wallet_ledger.WalletCode, rpc.UNKNOWN_METHOD, rpc_calls.FAILED, rpc_calls.REPLY_TO} <= known
+    assert {*wallet_ledger.WalletCode, rpc.UNKNOWN_METHOD, stream_stores.FAILED, stream_stores.REPLY_TO} <= known
     assert set(explain.QUERY) == set(query_errors.QueryCode)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.witness.small_hub import SmallHub
-from veen.client.witness_policy import read_policy
+from veen.client.trust import read_policy
 from veen.core import Malformed, SigningKey, Unverified
 
 KEYS = [SigningKey.generate() for _ in range(3)]

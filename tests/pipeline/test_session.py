@@ -115,8 +115,8 @@ def test_a_local_spark_logs_only_errors_to_standard_error() -> None:
 # A command that starts Spark, uses it, and prints the handler of SIGINT.
 AS_A_COMMAND = """
 import signal
-from veen.cli.kit.spark_session import start
-spark = start("local[1]", None, None)
+from veen.pipeline.session import command_session
+spark = command_session("local[1]", None, None)
 print(spark.range(3).count(), signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 spark.stop()
 """

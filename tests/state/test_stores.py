@@ -29,7 +29,7 @@ from veen.state import (
     TaskQueue,
     WalletBook,
 )
-from veen.state.rpc_calls import FAILED, REPLY_TO, Method
+from veen.state.stream_stores import FAILED, REPLY_TO, Method
 
 REALM, OWNER, OTHER = (bytes([number]) * 32 for number in (1, 2, 3))
 

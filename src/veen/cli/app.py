@@ -18,7 +18,7 @@ def _entry(name: str, summary: str, module: str = "") -> CommandEntry:
 COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
     "see it work": (
         _entry("demo", "run hub, client and verification as a short demo"),
-        _entry("quickstart", "set up a hub and a writer for a first try"),
+        _entry("quickstart", "set up a hub and a writer for a first try", "demo:quickstart_app"),
     ),
     "run a hub": (
         _entry("hub", "run, maintain and query a hub"),

@@ -18,7 +18,6 @@ from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import check_new
 from veen.cli.kit.pinning import ExpectedSigner
 from veen.cli.kit.result import Column, Moment, Result
-from veen.cli.kit.spark_session import start
 from veen.cli.pipeline import SparkConfig, SparkMaster, SparkRemote
 from veen.client import local_files
 from veen.client.local_files import Disk
@@ -26,6 +25,7 @@ from veen.core import SigningKey, Unavailable
 from veen.pipeline import jobs
 from veen.pipeline.audit import Audit, AuditStatement, audit, page_of, report_of, sign
 from veen.pipeline.audit.audit_report import JsonObject, encode
+from veen.pipeline.session import command_session
 
 REPORT, PAGE, STATEMENT = "report.json", "report.html", "statement.cbor"
 _MAX_REPORT_BYTES = 1 << 26
@@ -156,7 +156,7 @@ def _audited(
         if not on_spark:
             made = audit(paths, jobs.in_processes(workers), progress=progress, pin=pin)
             return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "all cores of one machine"
-        spark = start(*where)
+        spark = command_session(*where)
         try:
             return audit(paths, jobs.on_spark(spark), progress=progress, pin=pin), f"Spark {spark.version}"
         finally:

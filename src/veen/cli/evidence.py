@@ -34,7 +34,7 @@ from veen.client import Card, evidence, local_files
 from veen.client.client import Client
 from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceReport, Knowledge, ShownEntry
 from veen.client.sender import DEFAULT_SCHEMA
-from veen.client.witness_policy import read_policy
+from veen.client.trust import read_policy
 from veen.core import Checkpoint, Malformed, Receipt, Unverified
 from veen.core.coverage import Cover, Coverage
 from veen.core.hashing import h

@@ -17,12 +17,12 @@ from veen.cli.kit.common_options import ClientDir, JsonOption
 from veen.cli.kit.exit_status import DAMAGED_STATUS
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Result, fields_of
-from veen.cli.kit.spark_session import start
 from veen.client.local_files import Busy
 from veen.pipeline import Selection, folding, select
 from veen.pipeline.decoding import Keys
 from veen.pipeline.folding import Folded
 from veen.pipeline.jobs import Progress, Runner, in_processes, no_progress, on_spark
+from veen.pipeline.session import command_session
 from veen.pipeline.tables import CommitSpan, Table, Tables, load
 from veen.pipeline.tables.compaction import compact as merge
 from veen.pipeline.tables.compaction import tidy
@@ -98,7 +98,7 @@ class PipelineRun(PipelineSource):
     config: SparkConfig = None
 
     def begin(self) -> "SparkSession":
-        return start(self.master, self.remote, self.config)
+        return command_session(self.master, self.remote, self.config)
 
     @contextmanager
     def runner(self) -> Iterator[Runner]:

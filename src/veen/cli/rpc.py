@@ -22,7 +22,7 @@ from veen.cli.kit.state_session import Answer, ReadSession, SendSession, read_co
 from veen.core import Refused, cbor
 from veen.overlays.rpc import RPC, Call, PendingReply, Reply, RpcFailure
 from veen.state import Caller, NoReply, Server
-from veen.state.rpc_calls import FAILED, Method
+from veen.state.stream_stores import FAILED, Method
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _MAX_DETAIL_CHARS = 500

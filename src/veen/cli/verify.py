@@ -21,7 +21,7 @@ from veen.client import evidence
 from veen.client.client import Client
 from veen.client.evidence import EvidenceStore
 from veen.client.proofs import Resynced
-from veen.client.witness_policy import read_policy
+from veen.client.trust import read_policy
 from veen.core import Checkpoint, Leaf, MmrProof, Receipt, Unavailable, Unverified, proof
 from veen.core.cosignature import WitnessPolicy
 from veen.core.coverage import Cover, Coverage, Dating, Link

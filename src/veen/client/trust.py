@@ -1,11 +1,12 @@
 """Trust in a hub's keys, starting from a pin. Spec §8.4.
 
 A pin is the hub's id, the fingerprint of one of its keys, a copy of its identity record, or its TLS certificate. Later
-keys are accepted only if the chain of endorsements leads to them.
+keys are accepted only if the chain of endorsements leads to them. A policy file names the witnesses to trust.
 """
 
 import asyncio
 import ssl
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from veen.client import local_files
 from veen.client.contradiction import Contradiction, Lie, shown_time
 from veen.core import (
     HubIdentity,
@@ -28,11 +30,13 @@ from veen.core import (
     wire_json,
 )
 from veen.core.cbor import ListOf, Nested, VersionField, Wire, int_map
+from veen.core.cosignature import WitnessPolicy
 from veen.core.hashing import HASH_BYTES
 from veen.core.hub_identity import ForkOrigin, lineage
-from veen.core.limits import MAX_LIMIT_CHANGES, MAX_RECOVERIES
+from veen.core.limits import MAX_LIMIT_CHANGES, MAX_RECOVERIES, MAX_WITNESS_SIGS
 from veen.core.profile import EarlierLimits
 from veen.core.proof import Head
+from veen.core.signing import PUBLIC_KEY_BYTES
 from veen.core.strict_json import Json
 from veen.core.wire_json import Fields
 
@@ -359,3 +363,51 @@ def _signed_record(status: HubStatus, hub_id: bytes) -> tuple[HubIdentity, Ident
     except Unverified:
         return None
     return (status.identity, status.signature) if status.identity.hub_id == hub_id else None
+
+
+MAX_POLICY_BYTES = 1 << 16
+
+
+def read_policy(path: Path) -> WitnessPolicy:
+    """Read a policy file: which witnesses to trust, and how many of them must have cosigned.
+
+        threshold = 2
+
+        [witnesses]
+        alpha = "5f1c…"   # 64 hex digits
+        beta = "77a1…"
+        gamma = "0c9e…"
+
+    Raises `Malformed` with the field that is wrong.
+    """
+    data = local_files.read_file(path, MAX_POLICY_BYTES)
+    try:
+        found = tomllib.loads(data.decode())
+        return _policy(found)
+    except ValueError as error:  # also of tomllib and of UTF-8
+        raise Malformed(str(path), str(error)) from None
+
+
+def _policy(found: dict[str, object]) -> WitnessPolicy:
+    unknown = sorted(found.keys() - {"threshold", "witnesses"})
+    if unknown:
+        raise ValueError(f"there is no setting {unknown[0]!r}; a policy has threshold and the table witnesses")
+    threshold, listed = found.get("threshold"), found.get("witnesses")
+    if not isinstance(listed, dict) or not 1 <= len(listed) <= MAX_WITNESS_SIGS:
+        raise ValueError(f"witnesses must be a table of 1 to {MAX_WITNESS_SIGS} names with public keys")
+    keys = {name: _key(name, text) for name, text in listed.items()}
+    if len(set(keys.values())) != len(keys):
+        raise ValueError("two witnesses have the same key, so that one would count twice")
+    if isinstance(threshold, bool) or not isinstance(threshold, int) or not 1 <= threshold <= len(keys):
+        raise ValueError(f"threshold must be a number from 1 to {len(keys)}")
+    return WitnessPolicy(threshold, keys)
+
+
+def _key(name: str, text: object) -> bytes:
+    try:
+        key = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        key = b""
+    if len(key) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"witnesses.{name} is not a public key of {2 * PUBLIC_KEY_BYTES} hex digits")
+    return key

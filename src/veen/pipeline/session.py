@@ -4,12 +4,15 @@ Spark runs on this machine, on a cluster or behind Spark Connect, depending on s
 """
 
 import json
+import logging
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import tomllib
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -85,6 +88,20 @@ def session(
     for name, value in {**ALWAYS, **local, **conf}.items():
         builder = builder.config(name, value)
     return builder.master(master).getOrCreate()
+
+
+def command_session(master: str | None, remote: str | None, config: Path | None) -> "SparkSession":
+    """Start a session for a command, so that Ctrl-C ends the command with one line instead of a py4j traceback.
+
+    The caller stops it, which also ends its jobs.
+    """
+    logging.getLogger().addHandler(logging.NullHandler())  # drops py4j's traceback after an interrupt
+    before = signal.getsignal(signal.SIGINT)
+    made = session(master=master, remote=remote, config=config, in_python=True)
+    if threading.current_thread() is threading.main_thread():
+        # Spark's own handler calls the JVM while another call is in progress.
+        signal.signal(signal.SIGINT, before)
+    return made
 
 
 def read(paths: Paths, *, spark: "SparkSession | None" = None, **given: Any) -> "DataFrame":

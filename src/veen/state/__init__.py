@@ -4,15 +4,24 @@
 `TaskQueue`, `Caller`, `Server` and `WalletBook` combine both for the most common overlays.
 """
 
-from veen.state.blocking_state import BlockingCaller, BlockingKvStore, BlockingTaskQueue
 from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource, HubSource
 from veen.state.event_sender import EventRefused, EventSender, SentEvent
-from veen.state.rpc_calls import Caller, NoReply, Server
 from veen.state.state_proof import VerifiedState, prove, verify_state
 from veen.state.state_snapshot import StateSnapshot, compare, make
 from veen.state.state_view import StateAt, StateView, drop_cache
-from veen.state.stream_stores import KvStore, TaskJob, TaskQueue, WalletBook
+from veen.state.stream_stores import (
+    BlockingCaller,
+    BlockingKvStore,
+    BlockingTaskQueue,
+    Caller,
+    KvStore,
+    NoReply,
+    Server,
+    TaskJob,
+    TaskQueue,
+    WalletBook,
+)
 from veen.state.watch import WatchedEntry, watch
 
 __all__ = [

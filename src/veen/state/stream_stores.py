@@ -1,21 +1,43 @@
-"""Stores on a stream: keys and values, tasks, wallets. Each combines a `StateView` with an `EventSender`."""
+"""Stores and calls on a stream: keys and values, tasks, wallets, RPC.
 
+Each combines a `StateView` with an `EventSender`. The blocking variants are for programs without an event loop; each call
+runs on the loop of a `BlockingClient`:
+
+    with BlockingClient(url, folder) as client, BlockingKvStore(client, "settings") as store:
+        store.put(b"door", b"open")
+"""
+
+import asyncio
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from inspect import isawaitable
 from types import TracebackType
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeAlias, TypeVar
 
+from veen.client.blocking_client import BlockingClient
 from veen.client.client import Client
 from veen.client.evidence import Evidence
-from veen.overlays import AnyOverlay, Applied, At, EventFault, FoldStep
+from veen.core import Unavailable, cbor
+from veen.overlays import AnyOverlay, Applied, At, EventFault, FoldStep, rpc
 from veen.overlays import kv as maps
 from veen.overlays import queue as tasks
 from veen.overlays.crdt import Register
 from veen.overlays.kv import KV, Change
 from veen.overlays.overlay import Walk
 from veen.overlays.queue import QUEUE, Ack, Nack, Put, Task, TaskClaim, TaskRetry, TaskStatus
+from veen.overlays.rpc import (
+    RPC,
+    UNKNOWN_METHOD,
+    Answered,
+    Call,
+    CallRequest,
+    PendingReply,
+    Reply,
+    RpcError,
+    RpcFailure,
+)
 from veen.overlays.wallet import WALLETS, Function, violations
 from veen.overlays.wallet_ledger import (
     Adjust,
@@ -269,3 +291,201 @@ class WalletBook(StreamStore[Wallet, Function]):
 
     def _now(self) -> int:
         return self.view.source.now()
+
+
+CallView: TypeAlias = StateView[Call, Call]
+Method: TypeAlias = Callable[[cbor.Value], "cbor.Value | Awaitable[cbor.Value]"]
+FAILED, REPLY_TO = "RPC.FAILED", "RPC.REPLY_TO"
+TIMEOUT_S = 30.0
+
+
+class NoReply(Unavailable):
+    """No reply arrived in time. The call may or may not have been executed."""
+
+    def __init__(self, call_id: bytes, timeout_s: float) -> None:
+        super().__init__(f"no reply to call {call_id.hex()[:16]}… within {timeout_s:g} s")
+        self.call_id = call_id
+
+
+class Caller(StreamStore[Call, Call]):
+    """Sends requests and waits for the replies."""
+
+    OVERLAY = RPC
+
+    async def call(
+        self, method: str, args: cbor.Value = None, *, timeout_s: float = TIMEOUT_S, idem: int | None = None
+    ) -> cbor.Value:
+        """Call a method and return its result. Raises `RpcFailure` with the server's error or `NoReply` on timeout.
+
+        Calls of this client with the same method and `idem` are one call, even across a crash.
+        """
+        request = CallRequest(method, cbor.encode(args), max(int(timeout_s * 1000), 1), idem=idem)
+        answered = await self.ask(request, timeout_s)
+        reply = answered.reply
+        if reply.error is not None:
+            raise RpcFailure(reply.error.code, reply.error.detail)
+        return cbor.decode(reply.result or b"\xf6", "result")
+
+    async def ask(self, request: CallRequest, timeout_s: float) -> Answered:
+        """Send a request, unless one with the same idempotency key is open, and wait for the logged reply."""
+        async with Wake(self.view) as wake:
+            call_id = await self._call_id(request)
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            while True:
+                wake.clear()
+                async with self.view.reading() as reading:
+                    found = rpc.answer(reading.states, call_id)
+                if found is not None:
+                    return found
+                left = deadline - asyncio.get_running_loop().time()
+                if left <= 0:
+                    raise NoReply(call_id, timeout_s)
+                await wake.wait(left)
+
+    async def _call_id(self, request: CallRequest) -> bytes:
+        if request.idem is not None:
+            client_id = self.sender.client.dir.writers.current().client_id
+            async with self.view.reading() as reading:
+                known = reading.state(rpc.idem_part(request.method, client_id, request.idem)).first_call
+                # Servers ignore a timed-out call, so send it again. The idempotency key keeps it one call.
+                timed_out = known and reading.state(rpc.call_part(known)).timed_out(1000 * self.view.source.now())
+            if known is not None and not timed_out:
+                return known
+        return (await self.sender.send_unchecked(request)).msg_id
+
+
+class Server(StreamStore[Call, Call]):
+    """Answers calls with functions on plain values. Functions run in a thread, so they may block."""
+
+    OVERLAY = RPC
+
+    def __init__(self, view: CallView, methods: Mapping[str, Method]) -> None:
+        super().__init__(view)
+        self._methods = dict(methods)
+
+    @classmethod
+    def of(  # type: ignore[override] # a server also needs its methods
+        cls, client: Client, stream: str | bytes, methods: Mapping[str, Method], *, cached: bool = True
+    ) -> Self:
+        return cls(StateView.of(client, stream, RPC, cached=cached), methods)
+
+    async def serve(self, on_reply: Callable[[PendingReply, Reply], None] | None = None) -> None:
+        """Answer calls until cancelled. `on_reply` is called after each reply."""
+        async with Wake(self.view) as wake:
+            while True:
+                wake.clear()
+                if not await self.serve_waiting(on_reply):
+                    await wake.wait(None)
+
+    async def serve_waiting(self, on_reply: Callable[[PendingReply, Reply], None] | None = None) -> int:
+        """Answer the calls that are open now and return their number."""
+        async with self.view.reading() as reading:
+            open_calls = [part for part, _ in reading.live()]
+            pending = list(rpc.pending_replies(reading.states, open_calls, 1000 * self.view.source.now()))
+        for one in pending:
+            reply = one.known or await self._execute(one.asked.request)
+            await self.sender.send_unchecked(reply, parent_id=one.call_id)
+            if on_reply is not None:
+                on_reply(one, reply)
+        return len(pending)
+
+    async def _execute(self, request: CallRequest) -> Reply:
+        if request.reply_to not in (None, self.view.stream_id):
+            return Reply(False, error=RpcError(REPLY_TO, "this server replies only to the stream of the request"))
+        method = self._methods.get(request.method)
+        if method is None:
+            return Reply(False, error=RpcError(UNKNOWN_METHOD, request.method))
+        try:
+            found = await asyncio.to_thread(method, cbor.decode(request.args, "args"))
+            return rpc.success(await found if isawaitable(found) else found)
+        except RpcFailure as failure:
+            return Reply(False, error=failure.error)
+        except Exception as error:  # noqa: BLE001 - any failure becomes an error reply, and the server continues
+            return Reply(False, error=RpcError(FAILED, type(error).__name__))
+
+
+F = TypeVar("F", bound=KvStore | TaskQueue | Caller)
+
+
+class _Blocking(Generic[F]):
+    """A context manager around the asynchronous object `face`."""
+
+    def __init__(self, client: BlockingClient, face: F) -> None:
+        self.face = face
+        self._run = client.run
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.face.view.close()
+
+
+class BlockingKvStore(_Blocking[KvStore]):
+    def __init__(self, client: BlockingClient, stream: str | bytes, *, cached: bool = True) -> None:
+        super().__init__(client, KvStore.of(client.client, stream, cached=cached))
+
+    def get(self, key: bytes, at: At | None = None) -> bytes | None:
+        return self._run(self.face.get(key, at))
+
+    def keys(self, prefix: bytes = b"", at: At | None = None) -> list[bytes]:
+        return self._run(self.face.keys(prefix, at))
+
+    def history(self, key: bytes, at: At | None = None) -> list[FoldStep]:
+        return self._run(self.face.history(key, at))
+
+    def put(self, key: bytes, value: bytes) -> SentEvent:
+        return self._run(self.face.put(key, value))
+
+    def delete(self, key: bytes) -> SentEvent:
+        return self._run(self.face.delete(key))
+
+
+class BlockingTaskQueue(_Blocking[TaskQueue]):
+    def __init__(self, client: BlockingClient, stream: str | bytes, *, cached: bool = True) -> None:
+        super().__init__(client, TaskQueue.of(client.client, stream, cached=cached))
+
+    def add(self, item: bytes, *, max_tries: int | None = None, expires_at: int | None = None) -> SentEvent:
+        return self._run(self.face.add(item, max_tries=max_tries, expires_at=expires_at))
+
+    def take(self, lease_sec: int = LEASE_SEC) -> TaskJob | None:
+        return self._run(self.face.take(lease_sec))
+
+    def jobs(self, lease_sec: int = LEASE_SEC) -> Generator[TaskJob, None, None]:
+        """Yield claimed tasks as they become ready. Never ends by itself."""
+        coming = self.face.jobs(lease_sec)
+
+        async def end() -> None:
+            async with aclosing(coming):
+                pass
+
+        async def following() -> TaskJob:
+            return await anext(coming)
+
+        try:
+            while True:
+                yield self._run(following())
+        finally:
+            self._run(end())
+
+    def ack(self, job: TaskJob) -> SentEvent:
+        return self._run(self.face.ack(job))
+
+    def fail(self, job: TaskJob, reason: str | None = None) -> SentEvent:
+        return self._run(self.face.fail(job, reason))
+
+    def retry(self, task_id: bytes) -> SentEvent:
+        return self._run(self.face.retry(task_id))
+
+    def tasks(self, status: TaskStatus | None = None) -> list[tuple[bytes, Task]]:
+        return self._run(self.face.tasks(status))
+
+
+class BlockingCaller(_Blocking[Caller]):
+    def __init__(self, client: BlockingClient, stream: str | bytes, *, cached: bool = True) -> None:
+        super().__init__(client, Caller.of(client.client, stream, cached=cached))
+
+    def call(
+        self, method: str, args: cbor.Value = None, *, timeout_s: float = TIMEOUT_S, idem: int | None = None
+    ) -> cbor.Value:
+        return self._run(self.face.call(method, args, timeout_s=timeout_s, idem=idem))

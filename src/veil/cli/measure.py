@@ -32,8 +32,7 @@ from veil import (
 from veil.cli.exit_status import MISSED_STATUS
 from veil.cli.options import JsonOption
 from veil.node import Identity, LaneSpec, Node, NodeConfig, Subscription
-from veil.sim import Result, Scenario
-from veil.sim_plot import plot_run_svg, plot_svg
+from veil.sim import Result, Scenario, plot_run_svg, plot_svg
 from veil.store import MemoryStore
 from veil.tags import feed_tag
 

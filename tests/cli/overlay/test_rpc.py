@@ -20,7 +20,7 @@ from tests.cli.test_edges import COMMAND
 from veen.cli import rpc
 from veen.core import cbor
 from veen.overlays.rpc import RpcFailure
-from veen.state.rpc_calls import Method
+from veen.state.stream_stores import Method
 
 ADD = f"{sys.executable} -c 'import json, sys; print(sum(json.load(sys.stdin)))'"
 

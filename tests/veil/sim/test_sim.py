@@ -8,8 +8,7 @@ import pytest
 
 from tests.veil.node.net import feed_object
 from veil import NATIVE
-from veil.sim import Scenario, Split, Sybil, hops, rings, run, sweep
-from veil.sim_plot import plot_run_svg, plot_svg
+from veil.sim import Scenario, Split, Sybil, hops, plot_run_svg, plot_svg, rings, run, sweep
 
 SMALL = Scenario(nodes=30, objects=4, publishers=2, settle_s=40)
 

@@ -1,7 +1,7 @@
 """Stores and calls on a stream: keys and values, tasks, wallets, RPC.
 
-Each combines a `StateView` with an `EventSender`. The blocking variants are for programs without an event loop: they run
-on the loop of a `BlockingClient`.
+Each combines a `StateView` with an `EventSender`. The blocking variants are for programs without an event loop:
+they run on the loop of a `BlockingClient`.
 
     with BlockingClient(url, folder) as client, BlockingKvStore(client, "settings") as store:
         store.put(b"door", b"open")

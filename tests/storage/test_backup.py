@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ import pytest
 from plumbing.durable import Disk
 from tests.storage.hubs import NOW, History, Hub, QuickDisk, receipts
 from veen.core import Malformed, Receipt, Unavailable, Unverified
-from veen.storage import backup, fsck, recovery
+from veen.storage import backup, fsck, journal_mark, recovery
 from veen.storage.fsck import FsckVerdict, Severity
+from veen.storage.lock import exclusive
 from veen.storage.paths import Folders
 
 KEYLESS = {FsckVerdict.KEYLESS, FsckVerdict.REPAIRABLE}
@@ -50,6 +52,20 @@ def test_a_backup_has_every_acknowledged_entry_and_verifies(
         assert {label: size for label, (size, _) in made.sizes.items()} == sizes
         assert not Folders(made.path).keys.exists()
         assert faults(made.path) == []
+
+
+def test_a_backup_after_a_power_cut_that_lost_the_mark_of_the_last_group_has_that_group(
+    history: History, place: Path
+) -> None:
+    source = history.fresh(place / "hub")
+    sizes = written(history, source, slice(0, 2), catch_up_every=9)
+    mark = journal_mark.read(source / "journal")
+    assert mark is not None
+    journal_mark.create(QuickDisk(), source / "journal", replace(mark, highest=mark.highest - 1))
+    Hub(source).abandon()  # it has not moved the groups to the log yet
+    with exclusive(Folders(source).lock):  # as if it ran
+        made, _ = backup.backup(QuickDisk(), source, place / "to", NOW)
+    assert {label: size for label, (size, _) in made.sizes.items()} == sizes
 
 
 def test_a_restored_backup_has_the_entries_of_its_statement(history: History, place: Path) -> None:

@@ -79,6 +79,8 @@ class Journal:
         self._segments = segments(folder)
         self._bytes = {path: path.lstat().st_size for _, path in self._segments}
         self._mark = MarkFile(disk, folder, unmarked(folder, next_group))
+        if self._mark.mark.highest < next_group - 1:  # a power cut lost the note, and a backup reads it
+            self._mark.note_highest(next_group - 1)
         self._fd = -1
         self._size = 0
         self._filled = 0  # the file ends here; behind the last group it contains filler

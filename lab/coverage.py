@@ -26,6 +26,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "index": ("commit",),
     "client state": ("commit",),
     "witness state": ("write", "sync", "replace"),
+    "backup": ("open", "write", "replace"),
+    "backup statement": ("write", "sync", "replace"),
 }
 
 TARGETS: tuple[tuple[str, str, Fault], ...] = tuple(

@@ -160,6 +160,9 @@ def artifact_of(path: Path) -> str:
     name = path.name.removesuffix(_DRAFT)
     if name != path.name and name.startswith("."):  # the draft of a file that several processes write
         name = name[1:].rpartition(".")[0] or name[1:]
+    if "backups" in path.parts[-4:]:
+        is_statement = path.parent.name == "backups" and path.suffix == ".json"
+        return "folder backups" if name == "backups" else "backup statement" if is_statement else "backup"
     if name.endswith(".wal"):
         return "journal"
     if "attachments" in path.parts[-4:-1]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PRUNES = {("pruned chunk", "write"), ("pruned chunk", "sync"), ("pruned chunk", "replace"), ("chunk", "unlink")}
 PRUNES |= {("manifest", "write"), ("manifest", "sync"), ("manifest", "replace")}
 WITNESS_STATE = "witness state"
+BACKUP = ("backup", "backup statement", "folder backups")
 KINDS = ("death", "error", "full disk", "slow disk", "crash", "network", "partition", "clock", "signer", "operator")
 CLOCK_STEPS_S = (-90_000.0, -3600.0, -70.0, -20.0, -1.0, 1.0, 20.0, 70.0, 3600.0, 90_000.0)
 NETWORK_TROUBLE = ("stall", "reset", "delay", "delay", "repeat")
@@ -61,6 +62,8 @@ class Faults:
         needs_prune = any((one.artifact, one.call) in PRUNES for one in self._targets)
         if rng.random() < 0.3 or needs_prune:
             self.kinds |= {"retention"}
+        if rng.random() < 0.3 or any(one.artifact in BACKUP for one in self._targets):
+            self.kinds |= {"backup"}
         self.needs_witness = any(one.artifact == WITNESS_STATE for one in self._targets)
         self._full_until: dict[Machine, float] = {}
         self._slow_until: dict[Machine, float] = {}
@@ -80,6 +83,7 @@ class Faults:
             ("signer", self._kill_signer),
             ("operator", self._operate),
             ("retention", self._prune),
+            ("backup", self._back_up),
         ):
             if kind in self.kinds:
                 for _ in range(1 + rng.randrange(3)):
@@ -187,6 +191,9 @@ class Faults:
 
     def _prune(self, _: "Machine") -> None:
         self._run.operator.prune(self._rng)
+
+    def _back_up(self, _: "Machine") -> None:
+        self._run.operator.back_up(self._rng)
 
     # The network.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import httpx
 from anyio._backends._asyncio import CancelScope
 
+from lab.backups import KEPT, Backups
 from lab.crash_points import TOO_EARLY
 from lab.disk import Call, Fault, Platter, SimulatedDisk, Survival
 from lab.promises import Letter, ReadLog, read_log
@@ -31,7 +32,7 @@ from veen.core.root_key import RootSecret
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig, WitnessAddress
 from veen.hub.service import HubService
-from veen.storage import metadata, rotation
+from veen.storage import backup, metadata, rotation
 from veen.storage.journal import JournalBroken
 from veen.storage.paths import Folders
 
@@ -180,6 +181,7 @@ class HubMachine(Machine):
             operator_token=TOKEN,
         )
         self._has_started = False
+        self.backups = Backups(self.root / "backups")
 
     @property
     def is_up(self) -> bool:
@@ -325,6 +327,21 @@ class Operator:
         for wait in (0.2, 1.0, 4.0, 10.0):
             run.world.at(run.world.now + wait, None, self._run_retention)
 
+    def back_up(self, rng: Random) -> None:
+        """Add a backup. If the command is killed, the machine may lose power, too."""
+        run, hub = self._run, self._run.hub
+        sizes = {label: run.ledger.size(label) for label in run.ledger.labels()}
+        now = int(run.world.wall() + hub.clock_step)
+        run.note("the operator makes a backup")
+        made = hub.administer(
+            lambda disk, folders: backup.backup(disk, folders.root, hub.backups.folder, now, keep=KEPT)
+        )
+        if made:
+            hub.backups.add(made[0], sizes)
+            run.note(f"backup {made[0].path.name} has {made[0].entries} entries")
+        elif rng.random() < 0.5:
+            run.world.at(run.world.now, None, lambda: hub.crash(power=True))
+
     def _run_retention(self) -> None:
         if self._run.faults.is_active:
             self.do("/tooling/retention/run", RetentionRequest(False))
@@ -437,7 +454,7 @@ class ClientMachine(Machine):
             epoch = client.epoch()
             if await client.follower(stream, epoch).end():
                 made = await client.checkpoint(stream, epoch=epoch)
-                run.ledger.cosigned(made)
+                run.ledger.cosigned(made, run.hub.config.witness_keys())
                 run.note(f"checkpoint of {made.upto_seq}, cosigned by {len(made.witness_sigs or ())}")
 
     async def _send_all(self, client: Client, letters: list[Letter]) -> bool:

@@ -1,10 +1,11 @@
 """What a hub and its clients promise, checked from outside: the ledger survives everything that happens in a world."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from veen.client.client import Client
 from veen.client.reader import Entry
-from veen.core import Checkpoint, Receipt
+from veen.core import Checkpoint, Receipt, signing
 from veen.core.retention import Tombstone
 
 Place = tuple[bytes, int]
@@ -64,10 +65,11 @@ class Ledger:
         if other != place:
             raise Violation(f"{seen_by} has one message at {shown(place)} and at {shown(other)}")
 
-    def cosigned(self, made: Checkpoint) -> None:
-        """Somebody got a checkpoint with its cosignatures."""
-        place = made.label_curr, made.upto_seq
-        self.cosignatures.setdefault(place, set()).update(made.witness_sigs or ())
+    def cosigned(self, made: Checkpoint, witness_pks: Iterable[bytes]) -> None:
+        """Somebody got a checkpoint. Its cosignatures count, not those of the hub's own keys, which are made again."""
+        place, digest = (made.label_curr, made.upto_seq), made.signing_digest()
+        sigs = {sig for sig in made.witness_sigs or () for pk in witness_pks if signing.is_valid(pk, digest, sig)}
+        self.cosignatures.setdefault(place, set()).update(sigs)
 
     def check_cosigned(self, made: Checkpoint) -> None:
         """A stored checkpoint has every cosignature that anybody saw."""

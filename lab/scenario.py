@@ -177,6 +177,7 @@ class Run:
         for process in self.world.processes:
             for fault in process.faults:
                 self.violated(f"{process.name}: {fault}")
+        self.hub.backups.check()
         report = fsck.check(self.hub.data_dir, isolated=False)
         if report.verdict is not FsckVerdict.CLEAN:
             raise Violation(f"fsck: {report.first}")
@@ -253,7 +254,7 @@ class Run:
             for address in self.hub.config.witness_addresses:
                 if not any(signing.is_valid(address.witness_pk, digest, sig) for sig in sigs):
                     raise Violation(f"{address.url} did not cosign the checkpoint of {shown((label, made.upto_seq))}")
-            self.ledger.cosigned(made)
+            self.ledger.cosigned(made, self.hub.config.witness_keys())
 
 
 @contextmanager

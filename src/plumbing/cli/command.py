@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from typing import Any, ParamSpec, TypeVar, get_type_hints
 
@@ -46,6 +47,15 @@ class Misuse(typer.TyperException):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.add_note(hint)
+
+
+@contextmanager
+def misuse(hint: str, kind: type[Exception] = ValueError) -> Iterator[None]:
+    """Report an error in a value of the command line as `Misuse`, with a hint."""
+    try:
+        yield
+    except kind as error:
+        raise Misuse(str(error), hint) from None
 
 
 def is_colourful(stream: Any) -> bool:

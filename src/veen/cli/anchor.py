@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option, options_command
+from plumbing.cli.command import Misuse, argument, command, group, misuse, option, options_command
 from veen.bridge import anchors
 from veen.bridge.anchor_backends import DEFAULT_BRANCH, FileLog, GitRepo, OtherHub, TimeStampingAuthority
 from veen.bridge.anchors import Anchored, AnchorStore, Backend, Cadence, PublishedAnchor
@@ -77,10 +77,8 @@ def target_of(text: str) -> tuple[str, str]:
         raise Misuse(f"{text!r} is not an anchor target", _HINT)
     if kind != "hub":
         return kind, where
-    try:
+    with misuse(_HINT):
         return kind, values.url(where)
-    except ValueError as error:
-        raise Misuse(str(error), _HINT) from None
 
 
 def offline_backend(target: str, tsa_root: Path | None) -> Backend:

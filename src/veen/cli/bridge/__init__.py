@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option, options_command
+from plumbing.cli.command import Misuse, argument, command, group, misuse, option, options_command
 from veen.bridge import bundle, bundle_import, qr, reconciliation, zone_roles
 from veen.bridge import mirror as mirrors
 from veen.bridge.bundle import BundleCode, BundleFault, VerifiedBundle
@@ -156,10 +156,8 @@ def export(
         raise Misuse("--from and --to need exactly one stream, without --every", "name one STREAM")
     need_folder(out)
     wanted = None if first is None or last is None else ExportRange(epoch, first, last)
-    try:
+    with misuse("give a smaller --max-events or --max-bytes"):
         sizes = BundleSizes(max_events, max_bytes)
-    except ValueError as error:
-        raise Misuse(str(error), "give a smaller --max-events or --max-bytes") from None
 
     async def work(client: Client) -> None:
         _check_strict(client, strict)
@@ -310,10 +308,8 @@ def _import(
 ) -> None:
     """Run `work` with an importer, show what it did, and exit with 4 if a bundle was refused."""
     sources, rules = trusted(trust), _rules(mapping)
-    try:
+    with misuse(f"give one of: {', '.join(ImportPolicy)}"):
         policies = [ImportPolicy(one) for one in exclude or ()]
-    except ValueError as error:
-        raise Misuse(str(error), f"give one of: {', '.join(ImportPolicy)}") from None
 
     async def run_work(client: Client) -> list[ProcessedFile]:
         if not zone_roles.enforces_capabilities(client.session.status.admission):
@@ -327,10 +323,8 @@ def _import(
 
 
 def _rules(texts: list[str] | None) -> StreamMapping:
-    try:
+    with misuse("give --map export/=import/"):
         return zone_roles.parse(texts)
-    except ValueError as error:
-        raise Misuse(str(error), "give --map export/=import/") from None
 
 
 def _show_import(found: list[ProcessedFile], as_json: bool) -> None:
@@ -573,10 +567,8 @@ def print_(
     """
     data = local_files.read_file(file, bundle.MAX_BUNDLE_BYTES)
     bundle.decode(data)
-    try:
+    with misuse("export smaller bundles with --max-events"):
         texts = qr.split(data, part_bytes)
-    except ValueError as error:
-        raise Misuse(str(error), "export smaller bundles with --max-events") from None
     paths = qr.write(texts, need_folder(out), "svg" if svg else "png", scale)
     output.table(("image",), [(str(path),) for path in paths], as_json)
 

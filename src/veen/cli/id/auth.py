@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option, options_command
+from plumbing.cli.command import Misuse, argument, command, group, misuse, option, options_command
 from veen.cli.id import principals
 from veen.cli.id.principals import Realm
 from veen.cli.kit import key_files, output_files
@@ -55,10 +55,8 @@ def challenge(
     """Make a challenge for one answer and a short time."""
     now = principals.now()
     made = Challenge(audience, realm, os.urandom(32), now, now + lasts)
-    try:
+    with misuse("give --audience the public name of your service"):
         data = made.encode()
-    except ValueError as error:
-        raise Misuse(str(error), "give --audience the public name of your service") from None
     output_files.write_new(out, data)
     shown = {"audience": audience, "realm_id": realm, "nonce": made.nonce, "expires_at": Moment(made.expires_at)}
     Result({**shown, "file": str(out)}).show(as_json)

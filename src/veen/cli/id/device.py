@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, group, option, options_command
+from plumbing.cli.command import Misuse, argument, group, misuse, option, options_command
 from veen.cli.id import principals
 from veen.cli.id.principals import Principal, Reason, ScopeSender
 from veen.cli.kit import audience, key_files, output_files, values
@@ -35,10 +35,8 @@ def _card(text: str) -> Card:
 
 
 def _device_id(text: str) -> bytes:
-    try:
+    with misuse("veen id device list --json shows the keys of devices"):
         return device_id(values.card_key(text))
-    except ValueError as error:
-        raise Misuse(str(error), "veen id device list --json shows the keys of devices") from None
 
 
 CardFile: TypeAlias = Annotated[Card, argument("CARD", "the device: its card, or its client directory", parser=_card)]

@@ -3,7 +3,7 @@
 from time import time
 from typing import Annotated, Any, TypeAlias
 
-from plumbing.cli.command import Misuse, argument, option
+from plumbing.cli.command import Misuse, argument, misuse, option
 from veen.cli.kit import values
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment, listed
@@ -24,20 +24,16 @@ IdState: TypeAlias = StateAt[State, State]
 
 def _key_parser(name: str) -> Any:
     def parse(text: str) -> bytes:
-        try:
+        with misuse(f"give --{name} HEX, or the path of a client directory or card"):
             return values.card_key(text)
-        except ValueError as error:
-            raise Misuse(str(error), f"give --{name} HEX, or the path of a client directory or card") from None
 
     return parse
 
 
 def realm_id_of(text: str) -> bytes:
     """Parse a realm name, or a realm id in hex."""
-    try:
+    with misuse("give --realm NAME"):
         return values.realm(text)
-    except ValueError as error:
-        raise Misuse(str(error), "give --realm NAME") from None
 
 
 def org_id_of(text: str) -> bytes:

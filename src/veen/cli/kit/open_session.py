@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from plumbing.cli.command import Misuse
+from plumbing.cli.command import Misuse, misuse
 from veen.cli.kit import context_file, key_files, output, pinning, values
 from veen.cli.kit.exit_status import hinted
 from veen.client import ClientDir, WrongPassphrase
@@ -66,10 +66,8 @@ class HubCall:
     allow_caught: bool = False  # warn about a hub that contradicted itself instead of failing
 
     def url(self) -> str:
-        try:
+        with misuse("give --hub URL"):
             return values.url(context_file.need_hub(self.hub))
-        except ValueError as error:
-            raise Misuse(str(error), "give --hub URL") from None
 
     def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
         """Open the client directory, contact the hub, and run the work."""

@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import typer
 
-from plumbing.cli.command import F, Misuse, options_command
+from plumbing.cli.command import F, Misuse, misuse, options_command
 from veen.cli.kit import context_file, key_files, open_session, output, output_files, pinning
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.exit_status import hinted
@@ -365,10 +365,8 @@ send_command = partial(state_command, SendSession, SendOptions)  # a command tha
 
 def sendable(event: E) -> E:
     """Return the event. Raises `Misuse` if it does not fit into a message."""
-    try:
+    with misuse("change the value that the message names; --help describes it"):
         event.encode()
-    except ValueError as error:
-        raise Misuse(str(error), "change the value that the message names; --help describes it") from None
     return event
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from plumbing.cli.command import Misuse, argument, command, group, option
+from plumbing.cli.command import Misuse, argument, command, group, misuse, option
 from veen.cli.kit import key_files, open_session, output_files
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import VIOLATED_STATUS, hinted
@@ -218,14 +218,12 @@ async def capability(
     access = await session.open_other(ACCESS, session.stream())
     if not any(one.grant == grant for one in access.state(grant.subject_identity).grants):
         raise hinted(Unavailable("the grant was revoked"), "veen fold --overlay access.grant shows the valid grants")
-    with open_session.open_client_dir(issuer, session.options.passphrase_file) as folder:
-        try:
-            key = folder.identity.id_sign
-            tokens = [token_of(grant, key, state.now, client_id) for client_id in _clients(grant, card)]
-            hub_id = (await session.source()).known.identity.hub_id
-            issued = capabilities.present(key, tokens, [hub_id], grant.expiry_time - 1)
-        except ValueError as error:
-            raise Misuse(str(error), "send a grant with a later expiry_time") from None
+    opened = open_session.open_client_dir(issuer, session.options.passphrase_file)
+    with misuse("send a grant with a later expiry_time"), opened as folder:
+        key = folder.identity.id_sign
+        tokens = [token_of(grant, key, state.now, client_id) for client_id in _clients(grant, card)]
+        hub_id = (await session.source()).known.identity.hub_id
+        issued = capabilities.present(key, tokens, [hub_id], grant.expiry_time - 1)
     output_files.write_new(cap_out, cbor_sequence.encode(issued))
     data = {
         "auth_ref": tokens[0].auth_ref() if len(tokens) == 1 else None,

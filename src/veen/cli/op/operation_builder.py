@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from plumbing.cli.command import Misuse
+from plumbing.cli.command import Misuse, misuse
 from veen.cli.kit import pinning
 from veen.cli.kit.exit_status import hinted
 from veen.client import evidence, local_files
@@ -133,10 +133,8 @@ def _value(kind: FieldType, found: Json) -> Any:
 
 def id_of(name: str, found: Json) -> bytes:
     """Parse a single field that is an id."""
-    try:
+    with misuse("give 64 hex digits, or name: and a name"):
         value = _value(Bstr(name=name), found)
-    except ValueError as error:
-        raise Misuse(str(error), "give 64 hex digits, or name: and a name") from None
     assert isinstance(value, bytes)
     return value
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 
 from plumbing.cli import durations
-from plumbing.cli.command import Misuse, argument, command, group, option, options_command
+from plumbing.cli.command import Misuse, argument, command, group, misuse, option, options_command
 from plumbing.http import tls_context
 from veen.cli.kit import output
 from veen.cli.kit.client_options import HubOptions
@@ -248,10 +248,8 @@ def token(
         subject=subject or made.subject,
         certificates=tuple(sorted({*made.certificates, *certificates})),
     )
-    try:
+    with misuse("a client_id is 64 hex digits: veen card shows them"):
         book.put(changed)
-    except ValueError as error:
-        raise Misuse(str(error), "a client_id is 64 hex digits: veen card shows them") from None
     shown: dict[str, output.Value] = {"principal": name}
     if cert is None:
         shown |= {"name": token_name, "token": book.issue(name, token_name, ttl)}

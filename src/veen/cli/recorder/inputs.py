@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from plumbing.cli.command import Misuse, argument, option, options_command
+from plumbing.cli.command import Misuse, argument, misuse, option, options_command
 from plumbing.cli.extras import install_hint
 from veen.cli.kit import open_session, output
 from veen.cli.kit.client_options import HubOptions
@@ -174,10 +174,8 @@ def send(
     An event type without a stream, an origin of another producer and a payload that is too large are rejected before
     anything is sent.
     """
-    try:
+    with misuse("give JSON, for example --payload '{\"ok\": true}'", Malformed):
         content = normalize.payload_of(canonical_json.parse(payload.encode(), "payload", exact=True))
-    except Malformed as error:
-        raise Misuse(str(error), "give JSON, for example --payload '{\"ok\": true}'") from None
     when = time.time_ns() // 1_000_000 if event_time is None else event_time * 1_000
     event = RecordEvent(subject, event_type, when, origin, content)
     flaw = event.flaw()

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ CORPUS = Path(__file__).parent / "corpus"
 SCRATCH = tempfile.TemporaryDirectory(prefix="veen-fuzz-")
 FOLDER = Path(SCRATCH.name)
 NOW_MS = 1_790_000_000_000
+TOML_FACTOR = 256  # tomllib matches a long number with a recursive regular expression
 DEFAULTS = Defaults("origin", "event")
 
 
@@ -206,7 +208,7 @@ def submit_seeds() -> list[bytes]:
 
 
 def core_decoders() -> Iterator[Decoder]:
-    yield json_decoder(
+    settings = json_decoder(
         "hub configuration",
         in_file("hub.toml", lambda path: hub_settings.config(FOLDER, {}, path, None)),
         anything,
@@ -216,6 +218,7 @@ def core_decoders() -> Iterator[Decoder]:
         Misuse,
         entry="veen.cli.hub.hub_settings:config",
     )
+    yield replace(settings, memory_factor=TOML_FACTOR)
     upload, cookie = partial(header_seeds, UploadProof, "veen-upload "), partial(header_seeds, PowCookie, "")
     yield raw_decoder(
         "upload proof header",
@@ -592,7 +595,8 @@ def is_the_set(found: Any, data: bytes) -> None:
 def veil_decoders() -> Iterator[Decoder]:
     for name, one in veil_tests.DECODERS.items():
         check = partial(is_encoded_by, one)
-        yield cbor_decoder(
+        made = raw_decoder if name == "padding" else cbor_decoder  # what is padded may be anything
+        yield made(
             f"VEIL {name}", one.decode, check, partial(list, [one.good]), VeilError, entry=veil_entry(one.decode)
         )
     yield veil_cbor(

@@ -180,6 +180,10 @@ def _check(made: QueryDescriptor) -> None:
         raise invalid(error.reason) from None
     except ValueError as error:  # strings that are not valid Unicode
         raise invalid(str(error)) from None
+    _check_size(size)
+
+
+def _check_size(size: int) -> None:
     if size > MAX_DESCRIPTOR_BYTES:
         raise invalid(f"{size} bytes in normal form, more than {MAX_DESCRIPTOR_BYTES}")
 
@@ -253,9 +257,11 @@ def _meta(value: Plain) -> str | None:
     if not isinstance(value, dict):
         raise invalid("meta is not an object")
     try:
-        return canonical_json.encode(value).decode()
+        encoded = canonical_json.encode(value)
     except ValueError as error:
         raise invalid(f"meta: {error}") from None
+    _check_size(len(encoded))  # before the whole query is encoded
+    return encoded.decode()
 
 
 def _time_text(milliseconds: int | None) -> str | None:

@@ -24,6 +24,7 @@ from veen.core import (
     coverage,
     dleq,
     envelopes,
+    epoch_end,
     handover,
     hub_identity,
     msg,
@@ -68,6 +69,7 @@ GROUPS: dict[str, tuple[ModuleType | type[Wire], ...]] = {
     "Admin streams and proof of work": (admin, proof_of_work),
     "Files": (hub_identity, handover, coverage, root_key, passphrase, recovery),
     "Retention": (retention,),
+    "Epochs": (epoch_end,),
     "Evidence": (evidence, KeyHistory, Prekey, Card),
 }
 
@@ -136,6 +138,7 @@ RULES: dict[type[Wire], str] = {
     retention.Tombstone: "The `level` of the segment is not 0.",
     retention.RetentionPolicy: "`receipt_sec` exists only with `payload_sec`, and is at least as large.",
     retention.RetentionRequest: "`from_seq` needs `label` and `reason`; `to_seq` needs `from_seq`.",
+    epoch_end.EpochEnd: "`labels` are in strictly ascending order of `label`.",
     recovery.RecoveredLog: "`labels` are in strictly ascending order of `label`.\n"
     "`recovery.labels` is their number, and `recovery.labels_root` the root of the tree of their leaves.",
     profile.LoweredLimits: "At least one limit is lower in `after`, and none is higher; absent is highest. "

@@ -8,6 +8,7 @@ from veen.core.admin import OperatorRevocation
 from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.ciphertext import PayloadHdr
 from veen.core.control_stream import EVENT_TYPES, Effects, Event, RegisteredStream
+from veen.core.epoch_end import EpochEnd
 from veen.core.handover import HandOver
 from veen.core.profile import LoweredLimits
 from veen.core.recovery import RecoveryStatement
@@ -23,6 +24,7 @@ HANDED_OVER = fullest(HandOver)
 RECOVERED = fullest(RecoveryStatement)
 LOWERED = LoweredLimits(Limits(), Limits(max_body_bytes=1))
 REQUESTED = fullest(RequestedCheckpoint)
+ENDED = fullest(EpochEnd)
 POLICY, HELD, PRUNED = fullest(RetentionPolicy), fullest(Hold), fullest(Prune)
 PLACE = Place(bytes([4]) * 32, bytes([5]) * 32, HUB_KEY.public_key, 1, 0)
 
@@ -37,6 +39,7 @@ EXAMPLES: dict[str, tuple[Event, Effects]] = {
     "veen.control.prune.v1": (PRUNED, Effects()),
     "veen.control.retention.v1": (POLICY, Effects(retention=POLICY)),
     "veen.control.hold.v1": (HELD, Effects(retention=HELD)),
+    "veen.control.epoch-end.v1": (ENDED, Effects(epoch_end=ENDED)),
     "veen.control.stream.v1": (RegisteredStream(STREAM), Effects((STREAM,))),
 }
 

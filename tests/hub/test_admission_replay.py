@@ -38,6 +38,7 @@ from veen.core import (
 )
 from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
 from veen.core.checkpoint import RequestedCheckpoint
+from veen.core.epoch_end import EpochEnd
 from veen.core.handover import HandOver
 from veen.core.hashing import h
 from veen.core.profile import LimitRegistry, LoweredLimits
@@ -179,7 +180,8 @@ class Ledger:
         if isinstance(event, control_stream.RegisteredStream):
             self._streams.add(event.stream_id)
             return
-        if isinstance(event, HandOver | RecoveryStatement | RequestedCheckpoint | Prune | RetentionPolicy | Hold):
+        logged_only = HandOver | RecoveryStatement | RequestedCheckpoint | Prune | RetentionPolicy | Hold | EpochEnd
+        if isinstance(event, logged_only):
             return  # it is logged for auditors only
         if isinstance(event, OperatorRevocation):
             self._told.append(event)

@@ -108,10 +108,14 @@ ADMISSION: tuple[AdmissionRow, ...] = (
         "the label belongs to no registered stream, or its epoch is outside the window",
         "E.TIME",
         "EPOCH",
-        "register the stream: authorize a capability for it, or have the operator call POST /tooling/streams; if it is "
-        "registered, take epoch and hub_ts from the hub's status",
+        "if the label's epoch is within first_epoch and last_epoch of the detail, the stream is not registered: "
+        "authorize a capability for it, or have the operator run veen hub stream add; otherwise the clock is wrong, so "
+        "take epoch and hub_ts from the hub's status",
     ),
 )
+
+# The causes of E.TIME/EPOCH. A hub cannot tell them apart, because a label is a hash; a client can.
+UNREGISTERED, WRONG_CLOCK = "unregistered", "wrong clock"
 
 BY_DETAIL: dict[str, AdmissionRow] = {row.detail_enum: row for row in ADMISSION}
 

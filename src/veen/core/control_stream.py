@@ -17,6 +17,7 @@ from veen.core.admin import OperatorRevocation
 from veen.core.cap_token import Capability, CapPresentation, CapToken
 from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.ciphertext import PayloadHdr, Place
+from veen.core.epoch_end import EpochEnd
 from veen.core.errors import Malformed
 from veen.core.handover import HandOver
 from veen.core.hashing import HASH_BYTES, ht
@@ -56,6 +57,7 @@ Event: TypeAlias = (
     | Prune
     | RetentionPolicy
     | Hold
+    | EpochEnd
 )
 E = TypeVar("E", bound=Event)
 
@@ -69,6 +71,7 @@ class Effects:
     revocation: OperatorRevocation | None = None  # takes effect with the next message
     limits: LoweredLimits | None = None  # limits for entries with a later hub_ts
     retention: RetentionPolicy | Hold | None = None  # what may be pruned from now on
+    epoch_end: EpochEnd | None = None  # the labels whose last chunk is closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ CHECKPOINT = EventType("veen.control.checkpoint.v1", RequestedCheckpoint, lambda
 PRUNE = EventType("veen.control.prune.v1", Prune, lambda *_: Effects())  # for auditors, before anything is deleted
 RETENTION = EventType("veen.control.retention.v1", RetentionPolicy, lambda event, _: Effects(retention=event))
 HOLD = EventType("veen.control.hold.v1", Hold, lambda event, _: Effects(retention=event))
+EPOCH_END = EventType("veen.control.epoch-end.v1", EpochEnd, lambda event, _: Effects(epoch_end=event))
 EVENT_TYPES: tuple[EventType[Any], ...] = (
     CAP,
     PRESENTATION,
@@ -109,6 +113,7 @@ EVENT_TYPES: tuple[EventType[Any], ...] = (
     PRUNE,
     RETENTION,
     HOLD,
+    EPOCH_END,
 )
 
 _BY_SCHEMA = {row.schema: row for row in EVENT_TYPES}

@@ -220,6 +220,51 @@ class CheckpointList(Wire):
     checkpoints: Annotated[tuple[Checkpoint, ...], ListOf(Nested(Checkpoint, name="checkpoint"), most=MAX_PAGE_ITEMS)]
 
 
+@int_map("stream epoch")
+class StreamEpoch(Wire):
+    """An epoch in which a stream has entries, and the newest checkpoint that the hub has stored of it.
+
+    If the epoch is over, this is its last checkpoint, and its `upto_seq` is the number of entries.
+    """
+
+    epoch: Annotated[int, Uint()]
+    label: Annotated[bytes, Bstr()]
+    entries: Annotated[int, Uint(least=1)]
+    checkpoint: Annotated[Checkpoint | None, Nested(Checkpoint, optional=True)] = None
+
+
+@int_map("epoch list", VersionField())
+class EpochList(Wire):
+    """The epochs in which a stream has entries, ascending. `next_epoch`, if present, continues the list."""
+
+    stream_id: Annotated[bytes, Bstr()]
+    epochs: Annotated[tuple[StreamEpoch, ...], ListOf(Nested(StreamEpoch, name="stream epoch"), most=MAX_PAGE_ITEMS)]
+    next_epoch: Annotated[int | None, Uint(optional=True)] = None
+
+
+@int_map("stream list", VersionField())
+class StreamList(Wire):
+    """Registered streams, ascending. `next_after`, if present, continues the list."""
+
+    stream_ids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="stream_id"), most=MAX_PAGE_ITEMS)]
+    next_after: Annotated[bytes | None, Bstr(optional=True)] = None
+
+
+@int_map("place in time", VersionField())
+class TimePlace(Wire):
+    """The first entry of a label at `hub_ts` or later; one behind the last entry if there is none.
+
+    The receipts of that place and of the one before it prove it. They are missing where the log has no such entry, and
+    where receipts were pruned.
+    """
+
+    label: Annotated[bytes, Bstr()]
+    hub_ts: Annotated[int, Uint()]
+    stream_seq: Annotated[int, Uint(least=1)]
+    before: Annotated[Receipt | None, Nested(Receipt, optional=True)] = None
+    at: Annotated[Receipt | None, Nested(Receipt, optional=True)] = None
+
+
 @int_map("equivocation", VersionField())
 class Equivocation(Wire):
     """Two contradicting receipts of one hub for one place: the proof that it equivocated."""

@@ -332,8 +332,15 @@ def sequence(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> No
         raise _out_of_order(message, view, client_seq, prev_ack, last)
     if rules.profile.epoch_sec and view.stream_of(message.label, hub_ts) is None:
         epoch = rules.profile.epoch(hub_ts)
+        window = rules.profile.epochs_around(hub_ts, rules.limits_at(hub_ts).max_epoch_skew_sec)
+        first, last = window.start, window.stop - 1
+        where = f"epochs {first} to {last}" if last > first else f"epoch {last}"
         raise BY_DETAIL["EPOCH"].refused(
-            "no registered stream has this label in a current epoch", epoch=epoch, hub_ts=hub_ts
+            f"no registered stream has this label in {where}",
+            epoch=epoch,
+            hub_ts=hub_ts,
+            first_epoch=first,
+            last_epoch=last,
         )
 
 

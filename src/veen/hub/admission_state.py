@@ -291,6 +291,8 @@ class AdmissionState:
         if effects.retention is not None:
             self._set(self._retention, b"", self.retention.after(effects.retention))
             self.open.retention = self.retention
+        if effects.epoch_end is not None:
+            self.open.ends |= {one.label: one.size for one in effects.epoch_end.labels}
 
     def _add_stream(self, stream: bytes, at: tuple[bytes, int]) -> None:
         if self.streams.add(stream):

@@ -63,6 +63,7 @@ from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptio
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.retention_run import RetentionRun
 from veen.hub.status import HubStatusPage
+from veen.hub.stream_epochs import StreamEpochs
 from veen.hub.submit import SubmitPipeline
 from veen.hub.submit_api import SubmitApi, respond_submitted
 from veen.hub.uploads import Uploads
@@ -73,6 +74,7 @@ _TOOLING_BODY = 1 << 17  # the largest capability in JSON takes more than half o
 _BATCH_BODY = 1 << 26
 _ATTACHMENTS = "/tooling/attachments/"
 _SEQ = re.compile(r"[1-9][0-9]{0,19}")
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
 Handler = Callable[[Request, Respond], None]
 W = TypeVar("W", bound=Wire)
 
@@ -98,6 +100,7 @@ class HubApp:
     cosign: Callable[[bytes, int, Callable[[], None]], None]  # asks the witnesses
     retention: RetentionRun
     retention_pool: Executor
+    streams: StreamEpochs
     pages: PageMemoryBudget = field(default_factory=PageMemoryBudget)
     submits: SubmitApi = field(init=False)
     routes: dict[tuple[str, str], Handler] = field(init=False)
@@ -117,7 +120,10 @@ class HubApp:
             ("GET", "/tooling/status"): self._get_status,
             ("GET", "/tooling/openapi.json"): self._get_openapi,
             ("POST", "/tooling/authorize"): self._authorize,
+            ("GET", "/tooling/streams"): self._list_streams,
             ("POST", "/tooling/streams"): self._register,
+            ("GET", "/tooling/epochs"): self._epochs,
+            ("GET", "/tooling/time"): self._place_in_time,
             ("POST", "/tooling/revoke"): self._revoke,
             ("POST", "/tooling/clock"): self._accept_clock,
             ("POST", "/tooling/rotate-key"): self._rotate_key,
@@ -145,6 +151,7 @@ class HubApp:
             ("GET", "/tooling/recoveries"): self._recoveries,
             ("POST", "/tooling/receipt-check"): self._query(Receipt, self.lost_entries.check),
             ("POST", "/tooling/witness"): self._add_witness,
+            ("GET", "/tooling/checkpoint"): self._newest_checkpoint,
             ("POST", "/tooling/checkpoint"): self._order_checkpoint,
             ("GET", "/tooling/cosigned"): self._cosigned,
         }
@@ -239,6 +246,27 @@ class HubApp:
     def _checkpoints(self, request: Request, respond: Respond) -> None:
         label, start = _place_in(request.query)
         self._answer(request, respond, lambda: self.records.checkpoints(label, start), long=True)
+
+    def _newest_checkpoint(self, request: Request, respond: Respond) -> None:
+        label, _ = _place_in(request.query)
+        self._answer(request, respond, lambda: self.reads.newest_checkpoint(label))
+
+    def _list_streams(self, request: Request, respond: Respond) -> None:
+        need_operator(self.config, request.headers)
+        given = _fields_in(request.query, (), ("after",))
+        after = _hash_in(given["after"], "after") if "after" in given else b""
+        self._answer(request, respond, lambda: self.streams.streams(after))
+
+    def _epochs(self, request: Request, respond: Respond) -> None:
+        given = _fields_in(request.query, ("stream",), ("epoch_min", "epoch_max"))
+        stream_id = _hash_in(given["stream"], "stream")
+        first, last = _number(given, "epoch_min"), _number(given, "epoch_max")
+        self._answer(request, respond, lambda: self.streams.epochs(stream_id, first, last), long=True)
+
+    def _place_in_time(self, request: Request, respond: Respond) -> None:
+        given = _fields_in(request.query, ("label", "hub_ts"))
+        label, hub_ts = _hash_in(given["label"], "label"), _number(given, "hub_ts") or 0
+        self._answer(request, respond, lambda: self.streams.place_in_time(label, hub_ts))
 
     def _recoveries(self, request: Request, respond: Respond) -> None:
         label, _ = _place_in(request.query)
@@ -392,7 +420,7 @@ class HubApp:
         def answer(label: bytes, upto_seq: int) -> CheckpointResponse:
             return CheckpointResponse(self.records.checkpoint(label, upto_seq), SERVER_VERSION)
 
-        self._prepare_checkpoint(request, respond, lambda: self.reads.newest_checkpoint(order.label), stored)
+        self._prepare_checkpoint(request, respond, lambda: self.reads.plain_checkpoint(order.label), stored)
 
     def _check_order(self, order: CheckpointOrder, request: Request) -> None:
         """Raise unless the operator asks, or the subject of a capability. If admission is open, anyone may ask."""
@@ -530,6 +558,29 @@ def _place_in(query: str) -> tuple[bytes, int | None]:
     if place is not None and place > U64_MAX:
         raise Refused("E.BAD_REQUEST", "from is not a stream_seq", detail={"field": "from"})
     return _hash_in(label, "label"), place
+
+
+def _fields_in(query: str, required: tuple[str, ...], optional: tuple[str, ...] = ()) -> dict[str, str]:
+    """The fields of a query string, each once."""
+    known = (*required, *optional)
+    try:
+        given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), max_num_fields=len(known))
+    except ValueError:
+        given = [("", "")]
+    named = dict(given)
+    if len(named) != len(given) or not named.keys() <= set(known) or not named.keys() >= set(required):
+        shape = "&".join([*(f"{name}=…" for name in required), *(f"[{name}=…]" for name in optional)])
+        raise Refused("E.BAD_REQUEST", f"the query must be {shape}")
+    return named
+
+
+def _number(given: dict[str, str], name: str) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text) or int(text) > U64_MAX:
+        raise Refused("E.BAD_REQUEST", f"{name} is not a number", detail={"field": name})
+    return int(text)
 
 
 def _coid_in(path: str) -> bytes:

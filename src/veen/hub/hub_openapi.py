@@ -32,6 +32,7 @@ from veen.core.envelopes import (
     CheckpointResponse,
     ClockAcceptance,
     ConsistencyRequest,
+    EpochList,
     Equivocation,
     EquivocationList,
     ErrorEnvelope,
@@ -46,11 +47,13 @@ from veen.core.envelopes import (
     ReleasedKeys,
     RevocationRequest,
     RotationRequest,
+    StreamList,
     StreamRegistration,
     StreamRequest,
     StreamResponse,
     SubmitRequest,
     SubmitResponse,
+    TimePlace,
     WitnessRequest,
 )
 from veen.core.handover import HandOver, HandOverList
@@ -66,6 +69,10 @@ _OCTETS, _TEXT = "application/octet-stream", "text/plain"
 _OPERATOR, _UPLOAD, _WORK = "operator", "upload", "work"
 _HASH: Json = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _SEQ: Json = {"type": "integer", "minimum": 1, "maximum": (1 << 64) - 1}
+_UINT: Json = {"type": "integer", "minimum": 0, "maximum": (1 << 64) - 1}
+_QUERY = {"label": _HASH, "from": _SEQ, "stream": _HASH, "after": _HASH} | dict.fromkeys(
+    ("epoch_min", "epoch_max", "hub_ts"), _UINT
+)
 _OBJECT: Json = {"type": "object"}
 
 
@@ -115,6 +122,31 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ),
     ApiEndpoint(
         "post", "/tooling/streams", "register a stream", StreamRegistration, SubmitResponse, security=(_OPERATOR,)
+    ),
+    ApiEndpoint(
+        "get",
+        "/tooling/streams",
+        "the registered streams",
+        None,
+        StreamList,
+        query=("after",),
+        security=(_OPERATOR,),
+    ),
+    ApiEndpoint(
+        "get",
+        "/tooling/epochs",
+        "the epochs in which a stream has entries, with the newest checkpoint of each",
+        None,
+        EpochList,
+        query=("stream", "epoch_min", "epoch_max"),
+    ),
+    ApiEndpoint(
+        "get",
+        "/tooling/time",
+        "the first entry of a label at a time or later, with the receipts that prove it",
+        None,
+        TimePlace,
+        query=("label", "hub_ts"),
     ),
     ApiEndpoint(
         "post",
@@ -209,6 +241,14 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
     ),
     ApiEndpoint(
         "get",
+        "/tooling/checkpoint",
+        "the checkpoint of all entries of a label",
+        None,
+        CheckpointResponse,
+        query=("label",),
+    ),
+    ApiEndpoint(
+        "get",
         "/tooling/cosigned",
         "the newest checkpoint of a label that a witness cosigned",
         None,
@@ -276,8 +316,8 @@ def _operation(endpoint: ApiEndpoint) -> dict[str, Json]:
         "responses": {**{str(status): _answer(endpoint) for status in endpoint.statuses}, "default": _REFUSAL},
     }
     parameters = [_parameter("path", "coid", _HASH)] if "{coid}" in endpoint.path else []
-    schemas = {"label": _HASH, "from": _SEQ}
-    parameters += [_parameter("query", name, schemas[name], required=name == "label") for name in endpoint.query]
+    needed = ("label", "stream", "hub_ts")
+    parameters += [_parameter("query", name, _QUERY[name], required=name in needed) for name in endpoint.query]
     if parameters:
         found["parameters"] = parameters
     if endpoint.request is not None:

@@ -151,12 +151,16 @@ class ReadApi:
             )
         return CheckpointResponse(made, SERVER_VERSION)
 
-    def newest_checkpoint(self, label: bytes) -> Checkpoint:
-        """The checkpoint of all entries of a label, without cosignatures."""
+    def newest_checkpoint(self, label: bytes) -> CheckpointResponse:
+        """The checkpoint of all entries of a label."""
         size = self._lookup.size(label)
         if not size:
             raise _no_entry(label, 1)
-        return replace(self.checkpoint(CheckpointRequest(label, size)).checkpoint, witness_sigs=None)
+        return self.checkpoint(CheckpointRequest(label, size))
+
+    def plain_checkpoint(self, label: bytes) -> Checkpoint:
+        """The same without cosignatures."""
+        return replace(self.newest_checkpoint(label).checkpoint, witness_sigs=None)
 
     def page(self, request: StreamRequest) -> "LogPage":
         """One page of a label. An unknown label is an error; a range behind its end is an empty page."""

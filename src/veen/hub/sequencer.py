@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from veen.core import Msg, Place, Refused, Unavailable, control_stream, naming
 from veen.core.cap_token import token_of
+from veen.core.epoch_end import EpochEnd
 from veen.core.limits import MAX_LIMIT_CHANGES
 from veen.core.profile import LoweredLimits
 from veen.core.signing import DigestSigner
@@ -65,6 +66,8 @@ class Sequencer:
             check_revoked(revocable(token_of(effects.capability)), self.state, hub_ts)
         if effects.limits is not None:
             self._check_limits(effects.limits)
+        if effects.epoch_end is not None:
+            self._check_ended(effects.epoch_end, hub_ts)
         known = self._control_log.find(effects)
         if known is not None:
             return known
@@ -82,6 +85,15 @@ class Sequencer:
             raise Refused("E.CONFLICT", "the limits have changed meanwhile; read them again")
         if len(registry.earlier) >= MAX_LIMIT_CHANGES:
             raise Refused("E.LIMIT", f"the limits of a hub can be lowered {MAX_LIMIT_CHANGES} times")
+
+    def _check_ended(self, event: EpochEnd, hub_ts: int) -> None:
+        """Raise unless no message can name these labels any more, and the event has their last entries."""
+        profile, skew = self._rules.profile, self._rules.limits.max_epoch_skew_sec
+        current = profile.epochs_around(hub_ts, skew)
+        for one in event.labels:
+            tree = self.state.tree(one.label)
+            if one.epoch >= current.start or (one.size, one.mmr_root) != (tree.size, tree.root()):
+                raise Refused("E.CONFLICT", f"label {one.label.hex()} does not end with entry {one.size}")
 
 
 class ControlLog:

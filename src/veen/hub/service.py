@@ -35,6 +35,7 @@ from veen.hub.app import HubApp
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.config import HubConfig
 from veen.hub.cosigner import Cosigner, StartCheck, WitnessConnection, check_keys
+from veen.hub.epoch_ends import EpochEnds
 from veen.hub.hub_time import ClockGap, ClockReading, ClockWatch, HubTime, check_start, system_clocks
 from veen.hub.log import Log
 from veen.hub.lost_entries import LostEntries
@@ -45,6 +46,7 @@ from veen.hub.scrubber import Scrubber, ScrubTask
 from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import RemoteKey, Signer
 from veen.hub.status import CommitReport, HubStatusPage, Metrics
+from veen.hub.stream_epochs import StreamEpochs
 from veen.hub.submit import SubmitPipeline
 from veen.hub.uploads import Uploads
 from veen.hub.witness_records import WitnessRecords
@@ -199,6 +201,9 @@ class HubService:
             self._break,
             log_submits=config.log_submits,
         )
+        self._epoch_ends = EpochEnds(
+            self.rules, self.store, self.sequencer.state, self._can_end, self.pipeline.log_event
+        )
         self._background: asyncio.Handle = loop.call_soon(self._background_step)
         self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS, read_executor.record_error)
         scrubber = self._start_scrubber(loop, read_executor)
@@ -304,6 +309,7 @@ class HubService:
             self._cosigner.add,
             retention,
             self._retention_pool,
+            StreamEpochs(self.store, lookup, self.rules, lambda: self.hub_metadata, lambda: self.sequencer.hub_ts),
         )
         self._log_recoveries()  # before the first client, so that the new key begins with them
         self._log_handovers()
@@ -385,6 +391,9 @@ class HubService:
                 if tail.records and Receipt.decode(frame.read(tail.records[0].frame)[0].receipt).hub_ts < retired_at:
                     text = "the log does not have all entries from before the hand-over yet"
                     raise Refused("E.UNAVAILABLE", text, retry_after=1)
+            if self._epoch_ends.ended_before < self.rules.profile.epoch(identity.newest.valid_from):
+                text = "the last checkpoints of the epochs before the newest key are not all signed yet"
+                raise Refused("E.UNAVAILABLE", text, retry_after=1)
         self.signer.forget()
         return ReleasedKeys(tuple(key.key_id for key in identity.signing_keys[:-1]))
 
@@ -501,7 +510,12 @@ class HubService:
         if upto_seq <= self.hub_metadata.lineage.upto(label):
             return self._origins_checkpoint(label, upto_seq)
         epoch, previous = self._labels.rotation(label, hub_ts)
-        return checkpoint.sign(
+        stored = self._stored(label, upto_seq)
+        if stored is not None and (stored.label_prev, stored.mmr_root, stored.epoch) != (previous, mmr_root, epoch):
+            stored = None
+        if stored is not None and self.rules.profile.epoch_sec and not self._may_sign(epoch):
+            return stored
+        made = checkpoint.sign(
             self._checkpoint_key(epoch, hub_ts),
             label_prev=previous,
             label_curr=label,
@@ -509,6 +523,31 @@ class HubService:
             mmr_root=mmr_root,
             epoch=epoch,
         )
+        return replace(made, witness_sigs=stored.witness_sigs) if stored is not None else made
+
+    def _stored(self, label: bytes, upto_seq: int) -> Checkpoint | None:
+        """The stored checkpoint of a prefix, which may be cosigned, and whose key may be destroyed."""
+        try:
+            found = rotation.stored_checkpoint(self.folders, label, upto_seq)
+            if found is not None:
+                self.hub_metadata.identity.verify_checkpoint(found, self.rules.profile)
+        except (Malformed, Unverified):
+            return None  # damaged, as fsck reports
+        return found
+
+    def _can_end(self, label: bytes, epoch: int, upto_seq: int) -> bool:
+        """Whether the last checkpoint of a label can be signed, or was stored at a rotation."""
+        if upto_seq <= self.hub_metadata.lineage.upto(label):
+            kept = self.hub_metadata.lineage.checkpoint(label)
+            return kept is not None and kept.upto_seq == upto_seq
+        if self._may_sign(epoch) or self._stored(label, upto_seq) is not None:
+            return True
+        window = rotation.epoch_window(self.hub_metadata, epoch)
+        active = [key for key in self.hub_metadata.identity.signing_keys if key.active_between(*window)]
+        try:
+            return bool(active) and self.signer.key(active[-1]) is not None
+        except (Malformed, Unavailable):
+            return False  # it was destroyed
 
     def _checkpoint_key(self, epoch: int, hub_ts: int) -> RemoteKey:
         """The newest key, or with epochs the newest of those that were active in the epoch."""
@@ -535,9 +574,6 @@ class HubService:
         made = self.sign_checkpoint(label, upto_seq, mmr_root, hub_ts)
         if upto_seq <= self.hub_metadata.lineage.upto(label):
             return made
-        stored = rotation.stored_checkpoint(self.folders, label, upto_seq)
-        if stored is not None and stored.signing_digest() == made.signing_digest():
-            made = replace(made, witness_sigs=stored.witness_sigs)
         own = self._overlapping()
         return made.witnessed(*own) if len(made.witness_sigs or ()) + len(own) <= MAX_WITNESS_SIGS else made
 
@@ -566,6 +602,7 @@ class HubService:
             self.clock.check()
             more = self.store.open_chunks.check()
             more = self.sequencer.state.streams.prepare(self.sequencer.hub_ts) or more
+            more = self._epoch_ends.step(self.sequencer.hub_ts) or more
         except Exception as damage:  # noqa: BLE001  the index is damaged
             self._break(damage)
             return

@@ -153,6 +153,7 @@ class CommitGroup:
     epochs: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)  # stream_id and epoch of each label
     limits: LimitRegistry | None = None  # after the last event that lowered limits
     retention: RetentionRules | None = None  # after the last event that changed them
+    ends: dict[bytes, int] = field(default_factory=dict)  # labels whose epoch ended, with their last entry
 
     size_bytes: int = 0  # of the entries in the journal, without the group header
 
@@ -171,6 +172,7 @@ class CommitGroup:
         self.epochs |= later.epochs
         self.limits = later.limits or self.limits
         self.retention = later.retention or self.retention
+        self.ends |= later.ends
 
 
 @dataclass(slots=True)

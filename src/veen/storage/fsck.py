@@ -239,6 +239,7 @@ class _Check:
     bound: dict[tuple[bytes, int], BoundCheckpoint] = field(default_factory=dict)
     judges: dict[bytes, EntryVerifier] = field(default_factory=dict)
     mark: Mark | None = None
+    journal_ends: dict[bytes, int] = field(default_factory=dict)  # labels whose last chunk the journal closes
 
     def run(self, scratch: Path, progress: Progress | None, *, isolated: bool) -> None:
         dump = self._read_index(scratch, isolated=isolated)
@@ -249,6 +250,7 @@ class _Check:
         except Malformed as error:
             self._journal_damaged(error.reason)
             applied, journal_from = dump.applied if dump else 0, {}
+        self.journal_ends = rebuild.journal_ends(self.folders, self.hub_metadata, applied)
         self._check_log(applied, journal_from, progress)
         self._check_checkpoints()
         self._check_binding(journal_from)
@@ -286,13 +288,12 @@ class _Check:
         names = log_check.artifacts_by_label(self.folders, self.report)
         count = progress_counter(log_check.bytes_to_read(files), progress)
         shadow = ShadowFiles(self.folders, self.report)
-        refill = IndexFiller(
-            LogWriter(shadow, self.truth, self.hub_metadata.limits), Registrar(self.hub_metadata), applied
-        )
+        registrar = Registrar(self.hub_metadata, rebuild.logged_ends(self.hub_metadata, files, journal_from))
+        refill = IndexFiller(LogWriter(shadow, self.truth, self.hub_metadata.limits), registrar, applied)
         ordered = chunk_reader.control_first(self.hub_metadata, files)
         others = (names.keys() | self.hub_metadata.lineage.labels()) - files.keys()
         for label in [*ordered, *others]:
-            upto = journal_from[label] - 1 if label in journal_from else None
+            upto = journal_from[label] - 1 if label in journal_from else self.journal_ends.get(label)
             scratch = (refill, shadow, self.truth)
             one = log_check.LabelCheck(self.folders, self.hub_metadata, self.report, label, upto, scratch, count)
             one.run(files.get(label, []), names.get(label, set()))
@@ -328,7 +329,8 @@ class _Check:
         rows = {row.place: row for row in found.checkpoints} if found else {}
         wrong = [place for place, row in self.bound.items() if rows.get(place) != row]
         for label, upto_seq in rows.keys() - self.bound.keys():
-            if label not in journal_from or upto_seq < journal_from[label] - 1:
+            is_ending = self.journal_ends.get(label) == upto_seq
+            if not is_ending and (label not in journal_from or upto_seq < journal_from[label] - 1):
                 wrong.append((label, upto_seq))
         if found is None or found.hub_id != self.hub_metadata.identity.hub_id:
             what = "missing, unreadable, or of another hub"

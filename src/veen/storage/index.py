@@ -431,6 +431,15 @@ class IndexRows:
         row = self._checked_row("labels", label)
         return None if row is None else STREAM.unpack(row)
 
+    def label_epochs(self, after: bytes = b"") -> Iterator[tuple[bytes, bytes, int]]:
+        """Label, stream_id and epoch of every label after `after` that has entries, in ascending order."""
+        cursor = self._txn.cursor(self._dbs["labels"])
+        if not cursor.set_range(after + b"\0" if after else b""):
+            return
+        for key, row in cursor:
+            stream, epoch = STREAM.unpack(without_checksum("labels", key, row))
+            yield bytes(key), stream, epoch
+
     def admin_events(self) -> Iterator[admin.Event]:
         """Every event of the realm's admin streams and every revocation by the operator."""
         for key, row in self._txn.cursor(self._dbs["admin"]):

@@ -18,8 +18,8 @@ If the limit registry says that chunks are compressed, step 4 is three steps:
     4b. open file removed                       the chunk is closed
     4c. folder synced                           the removal is durable
 
-Steps that a crash prevented are repeated from the journal with the same bytes, because only the limits decide where a
-chunk ends.
+Steps that a crash prevented are repeated from the journal with the same bytes, because only the limits and the
+logged end of the label's epoch decide where a chunk ends.
 """
 
 import os
@@ -254,8 +254,9 @@ class LogWriter:
         many = len(by_label) > MAX_LABELS_SYNCED_SINGLY
         with self._index.write() as rows:
             places: list[tuple[bytes, bytes]] = []
-            for label in sorted(by_label):
-                places += self._apply_label(rows, label, by_label[label], sync=not many)
+            for label in sorted(by_label.keys() | batch.ends):
+                records = by_label.get(label, [])
+                places += self._apply_label(rows, label, records, batch.ends.get(label), sync=not many)
             self._files.settle(everything=many)
             rows.put_places(places)
             _put_clients(rows, batch.records)
@@ -266,9 +267,10 @@ class LogWriter:
             rows.commit()
 
     def _apply_label(
-        self, rows: WriteRows, label: bytes, records: list[AcceptedEntry], *, sync: bool
+        self, rows: WriteRows, label: bytes, records: list[AcceptedEntry], end: int | None, *, sync: bool
     ) -> list[tuple[bytes, bytes]]:
-        """Write the entries and nodes of one label. Returns its rows for `places`."""
+        """Write the entries and nodes of one label, and close its chunk after entry `end`. Returns its rows for
+        `places`."""
         head = rows.head(label) or LabelHead()
         nodes_before = mmr.node_count(head.size)
         appender = _ChunkAppender(self._files, label, head, self._limits, sync=sync)
@@ -283,9 +285,12 @@ class LogWriter:
             appender.add(record)
             nodes += record.new_nodes
         appender.flush()
+        if end is not None:
+            appender.end(end)
         for start, end in appender.closed:
             rows.put_chunk(label, start, end)
-        self._add_nodes(label, nodes_before, nodes, sync=sync)
+        if nodes:
+            self._add_nodes(label, nodes_before, nodes, sync=sync)
         rows.put_head(label, head)
         return appender.places
 
@@ -328,6 +333,13 @@ class _ChunkAppender:
 
     def flush(self) -> None:
         self._write(sync=self._sync)
+
+    def end(self, last_seq: int) -> None:
+        """Close the chunk behind the last entry of the label, whose epoch is over."""
+        if self._head.size != last_seq:
+            raise ValueError(f"the label ends with entry {self._head.size}, not {last_seq}")
+        if self._head.chunk_entries:
+            self._close_chunk()
 
     def _write(self, *, sync: bool) -> None:
         self._head.hash_peaks = self._hashes.peaks

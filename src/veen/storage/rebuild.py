@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import lmdb
@@ -31,11 +31,13 @@ from veen.core import (
     Receipt,
     Refused,
     Unavailable,
+    VeenError,
     admin,
     control_stream,
     naming,
 )
 from veen.core.cap_token import token_of
+from veen.core.epoch_end import EpochEnd
 from veen.core.retention import RetentionRules
 from veen.storage import chunk_reader, journal, journal_mark, safe_open
 from veen.storage.chunk_reader import ChunkFile
@@ -144,6 +146,43 @@ def journal_start(folders: Folders, after: int | None = None) -> tuple[int, dict
     return applied, first
 
 
+def logged_ends(
+    hub_metadata: HubMetadata, files: dict[bytes, list[ChunkFile]], journal_from: Mapping[bytes, int]
+) -> dict[bytes, int]:
+    """The labels whose epoch ended by an event in the log, with their last entry. Skips what is damaged."""
+    found: dict[bytes, int] = {}
+    if hub_metadata.profile.epoch_sec:
+        for label in chunk_reader.control_labels(hub_metadata, files):
+            upto = journal_from[label] - 1 if label in journal_from else None
+            with suppress(VeenError):
+                for entry, _ in chunk_reader.read_log(files[label], upto):
+                    if isinstance(entry, LogEntry):  # control streams are never pruned
+                        found |= _ends_in(hub_metadata, entry)
+    return found
+
+
+def journal_ends(folders: Folders, hub_metadata: HubMetadata, after: int) -> dict[bytes, int]:
+    """The same for the events in the groups of the journal after `after`. A crash may have closed these chunks."""
+    found: dict[bytes, int] = {}
+    if hub_metadata.profile.epoch_sec:
+        with suppress(VeenError):
+            for group in journal.read(folders.journal, after):
+                for entry in () if isinstance(group, journal.Torn) else group[1]:
+                    found |= _ends_in(hub_metadata, entry)
+    return found
+
+
+def _ends_in(hub_metadata: HubMetadata, entry: LogEntry) -> dict[bytes, int]:
+    """The labels that an entry ends, if it is such an event of the control stream."""
+    identity, profile = hub_metadata.identity, hub_metadata.profile
+    message, receipt = entry.open()
+    control = naming.control_stream(identity.hub_id)
+    if naming.label(identity.routing_key, control, profile.epoch(receipt.hub_ts)) != entry.label:
+        return {}
+    event = control_stream.event_of(identity.hub_id, message, Limits())
+    return {one.label: one.size for one in event.labels} if isinstance(event, EpochEnd) else {}
+
+
 def check_log_end(folders: Folders, files: dict[bytes, list[ChunkFile]], applied: int) -> None:
     """Raise `JournalIncomplete` if the log has later entries of a label than the groups after `applied`.
 
@@ -193,7 +232,9 @@ def progress_counter(total: int, progress: Progress | None) -> Callable[[int], N
 class Registrar:
     """Derives the registry rows from entries, as the sequencer does: capabilities, streams, buckets, admin events."""
 
-    def __init__(self, hub_metadata: HubMetadata) -> None:
+    def __init__(self, hub_metadata: HubMetadata, ends: Mapping[bytes, int] | None = None) -> None:
+        """`ends` are the labels whose epoch ended by an event in the log, with their last entry."""
+        self._ends = ends or {}
         self._hub_id = hub_metadata.identity.hub_id
         self._realm_id = hub_metadata.identity.realm_id
         self._routing = hub_metadata.identity.routing_key
@@ -218,6 +259,8 @@ class Registrar:
             self._label = message.label
             self._buckets.clear()
             self._admin_stream = self._admin_stream_of(message.label, receipt.hub_ts)
+        if self._ends.get(message.label) == receipt.stream_seq:
+            batch.ends[message.label] = receipt.stream_seq
         if self._profile.epoch_sec and receipt.stream_seq == self._lineage.upto(message.label) + 1:
             self._note_epoch(message.label, receipt.hub_ts, batch)
         rate = self._rate(message.auth_ref, receipt.hub_ts) if message.auth_ref else None
@@ -372,9 +415,8 @@ def _fill(disk: Disk, folders: Folders, index: Index, hub_metadata: HubMetadata,
     check_log_end(folders, files, applied)
     total = sum(chunk.path.lstat().st_size for chunks in files.values() for chunk in chunks)
     done = 0
-    filler = IndexFiller(
-        LogWriter(_ExistingLogFiles(disk, folders, files), index, hub_metadata.limits), Registrar(hub_metadata), applied
-    )
+    writer = LogWriter(_ExistingLogFiles(disk, folders, files), index, hub_metadata.limits)
+    filler = IndexFiller(writer, Registrar(hub_metadata, logged_ends(hub_metadata, files, journal_from)), applied)
     for label in chunk_reader.control_first(hub_metadata, files):
         tree = Mmr()
         upto = journal_from[label] - 1 if label in journal_from else None

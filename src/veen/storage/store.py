@@ -17,7 +17,7 @@ from veen.storage import frame, journal, journal_mark, rebuild, safe_open
 from veen.storage.checkpoint_files import BindingFile
 from veen.storage.directory_reader import read_entries, read_headers
 from veen.storage.frame import AcceptedEntry, CommitGroup, JournalTail, LogEntry
-from veen.storage.index import DAMAGE, NodeFile
+from veen.storage.index import DAMAGE, SECONDS_PER_DAY, NodeFile
 from veen.storage.journal import Journal, JournalIncomplete
 from veen.storage.journal_mark import Mark
 from veen.storage.lock import lock_directory
@@ -238,6 +238,22 @@ class Lookup:
             return entry.open() if entry else (None, None)
         except Pruned:
             return read_headers(self._store.folders, self._store.index, label, stream_seq)
+
+    def first_since(self, label: bytes, hub_ts: int) -> int:
+        """The first entry of a label at that time or later; one behind its last entry if there is none."""
+        size, day = self.size(label), hub_ts // SECONDS_PER_DAY
+        with self._store.index.read() as rows:
+            head = rows.head(label)
+            indexed = head.size if head else 0
+            low = rows.first_on_or_after(label, day) or indexed + 1
+            high = rows.first_on_or_after(label, day + 1) or size + 1
+        while low < high:  # hub_ts never decreases within a label
+            middle = (low + high) // 2
+            _, receipt = self.headers(label, middle)
+            if receipt is None:
+                raise Malformed("index", f"entry {middle} of {label.hex()} is missing")
+            low, high = (middle + 1, high) if receipt.hub_ts < hub_ts else (low, middle)
+        return low
 
     def prove(self, label: bytes, stream_seq: int, size: int) -> MmrProof:
         """The proof that an entry is among the first `size`."""

@@ -46,6 +46,7 @@ export const SCHEMA_NAMES: readonly string[] = [
   "veen.bytes.v1",
   "veen.control.cap.v1",
   "veen.control.checkpoint.v1",
+  "veen.control.epoch-end.v1",
   "veen.control.handover.v1",
   "veen.control.hold.v1",
   "veen.control.limits.v1",

@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,9 +74,10 @@ def hub_fixture(
     admission: Admission = Admission.OPEN,
     profile: Profile | None = None,
     limits: Limits | None = None,
+    clock: Callable[[], float] = time.time,
 ) -> Iterator[HubFixture]:
     """Start the fixture. Keys are created without commands, which other tests cover."""
-    now = int(time.time())
+    now = int(clock())
     metadata.create(Disk(), root / "hub", profile or Profile(), limits or Limits(), now - 60)
     with (
         ClientDir.create(root / "operator", None, now) as operator,
@@ -85,7 +86,7 @@ def hub_fixture(
     ):
         writer.stream_keys.add_public(STREAM, reader.stream_keys.create(STREAM).public_key)
         issuers = frozenset({operator.card.id_sign})
-    with running(root / "hub", time.time, QuickDisk(), admission=admission, issuers=issuers) as hub:
+    with running(root / "hub", clock, QuickDisk(), admission=admission, issuers=issuers) as hub:
         yield HubFixture(veen, root, hub)
 
 

@@ -73,4 +73,4 @@ def test_every_code_in_the_source_is_explained() -> None:
 def test_an_epoch_refusal_names_the_unregistered_stream_and_the_remedy(veen: Veen) -> None:
     found = veen.done("explain", "EPOCH").facts()
     assert "registered stream" in found["when"]
-    assert "POST /tooling/streams" in found["what to do"]
+    assert "veen hub stream add" in found["what to do"]

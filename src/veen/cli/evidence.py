@@ -23,7 +23,7 @@ from veen.cli.kit import (
     sanitize,
     values,
 )
-from veen.cli.kit.client_options import Epoch, HubOptions, Policy, ReaderPin, TrustEmbedded
+from veen.cli.kit.client_options import EpochOfPlace, HubOptions, Policy, ReaderPin, TrustEmbedded
 from veen.cli.kit.common_options import JsonOption, Stream
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
@@ -61,7 +61,10 @@ app = group(
 def make(
     asked: HubOptions,
     out: Annotated[Path, option("--out FILE", "the file to create")],
-    seq: Annotated[list[int] | None, argument("SEQ", "entries to prove", min=1)] = None,
+    seq: Annotated[
+        list[values.EntryPlace] | None,
+        argument("[EPOCH:]SEQ", "entries to prove", parser=values.entry_place),
+    ] = None,
     statement: Annotated[
         list[Path] | None, option("--statement FILE", "instead of entries: a saved receipt or checkpoint")
     ] = None,
@@ -81,7 +84,7 @@ def make(
         Path | None, option("--html FILE", "also create a page that shows the content, without any verdict")
     ] = None,
     stream: Stream = None,
-    epoch: Epoch = None,
+    epoch: EpochOfPlace = None,
 ) -> None:
     """Make a file that proves entries, or a contradiction of the hub.
 
@@ -120,7 +123,7 @@ def make(
 class Wanted:
     """What the evidence of entries contains."""
 
-    seqs: list[int]
+    places: list[values.EntryPlace]
     claim: str
     disclose: bool
     cosigned: bool
@@ -130,17 +133,27 @@ class Wanted:
 
 def _of_entries(call: HubCall, name: str, wanted: Wanted) -> Evidence:
     async def fetch(client: Client) -> Evidence:
-        end = await client.follower(name, wanted.epoch).end()
-        last = max(wanted.seqs)
+        newest = await client.newest_epoch(name)
+        by_epoch: dict[int, list[int]] = {}
+        for place in wanted.places:
+            epoch = values.epoch_of(place, wanted.epoch)
+            by_epoch.setdefault(newest if epoch is None else epoch, []).append(place.seq)
+        made = [await of_epoch(client, epoch, by_epoch[epoch]) for epoch in sorted(by_epoch)]
+        return made[0] if len(made) == 1 else evidence.joined(client.session.trust.known, wanted.claim, made)
+
+    async def of_epoch(client: Client, epoch: int, seqs: list[int]) -> Evidence:
+        end = await client.follower(name, epoch).end()
+        last = max(seqs)
         if last > end:
-            raise Misuse(f"there is no entry {last}: stream {name!r} has {end} entries", "veen stream shows them")
+            where = f"stream {name!r} has {end} entries" + (f" in epoch {epoch}" if epoch else "")
+            raise Misuse(f"there is no entry {last}: {where}", "veen stream shows them")
         return await client.evidence(
             name,
-            wanted.seqs,
+            seqs,
             claim=wanted.claim,
             disclose=wanted.disclose,
             cosigned=wanted.cosigned,
-            epoch=wanted.epoch,
+            epoch=epoch,
             writers=wanted.writers,
         )
 
@@ -342,11 +355,18 @@ UNNAMED_HUB = Marked("an unknown hub; name the expected hub with --pin", Tone.WA
 def _contents(found: EvidenceReport) -> Iterator[tuple[output.Value, ...]]:
     """One row for each statement that the hub signed."""
     shown = {entry.receipt for entry in found.entries}
-    log_sizes = {tie.stream_seq: tie.upto_seq for tie in found.ties}
+    log_sizes = {(tie.label, tie.stream_seq): tie.upto_seq for tie in found.ties}
     for entry in found.entries:
         receipt = entry.receipt
         seq = receipt.stream_seq
-        yield "entry", seq, log_sizes.get(seq), output.moment(receipt.hub_ts), short(entry.client_id), _content(entry)
+        yield (
+            "entry",
+            seq,
+            log_sizes.get((receipt.label, seq)),
+            output.moment(receipt.hub_ts),
+            short(entry.client_id),
+            _content(entry),
+        )
     for receipt in found.receipts:
         if receipt not in shown:
             root = f"root {short_hex(receipt.mmr_root)}, leaf {short_hex(receipt.leaf_hash)}"

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from plumbing.cli.command import Misuse, argument, option, options_command, single
-from veen.cli.kit import context_file, output_files
-from veen.cli.kit.client_options import Epoch, HubOptions, OutFile
+from veen.cli.kit import context_file, output_files, values
+from veen.cli.kit.client_options import EpochOfPlace, HubOptions, OutFile
 from veen.cli.kit.common_options import Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
@@ -16,7 +16,7 @@ from veen.core.coverage import Cover
 from veen.core.proof import size_of
 
 T = TypeVar("T")
-Seq: TypeAlias = Annotated[int, argument("SEQ", "number of the entry", min=1)]
+Seq: TypeAlias = Annotated[values.EntryPlace, argument("[EPOCH:]SEQ", "number of the entry", parser=values.entry_place)]
 
 receipt_app = single("receipt")
 proof_app = single("proof")
@@ -30,7 +30,9 @@ checkpoint_app = single("checkpoint")
     "veen receipt 12 --stream doors",
     "veen receipt 12 --stream doors --out 12.receipt",
 )
-def receipt(asked: HubOptions, seq: Seq, stream: Stream = None, out: OutFile = None, epoch: Epoch = None) -> None:
+def receipt(
+    asked: HubOptions, seq: Seq, stream: Stream = None, out: OutFile = None, epoch: EpochOfPlace = None
+) -> None:
     """Fetch and verify the receipt of an entry.
 
     A hub key that was active at the receipt's time must have signed it, and it must match everything that this client
@@ -39,7 +41,7 @@ def receipt(asked: HubOptions, seq: Seq, stream: Stream = None, out: OutFile = N
     """
 
     async def fetch(client: Client, name: str) -> tuple[Receipt, Cover | None]:
-        found = await client.receipt(name, seq, epoch=epoch)
+        found = await client.receipt(name, seq.seq, epoch=values.epoch_of(seq, epoch))
         return found, None if out is None else await client.session.cover(found)
 
     found, cover = _fetch(asked, stream, out, fetch)
@@ -69,7 +71,7 @@ def proof(
         int | None, option("--upto N", "prove inclusion in the log of the first N entries", min=1, show_default="SEQ")
     ] = None,
     out: OutFile = None,
-    epoch: Epoch = None,
+    epoch: EpochOfPlace = None,
 ) -> None:
     """Fetch and verify the inclusion proof of an entry.
 
@@ -77,9 +79,10 @@ def proof(
     receipt that signs the root, and the proof that connects them, one after the other. `veen verify FILE` verifies it
     again without the hub. To prove an entry to others, see `veen evidence`.
     """
-    if upto is not None and upto < seq:
-        raise Misuse(f"entry {seq} is not in the log of the first {upto} entries", f"give --upto {seq} or more")
-    found = _fetch(asked, stream, out, lambda client, name: client.proof(name, seq, upto, epoch=epoch))
+    if upto is not None and upto < seq.seq:
+        raise Misuse(f"entry {seq.seq} is not in the log of the first {upto} entries", f"give --upto {seq.seq} or more")
+    of = values.epoch_of(seq, epoch)
+    found = _fetch(asked, stream, out, lambda client, name: client.proof(name, seq.seq, upto, epoch=of))
     rows = {
         "label": found.receipt.label,
         "stream_seq": found.receipt.stream_seq,
@@ -90,7 +93,7 @@ def proof(
         "peaks_after": len(found.mmr_proof.peaks_after),
     }
     parts = {"receipt": found.receipt.encode(), "head": found.head.encode(), "mmr_proof": found.mmr_proof.encode()}
-    verified = f"entry {seq} is in the log of {size_of(found.head)}"
+    verified = f"entry {seq.seq} is in the log of {size_of(found.head)}"
     _show(asked, rows, parts, verified, out, b"".join(dict.fromkeys(parts.values())))
 
 
@@ -108,9 +111,11 @@ def checkpoint(
         int | None, option("--upto N", "checkpoint of the first N entries", min=1, show_default="all")
     ] = None,
     out: OutFile = None,
-    epoch: Epoch = None,
+    epoch: EpochOfPlace = None,
 ) -> None:
     """Fetch and verify the newest checkpoint of a stream.
+
+    On a hub with epochs it is of the newest epoch with entries; `veen stream --epochs` lists those of all epochs.
 
     The hub signs the whole stream, and the client compares it with everything that the hub signed before. A hub that
     removed entries or changed its history is caught, and the contradicting statements are saved as evidence.

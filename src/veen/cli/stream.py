@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from plumbing.cli.command import Misuse, option, options_command, single
-from veen.cli.kit import context_file, message_content, open_session, output, output_files, sanitize
+from veen.cli.kit import context_file, message_content, open_session, output, output_files, sanitize, values
 from veen.cli.kit.client_options import Epoch, HubOptions
 from veen.cli.kit.common_options import Stream
-from veen.cli.kit.result import fields_of, jsonable
+from veen.cli.kit.open_session import HubCall
+from veen.cli.kit.result import Moment, Result, fields_of, jsonable
 from veen.client.client import Client
 from veen.client.local_files import check_local
 from veen.client.reader import Entry
 from veen.client.sender import DEFAULT_SCHEMA
+from veen.client.stream_epochs import is_over
 from veen.core import Unverified, naming
 from veen.core.retention import Tombstone
 
@@ -99,7 +101,7 @@ class EntryPrinter:
         return show(entry.schema or DEFAULT_SCHEMA, entry.body)
 
     def _fields(self, entry: Entry, saved: list[Path]) -> Iterator[str]:
-        yield str(entry.stream_seq)
+        yield _numbered(entry)
         yield str(entry.hub_ts)
         yield entry.client_id.hex()
         yield self._content(entry)
@@ -111,7 +113,7 @@ class EntryPrinter:
         assert self._console is not None
         tone = "" if entry.body is not None else "dim" if self.sealed else "yellow"
         line = Text.assemble(
-            (f"{entry.stream_seq:>{_SEQ_WIDTH}}", "cyan"),
+            (f"{_numbered(entry):>{_SEQ_WIDTH}}", "cyan"),
             (f"  {sanitize.when(entry.hub_ts)}  {entry.client_id.hex()[:8]}  ", "dim"),
             (self._content(entry), tone),
         )
@@ -145,6 +147,11 @@ class EntryPrinter:
             data["receipt"] = entry.receipt.encode()
             data["proof"] = entry.proof.encode() if entry.proof else None
         return data
+
+
+def _numbered(entry: Entry) -> str:
+    """The number of an entry, after its epoch if the hub has epochs: numbers start over in each epoch."""
+    return f"{entry.epoch}:{entry.stream_seq}" if entry.epoch else str(entry.stream_seq)
 
 
 class RetryRemark:
@@ -184,29 +191,49 @@ app = single("stream")
     "veen stream --stream doors",
     "veen stream --stream doors --follow --json",
     "veen stream --stream doors --from 100 --to 200 --with-proof --save-attachments photos",
+    "veen stream --stream doors --since 2030-01-31T12:00:00Z --until 2030-02-01",
+    "veen stream --stream doors --epochs",
 )
 def stream(
     options: HubOptions,
     stream: Stream = None,
-    first: Annotated[int, option("--from N", "the first entry to show", min=1)] = 1,
-    last: Annotated[int | None, option("--to N", "the last entry to show", default="the end", min=1)] = None,
+    first: Annotated[
+        values.EntryPlace | None,
+        option("--from [EPOCH:]N", "the first entry to show", default="the first", parser=values.entry_place),
+    ] = None,
+    last: Annotated[
+        values.EntryPlace | None,
+        option("--to [EPOCH:]N", "the last entry to show", default="the end", parser=values.entry_place),
+    ] = None,
+    since: Annotated[
+        int | None, option("--since TIME", "only entries of this hub time or later", parser=values.moment)
+    ] = None,
+    until: Annotated[
+        int | None, option("--until TIME", "only entries before this hub time", parser=values.moment)
+    ] = None,
     follow: Annotated[bool, option("--follow", "wait for new entries until ctrl-c")] = False,
     with_proof: Annotated[bool, option("--with-proof", "with the inclusion proof of each entry")] = False,
     save: Annotated[Path | None, option("--save-attachments DIR", "save attachments there, under safe names")] = None,
     epoch: Epoch = None,
+    epochs: Annotated[bool, option("--epochs", "list the epochs of the stream instead of its entries")] = False,
 ) -> None:
     """Read a stream and verify every entry.
 
     Entries are verified before they are opened. Without the reader key of the stream they are still verified, and stay
     sealed. In a pipe each entry is one line: number, time, client_id, content, files. With --json each entry is one
     object on its own line, with nothing escaped or shortened.
+
+    On a hub with epochs, a stream is read epoch by epoch, and entries are numbered EPOCH:N. A number without its epoch
+    is one of the newest epoch with entries. The hub finds the places of --since and --until, and the receipts around
+    them prove them. The list of --epochs has the newest checkpoint that the hub has stored of each epoch, verified;
+    once an epoch has ended, it is of all entries.
     """
     name = context_file.need_stream(stream)
-    if follow and last is not None:
-        raise Misuse("--follow and --to contradict each other", "leave out one of them")
-    if last is not None and last < first:
-        raise Misuse(f"--to {last} is before --from {first}", "give the lower number first")
+    _check_range(first, last, since, until, epoch, follow=follow)
     call = options.call()
+    if epochs:
+        _list_epochs(call, name, options.as_json)
+        return
     url = call.url()
     printer = EntryPrinter(options.as_json, with_proof)
     with open_session.open_client_dir(options.client, options.passphrase_file) as folder:
@@ -221,7 +248,17 @@ def stream(
             if follow:
                 reader.session.link.on_pause = RetryRemark()
             entries = reader.read(
-                name, first, last, follow=follow, with_proof=with_proof, epoch=epoch, on_pruned=remark_pruned
+                name,
+                first.seq if first else 1,
+                last.seq if last else None,
+                follow=follow,
+                with_proof=with_proof,
+                epoch=epoch,
+                first_epoch=first.epoch if first else None,
+                last_epoch=last.epoch if last else None,
+                since=since,
+                until=until,
+                on_pruned=remark_pruned,
             )
             with entry_counter(follow) as report:
                 async for entry in entries:
@@ -230,3 +267,45 @@ def stream(
 
         call.run_with(folder, url, show)
     printer.end(name)
+
+
+def _check_range(
+    first: values.EntryPlace | None,
+    last: values.EntryPlace | None,
+    since: int | None,
+    until: int | None,
+    epoch: int | None,
+    *,
+    follow: bool,
+) -> None:
+    """Raise `Misuse` for options that contradict each other."""
+    if follow and (last is not None or until is not None):
+        raise Misuse("--follow has no end, so --to and --until contradict it", "leave out one of them")
+    if first and last and first.epoch == last.epoch and last.seq < first.seq:
+        raise Misuse(f"--to {last.seq} is before --from {first.seq}", "give the lower number first")
+    if since is not None and until is not None and until <= since:
+        raise Misuse("--until is not after --since", "give the earlier time to --since")
+    if epoch is not None and any(one and one.epoch not in (None, epoch) for one in (first, last)):
+        raise Misuse("--from and --to name another epoch than --epoch", "leave out --epoch")
+
+
+def _list_epochs(call: HubCall, stream: str, as_json: bool) -> None:
+    async def fetch(client: Client) -> list[dict[str, Any]]:
+        profile = client.session.trust.profile
+        return [
+            {
+                "epoch": row.epoch,
+                "begins": Moment.of(row.epoch * profile.epoch_sec if profile.epoch_sec else None),
+                "ends": Moment.of(profile.epoch_end(row.epoch)),
+                "entries": row.entries,
+                "checkpoint": row.checkpoint.upto_seq if row.checkpoint else None,
+                "ended": is_over(client.session, row.epoch),
+                "label": row.label,
+                "mmr_root": row.checkpoint.mmr_root if row.checkpoint else None,
+            }
+            for row in await client.epochs(stream)
+        ]
+
+    rows = call.run(fetch)
+    columns = ("epoch", "begins", "ends", "entries", "checkpoint", "ended", "label")
+    Result({"stream": stream, "epochs": rows}, rows="epochs", columns=columns).show(as_json)

@@ -1,7 +1,7 @@
 """`veen verify`: verify saved statements of a hub, or a whole stream."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
@@ -21,8 +21,9 @@ from veen.client import evidence
 from veen.client.client import Client
 from veen.client.evidence import EvidenceStore
 from veen.client.proofs import Resynced
+from veen.client.stream_epochs import epochs_open, unlisted
 from veen.client.trust import read_policy
-from veen.core import Checkpoint, Leaf, MmrProof, Receipt, Unavailable, Unverified, proof
+from veen.core import Checkpoint, Leaf, MmrProof, Receipt, Unavailable, Unverified, naming, proof
 from veen.core.cosignature import WitnessPolicy
 from veen.core.coverage import Cover, Coverage, Dating, Link
 from veen.core.hub_identity import lineage
@@ -63,7 +64,8 @@ def verify(
     statement of the recovery.
 
     Files are verified with the hub keys that this client knows; the hub is not contacted. A stream is verified from its
-    first entry to its last, against its newest checkpoint and everything that this client has verified before.
+    first entry to its last, in all epochs, against the newest checkpoint of each epoch and everything that this client
+    has verified before.
 
     A signature of a retired key is `covered` if the file connects it with a hand-over or with a signature of a later
     key, as files of `veen receipt --out` do. An `uncovered` one is valid, but a thief of the key could have made it
@@ -90,23 +92,25 @@ def verify(
         raise Misuse("--start-over and --accept-recovery exclude each other", "give one of them")
     name = context_file.need_stream(stream)
 
-    async def work(client: Client) -> tuple[Resynced, int, int, Cosigned | None]:
+    async def work(client: Client) -> tuple[Verified, Cosigned | None]:
         if accept_recovery:
             await _accept_recovery(client, name, epoch, wanted)
         found = await _verify_stream(client, name, epoch, start_over)
-        return *found, await _cosigned(client, name, epoch, wanted) if wanted else None
+        return found, await _cosigned(client, name, epoch, wanted) if wanted else None
 
-    done, count, opened, cosigned = call.run(work)
+    found, cosigned = call.run(work)
+    done = found.newest
     rows = {
         "stream": name,
+        **({"epochs": found.epochs} if found.epochs is not None else {}),
         "label": done.label,
-        "entries": count,
-        "opened": opened,
+        "entries": found.entries,
+        "opened": found.opened,
         "mmr_root": done.checkpoint.mmr_root if done.checkpoint else None,
         **({"cosigned": cosigned[0], "cosigned_by": ", ".join(cosigned[1])} if cosigned else {}),
     }
     verified = ("verified", lambda _: Marked("every signature, place and root, and the checkpoint", Tone.GOOD))
-    Result(rows, facts=(*rows, verified) if count else None).show(asked.as_json)
+    Result(rows, facts=(*rows, verified) if found.entries else None).show(asked.as_json)
 
 
 async def _accept_recovery(client: Client, stream: str, epoch: int | None, policy: WitnessPolicy | None) -> None:
@@ -127,21 +131,53 @@ async def _cosigned(client: Client, stream: str, epoch: int | None, policy: Witn
     return found.upto_seq, policy.check(found, client.session.trust.known.identity)
 
 
-async def _verify_stream(client: Client, stream: str, epoch: int | None, start_over: bool) -> tuple[Resynced, int, int]:
+@dataclass(slots=True)
+class Verified:
+    """What was verified of a stream."""
+
+    newest: Resynced  # of the last epoch with entries
+    epochs: int | None  # None if the hub has no epochs
+    entries: int = 0
+    opened: int = 0
+
+
+async def _verify_stream(client: Client, stream: str, epoch: int | None, start_over: bool) -> Verified:
     if start_over:
         caught = client.session.contradictions()
         await client.forget(stream, epoch=epoch)
         if caught:
             output.remark(f"this client trusts the hub again; the evidence stays in {client.dir.evidence}")
-    done = await client.resync(stream, epoch=epoch)
-    count = opened = 0
-    if done.size:
-        with output.tally("verifying", "entries", done.size) as report:
-            async for entry in client.read(stream, 1, done.size, epoch=epoch, on_pruned=remark_pruned):
-                count += 1
-                opened += entry.body is not None
-                report(count)
-    return done, count, opened
+    epochs = [epoch] if epoch is not None else await _all_epochs(client, stream)
+    done = [await client.resync(stream, epoch=one) for one in epochs]
+    has_epochs = bool(client.session.trust.profile.epoch_sec)
+    found = Verified(done[-1], sum(bool(one.size) for one in done) if has_epochs else None)
+    with output.tally("verifying", "entries", sum(one.size for one in done)) as report:
+        for one, synced in zip(epochs, done, strict=True):
+            if synced.size:
+                async for entry in client.read(stream, 1, synced.size, epoch=one, on_pruned=remark_pruned):
+                    found.entries += 1
+                    found.opened += entry.body is not None
+                    report(found.entries)
+    return found
+
+
+async def _all_epochs(client: Client, stream: str) -> list[int]:
+    """The epochs in which the stream has entries; the current one if there is none.
+
+    Raises `Unverified` if the hub's list leaves out an epoch of which it has entries.
+    """
+    session = client.session
+    if not session.trust.profile.epoch_sec:
+        return [0]
+    over = epochs_open(session)  # before the list: later ones may get their first entry meanwhile
+    listed = [row.epoch for row in await client.epochs(stream)]
+    left_out = await unlisted(session, naming.stream_id(stream), listed, over)
+    if left_out:
+        raise hinted(
+            Unverified("epoch list", f"the hub has entries in epoch {left_out[0]}, but its list leaves that epoch out"),
+            f"veen verify --stream {stream} --epoch {left_out[0]} verifies these entries",
+        )
+    return listed or [client.epoch()]
 
 
 def _verify_files(call: HubCall, paths: list[Path], policy: WitnessPolicy | None, as_json: bool) -> None:

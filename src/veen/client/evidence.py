@@ -187,6 +187,19 @@ def make_evidence(
     )
 
 
+def joined(known: HubRecord, claim: str, parts: Sequence[Evidence]) -> Evidence:
+    """One file with the entries of several, such as those of several epochs."""
+    receipts: list[Head] = [receipt for one in parts for receipt in one.receipts]
+    return make_evidence(
+        known,
+        claim,
+        [*receipts, *(checkpoint for one in parts for checkpoint in one.checkpoints)],
+        ties=[tie for one in parts for tie in one.ties],
+        exhibits=[shown for one in parts for shown in one.exhibits],
+        writers=[card for one in parts for card in one.writers or ()],
+    )
+
+
 def of_contradiction(known: HubRecord, found: Contradiction, now: int | None = None) -> Evidence | None:
     """The evidence of a contradiction; None if the hub signed nothing that proves it."""
     statements, claim = found.statements, f"{found.lie}: {found.reason}"

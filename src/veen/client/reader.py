@@ -2,9 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from wsproto import ConnectionType, WSConnection
@@ -495,20 +495,29 @@ class StreamReader:
     """Reads one stream across its epochs."""
 
     def __init__(
-        self, session: HubSession, followers: Followers, stream_id: bytes, key: DhKey | None, wanted: ReadRange
+        self,
+        session: HubSession,
+        followers: Followers,
+        stream_id: bytes,
+        key: DhKey | None,
+        wanted: ReadRange,
+        spans: Mapping[int, tuple[int, int | None]],
     ) -> None:
+        """`spans` has the first and the last entry to read of some epochs; others are read as a whole."""
+        self._spans = spans
         self._session = session
         self._followers = followers
         self._stream_id = stream_id
         self._opener = Opener(key)
         self._wanted = wanted
 
-    async def read(self, epoch: int) -> AsyncGenerator[Entry, None]:
-        """The entries of one epoch, to the current end."""
-        async with aclosing(self._label(epoch, self._wanted).pages()) as pages:
-            async for page in pages:
-                for entry in page:
-                    yield entry
+    async def read(self, epochs: Sequence[int]) -> AsyncGenerator[Entry, None]:
+        """The entries of these epochs, one epoch after the other, to the current end."""
+        for epoch in epochs:
+            async with aclosing(self._label(epoch).pages()) as pages:
+                async for page in pages:
+                    for entry in page:
+                        yield entry
 
     async def follow(self, epoch: int) -> AsyncGenerator[Entry, None]:
         """Follow from an epoch on. Around its end, an epoch is followed together with the next one."""
@@ -525,19 +534,19 @@ class StreamReader:
             task.cancel()
             await asyncio.wait([task])
 
-    def _label(self, epoch: int, wanted: ReadRange) -> LabelReader:
-        label = self._session.label(self._stream_id, epoch)
+    def _label(self, epoch: int) -> LabelReader:
+        label, wanted = self._session.label(self._stream_id, epoch), self._wanted
+        wanted = ReadRange(*self._spans.get(epoch, (1, None)), wanted.with_proof, wanted.on_pruned)
         return LabelReader(self._session, self._followers.of(label), epoch, self._opener, wanted)
 
     async def _follow_epochs(self, epoch: int, pages: "asyncio.Queue[list[Entry] | BaseException]") -> None:
         """Run one task per epoch. The next starts at its begin; the last ends after the allowed skew."""
         try:
             async with asyncio.TaskGroup() as group:
-                wanted = self._wanted
                 while True:
-                    group.create_task(self._follow_label(self._label(epoch, wanted), epoch, pages))
+                    group.create_task(self._follow_label(self._label(epoch), epoch, pages))
                     await self._wait_until(self._session.trust.profile.epoch_end(epoch))
-                    epoch, wanted = epoch + 1, replace(wanted, from_seq=1)
+                    epoch += 1
         except BaseExceptionGroup as group_error:
             await pages.put(group_error.exceptions[0])
 

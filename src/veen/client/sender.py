@@ -42,7 +42,7 @@ from veen.core import (
     msg,
     naming,
 )
-from veen.core.admission import BY_DETAIL
+from veen.core.admission import BY_DETAIL, UNREGISTERED, WRONG_CLOCK
 from veen.core.cap_token import Capability, token_of
 from veen.core.envelopes import AuthorizeResponse
 from veen.core.hashing import U64_MAX, h
@@ -737,7 +737,7 @@ class Sender:
                 item.places += 1
                 self._displaced.append(item)
             else:
-                _refuse(item, one.outcome)
+                _refuse(item, _explained(one.outcome, epoch))
 
     def _fail(self, error: VeenError) -> None:
         """Fail all waiting futures. Messages with a place keep it, and are sent with whatever is put next."""
@@ -747,6 +747,20 @@ class Sender:
             _refuse(item, error)
         self._queue.clear()
         self._idle.set()
+
+
+def _explained(refused: Refused, epoch: int) -> Refused:
+    """Say which of its two causes E.TIME/EPOCH has. The hub cannot: a label is a hash."""
+    first, last = refused.detail.get("first_epoch"), refused.detail.get("last_epoch")
+    if refused.detail_enum != "EPOCH" or not isinstance(first, int) or not isinstance(last, int):
+        return refused
+    if first <= epoch <= last:
+        text, cause = "the stream is not registered at the hub", UNREGISTERED
+    else:
+        text = f"the message is of epoch {epoch}, but the hub is in epoch {refused.detail.get('epoch')}"
+        cause = WRONG_CLOCK
+    detail = {**refused.detail, "cause": cause}
+    return Refused(refused.code, text, stage=refused.stage, detail_enum=refused.detail_enum, detail=detail)
 
 
 def _refuse(item: _Item, error: VeenError) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 from veen.client.client import Client
 from veen.client.local_files import Busy
 from veen.client.reader import Entry
-from veen.core import HubIdentity, Refused, Unverified, canonical_json, naming
+from veen.client.stream_epochs import lifetime
+from veen.core import HubIdentity, Refused, Unverified, canonical_json
 from veen.core.canonical_json import Plain
 from veen.pipeline.decoding import Decoder, Keys
 from veen.pipeline.decoding.decoder import EventRow
@@ -24,7 +25,6 @@ from veen.pipeline.decoding.plain_json import to_json
 from veen.pipeline.engine import UNWATCHED, EventQuery, QueryWatch, event_query
 from veen.query import digest as digests
 from veen.query import table_query
-from veen.query.audit_events import REQUESTS
 from veen.query.descriptor import QueryDescriptor, time_text
 from veen.query.digest import ResultDigest, VerifiedEvent
 from veen.query.query_errors import QueryCode, QueryFault
@@ -39,7 +39,6 @@ from veen.query.table_query import (
     origins_of,
     wanted,
 )
-from veen.state import HubSource
 from veen.state.entry_source import folded
 
 _GAP = 64  # unneeded entries to read rather than start a new request
@@ -177,7 +176,7 @@ class QueryExecution:
 
     async def _refresh_tables(self) -> None:
         assert self._refresh is not None
-        epochs = await HubSource(self._client).epochs(naming.stream_id(REQUESTS), None)
+        epochs = lifetime(self._client.session)
         with suppress(Busy):
             await asyncio.to_thread(self._refresh, epochs)
 

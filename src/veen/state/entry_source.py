@@ -19,8 +19,6 @@ from veen.client.reader import Entry as ReadEntry
 from veen.client.reader import LabelReader, Opener, ReadRange
 from veen.client.trust import HubRecord
 from veen.core import DhKey, Mmr, Profile, Receipt, Refused, Unavailable, naming
-from veen.core.hub_identity import lineage
-from veen.core.proof import Head
 from veen.overlays import At, FoldEntry
 from veen.overlays.kept_fold import LogPrefix
 
@@ -60,7 +58,7 @@ class EntrySource(Protocol):
         ...
 
     async def epochs(self, stream_id: bytes, first: int | None) -> Sequence[int]:
-        """The epochs that may have entries, ascending, from `first` or from the hub's start."""
+        """The epochs that have entries, ascending, from `first` or from the hub's start. Others may be among them."""
         ...
 
     def read(self, stream_id: bytes, epoch: int, after: Mmr) -> AsyncGenerator[list[ReadEntry], None]:
@@ -136,11 +134,9 @@ class HubSource:
         return self.client.dir.stream_keys.secret(stream_id)
 
     async def epochs(self, stream_id: bytes, first: int | None) -> Sequence[int]:
-        """Starts with the first key of the hub, or of the hub it was forked from: no entry is older."""
-        profile, skew = self.known.profile, self.known.limits.max_epoch_skew_sec
-        oldest = lineage(self.known.identity, self.known.origin).identities[-1]
-        born = profile.epochs_around(oldest.signing_keys[0].valid_from, skew).start
-        return range(born if first is None else first, profile.epochs_around(self.now(), skew).stop)
+        if not self.known.profile.epoch_sec:
+            return (0,) if not first else ()
+        return [row.epoch for row in await self.client.epochs(stream_id, first or 0)]
 
     async def read(self, stream_id: bytes, epoch: int, after: Mmr) -> AsyncGenerator[list[ReadEntry], None]:
         follower, wanted = self.client.follower(stream_id, epoch), ReadRange(after.size + 1)
@@ -175,20 +171,11 @@ class HubSource:
     ) -> Evidence:
         contact, upto = self.client.session, {end.epoch: end.stream_seq for end in ends}
         made: list[Evidence] = []
-        heads: list[Head] = []
         for epoch, group in groupby(places, lambda place: place.epoch):
             follower = self.client.follower(stream_id, epoch)
             head = await fetch_checkpoint(contact, follower, stream_id, upto[epoch])
-            one = await exhibit(contact, follower, head, [place.stream_seq for place in group], claim, key)
-            made.append(one)
-            heads += [*one.receipts, *one.checkpoints]
-        return files.make_evidence(
-            self.known,
-            claim,
-            heads,
-            ties=[tie for one in made for tie in one.ties],
-            exhibits=[shown for one in made for shown in one.exhibits],
-        )
+            made.append(await exhibit(contact, follower, head, [place.stream_seq for place in group], claim, key))
+        return files.joined(self.known, claim, made)
 
 
 async def all_entries(source: EntrySource, stream_id: bytes) -> AsyncGenerator[ReadEntry, None]:

@@ -141,8 +141,8 @@ class StateView(Generic[S, M]):
         with self._kept.reading() as timeline:
             upto = timeline.upto()
             tree = timeline.tree(upto.epoch) if upto else Mmr()
+        now = self.source.now()  # first, so that all entries of epochs settled by then are listed and read
         epochs = await self.source.epochs(self.stream_id, upto.epoch if upto else None)
-        now = self.source.now()  # before reading, so that all entries of epochs settled by then are read
         later: list[ReadEntry] = []
         for epoch in epochs:
             after = tree if upto is not None and upto.epoch == epoch else Mmr()

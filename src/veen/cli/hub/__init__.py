@@ -11,7 +11,7 @@ import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group, option, options_command, raw_arguments
-from veen.cli.hub import clock, limits
+from veen.cli.hub import clock, limits, stream
 from veen.cli.kit import output, values
 from veen.cli.kit.client_options import PassphraseFile
 from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir, Stream
@@ -35,6 +35,7 @@ app = group(
 
 app.add_typer(clock.app)
 app.add_typer(limits.app)
+app.add_typer(stream.app)
 _STOP_TIMEOUT_S = 60.0
 
 

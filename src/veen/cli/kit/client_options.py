@@ -51,7 +51,10 @@ TrustOnFirstUse: TypeAlias = Annotated[
         "at first contact accept the hub that answers, unchecked, and require the same hub from then on",
     ),
 ]
-Epoch: TypeAlias = Annotated[int | None, option("--epoch N", "the epoch", default="the hub's current one", min=0)]
+Epoch: TypeAlias = Annotated[int | None, option("--epoch N", "only this epoch", default="all epochs", min=0)]
+EpochOfPlace: TypeAlias = Annotated[
+    int | None, option("--epoch N", "the epoch", default="the newest one with entries", min=0)
+]
 OutFile: TypeAlias = Annotated[Path | None, option("--out FILE", "also write its bytes to FILE")]
 
 

@@ -10,7 +10,7 @@ import typer
 
 from plumbing.cli import program
 from veen.core import Malformed, Refused, Unavailable, Unverified, VeenError
-from veen.core.admission import API_MEANING, BY_DETAIL
+from veen.core.admission import API_MEANING, BY_DETAIL, UNREGISTERED, WRONG_CLOCK
 from veen.storage.journal import JournalBroken
 
 E = TypeVar("E", bound=VeenError)
@@ -109,8 +109,17 @@ def _is_unknown(error: Refused) -> bool:
     return error.detail_enum not in BY_DETAIL and error.code not in API_MEANING
 
 
+_EPOCH_HINTS: dict[object, str] = {
+    UNREGISTERED: "the hub's operator registers it: veen hub stream add NAME; authorizing a capability does, too",
+    WRONG_CLOCK: "send it again; if that fails, compare the clocks of both machines: veen hub status shows the hub's",
+}
+
+
 def advice(error: Refused) -> str:
     """Return the advice for an error code."""
+    cause = error.detail.get("cause")
+    if error.detail_enum == "EPOCH" and cause in _EPOCH_HINTS:
+        return _EPOCH_HINTS[cause]
     row = BY_DETAIL.get(error.detail_enum or "")
     if row is not None:
         return row.advice

@@ -93,9 +93,10 @@ class HubApi:
         answer = self._checked(self._ask("POST", path, request.encode(), headers))
         return expected.decode(answer.body)
 
-    def get(self, path: str, expected: type[W]) -> W:
-        """Read one object in CBOR."""
-        return expected.decode(self._checked(self._ask("GET", path)).body)
+    def get(self, path: str, expected: type[W], token: str | None = None) -> W:
+        """Read one object in CBOR, with the operator's token if it needs one."""
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        return expected.decode(self._checked(self._ask("GET", path, headers=headers)).body)
 
     def accept_clock(self, wall_ts: int, operator_token: str) -> dict[str, Any]:
         """Let the hub follow its wall clock, which shows about `wall_ts`. Returns the clock of its status."""

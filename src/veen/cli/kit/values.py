@@ -93,6 +93,14 @@ class LabelPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class EntryPlace:
+    """The number of an entry, and its epoch if it is named."""
+
+    epoch: int | None
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class RateBound:
     """The rate limit of a capability."""
 
@@ -169,6 +177,24 @@ def label_place(text: str) -> LabelPlace:
     if not seq.isascii() or not seq.isdigit() or int(seq) == 0:
         raise ValueError(f"{text!r} is not LABEL:SEQ")
     return LabelPlace(label(named), int(seq))
+
+
+def entry_place(text: str) -> EntryPlace:
+    """Parse [EPOCH:]SEQ."""
+    epoch, colon, seq = text.rpartition(":")
+    numbers = (epoch, seq) if colon else (seq,)
+    if not all(part.isascii() and part.isdigit() and len(part) <= _RATE_DIGITS_LIMIT for part in numbers):
+        raise ValueError(f"{text!r} is not the number of an entry: give SEQ, or EPOCH:SEQ")
+    if int(seq) < 1:
+        raise ValueError(f"{text!r}: entries are numbered from 1")
+    return EntryPlace(int(epoch) if colon else None, int(seq))
+
+
+def epoch_of(place: EntryPlace, epoch: int | None) -> int | None:
+    """The epoch of a place, or that of --epoch. Raises `Misuse` if they differ."""
+    if None not in (place.epoch, epoch) and place.epoch != epoch:
+        raise Misuse(f"entry {place.epoch}:{place.seq} is not in epoch {epoch}", "leave out --epoch")
+    return epoch if place.epoch is None else place.epoch
 
 
 def moment(text: str) -> int:

@@ -63,6 +63,16 @@ def test_a_hub_whose_labels_expire_with_each_epoch_passes(tmp_path: Path) -> Non
     assert skipped(report) == set()
 
 
+@pytest.mark.parametrize("skew", [0, 86_400], ids=["one epoch", "a window of epochs"])
+def test_epochs_are_tried_on_a_hub_whose_epochs_are_long(tmp_path: Path, skew: int) -> None:
+    limits = Limits(max_epoch_skew_sec=skew)
+    data_dir = make_dir(tmp_path, Profile(epoch_sec=86_400), limits, now=int(time.time()) - 60)
+    with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
+        report = run_some(f"http://127.0.0.1:{hub.port}", "epoch", "refuse.EPOCH")
+    assert failures(report) == {}
+    assert skipped(report) == set()
+
+
 @pytest.mark.parametrize("burst", [2, 20])
 def test_a_hub_with_low_limits_passes(tmp_path: Path, burst: int) -> None:
     limits = Limits(max_msg_bytes=1024, max_hdr_bytes=200, max_body_bytes=800, max_cap_rate_burst=burst)

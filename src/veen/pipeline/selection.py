@@ -1,8 +1,9 @@
 """The selection of a read, given as options: labels, ranges, columns and the level of verification."""
 
 import os
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ class Selection:
     paths: tuple[str, ...]
     labels: tuple[bytes, ...] = ()
     streams: tuple[str, ...] = ()
-    epochs: tuple[int, ...] = (0,)  # of the streams
+    epochs: tuple[int, ...] = ()  # of the streams; empty: all
     seq_min: int = 1
     seq_max: int | None = None
     ts_min: int | None = None
@@ -78,11 +79,11 @@ class Selection:
 
     def labels_by_name(self, metadata: HubMetadata) -> dict[str, frozenset[bytes]]:
         """The labels of each selected stream and label under one hub, keyed by their name in error messages."""
-        routing = metadata.identity.routing_key
+        routing, epochs = metadata.identity.routing_key, in_epochs(self, metadata).epochs
         named = {f"label {label.hex()}": frozenset({label}) for label in self.labels}
         for name in self.streams:
             stream_id = naming.stream_id(name)
-            named[f"stream {name}"] = frozenset(naming.label(routing, stream_id, epoch) for epoch in self.epochs)
+            named[f"stream {name}"] = frozenset(naming.label(routing, stream_id, epoch) for epoch in epochs)
         return named
 
     @property
@@ -93,6 +94,18 @@ class Selection:
         if self.columns:
             return self.columns
         return ENTRY_COLUMNS + (VERDICT_COLUMNS if self.verify is Verify.ENTRY else ())
+
+
+def in_epochs(selection: Selection, metadata: HubMetadata, ahead: int = 0) -> Selection:
+    """Select every epoch since the hub's first key, plus `ahead` future ones, if the selection names none."""
+    profile, skew = metadata.profile, metadata.limits.max_epoch_skew_sec
+    if selection.epochs:
+        return selection
+    if not profile.epoch_sec:
+        return replace(selection, epochs=(0,))
+    born = metadata.lineage.identities[-1].signing_keys[0].valid_from
+    last = profile.epochs_around(int(time.time()), skew).stop + ahead
+    return replace(selection, epochs=tuple(range(profile.epochs_around(born, skew).start, last)))
 
 
 _OPTION_OF = {"paths": "path", "labels": "label", "streams": "stream", "epochs": "epoch"}
@@ -134,7 +147,7 @@ def selection(options: Mapping[str, str]) -> Selection:
         paths=paths,
         labels=tuple(_hash("label", text) for text in _several(given.get("label", ""))),
         streams=_several(given.get("stream", "")),
-        epochs=tuple(_number("epoch", text) for text in _several(given.get("epoch", "0"))),
+        epochs=tuple(_number("epoch", text) for text in _several(given.get("epoch", ""))),
         columns=tuple(name.strip() for name in given.get("columns", "").split(",") if name.strip()),
         verify=Verify(verify),
         pin=_hash("pin", given["pin"]) if "pin" in given else None,

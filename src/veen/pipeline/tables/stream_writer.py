@@ -15,13 +15,13 @@ from veen.core import Malformed, Msg, Receipt, Unverified
 from veen.pipeline import jobs, read_plan
 from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream
 from veen.pipeline.jobs import freeze_loaded_objects
-from veen.pipeline.selection import Selection, Verify
+from veen.pipeline.selection import Selection, Verify, in_epochs
 from veen.pipeline.sources import open_source
 from veen.pipeline.tables.commit import CommitSpan
 from veen.pipeline.tables.compaction import tidy
 from veen.pipeline.tables.staged_files import Staged, Stager
 from veen.pipeline.tables.store import CHECKPOINT, Tables
-from veen.pipeline.tables.table_load import check_basis, in_epochs, known_streams, labels_of, publish
+from veen.pipeline.tables.table_load import check_basis, known_streams, labels_of, publish
 
 if TYPE_CHECKING:
     import pyarrow as pa

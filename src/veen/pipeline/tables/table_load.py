@@ -4,7 +4,6 @@ A log that was loaded before must still be the same log: the root in the tables 
 signed, and another history is rejected.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream, str
 from veen.pipeline.extents import Extent, extent_of
 from veen.pipeline.jobs import Progress, Runner, freeze_loaded_objects, no_progress, run_inline
 from veen.pipeline.read_plan import Piece, Task
-from veen.pipeline.selection import Selection
+from veen.pipeline.selection import Selection, in_epochs
 from veen.pipeline.sources import Chunk, ChunkSource, HubChunks, open_source
 from veen.pipeline.tables.commit import Commit, CommitSpan, TablesView
 from veen.pipeline.tables.staged_files import Staged, Stager, staged_name
@@ -69,7 +68,7 @@ def load(
             )
             chunks = extent.chunks
             known[source.url] = extent.labels | frozenset(view.spans)
-            for name, labels in in_epochs(selection, metadata).labels_by_name(metadata).items():
+            for name, labels in selection.labels_by_name(metadata).items():
                 wanted[name] = wanted.get(name, frozenset()) | labels
             if path == selection.paths[-1]:
                 read_plan.check_known(wanted, known, keys.names())
@@ -157,21 +156,11 @@ def found_in(source: ChunkSource, metadata: HubMetadata, piece: Piece) -> Iterat
         yield DecodedEntry(label, unreadable, None, None, ((EntryCheck.FRAME.value, reason),))
 
 
-def in_epochs(selection: Selection, metadata: HubMetadata, ahead: int = 0) -> Selection:
-    """Select every epoch since the hub's first key, plus `ahead` future ones, if the selection names none."""
-    profile, skew = metadata.profile, metadata.limits.max_epoch_skew_sec
-    if not profile.epoch_sec or selection.epochs != (0,):
-        return selection
-    born = metadata.lineage.identities[-1].signing_keys[0].valid_from
-    last = profile.epochs_around(int(time.time()), skew).stop + ahead
-    return replace(selection, epochs=tuple(range(profile.epochs_around(born, skew).start, last)))
-
-
 def labels_of(selection: Selection, metadata: HubMetadata, keys: Keys, source: ChunkSource) -> frozenset[bytes] | None:
     """The selected labels. A hub does not list labels; there, the default is the streams whose keys are available."""
     if not selection.labels and not selection.streams and isinstance(source, HubChunks):
         selection = replace(selection, streams=keys.names())
-    return in_epochs(selection, metadata).labels_of(metadata)
+    return selection.labels_of(metadata)
 
 
 def missing_extent(
@@ -205,7 +194,7 @@ def known_streams(
     """The streams of these chunks, by names in the selection or in the available keys."""
     names = dict.fromkeys((*selection.streams, *keys.names()))
     # Requesting the first entry of a label from a hub costs more than deriving labels.
-    epochs = in_epochs(selection, metadata).epochs if isinstance(source, HubChunks) else selection.epochs
+    epochs = in_epochs(selection, metadata).epochs if isinstance(source, HubChunks) else selection.epochs or (0,)
     return streams_of(source, metadata, chunks, names, epochs)
 
 

@@ -301,7 +301,8 @@ class Cosigner:
             return
         error = asked.exception()
         source = queue.witness.address.url
-        if (error is None or self._is_over(error)) and queue.pending.get(label) == upto_seq:
+        is_over = error is None or self._is_over(error)
+        if is_over and queue.pending.get(label) == upto_seq:
             del queue.pending[label]
         if error is None:
             queue.cosigned += 1
@@ -310,8 +311,12 @@ class Cosigner:
             self.conditions.leave(Reason.WITNESS, source)
             self._next(queue)
             return
-        queue.failed += 1
-        self.conditions.enter(Reason.WITNESS, error, source=source, refused=0, witness=source, label=label.hex())
+        if getattr(error, "detail_enum", None) != "OLDER":  # it cosigned a later checkpoint of the label before
+            queue.failed += 1
+            self.conditions.enter(Reason.WITNESS, error, source=source, refused=0, witness=source, label=label.hex())
+        if is_over:  # the witness answers: go on with the other labels
+            self._next(queue)
+            return
         _attempted(queue)
         if queue.pending:
             queue.timer = self.loop.call_later(queue.retry_s, self._retry, queue)

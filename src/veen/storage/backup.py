@@ -158,7 +158,7 @@ def _backup(
     disk: Disk, folders: Folders, to: Path, now: int, *, keys: bool, keep: int, progress: Progress | None
 ) -> tuple[BackupStatement, CopyCounts]:
     earlier = statements(to)
-    hub_id = metadata.read_metadata(folders).identity.hub_id
+    hub_id = _hub_id(folders)
     if earlier and earlier[-1].hub_id != hub_id:
         raise Unavailable(f"{to} has backups of hub {earlier[-1].hub_id.hex()[:16]}…, not of {hub_id.hex()[:16]}…")
     for left in (*to.glob(f"*{_PART}"), *(path for path in to.glob("[0-9]*") if _is_unstated(path))):
@@ -245,6 +245,16 @@ def _link_or_copy(disk: Disk, path: Path, target: Path) -> None:
         if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV):
             raise
         disk.write_file(target, path.read_bytes(), PRIVATE_FILE)
+
+
+def _hub_id(folders: Folders) -> bytes:
+    try:
+        return metadata.read_metadata(folders).identity.hub_id
+    except (Malformed, Unverified):
+        if not folders.rotation.exists():
+            raise
+        text = "a change of the hub's key is not finished: try again, or start the hub, which completes it"
+        raise Unavailable(text) from None
 
 
 def _is_unstated(path: Path) -> bool:

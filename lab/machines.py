@@ -23,7 +23,7 @@ from veen.client.client import Client
 from veen.client.sender import Draft, Undecided
 from veen.client.transport import CBOR, RetryPolicy
 from veen.client.tree_follower import PrunedEntries
-from veen.core import DhKey, Refused, SigningKey, Unavailable
+from veen.core import DhKey, Refused, SigningKey, Unavailable, Unverified
 from veen.core.cbor import Wire
 from veen.core.envelopes import ClockAcceptance, RotationRequest, StreamRegistration
 from veen.core.profile import LoweredLimits
@@ -246,7 +246,9 @@ class HubMachine(Machine):
             return process.call(lambda: work(disk, Folders(self.data_dir)))
         except ProcessEnded:
             return None
-        except (Unavailable, OSError) as error:
+        except (Unavailable, Unverified, OSError) as error:
+            if isinstance(error, Unverified) and not Folders(self.data_dir).rotation.exists():
+                raise  # the metadata may be inconsistent only until an interrupted rotation is completed
             self._run.note(f"the operator's command fails: {error}")
             return None
         finally:

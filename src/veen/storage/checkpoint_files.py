@@ -15,6 +15,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated
 
@@ -218,8 +219,24 @@ def copy_witnesses(disk: Disk, source: Folders, target: Folders) -> None:
             disk.write_file(target.witnesses / path.name, safe_open.read(path))
 
 
+def with_all_cosignatures(folders: Folders, checkpoint: Checkpoint) -> Checkpoint:
+    """A stored checkpoint with the cosignatures of every file for the same prefix.
+
+    A requested one may be cosigned before the regular one of the same prefix is stored.
+    """
+    label, upto_seq = checkpoint.label_curr, checkpoint.upto_seq
+    found = [checkpoint]
+    for place in (folders.checkpoint, folders.final_checkpoint, folders.requested_checkpoint):
+        with suppress(OSError, Malformed):
+            found.append(Checkpoint.decode(safe_open.read(place(label, upto_seq))))
+    digest = checkpoint.signing_digest()
+    sigs = dict.fromkeys(sig for one in found if one.signing_digest() == digest for sig in one.witness_sigs or ())
+    return replace(checkpoint, witness_sigs=tuple(sigs)[:MAX_WITNESS_SIGS] or None)
+
+
 def check_witnesses(folders: Folders, checkpoint: Checkpoint) -> Iterator[Finding]:
     """Findings about the witness signatures of a checkpoint."""
+    checkpoint = with_all_cosignatures(folders, checkpoint)
     label, upto_seq = checkpoint.label_curr, checkpoint.upto_seq
     try:
         known = read_witnesses(folders, label, upto_seq)

@@ -41,10 +41,9 @@ from veen.core import (
 from veen.core import hub_identity as identities
 from veen.core.handover import HandOver, HandOverList, LabelHandOver, LabelSize, ProvedSize
 from veen.core.hub_identity import HubKey
-from veen.core.limits import MAX_WITNESS_SIGS
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import DigestSigner
-from veen.storage import frame, journal, journal_mark, metadata, safe_open, secret_keys
+from veen.storage import checkpoint_files, frame, journal, journal_mark, metadata, safe_open, secret_keys
 from veen.storage.index import MARKED, Index, IndexRows, NodeFile
 from veen.storage.journal import JournalIncomplete
 from veen.storage.metadata import HubMetadata
@@ -295,18 +294,12 @@ def _store_final(disk: Disk, folders: Folders, last: LastEntry, old: DigestSigne
 
 
 def stored_checkpoint(folders: Folders, label: bytes, upto_seq: int) -> Checkpoint | None:
-    """The stored checkpoint of a prefix: a regular one, the last one of an epoch, or a requested one.
-
-    A requested one may be cosigned before the regular one of the same prefix is stored. The cosignatures of all count.
-    """
+    """The stored checkpoint of a prefix: a regular one, the last one of an epoch, or a requested one."""
     places = folders.checkpoint, folders.final_checkpoint, folders.requested_checkpoint
-    paths = [path for path in (place(label, upto_seq) for place in places) if path.exists()]
-    found = [Checkpoint.decode(safe_open.read(path)) for path in paths]
-    if len(found) < 2:
-        return found[0] if found else None
-    digest = found[0].signing_digest()
-    sigs = dict.fromkeys(sig for one in found if one.signing_digest() == digest for sig in one.witness_sigs or ())
-    return replace(found[0], witness_sigs=tuple(sigs)[:MAX_WITNESS_SIGS] or None)
+    for path in (place(label, upto_seq) for place in places):
+        if path.exists():
+            return checkpoint_files.with_all_cosignatures(folders, Checkpoint.decode(safe_open.read(path)))
+    return None
 
 
 class _LabelEpochs:

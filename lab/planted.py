@@ -283,7 +283,7 @@ BUGS = (
     ),
     PlantedBug("clock accepted twice", (Plant(HubTime, "accept", _accepts_step_twice),), "clock", 2),
     PlantedBug("reader skipping a gap", (Plant(LabelReader, "take", _skips_gaps),), "deceit", 1),
-    PlantedBug("tombstone without log entry", (Plant(HubService, "_log_on_loop", _prunes_without_event),), "mixed", 2),
+    PlantedBug("tombstone without log entry", (Plant(HubService, "_log_on_loop", _prunes_without_event),), "mixed", 0),
     PlantedBug(
         "hand-over marked as logged, but not logged",
         (Plant(HubService, "_log_handovers", _marked_but_not_logged),),

@@ -39,9 +39,9 @@ class ReadLog:
 
 
 async def read_log(client: Client, stream: str, epoch: int | None = None) -> ReadLog:
-    """Read the whole log of a stream in one epoch."""
-    log = ReadLog()
-    async for entry in client.read(stream, epoch=epoch, on_pruned=log.pruned.append):
+    """Read the whole log of a stream in one epoch; None is the current one."""
+    log, one = ReadLog(), client.epoch() if epoch is None else epoch
+    async for entry in client.read(stream, epoch=one, on_pruned=log.pruned.append):
         log.entries.append(entry)
     return log
 

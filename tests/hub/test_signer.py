@@ -312,9 +312,9 @@ def check_signs(data_dir: Path) -> None:
     """A hub signs with its keys, also with those of a rotation, and nothing in its directory is a seed."""
     for _ in range(2):
         with running(data_dir, clock=time.time) as hub:
-            receipt = hub.writer().send()
-            hub.service.hub_metadata.identity.verify_receipt(receipt)
             hub.register(naming.stream_id("doors"))
+            receipt = hub.writer().send()  # the last entry before the rotation
+            hub.service.hub_metadata.identity.verify_receipt(receipt)
         with lock.exclusive(Folders(data_dir).lock):
             rotation.rotate_key(Disk(), Folders(data_dir), receipt.hub_ts + 1, 0)
     assert {path.suffix for path in (data_dir / "keys").iterdir()} == {".key"}

@@ -17,10 +17,11 @@ HUB_ID, SUBJECT = unhex(DOC["hub_id"]), unhex(DOC["subject"]["public_key"])
 @pytest.mark.parametrize("case", entries("upload.json", "proofs"), ids=lambda case: case["name"])
 def test_each_proof_verifies_and_matches_the_second_implementation(case: dict[str, Any]) -> None:
     proof = UploadProof.decode(unhex(case["cbor"]))
-    proof.verify(HUB_ID, unhex(case["coid"]), SUBJECT)
+    label = unhex(case["label"]) if "label" in case else None
+    proof.verify(HUB_ID, unhex(case["coid"]), SUBJECT, label)
     assert UploadProof.from_header(case["authorization"]) == proof
     numbers = oracle.u64(case["size"]), oracle.u64(case["made_at"])
-    digest = oracle.ht("veen/att-put", HUB_ID, unhex(case["coid"]), unhex(case["auth_ref"]), *numbers)
+    digest = oracle.ht("veen/att-put", HUB_ID, unhex(case["coid"]), unhex(case["auth_ref"]), *numbers, label or b"")
     sig = oracle.ed25519(unhex(DOC["subject"]["seed"]), digest)
     fields = {1: 1, 2: unhex(case["auth_ref"]), 3: case["size"], 4: case["made_at"], 5: sig}
     assert case["sig"] == sig.hex()

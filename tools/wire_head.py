@@ -58,6 +58,7 @@ veen.control.revocation.v1     a revocation by the operator
 veen.control.stream.v1         the 32 bytes of a registered stream_id
 veen.control.handover.v1       a hand-over to another hub key
 veen.control.prune.v1          chunks that the hub is about to prune
+veen.control.attachment-prune.v1  attachments that the hub is about to delete
 veen.control.retention.v1      a retention policy
 veen.control.hold.v1           a legal hold, or its end
 veen.control.recovery.v1       the statement of a recovery, a restore or an incarnation
@@ -91,12 +92,14 @@ cap_token      link n: Ht("veen/cap-link", CBOR map of keys 1 to 4 || link n-1) 
                link 1 has 64 zero bytes as the link before it
 cap_presentation
                Ht("veen/cap-presentation", CBOR map of keys 1 to 4)                      by the issuer_pk of its token
-upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u64be(made_at))
-                                                                                         by the capability's subject
+upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u64be(made_at) || label), the label of
+               the query if it names one                                                 by the capability's subject
 hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the root, or the last key
 incarnation    Ht("veen/hub-incarnation", hub_id || hub_pk || u64be(valid_from))         by the root
 adopted root   Ht("veen/hub-root", hub_id || hub_pk || u64be(valid_from))                by the first key
 manifest       Ht("veen/manifest", hub_id || label || u64be(epoch) || u64be(hub_ts) || u64be(segments) || segments_root)
+attachment tombstone
+               Ht("veen/attachment-pruned", hub_id || coid || u64be(pruned_at) || u64be(event_seq))
 segment        Ht("veen/segment", CBOR(segment)), a leaf of the tree of a manifest
 hand-over      Ht("veen/hand-over", hub_id || old_pk || new_pk || u64be(hub_ts) || u64be(labels) || rows_root)
                                                                                          by old key, new key and root

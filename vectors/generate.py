@@ -9,6 +9,7 @@ from vectors.evidence_files import evidence_files
 from vectors.form import Doc, render
 from vectors.identities import identities
 from vectors.malformed import malformed
+from vectors.retention import retention
 from vectors.scenarios import scenario_a, scenario_b, scenario_c
 from vectors.sealing import ciphertexts
 from vectors.signatures import signatures
@@ -28,6 +29,7 @@ GENERATED: dict[str, Callable[[], Doc]] = {
     "identity.json": identities,
     "malformed.json": malformed,
     "mmr.json": trees,
+    "retention.json": retention,
     "scenario-a.json": scenario_a,
     "scenario-b.json": scenario_b,
     "scenario-c.json": scenario_c,

@@ -9,11 +9,13 @@ import pytest
 
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
 from tests.client.test_sending import at_a_hub, granted, meet
-from tests.hub.client import Hub, make_dir, running
+from tests.hub.client import TOKEN, Hub, make_dir, running
 from veen.client.message_attachments import ATTACHED_SCHEMA, AttachedBody, Attachment
 from veen.client.sender import DEFAULT_SCHEMA, Draft
 from veen.core import Limits, Malformed, Refused, Unavailable, Unverified, naming
+from veen.core.retention import PRUNED, AttachmentTombstone, RetentionRequest, UploadRecord
 from veen.hub.admission_rules import Admission
+from veen.storage.paths import Folders
 
 
 def files(place: Path, *sizes: int) -> list[Path]:
@@ -129,8 +131,35 @@ def test_an_attachment_that_was_changed_is_refused(place: Path, damage: str) -> 
             "longer": sealed + b"\0",
             "another": os.urandom(len(sealed)),
         }[damage]
-        await upload(reader.session.link, SealedAttachment(h(made), made), {})
+        await upload(reader.session.link, SealedAttachment(h(made), made), bytes(32), {})
         return h(made)
+
+    at_a_hub(place, work)
+
+
+def test_a_pruned_attachment_is_not_damage_if_the_hub_signed_that_it_deleted_it(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        async with people.writer() as writer, people.reader() as reader:
+            await writer.send(STREAM, b"1", attachments=files(place, 500))
+            (entry,) = await read_all(reader)
+            label, coid = hub.label(STREAM), entry.attachments[0].coid
+            folders = Folders(hub.data_dir)
+            assert UploadRecord.decode(folders.upload(coid).read_bytes()).label == label
+            erased = hub.post(
+                "/tooling/retention/run",
+                RetentionRequest(False, reason="request 3", coid=coid),
+                authorization=f"Bearer {TOKEN}",
+            )
+            assert erased.status == 200
+            with pytest.raises(Refused, match=r"attachment 0 .* was pruned by the hub on") as pruned:
+                await reader.attachment(entry, 0)
+            assert pruned.value.detail_enum == PRUNED
+            tombstone = folders.attachment_tombstone(coid)
+            stated = AttachmentTombstone.decode(tombstone.read_bytes())
+            for forged in (replace(stated, pruned_at=stated.pruned_at + 1), replace(stated, coid=bytes(32))):
+                tombstone.write_bytes(forged.encode())
+                with pytest.raises(Unverified, match="attachment 0 was pruned, without proof"):
+                    await reader.attachment(entry, 0)
 
     at_a_hub(place, work)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from veen.core.cbor import Wire
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
+    ClockAcceptance,
     ReceiptRequest,
     ReceiptResponse,
     StreamRequest,
@@ -34,6 +36,7 @@ from veen.core.retention import (
     RetentionRules,
     Tombstone,
 )
+from veen.hub.hub_time import MAX_UNWATCHED_S
 from veen.storage import fsck, retention_check
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import Folders
@@ -223,7 +226,8 @@ def test_a_range_that_was_deleted_by_hand_is_damage_for_fsck_and_for_a_client(pl
 
     data_dir = at_a_hub(place, work)
     assert fsck.check(data_dir).verdict is FsckVerdict.DAMAGED
-    assert retention_check.check_manifests(data_dir) == []
+    (checked,) = retention_check.check_manifests(data_dir)
+    assert checked.faults[0] == "entries 1 to 4 are missing, and no manifest says that they were pruned"
 
 
 @pytest.mark.parametrize("policy", [RetentionPolicy(DAY), RetentionPolicy(DAY, 2 * DAY)])
@@ -265,3 +269,67 @@ def test_a_message_that_was_pruned_before_its_client_got_the_receipt_does_not_st
             assert (await writer.send(STREAM, b"next")).stream_seq == ENTRIES + 1
 
     at_a_hub(place, work)
+
+
+def refused_run(hub: Hub, request: RetentionRequest | None = None) -> str:
+    """Why a run is refused."""
+    found = hub.post("/tooling/retention/run", request or RetentionRequest(False), authorization=f"Bearer {TOKEN}")
+    assert found.status == 409, found.body
+    assert found.error().code == "E.CONFLICT"
+    return found.error().message
+
+
+def accept_clock(hub: Hub, clock: Clock) -> None:
+    operator(hub, "/tooling/clock", ClockAcceptance(int(clock.now)))
+
+
+@pytest.mark.parametrize("jump", [100 * DAY, -100 * DAY])
+def test_nothing_is_pruned_by_age_after_a_jump_of_the_clock(place: Path, jump: int) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)  # ten days old
+        keep(hub, RetentionPolicy(50 * DAY))
+        assert isinstance(hub.clock, Clock)
+        hub.clock.step(jump)
+        assert "the wall clock jumped" in refused_run(hub)
+        assert run(hub, RetentionRequest(True)).range_count == 0  # a plan follows the hub's own time
+        hub.clock.step(-jump)
+        assert run(hub).range_count == 0
+        hub.clock.now += 41 * DAY
+        assert run(hub).range_count == 1
+
+    at_a_hub(place, work)
+
+
+def test_an_erasure_does_not_depend_on_the_clock(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)
+        assert isinstance(hub.clock, Clock)
+        hub.clock.step(100 * DAY)
+        erasure = RetentionRequest(True, hub.label(STREAM), 1, 1, "request 3")
+        until(lambda: hub.post("/tooling/retention/run", erasure, authorization=f"Bearer {TOKEN}").status == 200)
+        assert run(hub, replace(erasure, dry=False)).range_count == 1
+
+    at_a_hub(place, work)
+
+
+def test_a_clock_that_moved_while_no_hub_ran_must_be_accepted_before_anything_is_pruned(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)
+        keep(hub, RetentionPolicy(50 * DAY))
+
+    data_dir = at_a_hub(place, work)
+    clock = Clock()
+    clock.now += 10 * DAY + MAX_UNWATCHED_S
+    with running(data_dir, clock) as hub:
+        assert run(hub).range_count == 0  # a pause of two days is usual
+    clock.now += 25 * DAY
+    for _ in range(2):  # also after another restart
+        with running(data_dir, clock) as hub:
+            keep(hub, RetentionPolicy(20 * DAY))
+            assert f"moved by {25 * DAY} s while no hub was running" in refused_run(hub)
+            assert hub.status()["clock"]["unwatched_sec"] == 25 * DAY
+    with running(data_dir, clock) as hub:
+        accept_clock(hub, clock)
+        assert hub.status()["clock"]["unwatched_sec"] == 0
+    with running(data_dir, clock) as hub:
+        assert run(hub).range_count == 1

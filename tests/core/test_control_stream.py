@@ -12,7 +12,7 @@ from veen.core.epoch_end import EpochEnd
 from veen.core.handover import HandOver
 from veen.core.profile import LoweredLimits
 from veen.core.recovery import RecoveryStatement
-from veen.core.retention import Hold, Prune, RetentionPolicy
+from veen.core.retention import AttachmentPrune, Hold, Prune, RetentionPolicy
 
 HUB = bytes(range(32))
 HUB_KEY, ISSUER = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
@@ -26,6 +26,7 @@ LOWERED = LoweredLimits(Limits(), Limits(max_body_bytes=1))
 REQUESTED = fullest(RequestedCheckpoint)
 ENDED = fullest(EpochEnd)
 POLICY, HELD, PRUNED = fullest(RetentionPolicy), fullest(Hold), fullest(Prune)
+PRUNED_FILES = fullest(AttachmentPrune)
 PLACE = Place(bytes([4]) * 32, bytes([5]) * 32, HUB_KEY.public_key, 1, 0)
 
 EXAMPLES: dict[str, tuple[Event, Effects]] = {
@@ -37,6 +38,7 @@ EXAMPLES: dict[str, tuple[Event, Effects]] = {
     "veen.control.limits.v1": (LOWERED, Effects(limits=LOWERED)),
     "veen.control.checkpoint.v1": (REQUESTED, Effects()),
     "veen.control.prune.v1": (PRUNED, Effects()),
+    "veen.control.attachment-prune.v1": (PRUNED_FILES, Effects()),
     "veen.control.retention.v1": (POLICY, Effects(retention=POLICY)),
     "veen.control.hold.v1": (HELD, Effects(retention=HELD)),
     "veen.control.epoch-end.v1": (ENDED, Effects(epoch_end=ENDED)),

@@ -718,7 +718,8 @@ def flawed() -> dict[str, Wire]:
         "segments with a gap": replace(fullest(Manifest), segments=fullest(Manifest).segments[1:]),
         "a tombstone of a whole segment": replace(fullest(Tombstone), segment=barest(Segment)),
         "receipts that go before payloads": replace(fullest(RetentionPolicy), receipt_sec=0),
-        "an erasure without a reason": replace(fullest(RetentionRequest), reason=None),
+        "an erasure without a reason": replace(fullest(RetentionRequest), reason=None, coid=None),
+        "the erasure of an attachment without a reason": replace(barest(RetentionRequest), coid=bytes(32)),
         "place 0": replace(fullest(Receipt), stream_seq=0),
         "a prefix of no messages": replace(fullest(Checkpoint), upto_seq=0),
     }

@@ -150,6 +150,8 @@ def _longer(policy: RetentionPolicy) -> RetentionPolicy:
 
 
 def _whole_request(request: RetentionRequest) -> RetentionRequest:
+    if request.coid is not None:
+        request = replace(request, reason=request.reason or "")
     if request.from_seq is None:
         return replace(request, to_seq=None)
     return replace(request, label=request.label or bytes(32), reason=request.reason or "")

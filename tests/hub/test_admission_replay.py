@@ -43,7 +43,7 @@ from veen.core.handover import HandOver
 from veen.core.hashing import h
 from veen.core.profile import LimitRegistry, LoweredLimits
 from veen.core.recovery import RecoveryStatement
-from veen.core.retention import Hold, Prune, RetentionPolicy
+from veen.core.retention import AttachmentPrune, Hold, Prune, RetentionPolicy
 from veen.core.signing import is_valid
 from veen.hub.admission_rules import (
     Admission,
@@ -180,8 +180,8 @@ class Ledger:
         if isinstance(event, control_stream.RegisteredStream):
             self._streams.add(event.stream_id)
             return
-        logged_only = HandOver | RecoveryStatement | RequestedCheckpoint | Prune | RetentionPolicy | Hold | EpochEnd
-        if isinstance(event, logged_only):
+        logged_only = HandOver | RecoveryStatement | RequestedCheckpoint | EpochEnd
+        if isinstance(event, logged_only | Prune | AttachmentPrune | RetentionPolicy | Hold):
             return  # it is logged for auditors only
         if isinstance(event, OperatorRevocation):
             self._told.append(event)

@@ -20,6 +20,7 @@ from veen.core.envelopes import (
     StreamResponse,
 )
 from veen.core.proof import Leaf
+from veen.hub.read_api import InclusionPaths
 from veen.storage import fork, fsck
 
 ENTRIES = 9
@@ -100,11 +101,35 @@ def test_a_wrong_node_is_never_signed_and_no_proof_of_it_leaves(
 ) -> None:
     data_dir, label, given = written
     with running(data_dir, disk=QuickDisk()) as hub:
-        assert check_all(hub, label, given) == 0
         spoiled = bytearray(nodes.read_bytes())
         spoiled[node * 32 + node] ^= 1 << node % 8
         nodes.write_bytes(spoiled)
         assert check_all(hub, label, given) > 0
+
+
+def test_a_proof_that_was_requested_before_is_the_same_although_its_nodes_are_damaged(
+    written: tuple[Path, bytes, list[Receipt]], nodes: Path
+) -> None:
+    data_dir, label, given = written
+    with running(data_dir, disk=QuickDisk()) as hub:
+        before = [reply.body for reply, _ in proofs(hub, label, given)]
+        nodes.write_bytes(bytes(len(nodes.read_bytes())))
+        assert check_all(hub, label, given) == 0
+        assert [reply.body for reply, _ in proofs(hub, label, given)] == before
+
+
+def test_the_cache_of_proofs_forgets_the_one_that_was_not_used_for_the_longest_time(
+    written: tuple[Path, bytes, list[Receipt]],
+) -> None:
+    _, _, (first, *_) = written
+    proof_of = {seq: MmrProof(bytes([seq]) * 32, (), ()) for seq in (1, 2, 3)}
+    cache = InclusionPaths(most=2)
+    cache.put(first, 1, proof_of[1])
+    cache.put(first, 2, proof_of[2])
+    assert cache.get(first, 1) == proof_of[1]
+    cache.put(first, 3, proof_of[3])
+    assert [cache.get(first, seq) for seq in (1, 2, 3)] == [proof_of[1], None, proof_of[3]]
+    assert len(cache) == 2
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "short"])

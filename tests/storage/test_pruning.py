@@ -11,11 +11,12 @@ from tests.storage.hubs import NOW, Client, Hub, QuickDisk, create, index_rows, 
 from veen.core import Receipt, proof
 from veen.core.proof import Leaf
 from veen.core.retention import Level, Prune, RetentionPolicy
-from veen.storage import fsck, pruned_chunk, rebuild
+from veen.storage import fsck, pruned_chunk, rebuild, retention_check
 from veen.storage.fsck import FsckVerdict, Severity
 from veen.storage.paths import Folders
 from veen.storage.pruned_chunk import Pruned, PrunedChunk
 from veen.storage.pruning import Pruner
+from veen.storage.retention_check import CheckedManifest
 
 DAY = 86_400
 ENTRIES = 30  # chunks of 7: four closed, one open
@@ -245,3 +246,70 @@ def test_the_manifest_covers_every_closed_chunk_and_its_tombstones_verify(filled
     with PrunedChunk(hub.folders.pruned_chunk(label, 8, 14)) as left:
         pruned_chunk.check_pruned(left, manifest)
     hub.close()
+
+
+def only_checked(root: Path) -> CheckedManifest:
+    (checked,) = retention_check.check_manifests(root)
+    return checked
+
+
+def pruned_twice(filled: Path, place: Path) -> tuple[Path, Path]:
+    """A directory in which 14 entries were pruned, and then 14 more; and a copy from between."""
+    root = copied(filled, place / "hub")
+    for day in (13, ENTRIES):
+        hub = later(root)
+        hub.clock.now = NOW + 3600 * day + DAY
+        prune(hub, PAYLOADS)
+        hub.catch_up()
+        hub.close()
+        if day == 13:
+            copied(root, place / "between")
+    return root, place / "between"
+
+
+def test_manifests_are_complete_and_every_prune_was_logged(filled: Path, place: Path) -> None:
+    root, between = pruned_twice(filled, place)
+    assert (only_checked(between).pruned, only_checked(root).pruned) == (2, 4)
+    assert only_checked(root).faults == ()
+    assert only_checked(root).unfinished == 0
+
+
+def test_an_earlier_manifest_is_noticed_although_the_hub_signed_it(filled: Path, place: Path) -> None:
+    root, between = pruned_twice(filled, place)
+    label = only_checked(root).label
+    shutil.copy(Folders(between).manifest(label), Folders(root).manifest(label))
+    found = only_checked(root)
+    assert found.faults[0] == "entries 15 to 21 are missing, and no manifest says that they were pruned"
+    assert damaged(root)
+    for start in (15, 22):  # the payloads are put back, too: only the control stream knows that they were pruned
+        chunk = Folders(between).closed_chunk(label, start, start + 6)
+        shutil.copy(chunk, Folders(root).log / chunk.name)
+    found = only_checked(root)
+    assert (found.faults, found.unfinished) == ((), 1)
+
+
+def test_a_pruned_row_without_a_logged_event_is_a_fault(filled: Path, place: Path) -> None:
+    root = copied(filled, place / "hub")
+    hub = later(root)
+    label = label_of(hub.rules, "doors")
+    pruner = pruner_of(hub)
+    (planned,) = pruner.plan(label, PAYLOADS, hub.sequencer.hub_ts)
+    (event,) = receipts(hub.submit([Prune(label, 1, 7, Level.PAYLOADS)]))  # for a part of it
+    hub_ts = hub.sequencer.hub_ts
+    pruner.prune(planned, Receipt.decode(event), hub._signer.at(hub_ts), 0, hub_ts)
+    hub.catch_up()
+    hub.close()
+    text = "entries {} to {} were pruned without an event on the control stream"
+    assert only_checked(root).faults == tuple(text.format(start, start + 6) for start in (8, 15, 22))
+
+
+def test_an_interrupted_prune_is_unfinished_and_a_range_removed_by_hand_is_a_fault(filled: Path, place: Path) -> None:
+    root = copied(filled, place / "hub")
+    hub = later(root)
+    label = label_of(hub.rules, "doors")
+    with pytest.raises(Died):
+        prune(hub, PAYLOADS, DyingDisk(3))
+    hub.abandon()
+    assert (only_checked(root).unfinished, only_checked(root).faults) == (1, ())
+    Folders(root).closed_chunk(label, 8, 14).unlink()
+    assert only_checked(root).faults == ("entries 8 to 14 are missing, and no manifest says that they were pruned",)

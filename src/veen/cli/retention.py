@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from veen.core import Receipt
     from veen.core.retention import Hold, RetentionPolicy, RetentionReport
 
-app = group("retention", "Keep payloads and receipts for a time, prune what is older, and prove what was pruned.")
+app = group("retention", "Keep payloads and receipts for a time, and prove what was pruned.")
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _FOREVER = "forever"
@@ -58,7 +58,9 @@ def set_(
     data_dir: LocalDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set how long a hub keeps payloads and receipts, by default or for one stream or label.
+    """Set how long a hub keeps payloads and receipts.
+
+    A policy is for one stream or label, or the default.
 
     The hub logs the policy on its control stream. Nothing is deleted until `veen retention run`. The policy of a label
     counts before that of its stream, and that before the default. Checkpoints are kept for ever. A hub cannot read
@@ -118,24 +120,36 @@ def run(label: LabelOption = None, hub: HubUrl = None, data_dir: LocalDir = None
     app,
     "erase",
     "veen retention erase --stream doors --from 100 --to 120 --reason 'request 17' --data-dir hub",
+    "veen retention erase --coid 5b1e… --reason 'request 17' --data-dir hub",
 )
 def erase(
     reason: Reason,
-    first: Annotated[int, option("--from N", "the first entry", min=1)],
+    first: Annotated[int | None, option("--from N", "the first entry", min=1)] = None,
     last: Annotated[int | None, option("--to N", "the last entry", default="--from", min=1)] = None,
     stream: StreamName = None,
     label: LabelOption = None,
+    coid: Annotated[
+        bytes | None, option("--coid HEX", "an attachment, as `veen stream --json` lists it", parser=values.coid)
+    ] = None,
     hub: HubUrl = None,
     data_dir: LocalDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete the payloads of entries now, whatever the policies say.
+    """Delete payloads of entries, or an attachment, now, whatever the policies say.
 
-    The hub deletes whole chunks: all payloads of every closed chunk with one of these entries. `veen retention show`
-    lists the holds, which prevent this. Copies on other machines, and backups, are not reached.
+    The hub deletes whole chunks: all payloads of every closed chunk with one of these entries. It cannot see which
+    attachments these entries have: someone who can open them names each by its coid, with --coid. `veen retention show`
+    lists the holds, which prevent this. Copies on other machines are not reached.
     """
     from veen.core import naming
 
+    if coid is not None:
+        if (stream, label, first) != (None, None, None):
+            raise Misuse("--coid excludes --stream, --label and --from", "erase entries with a command of their own")
+        _run(None, None, None, reason, hub, data_dir, as_json, dry=False, coid=coid)
+        return
+    if first is None:
+        raise Misuse("missing --from or --coid", "give the first entry, or the coid of an attachment")
     if (stream is None) == (label is None):
         raise Misuse("give either --stream or --label", "with epochs, give the label of the epoch")
     with _api(hub, data_dir) as (api, _):
@@ -159,7 +173,10 @@ def hold(
     data_dir: LocalDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set or end a legal hold, which keeps everything of a stream, a label or the hub."""
+    """Set or end a legal hold, which keeps everything of a stream, a label or the hub.
+
+    A hold overrides every policy and every erasure.
+    """
     from veen.core.envelopes import SubmitResponse
     from veen.core.retention import Hold
 
@@ -171,9 +188,10 @@ def hold(
 
 @command(app, "verify", "veen retention verify --data-dir hub", "veen retention verify --data-dir hub --json")
 def verify(data_dir: DataDir, as_json: JsonOption = False) -> None:
-    """Verify the manifests of a data directory: that every missing payload was pruned, and none lost.
+    """Verify that every missing payload was pruned, and none lost.
 
-    It reads the manifests, the checkpoints and the names of the files, not the chunks. It works on a running hub, too.
+    It reads the manifests, the checkpoints, the names of the files and the control stream, but no chunk of another
+    label. Each pruned range must be signed in a manifest, and logged before. It works on a running hub, too.
     """
     from veen.storage.retention_check import check_manifests
 
@@ -186,13 +204,28 @@ def verify(data_dir: DataDir, as_json: JsonOption = False) -> None:
             "pruned": one.pruned,
             "without_receipts": one.without_receipts,
             "entries": one.entries,
+            "unfinished": one.unfinished,
             "faults": list(one.faults),
         }
         for one in rows
     ]
-    columns = ("label", "segments", "pruned", ("without receipts", "without_receipts"), "entries", "faults")
-    remarks = () if rows else ("nothing was pruned here",)
-    Result({"labels": data}, rows="labels", columns=columns, remarks=remarks, status=1 if wrong else 0).show(as_json)
+    columns = (
+        "label",
+        "segments",
+        "pruned",
+        ("without receipts", "without_receipts"),
+        "entries",
+        "unfinished",
+        "faults",
+    )
+    remarks = [] if rows else ["nothing was pruned here"]
+    if any(one.unfinished for one in rows):
+        remarks.append(
+            "warning: a logged prune is unfinished; run `veen retention run`. "
+            "If that does not help, the manifest is an earlier one"
+        )
+    shown = Result({"labels": data}, rows="labels", columns=columns, remarks=tuple(remarks), status=1 if wrong else 0)
+    shown.show(as_json)
 
 
 class _api:  # noqa: N801  a context manager that reads like a function
@@ -224,11 +257,12 @@ def _run(
     as_json: bool,
     *,
     dry: bool,
+    coid: bytes | None = None,
 ) -> None:
     from veen.core.retention import RetentionReport, RetentionRequest
 
     with _api(hub, data_dir) as (api, token):
-        request = RetentionRequest(dry, label, first, last, reason)
+        request = RetentionRequest(dry, label, first, last, reason, coid)
         report = api.post("/tooling/retention/run", request, RetentionReport, token)
     _show_report(report, as_json, dry=dry)
 
@@ -245,11 +279,25 @@ def _show_report(report: "RetentionReport", as_json: bool, *, dry: bool) -> None
         }
         for one in report.ranges
     ]
-    freed = sum(one.bytes_before - one.bytes_after for one in report.ranges) if dry else report.freed_bytes
-    data = {"ranges": rows, "range_count": report.range_count, "freed_bytes": freed, "held": report.held_entries}
+    would_free = sum(one.bytes_before - one.bytes_after for one in report.ranges) + report.attachment_bytes
+    freed = would_free if dry else report.freed_bytes
+    data = {
+        "ranges": rows,
+        "range_count": report.range_count,
+        "freed_bytes": freed,
+        "held": report.held_entries,
+        "attachments": report.attachments,
+        "attachment_bytes": report.attachment_bytes,
+        "held_attachments": report.held_attachments,
+    }
     columns = ("label", ("from", "from_seq"), ("to", "to_seq"), "deletes", ("before", "bytes_before"), "bytes_after")
     text = f"{'would free' if dry else 'freed'} {freed} bytes"
     remarks = [text if rows or freed else "nothing is due"]
+    if report.attachments:
+        what = "would delete" if dry else "deleted"
+        remarks.append(f"{what} {report.attachments} attachments with {report.attachment_bytes} bytes")
+    if report.held_attachments:
+        remarks.append(f"{report.held_attachments} attachments are due but under a legal hold")
     if report.held_entries:
         remarks.append(f"{report.held_entries} entries are due but under a legal hold")
     Result(data, rows="ranges", columns=columns, remarks=tuple(remarks)).show(as_json)

@@ -266,7 +266,8 @@ class Client:
         """Download and open an attachment of an entry. Raises unless it is what the writer sealed."""
         if entry.opened is None or not 0 <= index < len(entry.attachments):
             raise ValueError(f"entry {entry.stream_seq} has no attachment {index}, or was not opened")
-        return await message_attachments.download(self.session.link, entry.opened, index, entry.attachments[index])
+        identity, part = self.session.trust.known.identity, entry.attachments[index]
+        return await message_attachments.download(self.session.link, identity, entry.opened, index, part)
 
     # Proving.
 

@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
+from veen.client.contradiction import shown_time
 from veen.client.transport import HubLink
 from veen.core import (
+    HubIdentity,
     Limits,
     Malformed,
     Opened,
@@ -27,6 +29,7 @@ from veen.core.attachment import SealedAttachment
 from veen.core.cbor import Bstr, Bytes, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hpke import TAG_BYTES
 from veen.core.limits import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS, MAX_BODY_BYTES, MAX_TEXT_BYTES
+from veen.core.retention import PRUNED, AttachmentTombstone
 
 ATTACHED_SCHEMA = naming.schema_id("veen.attached.v1")
 _PIECE_BYTES = 1 << 18
@@ -96,18 +99,22 @@ def seal_file(message: Sealer, path: Path, limits: Limits) -> tuple[Attachment, 
     return Attachment(sealed.coid, len(content), name_of(path)), sealed
 
 
-async def upload(link: HubLink, sealed: SealedAttachment, headers: dict[str, str]) -> None:
-    """Upload an attachment. Repeating it is harmless, because its address is the hash of its bytes."""
+async def upload(link: HubLink, sealed: SealedAttachment, label: bytes, headers: dict[str, str]) -> None:
+    """Upload an attachment of a message for a label, whose retention policy it then follows.
+
+    Repeating it is harmless, because its address is the hash of its bytes.
+    """
 
     async def pieces() -> AsyncIterator[bytes]:
         view = memoryview(sealed.sealed)
         for start in range(0, len(view), _PIECE_BYTES):
             yield bytes(view[start : start + _PIECE_BYTES])
 
-    await link.put(f"/tooling/attachments/{sealed.coid.hex()}", pieces, len(sealed.sealed), headers)
+    path = f"/tooling/attachments/{sealed.coid.hex()}?label={label.hex()}"
+    await link.put(path, pieces, len(sealed.sealed), headers)
 
 
-async def download(link: HubLink, opened: Opened, index: int, part: Attachment) -> bytes:
+async def download(link: HubLink, identity: HubIdentity, opened: Opened, index: int, part: Attachment) -> bytes:
     """Download and open an attachment. Raises unless it is the one to which the message commits."""
     path = f"/tooling/attachments/{part.coid.hex()}"
     try:
@@ -115,6 +122,8 @@ async def download(link: HubLink, opened: Opened, index: int, part: Attachment) 
     except Malformed as error:
         raise Unverified("attachment", f"attachment {index} does not match its coid: {error.reason}") from None
     except Refused as refused:
+        if refused.detail_enum == PRUNED:
+            raise _pruned(refused, identity, index, part) from None
         if refused.code == "E.NOT_FOUND":
             raise Unavailable(f"the hub does not have attachment {index} ({part.name!r})") from None
         raise
@@ -124,12 +133,27 @@ async def download(link: HubLink, opened: Opened, index: int, part: Attachment) 
     return content
 
 
+def _pruned(refused: Refused, identity: HubIdentity, index: int, part: Attachment) -> Refused:
+    """The error for an attachment that the hub says it pruned. Raises `Unverified` if the hub did not sign that."""
+    try:
+        tombstone = AttachmentTombstone.decode(bytes.fromhex(str(refused.detail.get("tombstone", ""))))
+        tombstone.verify(identity, part.coid)
+    except (ValueError, Malformed, Unverified) as error:
+        what = f"the hub says that attachment {index} was pruned, without proof: {error}"
+        raise Unverified("attachment", what) from None
+    when = shown_time(tombstone.pruned_at)
+    text = f"attachment {index} ({part.name!r}) was pruned by the hub on {when}"
+    return Refused("E.NOT_FOUND", text, detail_enum=PRUNED)
+
+
 def upload_headers(
-    key: SigningKey, hub_id: bytes, auth_ref: bytes | None, sealed: SealedAttachment, hub_ts: int
+    key: SigningKey, hub_id: bytes, label: bytes, auth_ref: bytes | None, sealed: SealedAttachment, hub_ts: int
 ) -> dict[str, str]:
     """The HTTP headers that authorize an upload; none if the message needs no capability."""
     if auth_ref is None:
         return {}
     size = len(sealed.sealed)
-    proof = attachment.sign_upload(key, hub_id=hub_id, coid=sealed.coid, auth_ref=auth_ref, size=size, made_at=hub_ts)
+    proof = attachment.sign_upload(
+        key, hub_id=hub_id, coid=sealed.coid, auth_ref=auth_ref, size=size, made_at=hub_ts, label=label
+    )
     return {"authorization": proof.header()}

@@ -225,10 +225,11 @@ class MessageBuilder:
         session, parts = self._session, []
         for path in draft.files:
             part, sealed = await asyncio.to_thread(message_attachments.seal_file, sealer, path, session.trust.limits)
+            label, auth_ref = sealer.place.label, sealer.place.auth_ref
             headers = message_attachments.upload_headers(
-                key, session.hub_id, sealer.place.auth_ref, sealed, session.clock.now()
+                key, session.hub_id, label, auth_ref, sealed, session.clock.now()
             )
-            await message_attachments.upload(session.link, sealed, headers)
+            await message_attachments.upload(session.link, sealed, label, headers)
             parts.append(part)
         return tuple(parts)
 

@@ -96,16 +96,19 @@ SCHEME = "veen-upload"  # scheme of the HTTP header `Authorization`, followed by
 
 @int_map("upload proof", VersionField())
 class UploadProof(Wire):
-    """The subject of a capability uploads an attachment of `size` sealed bytes at the time `made_at`."""
+    """The subject of a capability uploads an attachment of `size` sealed bytes at the time `made_at`.
+
+    The signature also covers the label that the request names, if any.
+    """
 
     auth_ref: Annotated[bytes, Bstr()]
     size: Annotated[int, Uint()]
     made_at: Annotated[int, Uint()]
     sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
 
-    def verify(self, hub_id: bytes, coid: bytes, subject_pk: bytes) -> None:
-        """Raise `Unverified` unless the capability's subject signed it for this attachment and this hub."""
-        signing.verify(subject_pk, self._digest(hub_id, coid), self.sig, "upload proof")
+    def verify(self, hub_id: bytes, coid: bytes, subject_pk: bytes, label: bytes | None = None) -> None:
+        """Raise `Unverified` unless the capability's subject signed it for this attachment, hub and label."""
+        signing.verify(subject_pk, self._digest(hub_id, coid, label), self.sig, "upload proof")
 
     def check_time(self, hub_ts: int) -> None:
         """Raise `Unverified` unless `made_at` is within `MAX_UPLOAD_SKEW_SEC` of the hub's time."""
@@ -130,13 +133,14 @@ class UploadProof(Wire):
             raise Malformed("upload proof", "not lowercase hex")
         return cls.decode(encoded)
 
-    def _digest(self, hub_id: bytes, coid: bytes) -> bytes:
-        return ht("veen/att-put", hub_id + coid + self.auth_ref + u64be(self.size) + u64be(self.made_at))
+    def _digest(self, hub_id: bytes, coid: bytes, label: bytes | None) -> bytes:
+        signed = hub_id + coid + self.auth_ref + u64be(self.size) + u64be(self.made_at)
+        return ht("veen/att-put", signed + (label or b""))
 
 
 def sign_upload(
-    key: SigningKey, *, hub_id: bytes, coid: bytes, auth_ref: bytes, size: int, made_at: int
+    key: SigningKey, *, hub_id: bytes, coid: bytes, auth_ref: bytes, size: int, made_at: int, label: bytes | None = None
 ) -> UploadProof:
     """Sign the proof for one attachment. `key` is the capability's subject."""
     unsigned = UploadProof(auth_ref, size, made_at, bytes(SIGNATURE_BYTES))
-    return replace(unsigned, sig=key.sign(unsigned._digest(hub_id, coid)))
+    return replace(unsigned, sig=key.sign(unsigned._digest(hub_id, coid, label)))

@@ -25,7 +25,7 @@ from veen.core.hpke import DhKey
 from veen.core.msg import Msg, sign
 from veen.core.profile import Limits, LoweredLimits
 from veen.core.recovery import RecoveryStatement
-from veen.core.retention import Hold, Prune, RetentionPolicy
+from veen.core.retention import AttachmentPrune, Hold, Prune, RetentionPolicy
 from veen.core.signing import DigestSigner
 
 
@@ -55,6 +55,7 @@ Event: TypeAlias = (
     | LoweredLimits
     | RequestedCheckpoint
     | Prune
+    | AttachmentPrune
     | RetentionPolicy
     | Hold
     | EpochEnd
@@ -98,6 +99,7 @@ RECOVERY = EventType("veen.control.recovery.v1", RecoveryStatement, lambda *_: E
 LIMITS = EventType("veen.control.limits.v1", LoweredLimits, lambda event, _: Effects(limits=event))
 CHECKPOINT = EventType("veen.control.checkpoint.v1", RequestedCheckpoint, lambda *_: Effects())  # changes no decision
 PRUNE = EventType("veen.control.prune.v1", Prune, lambda *_: Effects())  # for auditors, before anything is deleted
+ATTACHMENT_PRUNE = EventType("veen.control.attachment-prune.v1", AttachmentPrune, lambda *_: Effects())  # the same
 RETENTION = EventType("veen.control.retention.v1", RetentionPolicy, lambda event, _: Effects(retention=event))
 HOLD = EventType("veen.control.hold.v1", Hold, lambda event, _: Effects(retention=event))
 EPOCH_END = EventType("veen.control.epoch-end.v1", EpochEnd, lambda event, _: Effects(epoch_end=event))
@@ -111,6 +113,7 @@ EVENT_TYPES: tuple[EventType[Any], ...] = (
     LIMITS,
     CHECKPOINT,
     PRUNE,
+    ATTACHMENT_PRUNE,
     RETENTION,
     HOLD,
     EPOCH_END,

@@ -16,12 +16,12 @@ from veen.core.cbor import Bool, Bstr, ListOf, Nested, Text, Uint, VersionField,
 from veen.core.errors import Unverified
 from veen.core.hashing import ht, u64be
 from veen.core.hub_identity import HubIdentity
-from veen.core.limits import MAX_CHUNKS_PER_LABEL, MAX_REASON_BYTES, MAX_RULES
+from veen.core.limits import MAX_CHUNKS_PER_LABEL, MAX_PRUNED_ATTACHMENTS, MAX_REASON_BYTES, MAX_RULES
 from veen.core.mmr import Mmr
 from veen.core.proof import MmrProof
 from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
-PRUNED = "pruned"  # the detail of E.NOT_FOUND for a pruned entry
+PRUNED = "pruned"  # the detail of E.NOT_FOUND for a pruned entry or attachment
 
 
 class Level(IntEnum):
@@ -150,7 +150,55 @@ def _verify(
     identity.verify_statement(_digest(hub_id, label, epoch, hub_ts, size, root), sig, hub_ts, "manifest")
 
 
+# Attachments. A hub cannot see which entry refers to one, so an upload names the label.
+
+
+@int_map("upload record", VersionField())
+class UploadRecord(Wire):
+    """The label whose policy an attachment follows, and the hub_ts at which it was last uploaded."""
+
+    label: Annotated[bytes, Bstr()]
+    uploaded_at: Annotated[int, Uint()]
+
+
+@int_map("attachment tombstone", VersionField())
+class AttachmentTombstone(Wire):
+    """The statement of a hub that it deleted an attachment, and by which event of its control stream."""
+
+    hub_id: Annotated[bytes, Bstr()]
+    coid: Annotated[bytes, Bstr()]
+    pruned_at: Annotated[int, Uint()]
+    event_seq: Annotated[int, Uint(least=1)]
+    hub_sig: Annotated[bytes, Bstr(SIGNATURE_BYTES)]
+
+    def verify(self, identity: HubIdentity, coid: bytes) -> None:
+        """Raise `Unverified` unless that hub signed that it deleted this attachment."""
+        if (self.hub_id, self.coid) != (identity.hub_id, coid):
+            raise Unverified("attachment tombstone", "it is of another hub or attachment")
+        identity.verify_statement(self._digest(), self.hub_sig, self.pruned_at, "attachment tombstone")
+
+    def _digest(self) -> bytes:
+        signed = self.hub_id + self.coid + u64be(self.pruned_at) + u64be(self.event_seq)
+        return ht("veen/attachment-pruned", signed)
+
+
+def sign_attachment_tombstone(
+    key: DigestSigner, hub_id: bytes, coid: bytes, pruned_at: int, event_seq: int
+) -> AttachmentTombstone:
+    unsigned = AttachmentTombstone(hub_id, coid, pruned_at, event_seq, bytes(SIGNATURE_BYTES))
+    return replace(unsigned, hub_sig=key.sign(unsigned._digest()))
+
+
 # Events of the control stream.
+
+
+@int_map("attachment prune", VersionField())
+class AttachmentPrune(Wire):
+    """The hub is about to delete attachments. Logged before anything is deleted."""
+
+    coids: Annotated[tuple[bytes, ...], ListOf(Bstr(name="coid"), least=1, most=MAX_PRUNED_ATTACHMENTS)]
+    label: Annotated[bytes | None, Bstr(optional=True)] = None
+    reason: Annotated[str | None, Text(MAX_REASON_BYTES, optional=True)] = None  # of an erasure; None for a policy
 
 
 @int_map("prune", VersionField())
@@ -234,7 +282,8 @@ class RetentionRules(Wire):
 
 @int_map("retention request", VersionField())
 class RetentionRequest(Wire):
-    """Prune what the policies allow, of one label or of all; or with a range, the chunks with those entries.
+    """Prune what the policies allow, of one label or of all; or with a range, the chunks with those entries; or with a
+    coid, that attachment.
 
     With `dry`, nothing is deleted: the report says what would be.
     """
@@ -244,8 +293,15 @@ class RetentionRequest(Wire):
     from_seq: Annotated[int | None, Uint(least=1, optional=True)] = None
     to_seq: Annotated[int | None, Uint(least=1, optional=True)] = None
     reason: Annotated[str | None, Text(MAX_REASON_BYTES, optional=True)] = None
+    coid: Annotated[bytes | None, Bstr(optional=True)] = None
+
+    @property
+    def is_erasure(self) -> bool:
+        return self.from_seq is not None or self.coid is not None
 
     def flaw(self) -> str | None:
+        if self.coid is not None and self.reason is None:
+            return "an erasure needs a reason"
         if self.from_seq is not None and (self.label is None or self.reason is None):
             return "an erasure needs a label and a reason"
         return None if self.to_seq is None or self.from_seq is not None else "to_seq needs from_seq"
@@ -265,9 +321,14 @@ class PrunedRange(Wire):
 
 @int_map("retention report", VersionField())
 class RetentionReport(Wire):
-    """The result of a run: the first ranges, how many there are, the bytes freed, and the entries under a hold."""
+    """The result of a run: the first ranges, how many there are, the bytes freed, and the entries under a hold;
+    then the attachments, their bytes, and those under a hold.
+    """
 
     ranges: Annotated[tuple[PrunedRange, ...], ListOf(Nested(PrunedRange, name="pruned range"), most=MAX_RULES)]
     range_count: Annotated[int, Uint()]
     freed_bytes: Annotated[int, Uint()]
     held_entries: Annotated[int, Uint()]
+    attachments: Annotated[int, Uint()]
+    attachment_bytes: Annotated[int, Uint()]
+    held_attachments: Annotated[int, Uint()]

@@ -400,9 +400,13 @@ class HubApp:
         need_operator(self.config, request.headers)
         as_json = responses.wants_json(request)
         wanted = responses.decode_request(RetentionRequest, request.body, as_json)
-        self.executor.answer_on(
-            self.retention_pool, lambda: responses.answer(self.retention.run(wanted), as_json=as_json), request, respond
-        )
+        by_age = not (wanted.is_erasure or wanted.dry)
+        now = self.clock.pruning_time() if by_age else self.pipeline.hub_ts
+
+        def work() -> Response:
+            return responses.answer(self.retention.run(wanted, now), as_json=as_json)
+
+        self.executor.answer_on(self.retention_pool, work, request, respond)
 
     def _cosigned(self, request: Request, respond: Respond) -> None:
         label, _ = _place_in(request.query)

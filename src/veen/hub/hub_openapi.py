@@ -271,6 +271,7 @@ ENDPOINTS: tuple[ApiEndpoint, ...] = (
         "store a sealed attachment",
         _OCTETS,
         statuses=(200, 201),
+        query=("label",),
         security=(_OPERATOR, _UPLOAD),
     ),
 )

@@ -36,6 +36,8 @@ ACCEPT_TOLERANCE_S = 60.0
 _DAY_S = 86_400
 # How often a running hub records that it trusts the wall clock.
 MARK_INTERVAL_S = _DAY_S
+# If no hub watched the clock for longer than this, an operator must accept it before anything is pruned by age.
+MAX_UNWATCHED_S = 2 * _DAY_S
 
 
 class ClockReading(NamedTuple):
@@ -127,17 +129,29 @@ def read_mark(folders: Folders) -> int:
 
     Without the mark, a start only compares the wall clock with the log.
     """
+    return _marked(folders, "trusted_ts")
+
+
+def read_unwatched(folders: Folders) -> int:
+    """How far the wall clock moved while no hub watched it, in seconds, if no operator has accepted that; else 0."""
+    return _marked(folders, "unwatched_sec")
+
+
+def _marked(folders: Folders, name: str) -> int:
     try:
         found = strict_json.decode(safe_open.read(folders.clock), folders.clock.name)
     except (OSError, Malformed):
         return 0
-    trusted = found.get("trusted_ts") if isinstance(found, dict) else None
-    return trusted if isinstance(trusted, int) and trusted > 0 else 0
+    number = found.get(name) if isinstance(found, dict) else None
+    return number if isinstance(number, int) and number > 0 else 0
 
 
-def write_mark(disk: Disk, folders: Folders, wall_ts: int) -> None:
+def write_mark(disk: Disk, folders: Folders, wall_ts: int, unwatched_sec: int = 0) -> None:
     """Record that `wall_ts` is trusted, durably. A crash leaves the old mark or the new one."""
-    disk.write_file(folders.clock, strict_json.encode({"trusted_ts": wall_ts}))
+    mark: dict[str, Json] = {"trusted_ts": wall_ts}
+    if unwatched_sec:
+        mark["unwatched_sec"] = unwatched_sec
+    disk.write_file(folders.clock, strict_json.encode(mark))
     disk.sync_folder(folders.root)
 
 
@@ -152,10 +166,17 @@ class ClockWatch:
     _disk: Disk
     _run: Callable[[Callable[[], None]], None]  # on the thread pool
     _marked: float = field(init=False)
+    _unwatched: int = field(init=False)  # seconds that the clock moved before this start; 0 if accepted or few
     _writing: Lock = field(init=False, default_factory=Lock)  # a file has one writer at a time
 
     def __post_init__(self) -> None:
-        self._marked = read_mark(self._folders) or self.time.last_hub_ts or self.time.wall
+        known = max(read_mark(self._folders), self.time.last_hub_ts)
+        moved = int(self.time.wall - known) if known else 0
+        self._unwatched = max(read_unwatched(self._folders), moved if moved > MAX_UNWATCHED_S else 0)
+        self._marked = read_mark(self._folders) or known or self.time.wall
+        if self._unwatched:  # before the first entry, whose time would hide it from the next start
+            self._marked = self.time.wall
+            self._renew_mark()
 
     def check(self) -> None:
         """Enter or leave the bad states of the clock, and renew the mark. Called while the hub is idle, too."""
@@ -192,16 +213,29 @@ class ClockWatch:
         """Follow the wall clock, unless it has jumped again."""
         self.check_accepted(wall_ts)
         self.time.accept()
-        self._marked = self.time.wall
+        self._marked, self._unwatched = self.time.wall, 0
         self.check()
+
+    def pruning_time(self) -> int:
+        """The time by which a run judges ages. Raises `Refused` while the clock is not trusted.
+
+        What is pruned too early is lost, so this takes the earlier of hub time and the time that it follows.
+        """
+        hub_ts = self.time.now()
+        if self.time.step or self._unwatched:
+            moved = f"jumped by {round(self.time.step)} s" if self.time.step else f"moved by {self._unwatched} s"
+            why = "" if self.time.step else " while no hub was running"
+            text = f"nothing is pruned by age: the wall clock {moved}{why}; if it is right, run `veen hub clock accept`"
+            raise Refused("E.CONFLICT", text, detail={"hub_ts": int(hub_ts), "wall_ts": max(0, int(self.time.wall))})
+        return int(min(hub_ts, hub_ts - self.time.lead))
 
     def _renew_mark(self) -> None:
         with suppress(OSError):  # a failing disk has bad states of its own, and the mark is renewed every day
-            self._mark(self._marked)
+            self._mark(self._marked, self._unwatched)
 
-    def _mark(self, wall: float) -> None:
+    def _mark(self, wall: float, unwatched_sec: int = 0) -> None:
         with self._writing:
-            write_mark(self._disk, self._folders, max(0, int(wall)))
+            write_mark(self._disk, self._folders, max(0, int(wall)), unwatched_sec)
 
     def as_json(self) -> dict[str, Json]:
         """The clock in the hub's status."""
@@ -213,4 +247,5 @@ class ClockWatch:
             "wall_ts": max(0, int(clock.wall)),
             "max_clock_step": clock.max_step_s,
             "max_start_gap": self.max_start_gap,
+            "unwatched_sec": self._unwatched,
         }

@@ -1,11 +1,11 @@
 """Reads of the log: pages, receipts, proofs, checkpoints and subscriptions, with a memory limit for unsent pages."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
-from threading import RLock
+from dataclasses import dataclass, field, replace
+from threading import Lock, RLock
 from time import perf_counter
 
 from plumbing.http.message import Request
@@ -35,6 +35,7 @@ MAX_PAGE_MEMORY_BYTES = 1 << 28
 CONNECTION_BYTES, CALLER_BYTES = MAX_PAGE_MEMORY_BYTES // 8, MAX_PAGE_MEMORY_BYTES // 4
 _SMALL_BYTES = 1 << 16
 _RETRY_AFTER_S = 1
+MAX_CACHED_PATHS = 1024  # a proof has at most 4 KiB
 
 Owners = tuple[int | bytes, ...]
 
@@ -119,6 +120,7 @@ class ReadApi:
     _proved: Callable[[float], None]
     _nodes_damaged: Callable[[Malformed], None]
     _tombstone: Callable[[bytes, int], Tombstone]
+    _paths: "InclusionPaths" = field(default_factory=lambda: InclusionPaths())
 
     def receipt(self, request: ReceiptRequest) -> ReceiptResponse:
         return ReceiptResponse(self._receipt(request.label, request.stream_seq), SERVER_VERSION)
@@ -190,6 +192,10 @@ class ReadApi:
     def _prove(self, stream_seq: int, head: Receipt) -> MmrProof:
         """The proof that an entry is in the tree of a receipt. It is verified, so damaged nodes are never sent."""
         start = perf_counter()
+        known = self._paths.get(head, stream_seq)
+        if known is not None:
+            self._proved(perf_counter() - start)
+            return known
         try:
             made = self._lookup.prove(head.label, stream_seq, head.stream_seq)
             proof.verify_inclusion(made, Leaf(head.label, made.leaf_hash, stream_seq), head)
@@ -198,6 +204,7 @@ class ReadApi:
             damage = Malformed("nodes", f"{what}; run `veen fsck DIR --repair` to rebuild them")
             self._nodes_damaged(damage)
             raise damage from None
+        self._paths.put(head, stream_seq, made)
         self._proved(perf_counter() - start)
         return made
 
@@ -233,6 +240,36 @@ class ReadApi:
     def _check(self, label: bytes, stream_seq: int) -> None:
         if not 1 <= stream_seq <= self._lookup.size(label):
             raise _no_entry(label, stream_seq)
+
+
+class InclusionPaths:
+    """The proofs that were requested last, by label, entry and size. Thread-safe. Spec §3.4.1.
+
+    A proof never changes, so the cache saves work and changes no answer.
+    """
+
+    def __init__(self, most: int = MAX_CACHED_PATHS) -> None:
+        self._most = most
+        self._lock = Lock()
+        self._proofs: OrderedDict[tuple[bytes, int, int, bytes], MmrProof] = OrderedDict()
+
+    def get(self, head: Receipt, stream_seq: int) -> MmrProof | None:
+        """The proof of an entry in the tree of a receipt."""
+        key = (head.label, stream_seq, head.stream_seq, head.mmr_root)
+        with self._lock:
+            found = self._proofs.get(key)
+            if found is not None:
+                self._proofs.move_to_end(key)
+            return found
+
+    def put(self, head: Receipt, stream_seq: int, proof: MmrProof) -> None:
+        with self._lock:
+            self._proofs[head.label, stream_seq, head.stream_seq, head.mmr_root] = proof
+            if len(self._proofs) > self._most:
+                self._proofs.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._proofs)
 
 
 @dataclass(eq=False)

@@ -27,7 +27,7 @@ from veen.core.handover import HandOver
 from veen.core.hub_identity import HubKey, endorsement_digest
 from veen.core.limits import MAX_WITNESS_SIGS
 from veen.core.profile import LimitRegistry
-from veen.core.retention import Prune
+from veen.core.retention import AttachmentPrune, Prune
 from veen.hub import verifier
 from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import AdmissionState, Outcome
@@ -287,8 +287,8 @@ class HubService:
             self.signer,
             lambda: self.hub_metadata,
             lambda: self.sequencer.state.retention,
-            lambda: self.sequencer.hub_ts,
             lambda label, hub_ts: self._labels.rotation(label, hub_ts)[0],
+            attachments,
             self._log_on_loop,
         )
         self.app = HubApp(
@@ -407,7 +407,7 @@ class HubService:
         for made in recovery.unlogged(self.folders, self._recoveries):
             self.pipeline.log_event(made, partial(self._logged, partial(recovery.mark_logged, statement=made)))
 
-    def _log_on_loop(self, event: Prune, done: Callable[[Outcome], None]) -> None:
+    def _log_on_loop(self, event: Prune | AttachmentPrune, done: Callable[[Outcome], None]) -> None:
         """On any thread: log an event on the control stream."""
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self.pipeline.log_event, event, done)

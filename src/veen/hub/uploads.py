@@ -7,14 +7,17 @@ if admission is open; and the disk space that must stay free for the log, minus 
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
+from urllib.parse import parse_qsl
 
 from plumbing.http.message import Request, Respond, Response
 from plumbing.http.peer_address import caller_of
-from veen.core import CapToken, Malformed, Refused, Unverified
+from veen.core import CapToken, Malformed, Refused, Unverified, naming
 from veen.core.admission import BY_DETAIL
 from veen.core.attachment import SCHEME, UploadProof
 from veen.core.cap_token import Capability, decode_capability, token_of
+from veen.core.hashing import HASH_BYTES
 from veen.core.hpke import TAG_BYTES
 from veen.hub import responses
 from veen.hub.admission_rules import Admission, Rules
@@ -75,19 +78,22 @@ class AttachmentUpload:
         store: AttachmentStore,
         coid: bytes,
         exact: int | None,
+        noted: Callable[[], None],
         ended: Callable[[int | None], None],
         failed: Callable[[Exception, int], None],
         *,
         as_json: bool,
     ) -> None:
-        """`exact` is the required size. `ended` is called once, with the size if the attachment is new.
+        """`exact` is the required size. `noted` is called on the thread pool when the bytes are stored.
 
-        `failed` is called with a disk error and the number of bytes to write.
+        `ended` is called once, with the size if the attachment is new. `failed` is called with a disk error and the
+        number of bytes to write.
         """
         self._executor = executor
         self._store = store
         self._coid = coid
         self._exact = exact
+        self._noted = noted
         self._on_ended = ended
         self._on_failed = failed
         self._as_json = as_json
@@ -147,7 +153,9 @@ class AttachmentUpload:
         try:
             if self._exact not in (None, self._size):
                 raise Malformed("attachment", f"received {self._size} bytes, but {self._exact} were announced")
-            return Response(201 if self._draft.keep() else 200)
+            is_new = self._draft.keep()
+            self._noted()
+            return Response(201 if is_new else 200)
         except Malformed as error:
             raise responses.as_refused(error) from None
 
@@ -222,7 +230,8 @@ class Uploads:
         """Start an upload, or reject it before any of the body is read."""
         as_json = responses.wants_json(head)
         try:
-            grant = self._grant(head, coid)
+            label = _label_in(head.query)
+            grant = self._grant(head, coid, label)
             self._check_room(grant.size)
             wait = self._quota.take(grant.owner, grant.size) if grant.owner else 0
             if wait:
@@ -239,17 +248,18 @@ class Uploads:
                     self._conditions.leave(Reason.ATTACHMENT_WRITE)
 
         exact = grant.size if grant.exact else None
+        noted = partial(self._attachments.note_upload, coid, label, self._sequencer.hub_ts)
         return AttachmentUpload(
-            self._executor, self._attachments, coid, exact, ended, self._write_failed, as_json=as_json
+            self._executor, self._attachments, coid, exact, noted, ended, self._write_failed, as_json=as_json
         )
 
-    def _grant(self, head: Request, coid: bytes) -> UploadGrant:
+    def _grant(self, head: Request, coid: bytes, label: bytes | None) -> UploadGrant:
         """Grant by upload proof, by operator token or, if admission is open, without either."""
         announced = head.headers.get(b"content-length", b"")
         size = int(announced) if announced.isdigit() else None
         given = head.headers.get(b"authorization", b"").decode("latin-1")
         if given.partition(" ")[0].lower() == SCHEME:
-            proof = self._proved(given, coid)
+            proof = self._proved(given, coid, label)
             if size not in (None, proof.size):
                 raise _not_proved(f"the proof is for {proof.size} bytes, but the request announces {size}")
             return UploadGrant(proof.auth_ref, proof.size, exact=True)
@@ -259,7 +269,7 @@ class Uploads:
             owner = None
         return UploadGrant(owner, self.max_bytes if size is None else size, exact=False)
 
-    def _proved(self, given: str, coid: bytes) -> UploadProof:
+    def _proved(self, given: str, coid: bytes, label: bytes | None) -> UploadProof:
         try:
             proof = UploadProof.from_header(given)
         except Malformed as error:
@@ -269,10 +279,20 @@ class Uploads:
             raise Refused("E.LIMIT", "the attachment is too large", detail={"max_allowed": self.max_bytes})
         try:
             proof.check_time(hub_ts)
-            proof.verify(self._rules.hub_id, coid, token.subject_pk)
+            proof.verify(self._rules.hub_id, coid, token.subject_pk, label)
         except Unverified as error:
             raise _not_proved(error.reason, hub_ts=hub_ts) from None
+        if label is not None:
+            self._check_label(token, label, hub_ts)
         return proof
+
+    def _check_label(self, token: CapToken, label: bytes, hub_ts: int) -> None:
+        """Raise unless the capability is for the stream of the label."""
+        epoch, routing_key = self._rules.profile.epoch(hub_ts), self._rules.routing_key
+        epochs = {max(epoch - 1, 0), epoch, epoch + 1} if self._rules.profile.epoch_sec else {0}
+        streams = token.allow.stream_ids
+        if not any(naming.label(routing_key, stream, one) == label for stream in streams for one in epochs):
+            raise Refused("E.FORBIDDEN", "the capability is not for the stream of this label")
 
     def authorised(self, auth_ref: bytes) -> CapToken:
         """A capability that is valid now. Raises `Refused`."""
@@ -350,6 +370,20 @@ class Uploads:
 
         self._executor.write(write, tried, lambda error: None, as_json=False)
         return True
+
+
+def _label_in(query: str) -> bytes | None:
+    """The label in the query of an upload, if it names one."""
+    if not query:
+        return None
+    try:
+        ((name, text),) = parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=1)
+        label = bytes.fromhex(text)
+    except ValueError:
+        name, text, label = "", "", b""
+    if name != "label" or len(label) != HASH_BYTES or label.hex() != text:
+        raise Refused("E.BAD_REQUEST", "the query of an upload must be label=HEX")
+    return label
 
 
 def _not_proved(reason: str, **detail: int | str) -> Refused:

@@ -14,6 +14,7 @@ from veen.core.handover import HandOverList
 from veen.core.hashing import h
 from veen.core.hub_identity import ForkOrigin
 from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
+from veen.core.retention import PRUNED
 from veen.storage import checkpoint_files, rotation, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.index import Index
@@ -152,6 +153,9 @@ class WitnessRecords:
         """A large attachment is mapped, and read while it is sent."""
         sealed = self._attachments.mapped(coid)
         if sealed is None:
+            if tombstone := self._attachments.tombstone(coid):
+                detail: dict[str, int | str] = {"tombstone": tombstone.encode().hex()}
+                raise Refused("E.NOT_FOUND", "this attachment was pruned", detail_enum=PRUNED, detail=detail)
             raise Refused("E.NOT_FOUND", "there is no attachment with that coid")
         return Response(200, sealed, OCTETS)
 

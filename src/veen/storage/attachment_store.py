@@ -6,6 +6,13 @@ The order of writes, and what a crash after each leaves:
     2. the draft renamed                       the attachment or the draft
     3. the folder synced                       the attachment
 
+Beside the attachment, `uploads/` has a record with the label that the upload named. Retention deletes an attachment
+when it is too old by the policy of that label, and never by age without a record. The order of a deletion, after its
+event is durable on the control stream:
+
+    1. the tombstone, synced                   the attachment is still there; the next run deletes it
+    2. attachment and record removed           a tombstone
+
 Drafts are in a folder of their own, so that a start finds them without scanning the attachments.
 """
 
@@ -22,6 +29,7 @@ from threading import Lock
 from plumbing.durable import Disk
 from veen.core import Malformed, Unavailable
 from veen.core.hashing import HASH_BYTES, h
+from veen.core.retention import AttachmentTombstone, UploadRecord
 from veen.storage import safe_open
 from veen.storage.paths import Folders
 
@@ -75,6 +83,91 @@ class AttachmentStore:
             found = mmap(fd, 0, access=ACCESS_READ)
         found.madvise(MADV_WILLNEED)
         return found
+
+    def note_upload(self, coid: bytes, label: bytes | None, hub_ts: int) -> None:
+        """Record that an attachment was uploaded, for a label. A repeated upload renews it.
+
+        The first label stays: a reader of an attachment could upload it again, for another label.
+        """
+        path, tombstone = self.folders.upload(coid), self.folders.attachment_tombstone(coid)
+        with self.publish_lock, _disk_errors():
+            is_again = tombstone.exists()
+            known = None if is_again else self.record(coid)
+            if label is not None and (known is None or known.label == label):
+                if not self.folders.uploads.is_dir():
+                    self.disk.make_folder(self.folders.uploads)
+                    self.disk.sync_folder(self.folders.root)
+                self.disk.write_file(path, UploadRecord(label, hub_ts).encode())
+                self.disk.sync_folder(self.folders.uploads)
+            if is_again:
+                self.disk.unlink(tombstone)
+                self.disk.sync_folder(self.folders.uploads)
+
+    def record(self, coid: bytes) -> UploadRecord | None:
+        """The label of an attachment, and when it was uploaded; None for an upload without label."""
+        try:
+            return UploadRecord.decode(safe_open.read(self.folders.upload(coid)))
+        except FileNotFoundError:
+            return None
+
+    def records(self) -> Iterator[tuple[bytes, UploadRecord]]:
+        """Every attachment with a record."""
+        for path in safe_open.list_folder(self.folders.uploads):
+            if path.suffix == ".cbor" and _NAME.fullmatch(path.stem):
+                coid = bytes.fromhex(path.stem)
+                if found := self.record(coid):
+                    yield coid, found
+
+    def exists(self, coid: bytes) -> bool:
+        return safe_open.is_file(self.folders.attachment(coid))
+
+    def size(self, coid: bytes) -> int:
+        """0 if there is no such attachment."""
+        path = self.folders.attachment(coid)
+        return path.lstat().st_size if safe_open.is_file(path) else 0
+
+    def tombstone(self, coid: bytes) -> AttachmentTombstone | None:
+        """The statement that an attachment was deleted."""
+        try:
+            return AttachmentTombstone.decode(safe_open.read(self.folders.attachment_tombstone(coid)))
+        except FileNotFoundError:
+            return None
+
+    def tombstones(self) -> Iterator[AttachmentTombstone]:
+        """The statements about all attachments that were deleted."""
+        for path in safe_open.list_folder(self.folders.uploads):
+            coid = bytes.fromhex(path.stem) if path.suffix == ".tombstone" and _NAME.fullmatch(path.stem) else None
+            if coid and (found := self.tombstone(coid)):
+                yield found
+
+    def prune(self, tombstone: AttachmentTombstone) -> int:
+        """Delete an attachment. Returns the bytes freed."""
+        with self.publish_lock, _disk_errors():
+            if not self.folders.uploads.is_dir():
+                self.disk.make_folder(self.folders.uploads)
+                self.disk.sync_folder(self.folders.root)
+            self.disk.write_file(self.folders.attachment_tombstone(tombstone.coid), tombstone.encode())
+            self.disk.sync_folder(self.folders.uploads)
+            return self._remove(tombstone.coid)
+
+    def finish_prunes(self) -> int:
+        """Delete the attachments whose deletion a crash interrupted. Returns the bytes freed."""
+        freed = 0
+        for tombstone in self.tombstones():
+            with self.publish_lock, _disk_errors():
+                if self.folders.attachment_tombstone(tombstone.coid).exists():
+                    freed += self._remove(tombstone.coid)
+        return freed
+
+    def _remove(self, coid: bytes) -> int:
+        path, record, size = self.folders.attachment(coid), self.folders.upload(coid), self.size(coid)
+        if path.exists():
+            self.disk.unlink(path)
+            self.disk.sync_folder(path.parent)
+        if record.exists():
+            self.disk.unlink(record)
+            self.disk.sync_folder(self.folders.uploads)
+        return size
 
     def probe(self, size: int) -> None:
         """Raise `Unavailable` unless a draft of that size can be written and synced now."""

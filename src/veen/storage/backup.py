@@ -53,6 +53,7 @@ from veen.storage import (
     secret_keys,
 )
 from veen.storage.artifacts import PeakSnapshot
+from veen.storage.attachment_store import AttachmentStore
 from veen.storage.chunk_reader import (
     ChunkFile,
     FileSlices,
@@ -212,7 +213,12 @@ def _erase_from(disk: Disk, older: BackupStatement, newest: BackupStatement, cou
             due.append((manifest, here))
     for manifest, segments in due:
         _erase_label(disk, source, target, manifest, segments)
-    if due:
+    attachments = AttachmentStore(disk, target)
+    gone = [one for one in AttachmentStore(disk, source).tombstones() if attachments.exists(one.coid)]
+    for tombstone in gone:
+        tombstone.verify(identity, tombstone.coid)
+        attachments.prune(tombstone)
+    if due or gone:
         counts.pruned.append(older.path.name)
 
 
@@ -371,7 +377,7 @@ class DirectoryCopy:
         here = self.source
         fixed = (here.identity, here.identity_sig, here.key_map, here.limits, here.limit_history, here.profile)
         found = [path for path in (*fixed, here.admission, here.format, here.origin, here.clock) if path.exists()]
-        for folder in (here.handovers, here.recoveries, here.witnesses, here.requested, here.evidence):
+        for folder in (here.handovers, here.recoveries, here.witnesses, here.requested, here.evidence, here.uploads):
             some = safe_open.list_folder(folder)
             found += [path for path in some if path.suffix != ".draft" and safe_open.is_file(path)]
         return found
@@ -569,8 +575,9 @@ class DirectoryCopy:
                 if _ATTACHMENT.fullmatch(path.name):
                     target = self.target.attachment(bytes.fromhex(path.name))
                     self.disk.make_folder(target.parent, PRIVATE_FOLDER)
-                    if not self._take(path, target) and self.verify:
-                        _check_attachment(target)
+                    with suppress(FileNotFoundError):  # pruned meanwhile
+                        if not self._take(path, target) and self.verify:
+                            _check_attachment(target)
 
     def _take(self, path: Path, target: Path) -> bool:
         """Link a file that never changes, or copy it. Returns whether it was linked."""

@@ -47,6 +47,7 @@ INCOMPLETE_DRAFT = "an incomplete draft"
 _HEX_NAME = re.compile(r"[0-9a-f]{64}")
 _SEGMENT = re.compile(r"\d+\.wal")
 _ATTACHMENT_FOLDER = re.compile(r"[0-9a-f]{2}|drafts")
+_UPLOADS = re.compile(r"[0-9a-f]{64}\.(?:cbor|tombstone)")
 _EVIDENCE = re.compile(r"(?:equivocation|lost)-.*\.cbor")  # checked even if the hash in its name is wrong
 _HANDOVERS = re.compile(r"[0-9a-f]{16}\.(?:cbor|rows|mmr|logged)|checkpoint-[0-9a-f]{64}-\d{20}\.cbor")
 _REQUESTED = re.compile(r"checkpoint-[0-9a-f]{64}-\d{20}\.cbor|cosigned-[0-9a-f]{64}\.cbor")
@@ -240,13 +241,14 @@ def check_strays(folders: Folders, report: FsckReport) -> None:
         *(folders.limits, folders.limit_history, folders.profile, folders.admission, folders.format, folders.binding),
         *(folders.origin, folders.fault, folders.clock, folders.scrub, folders.lock, folders.keys, folders.journal),
         *(folders.journal_mark, folders.log, folders.index, folders.attachments, folders.evidence, folders.witnesses),
-        *(folders.recoveries, folders.handovers, folders.requested),
+        *(folders.recoveries, folders.handovers, folders.requested, folders.uploads),
         folders.root / _LOST_AND_FOUND,
     )
     here = re.compile("|".join(re.escape(path.name) for path in kept))
     _check_folder(folders, folders.root, here, report, drafts=False)  # drafts are reported with the metadata
     _check_folder(folders, folders.journal, _SEGMENT, report)
     _check_folder(folders, folders.attachments, _ATTACHMENT_FOLDER, report)
+    _check_folder(folders, folders.uploads, _UPLOADS, report)
     _check_folder(folders, folders.evidence, _EVIDENCE, report)
     _check_folder(folders, folders.witnesses, _WITNESSES, report)
     _check_folder(folders, folders.requested, _REQUESTED, report)

@@ -19,6 +19,7 @@ _PATHS = {
     "journal_mark": "journal.mark",
     "attachments": "attachments",
     "attachment_drafts": "attachments/drafts",
+    "uploads": "uploads",
     "keys": "keys",
     "evidence": "evidence",
     "witnesses": "witnesses",
@@ -58,6 +59,7 @@ class Folders:
     journal: Path = field(init=False)
     attachments: Path = field(init=False)
     attachment_drafts: Path = field(init=False)  # uploads in progress
+    uploads: Path = field(init=False)  # the labels of attachments, and tombstones; missing in older directories
     keys: Path = field(init=False)
     evidence: Path = field(init=False)
     witnesses: Path = field(init=False)  # the keys of the witnesses that signed checkpoints
@@ -93,7 +95,16 @@ class Folders:
         draft = self.root / INDEX_DRAFT
         index = (self.index, self.nodes, draft, draft / self.nodes.name)
         kept = (self.keys, self.journal, self.log, self.attachments, self.attachment_drafts)
-        return (*kept, *index, self.evidence, self.witnesses, self.requested, self.recoveries, self.handovers)
+        return (
+            *kept,
+            *index,
+            self.uploads,
+            self.evidence,
+            self.witnesses,
+            self.requested,
+            self.recoveries,
+            self.handovers,
+        )
 
     def open_chunk(self, label: bytes, start_seq: int) -> Path:
         return self.log / f"chunk-{label.hex()}-{start_seq:0{_WIDTH}d}-open.log"
@@ -184,6 +195,14 @@ class Folders:
 
     def attachment(self, coid: bytes) -> Path:
         return self.attachments / coid.hex()[:2] / coid.hex()
+
+    def upload(self, coid: bytes) -> Path:
+        """The label of an attachment."""
+        return self.uploads / f"{coid.hex()}.cbor"
+
+    def attachment_tombstone(self, coid: bytes) -> Path:
+        """The signed statement that an attachment was deleted."""
+        return self.uploads / f"{coid.hex()}.tombstone"
 
 
 @dataclass(frozen=True, slots=True, order=True)

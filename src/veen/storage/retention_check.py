@@ -1,15 +1,25 @@
-"""Check the manifests of a data directory: everything that is missing was pruned, and the hub signed for it.
+"""Check a data directory without reading its chunks: everything that is missing was pruned, and the hub signed for it.
 
-No chunk is read. `veen fsck` also compares what is left of the chunks with the manifests, byte by byte.
+The binding names the end of every closed chunk. Each must exist, or the signed manifest of its label must say that it
+was pruned and what replaced it. The events of the control stream must explain the manifests: each pruned row names the
+`Prune` that was logged before it. So a row that was removed or changed is noticed by the signature, an earlier manifest
+by the chunk that it does not explain, or if that was put back too, by the logged event; a range without manifest by the
+binding. A label is not missed if all its files and its rows in the binding are gone; `veen fsck` compares the index,
+clients and witnesses what they know.
+
+`veen fsck` also compares what is left of the chunks with the manifests, byte by byte.
 """
 
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from veen.core import VeenError
-from veen.core.retention import Level, Segment
-from veen.storage import pruned_chunk, safe_open
-from veen.storage.chunk_reader import chunk_files
+from veen.core import Receipt, VeenError, control_stream, naming
+from veen.core.retention import Level, Prune, Segment
+from veen.storage import checkpoint_files, chunk_reader, journal, pruned_chunk, safe_open
+from veen.storage.frame import LogEntry
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.paths import Folders
@@ -24,46 +34,135 @@ class CheckedManifest:
     pruned: int
     without_receipts: int
     entries: int  # whose payload was pruned
+    unfinished: int  # logged prunes that the manifest does not have: interrupted, or the manifest is an earlier one
     faults: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _LoggedPrune:
+    event: Prune
+    stream_seq: int
+    hub_ts: int
+
+
 def check_manifests(root: Path) -> list[CheckedManifest]:
-    """Every manifest of a directory, by label."""
+    """Every label with a manifest, a logged prune or a fault."""
     folders = Folders(root)
     hub_metadata = read_metadata(folders)
-    labels = [bytes.fromhex(path.stem.partition("-")[2]) for path in sorted(folders.log.glob("manifest-*.cbor"))]
-    chunks = chunk_files(folders)
-    ends = {label: max((one.end_seq or 0 for one in chunks.get(label, ())), default=0) for label in labels}
-    return [_checked(folders, hub_metadata, label, ends[label]) for label in labels]
+    bound = checkpoint_files.read_binding(folders)
+    ends: dict[bytes, list[int]] = defaultdict(list)
+    for row in bound.checkpoints if bound else ():
+        ends[row.label].append(row.upto_seq)
+    logged: dict[bytes, list[_LoggedPrune]] = defaultdict(list)
+    sizes: dict[int, int] = {}
+    for one in _logged_prunes(folders, hub_metadata, sizes):
+        logged[one.event.label].append(one)
+    named = {bytes.fromhex(path.stem.partition("-")[2]) for path in folders.log.glob("manifest-*.cbor")}
+    checked = (
+        _LabelCheck(folders, hub_metadata, label, ends.get(label, []), logged.get(label, []), sizes).run()
+        for label in sorted(named | ends.keys() | logged.keys())
+    )
+    return [one for one in checked if one.segments or one.unfinished or one.faults]
 
 
-def _checked(folders: Folders, hub_metadata: HubMetadata, label: bytes, end: int) -> CheckedManifest:
-    try:
-        manifest = pruned_chunk.verified_manifest(folders, hub_metadata.identity, label)
-    except (OSError, VeenError) as error:
-        return CheckedManifest(label, 0, 0, 0, 0, (str(error),))
-    assert manifest is not None, "its file was listed"
-    # The manifest of an older backup, or of a log that was restored from one, may list later chunks than it has.
-    here = [one for one in manifest.segments if one.level or one.start_seq <= end]
-    faults = [fault for one in here if (fault := _fault(folders, hub_metadata, label, one))]
-    pruned = [one for one in manifest.segments if one.level]
-    entries = sum(one.end_seq - one.start_seq + 1 for one in pruned)
-    bare = sum(one.level == Level.RECEIPTS for one in pruned)
-    return CheckedManifest(label, len(manifest.segments), len(pruned), bare, entries, tuple(faults))
+def _logged_prunes(folders: Folders, hub_metadata: HubMetadata, sizes: dict[int, int]) -> Iterator[_LoggedPrune]:
+    """The prunes on the control stream, in the log and in the journal. Sets the size of each epoch in `sizes`."""
+    hub_id, limits = hub_metadata.identity.hub_id, hub_metadata.limits
+    control = naming.control_stream(hub_id)
+    for entry in _control_entries(folders, hub_metadata):
+        receipt = Receipt.decode(entry.receipt)
+        epoch = hub_metadata.profile.epoch(receipt.hub_ts)
+        if entry.label != naming.label(hub_metadata.identity.routing_key, control, epoch):
+            continue  # of the origin of a fork
+        if entry.stream_seq <= sizes.get(epoch, 0):
+            continue  # the log and the journal may both have it
+        sizes[epoch] = entry.stream_seq
+        event = control_stream.event_of(hub_id, entry.open()[0], limits)
+        if isinstance(event, Prune):
+            yield _LoggedPrune(event, entry.stream_seq, receipt.hub_ts)
 
 
-def _fault(folders: Folders, hub_metadata: HubMetadata, label: bytes, segment: Segment) -> str | None:
-    start, end = segment.start_seq, segment.end_seq
-    chunk, left = folders.closed_chunk(label, start, end), folders.pruned_chunk(label, start, end)
-    if not chunk.exists() and not (segment.level and left.exists()):
-        return f"entries {start} to {end} are missing, and the manifest does not say that they were pruned"
-    try:
-        signed = safe_open.read(folders.checkpoint(label, end))
-        check_checkpoint(signed, hub_metadata, label, end, segment.mmr_root_end)
-        if segment.level and not chunk.exists():
-            with pruned_chunk.PrunedChunk(left) as found:
-                if found.root != segment.mmr_root_end or found.level > segment.level:
-                    return f"{left.name} does not match the manifest"
-    except (OSError, VeenError) as error:
-        return f"entries {start} to {end}: {error}"
-    return None
+def _control_entries(folders: Folders, hub_metadata: HubMetadata) -> Iterator[LogEntry]:
+    files = chunk_reader.chunk_files(folders)
+    for label in chunk_reader.control_labels(hub_metadata, files):
+        for entry, _ in chunk_reader.read_log(files[label], None):
+            assert isinstance(entry, LogEntry), "control streams are never pruned"
+            yield entry
+    for found in journal.read(folders.journal, journal.first_group(folders.journal) - 1):
+        if not isinstance(found, journal.Torn):
+            for entry in found[1]:
+                if hub_metadata.control_hub(entry.label, Receipt.decode(entry.receipt).hub_ts) is not None:
+                    yield entry
+
+
+@dataclass(frozen=True, slots=True)
+class _LabelCheck:
+    folders: Folders
+    hub_metadata: HubMetadata
+    label: bytes
+    ends: list[int]  # of its closed chunks
+    logged: list[_LoggedPrune]
+    control_sizes: dict[int, int]  # of the control stream, by epoch
+
+    def run(self) -> CheckedManifest:
+        try:
+            manifest = pruned_chunk.verified_manifest(self.folders, self.hub_metadata.identity, self.label)
+        except (OSError, VeenError) as error:
+            return CheckedManifest(self.label, 0, 0, 0, 0, 0, (str(error),))
+        segments = manifest.segments if manifest else ()
+        pruned = {(one.start_seq, one.end_seq): one for one in segments if one.level}
+        ranges = [(before + 1, end) for before, end in pairwise([0, *self.ends])]
+        faults = [fault for one in ranges if (fault := self._fault(*one, pruned.get(one)))]
+        if not pruned.keys() <= set(ranges):
+            faults.append("the checkpoint binding lacks chunks that the manifest calls pruned")
+        entries = sum(end - start + 1 for start, end in pruned)
+        bare = sum(one.level == Level.RECEIPTS for one in pruned.values())
+        unfinished = sum(not _is_done(one.event, segments) for one in self.logged)
+        return CheckedManifest(self.label, len(segments), len(pruned), bare, entries, unfinished, tuple(faults))
+
+    def _fault(self, start: int, end: int, segment: Segment | None) -> str | None:
+        """What is wrong with a closed chunk; `segment` is its row if the manifest says that it was pruned.
+
+        Rows of whole chunks are not compared: after a restore from a backup, other chunks may be at their places.
+        """
+        chunk, left = (
+            folder(self.label, start, end) for folder in (self.folders.closed_chunk, self.folders.pruned_chunk)
+        )
+        if segment is None:
+            if chunk.exists() or self.folders.open_chunk(self.label, start).exists():  # a hub may be closing it
+                return None
+            return f"entries {start} to {end} are missing, and no manifest says that they were pruned"
+        if not self._is_logged(segment):
+            return f"entries {start} to {end} were pruned without an event on the control stream"
+        try:
+            signed = safe_open.read(self.folders.checkpoint(self.label, end))
+            check_checkpoint(signed, self.hub_metadata, self.label, end, segment.mmr_root_end)
+            if not chunk.exists():
+                with pruned_chunk.PrunedChunk(left) as found:
+                    if found.root != segment.mmr_root_end or found.level > segment.level:
+                        return f"{left.name} does not match the manifest"
+        except (OSError, VeenError) as error:
+            return f"entries {start} to {end}: {error}"
+        return None
+
+    def _is_logged(self, segment: Segment) -> bool:
+        """Whether the event that a pruned row names was logged for it, or is after the end of this copy of the log.
+
+        An older backup gets the manifest of the hub, which may name events that the backup does not have.
+        """
+        assert segment.event_seq is not None
+        assert segment.pruned_at is not None
+        if segment.event_seq > self.control_sizes.get(self.hub_metadata.profile.epoch(segment.pruned_at), 0):
+            return True
+        for one in self.logged:
+            if (one.stream_seq, one.hub_ts) == (segment.event_seq, segment.pruned_at):
+                event = one.event
+                covers = event.start_seq <= segment.start_seq and segment.end_seq <= event.end_seq
+                return covers and event.level >= segment.level
+        return False
+
+
+def _is_done(event: Prune, segments: tuple[Segment, ...]) -> bool:
+    """Whether a manifest has everything that an event announced."""
+    inside = [one for one in segments if one.end_seq >= event.start_seq and one.start_seq <= event.end_seq]
+    return bool(inside) and inside[-1].end_seq >= event.end_seq and all(one.level >= event.level for one in inside)

@@ -35,6 +35,7 @@ _KINDS = {
     r"checkpoint-index-.+\.cbor": _OVERHEAD_BYTES + _ROW_BYTES * limits.MAX_CHUNKS_PER_LABEL,
     r"(?:checkpoint|cosigned)-.+\.cbor|[0-9a-f]{64}-\d+\.cbor": _CHECKPOINT,  # also the keys of its witnesses
     r"[0-9a-f]{16}\.cbor": _OVERHEAD_BYTES,  # a hand-over
+    r"[0-9a-f]{64}\.(?:cbor|tombstone)": _OVERHEAD_BYTES,  # of an attachment
     r"[0-9a-f]{16}\.rows": 1 << 40,  # 72 bytes per label, read one by one
     r"peaks-.+\.cbor": _OVERHEAD_BYTES + 64 * limits.MAX_PEAKS,
     r".+\.summary|(?:equivocation|lost)-.+\.cbor": _OVERHEAD_BYTES,

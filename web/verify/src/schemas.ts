@@ -44,6 +44,7 @@ export const SCHEMA_NAMES: readonly string[] = [
   "rpc.v1",
   "veen.attached.v1",
   "veen.bytes.v1",
+  "veen.control.attachment-prune.v1",
   "veen.control.cap.v1",
   "veen.control.checkpoint.v1",
   "veen.control.epoch-end.v1",

@@ -24,6 +24,9 @@ _STEP_HINT = (
     "hint: the wall clock jumped, and the hub continues at its own time; "
     f"correct the clock of the machine, or run {_ACCEPT} if the new time is right"
 )
+_UNWATCHED_HINT = (
+    f"hint: no hub watched the clock for {{}} days, so nothing is pruned by age; run {_ACCEPT} if the clock is right"
+)
 _AHEAD_HINT = "hint: the hub runs at half speed until the wall clock has caught up"
 
 
@@ -42,8 +45,10 @@ def show(hub: HubUrl = None, data_dir: LocalDir = None, as_json: JsonOption = Fa
     with hub_process.hub(hub, data_dir) as api:
         found = _clock_of(api)
     hints = {"holding": _STEP_HINT, "ahead": _AHEAD_HINT}
-    remarks = (hints[found["state"]],) if found["state"] in hints else ()
-    Result({"url": api.url, **_shown(found)}, remarks=remarks).show(as_json)
+    remarks = [hints[found["state"]]] if found["state"] in hints else []
+    if unwatched := found.get("unwatched_sec"):
+        remarks.append(_UNWATCHED_HINT.format(round(unwatched / 86_400)))
+    Result({"url": api.url, **_shown(found)}, remarks=tuple(remarks)).show(as_json)
 
 
 @command(app, "accept", "veen hub clock accept --data-dir hub", "veen hub clock accept --hub https://hub.example")

@@ -171,6 +171,10 @@ def label(text: str) -> bytes:
     return key_of(text, "a label")
 
 
+def coid(text: str) -> bytes:
+    return key_of(text, "a coid")
+
+
 def label_place(text: str) -> LabelPlace:
     """Parse LABEL:SEQ."""
     named, _, seq = text.rpartition(":")

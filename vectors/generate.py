@@ -9,6 +9,7 @@ from vectors.evidence_files import evidence_files
 from vectors.form import Doc, render
 from vectors.identities import identities
 from vectors.malformed import malformed
+from vectors.reads import reads
 from vectors.retention import retention
 from vectors.scenarios import scenario_a, scenario_b, scenario_c
 from vectors.sealing import ciphertexts
@@ -36,6 +37,7 @@ GENERATED: dict[str, Callable[[], Doc]] = {
     "scenario-d.json": scenario_d,
     "statements.json": statements,
     "upload.json": uploads,
+    "read.json": reads,
 }
 
 

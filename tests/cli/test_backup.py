@@ -37,6 +37,9 @@ def test_a_backup_under_load_has_all_entries_acknowledged_before_it(veen: Veen, 
                 checked = veen("fsck", made["backup"], "--json").json()
                 assert checked["counts"]["damaged"] == 0, checked
                 assert {one["artifact"].partition("/")[0] for one in checked["findings"]} <= {"index", "keys"}
+                online = veen.done("fsck", data_dir, "--online", "--json").json()
+                assert (online["verdict"], online["findings"]) == ("clean", [])
+                assert online["entries"] >= acknowledged
             sender.stdin.close()
             sender.stdout.read()
         assert sender.returncode == 0

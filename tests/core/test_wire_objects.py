@@ -201,6 +201,7 @@ def test_only_the_files_of_a_hub_its_tooling_and_disclosure_are_left_to_us() -> 
         "veen.core.cosignature",
         "veen.core.recovery",
         "veen.core.retention",
+        "veen.core.read_proof",
     }
     capabilities = {"veen.core.cap_token", "veen.core.admin"}  # presentations, and revocations by an operator
     assert ours == files | capabilities | {

@@ -110,6 +110,11 @@ class HttpServer:
         for listener in self._listeners:
             self._open(listener)
 
+    def use_tls(self, tls: ssl.SSLContext) -> None:
+        """Use another certificate for new connections. A server that was started without TLS stays without."""
+        assert self._tls is not None, "the server was started without TLS"
+        self._tls = tls
+
     async def stop(self, grace_s: float) -> None:
         """Accept no more connections, let requests finish within `grace_s`, then close the rest."""
         service = self._service

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from plumbing.cli.command import argument, command, option, single
+from plumbing.cli.command import Misuse, argument, command, option, single
 from veen.cli.kit import output
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.exit_status import DAMAGED_STATUS, KEYLESS_STATUS, REPAIRABLE_STATUS, hinted
@@ -14,7 +14,7 @@ from veen.cli.kit.output import Formatted, Marked, Tone
 from veen.cli.kit.result import fields_of
 from veen.core import Unavailable
 from veen.storage import fsck as checker
-from veen.storage import fsck_report
+from veen.storage import fsck_report, online_check
 from veen.storage.fsck import FsckReport, FsckVerdict, Severity
 from veen.storage.metadata import NewerFormat, world_readable_keys
 from veen.storage.paths import Folders
@@ -36,34 +36,55 @@ _VERDICTS = {
 }
 
 
-@command(app, "fsck", "veen fsck hub", "veen fsck hub --repair", "veen fsck hub --json")
+@command(app, "fsck", "veen fsck hub", "veen fsck hub --repair", "veen fsck hub --online", "veen fsck hub --json")
 def fsck(
     directory: Annotated[Path, argument("DIR", "a hub's data directory")],
     repair: Annotated[bool, option("--repair", "rebuild repairable files from the log")] = False,
+    online: Annotated[bool, option("--online", "verify while a hub runs on the directory")] = False,
+    scratch: Annotated[
+        Path | None,
+        option("--scratch DIR", "folder for --online, on the same file system", show_default="beside the directory"),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Verify a data directory from its files alone.
 
     Every entry, hash, signature, root, summary, checkpoint, index row and identity file is verified. Nothing is written
     without --repair. --repair rebuilds only what the log determines: index and node files, summaries, peak snapshots,
-    checkpoint indexes and checkpoint keys, but no checkpoint. No hub may run on the directory.
+    checkpoint indexes and checkpoint keys, but no checkpoint. No hub may run on the directory, except with --online.
+
+    With --online the entries that are durable now are verified from a copy that shares the closed chunks with the hub,
+    and is removed at the end. The index and the secret keys are not verified then; the scrubber of the hub verifies the
+    index.
 
     The exit status is 0 if the directory is clean and 7 if --repair can correct it. It is 8 if the log, or the metadata
     that verifies it, is damaged; restore it from another copy. It is 12 if only a secret key is missing or wrong: such
     a copy can be read and verified, but no hub can run on it. Retired keys may be missing.
     """
-    check(directory, repair=repair, as_json=as_json)
+    if online and repair:
+        raise Misuse("--online and --repair exclude each other", "stop the hub to repair its directory")
+    if scratch is not None and not online:
+        raise Misuse("--scratch is for --online", "give --online too")
+    check(
+        directory, repair=repair, as_json=as_json, scratch=(scratch or directory.absolute().parent) if online else None
+    )
 
 
-def check(directory: Path, *, repair: bool, as_json: bool) -> None:
-    """Verify a data directory, print the findings, and exit with the status of the verdict."""
+def check(directory: Path, *, repair: bool, as_json: bool, scratch: Path | None = None) -> None:
+    """Verify a data directory, print the findings, and exit with the status of the verdict.
+
+    With `scratch` a hub may run on the directory.
+    """
     folders = Folders(directory)
     if not any(path.exists() for path in (folders.identity, folders.log, folders.keys)):
         raise hinted(Unavailable(f"{directory} is not a hub's data directory"), "veen hub init creates one")
     repaired = False
     try:
         with output.progress("checking") as report:
-            found = checker.check(directory, report)
+            if scratch is None:
+                found = checker.check(directory, report)
+            else:
+                found = online_check.check_online(directory, scratch, report)
         if repair and found.verdict is FsckVerdict.REPAIRABLE:
             with output.progress("rebuilding") as report:
                 found = checker.repair(directory, report)
@@ -71,7 +92,11 @@ def check(directory: Path, *, repair: bool, as_json: bool) -> None:
     except NewerFormat:
         raise
     except Unavailable as error:
-        raise hinted(error, f"veen hub stop --data-dir {directory} stops a hub that runs on it") from None
+        hints = (
+            f"veen hub stop --data-dir {directory} stops a hub that runs on it",
+            f"veen fsck {directory} --online verifies it while the hub runs",
+        )
+        raise hinted(error, *hints) if scratch is None else error from None
     if as_json:
         output.document(_data(found, repaired))
     else:

@@ -20,6 +20,7 @@ from veen.cli.kit.hub_api import HubApi
 from veen.cli.kit.result import Result
 from veen.cli.kit.values import Address
 from veen.client import evidence
+from veen.client.read_access import ReadSigner
 from veen.client.trust import HubRecord
 from veen.core import (
     Checkpoint,
@@ -153,6 +154,7 @@ def cosign(
                 api.identity(),
                 wire_json.decode(IdentitySignature, strict_json.encode(status["identity_sig"])),
             )
+            api.reads = ReadSigner(identity.hub_id, int(status["hub_ts"]), [(state.key, None)])
             profile = wire_json.decode(Profile, strict_json.encode(status["profile"]))
             wanted = label or naming.label(
                 identity.routing_key, naming.stream_id(context_file.need_stream(stream)), int(status["epoch"])

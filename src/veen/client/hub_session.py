@@ -9,6 +9,7 @@ from veen.client import evidence
 from veen.client.client_dir import ClientDir
 from veen.client.contradiction import Caught, Contradiction
 from veen.client.evidence import EvidenceStore, Knowledge
+from veen.client.read_access import signer_of
 from veen.client.transport import HubLink
 from veen.client.trust import HubRecord, HubStatus, HubTrust, Pin
 from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, naming
@@ -81,6 +82,8 @@ class HubSession:
         over with the hub or to compare what it signed.
         """
         status = HubStatus.read(await link.get_json("/tooling/status"))
+        if status.shown.get("read_access") == "signed":
+            link.reads = await asyncio.to_thread(signer_of, folder, status.identity.hub_id, status.hub_ts)
         if pin and pin.on_first_use and folder.state.hub_of(link.url):
             pin = None  # the hub is already known
         hub_id = folder.state.hub_of(link.url) if pin is None else status.identity.hub_id

@@ -90,8 +90,9 @@ class EntrySubscription:
         subscription = cls(reader, writer)
         try:
             async with asyncio.timeout(link.retry_policy.answer_s):
-                target = f"{where.path.rstrip('/')}/tooling/subscribe?label={label.hex()}&from={from_seq}"
-                await subscription._shake_hands(where.netloc, target)
+                target = f"/tooling/subscribe?label={label.hex()}&from={from_seq}"
+                headers = link.reads.headers("GET", target) if link.reads else {}
+                await subscription._shake_hands(where.netloc, f"{where.path.rstrip('/')}{target}", headers)
         except TimeoutError:
             subscription.close()
             raise Unavailable(
@@ -126,8 +127,9 @@ class EntrySubscription:
             if items:
                 yield items
 
-    async def _shake_hands(self, host: str, target: str) -> None:
-        self._writer.write(self._frames.send(Request(host=host, target=target)))
+    async def _shake_hands(self, host: str, target: str, headers: Mapping[str, str]) -> None:
+        extra = [(name.encode(), value.encode()) for name, value in headers.items()]
+        self._writer.write(self._frames.send(Request(host=host, target=target, extra_headers=extra)))
         while True:
             events = await self._events()
             for number, event in enumerate(events):

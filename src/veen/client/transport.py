@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from veen.client.exchange import SMALL_BYTES, exchange, reason_of
+from veen.client.read_access import ReadSigner, certified
 from veen.core import Malformed, Receipt, Refused, Unavailable, strict_json, wire_json
 from veen.core.cbor import DeferredFaults, Wire
 from veen.core.envelopes import SUBMIT_RESPONSE_HEAD, SUBMIT_RESPONSE_TAIL, ErrorEnvelope, SubmitResponse
@@ -107,7 +108,8 @@ class HubLink:
     ) -> None:
         """`tls` makes a context. HTTP and WebSocket connections need different ones, because they negotiate ALPN."""
         self.url = _checked(url)
-        self.tls = tls
+        self.tls = certified(tls)
+        self.reads: ReadSigner | None = None  # signs what the hub answers only to known readers
         self.retry_policy = retry_policy or RetryPolicy()
         self.on_pause: Callable[[Exception], None] = lambda error: None  # called with the error before each retry
         self._http2 = http2
@@ -157,11 +159,11 @@ class HubLink:
 
     async def get_json(self, path: str, *, once: bool = False) -> strict_json.Json:
         """`once` makes one attempt, for callers that retry themselves."""
-        body = await (self._request("GET", path, most=SMALL_BYTES) if once else self.get(path, SMALL_BYTES))
+        body = await (self._read("GET", path, b"", SMALL_BYTES) if once else self.get(path, SMALL_BYTES))
         return strict_json.decode(body, path)
 
     async def get(self, path: str, most: int) -> bytes:
-        return await self._retry(lambda: self._request("GET", path, most=most))
+        return await self._retry(lambda: self._read("GET", path, b"", most))
 
     async def put(
         self, path: str, make: Callable[[], AsyncIterator[bytes]], size: int, headers: dict[str, str] | None = None
@@ -212,7 +214,18 @@ class HubLink:
         return await self._request("POST", path, body, most=most, headers=_CBOR_HEADERS | cookie)
 
     async def _post(self, path: str, body: bytes, most: int) -> bytes:
-        return await self._retry(lambda: self._request("POST", path, body, most=most))
+        return await self._retry(lambda: self._read("POST", path, body, most))
+
+    async def _read(self, method: str, path: str, body: bytes, most: int) -> bytes:
+        """One attempt, signed if the hub requires that; more if the hub refuses the signature and there is another."""
+        kind = _CBOR_HEADERS if method == "POST" else {}
+        while True:
+            headers = kind | (self.reads.headers(method, path, body) if self.reads else {})
+            try:
+                return await self._request(method, path, body if method == "POST" else None, most=most, headers=headers)
+            except Refused as refused:
+                if self.reads is None or not self.reads.again(refused):
+                    raise
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retry while the hub is unavailable."""

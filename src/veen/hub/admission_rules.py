@@ -367,7 +367,7 @@ _HEADER = HEADER.encode()
 class Prefilter:
     """Stage 0: checks the source address and the proof of work before a request is read. Spec §8.1; 001, spec-2 §5.1.
 
-    They depend only on the request and on fixed settings, so the same request always gets the same result. If proof of
+    They depend only on the request and on settings, so the same request always gets the same result. If proof of
     work is required, the rejection contains the challenge, and the client can retry with it. Reusing the same proof is
     possible, because nothing is stored; it only gains another check of the same signature.
     """
@@ -376,6 +376,10 @@ class Prefilter:
         self, hub_id: bytes, difficulty: int, allowed: tuple[Network, ...] = (), denied: tuple[Network, ...] = ()
     ) -> None:
         self._hub_id = hub_id
+        self.follow(difficulty, allowed, denied)
+
+    def follow(self, difficulty: int, allowed: tuple[Network, ...], denied: tuple[Network, ...]) -> None:
+        """Use other settings from now on."""
         self.difficulty = difficulty
         self._allowed = allowed
         self._denied = denied

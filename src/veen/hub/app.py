@@ -59,6 +59,7 @@ from veen.hub.admission_state import Outcome
 from veen.hub.config import HubConfig, need_operator
 from veen.hub.hub_time import ClockWatch
 from veen.hub.lost_entries import LostEntries
+from veen.hub.read_access import ATTACHMENTS, SUBSCRIBE, ReadGate
 from veen.hub.read_api import PageMemoryBudget, ReadApi, Subscriber, Subscriptions
 from veen.hub.read_executor import ReadExecutor
 from veen.hub.retention_run import RetentionRun
@@ -72,7 +73,6 @@ from veen.hub.witness_records import WitnessRecords
 _SMALL_BODY = 4096
 _TOOLING_BODY = 1 << 17  # the largest capability in JSON takes more than half of it
 _BATCH_BODY = 1 << 26
-_ATTACHMENTS = "/tooling/attachments/"
 _SEQ = re.compile(r"[1-9][0-9]{0,19}")
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,19}")
 Handler = Callable[[Request, Respond], None]
@@ -102,11 +102,18 @@ class HubApp:
     retention_pool: Executor
     streams: StreamEpochs
     pages: PageMemoryBudget = field(default_factory=PageMemoryBudget)
+    gate: ReadGate = field(init=False)
     submits: SubmitApi = field(init=False)
     routes: dict[tuple[str, str], Handler] = field(init=False)
 
     def __post_init__(self) -> None:
         reads, records = self.reads, self.records
+        self.gate = ReadGate(
+            self.config,
+            self.rules.hub_id,
+            lambda: self.pipeline.hub_ts,
+            lambda auth_ref: self.uploads.authorised(auth_ref),
+        )
         self.submits = SubmitApi(self.rules, self.prefilter, self.pipeline)
         self.routes = {
             ("POST", "/v1/submit"): self.submits.submit,
@@ -161,7 +168,7 @@ class HubApp:
     def body_limit(self, method: str, path: str) -> int | None:
         if path == "/tooling/submit-batch":
             return _BATCH_BODY
-        if path.startswith(_ATTACHMENTS):
+        if path.startswith(ATTACHMENTS):
             return self.uploads.max_bytes
         if (method, path) not in self.routes:
             return None
@@ -192,12 +199,13 @@ class HubApp:
             request.method = "GET"  # the server omits the body
         handler = self.routes.get((request.method, request.path))
         try:
+            self.gate.check(request)
             if handler:
                 handler(request, respond)
-            elif request.method == "GET" and request.path.startswith(_ATTACHMENTS):
+            elif request.method == "GET" and request.path.startswith(ATTACHMENTS):
                 coid = _coid_in(request.path)
                 self.executor.answer(request, lambda: self.records.get_attachment(coid), respond)
-            elif request.method == "GET" and request.path == "/tooling/subscribe":
+            elif request.method == "GET" and request.path == SUBSCRIBE:
                 raise Refused("E.BAD_REQUEST", "subscribe needs a WebSocket connection")
             else:
                 raise _unknown(request)
@@ -209,8 +217,9 @@ class HubApp:
 
     def websocket(self, head: Request) -> WebSocketHandler | Response:
         try:
-            if head.path != "/tooling/subscribe":
+            if head.path != SUBSCRIBE:
                 raise _unknown(head)
+            self.gate.check(head)
             label, start = _place_in(head.query)
         except Refused as refused:
             return responses.refusal(refused)
@@ -588,7 +597,7 @@ def _number(given: dict[str, str], name: str) -> int | None:
 
 
 def _coid_in(path: str) -> bytes:
-    return _hash_in(path.removeprefix(_ATTACHMENTS), "coid")
+    return _hash_in(path.removeprefix(ATTACHMENTS), "coid")
 
 
 def _hash_in(text: str, name: str) -> bytes:

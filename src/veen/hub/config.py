@@ -2,13 +2,15 @@
 
 import os
 import resource
+import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from hmac import compare_digest
 from pathlib import Path
 
-from plumbing.http import HttpSettings
+from plumbing.http import HttpSettings, tls_context
 from plumbing.http.peer_address import Network, is_loopback
 from veen.core import Refused, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
@@ -18,6 +20,21 @@ DEFAULT_PORT = 37411
 _MIB = 1 << 20
 
 
+class ReadAccess(StrEnum):
+    """Who may read."""
+
+    OPEN = "open"
+    SIGNED = "signed"
+    MTLS = "mtls"
+
+
+# Settings that a running hub can change. The others decide how it was started.
+RELOADABLE = frozenset(
+    {
+        *("issuers", "readers", "allow_revocation", "log_submits", "disk_reserve_bytes"),
+        *("pow_difficulty", "allow_networks", "deny_networks", "tls_cert", "tls_key", "client_ca"),
+    }
+)
 # A new connection displaces one that is idle: otherwise idle ones, also from this machine, could shut everyone out.
 HTTP = HttpSettings(makes_room=True)
 
@@ -50,6 +67,9 @@ class HubConfig:
     open_to_the_network: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    client_ca: Path | None = None  # the authority of client certificates
+    read_access: ReadAccess = ReadAccess.OPEN
+    readers: frozenset[bytes] = frozenset()  # keys that may read if read_access is signed
     log_submits: bool = False
     role: str = "authority"  # shown in the logs; a hub under another's authority is a tenant
     upload_bytes_per_sec: int = 16 * _MIB  # per capability, or per address if admission is open
@@ -64,12 +84,24 @@ class HubConfig:
     max_start_gap: int = 30 * 86_400  # seconds between the wall clock and the end of the log at a start
     http: HttpSettings = HTTP
 
+    def reloaded(self, found: "HubConfig") -> tuple["HubConfig", list[str]]:
+        """This configuration with the reloadable settings of another, and the names of the others that differ."""
+        names = [one.name for one in fields(self) if getattr(self, one.name) != getattr(found, one.name)]
+        taken = {name: getattr(found, name) for name in names if name in RELOADABLE}
+        if (self.tls_cert is None) != (found.tls_cert is None):
+            taken = {name: value for name, value in taken.items() if name not in ("tls_cert", "tls_key", "client_ca")}
+        return replace(self, **taken), [name for name in names if name not in taken]
+
     def check(self) -> None:
         """Raise on settings that would let strangers write by accident, or that are impossible."""
         if not 0 <= self.pow_difficulty <= MAX_POW_DIFFICULTY:
             raise Unavailable(f"a proof of work has at most {MAX_POW_DIFFICULTY} bits, not {self.pow_difficulty}")
         if (self.witness_quorum or 0) > len(self.witness_addresses):
             raise Unavailable(f"a quorum of {self.witness_quorum} needs as many witnesses with an address")
+        if self.client_ca is not None and self.tls_cert is None:
+            raise Unavailable("client certificates need TLS: give tls_cert and tls_key")
+        if self.read_access is ReadAccess.MTLS and self.client_ca is None:
+            raise Unavailable("read access by client certificates needs client_ca, the authority that signs them")
         if self.max_clock_step < 1 or self.max_start_gap < 1:
             raise Unavailable("max_clock_step and max_start_gap must be at least 1 second")
         if self.admission is Admission.OPEN and not self.open_to_the_network and not is_loopback(self.host):
@@ -77,6 +109,12 @@ class HubConfig:
                 f"open admission on {self.host} lets everyone who can reach it write; "
                 "add --open-to-the-network to allow that"
             )
+
+    def tls(self) -> ssl.SSLContext | None:
+        """The context for the server; None without TLS. Reads the files. Raises `OSError`."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        return tls_context(self.tls_cert, self.tls_key, self.client_ca)
 
     def witness_keys(self) -> frozenset[bytes]:
         """The keys of all witnesses."""

@@ -63,10 +63,11 @@ from veen.core.proof_of_work import HEADER
 from veen.core.recovery import RecoveryList
 from veen.core.retention import Hold, RetentionPolicy, RetentionReport, RetentionRequest, RetentionRules
 from veen.core.strict_json import Json
+from veen.hub.read_access import is_read
 
 _JSON, _CBOR, _SEQUENCE = "application/json", "application/cbor", "application/cbor-seq"
 _OCTETS, _TEXT = "application/octet-stream", "text/plain"
-_OPERATOR, _UPLOAD, _WORK = "operator", "upload", "work"
+_OPERATOR, _UPLOAD, _WORK, _READ = "operator", "upload", "work", "read"
 _HASH: Json = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _SEQ: Json = {"type": "integer", "minimum": 1, "maximum": (1 << 64) - 1}
 _UINT: Json = {"type": "integer", "minimum": 0, "maximum": (1 << 64) - 1}
@@ -299,6 +300,12 @@ def describe() -> dict[str, Json]:
                     "name": "Authorization",
                     "description": "`veen-upload` and an UploadProof in hex",
                 },
+                _READ: {
+                    "type": "apiKey",
+                    "in": "header",
+                    "name": "Authorization",
+                    "description": "`veen-read` and a ReadProof in hex, where the status has `read_access` `signed`",
+                },
                 _WORK: {
                     "type": "apiKey",
                     "in": "header",
@@ -326,6 +333,8 @@ def _operation(endpoint: ApiEndpoint) -> dict[str, Json]:
         found["requestBody"] = {"required": bool(_wires(endpoint.request)), "content": _content(endpoint.request)}
     if endpoint.security:
         found["security"] = [{security: []} for security in endpoint.security]
+    elif is_read(endpoint.method.upper(), endpoint.path):
+        found["security"] = [{}, {_READ: []}, {_OPERATOR: []}]
     if endpoint.work:
         found["security"] = [{}, {_WORK: []}]
     return found

@@ -8,7 +8,7 @@ from threading import Lock
 
 from plumbing.background import Background
 from plumbing.durable import Disk
-from plumbing.http import HttpServer, tls_context
+from plumbing.http import HttpServer
 from plumbing.json_log import standard_error
 from veen.core import (
     Checkpoint,
@@ -33,7 +33,7 @@ from veen.hub.admission_rules import Prefilter, Rules
 from veen.hub.admission_state import AdmissionState, Outcome
 from veen.hub.app import HubApp
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.config import HubConfig
+from veen.hub.config import RELOADABLE, HubConfig
 from veen.hub.cosigner import Cosigner, StartCheck, WitnessConnection, check_keys
 from veen.hub.epoch_ends import EpochEnds
 from veen.hub.hub_time import ClockGap, ClockReading, ClockWatch, HubTime, check_start, system_clocks
@@ -269,6 +269,7 @@ class HubService:
             self.clock,
             config.pow_difficulty,
             config.allow_revocation,
+            config.read_access,
             scrubber,
         )
         reads = ReadApi(
@@ -313,13 +314,29 @@ class HubService:
         )
         self._log_recoveries()  # before the first client, so that the new key begins with them
         self._log_handovers()
-        tls = tls_context(config.tls_cert, config.tls_key) if config.tls_cert and config.tls_key else None
         try:
-            await self.server.start(self.app, config.host, config.port, tls=tls, settings=config.http)
+            await self.server.start(self.app, config.host, config.port, tls=config.tls(), settings=config.http)
         except OSError as error:
             await self.stop(0)
             raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from None
         self.log.started(self.hub_metadata.identity.hub_id, config.host, self.server.port, self.replayed)
+
+    def reload(self, found: HubConfig) -> None:
+        """On the loop: use the reloadable settings of another configuration, and the certificate as it is now.
+
+        Raises before anything is changed if the certificate cannot be used. Connections stay open.
+        """
+        config, kept = self._config.reloaded(found)
+        tls = config.tls()
+        changed = [name for name in RELOADABLE if getattr(config, name) != getattr(self._config, name)]
+        if tls is not None:
+            self.server.use_tls(tls)
+        self._config = config
+        self._prefilter.follow(config.pow_difficulty, config.allow_networks, config.deny_networks)
+        self.app.config = self.app.gate.config = self.uploads.config = config
+        self.pipeline.log_each_submit(config.log_submits)
+        self.status.follow_settings(config.pow_difficulty, config.allow_revocation)
+        self.log.event("info", "reloaded", changed=sorted(changed), needs_restart=sorted(kept))
 
     def rotate_key(self, asked: RotationRequest, done: Callable[[HandOver | Refused], None]) -> None:
         """Change to another key between two groups. `done` is called on the loop."""

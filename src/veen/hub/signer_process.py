@@ -84,7 +84,8 @@ def _receive(channel: socket.socket, size: int) -> bytes:
 def main(folder: str, *descriptors: str) -> None:
     """Serve until one of the channels is closed, or a token failed."""
     # The hub stops this process by closing the channels. Ctrl-C in a terminal reaches the whole process group.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)  # other processes of the user cannot read its memory
         with suppress(OSError):  # a request must not take the core from the hub that sends it

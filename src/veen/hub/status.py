@@ -243,6 +243,7 @@ class HubStatusPage:
     _clock: ClockWatch
     _pow_difficulty: int
     _allow_revocation: bool
+    _read_access: str
     _scrubber: Scrubber | None = None
     stopping: bool = False
 
@@ -319,6 +320,10 @@ class HubStatusPage:
             return receipt.stream_seq, receipt.mmr_root
         return self._newest.size, mmr.root_of(self._newest.peaks)
 
+    def follow_settings(self, pow_difficulty: int, allow_revocation: bool) -> None:
+        """Show other settings from now on."""
+        self._pow_difficulty, self._allow_revocation = pow_difficulty, allow_revocation
+
     def follow(self, hub_metadata: HubMetadata) -> None:
         """Show a record that continues the known one."""
         self._hub_metadata = hub_metadata
@@ -345,6 +350,7 @@ class HubStatusPage:
             "earlier_limits": [to_json(row) for row in self._rules.limits_in_force.registry.earlier],
             "admission": str(self._rules.admission),
             "bare_tokens": self._rules.bare_tokens,
+            "read_access": str(self._read_access),
             "pow_difficulty": self._pow_difficulty,
             "realm_id": self._rules.realm_id.hex() if self._rules.realm_id else None,
             "revocation": self._allow_revocation,

@@ -99,7 +99,8 @@ class SubmitPipeline:
         self._metrics = metrics
         self._conditions = conditions
         self._report: Report = log.failed
-        self._submit_log = SubmitLog(log) if log_submits else None
+        self._log = log
+        self.log_each_submit(log_submits)
         self._max_in_flight = max_in_flight
         self._on_group = on_group
         self._on_broken = on_broken
@@ -168,6 +169,10 @@ class SubmitPipeline:
     @property
     def hub_ts(self) -> int:
         return self._sequencer.hub_ts
+
+    def log_each_submit(self, wanted: bool) -> None:
+        """Whether each submit gets a line in the log, from now on."""
+        self._submit_log = SubmitLog(self._log) if wanted else None
 
     def capability(self, auth_ref: bytes) -> Cap | None:
         """A capability on the control stream, as it was first logged."""

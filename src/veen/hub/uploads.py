@@ -206,7 +206,7 @@ class Uploads:
         stored: Callable[[int], None],
     ) -> None:
         """`stored` is called with the size of each new attachment."""
-        self._config = config
+        self.config = config
         self._rules = rules
         self._store = store
         self._attachments = attachments
@@ -265,7 +265,7 @@ class Uploads:
             return UploadGrant(proof.auth_ref, proof.size, exact=True)
         owner = caller_of(head.peer, ()) if head.peer else None  # counted like connections
         if given or self._rules.admission is not Admission.OPEN:
-            need_operator(self._config, head.headers, "an upload proof or the operator's token")
+            need_operator(self.config, head.headers, "an upload proof or the operator's token")
             owner = None
         return UploadGrant(owner, self.max_bytes if size is None else size, exact=False)
 
@@ -340,7 +340,7 @@ class Uploads:
     def _room(self) -> int:
         """The maximum size of one more attachment. Negative if running uploads already use the reserve."""
         disk = os.statvfs(self._attachments.folders.attachments)
-        return disk.f_bavail * disk.f_frsize - self.reserved_bytes - self._config.disk_reserve_bytes
+        return disk.f_bavail * disk.f_frsize - self.reserved_bytes - self.config.disk_reserve_bytes
 
     def _lacks_room(self) -> bool:
         try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from plumbing.cli.extras import install_hint
+from veen.client.read_access import READER, signer_from_environment
 from veen.client.transport import HubLink, RetryPolicy
 from veen.client.tree_follower import peaks_from
 from veen.client.trust import HubStatus
@@ -345,6 +346,9 @@ class HubChunks:
         async def run() -> T:
             link = HubLink(self.url, retry_policy=self._retry_policy)
             try:
+                if os.environ.get(READER):
+                    status = HubStatus.read(await link.get_json("/tooling/status"))
+                    link.reads = signer_from_environment(status.identity.hub_id, status.hub_ts)
                 return await work(link)
             finally:
                 await link.close()

@@ -128,7 +128,7 @@ def check(root: Path, progress: Progress | None = None, *, isolated: bool = True
     which a damaged index can crash.
     """
     folders = Folders(root)
-    _check_format(folders)
+    check_format(folders)
     with shared(folders.lock):
         return _check(folders, progress, isolated=isolated)
 
@@ -141,7 +141,7 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
     Raises `Unavailable` if a hub runs on the directory, `Malformed` if the log itself is damaged.
     """
     folders = Folders(root)
-    _check_format(folders)
+    check_format(folders)
     with exclusive(folders.lock):
         report = _check(folders, None, isolated=isolated)
         if report.verdict is FsckVerdict.DAMAGED:
@@ -155,7 +155,7 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
         return report
 
 
-def _check_format(folders: Folders) -> None:
+def check_format(folders: Folders) -> None:
     """Raise `NewerFormat` rather than report as damage what this version does not know."""
     with suppress(Malformed):
         metadata.read_format(folders)

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -265,6 +266,21 @@ class StartOptions:
             parser=values.card_key,
         ),
     ] = None
+    read_access: Annotated[
+        Literal["open", "signed", "mtls"] | None,
+        option("--read-access open|signed|mtls", "who may read", show_default="open"),
+    ] = None
+    readers: Annotated[
+        list[bytes] | None,
+        option(
+            "--reader HEX|PATH",
+            "who may read with --read-access signed: a public key, client directory or card",
+            parser=values.card_key,
+        ),
+    ] = None
+    client_ca: Annotated[
+        Path | None, option("--client-ca FILE", "authority of client certificates in PEM, for --read-access mtls")
+    ] = None
     accept_bare_tokens: Annotated[
         bool | None,
         option(
@@ -368,16 +384,24 @@ def start(asked: StartOptions, ctx: typer.Context) -> None:
     With open admission anyone who can reach the hub can write, so an address outside this machine also needs
     --open-to-the-network.
 
+    With --read-access signed the hub answers reads only to listed readers, its witnesses and the subjects of valid
+    capabilities, who sign each request; clients do that by themselves. With mtls it answers clients with a certificate
+    of --client-ca. Health, metrics and status stay open.
+
     The operator token is read from VEEN_OPERATOR_TOKEN. Options override the settings of --config.
+
+    At SIGHUP the hub reads the settings file and the certificate again, and uses those settings that can change while
+    it runs. If a file cannot be used, it logs that and goes on with what it has. Connections stay open.
     """
     from veen.cli.hub import hub_process, hub_settings
 
     given = {field.name: getattr(asked, field.name) for field in fields(asked) if field.name in hub_settings.READERS}
-    config = hub_settings.config(asked.data_dir, given, asked.config, asked.profile)
+    read = partial(hub_settings.config, asked.data_dir, given, asked.config, asked.profile)
+    config = read()
     if asked.foreground:
         from veen.cli.hub import hub_server
 
-        hub_server.serve(config, lambda url: _report_ready(url, asked.ready_fd, hub_settings.warning(config)))
+        hub_server.serve(config, lambda url: _report_ready(url, asked.ready_fd, hub_settings.warning(config)), read)
         return
     log = asked.log_file or hub_process.default_log_file(asked.data_dir)
     try:

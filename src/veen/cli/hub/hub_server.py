@@ -9,11 +9,12 @@ from pathlib import Path
 
 import uvloop
 
+from plumbing.cli.command import Misuse
 from veen.cli.hub import hub_process
 from veen.cli.hub.hub_process import HubProcess
 from veen.cli.kit import values
 from veen.cli.kit.exit_status import hinted
-from veen.core import Malformed, Unavailable, Unverified
+from veen.core import Malformed, Unavailable, Unverified, VeenError
 from veen.hub.config import HubConfig, fit_connections, raise_file_limit
 from veen.hub.cosigner import RolledBack
 from veen.hub.hub_time import ClockGap
@@ -27,8 +28,11 @@ from veen.storage.paths import Folders
 _GC_THRESHOLDS = (20_000, 20, 50)
 
 
-def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. Calls `ready` with the URL once the port is open."""
+def serve(config: HubConfig, ready: Callable[[str], None], again: Callable[[], HubConfig]) -> None:
+    """Serve until SIGTERM or SIGINT. Calls `ready` with the URL once the port is open.
+
+    At SIGHUP `again` reads the settings again. If it raises, the hub goes on with those that it has.
+    """
     files = raise_file_limit()
     wanted, config = config, fit_connections(config, files)
     try:
@@ -55,24 +59,37 @@ def serve(config: HubConfig, ready: Callable[[str], None]) -> None:
     if config is not wanted:
         fits = config.http.max_connections
         service.log.event("warn", "few_open_files", allowed=files, connections=fits, wanted=wanted.http.max_connections)
-    uvloop.run(_serve(service, config, ready))
+    uvloop.run(_serve(service, config, ready, again))
 
 
-async def _serve(service: HubService, config: HubConfig, ready: Callable[[str], None]) -> None:
+async def _serve(
+    service: HubService, config: HubConfig, ready: Callable[[str], None], again: Callable[[], HubConfig]
+) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the settings were just read
     with ExitStack() as stack:
 
         def listening(port: int) -> None:
             url = values.origin("https" if config.tls_cert else "http", config.host, port)
             stack.enter_context(hub_process.recorded(HubProcess.here(url, config.data_dir, config.tls_cert)))
+            loop.add_signal_handler(signal.SIGHUP, _reload, service, again)
             ready(url)
             gc.freeze()
             gc.set_threshold(*_GC_THRESHOLDS)
 
         await service.run_until(stopped, listening)
+
+
+def _reload(service: HubService, again: Callable[[], HubConfig]) -> None:
+    """Follow the settings file and the certificate. A file that cannot be used changes nothing."""
+    try:
+        found = again()
+        service.reload(fit_connections(found, raise_file_limit()))
+    except (VeenError, Misuse, OSError) as error:
+        service.log.event("error", "reload_failed", error=str(error))
 
 
 def _damage_hints(error: Malformed | Unverified, data_dir: Path) -> list[str]:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from plumbing.cli.command import Misuse
-from plumbing.http import HttpSettings, tls_context
+from plumbing.http import HttpSettings
 from veen.cli.kit import values
 from veen.cli.kit.exit_status import hinted
 from veen.core import Malformed, Unavailable
 from veen.core.limits import MAX_POW_DIFFICULTY
 from veen.hub.admission_rules import Admission
-from veen.hub.config import HTTP, HubConfig, WitnessAddress, fit_connections, hard_file_limit
+from veen.hub.config import HTTP, HubConfig, ReadAccess, WitnessAddress, fit_connections, hard_file_limit
 
 # Every setting. Names are those of `veen hub start` with underscores; paths are relative to the file.
 EXAMPLE = """\
@@ -24,6 +24,9 @@ listen = "127.0.0.1:37411"
 admission = "capability"   # or "open"
 workers = 1
 max_in_flight = 4096       # messages between arrival and receipt; above it the hub rejects with E.UNAVAILABLE
+read_access = "open"       # or "signed": readers, witnesses and holders of capabilities; or "mtls"
+readers = []               # keys that may read a hub with read_access = "signed"
+# client_ca = "clients.pem"   # the authority of client certificates
 log_submits = false
 open_to_the_network = false
 # keys whose capabilities are accepted, and keys whose cosignatures of checkpoints are accepted
@@ -69,7 +72,10 @@ def config(data_dir: Path, options: Mapping[str, Any], file: Path | None, profil
         found |= {"host": address.host, "port": address.port}
     if "admission" in found:
         found["admission"] = Admission(found["admission"])
-    found["issuers"] = frozenset(found.get("issuers", ()))
+    for name in ("issuers", "readers"):
+        found[name] = frozenset(found.get(name, ()))
+    if "read_access" in found:
+        found["read_access"] = ReadAccess(found["read_access"])
     given = found.pop("witnesses", ())
     found["witnesses"] = frozenset(one.witness_pk for one in given)
     found["witness_addresses"] = tuple(WitnessAddress(one.url, one.witness_pk) for one in given if one.url)
@@ -104,6 +110,10 @@ def _check(made: HubConfig) -> None:
             f"--witness-quorum {made.witness_quorum} is above the number of witnesses with a URL",
             "give --witness URL=HEX for each witness that must answer",
         )
+    if made.client_ca is not None and made.tls_cert is None:
+        raise Misuse("client certificates need TLS", "give --tls-cert and --tls-key with --client-ca")
+    if made.read_access is ReadAccess.MTLS and made.client_ca is None:
+        raise Misuse("--read-access mtls needs the authority of the clients", "give --client-ca FILE")
     try:
         made.check()
     except Unavailable:
@@ -115,12 +125,13 @@ def _check(made: HubConfig) -> None:
         raise Misuse("TLS needs a certificate and its key", "give both --tls-cert and --tls-key, or neither")
     if made.tls_cert and made.tls_key:
         try:
-            tls_context(made.tls_cert, made.tls_key)
+            made.tls()
         except ssl.SSLError as error:  # a subclass of OSError, so it comes first
             fault = Malformed(str(made.tls_cert), f"not a certificate for the key {made.tls_key}: {error.reason}")
             raise hinted(fault, "both files must be PEM and belong together") from None
         except OSError as error:
-            raise Unavailable(f"cannot read {made.tls_cert} and {made.tls_key}: {error.strerror}") from None
+            files = [str(one) for one in (made.tls_cert, made.tls_key, made.client_ca) if one]
+            raise Unavailable(f"cannot read {', '.join(files)}: {error.strerror}") from None
 
 
 def warning(made: HubConfig) -> str | None:
@@ -194,6 +205,13 @@ def _admission(value: object, base: Path) -> Admission:
     return Admission(text)
 
 
+def _read_access(value: object, base: Path) -> ReadAccess:
+    text = _text(value)
+    if text not in set(ReadAccess):
+        raise ValueError(f"{text!r} is not one of {', '.join(ReadAccess)}")
+    return ReadAccess(text)
+
+
 def _count(value: object, base: Path) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError("must be a whole number, 0 or more")
@@ -257,6 +275,9 @@ READERS: dict[str, Callable[[object, Path], object]] = {
     "listen": lambda value, base: values.address(_text(value)),
     "admission": _admission,
     "issuers": lambda value, base: [values.card_key(one, base) for one in _texts(value, "public keys")],
+    "readers": lambda value, base: [values.card_key(one, base) for one in _texts(value, "public keys")],
+    "read_access": _read_access,
+    "client_ca": lambda value, base: base / _text(value),
     "accept_bare_tokens": _flag,
     "allow_revocation": _flag,
     "witnesses": lambda value, base: [values.witness(one) for one in _texts(value, "witnesses")],

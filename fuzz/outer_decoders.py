@@ -41,6 +41,7 @@ from veen.core.cbor import Wire
 from veen.core.errors import Malformed, Refused, Unavailable, Unverified
 from veen.core.msg import Msg
 from veen.core.proof_of_work import PowCookie
+from veen.core.read_proof import ReadProof
 from veen.hub import submit_api
 from veen.overlays.operations import operation_events, rules
 from veen.pipeline.audit import audit_report
@@ -161,8 +162,8 @@ def header_seeds(cls: type[Wire], prefix: str) -> list[bytes]:
     return [(prefix + sample(cls).encode().hex()).encode() for sample in (fullest, barest)]
 
 
-def same_header(found: UploadProof | PowCookie, data: bytes) -> None:
-    shown = found.header() if isinstance(found, UploadProof) else found.encode().hex()
+def same_header(found: UploadProof | ReadProof | PowCookie, data: bytes) -> None:
+    shown = found.header() if isinstance(found, UploadProof | ReadProof) else found.encode().hex()
     assert shown.lower() == data.decode().lower()
 
 
@@ -226,6 +227,13 @@ def core_decoders() -> Iterator[Decoder]:
         same_header,
         upload,
         entry="veen.core.attachment:UploadProof.from_header",
+    )
+    yield raw_decoder(
+        "read proof header",
+        texts(ReadProof.from_header),
+        same_header,
+        partial(header_seeds, ReadProof, "veen-read "),
+        entry="veen.core.read_proof:ReadProof.from_header",
     )
     yield raw_decoder(
         "proof of work header",

@@ -92,6 +92,8 @@ cap_token      link n: Ht("veen/cap-link", CBOR map of keys 1 to 4 || link n-1) 
                link 1 has 64 zero bytes as the link before it
 cap_presentation
                Ht("veen/cap-presentation", CBOR map of keys 1 to 4)                      by the issuer_pk of its token
+read proof     Ht("veen/read", hub_id || reader_pk || u64be(not_after) || auth_ref, if it has one ||
+               H(method || " " || target) || H(body)), with the target as in the request line
 upload proof   Ht("veen/att-put", hub_id || coid || auth_ref || u64be(size) || u64be(made_at) || label), the label of
                the query if it names one                                                 by the capability's subject
 hub key        Ht("veen/hub-key", hub_id || hub_pk || u64be(valid_from))                 by the root, or the last key

@@ -1,7 +1,7 @@
 """Proof that a reader may read from a hub that does not answer everyone. 001, COMP0.3.
 
 A reader signs one request: its method, target and body, and the hub that it is for. The proof is valid for a short time
-by the clock of the hub. Whoever copies it can only repeat this one request in that time.
+by the clock of the hub. A thief of the proof can only repeat this one request in that time.
 """
 
 from dataclasses import replace

@@ -23,6 +23,7 @@ READS = frozenset(
         *(("POST", f"/tooling/{name}") for name in ("proof", "consistency", "checkpoint")),
         *(("GET", f"/tooling/{name}") for name in ("origin", "handovers", "checkpoints", "equivocation")),
         *(("GET", f"/tooling/{name}") for name in ("recoveries", "cosigned", "retention", "subscribe")),
+        *(("GET", f"/tooling/{name}") for name in ("epochs", "time", "checkpoint")),
     }
 )
 _MAX_SUBSCRIBED = 65_536  # proofs that opened a subscription and have not ended

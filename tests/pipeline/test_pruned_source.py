@@ -42,11 +42,16 @@ def test_a_pruned_range_is_sound_and_left_out_of_reads(tmp_path: Path, policy: R
     assert [(one.start_seq, one.end_seq) for one in found.chunks if one.label == label] == [(29, 30)]
 
 
-@pytest.mark.parametrize("spoil", ["manifest", "artifact"])
+@pytest.mark.parametrize("spoil", ["manifest", "artifact", "by hand"])
 def test_a_range_without_a_manifest_or_without_its_file_is_damage(tmp_path: Path, spoil: str) -> None:
     root = tmp_path / "hub"
-    label = pruned(root, PAYLOADS)
+    label = pruned(root, RetentionPolicy(864_000_000) if spoil == "by hand" else PAYLOADS)  # or nothing was due
     folders = Folders(root)
-    (folders.manifest(label) if spoil == "manifest" else folders.pruned_chunk(label, 8, 14)).unlink()
+    removed = {
+        "manifest": folders.manifest(label),
+        "artifact": folders.pruned_chunk(label, 8, 14),
+        "by hand": folders.closed_chunk(label, 8, 14),
+    }
+    removed[spoil].unlink()
     assert run_audit(root).directories[0].findings
     assert [(one.first, one.last) for one in extent(root).gaps] == [(1, 28) if spoil == "manifest" else (8, 14)]

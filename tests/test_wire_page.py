@@ -22,7 +22,11 @@ MODULES = [
     for found in pkgutil.walk_packages(veen.core.__path__, "veen.core.")
     if found.name != Wire.__module__
 ]
-WIRES = [wire for module in (*MODULES, *wire_page.GROUPS["Evidence"]) for wire in wire_page.objects(module)]
+WIRES = [
+    wire
+    for module in (*MODULES, *wire_page.GROUPS["Evidence"], *wire_page.GROUPS["Query results"])
+    for wire in wire_page.objects(module)
+]
 
 
 def section(wire: type[Wire]) -> list[str]:
@@ -72,7 +76,8 @@ def test_the_fixed_texts_of_the_profile_are_shown() -> None:
 def test_the_page_names_every_tag_of_the_core_and_no_other() -> None:
     tag = re.compile(r"veen/[a-z_-]+")
     source = "\n".join(path.read_text("utf-8") for path in CORE.rglob("*.py"))
-    source += " veen/card veen/card-client veen/prekey"  # of the client's cards, which evidence contains
+    source += " veen/card veen/card-client veen/prekey"  # of the cards of clients, which evidence contains
+    source += " veen/query"  # of the ids of query results
     assert set(tag.findall(TEXT)) == set(tag.findall(source))
 
 

@@ -58,6 +58,9 @@ from veen.core.cbor import (
     decode,
 )
 from veen.core.hashing import U64_MAX
+from veen.query import result_evidence
+from veen.query.audit_events import ANSWERED, REQUESTS, RESULTS, SUBMITTED
+from veen.query.digest import VERSION
 
 PAGE = Path(__file__).parents[1] / "docs" / "wire.md"
 
@@ -72,6 +75,7 @@ GROUPS: dict[str, tuple[ModuleType | type[Wire], ...]] = {
     "Retention": (retention,),
     "Epochs": (epoch_end,),
     "Evidence": (evidence, KeyHistory, Prekey, Card),
+    "Query results": (result_evidence,),
 }
 
 GROUP_NOTES = {
@@ -94,8 +98,8 @@ proves nothing.
    checkpoint's epoch, or, without epochs, at any time. Entries up to the checkpoint of their label in `origin` belong
    to that hub.
 4. Each of `ties` is an inclusion proof of a receipt in this file, in the tree of a receipt or checkpoint in this file.
-5. No message is disclosed with two secrets. If the verifier names a reader key, each opening is for it and has a
-   `proof`.
+5. No message is disclosed with two secrets. If the verifier names reader keys, each opening is for one of them and has
+   a `proof`.
 6. Each of `exhibits` has the profile of the file and a receipt in it, for its leaf and place. `ct_hash` and `sig`
    verify. If there is an `opening`, its `proof` verifies, if it has one, and the ciphertext opens.
 7. The `peaks` of each tree are as many as its size has set bits, and lead to a signed root of that size.
@@ -110,6 +114,29 @@ it, signed a longer log than it handed over in a valid cover; or if neither of `
 other, unless one of them begins another incarnation. A statement is *dated* if its key is the newest, if a cover or a
 statement of a later key confirms it, or if a witness that the verifier names signed it. Other conflicts convict the hub
 only if every statement in them is dated.""",
+    "Query results": f"""\
+A file of at most {evidence.MAX_EVIDENCE_BYTES:,} bytes. A verifier checks in this order.
+
+1. The file decodes. `rows` is an array of objects, and it and `summary` are canonical JSON (RFC 8785) with at most 64
+   levels.
+2. Each of `parts` verifies as evidence, with the pin, reader keys, writers and witnesses that the verifier names.
+3. All parts have the same `identity` and `profile`, and no two parts have different receipts of one place.
+4. The first two `exhibits` of the first part are opened, and are events `record.event.v1`: the first of type
+   `{SUBMITTED}` on the stream `{REQUESTS}`, the second of type `{ANSWERED}` on
+   `{RESULTS}`. An entry is on a stream if a checkpoint in the file has its label and states an epoch in
+   which the label is the stream's.
+5. The payload of the first is the query, that of the second the digest. There `version` is {VERSION}, `row_count`
+   the number of rows, `rows_hash` H(`rows`), `evidence_hash` H(`summary`), `hub_id` that of the parts, `query_id`
+   that of the query, `result_id` `r-` and the first 32 hex digits of H(`veen/query/result/` || query),
+   `evidence_policy` the `evidence` of the query, and `request_receipt_id`, if it is there, the label in hex, a colon,
+   and the place of the first.
+6. `summary` has the `mode` of the query. Unless that is `none`, it has its `query_id` and `result_id`; with `full` and
+   without `aggregate` it has one event for each row, with the `receipt_id` of the row, if rows have one.
+7. For each event in `verified` of `summary` with the `hub_id` of the parts, a receipt in the file has this
+   `receipt_id` and `mmr_root`. Its label is in `basis` of the digest, is one of the stream there, and its place is
+   not after `seq` there.
+
+This proves what was asked and answered. It does not prove that the rows follow from the events.""",
 }
 
 # Rules between the fields of one object, which a table cannot express: one for each class with a `flaw` method.

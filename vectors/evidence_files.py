@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha512
+from typing import NamedTuple
 
 from nacl import bindings
 
 from vectors.ed25519_points import BASE, L, decode_leniently
 from vectors.form import Doc, dh_key, signer_doc, signing_key
 from veen.client import Card, Prekey, evidence
-from veen.client.evidence import Evidence, Exhibit, Knowledge, Opening, Peaks, Tie
+from veen.client.evidence import Evidence, EvidenceReport, Exhibit, Knowledge, Opening, Peaks, Tie
 from veen.client.trust import HubRecord, KeyHistory
 from veen.core import (
     Checkpoint,
@@ -41,6 +42,7 @@ from veen.core.hashing import h, ht, tag_prefix
 from veen.core.hub_identity import ForkOrigin, OriginHub
 from veen.core.proof import Head
 from veen.core.recovery import LabelRecovery, Recovery, RecoveryStatement, incarnate, root_of
+from veen.query import result_evidence
 
 ROOT, OLD, NEW, THIRD = (signing_key(name) for name in ("hub-root", "hub", "hub-2", "hub-3"))
 ALICE, BOB, WITNESS, STRANGER = (signing_key(name) for name in ("alice", "bob", "witness-1", "mallory"))
@@ -55,9 +57,11 @@ BODIES = (b"door 4 opened", b"door 4 closed", b"door 5 opened", b"\x00\xff", b""
 class Log:
     """One label with its messages, receipts and tree. Every secret is derived from names."""
 
-    def __init__(self, name: str, bodies: tuple[bytes, ...] = BODIES, header: PayloadHdr = TEXT) -> None:
+    def __init__(
+        self, name: str, bodies: tuple[bytes, ...] = BODIES, header: PayloadHdr = TEXT, label: bytes | None = None
+    ) -> None:
         self.header = header
-        self.label = h(b"label " + name.encode())
+        self.label = label or h(b"label " + name.encode())
         self.nodes: list[bytes] = []
         self.messages: list[Msg] = []
         self.receipts: list[Receipt] = []
@@ -170,15 +174,30 @@ class Case:
 def outcome(file: bytes, pin: bytes | None, reader: bytes | None, knowledge: Knowledge) -> Doc:
     """The outcome, and the report if the file holds: the answer that every implementation gives."""
     try:
-        found = evidence.verify(file, pin, reader, knowledge)
+        found = _verify(file, pin, () if reader is None else (reader,), knowledge)
     except Malformed:
         return {"outcome": "malformed"}
     except Unverified:
         return {"outcome": "unverified"}
     if pin is None:
-        return {"outcome": "unverified", "report": found.to_json()}
-    convicted = found.contradictions or found.retired
-    return {"outcome": "contradicted" if convicted else "holds", "report": found.to_json()}
+        return {"outcome": "unverified", "report": found.shown}
+    convicted = found.report.contradictions or found.report.retired
+    return {"outcome": "contradicted" if convicted else "holds", "report": found.shown}
+
+
+class Found(NamedTuple):
+    """A report, and what implementations show of it."""
+
+    report: EvidenceReport
+    shown: object
+
+
+def _verify(file: bytes, pin: bytes | None, readers: tuple[bytes, ...], knowledge: Knowledge) -> Found:
+    if evidence.is_of_kind(file, evidence.RESULT_KIND):
+        result = result_evidence.verify(file, pin, readers, knowledge)
+        return Found(result.evidence, result.to_json())
+    report = evidence.verify(file, pin, readers, knowledge)
+    return Found(report, report.to_json())
 
 
 def evidence_files() -> Doc:
@@ -251,7 +270,7 @@ def _entries() -> Iterator[Case]:
     yield Case("the last second of all", replace(far, made_at=largest).encode(), late.hub_id)
 
 
-def _card(identity: SigningKey, *writers: SigningKey, confirmed: bool = True) -> Card:
+def card_of(identity: SigningKey, *writers: SigningKey, confirmed: bool = True) -> Card:
     """A card of an identity that names the keys of these writers."""
     prekeys = tuple(_signed_prekey(identity, number) for number in range(len(writers)))
     ids = tuple(writer.public_key for writer in writers)
@@ -270,26 +289,26 @@ def _writers() -> Iterator[Case]:
     """ALICE wrote entry 3, BOB entry 2."""
     hub, ann, eve = YOUNG.hub_id, signing_key("identity of alice"), signing_key("identity of mallory")
     three, two = _shown((3,), disclose=True), _shown((2, 3), disclose=True)
-    own, other = _card(ann, ALICE), _card(eve, STRANGER)
+    own, other = card_of(ann, ALICE), card_of(eve, STRANGER)
     yield Case("a card names the writer", replace(three, writers=(own,)).encode(), hub)
     yield Case("the writer is named", three.encode(), hub, knowledge=Knowledge(writers=(own,)))
-    with_card, later = replace(three, writers=(own,)), _card(ann, STRANGER)
+    with_card, later = replace(three, writers=(own,)), card_of(ann, STRANGER)
     yield Case("the writer is named by another card", with_card.encode(), hub, knowledge=Knowledge(writers=(later,)))
     yield Case("another writer is named", with_card.encode(), hub, knowledge=Knowledge(writers=(other,)))
     yield Case("nothing shows who wrote it", three.encode(), hub, knowledge=Knowledge(writers=(other,)))
     yield Case("only one of two writers is named", two.encode(), hub, knowledge=Knowledge(writers=(own,)))
-    both = Knowledge(writers=(own, _card(ann, BOB)))
+    both = Knowledge(writers=(own, card_of(ann, BOB)))
     yield Case("two cards of one identity", two.encode(), hub, knowledge=both)
-    claimed = _card(eve, ALICE, confirmed=False)
+    claimed = card_of(eve, ALICE, confirmed=False)
     yield Case("a card that no client_id confirms", replace(three, writers=(claimed,)).encode(), hub)
     stolen = replace(claimed, confirmations=other.confirmations)
     yield Case("a client_id that confirms another identity", replace(three, writers=(stolen,)).encode(), hub)
-    yield Case("two identities of one writer", replace(three, writers=(own, _card(eve, ALICE))).encode(), hub)
+    yield Case("two identities of one writer", replace(three, writers=(own, card_of(eve, ALICE))).encode(), hub)
     yield Case("a changed card", replace(three, writers=(replace(own, generation=4),)).encode(), hub)
     mixed = replace(own, prekeys=other.prekeys)
     signed = replace(mixed, sig=ann.sign(ht("veen/card", mixed.unsigned(without_last=2))))
     yield Case("a prekey of another identity", replace(three, writers=(signed,)).encode(), hub)
-    many = _card(ann, ALICE, *(signing_key(f"alice {number}") for number in range(30)))
+    many = card_of(ann, ALICE, *(signing_key(f"alice {number}") for number in range(30)))
     yield Case("a card with many client_ids", replace(three, writers=(many,)).encode(), hub)
 
 

@@ -9,6 +9,7 @@ from vectors.evidence_files import evidence_files
 from vectors.form import Doc, render
 from vectors.identities import identities
 from vectors.malformed import malformed
+from vectors.query_results import query_results
 from vectors.reads import reads
 from vectors.retention import retention
 from vectors.scenarios import scenario_a, scenario_b, scenario_c
@@ -30,6 +31,7 @@ GENERATED: dict[str, Callable[[], Doc]] = {
     "identity.json": identities,
     "malformed.json": malformed,
     "mmr.json": trees,
+    "query-results.json": query_results,
     "retention.json": retention,
     "scenario-a.json": scenario_a,
     "scenario-b.json": scenario_b,

@@ -85,7 +85,7 @@ def body_of(report: evidence.EvidenceReport) -> bytes:
 def test_what_is_disclosed_is_proved_for_the_readers_key() -> None:
     message = sent(b"one")
     data = said(message, Opening.of(READER, message))
-    pinned = evidence.verify(data, HUB_ID, READER.public_key)
+    pinned = evidence.verify(data, HUB_ID, {READER.public_key})
     assert (body_of(pinned), pinned.reader_pinned, pinned.proved) == (b"one", True, True)
     report = evidence.verify(data, HUB_ID)
     assert (body_of(report), report.reader_pinned, report.proved) == (b"one", False, True)
@@ -102,7 +102,7 @@ def test_another_reader_than_the_pinned_one_is_refused() -> None:
     message = sent(b"one")
     data = said(message, Opening.of(READER, message))
     with pytest.raises(Unverified, match="not the pinned reader"):
-        evidence.verify(data, HUB_ID, READERS[0].public_key)
+        evidence.verify(data, HUB_ID, {READERS[0].public_key})
 
 
 def test_a_file_without_proofs_verifies_but_is_not_proved() -> None:
@@ -111,7 +111,7 @@ def test_a_file_without_proofs_verifies_but_is_not_proved() -> None:
     report = evidence.verify(data, HUB_ID)
     assert (body_of(report), report.proved) == (b"one", False)
     with pytest.raises(Unverified, match="entry 1 has no proof that the pinned reader key opens it"):
-        evidence.verify(data, HUB_ID, READER.public_key)
+        evidence.verify(data, HUB_ID, {READER.public_key})
 
 
 def test_the_bytes_of_an_opening_without_a_proof_are_what_they_always_were() -> None:
@@ -122,7 +122,7 @@ def test_the_bytes_of_an_opening_without_a_proof_are_what_they_always_were() -> 
 
 
 def test_a_message_that_is_not_disclosed_needs_no_reader() -> None:
-    report = evidence.verify(said(sent(b"one"), None), HUB_ID, READER.public_key)
+    report = evidence.verify(said(sent(b"one"), None), HUB_ID, {READER.public_key})
     assert (report.entries[0].opened, report.entries[0].reader_pk) == (None, None)
 
 
@@ -198,7 +198,7 @@ def test_neither_of_two_contents_passes_for_what_the_reader_opens() -> None:
     plot = made_up()
     for one in plot.openings:
         with pytest.raises(Unverified, match="has no proof that the pinned reader key opens it"):
-            evidence.verify(said(plot.message, one), HUB_ID, READER.public_key)
+            evidence.verify(said(plot.message, one), HUB_ID, {READER.public_key})
         proved = replace(one, proof=dleq.prove(READER, ENC, plot.message.leaf_hash()))
         with pytest.raises(Unverified, match="shared"):
             evidence.verify(said(plot.message, proved), HUB_ID)
@@ -216,12 +216,12 @@ def test_invented_reader_keys_are_detected_only_by_the_reader_pin() -> None:
     plot = of_two_readers()
     for key, own, other in zip(READERS, plot.openings, reversed(plot.openings), strict=True):
         assert evidence.verify(said(plot.message, own), HUB_ID).entries[0].reader_pk == key.public_key
-        assert evidence.verify(said(plot.message, own), HUB_ID, key.public_key).proved
+        assert evidence.verify(said(plot.message, own), HUB_ID, {key.public_key}).proved
         with pytest.raises(Unverified, match="not the pinned reader"):
-            evidence.verify(said(plot.message, other), HUB_ID, key.public_key)
+            evidence.verify(said(plot.message, other), HUB_ID, {key.public_key})
         renamed = replace(other, reader_pk=key.public_key)
         with pytest.raises(Unverified, match="shared proof"):
-            evidence.verify(said(plot.message, renamed), HUB_ID, key.public_key)
+            evidence.verify(said(plot.message, renamed), HUB_ID, {key.public_key})
 
 
 # Messages that cannot be disclosed.

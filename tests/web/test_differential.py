@@ -11,9 +11,10 @@ import pytest
 
 from tests.vectors_files import load
 from tests.web.node_project import compiled, run
+from vectors import query_results
 from vectors.evidence_files import ALICE, READER, WITNESS, Case, cases, outcome
 from vectors.form import Doc
-from veen.client.evidence import Evidence, Tie
+from veen.client.evidence import RESULT_KIND, Evidence, Tie, is_of_kind
 from veen.core import (
     CapPresentation,
     CapToken,
@@ -29,6 +30,7 @@ from veen.core import (
     signing,
 )
 from veen.core.cbor import Wire
+from veen.query.result_evidence import ResultEvidence
 
 Answer: TypeAlias = dict[str, Any]
 OBJECTS: dict[str, type[Wire]] = {
@@ -76,7 +78,7 @@ def compare(changed: list[Case]) -> dict[str, int]:
 
 @cache
 def sound() -> list[Case]:
-    return list(cases())
+    return [*cases(), *query_results.cases()]
 
 
 def mutated(count: int, seed: int) -> Iterator[Case]:
@@ -127,7 +129,29 @@ BYTE_CHANGES: list[Callable[[random.Random, bytes], bytes]] = [_flip_bit, _flip_
 
 def _change_fields(rng: random.Random, data: bytes) -> bytes:
     """Change whole fields, so that the file still decodes and later checks decide."""
-    made, other = Evidence.decode(data), Evidence.decode(rng.choice(sound()).file)
+    if not is_of_kind(data, RESULT_KIND):
+        return _change_evidence(rng, Evidence.decode(data)).encode()
+    made, other = ResultEvidence.decode(data), ResultEvidence.decode(rng.choice(results()).file)
+    parts = (_change_evidence(rng, made.parts[0]), *made.parts[1:])
+    changed = [
+        {"rows": other.rows},
+        {"summary": other.summary},
+        {"rows": other.rows, "summary": other.summary},
+        {"parts": other.parts},
+        {"parts": (*made.parts, *other.parts)},
+        {"parts": made.parts[::-1]},
+        {"parts": parts},
+    ]
+    return replace(made, **rng.choice(changed)).encode()  # type: ignore[arg-type]
+
+
+@cache
+def results() -> list[Case]:
+    return [case for case in sound() if is_of_kind(case.file, RESULT_KIND)]
+
+
+def _change_evidence(rng: random.Random, made: Evidence) -> Evidence:
+    other = _evidence_in(rng.choice(sound()).file)
     for _ in range(rng.randrange(1, 4)):
         name = rng.choice([field.name for field in fields(Evidence)])
         mine, theirs = getattr(made, name), getattr(other, name)
@@ -137,7 +161,11 @@ def _change_fields(rng: random.Random, data: bytes) -> bytes:
         elif rng.random() < 0.6:
             changed[name] = theirs
         made = replace(made, **changed)
-    return made.encode()
+    return made
+
+
+def _evidence_in(data: bytes) -> Evidence:
+    return ResultEvidence.decode(data).parts[0] if is_of_kind(data, RESULT_KIND) else Evidence.decode(data)
 
 
 def _change_list(rng: random.Random, mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -150,7 +178,7 @@ def _change_list(rng: random.Random, mine: tuple[Any, ...], theirs: tuple[Any, .
 
 
 def test_both_give_the_same_answer_for_all_evidence_vectors() -> None:
-    assert set(compare(sound())) == {"holds", "contradicted", "unverified"}
+    assert set(compare(sound())) == {"holds", "contradicted", "unverified", "malformed"}
 
 
 def test_both_give_the_same_answer_for_mutated_files() -> None:

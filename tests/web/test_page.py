@@ -20,6 +20,7 @@ from tests.vectors_files import load
 from tests.web.browser import Browser, browser
 from tests.web.node_project import compiled, run
 from tools import schema_names
+from vectors import query_results
 from vectors.evidence_files import OLD, READER, STRANGER, WITNESS, YOUNG, Log, cases, outcome, record
 from veen.cli.kit import evidence_viewer
 from veen.client import evidence
@@ -138,6 +139,7 @@ OWN_TAGS = {
     "em",
     "details",
     "summary",
+    *("table", "thead", "tbody", "tr", "th", "td"),
 }
 SVG_TAGS = {"svg", "g", "rect", "line", "text", "title"}
 
@@ -178,7 +180,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifierPage]:
         yield VerifierPage(window, path)
 
 
-CASES = {case.name: case for case in cases()}
+CASES = {case.name: case for case in (*cases(), *query_results.cases())}
 DISCLOSED = CASES["two entries, disclosed"]
 HUB = YOUNG.hub_id.hex()
 GENUINE = "This evidence is genuine: it holds for the hub that you entered"
@@ -481,6 +483,44 @@ def test_a_flipped_byte_anywhere_is_refused_as_python_refuses_it(page: VerifierP
     assert tones.count("good") <= 1  # the time at which the file was made is not signed
 
 
+# Query results
+
+
+def test_a_query_result_shows_who_asked_what_and_the_rows(page: VerifierPage) -> None:
+    case = CASES["a query result"]
+    shown = page.drop(case.file, HUB, name="result.evidence")
+    assert (shown["tone"], shown["verdict"].splitlines()[0]) == ("good", GENUINE)
+    assert (
+        "signed the entries that record this query and its result with 3 rows, and the receipts of 3 events behind it"
+        in shown["verdict"]
+    )
+    for said in ("the service computed them", "veen query replay"):
+        assert said in shown["verdict"].split("Not established")[1]
+    card = page.window.text("#query")
+    for said in ("record/app/web", "user:alice", "2023-11-14 22:13:20 UTC", "The hub signed the receipts of 3 events"):
+        assert said in card
+    for row in query_results.ROWS:
+        assert f"{row['receipt_id']} {row['subject_id']} {str(row['payload.ok']).lower()}" in card
+    assert "Entry 1: the digest of the result, as the service recorded it" in shown["text"]
+
+
+def test_a_query_result_says_which_events_are_not_in_it(page: VerifierPage) -> None:
+    for name, says in {
+        "without evidence": "Which events are behind the rows: the query asked for no evidence",
+        "with a sample": "The events that are not in the sample",
+        "with an event of another hub": "1 event of other hubs: this hub did not sign it",
+    }.items():
+        shown = page.drop(CASES[f"a query result, {name}"].file, HUB)
+        assert says in shown["verdict"].split("Not established")[1], name
+
+
+def test_a_flipped_byte_of_a_query_result_is_refused_as_python_refuses_it(page: VerifierPage) -> None:
+    sound = CASES["a query result"].file
+    for at in range(0, len(sound), 97):
+        changed = sound[:at] + bytes((sound[at] ^ 0x20,)) + sound[at + 1 :]
+        assert page.drop(changed, HUB)["tone"] == tone_of(changed), f"byte {at}"
+
+
 # Content by schema
 
 RECORDED = RecordEvent(
@@ -576,6 +616,17 @@ def test_markup_in_any_field_is_shown_as_text(page: VerifierPage, text: str) -> 
         if text.isprintable():
             assert text in shown["text"] or json.dumps(text)[1:-1] in shown["text"], where
         assert "\u202e" not in shown["text"], where
+
+
+@pytest.mark.parametrize("text", MARKUP, ids=range(len(MARKUP)))
+def test_markup_in_a_query_result_is_shown_as_text(page: VerifierPage, text: str) -> None:
+    asked = {"evidence": {"mode": "none"}, "meta": {text: text}, "filter": {"subject_id": text, "event_type": [text]}}
+    made = query_results.made(asked, [{text: text, "subject_id": {text: [text]}}], ())
+    shown = page.drop(made.encode(), HUB)
+    assert shown["tone"] == "good"
+    if text.isprintable():
+        assert text in shown["text"] or json.dumps(text)[1:-1] in shown["text"]
+    assert "\u202e" not in shown["text"]
 
 
 def hostile(rng: random.Random) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -23,7 +23,7 @@ from veen.cli.kit import (
     sanitize,
     values,
 )
-from veen.cli.kit.client_options import EpochOfPlace, HubOptions, Policy, ReaderPin, TrustEmbedded
+from veen.cli.kit.client_options import EpochOfPlace, HubOptions, Policy, TrustEmbedded
 from veen.cli.kit.common_options import JsonOption, Stream
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
@@ -32,12 +32,23 @@ from veen.cli.kit.pinning import ExpectedSigner
 from veen.cli.kit.sanitize import short, short_hex
 from veen.client import Card, evidence, local_files
 from veen.client.client import Client
-from veen.client.evidence import MAX_EVIDENCE_BYTES, Evidence, EvidenceReport, Knowledge, ShownEntry
+from veen.client.evidence import (
+    MAX_EVIDENCE_BYTES,
+    RESULT_KIND,
+    Evidence,
+    EvidenceReport,
+    Knowledge,
+    ShownEntry,
+)
 from veen.client.sender import DEFAULT_SCHEMA
 from veen.client.trust import read_policy
-from veen.core import Checkpoint, Malformed, Receipt, Unverified
+from veen.core import Checkpoint, Malformed, Receipt, Unverified, canonical_json
+from veen.core.canonical_json import Plain
 from veen.core.coverage import Cover, Coverage
 from veen.core.hashing import h
+
+if TYPE_CHECKING:
+    from veen.query.result_evidence import ResultReport
 
 app = group(
     "evidence",
@@ -104,7 +115,8 @@ def make(
         output_files.check_new(html)
     call = asked.call()
     if seq:
-        wanted = Wanted(seq, claim, disclose, cosigned, epoch, tuple(_confirmed_card(path) for path in writer or ()))
+        cards = tuple(map(key_files.read_confirmed_card, writer or ()))
+        wanted = Wanted(seq, claim, disclose, cosigned, epoch, cards)
         made = _of_entries(call, context_file.need_stream(stream), wanted)
     elif writer:
         raise Misuse("--writer cannot be used with --statement", "leave it out: statements have no writer")
@@ -112,7 +124,7 @@ def make(
         made = _of_files(call, statement or [], claim)
     data = made.encode()
     own = next((exhibit.opening.reader_pk for exhibit in made.exhibits if exhibit.opening), None)
-    found = evidence.verify(data, made.identity.hub_id, own)
+    found = evidence.verify(data, made.identity.hub_id, () if own is None else (own,))
     output_files.write_new(out, data)
     if html is not None:
         output_files.write_new(html, evidence_viewer.page(found, data, out.name))
@@ -160,17 +172,6 @@ def _of_entries(call: HubCall, name: str, wanted: Wanted) -> Evidence:
     return call.run(fetch)
 
 
-def _confirmed_card(path: Path) -> Card:
-    """Read a card that proves whose client_ids it lists."""
-    card = key_files.read_card(path)
-    if card.confirmations is None:
-        raise hinted(
-            Unverified(str(path), "its client_ids do not confirm it, so it could list those of somebody else"),
-            "ask its owner for a new card: veen card --renew --out FILE",
-        )
-    return card
-
-
 def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
     found = [one for path in paths for one in output_files.read_statements(path)]
     statements = [one for one in found if isinstance(one, Receipt | Checkpoint)]
@@ -188,7 +189,9 @@ def _of_files(call: HubCall, paths: list[Path], claim: str) -> Evidence:
     "veen evidence verify door.evidence --pin 5f1c8a… --policy witnesses.toml",
 )
 def verify(
-    file: Annotated[Path, argument("FILE", "a file from veen evidence make, or one that a client saved")],
+    file: Annotated[
+        Path, argument("FILE", "a file from veen evidence make or veen query export, or one that a client saved")
+    ],
     pin: Annotated[
         str | None,
         option(
@@ -197,7 +200,10 @@ def verify(
         ),
     ] = None,
     trust_embedded: TrustEmbedded = False,
-    reader: ReaderPin = None,
+    reader: Annotated[
+        list[str] | None,
+        option("--reader HEX|FILE", "a stream's reader key: its public_key, or a file from veen stream-key export"),
+    ] = None,
     writer: Annotated[
         list[Path] | None, option("--writer CARD", "an identity that may have written the entries: its card")
     ] = None,
@@ -226,6 +232,9 @@ def verify(
     --writer names who must have written the entries, by card. The client_id of a writer changes daily; a card proves
     which client_ids belong to one identity, and further cards of the same identity may be in the file.
 
+    A file from veen query export contains a query result. Its rows must match the digest that is in the hub's log, and
+    the hub must have signed the receipts of the events that the query service verified.
+
     With --policy every entry must be in a log that enough witnesses of the policy cosigned: make the file with veen
     evidence make --cosigned. A key of the hub itself never counts as a witness.
 
@@ -234,20 +243,25 @@ def verify(
     Otherwise the key may have been stolen, and the verdict says so. Name the hub with --pin PATH of its current
     identity file: the evidence may contain an older record, which does not show that a key was retired.
     """
-    signer, reader_pk = pinning.hub_signer(pin, trust_embedded), pinning.reader_key(reader)
+    signer, readers = pinning.hub_signer(pin, trust_embedded), pinning.reader_keys(reader)
     data = local_files.read_file(file, MAX_EVIDENCE_BYTES)
-    cards = {_confirmed_card(path): path.name for path in writer or ()}
+    cards = {key_files.read_confirmed_card(path): path.name for path in writer or ()}
     try:
         anchored = _anchored(anchor or [], anchored_in, tsa_root)
         wanted = read_policy(policy) if policy else None
         trusted = frozenset(witness or ()) | frozenset(wanted.witnesses.values() if wanted else ())
         knowledge = Knowledge(pinning.pinned_record(pin), trusted, (), anchored, tuple(cards), wanted)
-        found = evidence.verify(data, signer.key, reader_pk, knowledge)
+        result = None
+        if evidence.is_of_kind(data, RESULT_KIND):
+            from veen.query import result_evidence  # most files need no queries, and their package is large
+
+            result = result_evidence.verify(data, signer.key, readers, knowledge)
+        found = evidence.verify(data, signer.key, readers, knowledge) if result is None else result.evidence
     except Malformed as error:
         raise hinted(Malformed(str(file), str(error)), "the file is damaged or is not evidence") from None
     except Unverified as error:
         raise hinted(Unverified(str(file), str(error)), "the file proves nothing") from None
-    _show(found, file, signer, as_json, {card.id_sign: name for card, name in cards.items()})
+    _show(found, file, signer, as_json, {card.id_sign: name for card, name in cards.items()}, result)
     signer.check_named(file)
     if found.contradictions or found.retired:
         raise typer.Exit(CONTRADICTED_STATUS)
@@ -284,7 +298,12 @@ def _anchored(files: list[Path], target: str | None, tsa_root: Path | None) -> d
 
 
 def _show(
-    found: EvidenceReport, file: Path, signer: ExpectedSigner, as_json: bool, names: Mapping[bytes, str] | None = None
+    found: EvidenceReport,
+    file: Path,
+    signer: ExpectedSigner,
+    as_json: bool,
+    names: Mapping[bytes, str] | None = None,
+    result: "ResultReport | None" = None,
 ) -> None:
     """Print the report. `names` are the names of the expected writers by id_sign."""
     verdict = signer.verdict("it holds")
@@ -293,7 +312,8 @@ def _show(
     elif found.retired:
         verdict = signer.verdict(found.retired[0], Tone.BAD)
     if as_json:
-        output.document({"verdict": verdict.text, **_data(found, file)})
+        shown = {"verdict": verdict.text, **_data(found, file)}
+        output.document(shown if result is None else {**shown, "query_result": result.summary()})
         return
     rows: dict[str, output.Value] = {
         "verdict": verdict,
@@ -315,7 +335,11 @@ def _show(
     if found.cosigners:
         rows["cosigned by"] = Marked(", ".join(map(sanitize.printable, found.cosigners)), Tone.GOOD)
     rows |= disclosed(found) | _written_by(found, names or {})
+    if result is not None:
+        rows |= _of_result(result)
     output.facts({**rows, "file": str(file)}, as_json)
+    if result is not None:
+        _result_rows(result)
     if sys.stdout.isatty():
         sys.stdout.write("\n")
     output.table(("what", "entry", "in log of", "hub_ts", "client_id", "shows"), list(_contents(found)), as_json)
@@ -345,6 +369,40 @@ def _written_by(found: EvidenceReport, names: Mapping[bytes, str]) -> dict[str, 
     return rows
 
 
+def _of_result(result: "ResultReport") -> dict[str, output.Value]:
+    """What a query result says about itself."""
+    elsewhere = f", {result.elsewhere} more are of other hubs" if result.elsewhere else ""
+    return {
+        "query": sanitize.printable(str(result.query["query_id"])),
+        "asked by": f"{sanitize.printable(result.asked_by)} (recorded by the service)",
+        "streams": sanitize.printable(" ".join(result.streams)),
+        "rows": len(result.rows),
+        "computed": Marked("stated by the service that wrote the digest; veen query replay checks it", Tone.WARN),
+        "receipts of events": f"{result.receipts}{elsewhere}",
+    }
+
+
+def _result_rows(result: "ResultReport") -> None:
+    """Print the rows of a query result, which nobody but their service vouches for."""
+    names = result.columns
+    rows = [
+        (f"row {number}", *(_cell(row.get(name)) for name in names))
+        for number, row in enumerate(result.rows[:_SHOWN_ROWS], 1)
+    ]
+    if sys.stdout.isatty():
+        sys.stdout.write("\n")
+    output.table(("row", *map(sanitize.printable, names)), rows, False)
+    if len(result.rows) > _SHOWN_ROWS:
+        output.remark(f"{len(result.rows) - _SHOWN_ROWS} more rows; --json shows all of them")
+
+
+def _cell(value: Plain) -> output.Value:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return sanitize.printable(value if isinstance(value, str) else canonical_json.encode(value).decode())
+
+
+_SHOWN_ROWS = 1_000
 _READER_NAMED = Marked("proved for the reader key that was named", Tone.GOOD)
 _READER_UNNAMED = Marked("proved for reader_pk; name the expected key with --reader", Tone.WARN)
 _CONTENT_UNPROVED = Marked("not proved: the file has no proof of what reader_pk opens", Tone.WARN)

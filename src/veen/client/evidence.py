@@ -36,7 +36,7 @@ from veen.core import (
     mmr,
     proof,
 )
-from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
+from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, heads, int_map
 from veen.core.cosignature import WitnessPolicy
 from veen.core.coverage import Cover, Coverage, Dating, Link
 from veen.core.dleq import SharedProof
@@ -50,6 +50,7 @@ from veen.core.recovery import LabelRecovery
 from veen.core.strict_json import Json
 
 KIND = "veen.evidence.v1"
+RESULT_KIND = "veen.query_result.v1"  # evidence of a query result, which `veen.query` verifies
 MAX_EVIDENCE_BYTES = 1 << 26
 
 
@@ -150,6 +151,11 @@ class Evidence(Wire):
     writers: Annotated[
         tuple[Card, ...] | None, ListOf(Nested(Card, name="card"), most=MAX_PAGE_ITEMS, optional=True)
     ] = None  # say which identities the client_ids belong to
+
+
+def is_of_kind(data: bytes, kind: str) -> bool:
+    """Whether a file states this kind in its first field. It may still be damaged."""
+    return data[1:].startswith(b"\x01" + heads.write_text(kind))
 
 
 def make_evidence(
@@ -276,7 +282,7 @@ class EvidenceReport:
     retired: tuple[str, ...] = ()  # verdicts on conflicts for which a thief of a retired key may be responsible
     conflicts: tuple[str, ...] = ()  # what conflicts there
     coverage: tuple[tuple[Head, Coverage], ...] = ()
-    reader_pinned: bool = False  # True: all disclosed content is proved for the given reader key
+    reader_pinned: bool = False  # True: all disclosed content is proved for the given reader keys
     writer_pinned: bool = False  # True: the given writers wrote all entries
     cosigners: tuple[str, ...] = ()  # the witnesses of the policy that cosigned, if one was given
 
@@ -354,17 +360,23 @@ NOTHING = Knowledge()
 
 
 def verify(
-    data: bytes, pin: bytes | None = None, reader: bytes | None = None, knowledge: Knowledge = NOTHING
+    data: bytes, pin: bytes | None = None, readers: Collection[bytes] = (), knowledge: Knowledge = NOTHING
 ) -> EvidenceReport:
     """Verify evidence. Raises `Malformed` or `Unverified` if any part of it does not verify.
 
     `pin` is the hub's id or a fingerprint of one of its keys; without it, the report shows what some hub signed.
-    `reader` is the public key of the stream. With it, all disclosed content must be proved to be what this key opens.
-    Without it, the writer of a message who also disclosed it may have invented the key.
+    `readers` are the public keys of the streams. With them, all disclosed content must be proved to be what one of
+    these keys opens. Without them, the writer of a message who also disclosed it may have invented the key.
     """
     if len(data) > MAX_EVIDENCE_BYTES:
         raise Malformed("evidence", f"{len(data)} bytes, above {MAX_EVIDENCE_BYTES}")
-    shown = Evidence.decode(data)
+    return verify_decoded(Evidence.decode(data), pin, readers, knowledge)
+
+
+def verify_decoded(
+    shown: Evidence, pin: bytes | None = None, readers: Collection[bytes] = (), knowledge: Knowledge = NOTHING
+) -> EvidenceReport:
+    """Like `verify`, of evidence that is decoded already."""
     shown.identity.verify(shown.signature, shown.identity.hub_id if pin is None else pin)
     line = lineage(_newer(shown.identity, knowledge.record), shown.origin)
     heads: dict[tuple[bytes, int], list[Head]] = defaultdict(list)
@@ -374,7 +386,7 @@ def verify(
         heads[label_of(head), size_of(head)].append(head)
     for tie in shown.ties:
         _check_tie(tie, heads)
-    _check_disclosed(shown.exhibits, reader)
+    _check_disclosed(shown.exhibits, readers)
     wrote = _writers((*knowledge.writers, *(shown.writers or ())))
     entries = tuple(_shown_entry(exhibit, shown, wrote) for exhibit in shown.exhibits)
     _check_writers(entries, knowledge.writers)
@@ -413,7 +425,7 @@ def verify(
         tuple(dict.fromkeys(verdict for _, verdict in verdicts if verdict is not None)),
         tuple(dict.fromkeys(conflict.text for conflict, verdict in verdicts if verdict is not None)),
         tuple((head, dating.coverage(head)) for head in signed),
-        reader is not None,
+        bool(readers),
         bool(knowledge.writers),
         cosigners,
     )
@@ -529,8 +541,8 @@ def _check_tie(tie: Tie, heads: dict[tuple[bytes, int], list[Head]]) -> None:
     raise Unverified("evidence", f"the proof of entry {tie.stream_seq} does not connect a receipt with a signed root")
 
 
-def _check_disclosed(exhibits: tuple[Exhibit, ...], reader: bytes | None) -> None:
-    """A message has one content; with `reader`, the content that this key opens."""
+def _check_disclosed(exhibits: tuple[Exhibit, ...], readers: Collection[bytes]) -> None:
+    """A message has one content; with `readers`, the content that one of these keys opens."""
     disclosed: dict[bytes, tuple[bytes, bytes]] = {}
     for exhibit in exhibits:
         opening, where = exhibit.opening, f"entry {exhibit.stream_seq}"
@@ -539,9 +551,9 @@ def _check_disclosed(exhibits: tuple[Exhibit, ...], reader: bytes | None) -> Non
         secret = opening.reader_pk, opening.shared
         if disclosed.setdefault(exhibit.msg.leaf_hash(), secret) != secret:
             raise Unverified("evidence", f"{where} is disclosed twice, with different secrets")
-        if reader is not None and opening.reader_pk != reader:
+        if readers and opening.reader_pk not in readers:
             raise Unverified("evidence", f"{where} is opened by {opening.reader_pk.hex()[:16]}…, not the pinned reader")
-        if reader is not None and opening.proof is None:
+        if readers and opening.proof is None:
             raise Unverified("evidence", f"{where} has no proof that the pinned reader key opens it")
 
 

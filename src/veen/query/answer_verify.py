@@ -70,7 +70,7 @@ async def _check_event(client: Client, stream: str, recorded: RecordedPlace, tex
     where = f"{stream}, entry {recorded.seq}"
     if recorded.stream != stream or recorded.hub_id != client.hub_id.hex():
         raise Unverified("result", f"the service names {recorded.stream} of hub {recorded.hub_id} as its place")
-    epoch = await _epoch(client, stream, recorded.receipt_id.partition(":")[0])
+    epoch = await epoch_of(client, stream, recorded.receipt_id.partition(":")[0])
     found = [one async for one in client.read(stream, recorded.seq, recorded.seq, epoch=epoch)]
     if not found or found[0].body is None:
         raise Unverified("result", f"{where} cannot be opened with the available keys")
@@ -80,7 +80,7 @@ async def _check_event(client: Client, stream: str, recorded: RecordedPlace, tex
 
 async def _check_receipts(client: Client, digest: ResultDigest, verified: Sequence[dict[str, str]]) -> tuple[int, int]:
     streams = {one.label: one.stream for one in digest.basis}
-    epochs = {one.label: await _epoch(client, one.stream, one.label) for one in _own(client, digest, verified)}
+    epochs = {one.label: await epoch_of(client, one.stream, one.label) for one in _own(client, digest, verified)}
     own = 0
     for one in verified:
         if one["hub_id"] != client.hub_id.hex():
@@ -104,7 +104,8 @@ def _own(client: Client, digest: ResultDigest, verified: Sequence[dict[str, str]
     return [one for one in digest.basis if one.label in named]
 
 
-async def _epoch(client: Client, stream: str, label: str) -> int:
+async def epoch_of(client: Client, stream: str, label: str) -> int:
+    """The epoch in which a stream has this label. Raises `Unverified` if it never had it."""
     for epoch in await HubSource(client).epochs(naming.stream_id(stream), None):
         if client.label(stream, epoch).hex() == label:
             return epoch

@@ -94,7 +94,7 @@ class QueryDescriptor:
     @property
     def result_id(self) -> str:
         """Derived from the query, which is executed once. The same in every zone."""
-        return f"r-{h(_RESULT + self.text().encode()).hex()[:32]}"
+        return result_id_of(self.text())
 
     def query(self) -> EventQuery:
         """The query for the engine."""
@@ -110,6 +110,11 @@ class QueryDescriptor:
             metrics=metrics,
             evidence=self.evidence,
         )
+
+
+def result_id_of(text: str) -> str:
+    """The id of the result of a query, from its normal form."""
+    return f"r-{h(_RESULT + text.encode()).hex()[:32]}"
 
 
 def decode(text: str) -> QueryDescriptor:

@@ -70,7 +70,7 @@ def verify_state(
     Raises `Malformed` or `Unverified` if the file is invalid or an entry is of another stream. `pin` and `reader` are
     passed to `evidence.verify`.
     """
-    report = evidence.verify(data, pin, reader)
+    report = evidence.verify(data, pin, () if reader is None else (reader,))
     shown_file = Evidence.decode(data)
     receipts = {receipt.leaf_hash: receipt for receipt in shown_file.receipts}
     stream_id = stream_id_of(stream)

@@ -1,6 +1,7 @@
 /** Files that someone drops on the page: evidence, cards of writers, and other things. */
 import { type Card, card as cardLayout, verifyCard } from "../src/card.js";
 import { MAX_EVIDENCE_BYTES } from "../src/evidence.js";
+import { isQueryResult } from "../src/query_result.js";
 
 export type Dropped =
   | { readonly kind: "evidence"; readonly name: string; readonly data: Uint8Array }
@@ -31,8 +32,8 @@ export async function read(file: File): Promise<Dropped> {
   return unusable("it is neither evidence nor a card.", data);
 }
 
-/** Whether a file states that it is evidence. It may still be damaged. */
-export const isEvidence = (data: Uint8Array): boolean => begins(data, "veen.evidence.v1");
+/** Whether a file states that it is evidence, of entries or of a query result. It may still be damaged. */
+export const isEvidence = (data: Uint8Array): boolean => begins(data, "veen.evidence.v1") || isQueryResult(data);
 
 const begin = (data: Uint8Array, length: number): string => String.fromCharCode(...data.subarray(0, length));
 const begins = (data: Uint8Array, kind: string): boolean => begin(data, KIND_BYTES).includes(kind);

@@ -3,12 +3,14 @@ import { equal, fromHex, h, hex } from "../src/bytes.js";
 import { type Card } from "../src/card.js";
 import { contentOf } from "../src/content.js";
 import { moment } from "../src/coverage.js";
-import { type Check, decode, type Entry, type Knowledge, type Report } from "../src/evidence.js";
+import { type Check, type Entry, type Knowledge, type ProvedPath, type Report } from "../src/evidence.js";
+import { hubIdIn } from "../src/query_result.js";
 import { examine, type Examination } from "../src/report.js";
 import { isReceipt, labelOf, sizeOf } from "../src/wire.js";
-import { card, type Child, code, element, facts, fold, small } from "./elements.js";
+import { card, type Child, code, counted, element, facts, fold, small } from "./elements.js";
 import { type Dropped, isEvidence, read } from "./files.js";
 import { picture } from "./picture.js";
+import { resultCard, unknownOfResult } from "./result.js";
 
 declare const VERSION: string; // set by build.mjs
 
@@ -113,7 +115,7 @@ function update(): void {
   showFiles();
   const request = ++latest;
   const pins = keysIn(pinInput, "Hub id", false);
-  const readers = keysIn(readerInput, "Reader key", false);
+  const readers = keysIn(readerInput, "Reader key", true);
   const witnesses = keysIn(witnessesInput, "Witnesses", true);
   const judged = loaded ?? (cards.length === 0 ? stray : undefined);
   if (!judged) {
@@ -129,7 +131,7 @@ function update(): void {
     show(verdict("warn", "Not verified", ...wrong, "Nothing was checked. Correct the field, or empty it."));
     return;
   }
-  const knowledge: Knowledge = { pin: pins[0], reader: readers[0], witnesses, writers: cards.map((one) => one.card) };
+  const knowledge: Knowledge = { pin: pins[0], readers, witnesses, writers: cards.map((one) => one.card) };
   show(verdict("warn", "Verifying …", name));
   setTimeout(() => {
     if (request !== latest) return;
@@ -161,18 +163,27 @@ function examined(found: Examination, file: Loaded, knowledge: Knowledge): Child
   return [
     summary(found, report, knowledge),
     ...problems(report),
+    report.result ? resultCard(report.result, MAX_SHOWN) : undefined,
     ...report.entries.slice(0, MAX_SHOWN).map((entry) => entryCard(entry, report)),
     more(report.entries.length, "entries"),
     otherStatements(report),
-    ...report.paths.slice(0, MAX_SHOWN).map((path) =>
+    ...pathsOf(report).slice(0, MAX_SHOWN).map((path) =>
       card(`Entry ${path.streamSeq} in the signed log of ${path.uptoSeq} entries`, element("div", "picture", picture(path)), small(LEGEND)),
     ),
-    more(report.paths.length, "proofs"),
+    more(pathsOf(report).length, "proofs"),
     claimCard(report),
     checksCard(found),
     hubCard(report),
     fileCard(file, report),
   ];
+}
+
+/** The paths that are drawn: of a query result only those of entries that are shown. */
+function pathsOf({ paths, entries, result }: Report): readonly ProvedPath[] {
+  if (!result) return paths;
+  const isShown = (path: ProvedPath): boolean =>
+    entries.some(({ receipt }) => receipt.stream_seq === path.streamSeq && equal(receipt.label, path.label));
+  return paths.filter(isShown);
 }
 
 const LEGEND =
@@ -192,7 +203,7 @@ function refused({ outcome, checks }: Examination, { name, data }: Loaded, { pin
   }
   switch (failure?.expectation) {
     case "hub":
-      return verdict("bad", "This evidence proves nothing about the hub that you entered", ...otherHub(pin!, decode(data).identity.hub_id), why);
+      return verdict("bad", "This evidence proves nothing about the hub that you entered", ...otherHub(pin!, hubIdIn(data)), why);
     case "reader":
       return verdict("bad", "This evidence proves nothing for the reader key that you entered", "The content is not shown to be what this key opens. Compare the key with your source.", why);
     case "writer":
@@ -224,7 +235,8 @@ function summary({ outcome }: Examination, report: Report, knowledge: Knowledge)
     }
     return verdict("bad", "The hub contradicts itself", "The file is valid: every signature in it verifies, and together they prove that the hub that you entered signed two stories.");
   }
-  const hub = `Hub ${hex(report.hubId).slice(0, 16)}…, which you entered, signed ${signed(report)}, and ${report.entries.length === 1 ? "it was not changed since" : "nothing in them was changed since"}.`;
+  const since = report.entries.length === 1 ? "it was not changed since" : "nothing in them was changed since";
+  const hub = `Hub ${hex(report.hubId).slice(0, 16)}…, which you entered, signed ${signed(report)}, and ${since}.`;
   const writers = report.writerPinned && report.entries.length > 0 ? `The ${cards.length === 1 ? `owner of ${cards[0]!.name}` : "owners of the cards that you loaded"} wrote ${report.entries.length === 1 ? "it" : "all of them"}.` : undefined;
   const named = knowledge.witnesses?.length ?? 0;
   const missing = report.missingWitnesses;
@@ -238,13 +250,16 @@ function summary({ outcome }: Examination, report: Report, knowledge: Knowledge)
 }
 
 /** What the hub signed, in words. */
-function signed({ entries, receipts, checkpoints }: Report): string {
+function signed({ entries, receipts, checkpoints, result }: Report): string {
+  if (result) {
+    const events = result.receipts > 0 ? `, and the receipts of ${counted(result.receipts, "event")} behind it` : "";
+    return `the entries that record this query and its result with ${counted(result.rows.length, "row")}${events}`;
+  }
   if (entries.length === 0) return counted(receipts.length + checkpoints.length, "statement");
   const seqs = entries.map((entry) => entry.receipt.stream_seq);
   return entries.length <= 5 ? `${entries.length === 1 ? "entry" : "entries"} ${inWords(seqs.map(String))}` : `${entries.length} entries`;
 }
 
-const counted = (count: number, one: string, many = `${one}s`): string => `${count} ${count === 1 ? one : many}`;
 const inWords = (texts: readonly string[]): string =>
   texts.length < 2 ? texts.join("") : `${texts.slice(0, -1).join(", ")} and ${texts[texts.length - 1]}`;
 
@@ -267,7 +282,7 @@ function undated({ coverage }: Report): string[] {
 function unknownOfEntries(report: Report, knowledge: Knowledge): string[] {
   const { entries } = report;
   const opened = entries.filter((entry) => entry.opened);
-  const items = absent(report);
+  const items = report.result ? unknownOfResult(report.result) : absent(report);
   if (opened.some((entry) => !entry.proved)) {
     items.push("The content: for some entries writer and sender together could have chosen it.");
   } else if (opened.length > 0 && !report.readerPinned) {
@@ -276,6 +291,7 @@ function unknownOfEntries(report: Report, knowledge: Knowledge): string[] {
   items.push("The exact time: it is that of the hub's own clock.");
   if (report.writerPinned) items.push("The name of the writer: a card shows an identity, and only your source of the card says whose it is.");
   else if (entries.some((entry) => entry.writer)) items.push("Who the writer is: a card in the file claims it, and it came with the file. Compare it with one that you got yourself.");
+  else if (report.result) items.push("Who the query service is: a key is not a name. Load a card of the service to check it.");
   else items.push("Who the writer is: a key is not a name. Load a card of the writer to check it.");
   if (!knowledge.witnesses?.length) items.push("Whether the hub shows others the same log: you entered no witness.");
   if (report.claim) items.push("The claim of the sender, further down.");
@@ -348,7 +364,13 @@ function entryCard(entry: Entry, report: Report): HTMLElement {
     rows.push(["Note", "The key of this signature was retired, and nothing in the file shows that it signed before that."]);
   }
   if (opened && readerPk) rows.push(["Content check", ...contentCheck(entry, report, hex(readerPk))]);
-  return card(`Entry ${receipt.stream_seq}`, facts(...rows));
+  return card(titleOf(entry, report), facts(...rows));
+}
+
+function titleOf(entry: Entry, { result }: Report): string {
+  const title = `Entry ${entry.receipt.stream_seq}`;
+  if (entry === result?.request) return `${title}: the query, as the service recorded it`;
+  return entry === result?.answer ? `${title}: the digest of the result, as the service recorded it` : title;
 }
 
 function who({ writer, clientId, clientSeq }: Entry, report: Report): Child[] {

@@ -10,7 +10,7 @@ import { Malformed, Unverified } from "./errors.js";
 import { type Knowledge, MAX_EVIDENCE_BYTES, type Report } from "./evidence.js";
 import { examine, STATUS, toJson, toText } from "./report.js";
 
-const USAGE = "usage: veen-verify FILE --pin HUB_ID [--reader PUBLIC_KEY] [--writer CARD]… [--witness PUBLIC_KEY]… [--json]";
+const USAGE = "usage: veen-verify FILE --pin HUB_ID [--reader PUBLIC_KEY]… [--writer CARD]… [--witness PUBLIC_KEY]… [--json]";
 
 class Misuse extends Error {}
 
@@ -34,7 +34,7 @@ function main(): number {
     allowPositionals: true,
     options: {
       pin: { type: "string" },
-      reader: { type: "string" },
+      reader: { type: "string", multiple: true },
       writer: { type: "string", multiple: true },
       witness: { type: "string", multiple: true },
       json: { type: "boolean" },
@@ -49,7 +49,7 @@ function main(): number {
   if (file === undefined || others.length > 0) throw new Misuse("give one evidence file");
   const knowledge: Knowledge = {
     pin: key("pin", values.pin),
-    reader: key("reader", values.reader),
+    readers: (values.reader ?? []).map((one) => key("reader", one)!),
     writers: (values.writer ?? []).map(confirmedCard),
     witnesses: (values.witness ?? []).map((one) => key("witness", one)!),
   };

@@ -20,6 +20,7 @@ import {
 } from "./identity.js";
 import { bstr, constant, intMap, list, type Of, optional, text, uint, version } from "./layout.js";
 import { append, bitCount, type Path, pathOf, rootOf } from "./mmr.js";
+import type { QueryResult } from "./query_result.js";
 import { type Opened, openSealed, verifyShared } from "./sealed.js";
 import {
   cover,
@@ -82,8 +83,8 @@ export type Exhibit = Of<typeof exhibit>;
 export interface Knowledge {
   /** The id of the hub that must have signed, or the fingerprint of one of its keys. */
   readonly pin?: Uint8Array | undefined;
-  /** The public key of the stream: all disclosed content must be proved to be what it opens. */
-  readonly reader?: Uint8Array | undefined;
+  /** The public keys of the streams: all disclosed content must be proved to be what one of them opens. */
+  readonly readers?: readonly Uint8Array[];
   readonly witnesses?: readonly Uint8Array[];
   /** The hub's identity record from another source, which may be newer than the one in the file. */
   readonly record?: HubIdentity | undefined;
@@ -137,6 +138,8 @@ export interface Report {
   readonly witnessed: readonly { readonly checkpoint: Checkpoint; readonly witnesses: readonly Uint8Array[] }[];
   /** The named witnesses that did not cosign a log with every entry of the file. They do not change the outcome. */
   readonly missingWitnesses: readonly Uint8Array[];
+  /** The query result that the file proves, if it is one. */
+  readonly result?: QueryResult;
 }
 
 /** One check: what was checked, and why it failed, if it did. */
@@ -159,7 +162,13 @@ interface Conflict {
  * the order of docs/wire.md; the first failure is the last of them.
  */
 export function verify(data: Uint8Array, knowledge: Knowledge = {}, checks: Check[] = []): Report {
-  const check: Checker = (what, run, expectation) => {
+  const shown = checker(checks)("the file is well-formed and not truncated", () => decode(data));
+  return verifyDecoded(shown, knowledge, checks);
+}
+
+/** Run checks and add each to `checks`, with its failure. */
+export function checker(checks: Check[]): Checker {
+  return (what, run, expectation) => {
     try {
       const result = run();
       checks.push({ what, expectation });
@@ -169,7 +178,11 @@ export function verify(data: Uint8Array, knowledge: Knowledge = {}, checks: Chec
       throw error;
     }
   };
-  const shown = check("the file is well-formed and not truncated", () => decode(data));
+}
+
+/** Like `verify`, of a file that is decoded already. */
+export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Check[]): Report {
+  const check = checker(checks);
   const { identity } = shown;
   check(knowledge.pin ? "the hub is the one that was named" : "the file names a hub", () => {
     if (!isPinned(identity, knowledge.pin ?? identity.hub_id)) throw new Unverified("it is not the pinned hub");
@@ -190,7 +203,7 @@ export function verify(data: Uint8Array, knowledge: Knowledge = {}, checks: Chec
   const paths = shown.ties.map((one) =>
     check(`entry ${one.stream_seq} is in the signed log of ${one.upto_seq} entries`, () => provedPath(one, heads)),
   );
-  checkDisclosed(shown.exhibits, knowledge.reader, check);
+  checkDisclosed(shown.exhibits, knowledge.readers ?? [], check);
   const named = knowledge.writers ?? [];
   const cards = [...named, ...(shown.writers ?? [])];
   const writers = cards.length > 0 ? check("the cards of the writers are signed", () => writersOf(cards)) : NO_WRITERS;
@@ -218,7 +231,7 @@ export function verify(data: Uint8Array, knowledge: Knowledge = {}, checks: Chec
   return {
     hubId: identity.hub_id,
     pinned: knowledge.pin !== undefined,
-    readerPinned: knowledge.reader !== undefined,
+    readerPinned: (knowledge.readers ?? []).length > 0,
     writerPinned: named.length > 0,
     claim: shown.claim,
     madeAt: shown.made_at,
@@ -306,8 +319,8 @@ function provedPath(found: Of<typeof tie>, heads: Heads): ProvedPath {
   return { label, streamSeq: stream_seq, uptoSeq: upto_seq, path };
 }
 
-/** A message has one content; with `reader`, the content that this key opens. */
-function checkDisclosed(exhibits: readonly Exhibit[], reader: Uint8Array | undefined, check: Checker): void {
+/** A message has one content; with `readers`, the content that one of these keys opens. */
+function checkDisclosed(exhibits: readonly Exhibit[], readers: readonly Uint8Array[], check: Checker): void {
   const disclosed = new Map<string, string>();
   for (const { stream_seq, msg: message, opening: shown } of exhibits) {
     if (!shown) continue;
@@ -321,9 +334,9 @@ function checkDisclosed(exhibits: readonly Exhibit[], reader: Uint8Array | undef
         throw new Unverified(`${where} is disclosed twice, with different secrets`);
       });
     }
-    if (!reader) continue;
-    check(`${where} is disclosed for the reader key that was named`, () => {
-      if (!equal(shown.reader_pk, reader)) {
+    if (readers.length === 0) continue;
+    check(`${where} is disclosed for ${readers.length === 1 ? "the" : "a"} reader key that was named`, () => {
+      if (!readers.some((reader) => equal(shown.reader_pk, reader))) {
         throw new Unverified(`${where} is opened by ${short(shown.reader_pk)}, not the pinned reader`);
       }
       if (!shown.proof) throw new Unverified(`${where} has no proof that the pinned reader key opens it`);

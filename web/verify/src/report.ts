@@ -2,6 +2,7 @@
 import { hex } from "./bytes.js";
 import { Malformed, Unverified } from "./errors.js";
 import { type Check, type Entry, type Knowledge, type Report, verify } from "./evidence.js";
+import { isQueryResult, placeOf, type QueryResult, verifyResult } from "./query_result.js";
 import { type Head, isReceipt, labelOf, sizeOf } from "./wire.js";
 
 /** The exit statuses of `veen evidence verify`. */
@@ -19,7 +20,7 @@ export interface Examination {
 export function examine(data: Uint8Array, knowledge: Knowledge): Examination {
   const checks: Check[] = [];
   try {
-    const report = verify(data, knowledge, checks);
+    const report = isQueryResult(data) ? verifyResult(data, knowledge, checks) : verify(data, knowledge, checks);
     return { ...judge(report), checks, report };
   } catch (error) {
     if (error instanceof Malformed) {
@@ -71,7 +72,13 @@ export function toJson(report: Report): Json {
     retired: report.retired,
     conflicts: report.conflicts,
     coverage: report.coverage.map(({ head, coverage }) => ({ ...placeJson(head), coverage })),
+    ...(report.result ? { query_result: resultJson(report.result) } : {}),
   };
+}
+
+function resultJson({ query, digest, rows, request, answer, askedBy, receipts, elsewhere }: QueryResult): Json {
+  const places = { request: placeOf(request), result: placeOf(answer) };
+  return { query, digest, rows, asked_by: askedBy, ...places, receipts, receipts_elsewhere: elsewhere };
 }
 
 function placeJson(head: Head): { readonly [name: string]: Json } {

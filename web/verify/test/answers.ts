@@ -15,7 +15,7 @@ function answer(asked: Vectors): string {
   if (asked.object !== undefined) return JSON.stringify(faultOf(() => LAYOUTS[asked.object]!.decode(bin(asked.cbor))));
   const { outcome, report } = examine(bin(asked.cbor), {
     pin: asked.pin === null ? undefined : bin(asked.pin),
-    reader: asked.reader === null ? undefined : bin(asked.reader),
+    readers: asked.reader === null ? [] : [bin(asked.reader)],
     witnesses: asked.witnesses.map(bin),
     writers: asked.writers.map((one: string) => card.decode(bin(one))),
     record: asked.hub_identity === null ? undefined : hubIdentity.decode(bin(asked.hub_identity)),

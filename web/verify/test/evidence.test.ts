@@ -11,12 +11,12 @@ import { hubIdentity } from "../src/identity.js";
 import { examine, type Examination, toJson, toText } from "../src/report.js";
 import { bin, type Vectors, vectors } from "./vector_files.js";
 
-const FILES: Vectors[] = vectors("evidence").files;
+const FILES: Vectors[] = [...vectors("evidence").files, ...vectors("query-results").files];
 
 function run(one: Vectors, data = bin(one.cbor)): Examination {
   return examine(data, {
     pin: one.pin === null ? undefined : bin(one.pin),
-    reader: one.reader === null ? undefined : bin(one.reader),
+    readers: one.reader === null ? [] : [bin(one.reader)],
     witnesses: one.witnesses.map(bin),
     writers: one.writers.map((each: string) => card.decode(bin(each))),
     record: one.hub_identity === null ? undefined : hubIdentity.decode(bin(one.hub_identity)),

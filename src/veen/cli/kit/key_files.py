@@ -34,6 +34,17 @@ def read_card(path: Path) -> Card:
     return card
 
 
+def read_confirmed_card(path: Path) -> Card:
+    """Read a card that proves whose client_ids it lists."""
+    card = read_card(path)
+    if card.confirmations is None:
+        raise hinted(
+            Unverified(str(path), "its client_ids do not confirm it, so it could list those of somebody else"),
+            "ask its owner for a new card: veen card --renew --out FILE",
+        )
+    return card
+
+
 def read_capabilities(file: Path) -> tuple[Capability, ...]:
     """Read and verify the capabilities of a file."""
     try:

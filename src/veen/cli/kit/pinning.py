@@ -1,5 +1,6 @@
 """Pins: the options --pin, --reader and --trust-embedded, which name the signer or reader key to expect."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +88,11 @@ def hub_signer(pin: str | None, trust_embedded: bool) -> ExpectedSigner:
     if pin is not None and trust_embedded:
         raise Misuse("--pin and --trust-embedded contradict each other", "give one of them")
     return ExpectedSigner(pinned_key(pin), trust_embedded, "hub", "the hub id", "--pin HUB_ID")
+
+
+def reader_keys(texts: Sequence[str] | None) -> tuple[bytes, ...]:
+    """Return the public keys of several streams from --reader."""
+    return tuple(key for key in map(reader_key, texts or ()) if key is not None)
 
 
 def reader_key(text: str | None) -> bytes | None:

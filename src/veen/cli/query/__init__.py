@@ -9,14 +9,14 @@ import time
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 import typer
 
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, group, misuse, option, options_command
 from plumbing.http import tls_context
-from veen.cli.kit import output
+from veen.cli.kit import key_files, output, output_files
 from veen.cli.kit.client_options import HubOptions
 from veen.cli.kit.common_options import JsonOption
 from veen.cli.kit.context_file import need_client
@@ -30,17 +30,22 @@ from veen.client.client import Client
 from veen.client.local_files import DISK
 from veen.client.trust import Pin
 from veen.core import HubIdentity, canonical_json
+from veen.core.canonical_json import Plain
 from veen.core.limits import MAX_JSON_BYTES
 from veen.pipeline import session
 from veen.pipeline.decoding import Keys
-from veen.query import answer_verify
+from veen.query import answer_verify, result_evidence
 from veen.query.answer_verify import AnswerVerified, ReplayedQuery
 from veen.query.answer_verify import replay as again
+from veen.query.descriptor import QueryDescriptor
 from veen.query.policy import PolicyBook, QueryPrincipal
 from veen.query.query_client import AcceptedQuery, FullResult, QueryClient, ServiceAccess
 from veen.query.query_errors import QueryCode, QueryFault
 from veen.query.query_limits import DEFAULTS, QueryLimits
 from veen.query.query_server import PRINCIPALS, Settings, execution_of, serving
+from veen.query.query_store import RecordedPlace
+from veen.query.result_evidence import ResultEvidence
+from veen.query.result_export import export as exported
 
 app = group(
     "query",
@@ -467,6 +472,28 @@ def _policy(text: str) -> dict[str, Any]:
 _UNVERIFIED_STATUS = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a service answered. Nothing in it is verified, except that the rows match the digest."""
+
+    descriptor: QueryDescriptor
+    request: RecordedPlace
+    whole: FullResult
+    summary: dict[str, Plain]
+
+    @classmethod
+    def fetch(cls, service: QueryClient, result_id: str) -> Self:
+        whole, summary = service.result(result_id), service.evidence(result_id)
+        value, request = service.descriptor(whole.digest.query_id)
+        descriptor = answer_verify.descriptor_of(value)
+        answer_verify.check_rows(descriptor, whole, summary)
+        return cls(descriptor, request, whole, summary)
+
+    async def check(self, client: Client) -> AnswerVerified:
+        """Check it against the hub's log. Raises `Unverified`."""
+        return await answer_verify.check_log(client, self.descriptor, self.request, self.whole, self.summary)
+
+
 @options_command(
     HubOptions,
     app,
@@ -488,27 +515,81 @@ def verify(
     names, and the receipts in the evidence must be the hub's.
     """
     with ServiceOptions(service, token_file, cert, cert_key, ca).remote() as answering:
-        whole, summary = answering.result(result_id), answering.evidence(result_id)
-        value, request = answering.descriptor(whole.digest.query_id)
-    descriptor = answer_verify.descriptor_of(value)
-    answer_verify.check_rows(descriptor, whole, summary)
-
-    async def work(client: Client) -> AnswerVerified:
-        return await answer_verify.check_log(client, descriptor, request, whole, summary)
-
-    found = asked.call().run(work)
+        answer = Answer.fetch(answering, result_id)
+    found = asked.call().run(answer.check)
     shown = {
-        "query_id": whole.digest.query_id,
+        "query_id": answer.whole.digest.query_id,
         "result_id": result_id,
         "rows": found.rows,
-        "rows_hash": whole.digest.rows_hash,
-        "request": request.receipt_id,
-        "result": whole.recorded.receipt_id,
+        "rows_hash": answer.whole.digest.rows_hash,
+        "request": answer.request.receipt_id,
+        "result": answer.whole.recorded.receipt_id,
         "receipts": found.receipts,
         "receipts_elsewhere": found.elsewhere,
     }
     checks = Marked("rows, evidence, the query and the digest in the log", Tone.GOOD)
     Result({**shown, "verified": True}, facts=[*shown, ("verified", lambda _: checks)]).show(asked.as_json)
+
+
+@options_command(
+    HubOptions,
+    app,
+    "export",
+    "veen query export r-5f1c… --out result.evidence --service http://127.0.0.1:37420 --token-file token",
+    "veen query export r-5f1c… --out result.evidence --disclose --writer service.card --client auditor",
+)
+def export(
+    asked: HubOptions,
+    result_id: Annotated[str, argument("RESULT_ID", "the id from veen query submit")],
+    out: Annotated[Path, option("--out FILE", "the file to create")],
+    service: ServiceUrl,
+    token_file: TokenFile = None,
+    cert: Certificate = None,
+    cert_key: CertificateKey = None,
+    ca: ServiceCa = None,
+    disclose: Annotated[
+        bool, option("--disclose", "include the events behind the rows, and the keys that open them (and no others)")
+    ] = False,
+    writer: Annotated[
+        list[Path] | None, option("--writer CARD", "include a card of the service or of a writer of the events")
+    ] = None,
+    cosigned: Annotated[
+        bool, option("--cosigned", "prove all entries in the newest logs that a witness cosigned")
+    ] = False,
+) -> None:
+    """Verify a result, and write it as an evidence file for others.
+
+    The file contains the rows, the recorded query and digest, and, for queries with evidence, the hub's receipts of the
+    events with their proofs. veen evidence verify and the verifier page verify it offline, without the service or a
+    token. Anyone with the file can read the query and the rows.
+    """
+    output_files.check_new(out)
+    cards = tuple(map(key_files.read_confirmed_card, writer or ()))
+    with ServiceOptions(service, token_file, cert, cert_key, ca).remote() as answering:
+        answer = Answer.fetch(answering, result_id)
+
+    async def work(client: Client) -> tuple[ResultEvidence, AnswerVerified]:
+        verified = await answer.check(client)
+        made = await exported(
+            client, answer.request, answer.whole, answer.summary, disclose=disclose, cosigned=cosigned, writers=cards
+        )
+        return made, verified
+
+    made, verified = asked.call().run(work)
+    data = made.encode()
+    result_evidence.verify(data, made.parts[0].identity.hub_id)
+    output_files.write_new(out, data)
+    shown: dict[str, output.Value] = {
+        "query_id": answer.whole.digest.query_id,
+        "result_id": result_id,
+        "rows": verified.rows,
+        "receipts": verified.receipts,
+        "receipts_elsewhere": verified.elsewhere,
+        "hub_id": made.parts[0].identity.hub_id.hex(),
+        "file": str(out),
+        "size": len(data),
+    }
+    output.facts(shown, asked.as_json)
 
 
 @options_command(

@@ -215,14 +215,15 @@ export function verifyPresentation(found: Of<typeof capPresentation>, hubId: Uin
   if (!isValid(found.token.issuer_pk, digest, found.sig)) throw new Unverified("the presentation does not verify");
 }
 
-/** Throw unless the subject of a capability signed the upload of this attachment. */
+/** Throw unless the subject of a capability signed the upload of this attachment, for the label that the request names. */
 export function verifyUpload(
   found: Of<typeof uploadProof>,
   hubId: Uint8Array,
   coid: Uint8Array,
   subjectPk: Uint8Array,
+  label: Uint8Array = new Uint8Array(),
 ): void {
-  const signed = concat(hubId, coid, found.auth_ref, u64be(found.size), u64be(found.made_at));
+  const signed = concat(hubId, coid, found.auth_ref, u64be(found.size), u64be(found.made_at), label);
   if (!isValid(subjectPk, ht("veen/att-put", signed), found.sig)) throw new Unverified("the upload does not verify");
 }
 

@@ -153,12 +153,13 @@ test("capability tokens and presentations verify, and the others are refused", (
 
 test("upload proofs verify, and the others are refused", () => {
   const { proofs, refused, hub_id, subject } = vectors("upload");
-  const check = ({ cbor, coid, hub_id: other, subject_pk }: Vectors): void =>
+  const check = ({ cbor, coid, hub_id: other, subject_pk, label }: Vectors): void =>
     wire.verifyUpload(
       wire.uploadProof.decode(bin(cbor)),
       bin(other ?? hub_id),
       bin(coid),
       bin(subject_pk ?? subject.public_key),
+      bin(label ?? ""),
     );
   for (const one of proofs) check(one);
   for (const one of refused) assert.equal(faultOf(() => check(one)), "UNVERIFIED", one.name);

@@ -16,7 +16,7 @@ from veen.client import ClientDir
 from veen.client.client import Client
 from veen.client.sender import Draft
 from veen.client.trust import Pin
-from veen.core import DhKey, Profile, Refused, Unavailable, Unverified, naming
+from veen.core import DhKey, Limits, Profile, Refused, Unavailable, Unverified, naming
 from veen.hub.admission_rules import Admission
 from veen.overlays import AnyOverlay, Event
 from veen.overlays.identity import IDENTITY
@@ -66,9 +66,14 @@ class Hubs:
             return [one.body async for one in clients[hub].read(NEWS) if one.schema != Mirror.SCHEMA]
 
 
-def between(place: Path, work: Callable[[Hubs], Coroutine[Any, Any, None]], profile: Profile | None = None) -> None:
+def between(
+    place: Path,
+    work: Callable[[Hubs], Coroutine[Any, Any, None]],
+    profile: Profile | None = None,
+    limits: Limits | None = None,
+) -> None:
     with (
-        zones(place, admission=Admission.OPEN, profile=profile) as at,
+        zones(place, admission=Admission.OPEN, profile=profile, limits=limits) as at,
         ClientDir.create(place / "keeper", None, 1) as keeper,
     ):
         keeper.stream_keys.create(NEWS)

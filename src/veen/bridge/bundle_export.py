@@ -7,7 +7,7 @@ A crash leaves one of these:
     a draft that the log announces           renamed when the exporter runs again
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from veen.client.client import Client
 from veen.client.local_files import DISK
 from veen.client.sender import Draft
 from veen.core import Unavailable, naming
+from veen.core.retention import Tombstone
 from veen.overlays.bridge_logs import EXPORTS, ONLINE_LOG, exported_ranges
 from veen.overlays.operations.mirror import missing
 from veen.state import HubSource
@@ -77,7 +78,8 @@ async def build(
 ) -> Bundle:
     """Build the bundle of exactly these events, under a checkpoint of `upto_seq` entries (default: the last event).
 
-    The bytes depend only on the events and `upto_seq`, not on when the bundle is built.
+    The bytes depend only on the events and `upto_seq`, not on when the bundle is built. Raises `PrunedEntries` if the
+    hub pruned one of the events.
     """
     events = []
     async with aclosing(client.read(stream, wanted.first, wanted.last, epoch=wanted.epoch)) as entries:
@@ -150,12 +152,22 @@ class Exporter:
                 draft.unlink()
         return done
 
-    async def run(self, stream: str, sizes: BundleSizes = DEFAULT_SIZES) -> AsyncGenerator[VerifiedBundle, None]:
-        """Export every event that the audit log does not list as exported."""
+    async def run(
+        self,
+        stream: str,
+        sizes: BundleSizes = DEFAULT_SIZES,
+        *,
+        on_pruned: Callable[[Tombstone], None] | None = None,
+    ) -> AsyncGenerator[VerifiedBundle, None]:
+        """Export every event that the audit log does not list as exported.
+
+        Events that the hub pruned raise `PrunedEntries`; with `on_pruned` they are left out, and it is called with the
+        verified tombstone. A bundle has no gaps, so it ends before them.
+        """
         for found in await self.recover():
             yield found
         for wanted in await self.waiting(stream):
-            async with aclosing(self._bundles(stream, wanted, sizes)) as made:
+            async with aclosing(self._bundles(stream, wanted, sizes, on_pruned)) as made:
                 async for bundle in made:
                     yield await self.put(bundle)
 
@@ -170,14 +182,18 @@ class Exporter:
             found += [ExportRange(epoch, first, last) for first, last in missing(known, end)]
         return found
 
-    async def _bundles(self, stream: str, wanted: ExportRange, sizes: BundleSizes) -> AsyncGenerator[Bundle, None]:
+    async def _bundles(
+        self, stream: str, wanted: ExportRange, sizes: BundleSizes, on_pruned: Callable[[Tombstone], None] | None
+    ) -> AsyncGenerator[Bundle, None]:
         events: list[BundleEvent] = []
         size = 0
-        async with aclosing(self.client.read(stream, wanted.first, wanted.last, epoch=wanted.epoch)) as entries:
+        read = self.client.read(stream, wanted.first, wanted.last, epoch=wanted.epoch, on_pruned=on_pruned)
+        async with aclosing(read) as entries:
             async for entry in entries:
                 carried = BundleEvent(entry.msg, entry.receipt)
                 grown = size + len(entry.msg.ciphertext) + _EVENT_OVERHEAD_BYTES
-                if events and (len(events) == sizes.events or grown > sizes.size):
+                is_gap = bool(events) and events[-1].receipt.stream_seq + 1 != entry.stream_seq
+                if events and (is_gap or len(events) == sizes.events or grown > sizes.size):
                     yield await _build_bundle(self.client, stream, wanted.epoch, events, self._profile_id, None)
                     events, grown = [], grown - size
                 events.append(carried)

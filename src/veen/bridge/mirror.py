@@ -10,7 +10,7 @@ The target's log itself shows what is mirrored. A mirror can be stopped, killed,
 import asyncio
 import tempfile
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ from pathlib import Path
 from veen.client.client import Client
 from veen.client.reader import Entry
 from veen.client.sender import Draft, Sent
-from veen.core import Malformed, Unavailable, Unverified, naming
+from veen.core import Malformed, Refused, Unavailable, Unverified, naming
 from veen.core.hub_identity import lineage
+from veen.core.retention import PRUNED, Tombstone
 from veen.core.strict_json import Json
 from veen.overlays.event import join_ranges
 from veen.overlays.operations.mirror import MIRRORS, Validated, mismatch, missing, record, source_of, validate
@@ -67,39 +68,56 @@ class Mirrorer:
         self.hub_identifier = source.hub_id.hex()
         self._copied: set[bytes] | None = None
 
-    async def run(self, *, follow: bool = False) -> AsyncGenerator[MirroredMessage, None]:
-        """Mirror everything that is missing; with `follow`, continue with new messages."""
+    async def run(
+        self, *, follow: bool = False, on_pruned: Callable[[Tombstone], None] | None = None
+    ) -> AsyncGenerator[MirroredMessage, None]:
+        """Mirror everything that is missing; with `follow`, continue with new messages.
+
+        Entries that the source pruned raise `PrunedEntries`; with `on_pruned` they are left out, and it is called with
+        the verified tombstone.
+        """
+        gone: list[Tombstone] = []
+
+        def skip(tombstone: Tombstone) -> None:
+            gone.append(tombstone)
+            assert on_pruned is not None
+            on_pruned(tombstone)
+
+        skipping = skip if on_pruned else None
         await self.target.recover()
         stream_id = naming.stream_id(self.route.source)
         for epoch in await HubSource(self.source).epochs(stream_id, None):
             last = await stream_end(self.source, stream_id, epoch)
             for first, upto in await self._missing(epoch, last):
-                read = self.source.read(stream_id, first, upto, with_proof=True, epoch=epoch)
+                read = self.source.read(stream_id, first, upto, with_proof=True, epoch=epoch, on_pruned=skipping)
                 async with aclosing(self._mirror_batches(read)) as done:
                     async for one in done:
                         yield one
         if follow:
-            async with aclosing(self._follow(stream_id)) as done:
+            async with aclosing(self._follow(stream_id, gone, skipping)) as done:
                 async for one in done:
                     yield one
 
-    async def _follow(self, stream_id: bytes) -> AsyncGenerator[MirroredMessage, None]:
+    async def _follow(
+        self, stream_id: bytes, gone: Sequence[Tombstone], on_pruned: Callable[[Tombstone], None] | None
+    ) -> AsyncGenerator[MirroredMessage, None]:
         epoch = self.source.epoch()
         first = await stream_end(self.source, stream_id, epoch) + 1
-        for gap in await self._missing(epoch, first - 1):
+        for gap in await self._missing(epoch, first - 1, gone):
             first = min(first, gap[0])
-        read = self.source.read(stream_id, first, follow=True, with_proof=True, epoch=epoch)
+        read = self.source.read(stream_id, first, follow=True, with_proof=True, epoch=epoch, on_pruned=on_pruned)
         async with aclosing(read) as entries:
             async for entry in entries:
                 yield (await self._put([entry]))[0]
 
-    async def _missing(self, epoch: int, last: int) -> Sequence[tuple[int, int]]:
-        """The ranges of the source stream that the target has no record of."""
+    async def _missing(self, epoch: int, last: int, gone: Sequence[Tombstone] = ()) -> Sequence[tuple[int, int]]:
+        """The ranges of the source stream that the target has no record of, without those in `gone`."""
         source_label = self.source.label(self.route.source, epoch)
         known = await read_states(HubSource(self.target), self.route.record_stream, MIRRORS)
         # With epochs the target has several labels over time. All records on this stream belong to this route.
         of_source = (self.hub_identifier, source_label)
         ranges = [one for part, state in known.items() if source_of(part)[:2] == of_source for one in state]
+        ranges += [(one.segment.start_seq, one.segment.end_seq) for one in gone if one.label == source_label]
         return missing(join_ranges(ranges), last)
 
     async def _mirror_batches(self, read: AsyncGenerator[Entry, None]) -> AsyncGenerator[MirroredMessage, None]:
@@ -152,7 +170,13 @@ class Mirrorer:
                 elif entry.msg_id in known:
                     found.append((None, None))
                 else:
-                    draft = await stack.enter_async_context(self._copy(entry))
+                    try:
+                        draft = await stack.enter_async_context(self._copy(entry))
+                    except Refused as refused:
+                        if refused.detail_enum != PRUNED:
+                            raise
+                        found.append((None, refused.message))
+                        continue
                     found.append((self.target.sender(self.route.target).put(draft), None))
                     known.add(entry.msg_id)
             return [(None if future is None else await future, fault) for future, fault in found]
@@ -211,6 +235,7 @@ class Comparison:
     records: int
     copies: int
     differences: tuple[Difference, ...]
+    pruned: tuple[tuple[int, int, int], ...] = ()  # epoch, first and last entry of what the source pruned; not compared
 
     @property
     def clean(self) -> bool:
@@ -221,8 +246,9 @@ class Comparison:
 
 
 async def compare(source: Client, target: Client, route: MirrorRoute) -> Comparison:
-    """Read both streams with verification and compare them."""
-    entries = await _entries(source, route.source)
+    """Read both streams with verification and compare them. Entries that the source pruned are left out."""
+    gone: list[tuple[int, Tombstone]] = []
+    entries = await _source_entries(source, route.source, gone)
     records: dict[tuple[bytes, int], list[tuple[Entry, Mirror]]] = defaultdict(list)
     copies: dict[bytes, list[Entry]] = defaultdict(list)
     found: list[Difference] = []
@@ -244,14 +270,17 @@ async def compare(source: Client, target: Client, route: MirrorRoute) -> Compari
     for entry in entries:
         found += _compare_entry(entry, records.pop((entry.receipt.label, entry.stream_seq), []), copies, route)
     labels = {entry.receipt.label for entry in entries}
+    pruned = [(one.label, range(one.segment.start_seq, one.segment.end_seq + 1)) for _, one in gone]
     for (label, seq), listed in records.items():
-        if label in labels:
+        if label in labels and not any(label == at and seq in seqs for at, seqs in pruned):
             at = listed[0][0]
             found.append(
                 Difference("unknown", at.epoch, seq, "the target has a record of a message that the source lacks")
             )
     counted = sum(map(len, copies.values()))
-    return Comparison(len(entries), len(entries) - sum(one.what == "missing" for one in found), counted, tuple(found))
+    recorded = len(entries) - sum(one.what == "missing" for one in found)
+    left_out = tuple((epoch, one.segment.start_seq, one.segment.end_seq) for epoch, one in gone)
+    return Comparison(len(entries), recorded, counted, tuple(found), left_out)
 
 
 def _compare_entry(
@@ -288,3 +317,15 @@ def _compare_copies(entry: Entry, copies: list[Entry], at: tuple[int, int]) -> l
 async def _entries(client: Client, stream: str) -> list[Entry]:
     async with aclosing(all_entries(HubSource(client), naming.stream_id(stream))) as entries:
         return [entry async for entry in entries]
+
+
+async def _source_entries(client: Client, stream: str, gone: list[tuple[int, Tombstone]]) -> list[Entry]:
+    """The entries that are left. The tombstones of the others go to `gone`."""
+    stream_id, found = naming.stream_id(stream), list[Entry]()
+    for epoch in await HubSource(client).epochs(stream_id, None):
+        tombstones: list[Tombstone] = []
+        read = client.read(stream_id, epoch=epoch, on_pruned=tombstones.append)
+        async with aclosing(read) as entries:
+            found += [entry async for entry in entries]
+        gone += [(epoch, one) for one in tombstones]
+    return found

@@ -32,6 +32,7 @@ from veen.core.limits import MAX_ATTACHMENT_BYTES, MAX_ATTACHMENTS, MAX_BODY_BYT
 from veen.core.retention import PRUNED, AttachmentTombstone
 
 ATTACHED_SCHEMA = naming.schema_id("veen.attached.v1")
+_MOST_ERROR_BYTES = 1 << 14  # an error with a tombstone is longer than a small attachment
 _PIECE_BYTES = 1 << 18
 
 
@@ -118,7 +119,7 @@ async def download(link: HubLink, identity: HubIdentity, opened: Opened, index: 
     """Download and open an attachment. Raises unless it is the one to which the message commits."""
     path = f"/tooling/attachments/{part.coid.hex()}"
     try:
-        sealed = await link.get(path, part.size + TAG_BYTES)
+        sealed = await link.get(path, max(part.size + TAG_BYTES, _MOST_ERROR_BYTES))
     except Malformed as error:
         raise Unverified("attachment", f"attachment {index} does not match its coid: {error.reason}") from None
     except Refused as refused:

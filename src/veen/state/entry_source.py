@@ -17,6 +17,7 @@ from veen.client.evidence import Evidence
 from veen.client.proofs import exhibit, fetch_checkpoint
 from veen.client.reader import Entry as ReadEntry
 from veen.client.reader import LabelReader, Opener, ReadRange
+from veen.client.tree_follower import PrunedEntries
 from veen.client.trust import HubRecord
 from veen.core import DhKey, Mmr, Profile, Receipt, Refused, Unavailable, naming
 from veen.overlays import At, FoldEntry
@@ -142,8 +143,15 @@ class HubSource:
         follower, wanted = self.client.follower(stream_id, epoch), ReadRange(after.size + 1)
         reader = LabelReader(self.client.session, follower, epoch, Opener(self.key(stream_id)), wanted)
         async with aclosing(reader.pages()) as pages:
-            async for page in pages:
-                yield page
+            try:
+                async for page in pages:
+                    yield page
+            except PrunedEntries as pruned:
+                pruned.add_note(
+                    f"this needs every entry of stream {stream_id.hex()[:16]}…: a backup from before still has them. "
+                    "`veen retention set --stream NAME --payloads forever` keeps a stream whole"
+                )
+                raise
 
     async def root_at(self, stream_id: bytes, prefix: LogPrefix) -> bytes | None:
         follower = self.client.follower(stream_id, prefix.epoch)

@@ -26,10 +26,12 @@ from veen.cli.kit.exit_status import FAILED_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Result
 from veen.cli.kit.state_options import FromDirectory
+from veen.cli.stream import remark_pruned
 from veen.client import local_files
 from veen.client.client import Client
 from veen.client.trust import FIRST_USE, Pin
 from veen.core import Malformed, Refused, Unverified
+from veen.core.retention import Tombstone
 from veen.overlays.bridge_logs import BundleExported
 from veen.state import DirectorySource, HubSource
 
@@ -161,19 +163,33 @@ def export(
 
     async def work(client: Client) -> None:
         _check_strict(client, strict)
+        remark = _once(remark_pruned)
         exporter = Exporter(client, out, operator=operator, profile_id=profile)
         if wanted is not None:
             made = await exporter.put(await build(client, streams[0], wanted, profile_id=profile))
             _show_export([made], out, asked.as_json)
             return
         while True:
-            found = [one for stream in streams async for one in exporter.run(stream, sizes)]
+            found = [one for stream in streams async for one in exporter.run(stream, sizes, on_pruned=remark)]
             _show_export(found, out, asked.as_json)
             if every is None:
                 return
             await asyncio.sleep(every)
 
     asked.call().run(work)
+
+
+def _once(remark: Callable[[Tombstone], None]) -> Callable[[Tombstone], None]:
+    """Remark on each pruned range once, however often the command reads the stream."""
+    known: set[tuple[bytes, int]] = set()
+
+    def first_time(tombstone: Tombstone) -> None:
+        place = tombstone.label, tombstone.segment.start_seq
+        if place not in known:
+            known.add(place)
+            remark(tombstone)
+
+    return first_time
 
 
 def _check_strict(client: Client, strict: bool) -> None:
@@ -391,7 +407,7 @@ def mirror(
         found: list[tuple[MirrorRoute, MirroredMessage]] = []
         async with source_client(target, source_hub, source_pin, asked.first_use) as source:
             for route in wanted:
-                async for one in Mirrorer(source, target, route).run(follow=follow):
+                async for one in Mirrorer(source, target, route).run(follow=follow, on_pruned=remark_pruned):
                     if follow:
                         _show_mirrored([(route, one)], asked.as_json)
                     else:
@@ -456,6 +472,9 @@ def compare(
             rows += [(Marked(d.what, Tone.BAD), name, d.stream_seq, d.reason) for d in one.differences]
             if one.clean:
                 rows.append((Marked("same", Tone.GOOD), name, one.source_entries, f"{one.copies} copies"))
+            rows += [
+                ("pruned", name, first, f"entries {first} to {last} were not compared") for _, first, last in one.pruned
+            ]
         output.table(_DIFFERENCE_COLUMNS, rows, False)
     if not all(one.clean for one in found):
         raise typer.Exit(FAILED_STATUS)

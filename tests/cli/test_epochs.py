@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.hub_fixture import STREAM, HubFixture, hub_fixture
-from tests.cli.runner import Veen
+from tests.cli.runner import Ran, Veen
 from tests.hub.client import START, TOKEN, Clock, until
 from veen.core import Limits, Profile, naming
 from veen.core.envelopes import EpochList
@@ -234,3 +234,41 @@ def test_a_wrong_place_in_time_is_rejected(
     ran = place.fails("reader", "stream", "--since", START + 2)
     assert ran.status == 4
     assert "is not the first at" in ran.error
+
+
+def test_an_erasure_in_a_stream_with_several_epochs_must_name_one(veen: Veen, tmp_path: Path, clock: Clock) -> None:
+    profile, limits = Profile(epoch_sec=EPOCH_SEC), Limits(max_epoch_skew_sec=0)
+    with hub_fixture(veen, tmp_path, profile=profile, limits=limits, clock=clock) as place:
+        asked = ("--stream", STREAM, "--from", 1, "--to", 2, "--reason", "request 3", "--hub", place.url)
+
+        def erase(*arguments: object) -> Ran:
+            return veen("retention", "erase", *asked, *arguments, "--json", env=OPERATOR)
+
+        fill(place, clock, 1)
+        clock.now += EPOCH_SEC  # the end of the epoch closes its chunk
+        (only,) = erased(erase)
+        assert (only["label"], only["from_seq"], only["to_seq"]) == (place.hub.label(STREAM, FIRST).hex(), 1, 2)
+        for number in (1, 2):
+            clock.now = START + number * EPOCH_SEC
+            place.send(f"{number} a", f"{number} b")
+        refused = erase()
+        assert refused.status == 2
+        assert f"stream '{STREAM}' has entries in 3 epochs, {FIRST} to {FIRST + 2}" in refused.error
+        assert "--epoch N, or the --label" in refused.err
+        (second,) = erased(lambda: erase("--epoch", FIRST + 1))
+        assert second["label"] == place.hub.label(STREAM, FIRST + 1).hex()
+        assert texts(place) == ["2 a", "2 b"]
+        assert erase("--label", second["label"]).status == 2
+
+
+def erased(erase: Callable[[], Ran]) -> list[dict[str, Any]]:
+    """What an erasure erased, repeated until the hub has closed the chunk."""
+    found: list[dict[str, Any]] = []
+
+    def done() -> bool:
+        ran = erase()
+        found[:] = ran.json()["ranges"] if ran.status == 0 else []
+        return bool(found)
+
+    until(done)
+    return found

@@ -120,6 +120,7 @@ def run(label: LabelOption = None, hub: HubUrl = None, data_dir: LocalDir = None
     app,
     "erase",
     "veen retention erase --stream doors --from 100 --to 120 --reason 'request 17' --data-dir hub",
+    "veen retention erase --stream doors --epoch 20410 --from 1 --to 9 --reason 'request 17' --data-dir hub",
     "veen retention erase --coid 5b1e… --reason 'request 17' --data-dir hub",
 )
 def erase(
@@ -127,6 +128,7 @@ def erase(
     first: Annotated[int | None, option("--from N", "the first entry", min=1)] = None,
     last: Annotated[int | None, option("--to N", "the last entry", default="--from", min=1)] = None,
     stream: StreamName = None,
+    epoch: Annotated[int | None, option("--epoch N", "the epoch of these entries of --stream", min=0)] = None,
     label: LabelOption = None,
     coid: Annotated[
         bytes | None, option("--coid HEX", "an attachment, as `veen stream --json` lists it", parser=values.coid)
@@ -140,21 +142,25 @@ def erase(
     The hub deletes whole chunks: all payloads of every closed chunk with one of these entries. It cannot see which
     attachments these entries have: someone who can open them names each by its coid, with --coid. `veen retention show`
     lists the holds, which prevent this. Copies on other machines are not reached.
-    """
-    from veen.core import naming
 
+    Entries are numbered in each epoch from 1. If the stream has entries in several epochs, name one with --epoch.
+    """
     if coid is not None:
-        if (stream, label, first) != (None, None, None):
-            raise Misuse("--coid excludes --stream, --label and --from", "erase entries with a command of their own")
+        if (stream, label, first, epoch) != (None, None, None, None):
+            raise Misuse(
+                "--coid excludes --stream, --label, --epoch and --from", "erase entries with a command of their own"
+            )
         _run(None, None, None, reason, hub, data_dir, as_json, dry=False, coid=coid)
         return
     if first is None:
         raise Misuse("missing --from or --coid", "give the first entry, or the coid of an attachment")
     if (stream is None) == (label is None):
-        raise Misuse("give either --stream or --label", "with epochs, give the label of the epoch")
-    with _api(hub, data_dir) as (api, _):
-        if label is None:
-            label = naming.label(api.identity().routing_key, naming.stream_id(stream or ""), 0)
+        raise Misuse("give either --stream or --label", "with epochs, give --stream and --epoch")
+    if label is not None and epoch is not None:
+        raise Misuse("--label excludes --epoch", "a label belongs to one epoch")
+    if stream is not None:
+        with _api(hub, data_dir) as (api, token):
+            label = _label_of(api, token, stream, epoch)
     _run(label, first, last, reason, hub, data_dir, as_json, dry=False)
 
 
@@ -265,6 +271,25 @@ def _run(
         request = RetentionRequest(dry, label, first, last, reason, coid)
         report = api.post("/tooling/retention/run", request, RetentionReport, token)
     _show_report(report, as_json, dry=dry)
+
+
+def _label_of(api: "HubApi", token: str, stream: str, epoch: int | None) -> bytes:
+    """The label of a stream in an epoch. Without one, raises `Misuse` if the stream has entries in several."""
+    from veen.core import naming
+    from veen.core.envelopes import EpochList
+
+    stream_id, found = naming.stream_id(stream), list[int]()
+    following: int | None = 0
+    while epoch is None and following is not None:
+        page = api.get(f"/tooling/epochs?stream={stream_id.hex()}&epoch_min={following}", EpochList, token)
+        found += [row.epoch for row in page.epochs]
+        following = page.next_epoch if page.next_epoch is None or page.next_epoch > following else None
+    if len(found) > 1:
+        raise Misuse(
+            f"stream {stream!r} has entries in {len(found)} epochs, {found[0]} to {found[-1]}, numbered separately",
+            "give --epoch N, or the --label of one epoch; `veen stream --epochs` lists both",
+        )
+    return naming.label(api.identity().routing_key, stream_id, epoch if epoch is not None else found[0] if found else 0)
 
 
 def _show_report(report: "RetentionReport", as_json: bool, *, dry: bool) -> None:

@@ -81,7 +81,10 @@ def test_a_sound_directory_is_clean(stopped: Path, killed: Path, history: Histor
         assert report.verdict is FsckVerdict.CLEAN
         assert report.total == 0
         assert report.first is None
-    assert look(stopped).entries == sum(map(len, history.groups))
+    found = look(stopped)
+    assert found.entries == sum(map(len, history.groups))
+    in_journal = look(killed)
+    assert (in_journal.entries, in_journal.labels) == (found.entries, found.labels)
     assert look(stopped).labels == 4
 
 

@@ -387,6 +387,8 @@ class _Check:
                 self._damaged(artifact, "the index lists it as logged, but the log lacks it", label, seq)
             for fault in self._judge_of(label).judge(entry, b"")[1]:
                 self._damaged(artifact, fault, label, seq)
+            self.report.entries += 1
+            self.report.labels += label not in self.sizes
             self.sizes[label] = seq
         elif label not in self.judges:
             logged = self._logged(label, seq)

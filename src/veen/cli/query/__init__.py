@@ -535,8 +535,8 @@ def verify(
     HubOptions,
     app,
     "export",
-    "veen query export r-5f1c… --out result.evidence --service http://127.0.0.1:37420 --token-file token",
-    "veen query export r-5f1c… --out result.evidence --disclose --writer service.card --client auditor",
+    "veen query export r-5f1c… --out result.evidence --token-file token",
+    "veen query export r-5f1c… --out result.evidence --disclose --writer service.card",
 )
 def export(
     asked: HubOptions,

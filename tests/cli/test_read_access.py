@@ -76,6 +76,7 @@ def test_signed_reads_work_for_readers_and_holders_of_capabilities_and_for_nobod
             follower.terminate()
         operator = ("hub", "checkpoint", "--hub", url, "--stream", "doors")
         assert "answers only signed requests" in veen(*operator).error
+        assert "VEEN_READER" in veen(*operator).err
         assert veen(*operator, env={"VEEN_READER": str(world / "reader")}).status == 0
         assert "is not a reader" in veen(*operator, env={"VEEN_READER": str(world / "stranger")}).error
         label = naming.label(
@@ -87,6 +88,61 @@ def test_signed_reads_work_for_readers_and_holders_of_capabilities_and_for_nobod
         assert sum(one.end_seq - one.start_seq + 1 for one in open_source(url).chunks(frozenset({label}))) == 4
         for path in ("/healthz", "/readyz", "/metrics", "/tooling/status", "/tooling/openapi.json"):
             assert httpx.get(url + path).status_code == 200, path
+
+
+def test_bridges_witnesses_and_tables_read_a_hub_that_answers_only_readers(
+    veen: Veen, world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub, other, witness = world / "hub", world / "other", world / "witness"
+    veen.done("hub", "init", "--data-dir", other, "--no-root")
+    key = veen.done("witness", "init", "--dir", witness, "--no-passphrase", "--json").json()["witness_pk"]
+    veen.done("stream-key", "create", "bridge/online/log", "--client", world / "reader")
+    signed = ("--read-access", "signed", "--reader", world / "reader", "--admission", "open", "--witness", key)
+    with (
+        background(veen, hub, *signed) as source,
+        background(veen, other, "--admission", "open") as target,
+    ):
+        url = str(source["url"])
+        for number in range(3):
+            body = f"entry {number}"
+            veen.done(
+                "send", "--hub", url, "--stream", "doors", "--pin", hub, "--client", world / "reader", "--body", body
+            )
+        there = ("--source-hub", url, "--source-pin", hub, "--hub", str(target["url"]), "--pin", other)
+        mirrored = veen.done("bridge", "mirror", "doors", *there, "--client", world / "reader", "--json").json()
+        assert [one["stream_seq"] for one in mirrored] == [1, 2, 3]
+        assert veen("bridge", "compare", "doors", *there, "--client", world / "reader").status == 0
+        export = ("bridge", "export", "doors", "--hub", url, "--pin", hub, "--json")
+        for name in ("one", "two"):
+            (world / name).mkdir()
+        (bundle,) = veen.done(*export, "--client", world / "reader", "--out", world / "one").json()
+        assert (bundle["export_seq_from"], bundle["export_seq_to"]) == (1, 3)
+        for command in (
+            ("bridge", "mirror", "doors", *there, "--client", world / "stranger"),
+            (*export, "--client", world / "stranger", "--from", 1, "--to", 3, "--out", world / "two"),
+        ):
+            refused = veen(*command)
+            assert refused.status != 0
+            assert "is not a reader of this hub" in refused.err
+            assert "--reader" in refused.err
+        cosign = ("witness", "cosign", "--hub", url, "--pin", hub, "--stream", "doors", "--json")
+        cosigned = veen.done(*cosign, "--dir", witness).json()
+        assert (cosigned["upto_seq"], cosigned["hub"]) == (3, "stored the cosignature")
+        veen.done("witness", "init", "--dir", world / "unknown", "--no-passphrase")
+        refused = veen(*cosign, "--dir", world / "unknown")
+        assert refused.status != 0
+        assert "is not a reader of this hub" in refused.error
+        label = naming.label(
+            naming.routing_key(read_metadata(Folders(hub)).identity.hub_id), naming.stream_id("doors"), 0
+        )
+        monkeypatch.setenv("VEEN_READER", str(world / "reader"))
+        log = open_source(url)
+        (chunk,) = log.chunks(frozenset({label}))
+        assert sum(len(data) for data, _ in log.blocks(chunk)) > 0
+        assert len(log.peaks(label, 3)) == 2
+        monkeypatch.setenv("VEEN_READER", str(world / "stranger"))
+        with pytest.raises(Refused, match="is not a reader of this hub"):
+            open_source(url).chunks(frozenset({label}))
 
 
 def paths() -> list[tuple[str, str]]:
@@ -214,6 +270,7 @@ def test_client_certificates_open_the_reads(veen: Veen, world: Path) -> None:
         refused = veen("stream", *to, env=trusted)
         assert refused.status != 0
         assert "only clients with a certificate" in refused.error
+        assert "VEEN_TLS_CERT" in refused.err
         command = [sys.executable, "-m", "veen.cli", "stream", *map(str, to), "--follow"]
         environment = {**os.environ, **shown_cert}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as follower:

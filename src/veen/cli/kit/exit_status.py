@@ -115,9 +115,18 @@ _EPOCH_HINTS: dict[object, str] = {
 }
 
 
+# By the `read_access` of a hub that refused a read.
+_READ_HINTS: dict[object, str] = {
+    "signed": "the operator adds a key with veen hub start --reader HEX; commands without --client sign as VEEN_READER",
+    "mtls": "name a certificate that the hub's authority signed, and its key, in VEEN_TLS_CERT and VEEN_TLS_KEY",
+}
+
+
 def advice(error: Refused) -> str:
     """Return the advice for an error code."""
-    cause = error.detail.get("cause")
+    read_access, cause = error.detail.get("read_access"), error.detail.get("cause")
+    if error.code == "E.UNAUTHORIZED" and read_access in _READ_HINTS:
+        return _READ_HINTS[read_access]
     if error.detail_enum == "EPOCH" and cause in _EPOCH_HINTS:
         return _EPOCH_HINTS[cause]
     row = BY_DETAIL.get(error.detail_enum or "")

@@ -183,7 +183,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VerifierPage]:
 CASES = {case.name: case for case in (*cases(), *query_results.cases())}
 DISCLOSED = CASES["two entries, disclosed"]
 HUB = YOUNG.hub_id.hex()
-GENUINE = "This evidence is genuine: it holds for the hub that you entered"
+GENUINE = "This evidence is genuine: the hub that you entered signed it"
 SETTLED = """
 const done = arguments[0];
 const look = () => {
@@ -273,7 +273,7 @@ def test_a_card_that_is_dropped_names_who_must_have_written_the_entries(page: Ve
     assert "The owner of writer.card, the card that you loaded" in shown["text"]
     assert page.drop(case.file, YOUNG.hub_id.hex(), first=stranger.encode())["tone"] == "bad"
     embedded = page.drop(CASES["a card names the writer"].file, YOUNG.hub_id.hex())
-    assert "Claimed by a card in the file; compare it with one that you got yourself" in embedded["text"]
+    assert "A card in the file proves that this identity has the signing key" in embedded["text"]
 
 
 # What a first reader must not misunderstand
@@ -323,12 +323,12 @@ def test_the_verdict_says_what_is_not_established(page: VerifierPage) -> None:
     assert f"Hub {HUB[:16]}…, which you entered, signed entries 1 and 3" in proved
     for said in (
         "Entries 2 and 4 of this log are not in this file; the sender chose what to include",
-        "Anything after entry 4 of this log",
+        "Later entries: the file says nothing about this log after entry 4",
         "only for the reader key in the file",
         "the hub's own clock",
-        "a key is not a name",
-        "you entered no witness",
-        "The claim of the sender",
+        "the file shows only a key",
+        "only witnesses can confirm that, and you entered none",
+        "what the sender claims",
     ):
         assert said in open_
     assert "only for the reader key" not in page.drop(cosigned(), HUB, READER.public_key.hex())["verdict"]
@@ -354,7 +354,7 @@ def test_the_verdict_says_which_card_it_depends_on(page: VerifierPage) -> None:
     assert "The owner of writer.card wrote" in page.drop(case.file, HUB, first=card)["verdict"]
     assert "The owner of" not in page.drop(case.file, HUB)["verdict"]
     embedded = page.drop(CASES["a card names the writer"].file, HUB)["verdict"]
-    assert "a card in the file claims it" in embedded
+    assert "a card in the file shows the identity, but not whose it is" in embedded
 
 
 def test_a_card_is_listed_once_and_can_be_removed(page: VerifierPage) -> None:

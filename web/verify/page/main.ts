@@ -187,7 +187,7 @@ function pathsOf({ paths, entries, result }: Report): readonly ProvedPath[] {
 }
 
 const LEGEND =
-  "Blue: hashes that follow from the entry. Grey: hashes of other entries, which the file contains. Green: the root that results, which the hub signed.";
+  "Blue: the hash of the entry, and hashes computed from it. Grey: hashes of other entries, taken from the file. Green: the root computed from them, which the hub signed.";
 
 const more = (count: number, what: string): Child =>
   count > MAX_SHOWN ? element("p", "", `${count - MAX_SHOWN} more ${what} were verified and are not shown.`) : undefined;
@@ -209,7 +209,7 @@ function refused({ outcome, checks }: Examination, { name, data }: Loaded, { pin
     case "writer":
       return verdict("bad", "This evidence does not prove that the owners of your cards wrote it", `Loaded: ${cards.map((one) => one.name).join(", ")}. Another identity wrote an entry, or nothing shows who wrote it. A newer card of the same writer may list the missing key.`, why);
     default:
-      return verdict("bad", "This evidence proves nothing", "It was changed after it was signed, or it was never signed like this.", AGAIN, why);
+      return verdict("bad", "This evidence proves nothing", "It was changed after it was signed, or a signature in it is false.", AGAIN, why);
   }
 }
 
@@ -219,7 +219,7 @@ function otherHub(pin: Uint8Array, hubId: Uint8Array): Child[] {
   const advice =
     different <= FEW_DIGITS
       ? `They differ in ${counted(different, "digit")}: probably a typing mistake. Compare what you entered with your source, not with the file.`
-      : "Another hub signed this file, or you entered another id. Compare what you entered with your source, not with the file.";
+      : "Another hub signed this file, or the id that you entered is wrong. Compare what you entered with your source, not with the file.";
   return [facts(["You entered", code(entered)], ["The file names", code(found)]), advice];
 }
 
@@ -231,9 +231,9 @@ function summary({ outcome }: Examination, report: Report, knowledge: Knowledge)
   if (outcome === "contradicted") {
     const [retired] = report.retired;
     if (report.contradictions.length === 0) {
-      return verdict("bad", capital(retired ?? ""), "Every signature verifies. They conflict, and it is not proved who is responsible.");
+      return verdict("bad", capital(retired ?? ""), "Every signature verifies, but some statements conflict. The file does not prove whether the hub or a thief of its retired key signed them.");
     }
-    return verdict("bad", "The hub contradicts itself", "The file is valid: every signature in it verifies, and together they prove that the hub that you entered signed two stories.");
+    return verdict("bad", "The hub contradicts itself", "The file is valid: every signature in it verifies, and together they prove that the hub that you entered signed statements that cannot all be true.");
   }
   const since = report.entries.length === 1 ? "it was not changed since" : "nothing in them was changed since";
   const hub = `Hub ${hex(report.hubId).slice(0, 16)}…, which you entered, signed ${signed(report)}, and ${since}.`;
@@ -242,11 +242,11 @@ function summary({ outcome }: Examination, report: Report, knowledge: Knowledge)
   const missing = report.missingWitnesses;
   if (missing.length > 0) {
     const who = named === 1 ? "The witness that you entered" : `${missing.length} of the ${named} witnesses that you entered`;
-    const which = `${who} did not cosign a log in this file that contains all its entries:`;
-    return verdict("warn", "Not witnessed: it holds for the hub, but not for your witnesses", which, listOf("failed", missing.map((key) => [code(hex(key))])), "Ask the sender for a file with cosigned checkpoints, or compare the key with your source. A key of the hub itself never counts.", hub, writers, open);
+    const which = `${who} did not cosign any log in this file that contains all of its entries:`;
+    return verdict("warn", "Not witnessed: the hub that you entered signed it, but a cosignature is missing", which, listOf("failed", missing.map((key) => [code(hex(key))])), "Ask the sender for a file with cosigned checkpoints, or compare the key with your source. A key of the hub itself never counts.", hub, writers, open);
   }
   const seen = named > 0 ? `${named === 1 ? "The witness" : `All ${named} witnesses`} that you entered cosigned the log.` : undefined;
-  return verdict("good", "This evidence is genuine: it holds for the hub that you entered", hub, writers, seen, open);
+  return verdict("good", "This evidence is genuine: the hub that you entered signed it", hub, writers, seen, open);
 }
 
 /** What the hub signed, in words. */
@@ -284,17 +284,17 @@ function unknownOfEntries(report: Report, knowledge: Knowledge): string[] {
   const opened = entries.filter((entry) => entry.opened);
   const items = report.result ? unknownOfResult(report.result) : absent(report);
   if (opened.some((entry) => !entry.proved)) {
-    items.push("The content: for some entries writer and sender together could have chosen it.");
+    items.push("The content of some entries: the file has no proof of it, so writer and sender together could have invented it.");
   } else if (opened.length > 0 && !report.readerPinned) {
-    items.push("Whether the content is that of the stream: it is proved only for the reader key in the file. Enter the reader key of the stream to check that.");
+    items.push("Whether the readers of the stream received this content: it is proved only for the reader key in the file. Enter the reader key of the stream, from a source that you trust, to check that.");
   }
-  items.push("The exact time: it is that of the hub's own clock.");
-  if (report.writerPinned) items.push("The name of the writer: a card shows an identity, and only your source of the card says whose it is.");
-  else if (entries.some((entry) => entry.writer)) items.push("Who the writer is: a card in the file claims it, and it came with the file. Compare it with one that you got yourself.");
-  else if (report.result) items.push("Who the query service is: a key is not a name. Load a card of the service to check it.");
-  else items.push("Who the writer is: a key is not a name. Load a card of the writer to check it.");
-  if (!knowledge.witnesses?.length) items.push("Whether the hub shows others the same log: you entered no witness.");
-  if (report.claim) items.push("The claim of the sender, further down.");
+  items.push("The exact time: all times are from the hub's own clock.");
+  if (report.writerPinned) items.push("The name of the writer: a card contains keys and no name. Only the source of the card can tell you whose it is.");
+  else if (entries.some((entry) => entry.writer)) items.push("Whose identity wrote the entries: a card in the file shows the identity, but not whose it is. Get the writer's card from a source that you trust, and drop it here too.");
+  else if (report.result) items.push("Who the query service is: the file shows only its key. Get the card of the service from a source that you trust, and drop it here too.");
+  else items.push("Who the writer is: the file shows only a key. Get the writer's card from a source that you trust, and drop it here too.");
+  if (!knowledge.witnesses?.length) items.push("Whether the hub shows everyone the same log: only witnesses can confirm that, and you entered none.");
+  if (report.claim) items.push("The text of the sender, shown below as “what the sender claims”.");
   return items;
 }
 
@@ -318,7 +318,7 @@ function absent({ entries, receipts, checkpoints }: Report): string[] {
       const isOne = gaps.length === 1 && !gaps[0]!.includes(" ");
       said.push(`${isOne ? "Entry" : "Entries"} ${inWords(listed)} of ${which} ${isOne ? "is" : "are"} not in this file; the sender chose what to include.`);
     }
-    said.push(`Anything after entry ${size} of ${which}: the file ends there.`);
+    said.push(`Later entries: the file says nothing about ${which} after entry ${size}.`);
   }
   const sealed = entries.filter((entry) => !entry.opened).length;
   if (sealed > 0) said.push(`The content of ${counted(sealed, "sealed entry", "sealed entries")}: the file does not show it.`);
@@ -327,7 +327,7 @@ function absent({ entries, receipts, checkpoints }: Report): string[] {
 
 function claimCard({ claim }: Report): Child {
   if (!claim) return undefined;
-  const made = card("Not verified: what the sender claims", element("pre", "", claim), small("Anyone can write anything here. Nothing above depends on it."));
+  const made = card("Not verified: what the sender claims", element("pre", "", claim), small("The sender of the file wrote this text. No check depends on it."));
   made.classList.add("warn");
   made.id = "claim";
   return made;
@@ -374,12 +374,12 @@ function titleOf(entry: Entry, { result }: Report): string {
 }
 
 function who({ writer, clientId, clientSeq }: Entry, report: Report): Child[] {
-  const key = ["Signing key ", code(hex(clientId)), small(`The holder of this key signed it, as message ${clientSeq} of this key.${writer ? "" : " The file does not say who that is."}`)];
+  const key = ["Signing key ", code(hex(clientId)), small(`The holder of this key signed this message and numbered it ${clientSeq}.${writer ? "" : " The file does not say who that is."}`)];
   if (!writer) return key;
   const own = report.writerPinned ? cards.find((one) => equal(one.card.id_sign, writer)) : undefined;
   const source = own
     ? `The owner of ${own.name}, the card that you loaded.`
-    : "Claimed by a card in the file; compare it with one that you got yourself.";
+    : "A card in the file proves that this identity has the signing key below. It does not prove whose identity it is.";
   return ["Identity ", code(hex(writer)), small(source), ...key];
 }
 
@@ -398,8 +398,8 @@ function what({ opened }: Entry): Child[] {
 
 function contentCheck(entry: Entry, report: Report, key: string): Child[] {
   if (report.readerPinned) return ["Proved for the reader key that you entered."];
-  if (entry.proved) return ["Proved for this reader key: ", code(key), small("If it is not the key of the stream, writer and sender together could have invented the content.")];
-  return ["Not proved: writer and sender together could have chosen the content. Reader key: ", code(key)];
+  if (entry.proved) return ["Proved for this reader key: ", code(key), small("The file names this key. If the stream has another one, writer and sender together could have invented the content.")];
+  return ["Not proved: writer and sender together could have invented the content. Reader key in the file: ", code(key)];
 }
 
 /** Receipts and checkpoints that belong to no shown entry. */
@@ -457,7 +457,7 @@ function fileCard({ name, data }: Loaded, report?: Report): HTMLElement {
     facts(
       ["File", name, small(counted(data.length, "byte"))],
       ["SHA-256", code(hex(h(data)))],
-      report ? ["Made", moment(report.madeAt), small("Not verified.")] : undefined,
+      report ? ["Made", moment(report.madeAt), small("According to the file. Not verified.")] : undefined,
       ["Checked", checked, small("According to the clock of this computer.")],
       ["Verifier", `veen-verify ${VERSION}`],
     ),

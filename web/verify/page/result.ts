@@ -16,8 +16,8 @@ export function resultCard(result: QueryResult, mostRows: number): HTMLElement {
     facts(
       ["Asked about", listed(query["scope"]), conditions ? small(`Only ${conditions}.`) : undefined],
       ["Asked by", askedBy, small("The service recorded this.")],
-      ["Asked at", ...recorded(request)],
-      ["Answered at", ...recorded(answer)],
+      ["Asked at", ...recorded(request, "the query")],
+      ["Answered at", ...recorded(answer, "the digest of the result")],
       ["Rows", ...rowsOf(rows, columnsOf(query, rows), mostRows)],
       ["Events", eventsOf(result)],
     ),
@@ -27,7 +27,10 @@ export function resultCard(result: QueryResult, mostRows: number): HTMLElement {
   return made;
 }
 
-const recorded = ({ receipt }: Entry): Child[] => [moment(receipt.hub_ts), small(`Entry ${receipt.stream_seq} below, by the hub's own clock.`)];
+const recorded = ({ receipt }: Entry, what: string): Child[] => [
+  moment(receipt.hub_ts),
+  small(`According to the hub's own clock. See below: “Entry ${receipt.stream_seq}: ${what}”.`),
+];
 
 /** The columns of the rows: first those that the query names, in its order. */
 function columnsOf({ projection, aggregate }: PlainObject, rows: readonly PlainObject[]): string[] {

@@ -184,7 +184,7 @@ export function checker(checks: Check[]): Checker {
 export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Check[]): Report {
   const check = checker(checks);
   const { identity } = shown;
-  check(knowledge.pin ? "the hub is the one that was named" : "the file names a hub", () => {
+  check(knowledge.pin ? "the hub id in the file is the expected one" : "the file names a hub", () => {
     if (!isPinned(identity, knowledge.pin ?? identity.hub_id)) throw new Unverified("it is not the pinned hub");
   }, knowledge.pin ? "hub" : undefined);
   const keys = identity.hub_keys.length;
@@ -206,7 +206,7 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
   checkDisclosed(shown.exhibits, knowledge.readers ?? [], check);
   const named = knowledge.writers ?? [];
   const cards = [...named, ...(shown.writers ?? [])];
-  const writers = cards.length > 0 ? check("the cards of the writers are signed", () => writersOf(cards)) : NO_WRITERS;
+  const writers = cards.length > 0 ? check("the owner of each card signed it", () => writersOf(cards)) : NO_WRITERS;
   const entries = shown.exhibits.map((one) => entryOf(one, shown, writers, check));
   if (named.length > 0) {
     check("the named writers wrote all entries", () => checkWriters(entries, named), "writer");
@@ -379,11 +379,11 @@ function entryOf(
   if (!secret) return { ...entry, opened: undefined, readerPk: undefined, proved: false };
   const { proof } = secret;
   if (proof) {
-    check(`the secret that opens ${where} is the one that its reader key gives`, () =>
+    check(`the secret for ${where} belongs to its reader key`, () =>
       verifyShared(proof, message, secret.reader_pk, secret.shared),
     );
   }
-  const opened = check(`${where} opens with its secret`, () =>
+  const opened = check(`this secret opens ${where}`, () =>
     openSealed(message, message.ciphertext, secret.reader_pk, secret.shared),
   );
   return { ...entry, opened, readerPk: secret.reader_pk, proved: proof !== undefined };

@@ -107,7 +107,7 @@ def _entry(entry: ShownEntry) -> Iterator[tuple[str, str]]:
 
 def _who(entry: ShownEntry) -> str:
     key = f"the holder of client_id {entry.client_id.hex()}"
-    return f"{key}, according to a card in the file the identity {entry.writer.hex()}" if entry.writer else key
+    return f"{key}; a card in the file assigns it to the identity {entry.writer.hex()}" if entry.writer else key
 
 
 def _content(schema: bytes, body: bytes) -> Iterator[tuple[str, str]]:

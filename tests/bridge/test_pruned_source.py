@@ -9,15 +9,19 @@ import pytest
 
 from tests.bridge.bridge_fixture import EXPORT, zones
 from tests.bridge.test_mirror import NEWS, ROUTE, Hubs, between
-from tests.client.test_pruned_entries import SMALL, run
-from tests.hub.client import TOKEN, Hub, until
+from tests.client.pair import Pair
+from tests.client.test_pruned_entries import DAY, SMALL, at_a_hub, in_chunks, keep, run
+from tests.hub.client import TOKEN, Clock, Hub, until
 from veen.bridge.bundle_export import Exporter, ExportRange, build
 from veen.bridge.mirror import Mirrorer
+from veen.bridge.veil_gossip import gossip_items
+from veen.bridge.veil_gossip.checkpoint_compare import CheckpointComparer, ComparedCheckpoint, ComparisonResult
+from veen.bridge.veil_gossip.gossip_items import ShownCheckpoint
 from veen.client import ClientDir
 from veen.client.contradiction import Contradiction
 from veen.client.tree_follower import PrunedEntries
 from veen.core import Unavailable, Unverified, naming
-from veen.core.retention import RetentionReport, RetentionRequest, Tombstone
+from veen.core.retention import RetentionPolicy, RetentionReport, RetentionRequest, Tombstone
 from veen.storage.paths import Folders
 
 ENTRIES = 10  # chunks of 4: two are closed
@@ -175,3 +179,27 @@ def test_a_message_whose_attachment_was_erased_is_recorded_without_a_copy(place:
         assert await hubs.bodies(1) == [b"next"]
 
     between(place, work)
+
+
+@pytest.mark.parametrize("receipts", [None, 2 * DAY])
+def test_checkpoints_of_pruned_entries_are_compared_over_veil(place: Path, receipts: int | None) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        assert isinstance(hub.clock, Clock)
+        async with people.writer() as writer:
+            for body in NUMBERS:
+                await writer.send(NEWS, body)
+            shown = await writer.checkpoint(NEWS, 4)
+        async with people.reader() as reader:
+            assert len([one async for one in reader.read(NEWS)]) == ENTRIES
+        in_chunks(hub)
+        hub.clock.now += 10 * DAY
+        keep(hub, RetentionPolicy(DAY, receipts))
+        assert run(hub).range_count == 1
+        metadata = hub.service.hub_metadata
+        encoded = ShownCheckpoint(metadata.identity, metadata.signature, shown).encode()
+        async with people.reader() as reader:
+            received = gossip_items.verify_checkpoint(encoded, reader.session.trust.known)
+            comparer = CheckpointComparer(people.reader_dir, reader.session.trust.known, reader)
+            assert await comparer.compare(received, []) == ComparedCheckpoint(ComparisonResult.AGREES)
+
+    at_a_hub(place, work)

@@ -1,5 +1,6 @@
 """Audit and Spark source take a pruned range as pruned if the hub signed for it, and as damage otherwise."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from tests.pipeline.damage import run_audit
 from tests.storage.hubs import NOW, Client, Hub, create, label_of, receipts
 from tests.storage.test_pruning import EVERYTHING, PAYLOADS, prune
 from veen.core.retention import RetentionPolicy
+from veen.pipeline.audit.audit_report import verdict
 from veen.pipeline.extents import Extent, extent_of
 from veen.pipeline.sources import DirectoryChunks
 from veen.storage.paths import Folders
@@ -55,3 +57,42 @@ def test_a_range_without_a_manifest_or_without_its_file_is_damage(tmp_path: Path
     removed[spoil].unlink()
     assert run_audit(root).directories[0].findings
     assert [(one.first, one.last) for one in extent(root).gaps] == [(1, 28) if spoil == "manifest" else (8, 14)]
+
+
+@pytest.mark.parametrize("policy", [PAYLOADS, EVERYTHING])
+def test_copies_of_a_log_agree_when_one_is_pruned_and_still_show_a_fork(
+    tmp_path: Path, policy: RetentionPolicy
+) -> None:
+    """The fork begins in the pruned range, and goes on behind it."""
+    root = create(tmp_path / "hub")
+    written(root, "ann", 10)
+    fork = Path(shutil.copytree(root, tmp_path / "fork"))
+    label = written(root, "ann", 20)
+    whole = Path(shutil.copytree(root, tmp_path / "whole"))
+    written(fork, "zoe", 20)
+    hub = Hub(root)
+    hub.clock.now = NOW + 864_000
+    prune(hub, policy)
+    hub.catch_up()
+    hub.close()
+    assert Folders(root).pruned_chunk(label, 1, 7).exists()
+    for copies in ((root, whole), (whole, root)):
+        agreed = run_audit(*copies)
+        assert (verdict(agreed), agreed.equivocations) == ("sound", ())
+    for copies in ((root, fork), (fork, root)):
+        found = run_audit(*copies)
+        assert (verdict(found), [one.label for one in found.equivocations]) == ("equivocated", [label])
+        assert found.equivocations[0].stream_seq == (11 if policy is PAYLOADS else 29)
+
+
+def written(root: Path, name: str, count: int) -> bytes:
+    """Add entries to the log. Returns its label."""
+    hub = Hub(root)
+    client, label = Client(f"{name}{count}", hub.rules), label_of(hub.rules, "doors")
+    size = hub.lookup.size(label)
+    for number in range(size, size + count):
+        hub.clock.now = NOW + 3600 * number
+        receipts(hub.submit([client.message(label)]))
+    hub.catch_up()
+    hub.close()
+    return label

@@ -10,6 +10,7 @@ from veen.core import HubIdentity, Malformed, Receipt, Unavailable, Unverified, 
 from veen.core.coverage import Coverage, retired_verdict
 from veen.core.handover import HandOver, LabelSize
 from veen.core.hub_identity import HubKey
+from veen.pipeline import chunk_verifier
 from veen.pipeline.audit.piece_audit import ChainLink
 from veen.pipeline.jobs import Runner
 from veen.pipeline.read_plan import MAX_PER_TASK, Piece, Task
@@ -212,8 +213,15 @@ def _decode(data: bytes) -> list[tuple[int, bytes, bytes]]:
 
 def _receipts(pieces: Task) -> Iterator[tuple[int, bytes]]:
     for piece in pieces:
-        with suppress(Malformed, Unavailable):  # the audit of the piece reported it
-            for one in unverified_entries(open_source(piece.source), piece):
+        with suppress(Malformed, Unavailable, Unverified):  # the audit of the piece reported it
+            source = open_source(piece.source)
+            if piece.chunk.pruned:
+                verifier = chunk_verifier.start(source, source.metadata(), piece)
+                for left in chunk_verifier.verified(source, verifier, piece):
+                    if left.receipt is not None and not left.failures:
+                        yield left.stream_seq, left.receipt.encode()
+                continue
+            for one in unverified_entries(source, piece):
                 assert one.entry is not None
                 yield one.stream_seq, one.entry.receipt
 

@@ -538,7 +538,7 @@ def quickstart(
         grant = ("--subject", me, "--stream", stream, "--ttl", _QUICKSTART_TTL_S, "--hub", hub, "--out", cap)
         setup.run("cap", "issue", "--issuer", folder / "operator", *grant)
         name = folder.resolve().name
-        setup.run("context", "add", name, "--hub", url, "--client", me, "--stream", stream, "--cap", cap)
+        setup.run("context", "add", name, "--hub", url, "--client", me, "--stream", stream, "--cap", cap, "--use")
         setup.run("verify", "--pin", hub)  # the client stores the hub's identity: later commands need no pin
     except BaseException:
         run_here(["hub", "stop", "--data-dir", str(hub)], dict(os.environ))

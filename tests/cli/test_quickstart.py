@@ -8,7 +8,7 @@ from tests.cli.runner import Veen
 def test_a_first_proof_needs_six_commands(tmp_path: Path) -> None:
     veen = Veen(tmp_path / "home")
     folder, file = tmp_path / "try", tmp_path / "one.evidence"
-    veen.done("context", "add", "other", "--hub", "http://127.0.0.1:9", "--stream", "doors")  # quickstart selects its own
+    veen.done("context", "add", "other", "--hub", "http://127.0.0.1:9")  # quickstart selects its own
     made = veen.done("quickstart", folder, "--stream", "notes", "--listen", "127.0.0.1:0", "--json").json()
     try:
         assert veen.done("send", "--body", "hello", "--json").json()["stream_seq"] == 1

@@ -65,6 +65,7 @@ from veen.core.envelopes import (
     SubmitRequest,
     SubmitResponse,
 )
+from veen.core.epoch_end import EpochEnd
 from veen.core.errors import Fault, Malformed
 from veen.core.hashing import U64_MAX
 from veen.core.hub_identity import ForkOrigin, HubIdentity, HubKey, OriginHub
@@ -684,6 +685,7 @@ def flawed() -> dict[str, Wire]:
     allow, key, identity = fullest(Allow), fullest(HubKey), fullest(HubIdentity)
     one, two = identity.hub_keys
     pair, limits, origin = fullest(Equivocation), barest(Limits), fullest(OriginHub)
+    ended = fullest(EpochEnd)
     only = replace(one, role="root", valid_until=None)
     again = replace(one, role=None, valid_from=two.valid_from + 1, valid_until=None, endorsement=two.endorsement)
     return {
@@ -719,6 +721,7 @@ def flawed() -> dict[str, Wire]:
         "segments with a gap": replace(fullest(Manifest), segments=fullest(Manifest).segments[1:]),
         "a tombstone of a whole segment": replace(fullest(Tombstone), segment=barest(Segment)),
         "receipts that go before payloads": replace(fullest(RetentionPolicy), receipt_sec=0),
+        "an ended label twice": replace(ended, labels=(ended.labels[0],) * 2),
         "an erasure without a reason": replace(fullest(RetentionRequest), reason=None, coid=None),
         "the erasure of an attachment without a reason": replace(barest(RetentionRequest), coid=bytes(32)),
         "place 0": replace(fullest(Receipt), stream_seq=0),

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -251,6 +252,23 @@ def longest(data_dir: Path) -> tuple[bytes, LabelHead]:
     """The label with the most entries, and its head."""
     with LogReader(data_dir) as log:
         return max(log.labels(), key=lambda found: found[1].size)
+
+
+def test_the_scrubber_opens_no_secret_key(written: Path) -> None:
+    """The hub runs it, and no secret key may come into the process of a hub."""
+    opened, is_watching = set[str](), True
+
+    def watch(event: str, given: tuple[object, ...]) -> None:
+        if is_watching and event == "open":
+            opened.add(str(given[0]))
+
+    sys.addaudithook(watch)  # it stays as long as the process
+    try:
+        assert found(written) == []
+    finally:
+        is_watching = False
+    assert str(written / "hub-identity.json") in opened
+    assert [path for path in opened if "keys" in Path(path).parts] == []
 
 
 def test_an_attachment_that_is_removed_ends_the_state(full: Path, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class DirectoryScrub:
                     yield ScrubStep(log_scrub.cost(safe_open.read(path)))
             log_scrub.check_reachable(self.folders)
             report = FsckReport()
-            found = metadata_check.check_metadata(self.folders, report)
+            found = metadata_check.check_metadata(self.folders, report, reads_keys=False)
             metadata_check.check_recoveries(self.folders, found, report)
             metadata_check.check_evidence(self.folders, found, report)
             if found:

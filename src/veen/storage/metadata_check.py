@@ -56,8 +56,11 @@ _RECOVERY = re.compile(r"recovery-[0-9a-f]{16}\.(?:cbor|logged)|pending|journal-
 _LOST_AND_FOUND = "lost+found"
 
 
-def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
-    """Check identity, keys, limits and profile. Returns None if the log cannot be verified without them."""
+def check_metadata(folders: Folders, report: FsckReport, *, reads_keys: bool = True) -> HubMetadata | None:
+    """Check identity, keys, limits and profile. Returns None if the log cannot be verified without them.
+
+    A running hub must not read its secret keys: its process never has them.
+    """
     identity = _read(folders.identity, HubIdentity, report)
     signature = _read(folders.identity_sig, IdentitySignature, report)
     if folders.rotation.exists() and identity is not None:
@@ -71,7 +74,7 @@ def check_metadata(folders: Folders, report: FsckReport) -> HubMetadata | None:
         identity, signature = rotated or (identity, signature)
     elif identity is not None:
         _check_identity(folders, identity, signature, report)
-    if identity is not None:
+    if identity is not None and reads_keys:
         _check_keys(folders, identity, report)
     limits = _read(folders.limits, Limits, report)
     earlier = _try(report, folders.limit_history, lambda: read_earlier_limits(folders))

@@ -13,8 +13,7 @@ from veen.bridge.anchor_backends import DEFAULT_BRANCH, FileLog, GitRepo, OtherH
 from veen.bridge.anchors import Anchored, AnchorStore, Backend, Cadence, PublishedAnchor
 from veen.cli.bridge import source_client
 from veen.cli.kit import context_file, output, pinning, values
-from veen.cli.kit.client_options import HubOptions
-from veen.cli.kit.common_options import ClientDir, JsonOption, Stream
+from veen.cli.kit.common_options import ClientDir, HubOptions, JsonOption, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.client.client import Client
 

@@ -11,8 +11,7 @@ from plumbing.cli.command import Group, Misuse, argument, command, group, option
 from veen.cli.evidence import NAMED_HUB
 from veen.cli.fsck import brief
 from veen.cli.kit import open_session, output, pinning
-from veen.cli.kit.client_options import HubPin, PassphraseFile
-from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.common_options import ClientDir, HubPin, JsonOption, PassphraseFile
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import check_new

@@ -7,8 +7,7 @@ from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from veen.cli.kit import audience, context_file, key_files, open_session, output, output_files, values
 from veen.cli.kit.audience import Bare, HubIds, NotAfter
-from veen.cli.kit.client_options import HubOptions, PassphraseFile
-from veen.cli.kit.common_options import HubUrl, JsonOption, LocalDir
+from veen.cli.kit.common_options import HubOptions, HubUrl, JsonOption, LocalDir, PassphraseFile
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.key_files import read_capabilities
 from veen.cli.kit.output import Formatted

@@ -23,8 +23,7 @@ from veen.cli.kit import (
     sanitize,
     values,
 )
-from veen.cli.kit.client_options import EpochOfPlace, HubOptions, Policy, TrustEmbedded
-from veen.cli.kit.common_options import JsonOption, Stream
+from veen.cli.kit.common_options import EpochOfPlace, HubOptions, JsonOption, Policy, Stream, TrustEmbedded
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone

@@ -7,10 +7,9 @@ from typing import Annotated, Any, TypeAlias
 from plumbing.cli.command import Misuse, option, options_command, single
 from veen.cli.evidence import NAMED_HUB, UNNAMED_HUB, disclosed
 from veen.cli.kit import context_file, open_session, pinning, values
-from veen.cli.kit.client_options import ReaderPin, TrustEmbedded
+from veen.cli.kit.common_options import ReaderPin, ReadOptions, TrustEmbedded
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, Result, fields_of, fixed
-from veen.cli.kit.state_options import ReadOptions
 from veen.cli.kit.state_rows import entry_of, fault_data, part_data, part_name, plain_line
 from veen.cli.kit.state_session import Answer, ReadSession, StateSession, run_session
 from veen.client import local_files

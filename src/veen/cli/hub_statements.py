@@ -6,8 +6,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from plumbing.cli.command import Misuse, argument, option, options_command, single
 from veen.cli.kit import context_file, output_files, values
-from veen.cli.kit.client_options import EpochOfPlace, HubOptions, OutFile
-from veen.cli.kit.common_options import Stream
+from veen.cli.kit.common_options import EpochOfPlace, HubOptions, OutFile, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
 from veen.client.client import Client

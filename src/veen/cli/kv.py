@@ -7,10 +7,10 @@ from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli.command import argument, group, option
 from veen.cli.kit import output, values
+from veen.cli.kit.common_options import ExpiresIn
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, fields_of, jsonable
 from veen.cli.kit.sanitize import line_of, printable, text_of
-from veen.cli.kit.state_options import ExpiresIn
 from veen.cli.kit.state_rows import STEP_COLUMNS, add_faults, key_data, part_name, step_data
 from veen.cli.kit.state_session import (
     Answer,

@@ -6,8 +6,7 @@ from typing import Annotated, TypeAlias
 
 from plumbing.cli.command import Misuse, argument, command, option, single
 from veen.cli.kit import context_file, key_files, open_session, output_files
-from veen.cli.kit.client_options import NoPassphrase, PassphraseFile
-from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.common_options import ClientDir, JsonOption, NoPassphrase, PassphraseFile
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, Moment, Result, fields_of, fixed
 from veen.client import Card, WrongPassphrase, keystore

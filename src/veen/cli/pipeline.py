@@ -12,8 +12,7 @@ import typer
 
 from plumbing.cli.command import Misuse, argument, command, group, option, options_command
 from veen.cli.kit import context_file, output, pinning
-from veen.cli.kit.client_options import HubPin
-from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.common_options import ClientDir, HubPin, JsonOption
 from veen.cli.kit.exit_status import DAMAGED_STATUS
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Result, fields_of

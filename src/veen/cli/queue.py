@@ -5,10 +5,10 @@ from typing import Annotated, Any, TypeAlias
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, group, option
 from veen.cli.kit import values
+from veen.cli.kit.common_options import ExpiresIn
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, Moment, Result
 from veen.cli.kit.sanitize import line_of, text_of
-from veen.cli.kit.state_options import ExpiresIn
 from veen.cli.kit.state_rows import STEP_COLUMNS, add_faults, plain_facts, step_data
 from veen.cli.kit.state_session import Answer, ReadSession, SendSession, SentResult, read_command, send_command
 from veen.core import Unavailable

@@ -8,8 +8,7 @@ from plumbing.cli.command import argument, command, group, option
 from plumbing.durable import Disk
 from veen.cli.hub import hub_process
 from veen.cli.kit import output_files, root_files
-from veen.cli.kit.client_options import PassphraseFile
-from veen.cli.kit.common_options import DataDir, JsonOption
+from veen.cli.kit.common_options import DataDir, JsonOption, PassphraseFile
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment, Result, fields_of
 from veen.cli.kit.root_files import RootFile

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, group, option
 from veen.cli.kit import output
+from veen.cli.kit.common_options import MAX_SECONDS
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Result, jsonable
 from veen.cli.kit.sanitize import printable
-from veen.cli.kit.state_options import MAX_SECONDS
 from veen.cli.kit.state_rows import add_faults, plain_cell
 from veen.cli.kit.state_session import Answer, ReadSession, SendSession, read_command, send_command
 from veen.core import Refused, cbor

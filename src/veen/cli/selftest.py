@@ -19,8 +19,7 @@ from plumbing.durable import Disk
 from veen.cli.hub import hub_process
 from veen.cli.hub.hub_process import StartFailed
 from veen.cli.kit import open_session, output, pinning, values
-from veen.cli.kit.client_options import PassphraseFile
-from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.common_options import JsonOption, PassphraseFile
 from veen.cli.kit.exit_status import FAILED_STATUS
 from veen.cli.kit.output import Marked, Tone
 from veen.core import Limits, Profile, SigningKey, Unavailable

@@ -16,8 +16,7 @@ from typing import Annotated, TypeAlias
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, option, options_command, single
 from veen.cli.kit import context_file, key_files, open_session, output
-from veen.cli.kit.client_options import HubOptions
-from veen.cli.kit.common_options import Cap, Stream
+from veen.cli.kit.common_options import Cap, HubOptions, Stream
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result

@@ -7,8 +7,7 @@ from plumbing.cli.command import Misuse, argument, command, group, option
 from veen.cli.evidence import NAMED_HUB, UNNAMED_HUB
 from veen.cli.fold import PARTS_COLUMNS, OverlayClass, of_class, parts_data
 from veen.cli.kit import output_files, pinning
-from veen.cli.kit.client_options import TrustEmbedded
-from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.common_options import JsonOption, TrustEmbedded
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Result

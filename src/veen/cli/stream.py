@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 from plumbing.cli.command import Misuse, option, options_command, single
 from veen.cli.kit import context_file, message_content, open_session, output, output_files, sanitize, values
-from veen.cli.kit.client_options import Epoch, HubOptions
-from veen.cli.kit.common_options import Stream
+from veen.cli.kit.common_options import Epoch, HubOptions, Stream
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.result import Moment, Result, fields_of, jsonable
 from veen.client.client import Client

@@ -5,7 +5,7 @@ from typing import Annotated, Any, TypeAlias
 
 from plumbing.cli.command import argument, group, option, options_command
 from veen.cli.kit import key_files, output_files
-from veen.cli.kit.client_options import ClientOptions
+from veen.cli.kit.common_options import ClientOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Result
 from veen.client import ReaderKey, StreamKey

@@ -9,8 +9,7 @@ import typer
 
 from plumbing.cli.command import Misuse, argument, option, options_command, single
 from veen.cli.kit import context_file, open_session, output, output_files
-from veen.cli.kit.client_options import Epoch, HubOptions, Policy
-from veen.cli.kit.common_options import Stream
+from veen.cli.kit.common_options import Epoch, HubOptions, Policy, Stream
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone

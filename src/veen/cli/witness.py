@@ -13,8 +13,7 @@ from plumbing.http.peer_address import is_loopback
 from plumbing.json_log import JsonLog, standard_error
 from veen.cli.hub import hub_process
 from veen.cli.kit import context_file, key_files, output, output_files, pinning, values
-from veen.cli.kit.client_options import NoPassphrase, PassphraseFile
-from veen.cli.kit.common_options import HubUrl, JsonOption, Stream
+from veen.cli.kit.common_options import HubUrl, JsonOption, NoPassphrase, PassphraseFile, Stream
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.hub_api import HubApi
 from veen.cli.kit.result import Result

@@ -20,12 +20,10 @@ from veen.bridge.reconciliation import ReconcileReport
 from veen.bridge.zone_roles import StreamMapping
 from veen.cli.bridge import bridge_veil
 from veen.cli.kit import open_session, output, output_files, pinning, values
-from veen.cli.kit.client_options import HubOptions
-from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.common_options import FromDirectory, HubOptions, JsonOption
 from veen.cli.kit.exit_status import FAILED_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Result
-from veen.cli.kit.state_options import FromDirectory
 from veen.cli.stream import remark_pruned
 from veen.client import local_files
 from veen.client.client import Client

@@ -16,7 +16,7 @@ from veen.bridge.veil_gossip.gossip_inbox import Inbox
 from veen.bridge.veil_gossip.gossip_items import MAX_CONTENT_BYTES, GossipGroup
 from veen.bridge.veil_gossip.veil_node import VeilNode, read_token
 from veen.cli.kit import open_session, output
-from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.common_options import HubOptions
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, FAILED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone

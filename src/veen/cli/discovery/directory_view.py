@@ -9,9 +9,8 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from plumbing.cli.command import Misuse, argument, option
 from veen.cli.kit import key_files, values
-from veen.cli.kit.common_options import Stream
+from veen.cli.kit.common_options import ReadOptions, Stream
 from veen.cli.kit.result import Column, listed
-from veen.cli.kit.state_options import ReadOptions
 from veen.cli.kit.state_session import StateSession, state_command
 from veen.cli.realm.realm_state import When
 from veen.core import naming

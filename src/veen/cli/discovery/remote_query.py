@@ -16,9 +16,9 @@ from veen.cli.discovery.directory_view import (
     stream_of,
 )
 from veen.cli.kit import output
+from veen.cli.kit.common_options import MAX_SECONDS
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Result
-from veen.cli.kit.state_options import MAX_SECONDS
 from veen.cli.kit.state_session import Answer, SendSession, need_reader_key
 from veen.client.client import Client
 from veen.core import Refused, Unavailable, naming

@@ -14,8 +14,7 @@ from plumbing.cli import durations
 from plumbing.cli.command import Misuse, command, group, option, options_command, raw_arguments
 from veen.cli.hub import clock, limits, stream
 from veen.cli.kit import output, values
-from veen.cli.kit.client_options import PassphraseFile
-from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir, Stream
+from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir, PassphraseFile, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import fields_of
 

@@ -10,8 +10,7 @@ from plumbing.cli.command import Misuse, argument, command, group, misuse, optio
 from veen.cli.id import principals
 from veen.cli.id.principals import Realm
 from veen.cli.kit import key_files, output_files
-from veen.cli.kit.client_options import ClientOptions
-from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.common_options import ClientOptions, JsonOption
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment, Result
 from veen.cli.kit.state_session import Answer, ReadSession, parse_place, read_command

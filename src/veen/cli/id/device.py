@@ -10,9 +10,8 @@ from veen.cli.id import principals
 from veen.cli.id.principals import Principal, Reason, ScopeSender
 from veen.cli.kit import audience, key_files, output_files, values
 from veen.cli.kit.audience import Bare, HubIds, NotAfter
-from veen.cli.kit.client_options import ClientOptions
+from veen.cli.kit.common_options import MAX_SECONDS, ClientOptions
 from veen.cli.kit.result import Moment, Result, fields_of
-from veen.cli.kit.state_options import MAX_SECONDS
 from veen.cli.kit.state_session import Answer, ReadSession, SendSession, SentResult, read_command, send_command
 from veen.client import Card, capabilities, cbor_sequence
 from veen.core import naming

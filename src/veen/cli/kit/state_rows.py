@@ -6,10 +6,9 @@ from typing import Any
 import typer
 
 from veen.cli.kit import output
-from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.common_options import HubOptions, ReadOptions
 from veen.cli.kit.result import Column, Moment, cell
 from veen.cli.kit.sanitize import line_of, short, text_of
-from veen.cli.kit.state_options import ReadOptions
 from veen.cli.kit.state_session import Answer, StateSession, place_data, state_command
 from veen.overlays import AnyOverlay, At, EventFault, FoldStep
 from veen.state.state_view import StateAt, shown

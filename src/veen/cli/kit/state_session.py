@@ -26,12 +26,11 @@ import typer
 
 from plumbing.cli.command import F, Misuse, misuse, options_command
 from veen.cli.kit import context_file, key_files, open_session, output, output_files, pinning
-from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.common_options import FollowOptions, HubOptions, ReadOptions, SendOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result, fixed
 from veen.cli.kit.sanitize import short
-from veen.cli.kit.state_options import FollowOptions, ReadOptions, SendOptions
 from veen.client import ClientDir, cbor_sequence
 from veen.client.client import Client
 from veen.client.evidence import Evidence

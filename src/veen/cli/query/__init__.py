@@ -17,8 +17,7 @@ from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, group, misuse, option, options_command
 from plumbing.http import tls_context
 from veen.cli.kit import key_files, output, output_files
-from veen.cli.kit.client_options import HubOptions
-from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.common_options import HubOptions, JsonOption
 from veen.cli.kit.context_file import need_client
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Result, fields_of

@@ -8,12 +8,10 @@ from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from plumbing.cli.command import option
 from veen.cli.kit import output
-from veen.cli.kit.client_options import HubOptions
-from veen.cli.kit.common_options import Cap
+from veen.cli.kit.common_options import Cap, HubOptions, NoCache, StateOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
-from veen.cli.kit.state_options import NoCache, StateOptions
 from veen.cli.kit.state_rows import add_faults
 from veen.cli.kit.state_session import SendSession, StateSession, send_hints, state_command
 from veen.cli.kit.values import moment, realm

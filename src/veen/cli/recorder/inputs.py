@@ -16,7 +16,7 @@ import typer
 from plumbing.cli.command import Misuse, argument, misuse, option, options_command
 from plumbing.cli.extras import install_hint
 from veen.cli.kit import open_session, output
-from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.common_options import HubOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Result
 from veen.cli.kit.values import Address, listen_option, moment

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from plumbing.cli.command import Misuse, argument, option, options_command
 from veen.cli.kit import output, sanitize
-from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.common_options import HubOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, Result, fields_of
 from veen.cli.kit.sanitize import printable

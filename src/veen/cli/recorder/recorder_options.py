@@ -9,10 +9,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 from plumbing.cli.command import option
 from veen.cli.kit import open_session, pinning
-from veen.cli.kit.client_options import HubOptions
+from veen.cli.kit.common_options import FromDirectory, HubOptions
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Moment
-from veen.cli.kit.state_options import FromDirectory
 from veen.client.client import Client
 from veen.client.sender import Sent, Undecided
 from veen.core import SigningKey

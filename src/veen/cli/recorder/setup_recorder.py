@@ -8,8 +8,7 @@ import typer
 from plumbing.cli import durations
 from plumbing.cli.command import Misuse, argument, command, option, options_command
 from veen.cli.kit import key_files, open_session, output_files, values
-from veen.cli.kit.client_options import HubOptions, PassphraseFile
-from veen.cli.kit.common_options import ClientDir, JsonOption
+from veen.cli.kit.common_options import ClientDir, HubOptions, JsonOption, PassphraseFile
 from veen.cli.kit.result import Column, Result, fields_of, listed
 from veen.cli.kit.state_session import Answer, ReadSession, read_command
 from veen.cli.recorder.recorder_options import Issuer, at_hub, issuer_key, sent_data, with_hints

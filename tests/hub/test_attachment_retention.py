@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.hub.test_attachments import SEALED, code_of, path_of, proof, put
 from veen.core import control_stream
 from veen.core.hashing import h
 from veen.core.limits import ATTACHMENT_GRACE_SEC
+from veen.core.naming import stream_id
 from veen.core.retention import (
     PRUNED,
     AttachmentPrune,
@@ -133,6 +135,28 @@ def test_a_hold_beats_policy_and_erasure_of_attachments(hub: Hub, scope: str) ->
     hold(hub, Hold(0, "closed", label if scope == "label" else None))
     assert run(hub).attachments == 1
     assert erase(hub, OTHER).status == 200
+
+
+@pytest.mark.parametrize("scope", ["hub", "label", "stream"])
+def test_a_hold_that_is_logged_during_a_run_prevents_the_rest_of_it(hub: Hub, scope: str) -> None:
+    label = hub.label("s")
+    put_for(hub, SEALED, label)
+    keep(hub, RetentionPolicy(DAY))
+    passes(hub, 100 * DAY)
+    retention, pipeline = hub.service.app.retention, hub.service.pipeline
+    log_event = retention.log_event
+    begins = Hold(1, "case 17", *{"hub": (None, None), "label": (label, None), "stream": (None, stream_id("s"))}[scope])
+
+    def hold_first(*prune: Any) -> None:
+        hub.loop.call_soon_threadsafe(pipeline.log_event, begins, lambda _: None)
+        log_event(*prune)
+
+    retention.log_event = hold_first
+    refused = operator(hub, "/tooling/retention/run", RetentionRequest(False))
+    assert code_of(refused) == (403, "E.FORBIDDEN")
+    assert "case 17" in refused.error().refused().message
+    assert events(hub) == []
+    assert hub.get(path_of(SEALED)).status == 200
 
 
 def test_a_pruned_attachment_can_be_uploaded_again(hub: Hub) -> None:

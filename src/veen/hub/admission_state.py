@@ -50,6 +50,7 @@ class ControlEvent:
 
     event: control_stream.Event
     done: Done
+    check: Callable[[], None] | None = None  # raises `Refused` if an event before this one forbids it
 
 
 Item = Submission | ControlEvent

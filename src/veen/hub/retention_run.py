@@ -38,12 +38,15 @@ from veen.storage.store import Store
 MAX_SHARE_OF_TIME = 0.1  # of one core, while the hub runs
 _POLL_S = 0.5
 _ATTACHMENTS_PER_PAUSE = 64
-LogEvent = Callable[[Prune | AttachmentPrune, Callable[[Outcome], None]], None]
+LogEvent = Callable[[Prune | AttachmentPrune, Callable[[Outcome], None], Callable[[], None]], None]
 
 
 @dataclass(eq=False)
 class RetentionRun:
-    """Plans and prunes. `log_event` may be called on any thread; it logs on the loop."""
+    """Plans and prunes. `log_event` may be called on any thread; it logs on the loop.
+
+    A hold that is logged during a run wins: each prune is checked again at its own place on the control stream.
+    """
 
     disk: Disk
     folders: Folders
@@ -92,8 +95,7 @@ class RetentionRun:
             if not request.dry:
                 freed += pruner.finish(label)
             planned = self._planned(pruner, label, request, now)
-            rules, stream = self.retention(), self._stream_of(label)
-            hold = rules.hold_of(label, stream)
+            hold = self._hold(label)
             if planned and hold is not None:
                 if request.from_seq is not None:
                     raise Refused("E.FORBIDDEN", f"the label is under a legal hold: {hold.reason}")
@@ -117,8 +119,7 @@ class RetentionRun:
         size, record = self.attachments.size(coid), self.attachments.record(coid)
         if not self.attachments.exists(coid):
             raise Refused("E.NOT_FOUND", "there is no attachment with that coid")
-        rules = self.retention()
-        hold = rules.hold_of(record.label, self._stream_of(record.label)) if record else next(iter(rules.holds), None)
+        hold = self._hold(record.label if record else None)
         if hold is not None:
             raise Refused("E.FORBIDDEN", f"the attachment is under a legal hold: {hold.reason}")
         freed = 0
@@ -151,7 +152,7 @@ class RetentionRun:
         freed = 0
         for start in range(0, len(coids), MAX_PRUNED_ATTACHMENTS):
             part = tuple(coids[start : start + MAX_PRUNED_ATTACHMENTS])
-            logged = self._logged(AttachmentPrune(part, label, reason))
+            logged = self._logged(AttachmentPrune(part, label, reason), label)
             key, hub_id = self.signer.at(logged.hub_ts), self.hub_metadata().identity.hub_id
             for count, coid in enumerate(part):
                 made = sign_attachment_tombstone(key, hub_id, coid, logged.hub_ts, logged.stream_seq)
@@ -161,14 +162,27 @@ class RetentionRun:
         return freed
 
     def _prune(self, pruner: Pruner, planned: PlannedPrune, reason: str | None) -> int:
-        logged = self._logged(Prune(planned.label, planned.start_seq, planned.end_seq, planned.level, reason))
+        event = Prune(planned.label, planned.start_seq, planned.end_seq, planned.level, reason)
+        logged = self._logged(event, planned.label)
         key, epoch = self.signer.at(logged.hub_ts), self.epoch_of(planned.label, logged.hub_ts)
         return pruner.prune(planned, logged, key, epoch, logged.hub_ts)
 
-    def _logged(self, event: Prune | AttachmentPrune) -> Receipt:
+    def _hold(self, label: bytes | None) -> Hold | None:
+        """What forbids to prune this label. Without a label, every hold does: nobody knows whose attachment it is."""
+        rules = self.retention()
+        return next(iter(rules.holds), None) if label is None else rules.hold_of(label, self._stream_of(label))
+
+    def _logged(self, event: Prune | AttachmentPrune, label: bytes | None) -> Receipt:
         """The receipt of an event on the control stream, which is durable then."""
         answered: Future[Outcome] = Future()
-        self.log_event(event, answered.set_result)
+
+        def check() -> None:
+            if (hold := self._hold(label)) is not None:
+                raise Refused(
+                    "E.FORBIDDEN", f"a legal hold began during this run, which ended; run it again: {hold.reason}"
+                )
+
+        self.log_event(event, answered.set_result, check)
         while True:
             try:
                 outcome = answered.result(_POLL_S)

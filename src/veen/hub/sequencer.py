@@ -39,6 +39,8 @@ class Sequencer:
             outcome: Placed | Outcome
             try:
                 if isinstance(item, ControlEvent):
+                    if item.check:
+                        item.check()
                     outcome = self._log_event(item.event, hub_ts)
                 else:
                     outcome = self._accept(item.message, item.encoded, hub_ts)

@@ -424,10 +424,12 @@ class HubService:
         for made in recovery.unlogged(self.folders, self._recoveries):
             self.pipeline.log_event(made, partial(self._logged, partial(recovery.mark_logged, statement=made)))
 
-    def _log_on_loop(self, event: Prune | AttachmentPrune, done: Callable[[Outcome], None]) -> None:
+    def _log_on_loop(
+        self, event: Prune | AttachmentPrune, done: Callable[[Outcome], None], check: Callable[[], None]
+    ) -> None:
         """On any thread: log an event on the control stream."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self.pipeline.log_event, event, done)
+        self._loop.call_soon_threadsafe(self.pipeline.log_event, event, done, check)
 
     def _logged(self, mark: Callable[[Disk, Folders], None], outcome: Outcome) -> None:
         if not isinstance(outcome, Refused):

@@ -162,9 +162,9 @@ class SubmitPipeline:
         else:
             self._verify(submission)
 
-    def log_event(self, event: control_stream.Event, done: Done) -> None:
-        """Log an event of the operator on the control stream."""
-        self._put(ControlEvent(event, done))
+    def log_event(self, event: control_stream.Event, done: Done, check: Callable[[], None] | None = None) -> None:
+        """Log an event on the control stream, unless `check` raises `Refused` at its place in the order."""
+        self._put(ControlEvent(event, done, check))
 
     @property
     def hub_ts(self) -> int:

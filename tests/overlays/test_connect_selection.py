@@ -21,25 +21,23 @@ from tests.overlays.logs import START, log
 from veen.core import Malformed, SigningKey, Unverified, cap_token, cbor
 from veen.overlays import fold
 from veen.overlays.connect import (
+    GUARDED_TAGS,
     ISSUE_METHOD,
     CapabilityRoute,
-    auth_mode,
-    check_capability,
-    issuance,
-    issued,
-    plan,
-    written_streams,
-)
-from veen.overlays.connect_selection import (
-    GUARDED_TAGS,
     Choice,
     FoundService,
     HubCriteria,
     ServiceCriteria,
+    auth_mode,
+    check_capability,
     choose_hubs,
     choose_overlays,
     choose_services,
     found_in,
+    issuance,
+    issued,
+    plan,
+    written_streams,
 )
 from veen.overlays.discovery import DISCOVERY, AuthPolicy, DescriptorKind, HubAdvertise, live_advertisements
 from veen.overlays.discovery_query import DirectoryQuery, HubFilter, evaluate

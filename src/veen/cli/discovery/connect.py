@@ -27,8 +27,15 @@ from veen.cli.kit.values import id_parser
 from veen.client.trust import Pin
 from veen.core import Refused, Unavailable, cbor
 from veen.overlays import connect
-from veen.overlays.connect import CONNECT, ConnectionEnded, NotBound, Planned, ServiceConnection, binding
-from veen.overlays.connect_selection import ServiceCriteria
+from veen.overlays.connect import (
+    CONNECT,
+    ConnectionEnded,
+    NotBound,
+    Planned,
+    ServiceConnection,
+    ServiceCriteria,
+    binding,
+)
 
 STREAM = "connect"
 app = group(

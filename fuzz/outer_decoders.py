@@ -45,7 +45,7 @@ from veen.core.read_proof import ReadProof
 from veen.hub import submit_api
 from veen.overlays.operations import operation_events, rules
 from veen.pipeline.audit import audit_report
-from veen.pipeline.decoding import plain_json
+from veen.pipeline.decoding import decoder
 from veen.pipeline.tables import commit
 from veen.query import descriptor
 from veen.query.digest import ResultDigest
@@ -431,10 +431,10 @@ def query_decoders() -> Iterator[Decoder]:
     )
     yield json_decoder(
         "event in JSON",
-        texts(plain_json.from_json),
+        texts(decoder.from_json),
         anything,
         partial(saved, "json"),
-        entry="veen.pipeline.decoding.plain_json:from_json",
+        entry="veen.pipeline.decoding.decoder:from_json",
     )
     yield json_decoder(
         "audit report",

@@ -20,8 +20,7 @@ from veen.client.stream_epochs import lifetime
 from veen.core import HubIdentity, Refused, Unverified, canonical_json
 from veen.core.canonical_json import Plain
 from veen.pipeline.decoding import Decoder, Keys
-from veen.pipeline.decoding.decoder import EventRow
-from veen.pipeline.decoding.plain_json import to_json
+from veen.pipeline.decoding.decoder import EventRow, to_json
 from veen.pipeline.engine import UNWATCHED, EventQuery, QueryWatch, event_query
 from veen.query import digest as digests
 from veen.query import table_query

@@ -1,11 +1,12 @@
 """Decode an entry into a row of `entries` and one of `events`, or of `quarantine` with the reason."""
 
 import importlib
+import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum, StrEnum
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +19,6 @@ from veen.client.reader import Opener
 from veen.client.stream_keys import ReaderKey
 from veen.core import DhKey, Malformed, Msg, PayloadHdr, Receipt, Unavailable, naming
 from veen.overlays import AnyOverlay, Event, EventFault, FoldEntry, Registry, registry
-from veen.pipeline.decoding.plain_json import Plain, from_json, plain, to_json
 from veen.pipeline.sources import Chunk, ChunkSource, by_label
 from veen.storage import frame
 from veen.storage.metadata import HubMetadata
@@ -27,6 +27,10 @@ PROVIDER = "python:"
 VARIABLE = b"VEEN_PASSPHRASE"
 _MAX_KEY_FILE_BYTES = 1 << 16
 _MAX_PASSPHRASE_BYTES = 1 << 12
+
+# Events as plain JSON: bytes as lowercase hex.
+Plain = None | bool | int | float | str | list["Plain"] | dict[str, "Plain"]
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode  # made once
 
 Provider = Callable[[bytes], bytes | None]
 
@@ -363,3 +367,38 @@ def _text(part: bytes) -> str:
     except UnicodeDecodeError:
         return part.hex()
     return text if text.isprintable() else part.hex()
+
+
+def plain(value: object) -> Plain:
+    """Convert a value of an event to JSON types. Absent fields are left out."""
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case Enum():
+            return plain(value.value)
+        case str():
+            return value
+        case bytes():
+            return value.hex()
+        case Mapping():
+            return {key if isinstance(key, str) else str(plain(key)): plain(one) for key, one in value.items()}
+        case tuple() | list() | frozenset():
+            return [plain(one) for one in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        named = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return {name: plain(one) for name, one in named if one is not None}
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def to_json(value: Plain) -> str:
+    """Canonical JSON: equal values give equal text."""
+    return _encode(value)
+
+
+def from_json(text: str) -> Plain:
+    """Parse JSON. Integers stay integers, however large."""
+    try:
+        found: Plain = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Malformed("event", "it is not JSON") from None
+    return found

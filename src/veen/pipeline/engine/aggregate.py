@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from veen.pipeline.decoding.plain_json import Plain, to_json
+from veen.pipeline.decoding.decoder import Plain, to_json
 from veen.pipeline.engine.event_query import EventQuery, Metric
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from veen.core import Unavailable
 from veen.pipeline import jobs
-from veen.pipeline.decoding.plain_json import Plain
+from veen.pipeline.decoding.decoder import Plain
 from veen.pipeline.engine import aggregate, event_query
 from veen.pipeline.engine.aggregate import UNWATCHED, Partial, QueryWatch, Source
 from veen.pipeline.engine.event_query import EventQuery

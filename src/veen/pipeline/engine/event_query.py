@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from veen.core import Malformed
-from veen.pipeline.decoding.decoder import LAST_SEC, RECORD
-from veen.pipeline.decoding.plain_json import Plain
+from veen.pipeline.decoding.decoder import LAST_SEC, RECORD, Plain
 
 ALL = "*"
 PAYLOAD = "payload"

@@ -18,7 +18,7 @@ from typing import Any
 from veen.client.local_files import DISK
 from veen.core import Malformed, Unavailable, Unverified, cbor
 from veen.overlays import AnyOverlay, At, Fold, FoldEntry, ShippedSummary, Summary, run, state_hash
-from veen.pipeline.decoding.plain_json import plain, to_json
+from veen.pipeline.decoding.decoder import plain, to_json
 from veen.pipeline.folding.run_summaries import (
     CopyCorrection,
     MergeJob,

@@ -25,7 +25,7 @@ from veen.pipeline.session import command_session
 from veen.pipeline.tables import CommitSpan, Table, Tables, load
 from veen.pipeline.tables.compaction import compact as merge
 from veen.pipeline.tables.compaction import tidy
-from veen.pipeline.tables.stream_writer import BatchCallback, follow
+from veen.pipeline.tables.table_load import BatchCallback, follow
 from veen.pipeline.tables.verify import TablesVerified
 from veen.pipeline.tables.verify import verify as check
 

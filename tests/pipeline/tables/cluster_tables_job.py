@@ -15,7 +15,7 @@ from veen.pipeline.decoding import Keys
 from veen.pipeline.folding import fold
 from veen.pipeline.jobs import on_spark
 from veen.pipeline.tables import Tables, load
-from veen.pipeline.tables.stream_writer import follow
+from veen.pipeline.tables.table_load import follow
 
 
 def main(kind: str, url: str, root: str, hub: str, pid: int, references: tuple[str, ...]) -> None:

@@ -72,7 +72,7 @@ from veen.pipeline import jobs, select, session
 from veen.pipeline.decoding import Keys
 from veen.pipeline.folding import fold
 from veen.pipeline.tables import Tables, load
-from veen.pipeline.tables.stream_writer import follow
+from veen.pipeline.tables.table_load import follow
 root, hub, *references = sys.argv[1:]
 spark = session(master="local[2]", settings={
     "spark.eventLog.enabled": "true", "spark.eventLog.dir": f"file://{root}/events",

@@ -14,8 +14,7 @@ from veen.core import Unavailable, Unverified, naming
 from veen.pipeline import jobs, read_plan, select
 from veen.pipeline.decoding import Keys, LabelStream
 from veen.pipeline.tables import Tables, load
-from veen.pipeline.tables.stream_writer import COLUMNS, TableBatch, follow
-from veen.pipeline.tables.table_load import TableLoad
+from veen.pipeline.tables.table_load import COLUMNS, TableBatch, TableLoad, follow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

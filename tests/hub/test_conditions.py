@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from plumbing.http import HttpSettings
-from plumbing.json_log import LineWriter
+from plumbing.json_log import JsonLog, LineWriter
 from tests.hub.client import Hub, Reply, make_dir, running, until
 from tests.hub.disks import FullDisk, GatedDisk, NoLogDisk
 from tests.hub.subscriber import Subscriber
@@ -25,7 +25,6 @@ from veen.core.hashing import h
 from veen.hub import conditions
 from veen.hub.conditions import MAX_SOURCES, Conditions, Reason, public_text
 from veen.hub.config import HubConfig
-from veen.hub.log import Log
 
 REFUSALS = 20
 SEALED = b"\x05" * 4000
@@ -256,7 +255,7 @@ class Written:
         self._path = path
         self.fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         self._lines = LineWriter(self.fd)
-        self.log = Log(self._lines)
+        self.log = JsonLog(self._lines, "hub", "authority")
 
     def rows(self) -> list[dict[str, Any]]:
         self._lines.close(60)

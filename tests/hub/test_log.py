@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from plumbing import json_log
-from plumbing.json_log import BURST_LINES, LINES_PER_S, LineWriter
+from plumbing.json_log import BURST_LINES, LINES_PER_S, JsonLog, LineWriter
 from tests.hub.client import TOKEN, hub_key, log_file, log_rows, make_dir, running
 from veen.core import Refused, SigningKey, cap_token
 from veen.core.admission import BY_DETAIL
 from veen.core.envelopes import ErrorEnvelope, ProofRequest
-from veen.hub.log import Log
 from veen.hub.submit import SubmitLog
 
 
@@ -129,7 +128,7 @@ class Written:
         self._fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         self.clock = Ticks()
         self.lines = LineWriter(self._fd)
-        self.log = Log(self.lines, clock=self.clock)
+        self.log = JsonLog(self.lines, "hub", "authority", self.clock)
 
     def rows(self) -> list[dict[str, object]]:
         """All lines. Nothing is written after this."""
@@ -187,7 +186,7 @@ def unwritable(request: pytest.FixtureRequest) -> Iterator[LineWriter]:
 
 
 def test_a_log_that_cannot_be_written_costs_its_lines_alone(unwritable: LineWriter) -> None:
-    lines = Log(unwritable, clock=Ticks())
+    lines = JsonLog(unwritable, "hub", "authority", Ticks())
     for _ in range(BURST_LINES + 1):
         lines.failed("here", ValueError("x"))
     lines.fatal(OSError("x"))
@@ -251,7 +250,7 @@ def test_a_hub_without_standard_error_serves(tmp_path: Path, monkeypatch: pytest
 def test_dropped_lines_are_reported_with_the_next_line(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
     monkeypatch.setattr(json_log, "MAX_QUEUED_BYTES", 2000)
     lines = LineWriter(pipe.fd)
-    written = Log(lines)
+    written = JsonLog(lines, "hub", "authority")
     for number in range(100):
         written.event("info", "some", number=number)
     assert not lines.flush(0)
@@ -269,7 +268,7 @@ def test_dropped_lines_are_reported_with_the_next_line(monkeypatch: pytest.Monke
 def test_the_end_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch, pipe: Pipe) -> None:
     monkeypatch.setattr(json_log, "_CLOSE_TIMEOUT_S", 0.01)
     lines = LineWriter(pipe.fd)
-    written = Log(lines)
+    written = JsonLog(lines, "hub", "authority")
     written.fatal(OSError("x"))
     written.stopped()
     written.event("info", "too late")

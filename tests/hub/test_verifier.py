@@ -12,14 +12,13 @@ from typing import Any, cast
 import pytest
 
 from plumbing.background import Background
-from plumbing.json_log import LineWriter
+from plumbing.json_log import JsonLog, LineWriter
 from tests.hub.client import PATIENCE_S, Hub, Writer, make_dir, running
 from veen.core import Msg, Receipt, SigningKey
 from veen.core.envelopes import ErrorEnvelope, StreamRequest
 from veen.hub import verifier
 from veen.hub.admission_rules import Admission
 from veen.hub.conditions import Conditions
-from veen.hub.log import Log
 from veen.hub.verifier import SEND_EVERY, Answer, ProcessVerifier, Signed, Verifier
 from veen.hub.verify_worker import ANSWER, ITEM_BYTES, NUMBER_BYTES, REQUEST_BYTES, VALID, answer_to
 
@@ -120,7 +119,7 @@ class Checks:
 
 
 def conditions(loop: asyncio.AbstractEventLoop) -> Conditions:
-    return Conditions(loop, Log(LineWriter(None)))
+    return Conditions(loop, JsonLog(LineWriter(None), "hub", "authority"))
 
 
 def of_thread(loop: asyncio.AbstractEventLoop, broke: Any, report: Any) -> Verifier:

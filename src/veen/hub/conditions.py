@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from plumbing.json_log import JsonLog
 from veen.core import Malformed
-from veen.hub.log import Log
 
 # Interval for checking states that no request ends.
 RECHECK_S = 1.0
@@ -97,7 +97,7 @@ class Conditions:
     """The current bad states of a hub. Used on the loop's thread."""
 
     loop: asyncio.AbstractEventLoop
-    log: Log
+    log: JsonLog
     clock: Callable[[], float] = time.monotonic
     entered: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, Reason), 0))
     states: dict[Reason, dict[Hashable, _State]] = field(default_factory=dict)  # those that hold, by source

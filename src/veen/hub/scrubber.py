@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from plumbing.durable import Disk
+from plumbing.json_log import JsonLog
 from veen.core import Malformed, strict_json
 from veen.core.hashing import HASH_BYTES
 from veen.core.strict_json import Json
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.log import Log
 from veen.storage import log_scrub, safe_open
 from veen.storage.directory_scrub import DirectoryScrub
 from veen.storage.fsck_report import Finding
@@ -190,7 +190,7 @@ class ScrubTask:
     loop: asyncio.AbstractEventLoop
     scrubber: Scrubber
     conditions: Conditions
-    log: Log
+    log: JsonLog
     thread: Executor  # of one thread; it is closed with this object
     record_error: Callable[[Exception, str], None]
     index_damaged: Callable[[Malformed], None]

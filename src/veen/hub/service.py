@@ -9,7 +9,7 @@ from threading import Lock
 from plumbing.background import Background
 from plumbing.durable import Disk
 from plumbing.http import HttpServer
-from plumbing.json_log import standard_error
+from plumbing.json_log import JsonLog, standard_error
 from veen.core import (
     Checkpoint,
     Malformed,
@@ -37,7 +37,6 @@ from veen.hub.config import RELOADABLE, HubConfig
 from veen.hub.cosigner import Cosigner, StartCheck, WitnessConnection, check_keys
 from veen.hub.epoch_ends import EpochEnds
 from veen.hub.hub_time import ClockGap, ClockReading, ClockWatch, HubTime, check_start, system_clocks
-from veen.hub.log import Log
 from veen.hub.lost_entries import LostEntries
 from veen.hub.read_api import ReadApi, Subscriptions
 from veen.hub.read_executor import ReadExecutor
@@ -88,7 +87,7 @@ class HubService:
         self._clocks = clocks
         self._threads = background or Background()
         lines = standard_error()
-        self.log = Log(lines, config.role)
+        self.log = JsonLog(lines, "hub", config.role)
         self.metrics = Metrics()
         self.metrics.watch_log(lines)
         self.folders = Folders(config.data_dir)
@@ -319,7 +318,8 @@ class HubService:
         except OSError as error:
             await self.stop(0)
             raise Unavailable(f"cannot listen on {config.host}:{config.port}: {error.strerror}") from None
-        self.log.started(self.hub_metadata.identity.hub_id, config.host, self.server.port, self.replayed)
+        hub_id, listen = self.hub_metadata.identity.hub_id.hex(), f"{config.host}:{self.server.port}"
+        self.log.event("info", "started", hub_id=hub_id, listen=listen, replayed=self.replayed)
 
     def reload(self, found: HubConfig) -> None:
         """On the loop: use the reloadable settings of another configuration, and the certificate as it is now.
@@ -661,10 +661,9 @@ class HubService:
 
     def _equivocated(self, found: Equivocation) -> None:
         """On the loop: someone proved that this hub signed a contradiction. The log states the label's policy."""
-        label = found.first.label
-        self.log.equivocated(
-            label, found.first.stream_seq, self.sequencer.state.policy_of(label, self.sequencer.hub_ts)
-        )
+        label, stream_seq = found.first.label, found.first.stream_seq
+        policy = self.sequencer.state.policy_of(label, self.sequencer.hub_ts)
+        self.log.event("error", "equivocation", label=label.hex(), stream_seq=stream_seq, policy=policy)
 
     def _lost(self, receipt: Receipt) -> None:
         """On the loop: a receipt shows that entries of a label are lost. Nothing more is accepted there."""

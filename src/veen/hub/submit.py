@@ -22,6 +22,7 @@ from time import perf_counter
 
 from plumbing.background import Background
 from plumbing.http.message import Report
+from plumbing.json_log import JsonLog
 from veen.core import Malformed, Msg, Receipt, Refused, Unavailable, Unverified, control_stream, msg
 from veen.core.admission import BY_DETAIL
 from veen.core.hashing import ht
@@ -30,7 +31,6 @@ from veen.hub import responses
 from veen.hub.admission_rules import Cap, Rules, parse
 from veen.hub.admission_state import ControlEvent, Done, Group, Item, Outcome, Placed, Submission
 from veen.hub.conditions import Conditions, Reason, public_text
-from veen.hub.log import Log
 from veen.hub.read_executor import FairQueue
 from veen.hub.sequencer import Sequencer
 from veen.hub.signer import RemoteKey, Signer
@@ -80,7 +80,7 @@ class SubmitPipeline:
         verifier: Verifier,
         metrics: Metrics,
         conditions: Conditions,
-        log: Log,
+        log: JsonLog,
         max_in_flight: int,
         background: Background,
         on_group: Callable[[Sequence[AcceptedEntry], CommitReport], None],
@@ -650,7 +650,7 @@ class SubmitLog:
     limited. A line has the whole label, so that it can be matched with the log.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: JsonLog) -> None:
         self._log = log
 
     def record_rejection(self, refused: Refused, bytes_in: int) -> None:

@@ -14,10 +14,10 @@ from veen.client.evidence import Knowledge
 from veen.core import Profile, Unverified, naming
 from veen.core.limits import MAX_PAGE_ITEMS
 from veen.query import answer_verify, result_evidence
+from veen.query.answer_verify import export
 from veen.query.audit_events import REQUESTS, RESULTS
 from veen.query.query_client import QueryClient, ServiceAccess
 from veen.query.result_evidence import ResultEvidence
-from veen.query.result_export import export
 
 FULL = {"mode": "full"}
 

@@ -35,6 +35,7 @@ from veen.pipeline import session
 from veen.pipeline.decoding import Keys
 from veen.query import answer_verify, result_evidence
 from veen.query.answer_verify import AnswerVerified, ReplayedQuery
+from veen.query.answer_verify import export as exported
 from veen.query.answer_verify import replay as again
 from veen.query.descriptor import QueryDescriptor
 from veen.query.policy import PolicyBook, QueryPrincipal
@@ -44,7 +45,6 @@ from veen.query.query_limits import DEFAULTS, QueryLimits
 from veen.query.query_server import PRINCIPALS, Settings, execution_of, serving
 from veen.query.query_store import RecordedPlace
 from veen.query.result_evidence import ResultEvidence
-from veen.query.result_export import export as exported
 
 app = group(
     "query",

@@ -7,10 +7,9 @@ import pytest
 from tests.storage.test_pruning import PAYLOADS, copied, filled, later, prune
 from veen.core import Unavailable
 from veen.storage import fsck, metadata
-from veen.storage.fsck import FsckVerdict
+from veen.storage.fsck import FsckVerdict, check_online
 from veen.storage.lock import exclusive
 from veen.storage.metadata import NewerFormat
-from veen.storage.online_check import check_online
 from veen.storage.paths import Folders
 
 __all__ = ["filled"]

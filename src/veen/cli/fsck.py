@@ -14,7 +14,7 @@ from veen.cli.kit.output import Formatted, Marked, Tone
 from veen.cli.kit.result import fields_of
 from veen.core import Unavailable
 from veen.storage import fsck as checker
-from veen.storage import fsck_report, online_check
+from veen.storage import fsck_report
 from veen.storage.fsck import FsckReport, FsckVerdict, Severity
 from veen.storage.metadata import NewerFormat, world_readable_keys
 from veen.storage.paths import Folders
@@ -84,7 +84,7 @@ def check(directory: Path, *, repair: bool, as_json: bool, scratch: Path | None 
             if scratch is None:
                 found = checker.check(directory, report)
             else:
-                found = online_check.check_online(directory, scratch, report)
+                found = checker.check_online(directory, scratch, report)
         if repair and found.verdict is FsckVerdict.REPAIRABLE:
             with output.progress("rebuilding") as report:
                 found = checker.repair(directory, report)

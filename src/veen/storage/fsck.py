@@ -3,6 +3,11 @@
 Order of the checks: the metadata, which the rest depends on; the log, from its files alone; the journal, which must
 continue where the log ends; then checkpoint binding, index and node files against the log. Meanwhile an index is built
 from the log in a scratch folder, with the code that a hub uses, and compared with the stored one row by row.
+
+A directory that a hub writes to is checked through a consistent copy, which is made as a backup is made. Files that
+never change are links to those of the hub, so it needs a folder on the same file system; nothing in the data directory
+is changed. A killed check leaves a folder that can be deleted. The index and the secret keys are not part of a copy:
+the hub's scrubber checks the index, and a hub that signs has its keys.
 """
 
 import tempfile
@@ -14,7 +19,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from plumbing.durable import Disk
-from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, naming
+from veen.core import Checkpoint, Malformed, Mmr, Unavailable, Unverified, VeenError, naming
 from veen.storage import (
     checkpoint_files,
     chunk_reader,
@@ -28,6 +33,7 @@ from veen.storage import (
     safe_open,
 )
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
+from veen.storage.backup import DirectoryCopy
 from veen.storage.chunk_reader import mapped, read_blocks
 from veen.storage.directory_reader import read_entries
 from veen.storage.entry_check import EntryVerifier
@@ -39,84 +45,9 @@ from veen.storage.journal_mark import Mark
 from veen.storage.lock import exclusive, shared
 from veen.storage.log_writer import LogWriter
 from veen.storage.metadata import HubMetadata, read_metadata
+from veen.storage.metadata_check import NO_KEYS
 from veen.storage.paths import INDEX_DRAFT, ChunkName, Folders
 from veen.storage.rebuild import IndexFiller, Progress, Registrar, progress_counter
-
-
-def check_checkpoints(
-    folders: Folders,
-    hub_metadata: HubMetadata,
-    bound: Iterable[BoundCheckpoint],
-    streams: Collection[bytes] | None,
-    report: FsckReport,
-) -> None:
-    """Add the faults of the checkpoints. `streams` are the registered streams; None if they could not be read."""
-    by_epoch = attrgetter("epoch")
-    for epoch, rows in groupby(sorted(bound, key=by_epoch), by_epoch):
-        # With epochs a label is only matched to its stream by trying every stream: do that once per epoch.
-        streams_by_label = (
-            _streams_by_label(hub_metadata, streams, epoch)
-            if hub_metadata.profile.epoch_sec and streams is not None
-            else None
-        )
-        for row in rows:
-            for finding in _check_checkpoint(folders, hub_metadata, row, streams_by_label):
-                report.add(finding)
-
-
-def possible_streams(hub_metadata: HubMetadata, registered: Iterable[bytes]) -> set[bytes]:
-    """All streams that a label can belong to: registered ones, and control streams of this hub and its origins."""
-    return {*registered, *(naming.control_stream(one.hub_id) for one in hub_metadata.lineage.identities)}
-
-
-def _streams_by_label(hub_metadata: HubMetadata, streams: Iterable[bytes], epoch: int) -> dict[bytes, bytes]:
-    return {naming.label(hub_metadata.identity.routing_key, stream, epoch): stream for stream in streams}
-
-
-def _check_checkpoint(
-    folders: Folders, hub_metadata: HubMetadata, row: BoundCheckpoint, streams_by_label: dict[bytes, bytes] | None
-) -> Iterator[Finding]:
-    path = folders.checkpoint(row.label, row.upto_seq)
-    try:
-        found = Checkpoint.decode(safe_open.read(path))
-        if streams_by_label is not None:
-            _check_labels(hub_metadata, found, streams_by_label)
-    except (OSError, VeenError) as error:
-        yield Finding(Severity.DAMAGED, f"log/{path.name}", str(error), row.label, row.upto_seq)
-        return
-    yield from checkpoint_files.check_witnesses(folders, found)
-
-
-def _check_labels(hub_metadata: HubMetadata, found: Checkpoint, streams_by_label: dict[bytes, bytes]) -> None:
-    """Raise unless both labels belong to one stream, and to consecutive epochs. Spec §4.4.1."""
-    stream = streams_by_label.get(found.label_curr)
-    if stream is not None:
-        found.check_labels(hub_metadata.profile, hub_metadata.identity.routing_key, stream)
-    elif found.upto_seq > hub_metadata.lineage.upto(found.label_curr):  # a fork does not know its origin's streams
-        raise Unverified("checkpoint", "label_curr is not the label of any stream of the hub in that epoch")
-
-
-def repack(disk: Disk, folders: Folders) -> None:
-    """Convert closed chunks to the form that the limits require. The caller holds the lock and has checked the log."""
-    level = read_metadata(folders).limits.chunk_zstd_level
-    for path in sorted(folders.log.iterdir()):
-        name = ChunkName.parse(path.name)
-        if name is None or name.end_seq is None or name.packed == (level is not None):
-            continue
-        wanted = ChunkName(name.label, name.start_seq, name.end_seq, packed=level is not None)
-        _write(disk, path, folders.log / wanted.file_name(), level)
-        disk.sync_folder(folders.log)
-        disk.unlink(path)
-    disk.sync_folder(folders.log)
-
-
-def _write(disk: Disk, source: Path, target: Path, level: int | None) -> None:
-    """If both forms exist, keep the compressed one: it was the one that was checked."""
-    if level is None:
-        disk.write_file(target, (bytes(data) for data, _ in read_blocks(source)))
-    elif not target.exists():
-        disk.write_file(target, chunk_reader.pack(mapped(source), level))
-
 
 __all__ = ["Finding", "FsckReport", "FsckVerdict", "Severity", "check", "repair"]
 
@@ -131,6 +62,25 @@ def check(root: Path, progress: Progress | None = None, *, isolated: bool = True
     check_format(folders)
     with shared(folders.lock):
         return _check(folders, progress, isolated=isolated)
+
+
+def check_online(root: Path, scratch: Path, progress: Progress | None = None, *, isolated: bool = True) -> FsckReport:
+    """Check a data directory on which a hub may run. `scratch` is a folder on the same file system.
+
+    Raises `Unavailable` if it cannot be read, or if it changes faster than it can be copied.
+    """
+    source = Folders(root)
+    check_format(source)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".veen-fsck-", dir=scratch, ignore_cleanup_errors=True) as made:
+            copy = Path(made) / "copy"
+            try:
+                DirectoryCopy(Disk(), source, Folders(copy), source, verify=False).run()
+            except (Malformed, Unverified) as error:
+                return _damaged(error)
+            return _of_copy(check(copy, progress, isolated=isolated))
+    except OSError as error:
+        raise Unavailable(f"the directory cannot be copied to {scratch}: {error.strerror or error}") from error
 
 
 def repair(root: Path, progress: Progress | None = None, *, isolated: bool = True) -> FsckReport:
@@ -429,3 +379,94 @@ class _Check:
 
     def _damaged(self, artifact: str, what: str, label: bytes | None = None, seq: int | None = None) -> None:
         self.report.add(Finding(Severity.DAMAGED, artifact, what, label, seq))
+
+
+def check_checkpoints(
+    folders: Folders,
+    hub_metadata: HubMetadata,
+    bound: Iterable[BoundCheckpoint],
+    streams: Collection[bytes] | None,
+    report: FsckReport,
+) -> None:
+    """Add the faults of the checkpoints. `streams` are the registered streams; None if they could not be read."""
+    by_epoch = attrgetter("epoch")
+    for epoch, rows in groupby(sorted(bound, key=by_epoch), by_epoch):
+        # With epochs a label is only matched to its stream by trying every stream: do that once per epoch.
+        streams_by_label = (
+            _streams_by_label(hub_metadata, streams, epoch)
+            if hub_metadata.profile.epoch_sec and streams is not None
+            else None
+        )
+        for row in rows:
+            for finding in _check_checkpoint(folders, hub_metadata, row, streams_by_label):
+                report.add(finding)
+
+
+def possible_streams(hub_metadata: HubMetadata, registered: Iterable[bytes]) -> set[bytes]:
+    """All streams that a label can belong to: registered ones, and control streams of this hub and its origins."""
+    return {*registered, *(naming.control_stream(one.hub_id) for one in hub_metadata.lineage.identities)}
+
+
+def _streams_by_label(hub_metadata: HubMetadata, streams: Iterable[bytes], epoch: int) -> dict[bytes, bytes]:
+    return {naming.label(hub_metadata.identity.routing_key, stream, epoch): stream for stream in streams}
+
+
+def _check_checkpoint(
+    folders: Folders, hub_metadata: HubMetadata, row: BoundCheckpoint, streams_by_label: dict[bytes, bytes] | None
+) -> Iterator[Finding]:
+    path = folders.checkpoint(row.label, row.upto_seq)
+    try:
+        found = Checkpoint.decode(safe_open.read(path))
+        if streams_by_label is not None:
+            _check_labels(hub_metadata, found, streams_by_label)
+    except (OSError, VeenError) as error:
+        yield Finding(Severity.DAMAGED, f"log/{path.name}", str(error), row.label, row.upto_seq)
+        return
+    yield from checkpoint_files.check_witnesses(folders, found)
+
+
+def _check_labels(hub_metadata: HubMetadata, found: Checkpoint, streams_by_label: dict[bytes, bytes]) -> None:
+    """Raise unless both labels belong to one stream, and to consecutive epochs. Spec §4.4.1."""
+    stream = streams_by_label.get(found.label_curr)
+    if stream is not None:
+        found.check_labels(hub_metadata.profile, hub_metadata.identity.routing_key, stream)
+    elif found.upto_seq > hub_metadata.lineage.upto(found.label_curr):  # a fork does not know its origin's streams
+        raise Unverified("checkpoint", "label_curr is not the label of any stream of the hub in that epoch")
+
+
+def repack(disk: Disk, folders: Folders) -> None:
+    """Convert closed chunks to the form that the limits require. The caller holds the lock and has checked the log."""
+    level = read_metadata(folders).limits.chunk_zstd_level
+    for path in sorted(folders.log.iterdir()):
+        name = ChunkName.parse(path.name)
+        if name is None or name.end_seq is None or name.packed == (level is not None):
+            continue
+        wanted = ChunkName(name.label, name.start_seq, name.end_seq, packed=level is not None)
+        _write(disk, path, folders.log / wanted.file_name(), level)
+        disk.sync_folder(folders.log)
+        disk.unlink(path)
+    disk.sync_folder(folders.log)
+
+
+def _write(disk: Disk, source: Path, target: Path, level: int | None) -> None:
+    """If both forms exist, keep the compressed one: it was the one that was checked."""
+    if level is None:
+        disk.write_file(target, (bytes(data) for data, _ in read_blocks(source)))
+    elif not target.exists():
+        disk.write_file(target, chunk_reader.pack(mapped(source), level))
+
+
+def _damaged(error: Malformed | Unverified) -> FsckReport:
+    report = FsckReport()
+    report.add(Finding(Severity.DAMAGED, error.what, error.reason))
+    return report
+
+
+def _of_copy(found: FsckReport) -> FsckReport:
+    """Without what a copy never has."""
+    report = FsckReport(entries=found.entries, labels=found.labels)
+    for one in found.findings:
+        is_index = one.artifact.partition("/")[0] in (Folders(Path()).index.name, INDEX_DRAFT)
+        if not is_index and one.what != NO_KEYS:
+            report.add(one)
+    return report

@@ -176,10 +176,6 @@ def test_a_reader_plans_chunks_with_what_verifies_each(place: Path, history: His
         assert [ref.start_seq for ref in chunks] == sorted(ref.start_seq for ref in chunks)
         assert sum(ref.size for ref in chunks) == sum(ref.path.stat().st_size for ref in chunks)
         for ref in chunks:
-            before = reader.snapshot_before(ref)
-            assert (before is None) == (ref.start_seq == 1)
-            if before:
-                assert list(before.peaks) == reader.peaks(full.label, ref.start_seq - 1)
             summary = reader.summary(ref)
             if ref.end_seq is None:
                 assert summary is None

@@ -10,7 +10,7 @@ import asyncio
 
 from veen.client.hub_session import HubSession
 from veen.client.tree_follower import Follower
-from veen.core import Checkpoint, Refused, Unverified
+from veen.core import Refused, Unverified
 from veen.core.envelopes import EpochList, ReceiptRequest, ReceiptResponse, StreamEpoch, TimePlace
 from veen.core.hub_identity import lineage
 
@@ -155,9 +155,3 @@ def epoch_times(session: HubSession, epoch: int) -> tuple[int, int | None]:
         return 0, None
     skew = known.limits.max_epoch_skew_sec // length
     return max(0, epoch - skew) * length, (epoch + skew + 1) * length
-
-
-def is_final(row: StreamEpoch) -> bool:
-    """Whether the stored checkpoint is of all entries that the hub lists."""
-    made: Checkpoint | None = row.checkpoint
-    return made is not None and made.upto_seq == row.entries

@@ -11,7 +11,7 @@ from pathlib import Path
 from veen.core import Checkpoint, Malformed, MmrProof, Msg, Receipt, Unavailable, proof
 from veen.core import mmr as trees
 from veen.storage import frame, safe_open
-from veen.storage.artifacts import ChunkSummary, PeakSnapshot
+from veen.storage.artifacts import ChunkSummary
 from veen.storage.chunk_reader import mapped, read_blocks
 from veen.storage.frame import LogEntry
 from veen.storage.index import Index, IndexRows, LabelHead, NodeFile
@@ -103,15 +103,6 @@ class LogReader:
             return None
         path = self.folders.summary(ref.label, ref.start_seq, ref.end_seq)
         return ChunkSummary.decode(safe_open.read(path)) if path.exists() else None
-
-    def snapshot_before(self, ref: ChunkRef) -> PeakSnapshot | None:
-        """The peaks before the first entry of a chunk; None for the first chunk of a label."""
-        if ref.start_seq == 1:
-            return None
-        path = self.folders.peaks(ref.label, ref.start_seq - 1)
-        if not path.exists():
-            raise Malformed("log", f"{path.name} is missing")
-        return PeakSnapshot.decode(safe_open.read(path))
 
 
 def chunk_entries(ref: ChunkRef) -> Iterator[LogEntry]:

@@ -120,7 +120,7 @@ def run(label: LabelOption = None, hub: HubUrl = None, data_dir: LocalDir = None
     app,
     "erase",
     "veen retention erase --stream doors --from 100 --to 120 --reason 'request 17' --data-dir hub",
-    "veen retention erase --stream doors --epoch 20410 --from 1 --to 9 --reason 'request 17' --data-dir hub",
+    "veen retention erase --stream doors --epoch 3 --from 1 --to 9 --reason 'form 17' --data-dir hub",
     "veen retention erase --coid 5b1e… --reason 'request 17' --data-dir hub",
 )
 def erase(

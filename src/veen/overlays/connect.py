@@ -66,7 +66,7 @@ class ConnectEvent(Event):
     name: Annotated[str, Text(MAX_NAME_BYTES)]
 
 
-@event("hub.v1")
+@event("connect.hub.v1")
 class HubChosen(ConnectEvent):
     """Phase 1. `trusted` is the client's own decision to trust the hub key; it never comes from the directory."""
 
@@ -78,7 +78,7 @@ class HubChosen(ConnectEvent):
     expires_at: Annotated[int, Uint()]
 
 
-@event("service.v1")
+@event("connect.service.v1")
 class ServiceChosen(ConnectEvent):
     """Phase 2. `auth_mode` is the mode of the service's auth policy."""
 
@@ -91,7 +91,7 @@ class ServiceChosen(ConnectEvent):
     expires_at: Annotated[int, Uint()]
 
 
-@event("plan.v1")
+@event("connect.plan.v1")
 class Planned(ConnectEvent):
     """Phase 3, first half: the source of the capability. `wait_until` is the last second to wait for a token."""
 
@@ -100,7 +100,7 @@ class Planned(ConnectEvent):
     wait_until: Annotated[int | None, Uint(optional=True)] = None
 
 
-@event("authorize.v1")
+@event("connect.authorize.v1")
 class Authorized(ConnectEvent):
     """Phase 3, second half: the hub accepted a token. A repeated event renews it."""
 
@@ -108,7 +108,7 @@ class Authorized(ConnectEvent):
     expires_at: Annotated[int, Uint()]
 
 
-@event("bind.v1")
+@event("connect.bind.v1")
 class ServiceBound(ConnectEvent):
     """Phase 4: the streams to write requests or other events to, and the streams of replies."""
 
@@ -116,7 +116,7 @@ class ServiceBound(ConnectEvent):
     reply_streams: Annotated[tuple[bytes, ...], _streams()]
 
 
-@event("end.v1")
+@event("connect.end.v1")
 class ConnectionEnded(ConnectEvent):
     """The client ends the connection."""
 

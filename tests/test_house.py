@@ -119,6 +119,26 @@ def test_a_folder_with_modules_is_a_package() -> None:
     assert [folder for folder in sorted(folders) if not (ROOT / "src" / folder / "__init__.py").exists()] == []
 
 
+def test_no_modules_import_each_other() -> None:
+    assert house.import_cycle(MODULES) == []
+
+
+def test_a_cycle_of_imports_is_detected() -> None:
+    circle = {
+        "sea/__init__.py": "",
+        "sea/a.py": "from sea import b\n",
+        "sea/b.py": "try:\n    from sea.c import x\nexcept ImportError: pass\n",
+        "sea/c.py": "import sea.a\nx = 1\n",
+    }
+    assert set(house.import_cycle([house.parse(path, text) for path, text in circle.items()])) == {
+        "sea.a",
+        "sea.b",
+        "sea.c",
+    }
+    late = {**circle, "sea/c.py": "if TYPE_CHECKING:\n    import sea.a\ndef f(): import sea.a\n"}
+    assert house.import_cycle([house.parse(path, text) for path, text in late.items()]) == []
+
+
 def test_no_file_contains_a_machine_path() -> None:
     files = [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".coverage")]
     files = [path for path in files if path.name != ".git"]  # a file in a linked work tree

@@ -4,8 +4,9 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "misc"}
@@ -189,3 +190,29 @@ def os_beyond_urandom(module: Module) -> Iterator[str]:
             continue
         for name in sorted(names - {"urandom"}):
             yield module.at(node.lineno, f"os.{name} in the core")
+
+
+def import_cycle(modules: list[Module]) -> list[str]:
+    """The modules of one cycle of imports at the top of files. Which module starts it decides whether it fails."""
+    by_name = {
+        module.path.removesuffix(".py").removesuffix("/__init__").replace("/", "."): module for module in modules
+    }
+    graph = {name: _top_imports(module.tree.body, by_name) - {name} for name, module in by_name.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def _top_imports(body: list[ast.stmt], known: Container[str]) -> set[str]:
+    found: set[str] = set()
+    for node in body:
+        match node:
+            case ast.Import(names):
+                found |= {one.name for one in names if one.name in known}
+            case ast.ImportFrom(module=str(parent), names=names) if parent in known:
+                found |= {child if (child := f"{parent}.{one.name}") in known else parent for one in names}
+            case ast.If(test=ast.Name("TYPE_CHECKING"), orelse=block) | ast.Try(body=block) | ast.If(body=block):
+                found |= _top_imports(block, known)
+    return found

@@ -1,14 +1,23 @@
-"""LMDB environments. All are opened here, so that the lab can put a model in memory in their place."""
+"""LMDB environments. All are opened here, so that the lab can put a model in memory in their place.
+
+As a program, `python -m plumbing.lmdb_env FOLDER` reads parts of an environment. A damaged one may crash it, so a hub
+runs it in a process of its own at each start.
+"""
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
+UNREADABLE = 3  # exit status of the program if LMDB reports an error
 _DATA = "data.mdb"
+_MAX_PROBED_ROWS = 4096  # of each table
+_MAX_PROBED_TABLES = 64
 _open: Callable[..., lmdb.Environment] = lmdb.open
 
 
@@ -48,3 +57,24 @@ def extend_file(env: lmdb.Environment, folder: Path) -> None:
     with (folder / _DATA).open("r+b") as file:
         if os.fstat(file.fileno()).st_size < needed:
             os.posix_fallocate(file.fileno(), 0, needed)  # only extends, also while other processes write
+
+
+def probe(folder: Path) -> None:
+    """Open every table and read its first rows and its last one."""
+    with lmdb.open(str(folder), readonly=True, lock=False, max_dbs=_MAX_PROBED_TABLES, create=False) as env:
+        with env.begin() as txn:
+            names = [bytes(name) for name, _ in islice(txn.cursor(), _MAX_PROBED_TABLES)]
+        for name in names:
+            table = env.open_db(name, create=False)
+            with env.begin(db=table) as txn, txn.cursor() as cursor:
+                for _ in zip(range(_MAX_PROBED_ROWS), cursor, strict=False):
+                    pass
+                cursor.last()
+
+
+if __name__ == "__main__":
+    try:
+        probe(Path(sys.argv[1]))
+    except lmdb.Error as error:
+        sys.stdout.write(str(error))
+        sys.exit(UNREADABLE)

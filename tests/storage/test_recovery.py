@@ -136,7 +136,7 @@ def test_a_damaged_log_is_not_recovered(history: History, tmp_path: Path) -> Non
     chunk.write_bytes(data)
     with pytest.raises(Malformed, match="restore the log from another copy"):
         recovery.recover(QuickDisk(), root, LATER)
-    assert recovery.is_pending(Folders(root))
+    assert metadata.is_recovery_pending(Folders(root))
     assert len(identity_of(root).signing_keys) == 1
 
 
@@ -154,7 +154,7 @@ def test_a_recovery_that_was_interrupted_can_be_repeated(history: History, tmp_p
             recovery.recover(disk, root, LATER, isolated=False)
         if disk.calls < n:
             break
-        if recovery.is_pending(Folders(root)) or not recovery.read_recoveries(Folders(root)):
+        if metadata.is_recovery_pending(Folders(root)) or not recovery.read_recoveries(Folders(root)):
             recovery.recover(QuickDisk(), root, LATER, isolated=False)
         found = recovery.read_recoveries(Folders(root))
         assert found
@@ -197,7 +197,7 @@ def test_a_root_key_endorses_the_recovery(tmp_path: Path) -> None:
     remove_segments(root)
     with pytest.raises(Unavailable, match="root key of the hub must endorse"):
         recovery.recover(QuickDisk(), root, LATER)
-    assert not recovery.is_pending(Folders(root))
+    assert not metadata.is_recovery_pending(Folders(root))
     other = SigningKey.generate()
     with pytest.raises(Unavailable, match="not that of this hub"):
         recovery.recover(QuickDisk(), root, LATER, RootSecret(other.seed, secret.hub_id, NOW))

@@ -94,8 +94,8 @@ class HubService:
         if not self.folders.identity.exists():
             raise Unavailable(f"{config.data_dir} is not a data directory of a hub; run `veen hub init` to create one")
         safe_open.check_folders(self.folders)
-        if recovery.is_pending(self.folders):
-            raise Malformed("journal", recovery.UNFINISHED)
+        if metadata.is_recovery_pending(self.folders):
+            raise Malformed("journal", metadata.UNFINISHED_RECOVERY)
         with exclusive(self.folders.lock):
             rotation.finish_rotation(self._disk, self.folders)
         self.hub_metadata = metadata.read_metadata(self.folders)

@@ -33,8 +33,8 @@ from veen.storage import (
     safe_open,
 )
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
-from veen.storage.backup import DirectoryCopy
 from veen.storage.chunk_reader import mapped, read_blocks
+from veen.storage.directory_copy import DirectoryCopy
 from veen.storage.directory_reader import read_entries
 from veen.storage.entry_check import EntryVerifier
 from veen.storage.frame import Cursor, LogEntry

@@ -39,6 +39,9 @@ CONTROL_KEY = "control"
 # The format of the directories that this version makes. A directory without format.json has format 1. Format 2: the log
 # may have pruned chunks and manifests, which versions before it report as damage.
 FORMAT = 2
+UNFINISHED_RECOVERY = (
+    "a recovery of this directory is not finished; run `veen hub recover` again, or with the answer of the root"
+)
 
 
 class NewerFormat(Unavailable):
@@ -218,6 +221,11 @@ def write_limits(disk: Disk, folders: Folders, registry: LimitRegistry) -> None:
     disk.sync_folder(folders.root)
     disk.write_file(folders.limits, wire_json.encode(registry.limits))
     disk.sync_folder(folders.root)
+
+
+def is_recovery_pending(folders: Folders) -> bool:
+    """Whether a recovery was interrupted."""
+    return folders.recovery_pending.exists()
 
 
 def accepts_bare_tokens(folders: Folders) -> bool:

@@ -43,7 +43,6 @@ from veen.storage import chunk_reader, journal, journal_mark, safe_open
 from veen.storage.chunk_reader import ChunkFile
 from veen.storage.frame import AcceptedEntry, CommitGroup, LogEntry
 from veen.storage.index import FORMAT, MARKED, Index, IndexRows, LabelHead
-from veen.storage.index_probe import UNREADABLE
 from veen.storage.journal import JournalIncomplete
 from veen.storage.journal_mark import Mark
 from veen.storage.label_map import LabelMap
@@ -439,12 +438,12 @@ def probe(disk: Disk, folders: Folders) -> None:
     """Read parts of the index in another process; record a fault if that crashes. The caller holds the lock."""
     if not lmdb_env.is_mapped() or not safe_open.is_file(folders.index / "data.mdb"):
         return
-    command = [sys.executable, "-m", "veen.storage.index_probe", str(folders.index)]
+    command = [sys.executable, "-m", "plumbing.lmdb_env", str(folders.index)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     if -done.returncode in _FATAL:
         record_fault(disk, folders, f"reading the index ended a process: {signal.Signals(-done.returncode).name}\n")
-    elif done.returncode == UNREADABLE:
+    elif done.returncode == lmdb_env.UNREADABLE:
         record_fault(disk, folders, f"the index cannot be read: {done.stdout.decode(errors='replace')}\n")
 
 

@@ -39,9 +39,6 @@ from veen.storage.index import Index
 from veen.storage.lock import exclusive
 from veen.storage.paths import Folders
 
-UNFINISHED = (
-    "a recovery of this directory is not finished; run `veen hub recover` again, or with the answer of the root"
-)
 _NOT_COPIED = ("index", "index.draft", "lock", "fault.txt")
 
 
@@ -153,11 +150,6 @@ def restore(disk: Disk, backup: Path, root: Path, now: int, root_secret: RootSec
     _check_root(Folders(backup), root_secret)
     copy_backup(disk, backup, root)
     return recover(disk, root, now, root_secret)
-
-
-def is_pending(folders: Folders) -> bool:
-    """Whether a recovery was interrupted."""
-    return folders.recovery_pending.exists()
 
 
 def read_recoveries(folders: Folders) -> list[RecoveredLog]:

@@ -169,7 +169,7 @@ def _last_ts(folders: Folders) -> int:
         entries = rotation.last_entries(folders)
     except (Malformed, Unavailable) as error:
         fix = f"veen fsck {folders.root} --repair rebuilds the index"
-        if recovery.is_pending(folders) or isinstance(error, JournalIncomplete):
+        if metadata.is_recovery_pending(folders) or isinstance(error, JournalIncomplete):
             fix = f"the old key may have signed more: veen hub recover --data-dir {folders.root} changes the key too"
         raise hinted(error, fix) from None
     return max([metadata.read_metadata(folders).identity.hub_keys[-1].valid_from, *(one.hub_ts for one in entries)])

@@ -210,7 +210,7 @@ def _marked_but_not_logged(sound: Method) -> Method:
 def _prunes_without_event(sound: Method) -> Method:
     """A prune is not logged. Its tombstones name an entry of the control stream that is something else."""
 
-    def log(self: Any, event: Any, done: Method) -> None:
+    def log(self: Any, event: Any, done: Method, check: Method) -> None:
         receipt = Receipt(event.label, 1, bytes(32), bytes(32), self.sequencer.hub_ts, bytes(64))
         done(receipt.encode())
 
@@ -255,7 +255,7 @@ BUGS = (
     PlantedBug("skipped sync", (Plant(Journal, "_sync", _nothing),), "mixed", 0),
     PlantedBug("mark not written", (Plant(MarkFile, "change", _marks_in_memory),), "mixed", 0),
     PlantedBug(
-        "sequence reused after a failed commit", (Plant(Journal, "append", _goes_on_after_failed_sync),), "mixed", 20
+        "sequence reused after a failed commit", (Plant(Journal, "append", _goes_on_after_failed_sync),), "mixed", 88
     ),
     PlantedBug(
         "receipt sent before the decision is final",

@@ -72,7 +72,7 @@ def scrub(data_dir: Path) -> Iterator[ScrubStep]:
     index = Index(folders.index, readonly=True)
     try:
         hub_metadata = read_metadata(folders)
-        yield from DirectoryScrub(folders, index, lambda: hub_metadata).walk(None)
+        yield from DirectoryScrub(folders, index, lambda: hub_metadata, metadata.check_key).walk(None)
     finally:
         index.close()
 
@@ -167,7 +167,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with lock.exclusive(folders.lock):
         request = rotation.request_rotation(Disk(), folders, START + 1000)
         endorsement = request.endorse(RootSecret(root.seed, made.identity.hub_id, START))
-        rotation.rotate_key(Disk(), folders, START + 1000, 0, endorsement)
+        rotated = rotation.rotate_key(Disk(), folders, START + 1000, 0, endorsement)
+        rotation.destroy_retired(Disk(), folders, rotated)
     assert found(folders.root) == []
     return folders.root
 
@@ -188,6 +189,7 @@ DAMAGES = {
     "recoveries/recovery-*.cbor": "recovery",
     "witnesses/*.cbor": "witness",
     "keys/hub-*.seed": "key",
+    "keys/control.seed": "key",
     "index/nodes/*.mmr": "nodes",
 }
 
@@ -254,8 +256,21 @@ def longest(data_dir: Path) -> tuple[bytes, LabelHead]:
         return max(log.labels(), key=lambda found: found[1].size)
 
 
-def test_the_scrubber_opens_no_secret_key(written: Path) -> None:
-    """The hub runs it, and no secret key may come into the process of a hub."""
+def test_a_missing_or_exposed_key_is_found_and_the_signer_goes_on(full: Path, tmp_path: Path) -> None:
+    data_dir = Path(shutil.copytree(full, tmp_path / "hub"))
+    newest, control = next(data_dir.glob("keys/hub-*.seed")), data_dir / "keys" / "control.seed"
+    with running(data_dir, Clock(START + 2000), QuickDisk(), **FAST) as hub:
+        signer = hub.service.signer.pid
+        newest.unlink()
+        control.chmod(0o644)
+        until(lambda: figure(hub, 'veen_scrub_damaged{kind="key"}') == 2)
+        hub.writer().send()
+        assert hub.service.signer.pid == signer
+
+
+def test_the_scrubber_opens_no_secret_key(written: Path, tmp_path: Path) -> None:
+    """The hub runs it, and no secret key may come into the process of a hub: its signer reads the files."""
+    data_dir = Path(shutil.copytree(written, tmp_path / "hub"))
     opened, is_watching = set[str](), True
 
     def watch(event: str, given: tuple[object, ...]) -> None:
@@ -264,10 +279,11 @@ def test_the_scrubber_opens_no_secret_key(written: Path) -> None:
 
     sys.addaudithook(watch)  # it stays as long as the process
     try:
-        assert found(written) == []
+        with running(data_dir, disk=QuickDisk(), **FAST) as hub:
+            until(lambda: passes(hub) >= 1)
     finally:
         is_watching = False
-    assert str(written / "hub-identity.json") in opened
+    assert str(data_dir / "hub-identity.json") in opened
     assert [path for path in opened if "keys" in Path(path).parts] == []
 
 
@@ -324,7 +340,7 @@ class Simulation:
         self.index = Index(self.folders.index, readonly=True)
         hub_metadata = read_metadata(self.folders)
         self.scrubber = Scrubber(
-            DirectoryScrub(self.folders, self.index, lambda: hub_metadata),
+            DirectoryScrub(self.folders, self.index, lambda: hub_metadata, metadata.check_key),
             self.folders.scrub,
             bytes_per_s,
             pause_s,

@@ -492,7 +492,7 @@ class HubService:
         if not self._config.scrub_bytes_per_s:
             return None
         scrubber = Scrubber(
-            DirectoryScrub(self.folders, self.store.index, lambda: self.hub_metadata),
+            DirectoryScrub(self.folders, self.store.index, lambda: self.hub_metadata, self.signer.check_file),
             self.folders.scrub,
             self._config.scrub_bytes_per_s,
             float(self._config.scrub_pause_s),

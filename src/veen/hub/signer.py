@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from threading import Lock
 
-from veen.core import HubIdentity, Malformed, Unavailable
+from veen.core import HubIdentity, Malformed, Unavailable, Unverified
 from veen.core.hub_identity import HubKey
 from veen.core.signing import PUBLIC_KEY_BYTES, SIGNATURE_BYTES
 from veen.hub.conditions import Conditions, Reason
-from veen.hub.signer_process import ANSWER, MALFORMED, REQUEST, SIGNED
+from veen.hub.signer_process import ANSWER, CHECK_FILE, MALFORMED, REQUEST, SIGNED
 from veen.storage import metadata
 from veen.storage.paths import Folders
 
@@ -91,6 +92,7 @@ class Signer:
         self._folder = folders.keys
         self._keys: dict[bytes, RemoteKey] = {}
         self._last: tuple[int, RemoteKey] | None = None
+        self._control_pk: bytes | None = None
         self._call_lock = Lock()
         self._restarts = 0  # since the last answer
         self._numbers = count(1)
@@ -158,7 +160,18 @@ class Signer:
 
     def control_key(self) -> RemoteKey:
         """The key that signs the hub's entries of the control stream."""
-        return self._load(metadata.CONTROL_KEY, None)
+        key = self._load(metadata.CONTROL_KEY, None)
+        self._control_pk = key.public_key
+        return key
+
+    def check_file(self, path: Path, public_key: bytes | None) -> None:
+        """Let the process read a key file again: the hub never opens it. Without `public_key` it is the control key.
+
+        Raises `Malformed` or `Unverified` if the file is damaged. Thread-safe.
+        """
+        found, _ = self._call(path.stem, None)
+        if found != (public_key or self._control_pk):
+            raise Unverified(path.name, "its key is not the one that the hub uses")
 
     def sign_later(self, key: RemoteKey, digests: Sequence[bytes], done: SigningDone) -> None:
         """Sign digests, and call `done` on the loop, after the callbacks of earlier requests.
@@ -181,7 +194,7 @@ class Signer:
 
     # Calls that wait.
 
-    def _call(self, name: str, digests: Sequence[bytes]) -> tuple[bytes, Signatures]:
+    def _call(self, name: str, digests: Sequence[bytes] | None) -> tuple[bytes, Signatures]:
         """Send a request and wait for its answer. Thread-safe."""
         number = next(self._numbers)
         request = _request(number, name, digests)
@@ -319,7 +332,9 @@ class Signer:
         return True
 
 
-def _request(number: int, name: str, digests: Sequence[bytes]) -> bytes:
+def _request(number: int, name: str, digests: Sequence[bytes] | None) -> bytes:
+    if digests is None:
+        return REQUEST.pack(number, name.encode("ascii"), CHECK_FILE)
     return REQUEST.pack(number, name.encode("ascii"), len(digests)) + b"".join(digests)
 
 

@@ -1,7 +1,8 @@
 """The signer: a process that holds the hub's secret keys and signs digests for it. It reads nothing from the network.
 
-A request names a key file and carries digests; without digests it only asks for the public key. Requests come over
-socket pairs that only the hub has, and are answered in order:
+A request names a key file and carries digests; without digests it only asks for the public key. With `CHECK_FILE`
+instead of a count it asks for the public key in the file as it is on disk now. Requests come over socket pairs that
+only the hub has, and are answered in order:
 
     request    number (u64be) | name of the key, padded with zeros (32) | count (u32be) | count digests of 32 bytes
     answer     number of the request | status (u8) | length (u32be) | public key and a signature for each digest, or the
@@ -29,6 +30,7 @@ REQUEST = struct.Struct(">Q32sI")
 ANSWER = struct.Struct(">QBI")
 DIGEST_BYTES = 32
 MAX_DIGESTS = 4096
+CHECK_FILE = 0xFFFFFFFF
 SIGNED, UNREADABLE, MALFORMED = range(3)
 _PR_SET_DUMPABLE = 4
 _TOKEN_ERROR = b"0 "  # errors of tokens have no number
@@ -54,6 +56,13 @@ class SigningServer:
         except ValueError as error:
             return MALFORMED, str(error).encode()
 
+    def check_file(self, name: str) -> tuple[int, bytes]:
+        """Read a key file again, as `veen fsck` does, for the scrubber. The keys in use stay as they are."""
+        try:
+            return SIGNED, secret_keys.public_key_of(secret_keys.key_path(self._folder, name))
+        except (OSError, ValueError) as error:
+            return MALFORMED, str(getattr(error, "strerror", None) or error).encode()
+
     def serve_one(self, channel: socket.socket) -> bool:
         """Answer the next request of a channel. Returns False if the process must end: the hub closed it, or a
         token failed. A session with a token that was removed stays invalid; a new process opens another."""
@@ -61,11 +70,15 @@ class SigningServer:
         if not head:
             return False
         number, padded, count = REQUEST.unpack(head)
-        if count > MAX_DIGESTS:
+        name = padded.rstrip(b"\0").decode("ascii")
+        if count == CHECK_FILE:
+            status, content = self.check_file(name)
+        elif count <= MAX_DIGESTS:
+            digests = _receive(channel, count * DIGEST_BYTES)
+            parts = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+            status, content = self.answer(name, parts)
+        else:
             return False
-        digests = _receive(channel, count * DIGEST_BYTES)
-        parts = [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
-        status, content = self.answer(padded.rstrip(b"\0").decode("ascii"), parts)
         channel.sendall(ANSWER.pack(number, status, len(content)) + content)
         return status != UNREADABLE or not content.startswith(_TOKEN_ERROR)
 

@@ -13,13 +13,13 @@ from hashlib import sha256
 from pathlib import Path
 
 from veen.core import Checkpoint, Malformed, Unverified, VeenError
-from veen.storage import checkpoint_files, log_scrub, metadata_check, safe_open
+from veen.storage import checkpoint_files, log_scrub, metadata_check, safe_open, secret_keys
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.chunk_reader import FRAME_BYTES
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.index import Index
 from veen.storage.log_scrub import BLOCK_BYTES, LogScrub, Recorder, Scrubbed, ScrubPart, ScrubPlace, ScrubStep
-from veen.storage.metadata import HubMetadata
+from veen.storage.metadata import HubMetadata, key_files
 from veen.storage.paths import Folders
 
 # How often a check of the metadata is repeated because a file was replaced meanwhile. The next pass checks it again.
@@ -35,6 +35,7 @@ class DirectoryScrub:
     folders: Folders
     index: Index
     hub_metadata: Callable[[], HubMetadata]  # the current one: a key rotation replaces it
+    check_key: Callable[[Path, bytes | None], None]  # raises if a secret key is damaged, without reading it here
 
     @property
     def log(self) -> LogScrub:
@@ -71,6 +72,8 @@ class DirectoryScrub:
         for _ in range(_LOOKS):
             before = self._versions()
             for path in before:
+                if path.parent == self.folders.keys:
+                    continue  # the check leaves them to `check_key`
                 with suppress(FileNotFoundError, Malformed):  # the check reports both
                     yield ScrubStep(log_scrub.cost(safe_open.read(path)))
             log_scrub.check_reachable(self.folders)
@@ -80,6 +83,7 @@ class DirectoryScrub:
             metadata_check.check_evidence(self.folders, found, report)
             if found:
                 self._compare_settings(found, report)
+                self._check_keys(found, report)
             if self._versions() == before:
                 findings = [one for one in report.findings if one.severity in _DAMAGE]
                 yield ScrubStep(0, Scrubbed(place, 0, tuple(findings)))
@@ -89,7 +93,14 @@ class DirectoryScrub:
         """The metadata files with inode and time of the last write."""
         here = self.folders
         some = [here.identity, here.identity_sig, here.key_map, here.rotation, here.origin]
-        some += [here.limits, here.limit_history, here.profile, here.admission, here.format]
+        some += [
+            here.limits,
+            here.limit_history,
+            here.profile,
+            here.admission,
+            here.format,
+            *secret_keys.key_files(here.keys),
+        ]
         for folder in (here.handovers, here.recoveries, here.evidence):
             some += [path for path in safe_open.list_folder(folder) if path.suffix in (".cbor", ".rows", ".mmr")]
         found = {}
@@ -98,6 +109,13 @@ class DirectoryScrub:
                 status = os.lstat(path)
                 found[path] = status.st_ino, status.st_mtime_ns
         return found
+
+    def _check_keys(self, found: HubMetadata, report: FsckReport) -> None:
+        """Check the secret keys of now. Retired ones must not come back into the memory of a process."""
+        for path, public_key in key_files(self.folders, found.identity).items():
+            if public_key in (None, found.identity.newest.hub_pk):
+                with Recorder(self.folders, report.findings, path, Severity.KEYLESS):
+                    self.check_key(path, public_key)
 
     def _compare_settings(self, found: HubMetadata, report: FsckReport) -> None:
         """Nobody signed limits and profile: compare them with those that the hub uses.

@@ -59,7 +59,7 @@ _LOST_AND_FOUND = "lost+found"
 def check_metadata(folders: Folders, report: FsckReport, *, reads_keys: bool = True) -> HubMetadata | None:
     """Check identity, keys, limits and profile. Returns None if the log cannot be verified without them.
 
-    A running hub must not read its secret keys: its process never has them.
+    A running hub must not read its secret keys: its process never has them, and the scrubber asks the signer.
     """
     identity = _read(folders.identity, HubIdentity, report)
     signature = _read(folders.identity_sig, IdentitySignature, report)

@@ -23,6 +23,7 @@ from veen.core import (
     Unverified,
     control_stream,
     naming,
+    signing,
 )
 from veen.core.control_stream import RegisteredStream
 from veen.core.envelopes import (
@@ -52,6 +53,12 @@ def rotate(data_dir: Path, at: int, overlap_sec: int = 0, *, destroy: bool = Tru
 
 def checkpoint_of(hub: Hub, label: bytes, upto_seq: int) -> Checkpoint:
     return hub.post("/v1/checkpoint", CheckpointRequest(label, upto_seq)).read(CheckpointResponse).checkpoint
+
+
+def check_cosigned(made: Checkpoint, *public_keys: bytes) -> None:
+    """The witness signatures must be of exactly these keys, in this order."""
+    for public_key, sig in zip(public_keys, made.witness_sigs or (), strict=True):
+        signing.verify(public_key, made.signing_digest(), sig, "cosignature")
 
 
 def events(hub: Hub) -> list[control_stream.Event]:
@@ -376,6 +383,22 @@ def test_both_keys_sign_checkpoints_in_the_overlap(tmp_path: Path) -> None:
         for size in (1, 2):
             both = checkpoint_of(hub, writer.label, size)
             both.verify_signature(made.new_pk)
-            both.verify_witnesses((made.old_pk, made.new_pk), 2)
+            check_cosigned(both, made.old_pk, made.new_pk)
         clock.now = made.hub_ts + 60
         assert checkpoint_of(hub, writer.label, 2).witness_sigs is None
+
+
+@pytest.mark.parametrize("step", [-86_400, 86_400])
+def test_the_overlap_ends_by_the_time_of_the_hub_if_its_clock_is_set(tmp_path: Path, step: int) -> None:
+    """Set back, the old key must not go on signing. Set forward, both keys still sign."""
+    data_dir, clock = make_dir(tmp_path), Clock()
+    with running(data_dir, clock) as hub:
+        writer = hub.writer()
+        writer.send()
+        made = change(hub, RotationRequest(prepare(data_dir), START + 1, 60)).read(HandOver)
+        clock.step(step)
+        clock.now += 50
+        check_cosigned(checkpoint_of(hub, writer.label, 1), made.old_pk, made.new_pk)
+        clock.now += 11
+        assert writer.send().hub_ts >= made.hub_ts + 60
+        assert checkpoint_of(hub, writer.label, 1).witness_sigs is None

@@ -57,7 +57,7 @@ def system_clocks() -> ClockReading:
 
 @dataclass(eq=False)
 class HubTime:
-    """The time of a running hub. It depends on nothing but the readings. Used on the loop's thread."""
+    """The time of a running hub. It depends on nothing but the readings. Any thread may read it."""
 
     _read: Callable[[], ClockReading]
     last_hub_ts: int  # of the log; 0 if it is empty
@@ -68,6 +68,7 @@ class HubTime:
     _followed: float = field(init=False)  # the wall clock, or while it is not trusted its continuation
     _now: float = field(init=False)
     _drift: float = field(init=False, default=0.0)  # by small steps that were followed; forgotten over the window
+    _lock: Lock = field(init=False, default_factory=Lock)  # two readings at once would count the same seconds twice
 
     def __post_init__(self) -> None:
         self.wall, self._boot = self._read()
@@ -76,6 +77,10 @@ class HubTime:
 
     def now(self) -> float:
         """Read the clocks and return the hub time. Call it often: a step is noticed here."""
+        with self._lock:
+            return self._advanced()
+
+    def _advanced(self) -> float:
         self.wall, boot = self._read()
         elapsed, self._boot = max(0.0, boot - self._boot), boot
         forgotten = min(abs(self._drift), elapsed * self.max_step_s / DRIFT_WINDOW_S)
@@ -92,13 +97,15 @@ class HubTime:
 
     def advance(self, hub_ts: int) -> None:
         """Continue from `hub_ts` if the hub time is before it."""
-        self._now = max(self._now, hub_ts)
+        with self._lock:
+            self._now = max(self._now, hub_ts)
 
     def accept(self) -> None:
         """Follow the wall clock from now on. If it is behind the hub time, that continues at half speed."""
-        self.now()
-        self._followed, self._drift, self.step = self.wall, 0.0, 0.0
-        self._now = max(self.wall, self._now)
+        with self._lock:
+            self._advanced()
+            self._followed, self._drift, self.step = self.wall, 0.0, 0.0
+            self._now = max(self.wall, self._now)
 
     @property
     def lead(self) -> float:

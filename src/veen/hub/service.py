@@ -599,7 +599,7 @@ class HubService:
     def _overlapping(self) -> tuple[RemoteKey, ...]:
         """The old and the new key while both are valid: clients that pin one key accept either. 001, KEX0.1."""
         *_, old, new = None, *self.hub_metadata.identity.signing_keys
-        if old is None or old.valid_until is None or self._clocks().wall >= old.valid_until:
+        if old is None or old.valid_until is None or self.sequencer.hub_ts >= old.valid_until:
             return ()
         try:
             return self.signer.key(old), self.signer.key(new)

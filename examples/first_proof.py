@@ -35,6 +35,7 @@ from veen.core import (
     proof,
     receipt,
 )
+from veen.core.cosignature import WitnessPolicy
 
 MESSAGES = 1000
 SHOWN = 137
@@ -181,7 +182,7 @@ def main() -> None:
         record.verify(signature, pinned)
         record.verify_checkpoint(head, profile)
         found = MmrProof.decode(encoded)
-        head.verify_witnesses((witness.public_key,), least=1)
+        WitnessPolicy(1, {"alpha": witness.public_key}).check(head, record)
         proof.verify_inclusion(found, Leaf.of_msg(message, SHOWN), head)
         show("proof", f"{len(encoded)} bytes: {len(found.path)} siblings, {len(found.peaks_after)} other peaks")
         show("verified", f"message {SHOWN} is in the log of {head.upto_seq}, at that place")

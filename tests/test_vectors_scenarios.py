@@ -23,6 +23,7 @@ from veen.core import (
     Unverified,
     ciphertext,
     proof,
+    signing,
 )
 from veen.core.admission import refused_structure
 
@@ -250,7 +251,9 @@ def test_each_checkpoint_verifies_and_follows_the_one_before() -> None:
     for case in entries("scenario-c.json", "checkpoints"):
         made = Checkpoint.decode(unhex(case["cbor"]))
         made.verify_signature(unhex(doc["hub"]["public_key"]))
-        made.verify_witnesses(known, len(case["witness_sigs"] or []))
+        sigs = made.witness_sigs or ()
+        signed = [any(signing.is_valid(pk, made.signing_digest(), sig) for pk in known) for sig in sigs]
+        assert signed == [True] * len(case["witness_sigs"] or [])
         made.check_labels(Profile(epoch_sec=1), routing, stream)
         for seq, data in enumerate(case["proofs"], 1):
             leaf = unhex(logs[case["label_curr"]][seq - 1])

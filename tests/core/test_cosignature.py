@@ -155,6 +155,9 @@ def test_a_policy_counts_each_witness_once_and_never_the_hub() -> None:
         policy.check(replace(made, witness_sigs=sigs), hub.identity)
     sigs = tuple(sorted((one.sign(digest), three.sign(digest))))
     assert policy.check(replace(made, witness_sigs=sigs), hub.identity) == ("one", "three")
+    for others in (one.sign(digest), SigningKey.generate().sign(digest), two.sign(hub.checkpoint(2).signing_digest())):
+        with pytest.raises(Unverified, match="cosigned by one"):
+            policy.check(replace(made, witness_sigs=(one.sign(digest), others)), hub.identity)
 
 
 def test_a_policy_counts_the_cosignatures_of_a_reset() -> None:

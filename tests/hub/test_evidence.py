@@ -12,6 +12,7 @@ from nacl import bindings
 from tests.hub.client import START, WITNESS, Hub, Reply, Writer, hub_key, make_dir, running
 from tests.hub.disks import QuickDisk
 from veen.core import Checkpoint, Limits, Receipt, SigningKey, receipt, signing
+from veen.core.cosignature import WitnessPolicy
 from veen.core.envelopes import (
     CheckpointList,
     Equivocation,
@@ -81,7 +82,7 @@ def test_a_witness_signature_is_kept_with_its_checkpoint(checkpointed: tuple[Hub
     sig = WITNESS.sign(first.signing_digest())
     request = WitnessRequest(writer.label, INTERVAL, WITNESS.public_key, sig)
     answer = hub.post("/tooling/witness", request).read(Checkpoint)
-    answer.verify_witnesses((WITNESS.public_key,), 1)
+    signing.verify(WITNESS.public_key, answer.signing_digest(), (answer.witness_sigs or ())[0], "cosignature")
     assert hub.post_json("/tooling/witness", request).read(Checkpoint) == answer
     assert listed(hub, writer.label)[0] == answer
     assert answer.witness_sigs == (sig,)
@@ -103,7 +104,8 @@ def test_concurrent_witness_signatures_are_all_stored(tmp_path: Path) -> None:
         with ThreadPoolExecutor(len(witnesses)) as pool:
             assert set(pool.map(sign, witnesses)) == {200}
         kept = listed(hub, writer.label)[0]
-        kept.verify_witnesses(tuple(key.public_key for key in witnesses), len(witnesses))
+        policy = WitnessPolicy(len(witnesses), {str(at): key.public_key for at, key in enumerate(witnesses)})
+        policy.check(kept, hub.service.hub_metadata.identity)
 
 
 def test_a_witness_is_known_and_signs_what_is_there(checkpointed: tuple[Hub, Writer, list[Receipt]]) -> None:

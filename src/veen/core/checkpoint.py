@@ -46,14 +46,6 @@ class Checkpoint(Wire):
         digest = self.signing_digest()
         return replace(self, witness_sigs=(self.witness_sigs or ()) + tuple(key.sign(digest) for key in keys))
 
-    def verify_witnesses(self, witness_pks: tuple[bytes, ...], least: int) -> None:
-        """Raise `Unverified` unless at least `least` different known witnesses signed."""
-        digest = self.signing_digest()
-        sigs = self.witness_sigs or ()
-        signed = {pk for pk in witness_pks if any(signing.is_valid(pk, digest, sig) for sig in sigs)}
-        if len(signed) < least:
-            raise Unverified("checkpoint", f"{len(signed)} known witnesses signed, but {least} are required")
-
     def check_labels(self, profile: Profile, routing_key: bytes, stream_id: bytes) -> None:
         """Raise `Unverified` unless the labels are this stream's, of the epoch and the one before. Spec §4.4.1."""
         if not profile.epoch_sec and self.epoch:

@@ -180,7 +180,7 @@ def test_a_violated_rule_is_reported_with_its_places_and_its_own_status(op_hub: 
     assert [directory_hub["stream_seq"] for directory_hub in broken["places"]] == [1, 2]
     table = op_hub.attempt("op", "check", "--rule", "publication.P1", stream=OPS)
     assert [line.split("\t")[:3] for line in table.out.splitlines()] == [["publication.P1", "violated", "1, 2"]]
-    assert table.err == "veen: 1 hold, 1 are violated\n"
+    assert table.err == "veen: 1 holds, 1 is violated\n"
     assert op_hub.run("op", "check", "--at", 1, stream=OPS).status == 0
     proof = tmp_path / "violation.evidence"
     assert op_hub.attempt("op", "check", "--out", proof, stream=OPS).status == 13

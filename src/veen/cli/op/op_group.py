@@ -296,7 +296,7 @@ def _data(one: LoggedOperation) -> dict[str, Any]:
 
 
 _TONES = {"holds": Tone.GOOD, "violated": Tone.BAD, "open": Tone.WARN}
-_WORDS = {"holds": "hold", "violated": "are violated", "open": "are open"}
+_WORDS = {"holds": ("holds", "hold"), "violated": ("is violated", "are violated"), "open": ("is open", "are open")}
 
 
 async def _findings(session: ReadSession, known: ExternalFacts) -> tuple[RuleFinding, ...]:
@@ -357,7 +357,8 @@ def _check_answer(found: tuple[RuleFinding, ...], every: bool) -> Answer:
         }
         for one in found
     ]
-    summary = ", ".join(f"{counts[verdict]} {word}" for verdict, word in _WORDS.items() if counts[verdict])
+    numbers = ((counts[verdict], words) for verdict, words in _WORDS.items() if counts[verdict])
+    summary = ", ".join(f"{number} {words[number > 1]}" for number, words in numbers)
     proved = (one.operation_id for one in violations(found) or found if one.operation_id is not None)
     return Answer(
         {

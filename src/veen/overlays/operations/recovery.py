@@ -200,7 +200,7 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
     for one, event in of_kind(listed, RecoveryExecution):
         before = [approvals[ref] for ref in event.approval_references if _precedes(approvals.get(ref), one.at)]
         absent = len(event.approval_references) - len(before)
-        fault = f"{absent} of the approvals it names do not precede it" if absent else None
+        fault = f"named approvals that do not precede the recovery: {absent}" if absent else None
         yield rule_finding(Rule.RECOVERY_R1, one, fault, *(approval.at for approval, _ in before))
         wrong = [(approval, reason) for approval, answer in before if (reason := _differs(answer, event)) is not None]
         places = [approval.at for approval, _ in wrong]
@@ -215,10 +215,10 @@ def _precedes(approval: tuple[LoggedOperation, RecoveryApproval] | None, at: At)
 
 def _differs(answer: RecoveryApproval, event: RecoveryExecution) -> str | None:
     if answer.decision != APPROVE:
-        return f"an approval it names says {answer.decision!r}"
+        return f"a named approval says {answer.decision!r}"
     if answer.target_identity != event.target_identity:
-        return "an approval it names is for another identity"
-    return None if answer.requested_new_identity == event.new_identity else "an approval it names is for another change"
+        return "a named approval is for another identity"
+    return None if answer.requested_new_identity == event.new_identity else "a named approval is for another change"
 
 
 def _guardians_value(guardians: Guardians) -> cbor.Value:

@@ -1,1 +1,1 @@
-"""What `veen` and `veil` share: the HTTP server and the command-line kit. Imports nothing of either."""
+"""Shared code of `veen` and `veil`: the HTTP server and the command-line kit. It imports nothing of either."""

@@ -1,6 +1,6 @@
 """Durable writes. No other module syncs files.
 
-What a power cut leaves behind, by operation:
+After a power cut, by operation:
 
     write, write_at   any part of it, or nothing, until the file is synced
     truncate          done or not, until the file is synced

@@ -26,9 +26,9 @@ class HttpSettings:
     """The defaults suit a public server; tests use tiny values."""
 
     max_connections: int = 1024  # above it a connection gets a 503 and is closed
-    makes_room: bool = False  # instead close the connection that finished no request for longest, if one is idle
+    makes_room: bool = False  # True: close the connection that has been idle for longest instead, if there is one
     max_connections_per_address: int = 128  # per IPv4 address, or per IPv6 /64 network
-    uncounted_networks: tuple[Network, ...] = _LOOPBACK  # not counted per address: many callers share a proxy
+    uncounted_networks: tuple[Network, ...] = _LOOPBACK  # without a limit per address: a proxy serves many clients
     backlog: int = 1024
     max_header_bytes: int = 16 * _KIB
     max_headers: int = 100
@@ -37,8 +37,8 @@ class HttpSettings:
     max_turn_units: int = 16  # requests or small frames of one connection in one turn of the loop
     handshake_timeout_s: float = 10.0  # for TLS
     header_timeout_s: float = 10.0  # from the first byte of a head to its end
-    body_timeout_s: float = 10.0  # for a body, plus its size at `min_bytes_per_s`
-    write_timeout_s: float = 20.0  # for a peer to read what was written, plus likewise
+    body_timeout_s: float = 10.0  # to receive a body, plus its size / `min_bytes_per_s`
+    write_timeout_s: float = 20.0  # for the peer to read a response, plus its size / `min_bytes_per_s`
     min_bytes_per_s: int = 8 * _KIB
     idle_timeout_s: float = 75.0
     linger_s: float = 2.0  # how long input is discarded so that an early response reaches the peer
@@ -58,7 +58,7 @@ class HttpSettings:
 
 
 CONNECTIONS_PER_TURN = 4
-# A response that is given at once also counts for its bytes: a long one took long to build.
+# A response without waiting also costs units for its bytes, because a long response takes long to build.
 UNIT_BYTES = 512
 
 
@@ -143,7 +143,7 @@ class Roster:
         self.empty.clear()
 
     def longest_idle(self) -> "Connection | None":
-        """The connection that finished no request for longest, counted from its acceptance."""
+        """The idle connection with the oldest last request; without a request, its acceptance counts."""
         idle = (one for one in (*self.arriving, *self.connections) if not one.is_busy())
         return min(idle, key=lambda one: one.order, default=None)
 

@@ -216,7 +216,7 @@ class Http1(Connection):
                     self._repeated_start, self._repeated_end = head[: found.start(1)], head[found.end(1) :]
 
     def _after_repeated_head(self, data: bytes) -> int:
-        """Where the body begins if `data` is one whole request with the remembered head; otherwise 0.
+        """The start of the body if `data` is one whole request with the remembered head; otherwise 0.
 
         The length may differ. It must be written as we write it and be that of the remaining data, so that the parser
         would read the same request.
@@ -279,7 +279,7 @@ class Http1(Connection):
             self.service.report("request head", error)
             self._refuse(500)
 
-    # What the parser calls.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
         if self.ended:
@@ -382,7 +382,7 @@ class Http1(Connection):
         body, self._body = bytes(self._body), b""
         self._dispatch(body, not self._keep_alive)
 
-    # What becomes of a request.
+    # Handling of a request.
 
     def _head(self) -> Request:
         return self._request(b"")
@@ -477,7 +477,7 @@ class Http1(Connection):
         self._parser = HttpRequestParser(self)
         self.feed(b"%b%b\r\n%b" % (line, b"".join(lines), rest))
 
-    # What is written.
+    # Output.
 
     def is_busy(self) -> bool:
         return any(exchange.answer is None for exchange in self.queue)

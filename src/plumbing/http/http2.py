@@ -244,7 +244,7 @@ class Http2(BufferedConnection):
                 self._refuse(stream, 408, "the body took too long")
         self._write()
 
-    # What arrives.
+    # Input.
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -431,7 +431,7 @@ class Http2(BufferedConnection):
         if self._strikes > self.service.settings.max_h2_resets:
             self._close_with(ErrorCodes.ENHANCE_YOUR_CALM)
 
-    # What is written.
+    # Output.
 
     def take_over(self, transport: asyncio.Transport, predecessor: Connection | None = None) -> None:
         super().take_over(transport, predecessor)

@@ -240,7 +240,7 @@ ENVELOPE = b"\xa2\x01\x01\x02"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a client must know about a hub."""
+    """The facts that a client needs about a hub."""
 
     hub_id: bytes
     profile_id: bytes

@@ -20,8 +20,8 @@ app = group(
     "bench",
     """Measure a hub on this machine and compare it with the targets.
 
-    The command starts hubs in a temporary folder and removes them afterwards. Where possible a figure is a ratio within
-    one run, because machines differ and drift. The exit status is 9 if a target is missed.
+    The command starts hubs in a temporary folder and removes them afterwards. Most figures are ratios within one run,
+    because machines differ and drift. The exit status is 9 if a target is missed.
     """,
 )
 

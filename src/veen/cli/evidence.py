@@ -101,8 +101,8 @@ def make(
     The file contains each entry with its receipt, its message as sent, and the inclusion proof for a root that the hub
     signed. Payloads stay sealed without --disclose. With --statement the hub is not contacted.
 
-    --writer names a card or a client directory. Of your own identity only the client_ids of these entries are included,
-    whatever their age.
+    --writer names a card or a client directory. If the identity is your own, the file includes only the client_ids of
+    these entries, whatever their age.
 
     --html makes a page for people who only want to read: it contains the evidence file and says where to get the
     verifier. It gives no verdict, because the sender of a page can make it say anything.
@@ -132,7 +132,7 @@ def make(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the evidence of entries contains."""
+    """The requested content of the evidence of entries."""
 
     places: list[values.EntryPlace]
     claim: str
@@ -369,7 +369,7 @@ def _written_by(found: EvidenceReport, names: Mapping[bytes, str]) -> dict[str, 
 
 
 def _of_result(result: "ResultReport") -> dict[str, output.Value]:
-    """What a query result says about itself."""
+    """The claims of a query result about itself."""
     elsewhere = f", {result.elsewhere} more are of other hubs" if result.elsewhere else ""
     return {
         "query": sanitize.printable(str(result.query["query_id"])),

@@ -53,8 +53,8 @@ def endorse(
 ) -> None:
     """Endorse a request of the hub, without a network.
 
-    The command shows what it signs. Compare the new key with the one that the hub's command printed: anyone who can
-    replace the request on its way would otherwise get a key of the hub endorsed.
+    The command shows what it signs. Compare the new key with the one that the hub's command printed. Otherwise an
+    attacker who replaces the request on its way gets the attacker's own key endorsed for the hub.
     """
     output_files.check_new(out)
     found = root_files.read_request(request)
@@ -70,7 +70,7 @@ def endorse(
 
 
 def _shown(request: RootRequest) -> dict[str, object]:
-    """What is signed, for the person who signs it."""
+    """The content of the signature, for the person who signs."""
     made = request.handover
     if request.recovery is not None:
         return {

@@ -115,7 +115,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two samples, or since the hub started."""
+    """The activity between two samples, or since the hub started."""
 
     seconds: float | None  # None for the time since the hub started, which the metrics do not contain
     accepted: float

@@ -132,7 +132,7 @@ async def _cosigned(client: Client, stream: str, epoch: int | None, policy: Witn
 
 @dataclass(slots=True)
 class Verified:
-    """What was verified of a stream."""
+    """The verified parts of a stream."""
 
     newest: Resynced  # of the last epoch with entries
     epochs: int | None  # None if the hub has no epochs

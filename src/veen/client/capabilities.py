@@ -83,7 +83,7 @@ class CapabilityStore:
         return best
 
     def shown_at(self, hub_id: bytes, auth_ref: bytes) -> Capability | None:
-        """What to send to that hub to authorize a token: the presentation for it, or else the bare token."""
+        """The form that authorizes a token at that hub: the presentation for the hub, or else the bare token."""
         held = self._held.get(auth_ref, {})
         return held.get(hub_id) or held.get(None)
 
@@ -134,7 +134,7 @@ class CapabilityStore:
 
 
 def check_presentable(shown: Capability, hub_id: bytes, bare_tokens: bool | None, now: int) -> Capability:
-    """What to send to a hub to authorize a capability. Raises `Refused` for what the hub would reject.
+    """The form of a capability to send to a hub. Raises `Refused` if the hub would reject it.
 
     `bare_tokens` says whether the hub accepts tokens without presentation; None if it is older than presentations. Such
     a hub gets the token alone, because it cannot read anything else.

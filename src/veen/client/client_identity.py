@@ -133,7 +133,7 @@ class Card(Wire):
 
 
 def _confirmed(id_sign: bytes) -> bytes:
-    """What a client_id signs to say that it belongs to an identity."""
+    """The digest that a client_id signs to confirm that it belongs to an identity."""
     return ht("veen/card-client", id_sign)
 
 

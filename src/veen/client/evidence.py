@@ -262,7 +262,7 @@ class ShownEntry:
     client_seq: int
     opened: Opened | None
     reader_pk: bytes | None = None  # the reader key that opens it, if disclosed
-    proved: bool = False  # False: only the author of the file claims that the key opens it to this content
+    proved: bool = False  # False: only the author of the file claims that this is the content under that key
     writer: bytes | None = None  # id_sign of the identity that wrote it, if a card proves it
 
 
@@ -280,7 +280,7 @@ class EvidenceReport:
     contradictions: tuple[str, ...]
     lost: tuple[Receipt, ...] = ()  # receipts for entries that the hub states to have lost
     retired: tuple[str, ...] = ()  # verdicts on conflicts for which a thief of a retired key may be responsible
-    conflicts: tuple[str, ...] = ()  # what conflicts there
+    conflicts: tuple[str, ...] = ()  # the conflicts of these verdicts
     coverage: tuple[tuple[Head, Coverage], ...] = ()
     reader_pinned: bool = False  # True: all disclosed content is proved for the given reader keys
     writer_pinned: bool = False  # True: the given writers wrote all entries
@@ -340,7 +340,7 @@ def _entry(entry: ShownEntry) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What a verifier knows besides the file.
+    """The knowledge of a verifier besides the file.
 
     `record` is the hub's identity record from another source: a file may contain an older one, which does not show that
     a key was retired. `existed` are statements that the verifier received before their key was retired, and `anchored`
@@ -462,7 +462,7 @@ def _check_policy(shown: Evidence, policy: WitnessPolicy) -> tuple[str, ...]:
 
 
 def _lost(shown: Evidence, line: Lineage) -> tuple[Receipt, ...]:
-    """The receipts of keys before a recovery for entries beyond it. Raises `Unverified` if the statement is invalid."""
+    """The receipts of replaced keys for entries lost in a recovery. Raises `Unverified` if its statement is invalid."""
     if shown.recovery is None:
         return ()
     found, statement = [], shown.recovery.statement
@@ -488,7 +488,7 @@ class ConflictReport:
 
 
 def conflicts(dating: Dating) -> list[ConflictReport]:
-    """The conflicts among statements that need no messages and no peaks to show."""
+    """The conflicts that statements show by themselves, without messages or peaks."""
     heads: dict[tuple[bytes, int], list[Head]] = defaultdict(list)
     for head in dating.statements:
         heads[label_of(head), size_of(head)].append(head)

@@ -151,9 +151,9 @@ class HubSession:
             raise self.trust.blame_key(error, status) from None
 
     async def cover(self, head: Head) -> Cover | None:
-        """The proof that a prefix belongs to the log of a hand-over; None if its key is not retired or there is none.
+        """The verified proof that a prefix belongs to the log of a hand-over.
 
-        What it proves is verified.
+        None if the key of the prefix is not retired, or the hub has no such proof.
         """
         line, label = self.trust.lineage, label_of(head)
         identity = line.identity_at(label, size_of(head))
@@ -206,7 +206,7 @@ def keep_contradiction(folder: ClientDir, known: HubRecord, error: Contradiction
 
 
 def own_knowledge(folder: ClientDir, hub_id: bytes, error: Contradiction) -> Knowledge:
-    """What this client's own records show about the statements of a contradiction."""
+    """The knowledge from this client's own records about the statements of a contradiction."""
     return Knowledge(existed=[head for head in error.statements if folder.state.has_signed(hub_id, head)])
 
 

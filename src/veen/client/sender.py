@@ -287,7 +287,7 @@ class Undecided(Unavailable):
 
 
 class _Next(Enum):
-    """What to do after a rejection."""
+    """The next action after a rejection."""
 
     WAIT = "send it again later"
     RESEAL = "its place is gone"

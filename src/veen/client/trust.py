@@ -166,7 +166,7 @@ CERTIFICATE_PREFIX = "cert:"
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """What the user knows about a hub. Exactly one field is set; `on_first_use` trusts the first hub that answers."""
+    """The user's knowledge about a hub. Exactly one field is set; `on_first_use` trusts the first hub that answers."""
 
     key: bytes | None = None  # hub_id, or H(hub_pk) of any of its keys
     record: HubIdentity | None = None

@@ -138,7 +138,7 @@ class Authority(Wire):
         return self.ts <= now < self.end
 
     def rank(self) -> tuple[int, bytes, bytes]:
-        """Sort key. Of several active records the lowest applies: the earliest, then by primary hub, then by bytes."""
+        """Sort key. The lowest active record applies: the earliest, then by primary hub, then by bytes."""
         return self.ts, self.primary_hub, self.encode()
 
 

@@ -129,7 +129,7 @@ def reader_key(hub_id: bytes) -> DhKey:
 
 
 def effects(event: Event, hub_ts: int) -> Effects:
-    """What an event changes that is logged at `hub_ts`."""
+    """The effects of an event that is logged at `hub_ts`."""
     return _BY_CLASS[type(event)].effects(event, hub_ts)
 
 

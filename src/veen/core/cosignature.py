@@ -55,7 +55,7 @@ class Cosignature(Wire):
 
 @int_map("witnessed label", VersionField())
 class WitnessedLabel(Wire):
-    """What a witness holds for a label: the last checkpoint that it cosigned, and a reset after it."""
+    """The record of a witness for a label: the last checkpoint that it cosigned, and a reset after it."""
 
     label: Annotated[bytes, Bstr()]
     checkpoint: Annotated[Checkpoint | None, Nested(Checkpoint, optional=True)] = None
@@ -87,7 +87,7 @@ class HeldRequest(Wire):
 
 @int_map("held labels", VersionField())
 class HeldLabels(Wire):
-    """What a witness holds of a hub. The nonce of the request shows that the answer is not an old one."""
+    """The records of a witness for a hub. The nonce of the request shows that the answer is not an old one."""
 
     hub_id: Annotated[bytes, Bstr()]
     nonce: Annotated[bytes, Bstr()]
@@ -122,7 +122,7 @@ class HeldLabels(Wire):
 
 
 def reset_digest(stated: Recovery) -> bytes:
-    """What a witness signs of a recovery."""
+    """The digest of a recovery that a witness signs."""
     return ht("veen/witness-reset", stated.encode())
 
 

@@ -24,7 +24,7 @@ from veen.core.receipt import Receipt
 
 
 class Coverage(StrEnum):
-    """What is known about the time of a signature."""
+    """The knowledge about the time of a signature."""
 
     CURRENT = "current"  # the key is not retired
     COVERED = "covered"

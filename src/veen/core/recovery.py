@@ -24,7 +24,7 @@ from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
 @int_map("recovery", VersionField())
 class Recovery(Wire):
-    """What the statement says. `labels_root` is the root over the `LabelSize` of every label with a provable entry."""
+    """The signed content. `labels_root` is the root over the `LabelSize` of every label with a provable entry."""
 
     hub_id: Annotated[bytes, Bstr()]
     old_key_id: Annotated[bytes, Bstr()]
@@ -34,7 +34,7 @@ class Recovery(Wire):
     labels_root: Annotated[bytes, Bstr()]
 
     def digest(self) -> bytes:
-        """What the new key signs, and the root endorses."""
+        """The digest that the new key signs and the root endorses."""
         return ht("veen/recovery", self.encode())
 
 

@@ -25,7 +25,7 @@ PRUNED = "pruned"  # the detail of E.NOT_FOUND for a pruned entry or attachment
 
 
 class Level(IntEnum):
-    """What a chunk lacks."""
+    """The missing parts of a chunk."""
 
     WHOLE = 0
     PAYLOADS = 1  # ciphertexts and signatures of the messages

@@ -76,7 +76,7 @@ class RootRequest(Wire):
         return cls(identity.hub_id, identity.root.hub_pk, KeyRequest(new.hub_pk, new.valid_from), handover)
 
     def digest(self) -> bytes:
-        """What the root signs."""
+        """The digest that the root signs."""
         if self.handover is not None:
             return self.handover.signing_digest()
         return endorsement_digest(self.hub_id, self.key.hub_pk, self.key.valid_from)

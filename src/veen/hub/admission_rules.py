@@ -146,7 +146,7 @@ def revocable(token: CapToken) -> tuple[tuple[RevocationKind, bytes], ...]:
 
 
 class Revoker(StrEnum):
-    """Who revoked a client key or a capability."""
+    """The party that revoked a client key or a capability."""
 
     OPERATOR = "operator"
     REALM = "realm"
@@ -174,7 +174,7 @@ class AdmissionView(Protocol):
         """The `hub_ts` of the client's first message under the label."""
 
     def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
-        """Who revoked the target, if a logged revocation applies at that time."""
+        """The party that revoked the target, if a logged revocation applies at that time."""
 
     def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
         """The record that names the hub of a label at that time. `stream` is its stream, if known."""

@@ -563,7 +563,7 @@ class Realm:
         self._authorities: dict[bytes, tuple[Authority, ...]] = {}
 
     def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
-        """Who revoked the target, if a revocation applies at that time."""
+        """The party that revoked the target, if a revocation applies at that time."""
         if not self._revoked and not self._revoked_by_operator:  # for every message, so without a property
             return None
         key = kind.encode() + target

@@ -21,7 +21,7 @@ _MIB = 1 << 20
 
 
 class ReadAccess(StrEnum):
-    """Who may read."""
+    """The rule that decides which callers may read."""
 
     OPEN = "open"
     SIGNED = "signed"
@@ -141,8 +141,7 @@ def need_operator(config: HubConfig, headers: Mapping[bytes, bytes], needed: str
         raise Refused("E.UNAUTHORIZED", "the token is not the operator's")
 
 
-# Of the limit on open files: for log, index, readers, uploads and workers. Connections of strangers must never use up
-# the descriptors that the log needs.
+# Descriptors that connections never use: the hub keeps them for log, index, readers, uploads and workers.
 RESERVED_FILES = 128
 
 

@@ -190,7 +190,7 @@ class StartCheck:
 
 @dataclass(eq=False)
 class _Queue:
-    """What waits for one witness: the newest checkpoint of each label. On the loop's thread."""
+    """The queue of one witness: the newest checkpoint of each label. Only the loop's thread uses it."""
 
     witness: WitnessConnection
     pending: dict[bytes, int] = field(default_factory=dict)

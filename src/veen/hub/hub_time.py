@@ -226,7 +226,7 @@ class ClockWatch:
     def pruning_time(self) -> int:
         """The time by which a run judges ages. Raises `Refused` while the clock is not trusted.
 
-        What is pruned too early is lost, so this takes the earlier of hub time and the time that it follows.
+        Pruning too early loses data, so this returns the earlier of hub time and the clock that hub time follows.
         """
         hub_ts = self.time.now()
         if self.time.step or self._unwatched:

@@ -1,4 +1,4 @@
-"""Who may read from a hub. 001, COMP0.3; D17: by default everyone, because payloads are sealed.
+"""Read access to a hub. 001, COMP0.3; D17: by default everyone, because payloads are sealed.
 
 `signed` needs a proof by a listed reader, a witness of the hub, or the subject of a capability that is valid now.
 `mtls` needs a client certificate of a known authority. The operator token is sufficient for both. Health, metrics,

@@ -140,7 +140,7 @@ class BoundedQueue:
 
 Failed = Callable[[Exception], None]
 
-# Of the pool's four threads. Pages and subscribers (one thread) always leave one for short requests.
+# Limits on the pool's four threads. Pages and subscribers (one thread) always leave one for short requests.
 _SHORT_AT_ONCE = 4
 _LONG_AT_ONCE = 2
 _WRITES_AT_ONCE = 2

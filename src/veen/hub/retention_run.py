@@ -168,7 +168,7 @@ class RetentionRun:
         return pruner.prune(planned, logged, key, epoch, logged.hub_ts)
 
     def _hold(self, label: bytes | None) -> Hold | None:
-        """What forbids to prune this label. Without a label, every hold does: nobody knows whose attachment it is."""
+        """A hold that forbids to prune this label. Without one, any hold: the attachment may belong to any label."""
         rules = self.retention()
         return next(iter(rules.holds), None) if label is None else rules.hold_of(label, self._stream_of(label))
 

@@ -37,7 +37,7 @@ NEXT_STEP = "stop the hub and run `veen fsck DIR` to see what can be repaired"
 
 @dataclass(frozen=True, slots=True)
 class ScrubOutcome:
-    """What one step found, and how long to wait before the next."""
+    """The findings of one step, and the wait before the next."""
 
     wait_s: float
     found: tuple[Finding, ...] = ()

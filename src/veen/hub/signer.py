@@ -98,7 +98,7 @@ class Signer:
         self._numbers = count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process = self._start()
-        # Of the loop.
+        # Only the loop uses these.
         self._pending: deque[_Pending] = deque()  # oldest first
         self._source = self._process  # gets the requests, until the loop knows that it was replaced
         self._received = b""  # the start of an answer

@@ -1,4 +1,4 @@
-"""What a hub says about a stream as a whole: its epochs, the registered streams, and places in time.
+"""Answers of a hub about a stream as a whole: its epochs, the registered streams, and places in time.
 
 Clients use it to find labels and places. They verify the entries themselves, and derive every label on their own.
 """

@@ -264,7 +264,7 @@ class ServiceConnection(Wire):
         return self.plan is not None and self.plan.route in WITH_TOKEN
 
     def lapsed(self, now: int) -> Iterator[str]:
-        """What has expired at `now`, in seconds of hub time."""
+        """The reasons why the connection has expired at `now`, in seconds of hub time."""
         if self.hub is not None and now > self.hub.expires_at:
             yield "the hub's advertisement has expired"
         if self.service is not None and now > self.service.expires_at:
@@ -421,7 +421,7 @@ def binding(name: str, service: ServiceChosen) -> ServiceBound:
 
 @dataclass(frozen=True, slots=True)
 class CallRoute:
-    """Where a call is sent: hub, stream, capability, and the stream of the reply."""
+    """The destination of a call: hub, stream, capability, and the stream of the reply."""
 
     hub_id: bytes
     hub_pk: bytes

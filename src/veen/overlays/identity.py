@@ -420,7 +420,7 @@ def union(*logs: Iterable[FoldEntry]) -> list[FoldEntry]:
     """Merge the events of all trusted hubs into one renumbered log. The order of the arguments does not matter.
 
     Each log is one stream of one hub, in order. The logs are interleaved by `hub_ts`; a clock that went back does not
-    reorder a log. Of an event and its copies one is kept: the original if present, otherwise the first copy.
+    reorder a log. An event and its copies count once: the original if present, otherwise the first copy.
     """
     placed = sorted((item for log in logs for item in _placed(log)), key=lambda item: item[0])
     counted: dict[tuple[bytes, bytes | None], FoldEntry] = {}

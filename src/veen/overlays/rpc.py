@@ -188,8 +188,8 @@ def pending_replies(states: States, calls: Iterable[bytes], now_ms: int) -> Iter
     """The replies that a server still has to send for these parts, in their order.
 
     Pass the parts of `timeline.live()` or of a fold's states. A call whose idempotency key belongs to another
-    unanswered call waits for that one. If that one has timed out, it becomes pending again, because a caller still
-    waits.
+    unanswered call waits for the reply to that call. If the other call has timed out, it becomes pending again, because
+    a caller still waits for its reply.
     """
     again = set[bytes]()
     for part in calls:

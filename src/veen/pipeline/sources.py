@@ -117,9 +117,9 @@ class DirectoryChunks:
     def chunks_of(self, names: dict[str, int], labels: frozenset[bytes] | None = None) -> list[Chunk]:
         """The chunks among these files.
 
-        Of two chunks with the same start, a closed one is preferred to an open one, a compressed to a plain one.
-        If closed chunks contradict each other, the one that more artifacts refer to is used. A pruned chunk counts only
-        if the chunk itself is gone.
+        If two chunks start at the same entry, this prefers a closed one to an open one, and a compressed one to a plain
+        one. If closed chunks contradict each other, it takes the one that more artifacts refer to. It takes a pruned
+        chunk only if the whole chunk is missing.
         """
         found: dict[tuple[bytes, int], tuple[ChunkName, int]] = {}
         for file_name, size in names.items():

@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class AnswerVerified:
-    """What was verified."""
+    """The counts of a verified answer."""
 
     rows: int
     receipts: int

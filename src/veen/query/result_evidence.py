@@ -132,7 +132,7 @@ def verify(
 
 
 class _Whole:
-    """What the parts contain together."""
+    """The labels and receipts of all parts together."""
 
     def __init__(self, parts: tuple[Evidence, ...]) -> None:
         self._routing_key = parts[0].identity.routing_key

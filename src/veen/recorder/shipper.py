@@ -41,7 +41,7 @@ Connect = Callable[[], AbstractAsyncContextManager[Client]]
 
 @dataclass(slots=True)
 class Count:
-    """What happened to the events of a feed."""
+    """The events of a feed, counted by outcome."""
 
     sent: int = 0
     known: int = 0  # already in the outbox or log, from an earlier run

@@ -1,4 +1,4 @@
-"""What a check works with: the hub, writers, a seeded random generator, and data shared between checks."""
+"""The context of a check: the hub, writers, a seeded random generator, and data shared between checks."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -373,7 +373,7 @@ class CheckContext:
         return self.probe.post("/tooling/authorize", self.presented(token)).offered(AuthorizeResponse)
 
     def presented(self, token: CapToken, hub_id: bytes | None = None, not_after: int = U64_MAX) -> Wire:
-        """What to send to authorize a token, also one that the hub must reject. Older hubs know only bare tokens."""
+        """The body that authorizes a token, also one that the hub must reject. Older hubs know only bare tokens."""
         if not self.facts.knows_presentations:
             return token
         unsigned = CapPresentation(hub_id or self.facts.hub_id, not_after, token, bytes(SIGNATURE_BYTES))

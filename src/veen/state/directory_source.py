@@ -126,7 +126,7 @@ class DirectoryLog:
 def _entries(ref: ChunkRef, from_seq: int) -> Iterator[LogEntry]:
     """The entries of a chunk from `from_seq` on. Earlier frames are skipped by their length fields.
 
-    Of an open chunk only the bytes present when it was listed are read, even if it was closed since.
+    This reads only those bytes of an open chunk that were there when it was listed, even if it was closed since.
     """
     path, left = ref.path, ref.size if ref.end_seq is None else None
     if not path.exists():

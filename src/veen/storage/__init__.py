@@ -1,1 +1,1 @@
-"""What a hub keeps on disk, and a read-only view of it for everyone else."""
+"""The data directory of a hub, and a read-only view of it for other processes."""

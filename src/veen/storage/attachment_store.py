@@ -44,7 +44,7 @@ class AttachmentStore:
     def __init__(self, disk: Disk, folders: Folders) -> None:
         self.disk = disk
         self.folders = folders
-        self.publish_lock = Lock()  # of two uploads of one attachment, exactly one is reported as new
+        self.publish_lock = Lock()  # if one attachment is uploaded twice at once, exactly one upload is reported as new
         self.numbers: Iterator[int] = count()
 
     def put(self, coid: bytes, sealed: bytes) -> bool:

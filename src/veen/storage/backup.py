@@ -53,7 +53,7 @@ _NUMBERED = re.compile(r"(\d{6,})\.json")
 
 @dataclass(frozen=True, slots=True)
 class BackupStatement:
-    """What one backup has, as stated beside it."""
+    """The content of one backup, from the statement beside it."""
 
     path: Path
     hub_id: bytes

@@ -59,7 +59,7 @@ _ATTACHMENT = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(slots=True)
 class CopyCounts:
-    """What a copy read and what it linked, and what then happened to older backups."""
+    """The counts of a copy: chunks read and linked, and older backups from which something was erased."""
 
     read_chunks: int = 0
     read_bytes: int = 0

@@ -150,8 +150,8 @@ def read_headers(
 ) -> tuple[Msg, Receipt] | tuple[None, None]:
     """Message and receipt of an entry; None if it is not in the log.
 
-    Of a pruned entry, the message has neither ciphertext nor signature. Its receipt has the root that the tree nodes
-    yield, and a signature of zeros if receipts were pruned, too.
+    The message of a pruned entry has neither ciphertext nor signature. Its receipt has the root that follows from the
+    tree nodes. If receipts were pruned too, the receipt's signature is zeros.
     """
     try:
         entry = next(read_entries(folders, index, label, stream_seq, stream_seq), None)

@@ -549,7 +549,7 @@ def _refill(disk: Disk, torn: Torn) -> None:
 
 
 def _filled_end(end: int) -> int:
-    """Where the filler behind a group that ends at `end` ends."""
+    """The end of the filler behind a group that ends at `end`."""
     return end + min(max(end, MIN_FILLER_BYTES), MAX_FILLER_BYTES, max(SEGMENT_BYTES - end, 0))
 
 
@@ -592,7 +592,7 @@ def _is_damaged_filler(data: bytes, pos: int, salt: bytes) -> bool:
 
 
 def _written_end(data: bytes, pos: int, salt: bytes) -> int:
-    """Where the filler at the end of the file begins, rounded to a sector."""
+    """The place where the filler at the end of the file begins, rounded to a sector."""
     end = len(data)
     while end > pos:
         start = max(pos, (end - 1) // _SECTOR_BYTES * _SECTOR_BYTES)

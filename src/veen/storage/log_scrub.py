@@ -81,7 +81,7 @@ class ScrubPart(IntEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class ScrubPlace:
-    """What is checked at once: a chunk (label, first entry), an attachment (its hash), or a whole part."""
+    """The unit of one check: a chunk (label, first entry), an attachment (its hash), or a whole part."""
 
     part: ScrubPart
     name: bytes = b""

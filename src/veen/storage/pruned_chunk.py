@@ -43,7 +43,7 @@ class Pruned(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class PrunedEntry:
-    """What is left of an entry. `message` has neither ciphertext nor signature."""
+    """The remainder of a pruned entry. `message` has neither ciphertext nor signature."""
 
     stream_seq: int
     size: int  # of the framed entry

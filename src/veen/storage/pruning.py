@@ -62,7 +62,7 @@ class Pruner:
     pause: Callable[[], None] = lambda: None  # called between small steps
 
     def plan(self, label: bytes, policy: RetentionPolicy, now: int) -> list[PlannedPrune]:
-        """What a policy prunes of a label at a time. Reads one entry of each due chunk."""
+        """The chunks of a label that a policy prunes at this time. Reads one entry of each due chunk."""
         due: list[tuple[int, int, Level]] = []
         known = self._known(label)
         for start, end in self._chunks(label):

@@ -293,7 +293,7 @@ def _complete(disk: Disk, folders: Folders, endorsement: RootEndorsement | None,
 
 
 def _prepared(folders: Folders) -> tuple[Recovery, tuple[LabelSize, ...]]:
-    """What will be stated, if the log is still that of the first half."""
+    """The prepared statement and the sizes of all labels. Raises `Unavailable` if the log has changed since."""
     try:
         said = Recovery.decode(safe_open.read(folders.recovery_pending))
     except (FileNotFoundError, Malformed):

@@ -121,7 +121,7 @@ class _LabelCheck:
         return CheckedManifest(self.label, len(segments), len(pruned), bare, entries, unfinished, tuple(faults))
 
     def _fault(self, start: int, end: int, segment: Segment | None) -> str | None:
-        """What is wrong with a closed chunk; `segment` is its row if the manifest says that it was pruned.
+        """The fault of a closed chunk, if any. `segment` is its row if the manifest says that it was pruned.
 
         Rows of whole chunks are not compared: after a restore from a backup, other chunks may be at their places.
         """

@@ -39,7 +39,7 @@ class NewKey:
 
 
 class KeySource(Protocol):
-    """Where the secret half of new keys is kept."""
+    """The place that stores the secret half of new keys."""
 
     def new_key(self) -> NewKey:
         """Make a key. Raises `OSError` or `ValueError` if the source cannot be used."""

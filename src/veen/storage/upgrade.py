@@ -1,14 +1,14 @@
 """Upgrade a data directory of an earlier version to the present format.
 
-This version opens earlier formats as they are, so nothing has to be upgraded in a hurry. After an upgrade the
-directory has everything that a new one has, and earlier versions that know formats refuse it.
+This version opens earlier formats as they are, so an upgrade can wait. An upgraded directory has the same files as
+a new one. Earlier versions refuse it if they read format.json.
 
-    format  what it is
+    format  content
     1       no format.json. journal.mark, admission.json and index may be missing or of an earlier form
     2       format.json; the log may have pruned chunks and manifests
 
 Every step can be repeated, and the directory can be opened after each. format.json is written last, so an interrupted
-upgrade is one that has not happened yet.
+upgrade leaves a directory of the old format.
 """
 
 import os
@@ -26,7 +26,7 @@ from veen.storage.rebuild import Progress
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """What an upgrade does, or did."""
+    """The steps of an upgrade, planned or done."""
 
     found: int
     steps: tuple[str, ...]

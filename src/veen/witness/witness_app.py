@@ -193,7 +193,7 @@ def refusal(error: Refused, status: int | None = None) -> Response:
 
 
 def _decoded(cls: type[W], body: bytes) -> W:
-    """A request. What cannot be decoded is the fault of the sender; the same error from a file is not."""
+    """A decoded request. A decoding error here is the sender's fault; the same error from a file is not."""
     try:
         return cls.decode(body)
     except Malformed as error:

@@ -122,7 +122,7 @@ def read_key(folder: Path, passphrase: bytes | None) -> SigningKey:
 
 
 def read_hubs(folder: Path) -> Iterator[tuple[WitnessedHub, list[WitnessedLabel]]]:
-    """What a witness holds, for people. Works while it runs."""
+    """The records of a witness, for people. Works while the witness runs."""
     for path in sorted((folder / _HUBS).iterdir()):
         if _HUB.fullmatch(path.name) and (path / _RECORD).exists():
             labels = [_read(path / name, WitnessedLabel) for name in sorted(_label_files(path))]

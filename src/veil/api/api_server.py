@@ -178,7 +178,7 @@ class EventStream:
         self._send_soon()
 
     def on_message(self, data: bytes) -> None:
-        """Readers have nothing to say."""
+        """Ignore messages: readers only receive."""
 
     def on_full(self) -> None:
         """The next event is read from the store when there is room for it."""

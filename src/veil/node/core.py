@@ -37,7 +37,8 @@ class State:
     """Everything a node holds in memory, loaded from its store. Peers and counters outlive it: they are not stored.
 
     `State(…)` only reads, so a node whose store cannot write still answers from the last commit. `begin` resumes stored
-    work, and writes. A node loads its state at the start and after a store failure; both give the state after a crash.
+    work and writes to the store. A node loads its state at the start and after a store failure. Both loads give the
+    state that a crash would leave.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -285,12 +286,12 @@ class Node:
             link.note(1.0 if ok else 0.0, seconds)
 
     def take(self, lane: str, peer: str, max_bytes: int = _TAKE_BYTES) -> tuple[bytes, ...]:
-        """Frames to send now. Everything they promise is committed before this returns."""
+        """Frames to send now. Data that these frames promise to keep is committed before this returns."""
         link = self._context.peers.link(lane, peer)
         if link is None or not link.queued_bytes:
             return ()
         with suppress(Unavailable), self._changing:
-            # A listener called by the commit may add promises or hit a store failure.
+            # The commit calls listeners, which may add promises or find that the store has failed.
             while self._context.promised or self._store.failed is not None:
                 self._context.commit()
             taken = self._context.peers.take(link, max_bytes)

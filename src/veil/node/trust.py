@@ -1,8 +1,9 @@
 """Trust: a tier for every public key, set by hand or derived from endorsements. All of it is local. Spec §1.1.
 
 A tier set by hand has priority. The score of any other key comes from endorsements: direct ones by keys that are
-trusted by hand, and second-hand ones by keys that those endorse. Each kind needs at least two endorsers and decays
-with age. New keys are free, so each key trusted by hand contributes one vote: its own, or that of one key it endorses.
+trusted by hand, and second-hand ones by keys that a key trusted by hand endorses. Each kind needs at least two
+endorsers and decays with age. New keys are free, so each key trusted by hand contributes one vote: its own, or that of
+one key it endorses.
 
     score  = min(1, (direct + 0.45 * second hand) / 3)      each a sum of 1 / (1 + age / fading)
     tier   = TRUSTED from 0.8, KNOWN from 0.4, otherwise UNKNOWN
@@ -158,7 +159,7 @@ class Trust:
         if direct:
             reasons.append(_reason(f"{len(direct)} keys trusted by hand", enough))
         if second_hand:
-            endorsers = f"{len(second_hand)} keys that those endorse, which count as {len(votes)}"
+            endorsers = f"{len(second_hand)} keys endorsed by keys trusted by hand, counted as {len(votes)}"
             reasons.append(_reason(endorsers, len(votes) >= MIN_ENDORSERS))
         total = (sum(direct.values()) if enough else 0.0) + (
             SECOND_HAND * sum(votes) if len(votes) >= MIN_ENDORSERS else 0.0

@@ -102,7 +102,7 @@ _TAKEN_COUNTS = {ItemKind.CHECKPOINT: "checkpoints", ItemKind.EVIDENCE: "evidenc
 
 @dataclass(frozen=True, slots=True)
 class ReceivedReport:
-    """What happened to one item. `standing` belongs to a checkpoint; evidence of a contradiction is `forked`."""
+    """The outcome of one item. `standing` belongs to a checkpoint; evidence of a contradiction is `forked`."""
 
     result: str
     what: ItemKind | None = None

@@ -238,7 +238,7 @@ def need_hub_key(client: Client, chosen: HubChosen) -> None:
 async def plan_of(
     session: SendSession, state: ServiceConnection, name: str, directory: str
 ) -> tuple[AuthorizationPlan, int]:
-    """What the service requires, from the current directory, and the hub's time."""
+    """The authorization that the service requires, from the current directory, and the hub's time."""
     chosen = state.service
     if chosen is None:
         raise hinted(Unavailable(f"connection {name!r} has no service"), f"veen connect service {name} chooses one")

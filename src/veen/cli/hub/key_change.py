@@ -136,7 +136,7 @@ def _request_key(folders: Folders, file: Path) -> Result:
 
 
 def _at_the_root(request: Path, compared: str) -> str:
-    """What to do with a request for the root."""
+    """The next steps for a request to the root."""
     answer = f"{request.stem}.endorsement"
     return (
         f"on the machine with the root, run veen root endorse {request.name} --root FILE --out {answer}, and compare "

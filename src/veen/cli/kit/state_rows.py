@@ -1,4 +1,4 @@
-"""What commands show of any state: its parts, the steps of its history, and the entries that it could not apply."""
+"""Rows that show any state: its parts, the steps of its history, and the entries that it could not apply."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any

@@ -473,7 +473,7 @@ _UNVERIFIED_STATUS = 4
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service answered. Nothing in it is verified, except that the rows match the digest."""
+    """The answer of a service. Only the match of rows and digest is verified."""
 
     descriptor: QueryDescriptor
     request: RecordedPlace

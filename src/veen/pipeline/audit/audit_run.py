@@ -39,7 +39,7 @@ class Directory:
     findings: list[Finding] = field(default_factory=list)
     labels: dict[bytes, list[ChainLink]] = field(default_factory=dict)
     journal_entries: int = 0
-    # What the hub stated about itself on its control stream, and how far signatures of retired keys are covered.
+    # Statements of the hub about itself on its control stream, and the coverage of signatures by retired keys.
     handovers: tuple[HandOver, ...] = ()
     recoveries: tuple[RecoveryStatement, ...] = ()
     coverage: dict[bytes, Coverage] = field(default_factory=dict)

@@ -178,7 +178,7 @@ def _handed_over(copy: LogCopy, made: HandOver, label: bytes) -> LabelSize | Non
 
 
 def uncompared(one: LogCopy, other: LogCopy, label: bytes) -> Iterator[CopyComparison]:
-    """What both copies have after the last place where their trees were equal."""
+    """The comparisons of a label that both copies need after the last place where their trees were equal."""
     roots = [
         {link.piece.last: link.outcome.root for link in copy.labels[label] if link.outcome.sound}
         for copy in (one, other)

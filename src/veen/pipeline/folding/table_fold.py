@@ -1,8 +1,8 @@
 """Fold over tables: workers summarize new runs, a tree merges the summaries, and the result extends the last state.
 
-The result is byte for byte that of folding entry by entry. If a step of a part is refused, its summary cannot be
-applied. Such parts are folded entry by entry, from the entries of the new runs that touch them. The final state is the
-table `state`: its parts, bound to the log that it was computed from.
+The result has the same bytes as a fold entry by entry. If a part refuses a step, its summary cannot be applied. Such
+parts are folded entry by entry, from those entries of the new runs that change them. The table `state` has the parts of
+the final state, with the log position and root that they were computed from.
 """
 
 import json

@@ -22,6 +22,9 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (house.vague_name, "veen/common/log.py", ""),
     (house.idiom, "veen/a.py", '"""Whoever reads this."""\n'),
     (house.idiom, "veen/a.py", "# the hub's word on it\n"),
+    (house.clause_first, "veen/a.py", '"""What a hub stores."""\n'),
+    (house.clause_first, "veen/a.py", 'def f():\n    """Read it. Of two copies, one is read."""\n'),
+    (house.clause_first, "veen/a.py", "# Who may read. Is that right?\n"),
     (house.no_docstring, "veen/a.py", "x = 1\n"),
     (house.no_docstring, "veen/a.py", '""""""\n'),
     (house.sync_outside_durable, "veen/storage/a.py", "import os\nos.fsync(1)\n"),
@@ -50,6 +53,7 @@ BROKEN: list[tuple[Rule, str, str]] = [
 ]
 
 KEPT: list[tuple[Rule, str, str]] = [
+    (house.clause_first, "veen/a.py", '"""Ask the hub. What does it store?"""\n# A hub of a\n# What-if run.\n'),
     (house.sync_outside_durable, "plumbing/durable.py", "os.fsync(1)\n"),
     (house.print_outside_cli, "veen/cli/main.py", "print()\n"),
     (house.print_outside_cli, "veil/cli.py", "print()\n"),
@@ -76,6 +80,10 @@ def test_modules_and_pages_are_written_in_plain_words() -> None:
     texts = [house.Module(page.name, page.read_text("utf-8"), house.parse("", "").tree) for page in pages]
     in_pages = [place for text in texts for place in house.idiom(text)]
     assert offences(house.idiom) + in_pages == []
+
+
+def test_sentences_start_with_their_subject() -> None:
+    assert offences(house.clause_first) == []
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -24,6 +24,8 @@ IDIOM = re.compile(
     r"(?:its|their|the hub's) word|(?:is|are) of no use|goes by|mend(?:s|ed)?)\b",
     re.IGNORECASE,
 )
+# A sentence that starts with a subordinate clause or a genitive. A question may.
+CLAUSE_FIRST = re.compile(r"(?:\A|[.:!?]\s+|\n\s*\n\s*)((?:What(?:ever)?|Who|Whose|Where|Of|So many)\s)(?![^.?]*\?)")
 BARE_SILENCER = re.compile(r"#\s*(noqa(?!:\s*[A-Z])|type:\s*ignore(?!\[))", re.IGNORECASE)
 
 
@@ -61,6 +63,19 @@ def idiom(module: Module) -> Iterator[str]:
     for number, line in enumerate(module.text.splitlines(), 1):
         for found in IDIOM.finditer(line):
             yield module.at(number, f"'{found[0]}': write it in plain words, see docs/glossary.md")
+
+
+def clause_first(module: Module) -> Iterator[str]:
+    """Sentences of docstrings and of comments on lines of their own start with a subject."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(module.tree):
+        text = ast.get_docstring(node) if isinstance(node, documented) else None
+        for said in CLAUSE_FIRST.findall(text or ""):
+            yield module.at(getattr(node, "lineno", 1), f"a docstring says '{said}…': start with the subject")
+    for number, line in enumerate(module.text.splitlines(), 1):
+        comment = line.lstrip()
+        for said in CLAUSE_FIRST.findall(comment[2:]) if comment.startswith("# ") else ():
+            yield module.at(number, f"a comment says '{said}…': start with the subject")
 
 
 def no_docstring(module: Module) -> Iterator[str]:

@@ -106,6 +106,12 @@ proves nothing.
 8. The identity signed each of `writers` and each prekey in it; its client_ids signed the `confirmations`. No client_id
    confirms two identities. If the verifier names writers, each client_id of `exhibits` confirms one of them.
 9. `rival` verifies for the same `hub_id`. `recovery` verifies and shows the size of the label of each receipt.
+10. If the verifier requires a number of witnesses, then for each of `receipts` that many of them signed a checkpoint
+    whose log contains the entry: by one of `ties`, or as its last entry. Without receipts, they signed one of
+    `checkpoints`.
+
+A verifier that knows another record of the hub uses the longer one for the keys and their times; one must continue the
+other, unless they are of different incarnations. No key in these records or in those of `origin` counts as a witness.
 
 The file then proves a contradiction of the hub if two statements of one label and size have different roots or leaves;
 if a root does not follow from `peaks` and the next leaf; if one leaf has two places; if `hub_ts` decreases along a

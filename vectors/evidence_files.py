@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha512
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nacl import bindings
 
@@ -35,6 +35,7 @@ from veen.core import (
     proof,
     receipt,
 )
+from veen.core.cosignature import WitnessPolicy, reset_digest
 from veen.core.coverage import Cover
 from veen.core.dleq import SharedProof
 from veen.core.handover import HandOver, LabelSize, ProvedSize
@@ -168,6 +169,8 @@ class Case:
             "writers": [card.encode() for card in known.writers],
             "hub_identity": None if known.record is None else known.record.encode(),
         }
+        if known.policy:
+            shown["threshold"] = known.policy.threshold
         return shown | outcome(self.file, self.pin, self.reader, known)
 
 
@@ -216,6 +219,8 @@ def cases() -> Iterator[Case]:
     yield from _retired_keys()
     yield from _incarnations_and_recoveries()
     yield from _forks()
+    yield from _keys_of_the_hub_as_witnesses()
+    yield from _policies()
 
 
 def _made(known: HubRecord, statements: tuple[Head, ...], **more: object) -> Evidence:
@@ -417,6 +422,9 @@ def _incarnations_and_recoveries() -> Iterator[Case]:
         yield Case(f"a recovery without the label's row{kind}", _made(known, lost, recovery=absent).encode(), hub)
         stolen = LabelRecovery(replace(made, endorsement=STRANGER.sign(made.recovery.digest())), (rows[0],))
         yield Case(f"a recovery that nobody endorsed{kind}", _made(known, lost, recovery=stolen).encode(), hub)
+        reset = replace(made, witness_sigs=(WITNESS.sign(reset_digest(made.recovery)),))
+        cosigned = _made(known, lost, recovery=LabelRecovery(reset, shown.rows))
+        yield Case(f"a recovery that a witness cosigned as a reset{kind}", cosigned.encode(), hub)
         newest = _made(known, (LOG.sign(NEW, 6, TURN + 5),), recovery=shown)
         yield Case(f"an entry of the key after a recovery{kind}", newest.encode(), hub)
         older = _made(record(YOUNG if endorser is OLD else ROOTED_YOUNG, OLD), lost, recovery=shown)
@@ -466,3 +474,71 @@ def _forks() -> Iterator[Case]:
     again = replace(record(next_fork, NEW), origin=origin)
     lost = _made(again, (LOG.receipts[1],), recovery=LabelRecovery(statement, ()))
     yield Case("a fork that lost an entry of its origin", lost.encode(), fork.hub_id)
+
+
+def _keys_of_the_hub_as_witnesses() -> Iterator[Case]:
+    """Conflicts under a retired key that another key of the hub cosigned: its signature shows nothing (001, KEX0.1)."""
+    for root, young, turned, kind in ((None, YOUNG, TURNED, ""), (ROOT, ROOTED_YOUNG, ROOTED, ", with a root")):
+        hub, named = turned.hub_id, _witnesses(NEW)
+        both = tuple(log.checkpoint(5, OLD).witnessed(NEW) for log in (LOG, FORKED))
+        change, row = _handed(root, turned)
+        covers = [Cover(change, row, LOG.prove(5, HANDED))]
+        made = _made(record(turned, NEW), both, covers=covers)
+        yield Case(f"a conflict that a key of the hub cosigned{kind}", made.encode(), hub, knowledge=named)
+        old = _made(record(young, OLD), both).encode()
+        newer = replace(named, record=turned)
+        yield Case(f"the same with an older record, and a newer one is known{kind}", old, hub, knowledge=newer)
+    again = tuple(log.checkpoint(5, OLD).witnessed(THIRD) for log in (LOG, FORKED))
+    first = _made(record(ROOTED, NEW), again)
+    later = replace(_witnesses(THIRD), record=AGAIN)
+    yield Case("a conflict that a later incarnation cosigned", first.encode(), ROOTED.hub_id, knowledge=later)
+    origin = ForkOrigin((OriginHub(YOUNG, hub_identity.sign(YOUNG, OLD), (LOG.checkpoint(2, OLD),)),))
+    fork = hub_identity.rotate(hub_identity.create(THIRD, BORN, origin=origin.ref()), THIRD, NEW, TURN)
+    two = tuple(log.checkpoint(5, THIRD).witnessed(OLD) for log in (LOG, FORKED))
+    forked = _made(replace(record(fork, NEW), origin=origin), two)
+    yield Case("a conflict of a fork that its origin cosigned", forked.encode(), fork.hub_id, knowledge=_witnesses(OLD))
+
+
+def _witnesses(*keys: SigningKey, threshold: int | None = None) -> Knowledge:
+    """Named witnesses; with a threshold, how many of them must have cosigned."""
+    named = sorted(key.public_key for key in keys)
+    policy = None if threshold is None else WitnessPolicy(threshold, {key.hex(): key for key in named})
+    return Knowledge(witnesses=frozenset(named), policy=policy)
+
+
+def _policies() -> Iterator[Case]:
+    hub, three = YOUNG.hub_id, (WITNESS, STRANGER, signing_key("witness-2"))
+    shown = _shown((2, 3), disclose=True)
+    top = shown.checkpoints[0]
+
+    def case(name: str, threshold: int, *cosigned: Checkpoint, **changed: Any) -> Case:
+        made = replace(shown, checkpoints=cosigned, **changed)
+        return Case(name, made.encode(), hub, knowledge=_witnesses(*three, threshold=threshold))
+
+    yield case("two of three witnesses are required, and cosigned", 2, top.witnessed(*three[:2]))
+    yield case("two of three witnesses are required, and one cosigned", 2, top.witnessed(WITNESS))
+    yield case("two of three witnesses are required, and one cosigned twice", 2, top.witnessed(WITNESS, WITNESS))
+    apart = top.witnessed(WITNESS), top.witnessed(STRANGER)
+    yield case("two of three witnesses are required, and each cosigned its own copy", 2, *apart)
+    yield case("a witness is required, and none cosigned", 1, top)
+    yield case("a witness is required, and there is no checkpoint", 1, ties=())
+    beyond = LOG.checkpoint(2, OLD).witnessed(WITNESS)
+    yield case("an entry that is in no cosigned log", 1, beyond, top)
+    yield case("two entries at the ends of logs that two witnesses cosigned", 1, *_ends(*three[:2]), ties=())
+    yield case("two entries at the ends of logs that one witness cosigned", 1, *_ends(WITNESS, WITNESS), ties=())
+    bare: dict[str, Any] = {"receipts": (), "ties": (), "exhibits": ()}
+    yield case("a log without entries, which two of three witnesses cosigned", 2, top.witnessed(*three[:2]), **bare)
+    yield case("a log without entries, which no witness cosigned", 1, top, **bare)
+    own = _witnesses(OLD, threshold=1)
+    yield Case(
+        "only a key of the hub cosigned", replace(shown, checkpoints=(top.witnessed(OLD),)).encode(), hub, knowledge=own
+    )
+    new = replace(shown, checkpoints=(top.witnessed(NEW),)).encode()
+    yield Case("only a later key of the hub cosigned", new, hub, knowledge=_witnesses(NEW, threshold=1))
+    known = replace(_witnesses(NEW, threshold=1), record=TURNED)
+    yield Case("only a later key of the hub cosigned, and its record is known", new, hub, knowledge=known)
+
+
+def _ends(*witnesses: SigningKey) -> tuple[Checkpoint, ...]:
+    """Checkpoints that end with entries 2 and 3, each cosigned by one witness."""
+    return tuple(LOG.checkpoint(size, OLD).witnessed(key) for size, key in zip((2, 3), witnesses, strict=True))

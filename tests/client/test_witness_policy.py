@@ -45,6 +45,15 @@ def test_keys_of_the_hub_do_not_count_in_a_policy(tmp_path: Path) -> None:
         policy.check(hub.checkpoint(3).witnessed(hub.key, hub.root), hub.identity)
 
 
+def test_keys_of_the_hubs_that_a_hub_was_forked_from_do_not_count(tmp_path: Path) -> None:
+    hub, origin = SmallHub(), SmallHub()
+    policy = read_policy(written(tmp_path, f'threshold = 1\n[witnesses]\norigin = "{origin.key.public_key.hex()}"\n'))
+    signed = hub.checkpoint(3).witnessed(origin.key)
+    assert policy.check(signed, hub.identity) == ("origin",)
+    with pytest.raises(Unverified):
+        policy.check(signed, hub.identity, origin.identity)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

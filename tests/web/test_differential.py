@@ -12,7 +12,7 @@ import pytest
 from tests.vectors_files import load
 from tests.web.node_project import compiled, run
 from vectors import query_results
-from vectors.evidence_files import ALICE, READER, WITNESS, Case, cases, outcome
+from vectors.evidence_files import ALICE, NEW, OLD, READER, THIRD, WITNESS, Case, cases, outcome
 from vectors.form import Doc
 from veen.client.evidence import RESULT_KIND, Evidence, Tie, is_of_kind
 from veen.core import (
@@ -30,6 +30,7 @@ from veen.core import (
     signing,
 )
 from veen.core.cbor import Wire
+from veen.core.cosignature import WitnessPolicy
 from veen.query.result_evidence import ResultEvidence
 
 Answer: TypeAlias = dict[str, Any]
@@ -59,7 +60,8 @@ def question(case: Case) -> Doc:
     known = case.knowledge
     record = None if known.record is None else known.record.encode()
     about = {"pin": case.pin, "reader": case.reader, "witnesses": sorted(known.witnesses), "hub_identity": record}
-    return {"cbor": case.file, **about, "writers": [card.encode() for card in known.writers]}
+    threshold = known.policy.threshold if known.policy else None
+    return {"cbor": case.file, **about, "threshold": threshold, "writers": [card.encode() for card in known.writers]}
 
 
 def compare(changed: list[Case]) -> dict[str, int]:
@@ -92,8 +94,10 @@ def mutated(count: int, seed: int) -> Iterator[Case]:
 
 def _other_knowledge(rng: random.Random, case: Case) -> Case:
     other = rng.choice(sound())
-    witnesses = frozenset(rng.sample([WITNESS.public_key, ALICE.public_key], rng.randrange(3)))
-    knowledge = replace(other.knowledge, witnesses=witnesses)
+    named = sorted(rng.sample([key.public_key for key in (WITNESS, ALICE, OLD, NEW, THIRD)], rng.randrange(4)))
+    policy = WitnessPolicy(rng.randrange(1, len(named) + 1), {key.hex(): key for key in named}) if named else None
+    policy = rng.choice((None, policy))
+    knowledge = replace(other.knowledge, witnesses=frozenset(named), policy=policy)
     reader = rng.choice([None, READER.public_key, ALICE.public_key])
     return replace(case, pin=rng.choice([None, case.pin, other.pin]), reader=reader, knowledge=knowledge)
 

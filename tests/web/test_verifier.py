@@ -44,6 +44,9 @@ CLI_CASES = {
         "the reader is named",
         "another reader is named",
         "a conflict that a witness dates",
+        "a conflict that a key of the hub cosigned",
+        "two of three witnesses are required, and cosigned",
+        "two of three witnesses are required, and one cosigned",
     )
 }
 
@@ -55,6 +58,7 @@ def test_the_command_prints_the_verdict_and_exits_as_veen_does(case: dict[str, o
     file.write_bytes(bytes.fromhex(str(case["cbor"])))
     options = [word for name in ("pin", "reader") if case[name] for word in (f"--{name}", str(case[name]))]
     options += [word for witness in case["witnesses"] for word in ("--witness", witness)]  # type: ignore[attr-defined]
+    options += ["--threshold", str(case["threshold"])] if "threshold" in case else []
     done = run("node", "build/src/cli.js", str(file), *options, "--json")
     status = {"holds": 0, "malformed": 3, "unverified": 4, "contradicted": 11}[str(case["outcome"])]
     assert done.returncode == status, done.stdout + done.stderr
@@ -70,6 +74,9 @@ def test_the_command_prints_the_verdict_and_exits_as_veen_does(case: dict[str, o
         (("a", "b"), 2, "give one evidence file"),
         (("a", "--pin", "12"), 2, "is not 64 hex digits"),
         (("a", "--what"), 2, "usage"),
+        (("a", "--threshold", "1"), 2, "from 1 to 0"),
+        (("a", "--witness", "11" * 32, "--witness", "11" * 32, "--threshold", "2"), 2, "from 1 to 1"),
+        (("a", "--witness", "11" * 32, "--threshold", "0"), 2, "from 1 to 1"),
         (("missing.evidence",), 6, "missing.evidence"),
         (("package.json", "--pin", "00" * 32), 3, ""),
     ],

@@ -127,7 +127,7 @@ Cosigned: TypeAlias = tuple[int, tuple[str, ...]]  # the size of the cosigned lo
 
 async def _cosigned(client: Client, stream: str, epoch: int | None, policy: WitnessPolicy) -> Cosigned:
     found = await client.cosigned(stream, epoch=epoch)
-    return found.upto_seq, policy.check(found, client.session.trust.known.identity)
+    return found.upto_seq, policy.check(found, *client.session.trust.lineage.identities)
 
 
 @dataclass(slots=True)
@@ -193,7 +193,7 @@ def _verify_files(call: HubCall, paths: list[Path], policy: WitnessPolicy | None
         rows = [row for path, statements in found for row in _verified_rows(path, statements, dating)]
         for head in heads:
             if policy is not None and isinstance(head, Checkpoint):
-                policy.check(head, known.identity)
+                policy.check(head, *line.identities)
         wrong = evidence.conflicts(dating)
         for one in wrong:
             made = evidence.make_evidence(known, one.text, one.statements, covers=covers)

@@ -379,6 +379,7 @@ def verify_decoded(
     """Like `verify`, of evidence that is decoded already."""
     shown.identity.verify(shown.signature, shown.identity.hub_id if pin is None else pin)
     line = lineage(_newer(shown.identity, knowledge.record), shown.origin)
+    records = _records(line, knowledge.record)
     heads: dict[tuple[bytes, int], list[Head]] = defaultdict(list)
     signed: tuple[Head, ...] = (*shown.receipts, *shown.checkpoints)
     for head in signed:
@@ -397,11 +398,11 @@ def verify_decoded(
         signed,
         shown.covers or (),
         links,
-        knowledge.witnesses - {key.hub_pk for key in shown.identity.hub_keys},
+        knowledge.witnesses - {key.hub_pk for identity in records for key in identity.hub_keys},
         knowledge.existed,
         knowledge.anchored,
     )
-    cosigners = _check_policy(shown, knowledge.policy) if knowledge.policy else ()
+    cosigners = _check_policy(shown, knowledge.policy, records) if knowledge.policy else ()
     found = (
         *_two_stories(heads),
         *_bad_growth(shown, heads),
@@ -431,33 +432,34 @@ def verify_decoded(
     )
 
 
-def _check_policy(shown: Evidence, policy: WitnessPolicy) -> tuple[str, ...]:
-    """Raise `Unverified` unless the witnesses cosigned a log with each entry. Returns those that cosigned all of them.
+def _check_policy(shown: Evidence, policy: WitnessPolicy, records: Iterable[HubIdentity]) -> tuple[str, ...]:
+    """Raise `Unverified` unless the witnesses cosigned a log with each entry. Returns those that cosigned all of them;
+    without entries, those that cosigned each log that enough witnesses cosigned.
 
     Statements that contradict each other convict the hub without any witness.
     """
-    accepted = {
-        (one.label_curr, one.upto_seq, one.mmr_root): set(policy.signers(one, shown.identity))
-        for one in shown.checkpoints
-    }
+    accepted: dict[tuple[bytes, int, bytes], set[str]] = defaultdict(set)
+    for one in shown.checkpoints:
+        accepted[one.label_curr, one.upto_seq, one.mmr_root].update(policy.signers(one, *records))
     enough = {place: names for place, names in accepted.items() if len(names) >= policy.threshold}
     ties = {(tie.label, tie.stream_seq, tie.upto_seq) for tie in shown.ties}
-    common: set[str] = set(policy.witnesses)
     if not enough and shown.checkpoints:
         policy.check(
             max(shown.checkpoints, key=lambda one: len(accepted[one.label_curr, one.upto_seq, one.mmr_root])),
-            shown.identity,
+            *records,
         )
+    signers = [] if shown.receipts else list(enough.values())
     for receipt in shown.receipts:
-        names = [
-            found
-            for (label, upto_seq, root), found in enough.items()
+        found = [
+            names
+            for (label, upto_seq, root), names in enough.items()
             if (label, receipt.stream_seq, upto_seq) in ties
             or (label, upto_seq, root) == (receipt.label, receipt.stream_seq, receipt.mmr_root)
         ]
-        if not names:
+        if not found:
             raise Unverified("evidence", f"no cosigned checkpoint covers entry {receipt.stream_seq}")
-        common &= {name for some in names for name in some}
+        signers.append(set().union(*found))
+    common = set.intersection(*signers) if signers else set()
     return tuple(name for name in policy.witnesses if name in common)
 
 
@@ -504,6 +506,11 @@ def _newer(shown: HubIdentity, known: HubIdentity | None) -> HubIdentity:
     older, newer = (shown, known) if len(shown.hub_keys) <= len(known.hub_keys) else (known, shown)
     newer.check_follows(older)
     return newer
+
+
+def _records(line: Lineage, known: HubIdentity | None) -> tuple[HubIdentity, ...]:
+    """All records with keys of the hub, which are never witnesses: of its origins too, and of another incarnation."""
+    return (*line.identities, known) if known and known.hub_id == line.identities[0].hub_id else line.identities
 
 
 @dataclass(frozen=True, slots=True)
@@ -634,8 +641,12 @@ def _beyond_handover(dating: Dating) -> list[_Conflict]:
         until = cover.handover.old_pk
         if until in keys and keys.index(key.hub_pk) <= keys.index(until) and cover.contradicts(identity, head):
             text = f"entry {size_of(head)} of label {label_of(head).hex()[:16]}… is signed"
-            found.append(_Conflict(f"{text}, but the key handed over only {cover.proved.row.size} entries", (head,)))
+            found.append(_Conflict(f"{text}, but the key handed over only {_counted(cover.proved.row.size)}", (head,)))
     return found
+
+
+def _counted(entries: int) -> str:
+    return "1 entry" if entries == 1 else f"{entries} entries"
 
 
 def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> list[_Conflict]:
@@ -645,7 +656,7 @@ def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> 
     for (label, size), peaks in known.items():
         roots = {head.mmr_root for head in heads.get((label, size), [])}
         if len(peaks) != size.bit_count() or mmr.root_of(peaks) not in roots:
-            raise Unverified("evidence", f"the peaks for {size} entries do not match a signed root")
+            raise Unverified("evidence", f"the peaks for {_counted(size)} do not match a signed root")
     for receipt in shown.receipts:
         before = receipt.stream_seq - 1
         if before and (receipt.label, before) not in known:

@@ -7,7 +7,7 @@ continues from the size in the statement, under the new key.
 The decisions are functions without state: `witness` stores what they return before a signature leaves it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -265,18 +265,21 @@ class WitnessPolicy:
     threshold: int
     witnesses: Mapping[str, bytes]
 
-    def signers(self, checkpoint: Checkpoint, identity: HubIdentity) -> tuple[str, ...]:
-        """The names of the witnesses that cosigned. A key of the hub itself is never a witness (001, KEX0.1)."""
-        return self._signers(checkpoint.signing_digest(), checkpoint.witness_sigs or (), identity)
+    def signers(self, checkpoint: Checkpoint, *identities: HubIdentity) -> tuple[str, ...]:
+        """The names of the witnesses that cosigned. A key of the hub itself is never a witness (001, KEX0.1).
+
+        `identities` are all records with keys of the hub: also those of the hubs that it was forked from.
+        """
+        return self._signers(checkpoint.signing_digest(), checkpoint.witness_sigs or (), identities)
 
     def reset_signers(self, recovery: LabelRecovery, identity: HubIdentity) -> tuple[str, ...]:
         """The names of the witnesses that cosigned the statement of a recovery."""
         stated = recovery.statement
-        return self._signers(reset_digest(stated.recovery), stated.witness_sigs or (), identity)
+        return self._signers(reset_digest(stated.recovery), stated.witness_sigs or (), (identity,))
 
-    def check(self, checkpoint: Checkpoint, identity: HubIdentity) -> tuple[str, ...]:
+    def check(self, checkpoint: Checkpoint, *identities: HubIdentity) -> tuple[str, ...]:
         """Raise `Unverified` unless enough witnesses cosigned. Returns their names."""
-        return self._enough("checkpoint", self.signers(checkpoint, identity))
+        return self._enough("checkpoint", self.signers(checkpoint, *identities))
 
     def check_reset(self, recovery: LabelRecovery, identity: HubIdentity) -> tuple[str, ...]:
         """Raise `Unverified` unless enough witnesses cosigned the statement of a recovery. Returns their names."""
@@ -289,8 +292,8 @@ class WitnessPolicy:
             raise Unverified(what, f"cosigned by {names}, but the policy requires {wanted}")
         return found
 
-    def _signers(self, digest: bytes, sigs: tuple[bytes, ...], identity: HubIdentity) -> tuple[str, ...]:
-        own = {key.hub_pk for key in identity.hub_keys}
+    def _signers(self, digest: bytes, sigs: tuple[bytes, ...], identities: Iterable[HubIdentity]) -> tuple[str, ...]:
+        own = {key.hub_pk for identity in identities for key in identity.hub_keys}
         return tuple(
             name
             for name, pk in self.witnesses.items()

@@ -44,6 +44,3 @@ export const card = (title: string, ...children: Child[]): HTMLElement =>
 /** Details that are shown on demand. */
 export const fold = (title: string, ...children: Child[]): HTMLElement =>
   element("details", "", element("summary", "", title), ...children);
-
-/** `count` things, in words. */
-export const counted = (count: number, one: string, many = `${one}s`): string => `${count} ${count === 1 ? one : many}`;

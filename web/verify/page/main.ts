@@ -1,5 +1,5 @@
 /** The verifier page: files, a pin, and what the evidence proves. It uses no network and no storage. */
-import { equal, fromHex, h, hex } from "../src/bytes.js";
+import { counted, equal, fromHex, h, hex } from "../src/bytes.js";
 import { type Card } from "../src/card.js";
 import { contentOf } from "../src/content.js";
 import { moment } from "../src/coverage.js";
@@ -7,7 +7,7 @@ import { type Check, type Entry, type Knowledge, type ProvedPath, type Report } 
 import { hubIdIn } from "../src/query_result.js";
 import { examine, type Examination } from "../src/report.js";
 import { isReceipt, labelOf, sizeOf } from "../src/wire.js";
-import { card, type Child, code, counted, element, facts, fold, small } from "./elements.js";
+import { card, type Child, code, element, facts, fold, small } from "./elements.js";
 import { type Dropped, isEvidence, read } from "./files.js";
 import { picture } from "./picture.js";
 import { resultCard, unknownOfResult } from "./result.js";
@@ -168,7 +168,7 @@ function examined(found: Examination, file: Loaded, knowledge: Knowledge): Child
     more(report.entries.length, "entries"),
     otherStatements(report),
     ...pathsOf(report).slice(0, MAX_SHOWN).map((path) =>
-      card(`Entry ${path.streamSeq} in the signed log of ${path.uptoSeq} entries`, element("div", "picture", picture(path)), small(LEGEND)),
+      card(`Entry ${path.streamSeq} in the signed log of ${counted(path.uptoSeq, "entry", "entries")}`, element("div", "picture", picture(path)), small(LEGEND)),
     ),
     more(pathsOf(report).length, "proofs"),
     claimCard(report),

@@ -1,5 +1,5 @@
 /** The way from an entry to the signed root, as a picture. */
-import { hex } from "../src/bytes.js";
+import { counted, hex } from "../src/bytes.js";
 import type { ProvedPath } from "../src/evidence.js";
 import { svg } from "./elements.js";
 
@@ -65,7 +65,7 @@ export function picture({ path, streamSeq, uptoSeq }: ProvedPath): SVGElement {
     }
     boxes.push(box(centre, rootY, short(path.root), "root"));
   }
-  const caption = svg("text", { x: centre, y: 16, class: "name" }, `root of the ${uptoSeq} entries, signed by the hub`);
+  const caption = svg("text", { x: centre, y: 16, class: "name" }, `root of the ${counted(uptoSeq, "entry", "entries")}, signed by the hub`);
   const title = svg("title", {}, `Entry ${streamSeq} leads to the signed root in ${path.steps.length} steps`);
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img" }, title, ...lines, ...boxes, caption);
 }

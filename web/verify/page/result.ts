@@ -1,9 +1,10 @@
 /** The result of a query: what was asked, by whom, and the rows. */
+import { counted } from "../src/bytes.js";
 import { canonical, isObject, type Plain, type PlainObject } from "../src/canonical_json.js";
 import { moment } from "../src/coverage.js";
 import type { Entry } from "../src/evidence.js";
 import type { QueryResult } from "../src/query_result.js";
-import { card, type Child, counted, element, facts, fold, small } from "./elements.js";
+import { card, type Child, element, facts, fold, small } from "./elements.js";
 
 const MAX_COLUMNS = 20;
 const MAX_CELL = 2_000;

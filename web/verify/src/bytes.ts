@@ -50,3 +50,7 @@ const ZERO = new Uint8Array(1);
 export function short(data: Uint8Array): string {
   return `${hex(data).slice(0, 16)}…`;
 }
+
+/** `count` things, in words. */
+export const counted = (count: number | bigint, one: string, many = `${one}s`): string =>
+  `${count} ${count === 1 || count === 1n ? one : many}`;

@@ -10,7 +10,7 @@ import { Malformed, Unverified } from "./errors.js";
 import { type Knowledge, MAX_EVIDENCE_BYTES, type Report } from "./evidence.js";
 import { examine, STATUS, toJson, toText } from "./report.js";
 
-const USAGE = "usage: veen-verify FILE --pin HUB_ID [--reader PUBLIC_KEY]… [--writer CARD]… [--witness PUBLIC_KEY]… [--json]";
+const USAGE = "usage: veen-verify FILE --pin HUB_ID [--reader PUBLIC_KEY]… [--writer CARD]… [--witness PUBLIC_KEY]… [--threshold N] [--json]";
 
 class Misuse extends Error {}
 
@@ -18,6 +18,15 @@ function key(option: string, value: string | undefined): Uint8Array | undefined 
   if (value === undefined) return undefined;
   const found = fromHex(value.trim());
   if (found?.length !== 32) throw new Misuse(`--${option} ${value} is not 64 hex digits`);
+  return found;
+}
+
+/** How many of the named witnesses must have cosigned. */
+function threshold(value: string | undefined, witnesses: readonly Uint8Array[]): number | undefined {
+  if (value === undefined) return undefined;
+  const most = new Set(witnesses.map(hex)).size;
+  const found = /^[0-9]{1,4}$/.test(value) ? Number(value) : 0;
+  if (found < 1 || found > most) throw new Misuse(`--threshold ${value} is not a number from 1 to ${most}, the witnesses that --witness names`);
   return found;
 }
 
@@ -37,6 +46,7 @@ function main(): number {
       reader: { type: "string", multiple: true },
       writer: { type: "string", multiple: true },
       witness: { type: "string", multiple: true },
+      threshold: { type: "string" },
       json: { type: "boolean" },
       help: { type: "boolean" },
     },
@@ -47,11 +57,13 @@ function main(): number {
   }
   const [file, ...others] = positionals;
   if (file === undefined || others.length > 0) throw new Misuse("give one evidence file");
+  const witnesses = (values.witness ?? []).map((one) => key("witness", one)!);
   const knowledge: Knowledge = {
     pin: key("pin", values.pin),
     readers: (values.reader ?? []).map((one) => key("reader", one)!),
     writers: (values.writer ?? []).map(confirmedCard),
-    witnesses: (values.witness ?? []).map((one) => key("witness", one)!),
+    witnesses,
+    threshold: threshold(values.threshold, witnesses),
   };
   const size = statSync(file).size;
   if (size > MAX_EVIDENCE_BYTES) throw new Misuse(`${file} has ${size} bytes; evidence has at most ${MAX_EVIDENCE_BYTES}`);
@@ -76,6 +88,7 @@ function lines(verdict: string, report: Report | undefined): string[] {
     const where = `entry ${receipt.stream_seq}  ${moment(receipt.hub_ts)}  ${who}`;
     shown.push(`${where}  ${opened ? content(opened.body) : "(sealed)"}`);
   }
+  for (const one of report.cosigners) shown.push(`cosigned    by witness ${hex(one)}`);
   for (const one of report.checkpoints) shown.push(`checkpoint  ${one.upto_seq}  root ${hex(one.mmr_root)}`);
   return shown;
 }

@@ -1,5 +1,5 @@
 /** Evidence files: the layout, and every check that a file must pass. docs/wire.md, "Evidence". */
-import { equal, hex, short } from "./bytes.js";
+import { counted, equal, hex, short } from "./bytes.js";
 import { type Card, card, writersOf } from "./card.js";
 import { type Coverage, Dating } from "./coverage.js";
 import { Malformed, Unverified } from "./errors.js";
@@ -86,6 +86,8 @@ export interface Knowledge {
   /** The public keys of the streams: all disclosed content must be proved to be what one of them opens. */
   readonly readers?: readonly Uint8Array[];
   readonly witnesses?: readonly Uint8Array[];
+  /** How many of the witnesses must have cosigned a log with each entry. Without it, missing ones are only reported. */
+  readonly threshold?: number | undefined;
   /** The hub's identity record from another source, which may be newer than the one in the file. */
   readonly record?: HubIdentity | undefined;
   /** The cards of the identities that must have written all entries. */
@@ -138,6 +140,8 @@ export interface Report {
   readonly witnessed: readonly { readonly checkpoint: Checkpoint; readonly witnesses: readonly Uint8Array[] }[];
   /** The named witnesses that did not cosign a log with every entry of the file. They do not change the outcome. */
   readonly missingWitnesses: readonly Uint8Array[];
+  /** With a threshold, the witnesses that cosigned a log with each entry. */
+  readonly cosigners: readonly Uint8Array[];
   /** The query result that the file proves, if it is one. */
   readonly result?: QueryResult;
 }
@@ -149,7 +153,7 @@ export interface Check {
   /** Which expectation of the verifier was checked, if the check is not about the file alone. */
   readonly expectation?: Expectation | undefined;
 }
-export type Expectation = "hub" | "reader" | "writer";
+export type Expectation = "hub" | "reader" | "writer" | "witness";
 
 /** Statements that an honest hub does not sign together, and why. */
 interface Conflict {
@@ -201,17 +205,27 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
     heads.add(head);
   }
   const paths = shown.ties.map((one) =>
-    check(`entry ${one.stream_seq} is in the signed log of ${one.upto_seq} entries`, () => provedPath(one, heads)),
+    check(`entry ${one.stream_seq} is in the signed log of ${counted(one.upto_seq, "entry", "entries")}`, () => provedPath(one, heads)),
   );
   checkDisclosed(shown.exhibits, knowledge.readers ?? [], check);
-  const named = knowledge.writers ?? [];
-  const cards = [...named, ...(shown.writers ?? [])];
+  const owners = knowledge.writers ?? [];
+  const cards = [...owners, ...(shown.writers ?? [])];
   const writers = cards.length > 0 ? check("the owner of each card signed it", () => writersOf(cards)) : NO_WRITERS;
   const entries = shown.exhibits.map((one) => entryOf(one, shown, writers, check));
-  if (named.length > 0) {
-    check("the named writers wrote all entries", () => checkWriters(entries, named), "writer");
+  if (owners.length > 0) {
+    check("the named writers wrote all entries", () => checkWriters(entries, owners), "writer");
   }
-  const dating = new Dating(line, signed, shown.covers ?? [], shown.ties, knowledge.witnesses ?? []);
+  const named = distinct(knowledge.witnesses ?? []);
+  const own = ownKeys(line, knowledge.record);
+  const witnesses = named.filter((key) => !own.has(hex(key)));
+  const dating = new Dating(line, signed, shown.covers ?? [], shown.ties, witnesses);
+  const witnessed = shown.checkpoints
+    .map((one) => ({ checkpoint: one, witnesses: witnessesOf(one, witnesses) }))
+    .filter((one) => one.witnesses.length > 0);
+  const { threshold } = knowledge;
+  const cosigners = threshold === undefined
+    ? []
+    : check(`${threshold} of ${counted(named.length, "witness", "witnesses")} cosigned a log with each entry`, () => cosignersOf(shown, named, threshold, witnessed), "witness");
   const growth = shown.peaks.length > 0 ? check("the shown peaks belong to signed roots", () => badGrowth(shown, heads)) : badGrowth(shown, heads);
   const found = [
     ...twoStories(heads),
@@ -224,15 +238,12 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
   const histories = shown.rival
     ? check("the second list of the hub's keys is signed", () => twoKeyHistories(shown))
     : [];
-  const witnessed = shown.checkpoints
-    .map((one) => ({ checkpoint: one, witnesses: witnessesOf(one, knowledge.witnesses ?? []) }))
-    .filter((one) => one.witnesses.length > 0);
   const lost = shown.recovery ? check("the statement of a recovery is signed", () => lostEntries(shown, line)) : [];
   return {
     hubId: identity.hub_id,
     pinned: knowledge.pin !== undefined,
     readerPinned: (knowledge.readers ?? []).length > 0,
-    writerPinned: named.length > 0,
+    writerPinned: owners.length > 0,
     claim: shown.claim,
     madeAt: shown.made_at,
     identity,
@@ -246,26 +257,57 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
     conflicts: unique(found.filter((one) => one.retired).map((one) => one.text)),
     coverage: signed.map((head) => ({ head, coverage: dating.coverage(head) })),
     witnessed,
-    missingWitnesses: missingWitnesses(shown, knowledge.witnesses ?? [], witnessed),
+    missingWitnesses: missingWitnesses(shown, named, witnessed),
+    cosigners,
   };
 }
 
-/** The witnesses that did not cosign a log with every receipt. A key of the hub itself is never a witness (KEX0.1). */
-function missingWitnesses(
-  { receipts, ties, identity }: Evidence,
-  named: readonly Uint8Array[],
-  witnessed: Report["witnessed"],
-): Uint8Array[] {
+/** The keys of the hub, of its origins and of a known incarnation. None of them is ever a witness (001, KEX0.1). */
+function ownKeys({ identities }: Lineage, known: HubIdentity | undefined): ReadonlySet<string> {
+  const isOwn = known && equal(known.hub_id, identities[0]!.hub_id);
+  return new Set([...identities, ...(isOwn ? [known] : [])].flatMap((one) => one.hub_keys.map((key) => hex(key.hub_pk))));
+}
+
+/** Whether the file connects an entry with the log that a checkpoint signs. */
+function isInLog({ ties }: Evidence): (one: Receipt, log: Checkpoint) => boolean {
   const linked = new Set(ties.map((one) => `${placeKey(one.label, one.stream_seq)}/${one.upto_seq}`));
-  const contains = (log: Checkpoint, one: Receipt): boolean =>
+  return (one, log) =>
     equal(log.label_curr, one.label) &&
     (linked.has(`${placeKey(one.label, one.stream_seq)}/${log.upto_seq}`) ||
       (log.upto_seq === one.stream_seq && equal(log.mmr_root, one.mmr_root)));
+}
+
+/** The witnesses that did not cosign a log with every receipt. */
+function missingWitnesses(shown: Evidence, named: readonly Uint8Array[], witnessed: Report["witnessed"]): Uint8Array[] {
+  const contains = isInLog(shown);
   return named.filter((witness) => {
-    if (identity.hub_keys.some((key) => equal(key.hub_pk, witness))) return true;
     const logs = witnessed.filter((one) => one.witnesses.includes(witness)).map((one) => one.checkpoint);
-    return logs.length === 0 || !receipts.every((one) => logs.some((log) => contains(log, one)));
+    return logs.length === 0 || !shown.receipts.every((one) => logs.some((log) => contains(one, log)));
   });
+}
+
+/** The witnesses of every receipt. Throws unless enough witnesses cosigned a log with each of them. */
+function cosignersOf(
+  shown: Evidence,
+  named: readonly Uint8Array[],
+  threshold: number,
+  witnessed: Report["witnessed"],
+): Uint8Array[] {
+  const contains = isInLog(shown);
+  const isSame = (one: Checkpoint, other: Checkpoint): boolean =>
+    equal(one.label_curr, other.label_curr) && one.upto_seq === other.upto_seq && equal(one.mmr_root, other.mmr_root);
+  const logs = witnessed
+    .map(({ checkpoint: log }) => ({ log, signers: new Set(witnessed.filter((one) => isSame(one.checkpoint, log)).flatMap((one) => one.witnesses)) }))
+    .filter(({ signers }) => signers.size >= threshold);
+  if (logs.length === 0 && shown.checkpoints.length > 0) throw new Unverified("not enough witnesses cosigned a log of the file");
+  const signersOf = shown.receipts.map((one) => {
+    const found = logs.filter(({ log }) => contains(one, log));
+    if (found.length === 0) throw new Unverified(`no log with entry ${one.stream_seq} was cosigned by enough witnesses`);
+    return new Set(found.flatMap(({ signers }) => [...signers]));
+  });
+  // Without entries, the witnesses of each log that enough witnesses cosigned.
+  const all = shown.receipts.length > 0 ? signersOf : logs.map(({ signers }) => signers);
+  return all.length === 0 ? [] : named.filter((key) => all.every((signers) => signers.has(key)));
 }
 
 type Checker = <T>(what: string, run: () => T, expectation?: Expectation) => T;
@@ -275,6 +317,7 @@ export function decode(data: Uint8Array): Evidence {
   return evidence.decode(data);
 }
 
+const distinct = (keys: readonly Uint8Array[]): Uint8Array[] => [...new Map(keys.map((key) => [hex(key), key])).values()];
 const unique = (texts: readonly string[]): string[] => [...new Set(texts)];
 const numeric = (a: bigint, b: bigint): number => (a < b ? -1 : a > b ? 1 : 0);
 
@@ -437,7 +480,7 @@ function badGrowth(shown: Evidence, heads: Heads): Conflict[] {
   for (const { label, size, peaks: tops } of known.values()) {
     const root = tops.length === bitCount(size) ? rootOf(tops) : undefined;
     if (!root || !heads.at(label, size).some((head) => equal(head.mmr_root, root))) {
-      throw new Unverified(`the peaks for ${size} entries do not match a signed root`);
+      throw new Unverified(`the peaks for ${counted(size, "entry", "entries")} do not match a signed root`);
     }
   }
   const found: Conflict[] = [];
@@ -508,7 +551,7 @@ function beyondHandOver(dating: Dating): Conflict[] {
     for (const one of dating.covers) {
       if (!dating.isBeyond(head, one)) continue;
       const text = `entry ${sizeOf(head)} of label ${short(labelOf(head))} is signed`;
-      found.push({ text: `${text}, but the key handed over only ${one.proved.row.size} entries`, statements: [head] });
+      found.push({ text: `${text}, but the key handed over only ${counted(one.proved.row.size, "entry", "entries")}`, statements: [head] });
     }
   }
   return found;

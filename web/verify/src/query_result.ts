@@ -255,6 +255,7 @@ function merged(reports: readonly Report[]): Report {
     coverage: all((one) => one.coverage),
     witnessed: all((one) => one.witnessed),
     missingWitnesses: [...missing.values()],
+    cosigners: reports[0]!.cosigners.filter((key) => reports.every((one) => one.cosigners.includes(key))),
   };
 }
 

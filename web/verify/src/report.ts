@@ -62,6 +62,7 @@ export function toJson(report: Report): Json {
     pinned: report.pinned,
     reader_pinned: report.readerPinned,
     writer_pinned: report.writerPinned,
+    ...(report.cosigners.length > 0 ? { cosigners: report.cosigners.map(hex) } : {}),
     claim: report.claim,
     receipts: report.receipts.map(placeJson),
     checkpoints: report.checkpoints.map(placeJson),

@@ -38,6 +38,7 @@ const recoveryStatement = intMap("recovery statement", {
   recovery,
   sig: bstr(64),
   endorsement: bstr(64),
+  witness_sigs: optional(list(bstr(64), 64, 1)),
 });
 export const labelRecovery = intMap("label recovery", { statement: recoveryStatement, rows: list(provedSize, 2) });
 export type LabelRecovery = Of<typeof labelRecovery>;

@@ -17,6 +17,7 @@ function answer(asked: Vectors): string {
     pin: asked.pin === null ? undefined : bin(asked.pin),
     readers: asked.reader === null ? [] : [bin(asked.reader)],
     witnesses: asked.witnesses.map(bin),
+    threshold: asked.threshold ?? undefined,
     writers: asked.writers.map((one: string) => card.decode(bin(one))),
     record: asked.hub_identity === null ? undefined : hubIdentity.decode(bin(asked.hub_identity)),
   });

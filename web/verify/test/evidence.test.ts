@@ -18,6 +18,7 @@ function run(one: Vectors, data = bin(one.cbor)): Examination {
     pin: one.pin === null ? undefined : bin(one.pin),
     readers: one.reader === null ? [] : [bin(one.reader)],
     witnesses: one.witnesses.map(bin),
+    threshold: one.threshold ?? undefined,
     writers: one.writers.map((each: string) => card.decode(bin(each))),
     record: one.hub_identity === null ? undefined : hubIdentity.decode(bin(one.hub_identity)),
   });

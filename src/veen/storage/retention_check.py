@@ -17,8 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from veen.core import Receipt, VeenError, control_stream, naming
+from veen.core.recovery import RecoveredLog
 from veen.core.retention import Level, Prune, Segment
-from veen.storage import checkpoint_files, chunk_reader, journal, pruned_chunk, safe_open
+from veen.storage import checkpoint_files, chunk_reader, journal, pruned_chunk, recovery, safe_open
 from veen.storage.frame import LogEntry
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata, read_metadata
@@ -55,11 +56,14 @@ def check_manifests(root: Path) -> list[CheckedManifest]:
         ends[row.label].append(row.upto_seq)
     logged: dict[bytes, list[_LoggedPrune]] = defaultdict(list)
     sizes: dict[int, int] = {}
-    for one in _logged_prunes(folders, hub_metadata, sizes):
-        logged[one.event.label].append(one)
+    recoveries = recovery.read_recoveries(folders)
+    for one in recoveries:
+        one.statement.verify(hub_metadata.identity)
+    for prune in _logged_prunes(folders, hub_metadata, sizes):
+        logged[prune.event.label].append(prune)
     named = {bytes.fromhex(path.stem.partition("-")[2]) for path in folders.log.glob("manifest-*.cbor")}
     checked = (
-        _LabelCheck(folders, hub_metadata, label, ends.get(label, []), logged.get(label, []), sizes).run()
+        _LabelCheck(folders, hub_metadata, label, ends.get(label, []), logged.get(label, []), sizes, recoveries).run()
         for label in sorted(named | ends.keys() | logged.keys())
     )
     return [one for one in checked if one.segments or one.unfinished or one.faults]
@@ -103,6 +107,7 @@ class _LabelCheck:
     ends: list[int]  # of its closed chunks
     logged: list[_LoggedPrune]
     control_sizes: dict[int, int]  # of the control stream, by epoch
+    recoveries: list[RecoveredLog]
 
     def run(self) -> CheckedManifest:
         try:
@@ -146,20 +151,28 @@ class _LabelCheck:
         return None
 
     def _is_logged(self, segment: Segment) -> bool:
-        """Whether the event that a pruned row names was logged for it, or is after the end of this copy of the log.
+        """Whether the event that a pruned row names was logged for it, or is not in this copy of the log.
 
-        An older backup gets the manifest of the hub, which may name events that the backup does not have.
+        An older backup gets the manifest of the hub, which may name events that the backup does not have. If a hub was
+        restored from that backup, the statement of the restore says where its control stream ended.
         """
-        assert segment.event_seq is not None
-        assert segment.pruned_at is not None
-        if segment.event_seq > self.control_sizes.get(self.hub_metadata.profile.epoch(segment.pruned_at), 0):
+        seq, at = segment.event_seq, segment.pruned_at
+        assert seq is not None
+        assert at is not None
+        identity, epoch = self.hub_metadata.identity, self.hub_metadata.profile.epoch(at)
+        if seq > self.control_sizes.get(epoch, 0):
             return True
         for one in self.logged:
-            if (one.stream_seq, one.hub_ts) == (segment.event_seq, segment.pruned_at):
+            if (one.stream_seq, one.hub_ts) == (seq, at):
                 event = one.event
                 covers = event.start_seq <= segment.start_seq and segment.end_seq <= event.end_seq
                 return covers and event.level >= segment.level
-        return False
+        control = naming.label(identity.routing_key, naming.control_stream(identity.hub_id), epoch)
+        return any(
+            at <= one.statement.recovery.recovered_at
+            and seq > next((row.size for row in one.labels if row.label == control), 0)
+            for one in self.recoveries
+        )
 
 
 def _is_done(event: Prune, segments: tuple[Segment, ...]) -> bool:

@@ -485,13 +485,16 @@ class ClientMachine(Machine):
         run.check(lambda: run.ledger.add(sent.receipt, self.name))
         run.note(f"{letter.body.decode()} is at {sent.stream_seq}")
 
-    async def read_all(self) -> dict[bytes, ReadLog]:
-        """Read every label that has entries, or is the current one of its stream."""
+    async def read_all(self, current: int) -> dict[bytes, ReadLog]:
+        """Read every label that has entries, or is that of its stream in the epoch `current`.
+
+        The epoch is the same for all clients: one may begin while they read.
+        """
         logs: dict[bytes, ReadLog] = {}
         async with self.connected() as client:
             for stream in self._run.settings.streams:
-                for epoch in sorted({*self._run.epochs, client.epoch()}):
+                for epoch in sorted({*self._run.epochs, current}):
                     label = client.label(stream, epoch)
-                    if epoch == client.epoch() or label in self._run.labels:
+                    if epoch == current or label in self._run.labels:
                         logs[label] = await read_log(client, stream, epoch)
         return logs

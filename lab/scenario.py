@@ -234,7 +234,8 @@ class Run:
         for label, hub_ts in ends.items():
             self.epochs.update(profile.epochs_around(hub_ts, limits.max_epoch_skew_sec))
             self.labels.add(label)
-        tasks = {client.name: client.process.spawn(client.read_all()) for client in self.clients}
+        current = profile.epoch(int(self.world.wall()))
+        tasks = {client.name: client.process.spawn(client.read_all(current)) for client in self.clients}
         self.world.run(lambda: all(task.done() for task in tasks.values()), _LONGEST_RUN_S)
         logs = {name: task.result() for name, task in tasks.items()}
         for label in next(iter(logs.values())):

@@ -80,6 +80,10 @@ def test_a_retired_key_gets_no_cosignature_and_an_earlier_key_cannot_go_behind_a
     old = hub.rotate()
     late = replace(early, identity=hub.identity, signature=hub.request(3).signature)
     assert refused(hub.identity, None, late) == "RETIRED_KEY"
+    before = WitnessedLabel(LABEL, early.checkpoint)
+    assert cosigned(hub.identity, before, late, NOW) == hub.identity, "the witness cosigned this one before"
+    other = replace(late, checkpoint=SmallHub(hub.root, old, b"b").checkpoint(3))
+    assert refused(hub.identity, before, other) == "RETIRED_KEY"
     hub = SmallHub(key=old)
     early = hub.request(5)
     hub.rotate(overlap_sec=10_000)

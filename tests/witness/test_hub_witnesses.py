@@ -29,8 +29,9 @@ from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
 from veen.hub.cosigner import RolledBack
 from veen.hub.service import HubService
-from veen.storage import fsck, recovery
+from veen.storage import fsck, recovery, rotation
 from veen.storage.fsck import FsckVerdict
+from veen.storage.paths import Folders
 
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
 
@@ -145,6 +146,29 @@ def test_a_witness_that_is_down_blocks_nothing_and_is_asked_again(tmp_path: Path
         until(lambda: "witness" not in hub.get("/readyz").json()["bad_states"])
         name = three[0].key.public_key.hex()[:16]
         assert f'veen_witness_cosignatures_total{{witness="{name}"}} 1.0' in hub.get("/metrics").body.decode()
+
+
+def test_a_checkpoint_that_a_witness_refuses_for_good_does_not_block_the_other_labels(
+    tmp_path: Path, three: list[RunningWitness]
+) -> None:
+    data_dir, found = make_dir(tmp_path), three[:1]
+    found[0].stop()
+    with running(data_dir, **settings(found), witness_quorum=0) as hub:
+        refused, other = hub.writer("refused"), hub.writer("other")
+        refused.send_many(3)
+        assert ordered(hub, refused.label).witness_sigs is None
+    rotation.rotate_key(Disk(), Folders(data_dir), START + 5, 0)
+    found[0].now = START + 10
+    found[0].start()
+    with running(data_dir, clock=Clock(START + 10), **settings(found)) as hub:
+        identity = hub.service.hub_metadata.identity
+        assert ordered(hub, refused.label).witness_sigs is None, "its key is retired"
+        other.hub = hub
+        other.send_many(2)
+        policy(found, 1).check(ordered(hub, other.label), identity)
+        refused.hub = hub
+        refused.send()
+        policy(found, 1).check(ordered(hub, refused.label), identity)
 
 
 def test_two_of_three_hold_offline(tmp_path: Path, three: list[RunningWitness]) -> None:

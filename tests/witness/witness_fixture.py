@@ -23,6 +23,7 @@ class RunningWitness:
 
     folder: Path
     port: int = 0
+    now: float = START
     _stopped: asyncio.Event | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -59,7 +60,7 @@ class RunningWitness:
     async def _serve(self, ready: Event) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
         stopped = self._stopped
-        state = WitnessDir(self.folder, self.key, clock=lambda: START)
+        state = WitnessDir(self.folder, self.key, clock=lambda: self.now)
         log = JsonLog(LineWriter(None), "witness", "witness")
         try:
             async with serving(state, log, "127.0.0.1", self.port) as server:

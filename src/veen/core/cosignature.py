@@ -160,23 +160,25 @@ def cosigned(known: HubIdentity | None, held: WitnessedLabel | None, asked: Cosi
     """Decide about a checkpoint. Returns the newest known record of the hub; raises `Refused` or `Unverified`.
 
     `known` is the hub's record and `held` the state of the label that the witness has stored. A checkpoint of a key
-    that is retired at the time `now` is refused: a cosignature shows that it existed while its key was active.
+    that is retired at the time `now` is refused: a cosignature shows that it existed while its key was active. The
+    checkpoint that the witness cosigned last is accepted again.
     """
     offered = asked.checkpoint
     identity = _newest(known, asked.identity, asked.signature)
     key = identity.verify_checkpoint(offered, asked.profile)
+    last = held.checkpoint if held is not None and held.reset is None else None
+    if last is not None and last.signing_digest() == offered.signing_digest():
+        return identity  # it cosigned this one before, and may answer again after the key is retired
     if key != identity.newest and not key.active_at(now):
         raise Refused("E.FORBIDDEN", "the key of the checkpoint is retired", detail_enum="RETIRED_KEY")
     if held is None:
         return identity
     if _order(identity, key) < _signed_until(identity, held):
         raise Refused("E.CONFLICT", "a later key of the hub signed what the witness holds", detail_enum="OLD_KEY")
-    last, size = held.checkpoint, held.size
-    if held.reset is None and last is not None and offered.upto_seq == size:
-        if offered.signing_digest() != last.signing_digest():
-            raise Forked(ForkProof(identity, asked.signature, asked.profile, last, offered))
-        return identity
-    detail: dict[str, int | str] = {"held_size": size} if held.reset or last is None else shown(last)
+    size = held.size
+    if last is not None and offered.upto_seq == size:
+        raise Forked(ForkProof(identity, asked.signature, asked.profile, last, offered))
+    detail: dict[str, int | str] = {"held_size": size} if last is None else shown(last)
     if offered.upto_seq < size:
         text = f"upto_seq {offered.upto_seq} is lower than the cosigned size {size}"
         raise Refused("E.CONFLICT", text, detail_enum="OLDER", detail=detail)

@@ -327,9 +327,14 @@ class Cosigner:
         self._next(queue)
 
     def _is_over(self, error: BaseException) -> bool:
-        """Whether another attempt is useless. A conflict may show that this log is not the one that was signed."""
+        """Whether another attempt is useless. A conflict may show that this log is not the one that was signed.
+
+        A retired key stays retired, and a label beyond the witness's limit gets no room: such a checkpoint must not
+        stay at the head of the queue, where it would block the other labels.
+        """
         if not isinstance(error, Refused) or error.code != "E.CONFLICT":
-            return isinstance(error, Malformed | Unverified)
+            is_final = isinstance(error, Refused) and (error.detail_enum == "RETIRED_KEY" or error.code == "E.LIMIT")
+            return is_final or isinstance(error, Malformed | Unverified)
         try:
             held = Checkpoint.decode(bytes.fromhex(str(error.detail.get("held", ""))))
             metadata = self.hub_metadata()

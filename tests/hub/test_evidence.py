@@ -256,6 +256,10 @@ def witness_request(hub: Hub, writer: Writer) -> WitnessRequest:
     return WitnessRequest(writer.label, INTERVAL, WITNESS.public_key, WITNESS.sign(digest))
 
 
+def keys_of(writer: Writer) -> checkpoint_files.WitnessKeys:
+    return checkpoint_files.WitnessKeys(writer.label, INTERVAL, (WITNESS.public_key,))
+
+
 def test_the_key_of_a_witness_is_kept_so_that_a_wrong_bit_of_its_signature_is_found(
     checkpointed: tuple[Hub, Writer, list[Receipt]],
 ) -> None:
@@ -263,7 +267,7 @@ def test_the_key_of_a_witness_is_kept_so_that_a_wrong_bit_of_its_signature_is_fo
     hub.post("/tooling/witness", witness_request(hub, writer)).read(Checkpoint)
     folders = Folders(hub.data_dir)
     hub.stop()
-    assert checkpoint_files.read_witnesses(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
+    assert checkpoint_files.read_witnesses(folders, writer.label, INTERVAL) == keys_of(writer)
     assert fsck.check(hub.data_dir, isolated=False).findings == []
     path = folders.checkpoint(writer.label, INTERVAL)
     data = bytearray(path.read_bytes())
@@ -284,7 +288,7 @@ def test_a_witness_without_a_stored_key_can_repeat_its_signature(
     assert [one.severity for one in fsck.check(hub.data_dir, isolated=False).findings] == [fsck.Severity.NOTICE]
     hub.start()
     assert hub.post("/tooling/witness", request).read(Checkpoint) == first
-    assert checkpoint_files.read_witnesses(folders, writer.label, INTERVAL) == (WITNESS.public_key,)
+    assert checkpoint_files.read_witnesses(folders, writer.label, INTERVAL) == keys_of(writer)
 
 
 def test_witness_keys_that_are_damaged_are_not_written_over(checkpointed: tuple[Hub, Writer, list[Receipt]]) -> None:

@@ -163,7 +163,8 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = next(folders.log.glob("checkpoint-[0-9a-f]*-*5.cbor"))
     signed, witness = Checkpoint.decode(path.read_bytes()), SigningKey.generate()
     path.write_bytes(replace(signed, witness_sigs=(witness.sign(signed.signing_digest()),)).encode())
-    checkpoint_files.write_witnesses(Disk(), folders, signed.label_curr, signed.upto_seq, (witness.public_key,))
+    known = checkpoint_files.WitnessKeys(signed.label_curr, signed.upto_seq, (witness.public_key,))
+    checkpoint_files.write_witnesses(Disk(), folders, known)
     with lock.exclusive(folders.lock):
         request = rotation.request_rotation(Disk(), folders, START + 1000)
         endorsement = request.endorse(RootSecret(root.seed, made.identity.hub_id, START))

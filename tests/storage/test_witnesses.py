@@ -7,12 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from lab.disk import Died
+from lab.disk import (
+    Died,
+    EverythingSurvives,
+    Fault,
+    Platter,
+    RemovalsSurvive,
+    SimulatedDisk,
+    Survival,
+    at_call,
+)
+from plumbing.durable import Disk
 from tests.storage.disks import DyingDisk, Last
 from tests.storage.hubs import History, Hub, QuickDisk, key, receipts
-from veen.core import Checkpoint, Malformed, Unverified
-from veen.storage import checkpoint_files, fork, fsck, rotation
+from veen.core import Checkpoint, Malformed, SigningKey, Unverified
+from veen.core.envelopes import WitnessRequest
+from veen.hub.witness_records import WitnessRecords
+from veen.storage import checkpoint_files, fork, fsck, metadata, rotation
+from veen.storage.attachment_store import AttachmentStore
+from veen.storage.checkpoint_files import WitnessKeys
 from veen.storage.fsck import FsckVerdict, Severity
+from veen.storage.fsck_report import Finding
+from veen.storage.index import Index
 from veen.storage.paths import Folders
 
 ANN, BOB = key("ann the witness"), key("bob the witness")
@@ -46,7 +62,7 @@ def path_of(folders: Folders) -> Path:
 
 
 def write_witnesses(folders: Folders, signed: Checkpoint, *witness_pks: bytes) -> None:
-    checkpoint_files.write_witnesses(QuickDisk(), folders, signed.label_curr, signed.upto_seq, witness_pks)
+    checkpoint_files.write_witnesses(QuickDisk(), folders, WitnessKeys(signed.label_curr, signed.upto_seq, witness_pks))
 
 
 def keys_file(folders: Folders) -> Path:
@@ -56,8 +72,8 @@ def keys_file(folders: Folders) -> Path:
 def test_witnesses_whose_keys_are_known_are_verified(witnessed: Folders) -> None:
     signed = Checkpoint.decode(path_of(witnessed).read_bytes())
     known = checkpoint_files.read_witnesses(witnessed, signed.label_curr, signed.upto_seq)
-    assert known == (ANN.public_key, BOB.public_key)
-    assert checkpoint_files.read_witnesses(witnessed, signed.label_curr, signed.upto_seq + 1) == ()
+    assert known == WitnessKeys(signed.label_curr, signed.upto_seq, (ANN.public_key, BOB.public_key))
+    assert checkpoint_files.read_witnesses(witnessed, signed.label_curr, signed.upto_seq + 1) is None
     assert fsck.check(witnessed.root, isolated=False).findings == []
 
 
@@ -94,7 +110,7 @@ def cut_short(folders: Folders, signed: Checkpoint) -> None:
 
 
 def of_another_place(folders: Folders, signed: Checkpoint) -> None:
-    made = checkpoint_files.WitnessKeys(signed.label_curr, signed.upto_seq + 1, (ANN.public_key,))
+    made = WitnessKeys(signed.label_curr, signed.upto_seq + 1, (ANN.public_key,))
     keys_file(folders).write_bytes(made.encode())
 
 
@@ -135,30 +151,95 @@ def test_keys_that_are_not_what_a_hub_wrote_are_not_read(witnessed: Folders) -> 
     of_another_place(witnessed, signed)
     with pytest.raises(Unverified):
         checkpoint_files.read_witnesses(witnessed, signed.label_curr, signed.upto_seq)
-    once = checkpoint_files.WitnessKeys(signed.label_curr, signed.upto_seq, (ANN.public_key, BOB.public_key)).encode()
+    once = WitnessKeys(signed.label_curr, signed.upto_seq, (ANN.public_key, BOB.public_key)).encode()
     with pytest.raises(Malformed, match="twice"):
-        checkpoint_files.WitnessKeys.decode(once.replace(BOB.public_key, ANN.public_key))
+        WitnessKeys.decode(once.replace(BOB.public_key, ANN.public_key))
 
 
 @pytest.mark.parametrize("last", list(Last))
 def test_keys_are_there_whole_or_as_they_were_whenever_the_hub_dies(unsigned: Path, place: Path, last: Last) -> None:
+    written = WitnessKeys(bytes(32), 7, (ANN.public_key,))
     for call in range(1, 20):
         folders = Folders(shutil.copytree(unsigned, place / "hub", dirs_exist_ok=True))
         shutil.rmtree(folders.witnesses, ignore_errors=True)
         try:
-            checkpoint_files.write_witnesses(DyingDisk(call, last), folders, bytes(32), 7, (ANN.public_key,))
+            checkpoint_files.write_witnesses(DyingDisk(call, last), folders, written)
         except Died:
-            assert checkpoint_files.read_witnesses(folders, bytes(32), 7) in ((), (ANN.public_key,))
+            assert checkpoint_files.read_witnesses(folders, bytes(32), 7) in (None, written)
             continue
-        assert checkpoint_files.read_witnesses(folders, bytes(32), 7) == (ANN.public_key,)
+        assert checkpoint_files.read_witnesses(folders, bytes(32), 7) == written
         return
     pytest.fail("it never came to its end")
 
 
+@pytest.mark.parametrize("kept", [1, 2])
+def test_only_the_last_key_may_wait_for_its_signature(witnessed: Folders, kept: int) -> None:
+    signed = Checkpoint.decode(path_of(witnessed).read_bytes())
+    assert signed.witness_sigs
+    path_of(witnessed).write_bytes(replace(signed, witness_sigs=signed.witness_sigs[:kept]).encode())
+    pending = WitnessKeys(signed.label_curr, signed.upto_seq, (ANN.public_key, BOB.public_key), is_pending=True)
+    checkpoint_files.write_witnesses(QuickDisk(), witnessed, pending)
+    assert fsck.check(witnessed.root, isolated=False).findings == []
+    path_of(witnessed).write_bytes(replace(signed, witness_sigs=signed.witness_sigs[1:]).encode())
+    assert fsck.check(witnessed.root, isolated=False).verdict is FsckVerdict.DAMAGED, "the first one is lost"
+    spoiled = bytes([signed.witness_sigs[1][0] ^ 1]) + signed.witness_sigs[1][1:]
+    path_of(witnessed).write_bytes(replace(signed, witness_sigs=(signed.witness_sigs[0], spoiled)).encode())
+    assert fsck.check(witnessed.root, isolated=False).verdict is FsckVerdict.DAMAGED, "the last one is damaged"
+
+
+@pytest.mark.parametrize("survival", [Survival(), EverythingSurvives(), RemovalsSurvive()])
+def test_no_power_cut_leaves_a_signature_without_its_key_or_a_key_without_its_signature(
+    unsigned: Path, place: Path, survival: Survival
+) -> None:
+    for call in range(1, 40):
+        root = shutil.copytree(unsigned, place / "machine" / "hub")
+        disk = SimulatedDisk(Platter(root.parent), at_call(call, Fault.DIE_AFTER))
+        try:
+            cosign(disk, Folders(root), ANN)
+        except Died:
+            disk.cut_power(survival)
+            assert harmful(root) == []
+            cosign(SimulatedDisk(Platter(root.parent)), Folders(root), BOB, ANN)
+            assert harmful(root) == []
+            found = Checkpoint.decode(path_of(Folders(root)).read_bytes())
+            assert len(found.witness_sigs or ()) == 2
+            known = checkpoint_files.read_witnesses(Folders(root), found.label_curr, found.upto_seq)
+            assert known is not None
+            assert set(known.witness_pks) == {ANN.public_key, BOB.public_key}
+            assert not known.is_pending
+            shutil.rmtree(root)
+            continue
+        assert call > 12, call
+        return
+    pytest.fail("it never came to its end")
+
+
+def harmful(root: Path) -> list[Finding]:
+    """What fsck finds, without the drafts of interrupted writes."""
+    return [one for one in fsck.check(root, isolated=False).findings if one.severity is not Severity.LEFTOVER]
+
+
+def cosign(disk: Disk, folders: Folders, *witnesses: SigningKey) -> None:
+    """A hub stores the cosignatures of its first checkpoint."""
+    index, identity = Index(folders.index, readonly=True), metadata.read_metadata(folders).identity
+    try:
+        known = frozenset(one.public_key for one in witnesses)
+        records = WitnessRecords(
+            disk, folders, index, identity, known, AttachmentStore(disk, folders), lambda found: None
+        )
+        made = Checkpoint.decode(path_of(folders).read_bytes())
+        for one in witnesses:
+            sig = one.sign(made.signing_digest())
+            records.add_witness(WitnessRequest(made.label_curr, made.upto_seq, one.public_key, sig))
+    finally:
+        index.close()
+
+
 def test_a_fork_keeps_the_witnesses_of_what_it_keeps(witnessed: Folders, place: Path) -> None:
     signed = Checkpoint.decode(path_of(witnessed).read_bytes())
-    for upto, kept in ((None, (ANN.public_key, BOB.public_key)), ({signed.label_curr: signed.upto_seq - 1}, ())):
-        target = place / f"fork of {len(kept)}"
+    both = WitnessKeys(signed.label_curr, signed.upto_seq, (ANN.public_key, BOB.public_key))
+    for upto, kept in ((None, both), ({signed.label_curr: signed.upto_seq - 1}, None)):
+        target = place / f"fork of {kept is not None}"
         fork.fork(QuickDisk(), witnessed.root, target, upto, 1_800_000_000)
         assert checkpoint_files.read_witnesses(Folders(target), signed.label_curr, signed.upto_seq) == kept
         assert fsck.check(target, isolated=False).findings == []

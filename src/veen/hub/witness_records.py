@@ -17,6 +17,7 @@ from veen.core.limits import MAX_EVIDENCE, MAX_PAGE_ITEMS, MAX_WITNESS_SIGS
 from veen.core.retention import PRUNED
 from veen.storage import checkpoint_files, rotation, safe_open
 from veen.storage.attachment_store import AttachmentStore
+from veen.storage.checkpoint_files import WitnessKeys
 from veen.storage.index import Index
 from veen.storage.paths import Folders
 
@@ -101,24 +102,33 @@ class WitnessRecords:
     def _witnessed(self, request: WitnessRequest) -> Checkpoint:
         path = self._need_path(request.label, request.upto_seq)
         checkpoint = self.checkpoint(request.label, request.upto_seq)
-        known = checkpoint_files.read_witnesses(self._folders, request.label, request.upto_seq)
         digest, sigs = checkpoint.signing_digest(), checkpoint.witness_sigs or ()
         signing.verify(request.witness_pk, digest, request.sig, "witness signature")
+        known = self._known_witnesses(checkpoint, request.witness_pk)
         # A key can produce many valid signatures. Store one per witness: more would use up the places of others.
         if not any(signing.is_valid(request.witness_pk, digest, sig) for sig in sigs):
             if len(sigs) >= MAX_WITNESS_SIGS:
                 raise Refused("E.LIMIT", "this checkpoint already has the maximum number of witness signatures")
+            checkpoint_files.write_witnesses(self._disk, self._folders, replace(known, is_pending=True))
             checkpoint = replace(checkpoint, witness_sigs=(*sigs, request.sig))
             self._disk.write_file(path, checkpoint.encode())
         # Also if the signature was stored before: an earlier process may have crashed before this line.
         self._disk.sync_folder(path.parent)
-        if request.witness_pk not in known:
-            known = (*known, request.witness_pk)
-        checkpoint_files.write_witnesses(self._disk, self._folders, request.label, request.upto_seq, known)
+        checkpoint_files.write_witnesses(self._disk, self._folders, known)
         newest = self._folders.newest_cosigned(request.label)
         if not newest.exists() or Checkpoint.decode(safe_open.read(newest)).upto_seq <= checkpoint.upto_seq:
             self._write_requested(newest, checkpoint)
         return checkpoint
+
+    def _known_witnesses(self, checkpoint: Checkpoint, witness_pk: bytes) -> WitnessKeys:
+        """The witnesses of a stored checkpoint, and this one at the end if it is new."""
+        label, upto_seq = checkpoint.label_curr, checkpoint.upto_seq
+        known = checkpoint_files.read_witnesses(self._folders, label, upto_seq)
+        pks = known.witness_pks if known else ()
+        if known and known.is_pending:  # an earlier process crashed before or after it stored the signature
+            digest, sigs = checkpoint.signing_digest(), checkpoint.witness_sigs or ()
+            pks = pks if any(signing.is_valid(pks[-1], digest, sig) for sig in sigs) else pks[:-1]
+        return WitnessKeys(label, upto_seq, pks if witness_pk in pks else (*pks, witness_pk))
 
     def _write_requested(self, path: Path, checkpoint: Checkpoint) -> None:
         if not path.parent.exists():

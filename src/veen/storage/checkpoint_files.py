@@ -21,7 +21,7 @@ from typing import Annotated
 
 from plumbing.durable import Disk
 from veen.core import Checkpoint, Malformed, Unverified, VeenError, signing
-from veen.core.cbor import Bstr, ListOf, Uint, VersionField, Wire, int_map
+from veen.core.cbor import Bool, Bstr, ListOf, Uint, VersionField, Wire, int_map
 from veen.core.cbor.heads import write_bstr
 from veen.core.limits import MAX_WITNESS_SIGS
 from veen.storage import artifacts, chunk_reader, safe_open
@@ -176,36 +176,43 @@ def derived_binding(folders: Folders, hub_metadata: HubMetadata) -> CheckpointBi
 
 @int_map("witness keys", VersionField())
 class WitnessKeys(Wire):
-    """The keys of the witnesses that signed a checkpoint, in order of arrival."""
+    """The keys of the witnesses that signed a checkpoint, in order of arrival.
+
+    The file is written before a new signature, with `is_pending`, and again after it. So a signature never lacks its
+    key, and only the last key may lack its signature, and only after a crash between the two writes.
+    """
 
     label: Annotated[bytes, Bstr()]
     upto_seq: Annotated[int, Uint(least=1)]
     witness_pks: Annotated[tuple[bytes, ...], ListOf(Bstr(name="witness_pk"), least=1, most=MAX_WITNESS_SIGS)]
+    is_pending: Annotated[bool | None, Bool(optional=True)] = None  # the signature of the last key may be missing
 
     def flaw(self) -> str | None:
+        if self.is_pending is False:
+            return "is_pending is neither absent nor true"
         return None if len(set(self.witness_pks)) == len(self.witness_pks) else "a witness key occurs twice"
 
 
-def read_witnesses(folders: Folders, label: bytes, upto_seq: int) -> tuple[bytes, ...]:
-    """The known witness keys. Raises if the file is damaged."""
+def read_witnesses(folders: Folders, label: bytes, upto_seq: int) -> WitnessKeys | None:
+    """The known witness keys; None if no witness signed the checkpoint. Raises if the file is damaged."""
     path = folders.witnesses_of(label, upto_seq)
     try:
         data = safe_open.read(path)
     except FileNotFoundError:
-        return ()
+        return None
     except OSError as error:
         raise Malformed("witness keys", f"they cannot be read: {error.strerror}") from None
     found = WitnessKeys.decode(data)
     if (found.label, found.upto_seq) != (label, upto_seq):
         raise Unverified("witness keys", "label or upto_seq differ from the file name")
-    return found.witness_pks
+    return found
 
 
-def write_witnesses(disk: Disk, folders: Folders, label: bytes, upto_seq: int, witness_pks: tuple[bytes, ...]) -> None:
-    """Store witness keys. Their signatures must already be on disk."""
+def write_witnesses(disk: Disk, folders: Folders, known: WitnessKeys) -> None:
+    """Store witness keys. Unless the last is pending, their signatures must already be on disk."""
     new = not folders.witnesses.exists()
     disk.make_folder(folders.witnesses)
-    disk.write_file(folders.witnesses_of(label, upto_seq), WitnessKeys(label, upto_seq, witness_pks).encode())
+    disk.write_file(folders.witnesses_of(known.label, known.upto_seq), known.encode())
     disk.sync_folder(folders.witnesses)
     if new:
         disk.sync_folder(folders.root)
@@ -246,14 +253,14 @@ def check_witnesses(folders: Folders, checkpoint: Checkpoint) -> Iterator[Findin
         return
     artifact = str(folders.checkpoint(label, upto_seq).relative_to(folders.root))
     digest, unmatched, lost = checkpoint.signing_digest(), list(checkpoint.witness_sigs or ()), False
-    for witness_pk in known:
+    for number, witness_pk in enumerate(known.witness_pks if known else (), 1):
         held = next((sig for sig in unmatched if signing.is_valid(witness_pk, digest, sig)), None)
-        if held is None:
+        if held is not None:
+            unmatched.remove(held)
+        elif not (known and known.is_pending and number == len(known.witness_pks) and not unmatched):
             what = f"the signature of witness {witness_pk.hex()[:16]}… is missing or invalid"
             yield Finding(Severity.DAMAGED, artifact, what, label, upto_seq)
             lost = True
-        else:
-            unmatched.remove(held)
     if unmatched and not lost:
         what = f"the keys of {len(unmatched)} witness signatures are not stored, so they cannot be verified"
         yield Finding(Severity.NOTICE, artifact, what, label, upto_seq)

@@ -1,15 +1,30 @@
 """Audit and Spark source take a pruned range as pruned if the hub signed for it, and as damage otherwise."""
 
+import asyncio
+import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.pipeline.damage import run_audit
-from tests.storage.hubs import NOW, Client, Hub, create, label_of, receipts
+from tests.client.pair import STREAM, pair
+from tests.client.test_pruned_entries import DAY, filled, keep, run
+from tests.client.test_pruned_entries import SMALL as CHUNKS_OF_FOUR
+from tests.client.test_sending import meet
+from tests.hub.client import Hub, hub_key, make_dir, running, until
+from tests.pipeline.damage import rows, run_audit
+from tests.storage.hubs import NOW, Client, create, label_of, receipts
+from tests.storage.hubs import Hub as Storage
 from tests.storage.test_pruning import EVERYTHING, PAYLOADS, prune
-from veen.core.retention import RetentionPolicy
+from veen.core import Unavailable, Unverified
+from veen.core.retention import Manifest, RetentionPolicy, RetentionRequest, sign_manifest
+from veen.pipeline import plan, select
 from veen.pipeline.audit.audit_report import verdict
+from veen.pipeline.datasource import GrowingSources
 from veen.pipeline.extents import Extent, extent_of
 from veen.pipeline.sources import DirectoryChunks
 from veen.storage.paths import Folders
@@ -17,7 +32,7 @@ from veen.storage.paths import Folders
 
 def pruned(root: Path, policy: RetentionPolicy) -> bytes:
     """A data directory with 30 entries of one label, 28 of which are pruned. Returns the label."""
-    hub = Hub(create(root))
+    hub = Storage(create(root))
     client, label = Client("ann", hub.rules), label_of(hub.rules, "doors")
     for number in range(30):
         hub.clock.now = NOW + 3600 * number
@@ -70,7 +85,7 @@ def test_copies_of_a_log_agree_when_one_is_pruned_and_still_show_a_fork(
     label = written(root, "ann", 20)
     whole = Path(shutil.copytree(root, tmp_path / "whole"))
     written(fork, "zoe", 20)
-    hub = Hub(root)
+    hub = Storage(root)
     hub.clock.now = NOW + 864_000
     prune(hub, policy)
     hub.catch_up()
@@ -87,7 +102,7 @@ def test_copies_of_a_log_agree_when_one_is_pruned_and_still_show_a_fork(
 
 def written(root: Path, name: str, count: int) -> bytes:
     """Add entries to the log. Returns its label."""
-    hub = Hub(root)
+    hub = Storage(root)
     client, label = Client(f"{name}{count}", hub.rules), label_of(hub.rules, "doors")
     size = hub.lookup.size(label)
     for number in range(size, size + count):
@@ -96,3 +111,101 @@ def written(root: Path, name: str, count: int) -> bytes:
     hub.catch_up()
     hub.close()
     return label
+
+
+@contextmanager
+def pruned_hub(place: Path, rules: RetentionPolicy | None, *erased: int) -> Iterator[tuple[Hub, str]]:
+    """A running hub with ten entries in chunks of four, of which it pruned what a policy allows and some by number."""
+    with pair(place) as people, running(make_dir(place, limits=CHUNKS_OF_FOUR)) as hub:
+        asyncio.run(filled(hub, meet(people, hub)))
+        if rules is not None:
+            keep(hub, rules)
+            assert run(hub).range_count == 1
+        for seq in erased:
+            assert run(hub, RetentionRequest(False, hub.label(STREAM), seq, seq, "request 1")).range_count == 1
+        yield hub, f"http://127.0.0.1:{hub.port}"
+
+
+def seqs(hub: Hub, url: str, **given: Any) -> list[int]:
+    """The entries that the Spark source reads from a hub."""
+    selection = select(url, label=hub.label(STREAM), pin=hub.service.hub_metadata.identity.hub_id, **given)
+    places = replace(selection, columns=("stream_seq",))
+    return [row[0] for task in plan(places) for row in rows(task, places)]
+
+
+@pytest.mark.parametrize("verify", ["none", "entry", "full"])
+@pytest.mark.parametrize(
+    ("rules", "erased", "left"),
+    [
+        (RetentionPolicy(DAY), (), [9, 10]),
+        (RetentionPolicy(DAY, 2 * DAY), (), [9, 10]),
+        (None, (6,), [1, 2, 3, 4, 9, 10]),
+        (None, (2,), [5, 6, 7, 8, 9, 10]),
+    ],
+)
+def test_the_source_leaves_out_what_a_hub_proves_to_have_pruned(
+    place: Path, verify: str, rules: RetentionPolicy | None, erased: tuple[int, ...], left: list[int]
+) -> None:
+    with pruned_hub(place, rules, *erased) as (hub, url):
+        assert seqs(hub, url, verify=verify) == left
+        assert seqs(hub, url, verify=verify, seq_min=6, seq_max=9) == [seq for seq in left if 6 <= seq <= 9]
+        assert seqs(hub, url, verify=verify, ts_min=int(hub.service.sequencer.hub_ts) + 1) == []
+        assert seqs(hub, url, verify=verify, seq_max=1) == [seq for seq in left if seq == 1]
+
+
+def spoiled(hub: Hub, spoil: str) -> None:
+    """Change the manifest, so that no valid tombstone follows from it."""
+    path = Folders(hub.data_dir).manifest(hub.label(STREAM))
+    manifest = Manifest.decode(path.read_bytes())
+    if spoil == "signature":
+        path.write_bytes(replace(manifest, hub_sig=bytes(64)).encode())
+    else:
+        first, *others = manifest.segments
+        other = replace(first, mmr_root_end=bytes(32))
+        place = (manifest.hub_id, manifest.label, manifest.epoch, manifest.hub_ts)
+        path.write_bytes(sign_manifest(hub_key(hub), *place, [other, *others]).encode())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        ("signature", "no key of the hub"),
+        ("root", "its root differs from that of the log"),
+    ],
+)
+def test_a_range_without_a_valid_tombstone_is_an_error_with_its_place(place: Path, spoil: str, reason: str) -> None:
+    with pruned_hub(place, None, 2) as (hub, url):
+        spoiled(hub, spoil)
+        where = f"{re.escape(url)}, label {hub.label(STREAM).hex()}, entry 1: .*without proof.*{reason}"
+        for verify in ("full", "none"):
+            with pytest.raises(Unverified, match=where):
+                seqs(hub, url, verify=verify)
+        faults = select(url, label=hub.label(STREAM), verify="entry", columns=["stream_seq", "faults"])
+        assert [row for task in plan(faults) for row in rows(task, faults)] == [(1, ["frame"])]
+
+
+def test_a_chunk_that_was_deleted_by_hand_is_no_pruned_range_of_a_hub(place: Path) -> None:
+    with pruned_hub(place, None) as (hub, url):
+        closed = Folders(hub.data_dir).closed_chunk(hub.label(STREAM), 5, 8)
+        until(closed.exists)
+        closed.unlink()
+        with pytest.raises(Unavailable, match=rf"label {hub.label(STREAM).hex()}, entry [15678]: .* cannot read"):
+            seqs(hub, url)
+
+
+def test_a_streaming_query_passes_over_a_pruned_range(tmp_path: Path) -> None:
+    """Also in steps that end within it, and when nothing behind it is left."""
+    root = tmp_path / "hub"
+    label = pruned(root, PAYLOADS)
+    growing = GrowingSources(select(root, label=label))
+    start, found = growing.beginning(), []
+    for _ in range(20):
+        end = growing.admitted(start, growing.end(), 4)
+        found += [(piece.first, piece.last) for piece in growing.pieces(start, end)]
+        start = end
+    assert found == [(29, 30)]
+    Folders(root).open_chunk(label, 29).unlink()
+    shutil.rmtree(root / "journal")
+    shutil.rmtree(root / "index")
+    (root / "checkpoint-binding.cbor").unlink(missing_ok=True)
+    assert growing.end()[str(root)][label.hex()] == 28

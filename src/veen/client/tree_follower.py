@@ -188,14 +188,15 @@ _PAGE_ENTRIES = 500
 
 
 class PrunedEntries(Refused):
-    """The hub pruned entries, and proved that. `tombstone` is verified."""
+    """The hub pruned entries, and proved that. `tombstone` is verified, and of the last chunk of several."""
 
-    def __init__(self, tombstone: Tombstone, about: str = "") -> None:
+    def __init__(self, tombstone: Tombstone, about: str = "", first: int | None = None) -> None:
         segment = tombstone.segment
         when = shown_time(segment.pruned_at or 0)
-        text = f"entries {segment.start_seq} to {segment.end_seq} were pruned by the hub on {when}"
+        text = f"entries {first or segment.start_seq} to {segment.end_seq} were pruned by the hub on {when}"
         super().__init__("E.NOT_FOUND", about + text, detail_enum=PRUNED)
         self.tombstone = tombstone
+        self.first = first or segment.start_seq
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,18 +466,15 @@ class Follower:
         The hub must have signed that it pruned a range with the entry, and the range must belong to the known history.
         """
         try:
-            tombstone = Tombstone.decode(bytes.fromhex(str(refused.detail.get("tombstone", ""))))
-            segment = tombstone.segment
             await self._session.refresh()  # a new key may have signed it
-            tombstone.verify(self._session.trust.known.identity)
-            if tombstone.label != self.label or not segment.start_seq <= stream_seq <= segment.end_seq:
-                raise Unverified("tombstone", "it is for other entries")
-        except (Malformed, Unverified, ValueError) as error:
+            tombstone = Tombstone.of_answer(refused, self._session.trust.known.identity, self.label, stream_seq)
+        except (Malformed, Unverified) as error:
             if stream_seq <= self.tree.size:
                 raise await self.lost(f"entry {stream_seq} was pruned, without proof: {error}") from None
             raise Unverified(
                 f"entry {stream_seq}", f"the hub says that it was pruned, without proof: {error}"
             ) from None
+        segment = tombstone.segment
         signed = await self.checkpoint(segment.end_seq)
         if signed.mmr_root != segment.mmr_root_end:
             reason = f"the tombstone has another root for {segment.end_seq} entries than the checkpoint"

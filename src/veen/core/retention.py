@@ -13,7 +13,7 @@ from typing import Annotated
 
 from veen.core import proof
 from veen.core.cbor import Bool, Bstr, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
-from veen.core.errors import Unverified
+from veen.core.errors import Refused, Unverified
 from veen.core.hashing import ht, u64be
 from veen.core.hub_identity import HubIdentity
 from veen.core.limits import MAX_CHUNKS_PER_LABEL, MAX_PRUNED_ATTACHMENTS, MAX_REASON_BYTES, MAX_RULES
@@ -116,6 +116,19 @@ class Tombstone(Wire):
 
     def flaw(self) -> str | None:
         return None if self.segment.level > Level.WHOLE else "the segment was not pruned"
+
+    @classmethod
+    def of_answer(cls, refused: Refused, identity: HubIdentity, label: bytes, stream_seq: int) -> "Tombstone":
+        """The verified tombstone in a hub's answer that an entry was pruned. Raises if the answer has no valid one."""
+        try:
+            encoded = bytes.fromhex(str(refused.detail.get("tombstone", "")))
+        except ValueError:
+            raise Unverified("tombstone", "it is not hexadecimal") from None
+        found = cls.decode(encoded)
+        found.verify(identity)
+        if found.label != label or not found.segment.start_seq <= stream_seq <= found.segment.end_seq:
+            raise Unverified("tombstone", "it is for other entries")
+        return found
 
     def verify(self, identity: HubIdentity) -> None:
         """Raise `Unverified` unless that hub signed that the segment was pruned."""

@@ -125,13 +125,15 @@ class GrowingSources:
                 gaps = [gap for gap in extent.gaps if gap.label == label]
                 url, within = self._source(path).url, (done + 1, last)
                 of_label = read_plan.planned(url, metadata, chunks.get(label, []), gaps, within, self._selection.verify)
-                if done < last and (not of_label or of_label[-1].last != last):
+                pruned = (one for one in extent.pruned if one.label == label)
+                held = any(one.start_seq <= last <= one.end_seq for one in pruned)
+                if done < last and not held and (not of_label or of_label[-1].last != last):
                     raise Malformed(path, f"label {name[:16]}… had {last} entries before and now has fewer")
                 found += of_label
         return found
 
     def _ends(self, extent: Extent) -> dict[str, int]:
-        ends = {chunk.label: chunk.end_seq for chunk in extent.chunks}
+        ends = {chunk.label: chunk.end_seq for chunk in extent.with_pruned}
         if self._selection.verify is Verify.ENTRY:
             ends |= {gap.label: max(gap.last, ends.get(gap.label, 0)) for gap in extent.gaps}
         most = self._selection.seq_max
@@ -150,7 +152,8 @@ class GrowingSources:
         if most is None:
             return extent
         chunks = [chunk for chunk in extent.chunks if chunk.start_seq <= most]
-        return Extent(chunks, [gap for gap in extent.gaps if gap.first <= most], extent.labels)
+        gaps = [gap for gap in extent.gaps if gap.first <= most]
+        return replace(extent, chunks=chunks, gaps=gaps)
 
     def _source(self, path: str) -> ChunkSource:
         if path not in self._sources:

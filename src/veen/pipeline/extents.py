@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from veen.core import Malformed, Unavailable, Unverified, mmr
@@ -60,6 +60,11 @@ class Extent:
     chunks: list[Chunk]
     gaps: list[Gap]
     labels: frozenset[bytes]  # every label that the directory names
+    pruned: list[Chunk] = field(default_factory=list)  # left out, because the hub signed that it pruned them
+
+    @property
+    def with_pruned(self) -> list[Chunk]:
+        return sorted([*self.chunks, *self.pruned])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ def extent_of(
         return Extent(chunks, [], frozenset(chunk.label for chunk in chunks))
     if not check:
         names, chunks = source.measured(labels)
-        return Extent([one for one in chunks if not one.pruned], [], frozenset(_proven_by_names(names)))
+        return _extent(chunks, [], frozenset(_proven_by_names(names)))
     logged = _journal_entries(source)
     bound = _bound(source, metadata)
     proofs = _proofs(source, metadata, bound, logged)
@@ -92,13 +97,13 @@ def extent_of(
         if label not in bound and (labels is None or label in labels):
             _add(proofs, {label: _Proof(_indexed(source, name), f"log/{name}")})
     wanted = proofs if labels is None else {label: proof for label, proof in proofs.items() if label in labels}
-    chunks = _explained(source, metadata, chunks)
+    chunks = explained(source, metadata, chunks)
     gaps = list(_gaps(names, chunks, wanted, logged))
     while gaps:
         # A chunk may have grown since. A chunk renamed during the listing may have been missed under both names.
         before = names
         names, chunks = source.measured(labels)
-        chunks = _explained(source, metadata, chunks)
+        chunks = explained(source, metadata, chunks)
         gaps = list(_gaps(names, chunks, wanted, logged))
         if names.keys() == before.keys():
             break
@@ -106,16 +111,22 @@ def extent_of(
         # After the start of its open chunk, a running hub may be writing again what a crash cut off.
         opened = {name.label: name.start_seq for name in map(ChunkName.parse, names) if name and name.end_seq is None}
         gaps = [gap for gap in gaps if gap.label not in opened or gap.first < opened[gap.label]]
-    return Extent([chunk for chunk in chunks if not chunk.pruned], gaps, frozenset(proofs))
+    return _extent(chunks, gaps, frozenset(proofs))
 
 
-def _explained(source: DirectoryChunks, metadata: HubMetadata, chunks: list[Chunk]) -> list[Chunk]:
-    """Without the pruned chunks that no manifest of the hub explains: their entries are missing."""
+def _extent(chunks: Sequence[Chunk], gaps: list[Gap], labels: frozenset[bytes]) -> Extent:
+    kept = [chunk for chunk in chunks if not chunk.pruned]
+    return Extent(kept, gaps, labels, [chunk for chunk in chunks if chunk.pruned])
+
+
+def explained(source: DirectoryChunks, metadata: HubMetadata, chunks: list[Chunk]) -> list[Chunk]:
+    """The chunks without those pruned ones that no manifest of the hub explains: their entries are missing."""
     labels = {chunk.label for chunk in chunks if chunk.pruned}
     pruned: dict[bytes, set[tuple[int, int]]] = {}
     for label in labels:
         try:
-            pruned[label] = source.pruned_ranges(metadata.identity, label)
+            segments = source.pruned_segments(metadata.identity, label)
+            pruned[label] = {(one.start_seq, one.end_seq) for one in segments}
         except (Malformed, Unverified):
             pruned[label] = set()
     return [one for one in chunks if not one.pruned or (one.start_seq, one.end_seq) in pruned[one.label]]

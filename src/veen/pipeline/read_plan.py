@@ -10,7 +10,7 @@ per entry, no signatures, and trusts no data outside the chunk.
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import groupby, pairwise
 
@@ -43,6 +43,11 @@ class Piece:
     @property
     def entries(self) -> int:
         return self.last - self.first + 1
+
+    def after(self, stream_seq: int) -> "Piece":
+        """The part of the piece after an entry, whose reader needs none of the entries before."""
+        chunk = replace(self.chunk, start_seq=stream_seq + 1)
+        return replace(self, chunk=chunk, first=max(self.first, stream_seq + 1), peaks=None)
 
     @property
     def closes_chunk(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from veen.client.tree_follower import PrunedEntries
 from veen.core import Malformed, Msg, Receipt, Unverified
 from veen.pipeline import chunk_verifier
 from veen.pipeline.chunk_verifier import VerifiedEntry
@@ -76,7 +77,6 @@ def columns(names: Sequence[str], piece: Piece, found: Sequence[VerifiedEntry]) 
 
 def entries(task: Task, selection: Selection) -> Iterator[tuple[Piece, list[VerifiedEntry]]]:
     """The entries of a task, some of one piece at a time, verified as selected."""
-    needed = _needed(selection)
     known: dict[tuple[str, bytes], tuple[ChunkSource, HubMetadata]] = {}
     for piece in task:
         # Read again for each task: a worker lives long, and the hub may have a new key by then.
@@ -86,10 +86,8 @@ def entries(task: Task, selection: Selection) -> Iterator[tuple[Piece, list[Veri
         source, metadata = known[at]
         if piece.failure is not None:
             found = iter((VerifiedEntry(piece.first, 0, failures=(piece.failure,)),))
-        elif selection.verify is Verify.NONE:
-            found = unverified_entries(source, piece, needed)
         else:
-            found = _verified(source, metadata, piece, selection)
+            found = _not_pruned(source, metadata, piece, selection)
         if selection.timed:
             found = (one for one in found if _in_time(one, selection))
         while some := list(islice(found, BLOCK_ENTRIES)):
@@ -136,10 +134,25 @@ def unverified_entries(
                 receipt = Receipt.decode(entry.receipt) if needs_receipt else None
                 yield VerifiedEntry(seq, end - pos, entry, message, receipt)
                 pos, seq = end, seq + 1
-    except Malformed as error:
-        raise Malformed(_place(piece, seq), error.reason) from None
+    except (Malformed, Unverified) as error:
+        raise type(error)(_place(piece, seq), error.reason) from None
     if seq <= piece.last:
         raise Malformed(_place(piece, seq), f"the chunk ends with entry {seq - 1}")
+
+
+def _not_pruned(
+    source: ChunkSource, metadata: HubMetadata, piece: Piece, selection: Selection
+) -> Iterator[VerifiedEntry]:
+    """The entries of a piece without those that a hub proves to have pruned."""
+    while piece.first <= piece.last:
+        try:
+            if selection.verify is Verify.NONE:
+                yield from unverified_entries(source, piece, _needed(selection))
+            else:
+                yield from _verified(source, metadata, piece, selection)
+            return
+        except PrunedEntries as pruned:
+            piece = piece.after(pruned.tombstone.segment.end_seq)
 
 
 def _verified(

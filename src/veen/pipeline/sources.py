@@ -18,15 +18,23 @@ from urllib.parse import unquote, urlsplit
 
 from plumbing.cli.extras import install_hint
 from veen.client.read_access import READER, signer_from_environment
-from veen.client.transport import HubLink, RetryPolicy
-from veen.client.tree_follower import peaks_from
+from veen.client.transport import HubLink, RetryPolicy, TryLater
+from veen.client.tree_follower import PrunedEntries, peaks_from
 from veen.client.trust import HubStatus
-from veen.core import Malformed, Receipt, Refused, Unavailable, Unverified
-from veen.core.envelopes import ProofRequest, ProofResponse, ReceiptRequest, ReceiptResponse
+from veen.core import Malformed, Mmr, Refused, Unavailable, Unverified
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    ProofRequest,
+    ProofResponse,
+    ReceiptRequest,
+    ReceiptResponse,
+)
 from veen.core.envelopes import StreamRequest as PageRequest
 from veen.core.envelopes import StreamResponse as PageResponse
 from veen.core.hub_identity import ForkOrigin, HubIdentity, lineage
-from veen.core.retention import PRUNED
+from veen.core.proof import Head
+from veen.core.retention import PRUNED, Segment, Tombstone
 from veen.storage import frame, pruned_chunk, safe_open
 from veen.storage.artifacts import PeakSnapshot
 from veen.storage.chunk_reader import PackedChunk, is_packed, mapped, read_blocks
@@ -175,11 +183,11 @@ class DirectoryChunks:
                 pruned_chunk.check_pruned(left, manifest)
                 yield left
 
-    def pruned_ranges(self, identity: HubIdentity, label: bytes) -> set[tuple[int, int]]:
-        """First and last entry of every chunk of a label that the hub signed as pruned."""
+    def pruned_segments(self, identity: HubIdentity, label: bytes) -> tuple[Segment, ...]:
+        """Every chunk of a label that the hub signed as pruned."""
         with self.local_copy((), (f"{LOG}/{NAMES.manifest(label).name}",)) as folders:
             manifest = pruned_chunk.verified_manifest(folders, identity, label)
-        return {(one.start_seq, one.end_seq) for one in manifest.segments if one.level} if manifest else set()
+        return tuple(one for one in manifest.segments if one.level) if manifest else ()
 
     def check_packing(self, chunk: Chunk) -> None:
         """Raise `Malformed` if a compressed chunk does not match its digest."""
@@ -294,9 +302,10 @@ class HubChunks:
         return made
 
     def blocks(self, chunk: Chunk) -> Iterator[tuple[Data, int]]:
+        """Pages of whole entries. Raises `PrunedEntries` before a range that the hub proves to have pruned."""
         seq = chunk.start_seq
         while seq <= chunk.end_seq:
-            page = self._page(chunk.label, seq, chunk.end_seq)
+            page = self._kept_page(chunk, seq, chunk.end_seq)
             if not page:
                 raise Malformed("page", f"{self.url} no longer has entry {seq}")
             yield page, 0
@@ -305,15 +314,55 @@ class HubChunks:
                 pos, seq = pos + frame.length_at(page, pos), seq + 1
 
     def first_frame(self, chunk: Chunk) -> Data:
-        return self._page(chunk.label, chunk.start_seq, chunk.start_seq)
+        return self._kept_page(chunk, chunk.start_seq, chunk.start_seq)
 
     def peaks(self, label: bytes, size: int) -> tuple[bytes, ...]:
-        async def ask(link: HubLink) -> tuple[ProofResponse, Receipt]:
+        async def ask(link: HubLink) -> tuple[ProofResponse, Head]:
             proof = await link.ask("/v1/proof", ProofRequest(label, size), ProofResponse)
-            return proof, (await link.ask("/v1/receipt", ReceiptRequest(label, size), ReceiptResponse)).receipt
+            return proof, await _head(link, label, size)
 
-        proof, receipt = self._ask(ask)
-        return peaks_from(proof.mmr_proof, receipt)
+        proof, head = self._ask(ask)
+        return peaks_from(proof.mmr_proof, head)
+
+    def head(self, label: bytes, size: int) -> Head:
+        """The receipt of an entry, or a checkpoint that ends with it if its receipt was pruned; not verified."""
+        return self._ask(lambda link: _head(link, label, size))
+
+    def _kept_page(self, chunk: Chunk, first: int, last: int) -> bytes:
+        try:
+            with _at(chunk.label, first):
+                return self._page(chunk.label, first, last)
+        except Refused as refused:
+            if refused.detail_enum != PRUNED:
+                raise
+            raise self._pruned(chunk, first, refused) from None
+
+    def _pruned(self, chunk: Chunk, first: int, refused: Refused) -> PrunedEntries:
+        """The error for the pruned entries from `first` on, at most to the end of the chunk.
+
+        Raises `Unverified` if the hub has not signed that it pruned them, or pruned them from another history.
+        """
+        seq: int = first
+        try:
+            while True:
+                tombstone = Tombstone.of_answer(refused, self._metadata.identity, chunk.label, seq)
+                end = tombstone.segment.end_seq
+                if end >= chunk.end_seq:
+                    break
+                try:
+                    self._page(chunk.label, end + 1, end + 1)
+                except Refused as more:
+                    if more.detail_enum != PRUNED:
+                        raise
+                    seq, refused = end + 1, more
+                else:
+                    break
+            if Mmr(end, self.peaks(chunk.label, end)).root() != tombstone.segment.mmr_root_end:
+                raise Unverified("tombstone", "its root differs from that of the log")
+        except (Malformed, Unverified) as error:
+            what = f"the hub says that entry {seq} was pruned, without proof: {error}"
+            raise Unverified("pruned range", what) from None
+        return PrunedEntries(tombstone, first=first)
 
     def _page(self, label: bytes, first: int, last: int) -> bytes:
         """Request entries, and frame them as in a chunk file."""
@@ -368,14 +417,33 @@ async def _size(link: HubLink, label: bytes, low: int) -> int:
     return low
 
 
+async def _head(link: HubLink, label: bytes, size: int) -> Head:
+    try:
+        return (await link.ask("/v1/receipt", ReceiptRequest(label, size), ReceiptResponse)).receipt
+    except Refused as refused:
+        if refused.detail_enum != PRUNED:
+            raise
+    return (await link.ask("/v1/checkpoint", CheckpointRequest(label, size), CheckpointResponse)).checkpoint
+
+
 async def _has(link: HubLink, label: bytes, stream_seq: int) -> bool:
     try:
-        await link.ask("/v1/receipt", ReceiptRequest(label, stream_seq), ReceiptResponse)
+        with _at(label, stream_seq):
+            await link.ask("/v1/receipt", ReceiptRequest(label, stream_seq), ReceiptResponse)
     except Refused as refused:
         if refused.code == "E.NOT_FOUND":
             return refused.detail_enum == PRUNED
         raise
     return True
+
+
+@contextmanager
+def _at(label: bytes, stream_seq: int) -> Iterator[None]:
+    """Add the place to the error of a hub that cannot read an entry."""
+    try:
+        yield
+    except TryLater as error:
+        raise Unavailable(f"label {label.hex()}, entry {stream_seq}: {error}") from None
 
 
 def by_label(chunks: Iterable[Chunk]) -> dict[bytes, list[Chunk]]:

@@ -126,3 +126,15 @@ def test_jobs_and_plans_contain_no_key(spark: "SparkSession", place: Path) -> No
     assert leaks(kept, secrets) == []
     assert leaks(made.log.key_file(DOORS, place).read_bytes(), secrets) != []
     assert all(leaks(b"in " + form + b" a text", secrets) for form in spellings(secrets[0]))
+
+
+def test_a_streaming_query_over_a_pruned_log_ends_with_the_reason(spark: "SparkSession", place: Path) -> None:
+    from tests.pipeline.tables.test_pruned_tables import POLICIES, keys
+    from tests.pipeline.test_pruned_source import pruned_hub
+
+    with pruned_hub(place, POLICIES[0]) as (hub, url):
+        sources = (url, str(hub.data_dir))
+        for number, source in enumerate(sources):
+            query = follow(Tables(place / str(number)), select(source, stream="news"), keys(place), spark, once=True)
+            with pytest.raises(Exception, match="entries 1 to 8 were pruned"):
+                query.awaitTermination()

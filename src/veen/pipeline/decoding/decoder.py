@@ -17,9 +17,10 @@ from veen.client.keystore import Keystore, keystore_file
 from veen.client.local_files import DISK
 from veen.client.reader import Opener
 from veen.client.stream_keys import ReaderKey
+from veen.client.tree_follower import PrunedEntries
 from veen.core import DhKey, Malformed, Msg, PayloadHdr, Receipt, Unavailable, naming
 from veen.overlays import AnyOverlay, Event, EventFault, FoldEntry, Registry, registry
-from veen.pipeline.sources import Chunk, ChunkSource, by_label
+from veen.pipeline.sources import Chunk, ChunkSource, DirectoryChunks, by_label
 from veen.storage import frame
 from veen.storage.metadata import HubMetadata
 
@@ -122,8 +123,7 @@ def streams_of(
     for label, of_label in by_label(chunks).items():
         around = set(epochs)
         if profile.epoch_sec and of_label[0].start_seq == 1:
-            first = Receipt.decode(frame.read_unhashed(source.first_frame(of_label[0]))[0].receipt)
-            around |= set(profile.epochs_around(first.hub_ts, metadata.limits.max_epoch_skew_sec))
+            around |= set(_epochs_at(source, metadata, of_label[0]))
         named = (
             LabelStream(label, name, stream_id, epoch)
             for name, stream_id in known.items()
@@ -132,6 +132,19 @@ def streams_of(
         )
         found[label] = next(named, LabelStream(label, label.hex()))
     return found
+
+
+def _epochs_at(source: ChunkSource, metadata: HubMetadata, chunk: Chunk) -> Iterable[int]:
+    """The epochs that the first entry of a chunk may be in."""
+    if chunk.pruned and isinstance(source, DirectoryChunks):
+        with source.pruned(chunk, metadata.identity) as left:
+            hub_ts = left.entry(chunk.start_seq).hub_ts
+    else:
+        try:
+            hub_ts = Receipt.decode(frame.read_unhashed(source.first_frame(chunk))[0].receipt).hub_ts
+        except PrunedEntries as pruned:
+            return (pruned.tombstone.epoch,)
+    return metadata.profile.epochs_around(hub_ts, metadata.limits.max_epoch_skew_sec)
 
 
 RECORD = naming.schema_id("record.event.v1")

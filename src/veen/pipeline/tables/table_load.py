@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from veen.client.local_files import Busy
-from veen.core import Malformed, Msg, Receipt, Unavailable, Unverified
+from veen.client.tree_follower import PrunedEntries
+from veen.core import Malformed, Msg, Receipt, Unavailable, Unverified, proof
+from veen.core.proof import Head
 from veen.pipeline import chunk_verifier, jobs, read_plan
 from veen.pipeline.decoding import DecodedEntry, Decoder, Keys, LabelStream, streams_of
-from veen.pipeline.extents import Extent, extent_of
+from veen.pipeline.extents import Extent, explained, extent_of
 from veen.pipeline.jobs import Progress, Runner, freeze_loaded_objects, no_progress, run_inline
 from veen.pipeline.read_plan import Piece, Task
 from veen.pipeline.selection import Selection, Verify, in_epochs
-from veen.pipeline.sources import Chunk, ChunkSource, HubChunks, open_source
+from veen.pipeline.sources import Chunk, ChunkSource, DirectoryChunks, HubChunks, by_label, open_source
 from veen.pipeline.tables.commit import Commit, CommitSpan, TablesView
 from veen.pipeline.tables.compaction import tidy
 from veen.pipeline.tables.staged_files import Staged, Stager, staged_name
@@ -83,7 +85,8 @@ def load(
             extent = missing_extent(
                 source, metadata, labels_of(selection, metadata, keys, source), view, selection.seq_max
             )
-            chunks = extent.chunks
+            check_none_pruned(source, extent.with_pruned, view, selection.seq_max)
+            chunks = extent.with_pruned
             known[source.url] = extent.labels | frozenset(view.spans)
             for name, labels in selection.labels_by_name(metadata).items():
                 wanted[name] = wanted.get(name, frozenset()) | labels
@@ -93,7 +96,7 @@ def load(
             for label in streams:
                 check_basis(source, metadata, chunks, view, label)
             touched |= dict.fromkeys(streams)
-            pieces = missing(source, metadata, chunks, view, selection)
+            pieces = missing(source, metadata, extent.chunks, view, selection)
             for tasks in rounds(read_plan.deal(pieces, selection.parallelism)):
                 staged = _round(tables, view, metadata.identity.hub_id, tasks, streams, keys, run, progress)
                 commit_count += 1
@@ -134,8 +137,9 @@ def publish(tables: Tables, view: TablesView, folder: Path, results: Sequence[St
     joined: dict[bytes, CommitSpan] = {}
     for span in sorted(whole.spans, key=lambda span: (span.label, span.first)):
         known = joined.get(span.label)
-        if known is None and span.first != view.upto(span.label) + 1:
-            raise Malformed("tables", f"entry {span.first} does not follow on entry {view.upto(span.label)}")
+        last = view.upto(span.label) if known is None else known.last
+        if span.first != last + 1:
+            raise Malformed("tables", f"entry {span.first} does not follow on entry {last}")
         joined[span.label] = span if known is None else known.joined(span)
     if joined:
         commit = Commit(view.number + 1, "append", tuple(joined.values()), tuple(whole.files))
@@ -154,21 +158,33 @@ def stage(job: TableLoad) -> bytes:
         if piece.source not in known:
             source = open_source(piece.source)
             known[piece.source] = source, read_plan.pinned(source.metadata(), job.hub_id)
-        for found in found_in(*known[piece.source], piece):
-            stager.add(found)
+        try:
+            for found in found_in(*known[piece.source], piece):
+                stager.add(found)
+        except PrunedEntries as pruned:
+            raise _refusal(piece.chunk.label, pruned.message) from None
     return stager.finish().encode()
 
 
 def found_in(source: ChunkSource, metadata: HubMetadata, piece: Piece) -> Iterator[DecodedEntry]:
-    """Every entry of a piece after verification, including those that an earlier damaged entry makes unreadable."""
+    """Every entry of a piece after verification, including those that an earlier damaged entry makes unreadable.
+
+    Raises `PrunedEntries` at a range that a hub pruned.
+    """
     label, seq, reason = piece.chunk.label, piece.first, "the chunk could not be read up to here"
-    for one in chunk_verifier.verified(source, chunk_verifier.start(source, metadata, piece), piece):
-        if one.ends:
-            reason = str(one.failures[-1])
-        if one.stream_seq == seq:
-            faults = tuple((failure.check.value, str(failure)) for failure in one.failures)
-            yield DecodedEntry(label, seq, one.message, one.receipt, faults)
-            seq += 1
+    try:
+        for one in chunk_verifier.verified(source, chunk_verifier.start(source, metadata, piece), piece):
+            if one.ends:
+                reason = str(one.failures[-1])
+            if one.stream_seq == seq:
+                faults = tuple((failure.check.value, str(failure)) for failure in one.failures)
+                yield DecodedEntry(label, seq, one.message, one.receipt, faults)
+                seq += 1
+    except PrunedEntries as pruned:
+        if (end := pruned.tombstone.segment.end_seq) >= piece.first:
+            raise
+        yield from found_in(source, metadata, piece.after(end))
+        return
     for unreadable in range(seq, piece.last + 1):
         yield DecodedEntry(label, unreadable, None, None, ((EntryCheck.FRAME.value, reason),))
 
@@ -199,6 +215,44 @@ def missing_extent(
         if gap.last > view.upto(gap.label) and (most is None or gap.first <= most):
             raise gap.refusal(source.url)
     return extent
+
+
+def check_none_pruned(source: ChunkSource, chunks: Sequence[Chunk], view: TablesView, most: int | None = None) -> None:
+    """Raise `Unavailable` if entries that the tables lack were pruned: a fold over the rest would be wrong.
+
+    A hub is asked about the first of them only; a range that was pruned in between is found when it is read.
+    """
+    for label, of_label in by_label(chunks).items():
+        first = view.upto(label) + 1
+        lacking = [one for one in of_label if first <= one.end_seq and (most is None or one.start_seq <= most)]
+        found = _hub_pruned(source, lacking, first) if isinstance(source, HubChunks) else _pruned(lacking, first)
+        if found is not None:
+            error = _refusal(label, found)
+            error.add_note("select other streams with --stream, or load from a backup that still has the entries")
+            raise error
+
+
+def _refusal(label: bytes, what: str) -> Unavailable:
+    return Unavailable(f"label {label.hex()[:16]}…: {what}, and tables need every entry")
+
+
+def _pruned(chunks: Sequence[Chunk], first: int) -> str | None:
+    """The first pruned range among the chunks of a label in a directory."""
+    start = end = 0
+    for chunk in chunks:
+        if chunk.pruned and (not end or chunk.start_seq == end + 1):
+            start, end = start or max(first, chunk.start_seq), chunk.end_seq
+    return f"entries {start} to {end} were pruned" if end else None
+
+
+def _hub_pruned(source: HubChunks, chunks: Sequence[Chunk], first: int) -> str | None:
+    """The same if the first entry was pruned by a hub."""
+    try:
+        if chunks:
+            source.first_frame(replace(chunks[0], start_seq=max(first, chunks[0].start_seq)))
+    except PrunedEntries as pruned:
+        return pruned.message
+    return None
 
 
 def known_streams(
@@ -241,14 +295,14 @@ def check_basis(
         return
     if span.hub_id != metadata.identity.hub_id:
         raise Unverified(str(source.url), f"the tables have label {label.hex()[:16]}… from another hub")
-    receipt = signed_at(source, metadata, chunks, label, span.last)
-    if receipt is None:
+    head = signed_at(source, metadata, chunks, label, span.last)
+    if head is None:
         lagging = Unavailable(
             f"{source.url}: label {label.hex()[:16]}… ends before entry {span.last}, which the tables have"
         )
         lagging.add_note("a directory may lag behind its hub: read it later, or read from the hub")
         raise lagging
-    if span.mmr_root is not None and receipt.mmr_root != span.mmr_root:
+    if span.mmr_root is not None and head.mmr_root != span.mmr_root:
         raise Unverified(
             str(source.url), f"label {label.hex()[:16]}… up to {span.last} differs from the log in the tables"
         )
@@ -256,22 +310,44 @@ def check_basis(
 
 def signed_at(
     source: ChunkSource, metadata: HubMetadata, chunks: Sequence[Chunk], label: bytes, seq: int
-) -> Receipt | None:
-    """The receipt at one place, with verified signature; None if the log does not reach it."""
-    for chunk in chunks:
-        if chunk.label == label and chunk.start_seq <= seq <= chunk.end_seq:
-            at = chunk.start_seq
-            for data, start in source.blocks(chunk):
-                pos = start
-                while pos < len(data):
-                    if at == seq:
-                        receipt = Receipt.decode(frame.read_unhashed(data, pos)[0].receipt)
-                        metadata.identity_at(label, seq).verify_receipt(receipt)
-                        if (receipt.label, receipt.stream_seq) != (label, seq):
-                            raise Unverified(str(source.url), f"the receipt of entry {seq} belongs to another place")
-                        return receipt
-                    pos, at = pos + frame.length_at(data, pos), at + 1
+) -> Head | None:
+    """The receipt of an entry with verified signature, or a checkpoint; None if the log does not reach it."""
+    chunk = next((one for one in chunks if one.label == label and one.start_seq <= seq <= one.end_seq), None)
+    if chunk is None:
+        return None
+    if isinstance(source, HubChunks):
+        head = source.head(label, seq)
+    elif chunk.pruned:
+        return _receipt_of_pruned(source, metadata, chunk, seq)
+    else:
+        found = _receipt_in(source, chunk, seq)
+        if found is None:
+            return None
+        head = found
+    metadata.lineage.verify_head(head, metadata.profile)
+    if (proof.label_of(head), proof.size_of(head)) != (label, seq):
+        raise Unverified(str(source.url), f"the receipt of entry {seq} belongs to another place")
+    return head
+
+
+def _receipt_in(source: ChunkSource, chunk: Chunk, seq: int) -> Receipt | None:
+    at = chunk.start_seq
+    for data, start in source.blocks(chunk):
+        pos = start
+        while pos < len(data):
+            if at == seq:
+                return Receipt.decode(frame.read_unhashed(data, pos)[0].receipt)
+            pos, at = pos + frame.length_at(data, pos), at + 1
     return None
+
+
+def _receipt_of_pruned(source: ChunkSource, metadata: HubMetadata, chunk: Chunk, seq: int) -> Receipt:
+    """The receipt of a pruned entry, which the manifest signs; its own signature may have been pruned."""
+    piece = Piece(source.url, metadata.identity.hub_id, chunk, seq, seq)
+    (found,) = chunk_verifier.verified(source, chunk_verifier.start(source, metadata, piece), piece)
+    if found.failures or found.receipt is None:
+        raise Unverified(f"{source.url}/log/{chunk.name}", "; ".join(map(str, found.failures)))
+    return found.receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +415,9 @@ def _load_batch(tables: Tables, selection: Selection, keys: Keys, batch: "DataFr
             source = open_source(path)
             metadata = read_plan.pinned(source.metadata(), selection.pin)
             chunks = source.chunks(labels_of(selection, metadata, keys, source))
+            if isinstance(source, DirectoryChunks):
+                chunks = explained(source, metadata, chunks)
+            check_none_pruned(source, chunks, view, selection.seq_max)
             found = known_streams(source, metadata, chunks, selection, keys)
             for label in found:
                 check_basis(source, metadata, chunks, view, label)

@@ -11,10 +11,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from veen.core import Malformed, Mmr, Unverified, VeenError, naming
+from veen.client.tree_follower import PrunedEntries
+from veen.core import Malformed, Mmr, Receipt, Unverified, VeenError, naming
 from veen.pipeline import chunk_verifier, read_plan
-from veen.pipeline.decoding import DecodedRows, Decoder, Keys
+from veen.pipeline.decoding import DecodedEntry, DecodedRows, Decoder, Keys
 from veen.pipeline.decoding.decoder import QuarantineKind
+from veen.pipeline.extents import explained
 from veen.pipeline.read_plan import Piece
 from veen.pipeline.selection import Selection
 from veen.pipeline.sources import Chunk, ChunkSource, DirectoryChunks, open_source
@@ -85,7 +87,10 @@ def _logs(selection: Selection, view: TablesView) -> Iterator[_Log]:
         metadata = read_plan.pinned(source.metadata(), selection.pin)
         hub_id = metadata.identity.hub_id
         labels = frozenset(label for label, span in view.spans.items() if span.hub_id == hub_id)
-        yield _Log(source, metadata, tuple(source.chunks(labels)) if labels else ())
+        chunks = source.chunks(labels) if labels else []
+        if isinstance(source, DirectoryChunks):
+            chunks = explained(source, metadata, chunks)
+        yield _Log(source, metadata, tuple(chunks))
 
 
 def check_files(root: Path, view: TablesView) -> Iterator[Problem]:
@@ -146,7 +151,7 @@ class _EntryTree:
                 yield from self._check_checkpoint(seq)
             return
         receipt = signed_at(self._log.source, self._log.metadata, self._log.chunks, label, seq)
-        if receipt is not None:  # continue with the signed leaf, so that one changed row is one problem
+        if isinstance(receipt, Receipt):  # continue with the signed leaf, so that one changed row is one problem
             self._tree.size, self._tree.peaks = before.size, before.peaks
             self._tree.append(receipt.leaf_hash)
         yield Problem(Table.ENTRIES, "the row differs from the entry in the log", label, seq)
@@ -158,7 +163,7 @@ class _EntryTree:
             leaf = known["msg_id"] if known else None
             if known is None:
                 receipt = signed_at(self._log.source, self._log.metadata, self._log.chunks, self._span.label, missing)
-                leaf = receipt.leaf_hash if receipt else None
+                leaf = receipt.leaf_hash if isinstance(receipt, Receipt) else None
                 yield Problem(Table.ENTRIES, "the row is missing", self._span.label, missing)
             self._tree.append(leaf or bytes(32))
 
@@ -207,25 +212,40 @@ def _check_decoded(
 ) -> tuple[list[Problem], bool]:
     """Decode every row of events and quarantine again from the log. Also returns whether the keys open any entry.
 
-    Rows of entries that the keys do not open cannot be compared and are no problem.
+    Rows of entries that were pruned or that the keys do not open cannot be compared and are no problem.
     """
     streams = known_streams(log.source, log.metadata, log.chunks, selection, keys)
     decoder, opened, closed = Decoder(streams, keys), False, False
     certain, of_sealed = list[Problem](), list[Problem]()
-    for chunk in log.chunks:
-        last = min(chunk.end_seq, span.last)
-        if chunk.label != span.label or chunk.start_seq > last:
-            continue
+    for first, last, entries in _kept_entries(log, span):
         rows = DecodedRows()
-        for found in found_in(
-            log.source, log.metadata, Piece(log.source.url, span.hub_id, chunk, chunk.start_seq, last)
-        ):
+        for found in entries:
             decoder.add(found, rows)
         sealed = {row.stream_seq for row in rows.quarantine if row.kind == QuarantineKind.SEALED}
         opened, closed = opened or len(sealed) < len(rows.entries), closed or bool(sealed)
-        for problem in _compared(root, view, span, (chunk.start_seq, last), rows):
+        for problem in _compared(root, view, span, (first, last), rows):
             (of_sealed if problem.stream_seq in sealed else certain).append(problem)
     return [*certain, *of_sealed] if opened else certain, opened or not closed
+
+
+def _kept_entries(log: _Log, span: CommitSpan) -> Iterator[tuple[int, int, list[DecodedEntry]]]:
+    """The entries of a span by range, without those that were pruned."""
+    for chunk in log.chunks:
+        last = min(chunk.end_seq, span.last)
+        if chunk.label != span.label or chunk.pruned:
+            continue
+        piece = Piece(log.source.url, span.hub_id, chunk, chunk.start_seq, last)
+        while piece.first <= piece.last:
+            found: list[DecodedEntry] = []
+            try:
+                for one in found_in(log.source, log.metadata, piece):
+                    found.append(one)
+            except PrunedEntries as pruned:
+                yield piece.first, pruned.first - 1, found
+                piece = piece.after(pruned.tombstone.segment.end_seq)
+            else:
+                yield piece.first, piece.last, found
+                break
 
 
 def _compared(

@@ -5,6 +5,7 @@ import struct
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from tests.hub.client import PATIENCE_S, Hub, Reply, Writer, make_dir, running, 
 from tests.hub.disks import QuickDisk
 from tests.hub.subscriber import Subscriber
 from veen.core import Receipt, Refused
-from veen.core.envelopes import ReceiptRequest, StreamRequest, StreamResponse
+from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, StreamRequest, StreamResponse
 from veen.hub import read_api, read_executor, submit, submit_api
+from veen.hub.config import HubConfig
 from veen.hub.verifier import Answer, Signed, Verifier
 
 BODY = bytes(100_000)  # makes a page large enough to be counted
@@ -130,6 +132,34 @@ def statuses(connection: socket.socket, count: int) -> list[int]:
             fields = dict(line.split(b": ") for line in iter(answers.readline, b"\r\n"))
             answers.read(int(fields[b"content-length"]))
     return found
+
+
+# Connections that last.
+
+
+def test_subscriptions_and_uploads_of_this_machine_leave_places_for_short_requests(tmp_path: Path) -> None:
+    settings = replace(HubConfig(tmp_path).http, max_connections=16)
+    with running(make_dir(tmp_path), disk=QuickDisk(), http=settings) as hub, ExitStack() as stack:
+        query = f"label={hub.label('s').hex()}&from=1"
+        for _ in range(12):
+            stack.enter_context(Subscriber(hub, query))
+        upload = f"PUT /tooling/attachments/{bytes(32).hex()} HTTP/1.1\r\nhost: hub\r\ncontent-length: 9\r\n\r\n1"
+        for _ in range(2):
+            stack.enter_context(asking(hub, upload.encode()))
+        until(lambda: hub.service.uploads.running == 2)
+        status, body = Subscriber(hub, query).refusal()
+        refused = ErrorEnvelope.decode(body)
+        assert (status, refused.code) == (503, "E.UNAVAILABLE")
+        assert "at most 12 subscriptions" in refused.message
+        with asking(hub, upload.encode()) as third:
+            assert third.recv(12) == b"HTTP/1.1 503"
+        for _ in range(8):
+            assert hub.get("/healthz").status == 200
+            hub.writer().send()
+        stack.close()
+        until(lambda: hub.service.uploads.running == 0)
+        with Subscriber(hub, query) as subscriber:
+            assert subscriber.item().stream_seq == 1
 
 
 # Subscribers that do not read.

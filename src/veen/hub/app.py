@@ -221,6 +221,7 @@ class HubApp:
                 raise _unknown(head)
             self.gate.check(head)
             label, start = _place_in(head.query)
+            self.subscriptions.check_room()
         except Refused as refused:
             return responses.refusal(refused)
         return Subscriber(self.subscriptions, label, start or 1)

@@ -37,6 +37,9 @@ RELOADABLE = frozenset(
 )
 # A new connection displaces one that is idle: otherwise idle ones, also from this machine, could shut everyone out.
 HTTP = HttpSettings(makes_room=True)
+# Subscriptions and uploads can last for hours, and are never idle. The rest is for short requests: without it, callers
+# that are not counted per address, as on this machine, could shut everyone out.
+SUBSCRIPTION_SHARE, UPLOAD_SHARE = 3 / 4, 1 / 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,13 @@ class HubConfig:
     def witness_keys(self) -> frozenset[bytes]:
         """The keys of all witnesses."""
         return self.witnesses | {one.witness_pk for one in self.witness_addresses}
+
+    def max_subscriptions(self) -> int:
+        return max(1, int(self.http.max_connections * SUBSCRIPTION_SHARE))
+
+    def max_uploads(self) -> int:
+        """How many attachments may be uploaded at once."""
+        return max(1, int(self.http.max_connections * UPLOAD_SHARE))
 
     def start_quorum(self) -> int:
         """How many witnesses must answer before the hub starts."""

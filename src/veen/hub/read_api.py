@@ -323,7 +323,7 @@ def _no_entry(label: bytes, stream_seq: int) -> Refused:
 _PAGE_ITEMS = 64
 PAGE_BYTES = 1 << 18  # a page ends with the entry that reaches this size
 _RETRY_S = 1.0
-_TOO_MANY = 1013  # WebSocket close code: try again later
+_FULL_RETRY_S = 10
 _INTERNAL = 1011
 
 
@@ -346,8 +346,11 @@ class Subscriptions:
         self.by_label: dict[bytes, set[Subscriber]] = {}
         self.count = 0
 
-    def full(self) -> bool:
-        return self.count >= self._most
+    def check_room(self) -> None:
+        """Raise `Refused` if there are too many subscribers."""
+        if self.count >= self._most:
+            text = f"the hub serves at most {self._most} subscriptions at a time; read pages, or try again later"
+            raise Refused("E.UNAVAILABLE", text, retry_after=_FULL_RETRY_S)
 
     def join(self, subscriber: "Subscriber") -> None:
         self.by_label.setdefault(subscriber.label, set()).add(subscriber)
@@ -391,9 +394,6 @@ class Subscriber:
 
     def on_open(self, send: Callable[[bytes], bool], close: Callable[[int], None]) -> None:
         self._send, self._close = send, close
-        if self._subscriptions.full():
-            close(_TOO_MANY)
-            return
         self._subscriptions.join(self)
         self.wake()
 

@@ -60,7 +60,6 @@ from veen.storage.recovery import RecoveredLabels
 from veen.storage.store import Lookup, Store
 
 _READ_THREADS = 4
-_MAX_SUBSCRIBERS = 1024
 GRACE_S = 10.0
 BUSY_PAUSE_S = 0.005
 IDLE_PAUSE_S = 0.5
@@ -204,7 +203,9 @@ class HubService:
             self.rules, self.store, self.sequencer.state, self._can_end, self.pipeline.log_event
         )
         self._background: asyncio.Handle = loop.call_soon(self._background_step)
-        self._subscriptions = Subscriptions(loop, self._executor, lookup, _MAX_SUBSCRIBERS, read_executor.record_error)
+        self._subscriptions = Subscriptions(
+            loop, self._executor, lookup, config.max_subscriptions(), read_executor.record_error
+        )
         scrubber = self._start_scrubber(loop, read_executor)
         attachments = AttachmentStore(self._disk, self.folders)
         attachments.remove_drafts()

@@ -179,6 +179,7 @@ class AttachmentUpload:
 
 
 _NO_ROOM_RETRY_S = 60
+_FULL_RETRY_S = 1
 _PROBE_BYTES = 1 << 16
 
 
@@ -214,6 +215,7 @@ class Uploads:
         self._sequencer = sequencer
         self._conditions = conditions
         self._stored = stored
+        self.running = 0
         self.reserved_bytes = 0
         self._largest_rejected = 0  # the largest size rejected for lack of space, while the state holds
         self._largest_failed = 0  # the largest size that failed to be written, while the state holds
@@ -231,6 +233,9 @@ class Uploads:
         as_json = responses.wants_json(head)
         try:
             label = _label_in(head.query)
+            if self.running >= (most := self.config.max_uploads()):
+                text = f"the hub receives at most {most} attachments at a time"
+                raise Refused("E.UNAVAILABLE", text, retry_after=_FULL_RETRY_S)
             grant = self._grant(head, coid, label)
             self._check_room(grant.size)
             wait = self._quota.take(grant.owner, grant.size) if grant.owner else 0
@@ -238,9 +243,11 @@ class Uploads:
                 raise BY_DETAIL["CAP_RATE"].refused("the upload quota is used up", retry_after=wait)
         except Refused as refused:
             return responses.refusal(refused, as_json=as_json)
+        self.running += 1
         self.reserved_bytes += grant.size
 
         def ended(size: int | None) -> None:
+            self.running -= 1
             self.reserved_bytes -= grant.size
             if size is not None:
                 self._stored(size)

@@ -10,9 +10,11 @@ import pytest
 
 from tests.cli.runner import Ran, Veen
 from tests.cli.test_hub_lifecycle import background
-from tests.hub.client import until
-from veen.core import Receipt
+from veen.cli.kit import root_files
+from veen.core import Receipt, SigningKey, naming
+from veen.core import hub_identity as identities
 from veen.core.recovery import RecoveredLog
+from veen.core.root_key import RootSecret
 from veen.storage import metadata
 from veen.storage.paths import Folders
 
@@ -23,7 +25,7 @@ class Container:
     """A hub whose volume is empty at each start, with its root key in a folder that it cannot write."""
 
     def __init__(self, veen: Veen, root: Path) -> None:
-        self.veen, self.root, self.began = veen, root, 0
+        self.veen, self.root = veen, root
         secrets = root / "secrets"
         secrets.mkdir()
         (secrets / "passphrase").write_text("correct horse battery staple\n")
@@ -40,9 +42,7 @@ class Container:
                 veen.done("stream-key", "create", stream, "--client", root / name)
 
     def init(self, data_dir: Path) -> Ran:
-        """Create the directory if it is not there, in another second than the one before."""
-        until(lambda: int(time.time()) > self.began)
-        self.began = int(time.time())
+        """Create the directory if it is not there."""
         return self.veen.done("hub", "init", "--data-dir", data_dir, "--incarnate", *self.key)
 
     @contextmanager
@@ -176,6 +176,31 @@ def test_a_client_rejects_an_incarnation_that_another_one_replaced(container: Co
     assert audited.status == 11, audited.err
     (found,) = audited.json()["equivocations"]
     assert "retired" not in found
+
+
+def test_incarnations_that_are_lost_at_once_begin_one_after_the_other(container: Container) -> None:
+    """Also the first, which the command made together with the root key."""
+    secret = root_files.read(container.root / "secrets" / "hub.root", container.root / "secrets" / "passphrase")
+    records = [identities.create(SigningKey.generate(), secret.created_at, root=secret.key)]
+    for name in ("first", "second", "third"):
+        container.init(container.root / name)
+        records.append(metadata.read_metadata(Folders(container.root / name)).identity)
+        assert all(records[-1].begins_after(before) for before in records[:-1]), name
+        made_at = int((container.root / name).stat().st_ctime)
+        assert made_at > records[-1].newest.valid_from, "the next one could begin in the same second"
+
+
+def test_an_incarnation_is_refused_while_the_clock_is_before_its_root_key(veen: Veen, tmp_path: Path) -> None:
+    key, passphrase = SigningKey.generate(), tmp_path / "passphrase"
+    passphrase.write_text("correct horse battery staple\n")
+    passphrase.chmod(0o600)
+    later = RootSecret(key.seed, naming.hub_id(key.public_key), int(time.time()) + 86_400)
+    root_files.write(tmp_path / "hub.root", later, b"correct horse battery staple")
+    given = ("--root", tmp_path / "hub.root", "--passphrase-file", passphrase)
+    refused = veen("hub", "init", "--data-dir", tmp_path / "hub", "--incarnate", *given)
+    assert refused.status == 6
+    assert "is before the creation of the root key" in refused.error
+    assert not (tmp_path / "hub").exists()
 
 
 def test_an_incarnation_needs_the_root_key_of_the_hub(container: Container, veen: Veen) -> None:

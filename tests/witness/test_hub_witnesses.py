@@ -12,7 +12,7 @@ from plumbing.durable import Disk
 from tests.hub.client import START, TOKEN, Clock, Hub, make_dir, running, until
 from tests.witness.small_hub import SmallHub
 from tests.witness.witness_fixture import RunningWitness, witnesses
-from veen.core import Checkpoint, Limits, Refused, Unavailable, Unverified, control_stream
+from veen.core import Checkpoint, Limits, Profile, Refused, SigningKey, Unavailable, Unverified, control_stream
 from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.cosignature import HeldLabels, HeldRequest, WitnessPolicy
 from veen.core.envelopes import (
@@ -29,7 +29,7 @@ from veen.hub.admission_rules import Admission
 from veen.hub.config import HubConfig
 from veen.hub.cosigner import RolledBack
 from veen.hub.service import HubService
-from veen.storage import fsck, recovery, rotation
+from veen.storage import fsck, metadata, recovery, rotation
 from veen.storage.fsck import FsckVerdict
 from veen.storage.paths import Folders
 
@@ -276,6 +276,27 @@ def test_a_recovered_hub_starts_and_its_statement_is_cosigned_as_a_reset(
         hub.writer().send()
         policy(three, 3).check(ordered(hub, label), identity)
     assert fsck.check(data_dir).verdict is FsckVerdict.CLEAN
+
+
+def test_an_incarnation_is_cosigned_and_the_one_before_does_not_start_again(
+    tmp_path: Path, three: list[RunningWitness]
+) -> None:
+    root, asked = SigningKey.generate(), settings(three)
+    for name, at in (("first", START), ("second", START + 1)):
+        metadata.create(Disk(), tmp_path / name, Profile(), Limits(), at, root_key=root, incarnates=True)
+    with running(tmp_path / "first", **asked) as hub:
+        writer = hub.writer()
+        writer.send_many(3)
+        ordered(hub, writer.label)
+    for _ in range(2):
+        with running(tmp_path / "second", Clock(START + 10), **asked) as hub:
+            identity = hub.service.hub_metadata.identity
+            hub.writer().send_many(2)
+            policy(three, 3).check(ordered(hub, writer.label), identity)
+            (stated,) = hub.get(f"/tooling/recoveries?label={writer.label.hex()}").read(RecoveryList).recoveries
+            assert policy(three, 3).check_reset(stated, identity) == ("w0", "w1", "w2")
+    with pytest.raises(RolledBack), running(tmp_path / "first", Clock(START + 20), **asked):
+        pass
 
 
 def test_a_copy_that_went_another_way_does_not_start(tmp_path: Path, three: list[RunningWitness]) -> None:

@@ -132,6 +132,8 @@ def init(
     else:
         file, secret = _new_root(root, data_dir, passphrase_file, now)
     exists = incarnate and secret is not None and _has_hub(data_dir, secret)
+    if incarnate and secret is not None and not exists:
+        now = _begin_later(secret, now)
     try:
         key = secret.key if secret else None
         if exists:
@@ -223,6 +225,24 @@ def _has_hub(data_dir: Path, secret: "RootSecret") -> bool:
             "give the root key file of that hub, or another --data-dir",
         )
     return True
+
+
+def _begin_later(secret: "RootSecret", now: int) -> int:
+    """The second at which an incarnation begins. Returns when it is over.
+
+    Clients follow an incarnation only if it began in a later second than the one before. The directory is made after
+    its second, so the next one that finds it lost begins in another, also if this command is killed.
+    """
+    from veen.cli.kit.exit_status import hinted
+    from veen.core import Unavailable
+
+    if now < secret.created_at:
+        text = f"the wall clock ({now}) is before the creation of the root key ({secret.created_at})"
+        raise hinted(Unavailable(text), "set the clock: clients reject a hub that began before the one they know")
+    began = max(now, secret.created_at + 1)
+    while (left_s := began + 1 - time.time()) > 0:
+        time.sleep(min(left_s, 1))
+    return began
 
 
 def _limits(lowered: list[values.Setting]) -> "Limits":

@@ -26,20 +26,7 @@ from veen.client.sender import Draft, Sent
 from veen.core import DhKey, Malformed, Receipt, Refused, Unavailable, naming
 from veen.core.hashing import h
 from veen.core.limits import MAX_TEXT_BYTES
-from veen.overlays.bridge_logs import (
-    IMPORTS,
-    MAX_ORIGINS,
-    MAX_RANGES,
-    NOTHING,
-    OFFLINE_LOG,
-    ORIGIN_BYTES,
-    BridgeResult,
-    BundleImported,
-    BundleIntake,
-    EventOrigin,
-    ImportStatus,
-    TargetRange,
-)
+from veen.overlays import bridge_logs
 from veen.overlays.event import join_ranges
 from veen.state import HubSource
 from veen.state.state_view import read_states
@@ -78,17 +65,17 @@ class TargetPlaces:
         around = known.profile.epochs_around(receipt.hub_ts, known.limits.max_epoch_skew_sec)
         return next(epoch for epoch in around if self._client.label(self._stream_id, epoch) == receipt.label)
 
-    def ranges(self) -> tuple[TargetRange, ...]:
+    def ranges(self) -> tuple[bridge_logs.TargetRange, ...]:
         """Ranges by epoch. If other writers split them into more than MAX_RANGES, one span per epoch."""
         found = [
-            TargetRange(epoch, first, last)
+            bridge_logs.TargetRange(epoch, first, last)
             for epoch in sorted(self._found)
             for first, last in join_ranges(self._found[epoch])
         ]
-        if len(found) <= MAX_RANGES:
+        if len(found) <= bridge_logs.MAX_RANGES:
             return tuple(found)
         spans = {epoch: join_ranges(each) for epoch, each in self._found.items()}
-        return tuple(TargetRange(epoch, spans[epoch][0][0], spans[epoch][-1][1]) for epoch in sorted(spans))
+        return tuple(bridge_logs.TargetRange(epoch, spans[epoch][0][0], spans[epoch][-1][1]) for epoch in sorted(spans))
 
 
 _INTAKE, _EVENT = b"bridge/intake", b"bridge/event"
@@ -106,11 +93,11 @@ class ImportOutcome:
     """The result of an import. `written` counts this run only; `event_count` includes earlier runs."""
 
     bundle_id: bytes
-    result: BridgeResult
+    result: bridge_logs.BridgeResult
     import_stream: str
     event_count: int
     written: int
-    targets: tuple[TargetRange, ...]
+    targets: tuple[bridge_logs.TargetRange, ...]
     excluded: tuple[int, ...] = ()
     fault: BundleFault | None = None
 
@@ -120,7 +107,7 @@ class ImportOutcome:
 
 
 def _failure(bundle_id: bytes, fault: BundleFault, stream: str = "") -> ImportOutcome:
-    return ImportOutcome(bundle_id, BridgeResult.FAILURE, stream, 0, 0, (), fault=fault)
+    return ImportOutcome(bundle_id, bridge_logs.BridgeResult.FAILURE, stream, 0, 0, (), fault=fault)
 
 
 class Importer:
@@ -134,7 +121,7 @@ class Importer:
         mapping: StreamMapping | None = None,
         operator: str | None = None,
         exclude: Iterable[ImportPolicy] = (),
-        log: str = OFFLINE_LOG,
+        log: str = bridge_logs.OFFLINE_LOG,
     ) -> None:
         """`trusted` are the ids of source hubs. Raises `RoleConflict` if this identity may not import."""
         self.client = client
@@ -201,8 +188,8 @@ class Importer:
     async def _check_new(self, plan: "ImportPlan") -> None:
         """Raise unless the audit log shows that the events are new, or that this importer started them."""
         bundle_id, header = plan.bundle_id, plan.found.bundle.header
-        states = await read_states(HubSource(self.client), self._log, IMPORTS)
-        standing = states.get(bundle_id, NOTHING)
+        states = await read_states(HubSource(self.client), self._log, bridge_logs.IMPORTS)
+        standing = states.get(bundle_id, bridge_logs.NOTHING)
         if standing.imported:
             raise BundleFault(BundleCode.DUPLICATE, "it was imported before")
         if standing.announced and not self._marks(_INTAKE + self.client.hub_id + bundle_id):
@@ -241,7 +228,7 @@ class Importer:
         places.find(known)
         return ImportOutcome(
             plan.bundle_id,
-            BridgeResult.SUCCESS,
+            bridge_logs.BridgeResult.SUCCESS,
             plan.stream,
             len(written) + len(known),
             len(written),
@@ -252,12 +239,12 @@ class Importer:
     async def _announce(self, plan: "ImportPlan") -> None:
         """Write the intake, split into as many records as needed, and skip those of an earlier run."""
         header = plan.found.bundle.header
-        origins = [EventOrigin.of(event.msg, event.receipt) for event in plan.found.bundle.events]
+        origins = [bridge_logs.EventOrigin.of(event.msg, event.receipt) for event in plan.found.bundle.events]
         prefix = _INTAKE + self.client.hub_id + plan.bundle_id
         done = self._marks(prefix)
         most = self._per_intake()
         for start in range(0, len(origins), most):
-            intake = BundleIntake(
+            intake = bridge_logs.BundleIntake(
                 plan.bundle_id,
                 header.source_hub_id,
                 header.export_stream,
@@ -276,12 +263,12 @@ class Importer:
     def _per_intake(self) -> int:
         """The number of origins that fit into one message of this hub, with room for the stream names."""
         room = self.client.session.trust.limits.max_msg_bytes // 2 - 2 * MAX_TEXT_BYTES
-        return max(1, min(room // ORIGIN_BYTES, MAX_ORIGINS))
+        return max(1, min(room // bridge_logs.ORIGIN_BYTES, bridge_logs.MAX_ORIGINS))
 
     async def _log_result(self, bundle_hash: bytes, outcome: ImportOutcome) -> None:
         """Log the outcome; a failure with the failed check, its reason and the position of the event."""
         fault = outcome.fault
-        event = BundleImported(
+        event = bridge_logs.BundleImported(
             outcome.bundle_id,
             bundle_hash,
             outcome.import_stream,
@@ -336,7 +323,7 @@ async def _wait_all(written: Sequence[tuple[int, "asyncio.Future[Sent]"]]) -> No
             raise error
 
 
-def _overlaps(other: ImportStatus, header: bundles.Header) -> bool:
+def _overlaps(other: bridge_logs.ImportStatus, header: bundles.Header) -> bool:
     same = (other.source_hub_id, other.export_stream, other.epoch)
     if same != (header.source_hub_id, header.export_stream, header.epoch):
         return False

@@ -15,19 +15,7 @@ from veen.bridge.bundle import SUFFIX, VerifiedBundle
 from veen.client import local_files
 from veen.core import naming
 from veen.core.strict_json import Json
-from veen.overlays.bridge_logs import (
-    EXPORTS,
-    IMPORTS,
-    NOTHING,
-    OFFLINE_LOG,
-    ONLINE_LOG,
-    ORIGINS,
-    BundleExported,
-    EventOrigin,
-    ImportStates,
-    ImportStatus,
-    Traced,
-)
+from veen.overlays import bridge_logs
 from veen.overlays.event import At, Ranges, join_ranges
 from veen.overlays.operations.mirror import missing as missing_of
 from veen.state.entry_source import EntrySource, all_entries
@@ -132,9 +120,9 @@ def _json_value(value: object) -> Any:
 class ReconcileInput:
     """Everything that is compared. `exports` come from the source zone, the rest from the import zone."""
 
-    exports: Sequence[BundleExported]
-    imports: ImportStates
-    traced: Mapping[bytes, Traced]  # by the msg_id of the original
+    exports: Sequence[bridge_logs.BundleExported]
+    imports: bridge_logs.ImportStates
+    traced: Mapping[bytes, bridge_logs.Traced]  # by the msg_id of the original
     arrived: Sequence[ImportedEntry]
 
 
@@ -144,7 +132,7 @@ def reconcile(books: ReconcileInput) -> ReconcileReport:
         if one.parent_id is not None:
             arrivals[one.stream, one.parent_id].append(one.at)
     present = {parent for _, parent in arrivals}
-    carried: dict[bytes, dict[int, EventOrigin]] = defaultdict(dict)
+    carried: dict[bytes, dict[int, bridge_logs.EventOrigin]] = defaultdict(dict)
     for traced in books.traced.values():
         carried[traced.bundle_id][traced.origin.receipt.stream_seq] = traced.origin
     lacking = {
@@ -174,7 +162,7 @@ def _missing_and_partial(
 ) -> tuple[tuple[MissingBundle, ...], tuple[MissingBundle, ...]]:
     missing, partial = [], []
     for one in books.exports:
-        standing = books.imports.get(one.bundle_id, NOTHING)
+        standing = books.imports.get(one.bundle_id, bridge_logs.NOTHING)
         named = (one.bundle_id, one.export_stream, one.epoch, one.export_seq_from, one.export_seq_to)
         if not standing.announced:
             why = f"rejected: {standing.reason}" if standing.failures else "the import log does not mention it"
@@ -185,7 +173,9 @@ def _missing_and_partial(
     return tuple(missing), tuple(partial)
 
 
-def _lacking(standing: ImportStatus, origins: Mapping[int, EventOrigin], present: set[bytes]) -> tuple[int, ...]:
+def _lacking(
+    standing: bridge_logs.ImportStatus, origins: Mapping[int, bridge_logs.EventOrigin], present: set[bytes]
+) -> tuple[int, ...]:
     """The numbers of a bundle whose events the import stream lacks, except those that the policy excluded."""
     return tuple(
         seq
@@ -198,7 +188,9 @@ _Key = tuple[bytes, str, int]
 
 
 def _regions(
-    books: ReconcileInput, lacking: Mapping[bytes, tuple[int, ...]], carried: Mapping[bytes, Mapping[int, EventOrigin]]
+    books: ReconcileInput,
+    lacking: Mapping[bytes, tuple[int, ...]],
+    carried: Mapping[bytes, Mapping[int, bridge_logs.EventOrigin]],
 ) -> Iterator[Region]:
     """By hub, stream and epoch: exported ranges, imported ranges, and where they start to differ."""
     exported_by_key: dict[_Key, list[tuple[int, int]]] = defaultdict(list)
@@ -223,13 +215,13 @@ def _regions(
         yield Region(*key, upto, times[key].get(upto), exported, imported, missing_of(imported, last))
 
 
-async def exports_of(source: EntrySource, log: str = ONLINE_LOG) -> list[BundleExported]:
+async def exports_of(source: EntrySource, log: str = bridge_logs.ONLINE_LOG) -> list[bridge_logs.BundleExported]:
     """The exports that a zone's own audit log lists."""
-    states = await read_states(source, log, EXPORTS)
+    states = await read_states(source, log, bridge_logs.EXPORTS)
     return [state for state in states.values() if state is not None]
 
 
-def exports_in(folder: Path, trusted: Collection[bytes]) -> list[BundleExported]:
+def exports_in(folder: Path, trusted: Collection[bytes]) -> list[bridge_logs.BundleExported]:
     """The exports that the bundle files in a folder show. Each is verified first. Raises `BundleFault`."""
     found = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
@@ -238,10 +230,10 @@ def exports_in(folder: Path, trusted: Collection[bytes]) -> list[BundleExported]
     return found
 
 
-def exported(found: VerifiedBundle, operator: str) -> BundleExported:
+def exported(found: VerifiedBundle, operator: str) -> bridge_logs.BundleExported:
     """The audit event that announces a bundle in its source zone."""
     bundle, header = found.bundle, found.bundle.header
-    return BundleExported(
+    return bridge_logs.BundleExported(
         bundle.bundle_id,
         found.bundle_hash,
         header.source_hub_id,
@@ -255,10 +247,12 @@ def exported(found: VerifiedBundle, operator: str) -> BundleExported:
     )
 
 
-async def read_input(target: EntrySource, exports: Iterable[BundleExported], log: str = OFFLINE_LOG) -> ReconcileInput:
+async def read_input(
+    target: EntrySource, exports: Iterable[bridge_logs.BundleExported], log: str = bridge_logs.OFFLINE_LOG
+) -> ReconcileInput:
     """Read the import side. The reader needs the keys of the audit log and of every import stream."""
-    imports = await read_states(target, log, IMPORTS)
-    origins = await read_states(target, log, ORIGINS)
+    imports = await read_states(target, log, bridge_logs.IMPORTS)
+    origins = await read_states(target, log, bridge_logs.ORIGINS)
     traced = {part: one for part, one in origins.items() if one is not None}
     streams = sorted({one.import_stream for one in imports.values() if one.import_stream})
     arrived = [one for stream in streams async for one in _imported_entries(target, stream)]

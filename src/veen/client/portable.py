@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Self
 
-from veen.client import cbor_sequence, local_files
+from veen.client import cbor_sequence, local_files, writer_keys
 from veen.client.capabilities import MAX_FILE_BYTES, decode_capabilities
 from veen.client.client_dir import CAPS, CARD, EVIDENCE, ClientDir, write_client
 from veen.client.client_identity import MAX_CARD_BYTES, SEED_BYTES, Card, ClientIdentity
@@ -34,16 +34,6 @@ from veen.client.keystore import MAX_KEYSTORE_BYTES, Keystore, Secrets, keystore
 from veen.client.local_files import DISK, Disk, scaffold
 from veen.client.stream_keys import StreamKey
 from veen.client.trust import HubRecord, HubTrust
-from veen.client.writer_keys import (
-    DEFAULT_BOUNDS,
-    ClientKeyUse,
-    KeyBounds,
-    Pending,
-    WriterState,
-    append,
-    begin,
-    current,
-)
 from veen.core import Checkpoint, Malformed, Msg, Receipt, Unavailable, Unverified, signing
 from veen.core.cbor import Bstr, Bytes, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, int_map
 from veen.core.hashing import HASH_BYTES, ht, u64be
@@ -97,9 +87,9 @@ class StateRow(Wire):
 
 # The tables that are copied row by row: length of the keys, and length or type of the rows.
 CARRIED: dict[str, tuple[int | None, int | type[Wire]]] = {
-    "generations": (8, ClientKeyUse),
+    "generations": (8, writer_keys.ClientKeyUse),
     "eras": (8 + 32, 8),
-    "writers": (3 * 32, WriterState),
+    "writers": (3 * 32, writer_keys.WriterState),
     "hubs": (32, HubRecord),
     "caught": (2 * 32, CaughtRow),
     "urls": (None, 32),
@@ -265,7 +255,7 @@ def import_identity(
     now: int,
     *,
     moved: bool = False,
-    bounds: KeyBounds = DEFAULT_BOUNDS,
+    bounds: writer_keys.KeyBounds = writer_keys.DEFAULT_BOUNDS,
     disk: Disk = DISK,
 ) -> ClientDir:
     """Create a client directory from a portable set, atomically. Raises if anything in the set does not verify.
@@ -333,9 +323,9 @@ class _Restored:
         for checkpoint in cbor_sequence.read_file(Checkpoint, self._source / "checkpoints.cborseq"):
             self._put_signed("checkpoints", checkpoint)
         self._put_outbox()
-        use, identity = current(self._rows), self._state.identity
+        use, identity = writer_keys.current(self._rows), self._state.identity
         if not moved:
-            begin(self._rows, identity, use.generation + 1, now)
+            writer_keys.begin(self._rows, identity, use.generation + 1, now)
         elif use.client_id != identity.client_key(use.generation).public_key:
             raise Unverified("portable set", "the client_id in use does not belong to the identity")
 
@@ -368,7 +358,7 @@ class _Restored:
                 raise Unavailable(
                     "cannot import the outbox: its messages have a label that both a hub and its fork use"
                 )
-            append(self._rows, hubs[0] + msg.label, [Pending.of(msg)])
+            writer_keys.append(self._rows, hubs[0] + msg.label, [writer_keys.Pending.of(msg)])
 
     def _put_signed(self, table: str, head: Receipt | Checkpoint) -> None:
         """Store it for every hub that it verifies for: a fork also signs for the prefix of its origin."""

@@ -22,20 +22,11 @@ from wsproto.events import (
 )
 from wsproto.utilities import ProtocolError
 
-from veen.client import message_attachments
+from veen.client import message_attachments, tree_follower
 from veen.client.contradiction import Contradiction, Lie
 from veen.client.hub_session import HubSession
 from veen.client.message_attachments import Attachment
 from veen.client.transport import HubLink
-from veen.client.tree_follower import (
-    Follower,
-    Followers,
-    LabelTree,
-    PrunedEntries,
-    next_proof,
-    peaks_from,
-    same_place,
-)
 from veen.core import (
     DhKey,
     Limits,
@@ -295,14 +286,16 @@ class _Answer:
 class LabelReader:
     """Reads one label."""
 
-    def __init__(self, session: HubSession, follower: Follower, epoch: int, opener: Opener, wanted: ReadRange) -> None:
+    def __init__(
+        self, session: HubSession, follower: tree_follower.Follower, epoch: int, opener: Opener, wanted: ReadRange
+    ) -> None:
         self._session = session
         self._follower = follower
         self._epoch = epoch
         self._opener = opener
         self._wanted = wanted
         self._order = ClientOrder()
-        self._tree = LabelTree(follower.label)  # this reader's position, which may be behind the follower
+        self._tree = tree_follower.LabelTree(follower.label)  # this reader's position, which may be behind the follower
         self._begun = wanted.from_seq == 1
 
     @property
@@ -335,7 +328,7 @@ class LabelReader:
             while not self._is_done():
                 try:
                     answer = await (ahead or self._fetch_page(self.next_seq))
-                except PrunedEntries as pruned:
+                except tree_follower.PrunedEntries as pruned:
                     ahead = None
                     await self._skip(pruned)
                     continue
@@ -353,7 +346,7 @@ class LabelReader:
             if ahead:
                 ahead.cancel()
 
-    async def _skip(self, pruned: PrunedEntries) -> None:
+    async def _skip(self, pruned: tree_follower.PrunedEntries) -> None:
         """Continue behind entries that were pruned. Raises the error if the caller did not ask for that."""
         if self._wanted.on_pruned is None:
             raise pruned
@@ -415,13 +408,13 @@ class LabelReader:
         return entries
 
     async def _verified(
-        self, tree: LabelTree, items: Sequence[StreamItem]
+        self, tree: tree_follower.LabelTree, items: Sequence[StreamItem]
     ) -> tuple[list[Receipt], list[MmrProof | None]]:
         receipts: list[Receipt] = []
         proofs: list[MmrProof | None] = []
         for number, item in enumerate(items):
             receipt = await self._verified_item(tree, item, receipts[-1] if receipts else None)
-            proofs.append(next_proof(tree, receipt.leaf_hash) if self._wanted.with_proof else None)
+            proofs.append(tree_follower.next_proof(tree, receipt.leaf_hash) if self._wanted.with_proof else None)
             tree.add(receipt)
             self._order.check(item.msg, receipt)
             receipts.append(receipt)
@@ -429,7 +422,7 @@ class LabelReader:
                 await asyncio.sleep(0)
         return receipts, proofs
 
-    async def _verified_item(self, tree: LabelTree, item: StreamItem, before: Receipt | None) -> Receipt:
+    async def _verified_item(self, tree: tree_follower.LabelTree, item: StreamItem, before: Receipt | None) -> Receipt:
         """Verify one entry by itself: its number, the hub's signature, its message and the client's signature."""
         receipt, expected = item.receipt, tree.size + 1
         if receipt is None:
@@ -457,7 +450,7 @@ class LabelReader:
         known = before if before and before.stream_seq == receipt.stream_seq else None
         known = known or self._follower.known(receipt.stream_seq)
         if known and (known.leaf_hash, known.mmr_root) != (receipt.leaf_hash, receipt.mmr_root):
-            return same_place(known, receipt)
+            return tree_follower.same_place(known, receipt)
         return Contradiction(Lie.DUPLICATE_SEQ, f"entry {found} follows entry {expected - 1}", (receipt,))
 
     def _check_page(self, page: StreamResponse) -> None:
@@ -467,7 +460,7 @@ class LabelReader:
             last = page.items[-1].stream_seq
             raise Contradiction(Lie.SEQ_GAP, f"next_cursor is {page.next_cursor} after entry {last}")
 
-    async def _check_history(self, tree: LabelTree, receipts: Sequence[Receipt]) -> None:
+    async def _check_history(self, tree: tree_follower.LabelTree, receipts: Sequence[Receipt]) -> None:
         """Check that the entries belong to the known history: they continue it or lead up to it."""
         known = self._follower.tree.size
         if tree.size <= known:
@@ -485,7 +478,7 @@ def _replayed(receipt: Receipt, expected: int, label: bytes) -> Contradiction:
 
 def _check_last(shown: MmrProof, receipt: Receipt) -> None:
     try:
-        peaks_from(shown, receipt)
+        tree_follower.peaks_from(shown, receipt)
     except Unverified as error:
         raise Contradiction(Lie.ROOT, f"the proof of entry {receipt.stream_seq}: {error.reason}", (receipt,)) from None
 
@@ -499,7 +492,7 @@ class StreamReader:
     def __init__(
         self,
         session: HubSession,
-        followers: Followers,
+        followers: tree_follower.Followers,
         stream_id: bytes,
         key: DhKey | None,
         wanted: ReadRange,

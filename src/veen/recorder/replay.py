@@ -15,16 +15,7 @@ from veen.client.reader import Entry as ReadEntry
 from veen.client.tree_follower import LabelTree, next_proof
 from veen.core import Mmr, MmrProof, Receipt, naming
 from veen.core.hashing import U64_MAX
-from veen.overlays import At, EventFault, FoldEntry
-from veen.overlays.record import (
-    CHANGES,
-    RECORD_TALLIES,
-    RECORDER_CHANGES,
-    RecordEvent,
-    States,
-    place_key,
-    producer_of,
-)
+from veen.overlays import At, EventFault, FoldEntry, record
 from veen.recorder.routes import required_profile
 from veen.state.directory_source import DirectorySource
 from veen.state.entry_source import EntrySource, HubSource, NoEntry, folded, stream_id_of
@@ -47,7 +38,7 @@ class ReplayedEvent:
     entry: FoldEntry
     receipt: Receipt
     proof: MmrProof  # for the tree that ends with this entry
-    event: RecordEvent | None
+    event: record.RecordEvent | None
     flaw: str | None = None
 
 
@@ -131,13 +122,13 @@ class Replayer:
 def replayed(read: ReadEntry, proof: MmrProof) -> ReplayedEvent:
     """The event of an entry, or the reason why it is none."""
     entry = folded(read)
-    steps = RECORD_TALLIES.read(entry)
+    steps = record.RECORD_TALLIES.read(entry)
     if isinstance(steps, EventFault):
         return ReplayedEvent(entry, read.receipt, proof, None, steps.reason)
     if not steps:
         return ReplayedEvent(entry, read.receipt, proof, None, "it is not a recorder event")
     event = steps[0].event
-    assert isinstance(event, RecordEvent)
+    assert isinstance(event, record.RecordEvent)
     return ReplayedEvent(entry, read.receipt, proof, event)
 
 
@@ -173,18 +164,18 @@ class EventAudit:
 
 async def audit(source: EntrySource) -> EventAudit:
     """Read every stream of the recorder. Raises `NotSetUp` without a recorder, `Unavailable` without a key."""
-    states = await read_states(source, CHANGES, RECORDER_CHANGES, cached=False)
+    states = await read_states(source, record.CHANGES, record.RECORDER_CHANGES, cached=False)
     profile = required_profile(states)
     counts: Counter[tuple[bytes, str, str]] = Counter()
     strays: list[Stray] = []
     places: set[bytes] = set()
     copies = 0
     for stream in profile.streams:
-        if stream == CHANGES:
+        if stream == record.CHANGES:
             continue
         async for one in _entries(source, stream):
             if one.event is not None:
-                place = place_key(one.event)
+                place = record.place_key(one.event)
                 copies += place in places
                 places |= {place} if place else set()
                 counts[one.entry.client_id, stream, one.event.origin] += 1
@@ -192,7 +183,9 @@ async def audit(source: EntrySource) -> EventAudit:
             if reason is not None:
                 strays.append(Stray(stream, one.entry.epoch, one.entry.stream_seq, reason))
     uses = [
-        TypeUse(client_id, found.name if (found := producer_of(states, client_id)) else None, stream, origin, events)
+        TypeUse(
+            client_id, found.name if (found := record.producer_of(states, client_id)) else None, stream, origin, events
+        )
         for (client_id, stream, origin), events in sorted(counts.items())
     ]
     return EventAudit(tuple(uses), tuple(strays), copies)
@@ -208,11 +201,11 @@ async def _entries(source: EntrySource, stream: str) -> AsyncGenerator[ReplayedE
                     yield one
 
 
-def _stray(states: States, stream: str, one: ReplayedEvent) -> str | None:
-    event: RecordEvent | None = one.event
+def _stray(states: record.States, stream: str, one: ReplayedEvent) -> str | None:
+    event: record.RecordEvent | None = one.event
     if event is None:
         return one.flaw
-    producer = producer_of(states, one.entry.client_id)
+    producer = record.producer_of(states, one.entry.client_id)
     if producer is None:
         return f"key {one.entry.client_id.hex()[:16]}… belongs to no producer"
     if event.origin not in producer.origins:

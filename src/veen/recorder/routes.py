@@ -4,19 +4,7 @@ from dataclasses import dataclass, field
 
 from veen.client.client import Client
 from veen.core import Refused, Unavailable
-from veen.overlays import FaultKind
-from veen.overlays.record import (
-    CHANGES,
-    RECORDER_CHANGES,
-    Producer,
-    RecorderProfile,
-    RecorderSetting,
-    RecordEvent,
-    States,
-    producer_of,
-    profile_of,
-    stream_of,
-)
+from veen.overlays import FaultKind, record
 from veen.state.state_view import StateView
 
 CODE = "E.RECORDER"
@@ -26,7 +14,7 @@ class NotSetUp(Unavailable):
     """The hub has no recorder. Retrying does not help; an administrator must set one up."""
 
     def __init__(self) -> None:
-        super().__init__(f"no recorder is set up at this hub: {CHANGES} has no profile")
+        super().__init__(f"no recorder is set up at this hub: {record.CHANGES} has no profile")
 
 
 class RecorderRefused(Refused):
@@ -60,13 +48,13 @@ class OpenHub(RecorderRefused):
 class Routes:
     """The event map as last read, for one producer, or for the administrator if `producer` is None."""
 
-    profile: RecorderProfile
-    states: States = field(repr=False)
-    producer: Producer | None = None
+    profile: record.RecorderProfile
+    states: record.States = field(repr=False)
+    producer: record.Producer | None = None
 
-    def stream(self, event: RecordEvent) -> str:
+    def stream(self, event: record.RecordEvent) -> str:
         """The stream of an event. Raises `NotRecorded` if it has none, or if this producer may not send it."""
-        found = stream_of(self.states, event.event_type)
+        found = record.stream_of(self.states, event.event_type)
         if found is None:
             raise UnmappedType(f"event type {event.event_type!r} is not mapped to a stream")
         size = len(event.content.encode())
@@ -79,7 +67,7 @@ class Routes:
                 raise NotRecorded(f"{self.producer.name} may not write to {found}")
         return found
 
-    def refusal(self, event: RecordEvent) -> str | None:
+    def refusal(self, event: record.RecordEvent) -> str | None:
         """The reason why an event would not be sent, or None."""
         try:
             self.stream(event)
@@ -88,17 +76,22 @@ class Routes:
         return None
 
 
-async def read_states(client: Client) -> dict[bytes, RecorderSetting]:
+async def read_states(client: Client) -> dict[bytes, record.RecorderSetting]:
     """All settings, verified. Raises `Refused` if some are sealed for another key."""
-    async with StateView.of(client, CHANGES, RECORDER_CHANGES, cached=False) as view, view.reading() as reading:
+    async with (
+        StateView.of(client, record.CHANGES, record.RECORDER_CHANGES, cached=False) as view,
+        view.reading() as reading,
+    ):
         if any(fault.kind == FaultKind.SEALED for fault in reading.faults()):
-            raise RecorderRefused(f"{CHANGES} of this hub is sealed for another key; another recorder is set up there")
+            raise RecorderRefused(
+                f"{record.CHANGES} of this hub is sealed for another key; another recorder is set up there"
+            )
         return dict(reading.states)
 
 
-def required_profile(states: States) -> RecorderProfile:
+def required_profile(states: record.States) -> record.RecorderProfile:
     """The profile in the settings. Raises `NotSetUp` if there is none."""
-    profile = profile_of(states)
+    profile = record.profile_of(states)
     if profile is None:
         raise NotSetUp
     return profile
@@ -111,7 +104,7 @@ async def routes_of(client: Client) -> Routes:
     client_id = client.dir.writers.current().client_id
     if profile.admin_pk == client.dir.card.id_sign:
         raise ProducerRoleConflict("this identity administers the recorder; an administrator cannot be a producer")
-    found = producer_of(states, client_id)
+    found = record.producer_of(states, client_id)
     if found is None:
         raise NotAProducer(f"client key {client_id.hex()[:16]}… does not belong to a producer of this recorder")
     return Routes(profile, states, found)

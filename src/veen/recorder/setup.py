@@ -12,20 +12,7 @@ from veen.client.client import Client
 from veen.core import CapPresentation, CapToken, DhKey, Rate, SigningKey, Unverified, admin, cap_token, naming
 from veen.core.cap_token import Capability
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, VersionField, Wire, int_map
-from veen.overlays import Event
-from veen.overlays.record import (
-    CHANGES,
-    MAX_LISTED,
-    RECORDER_CHANGES,
-    MapType,
-    Migration,
-    Producer,
-    RecorderProfile,
-    producer_of,
-    profile_of,
-    stream_of,
-    types_of,
-)
+from veen.overlays import Event, record
 from veen.overlays.stream_catalog import LABEL_CLASSES, LabelClass
 from veen.recorder.routes import OpenHub, ProducerRoleConflict, RecorderRefused, read_states, required_profile
 from veen.recorder.spool import DROPPED
@@ -40,16 +27,16 @@ class ProducerKit(Wire):
     hub_id: Annotated[bytes, Bstr()]
     admin_pk: Annotated[bytes, Bstr()]
     changes: Annotated[ReaderKey, Nested(ReaderKey)] = field(repr=False)
-    streams: Annotated[tuple[StreamKey, ...], ListOf(Nested(StreamKey, name="stream"), most=MAX_LISTED, least=1)]
-    tokens: Annotated[tuple[CapToken, ...], ListOf(Nested(CapToken, name="token"), most=MAX_LISTED, least=1)]
+    streams: Annotated[tuple[StreamKey, ...], ListOf(Nested(StreamKey, name="stream"), most=record.MAX_LISTED, least=1)]
+    tokens: Annotated[tuple[CapToken, ...], ListOf(Nested(CapToken, name="token"), most=record.MAX_LISTED, least=1)]
     # of the tokens, for this hub; absent in older kits
     presentations: Annotated[
         tuple[CapPresentation, ...] | None,
-        ListOf(Nested(CapPresentation, name="presentation"), most=MAX_LISTED, least=1, optional=True),
+        ListOf(Nested(CapPresentation, name="presentation"), most=record.MAX_LISTED, least=1, optional=True),
     ] = None
 
     def flaw(self) -> str | None:
-        return None if self.changes.name == CHANGES else f"its reader key is not the key of {CHANGES}"
+        return None if self.changes.name == record.CHANGES else f"its reader key is not the key of {record.CHANGES}"
 
     def join(self, folder: ClientDir) -> None:
         """Import the kit. Raises if it is for another client, or if this client administers the recorder."""
@@ -60,7 +47,7 @@ class ProducerKit(Wire):
         own = set(folder.card.client_ids)
         if not any(token.subject_pk in own for token in self.tokens):
             raise Unverified("recorder kit", "it was made for another identity")
-        folder.stream_keys.import_secret(CHANGES, DhKey(self.changes.secret))
+        folder.stream_keys.import_secret(record.CHANGES, DhKey(self.changes.secret))
         for stream in self.streams:
             folder.stream_keys.add_public(stream.name, stream.public_key)
         folder.caps.add_all(cbor_sequence.encode(self._capabilities()))
@@ -93,34 +80,34 @@ class SetupPlan:
         return {DROPPED: OWN_STREAM, **self.types}
 
     def all_streams(self) -> tuple[str, ...]:
-        return tuple(sorted({CHANGES, OWN_STREAM, *self.streams, *self.types.values()}))
+        return tuple(sorted({record.CHANGES, OWN_STREAM, *self.streams, *self.types.values()}))
 
 
 @dataclass(frozen=True, slots=True)
 class SetupResult:
     """The profile, and the events that were added."""
 
-    profile: RecorderProfile
+    profile: record.RecorderProfile
     events: tuple[Event, ...]
 
 
 async def init(client: Client, plan: SetupPlan, issuer: SigningKey | None) -> SetupResult:
     """Set up a recorder with the client as administrator. `issuer` signs capabilities that the hub accepts."""
     _check_admission(client, plan, issuer)
-    _make_key(client, CHANGES)
+    _make_key(client, record.CHANGES)
     states = await read_states(client)
-    _check_admin(client, producer_of(states, client.dir.writers.current().client_id), profile_of(states))
+    _check_admin(client, record.producer_of(states, client.dir.writers.current().client_id), record.profile_of(states))
     for stream in plan.all_streams():
         _make_key(client, stream)
     classes = _label_classes(client)
     if issuer is not None:
-        await _grant_admin(client, issuer, (naming.stream_id(CHANGES), classes))
-    profile = _profile(client, plan, profile_of(states))
-    events: list[Event] = [] if profile == profile_of(states) else [profile]
+        await _grant_admin(client, issuer, (naming.stream_id(record.CHANGES), classes))
+    profile = _profile(client, plan, record.profile_of(states))
+    events: list[Event] = [] if profile == record.profile_of(states) else [profile]
     for event_type, stream in sorted(plan.all_types().items()):
-        found = stream_of(states, event_type)
+        found = record.stream_of(states, event_type)
         if found is None:
-            events.append(MapType(event_type, stream))
+            events.append(record.MapType(event_type, stream))
         elif found != stream:
             raise RecorderRefused(f"{event_type} is mapped to {found}; to change that, use veen recorder move")
     sent = [await _send_change(client, event) for event in events]
@@ -141,21 +128,21 @@ def _make_key(client: Client, stream: str) -> None:
         client.dir.stream_keys.create(stream)
 
 
-def _check_admin(client: Client, producer: Producer | None, profile: RecorderProfile | None) -> None:
+def _check_admin(client: Client, producer: record.Producer | None, profile: record.RecorderProfile | None) -> None:
     if producer is not None:
         raise ProducerRoleConflict(f"this identity is producer {producer.name}; a producer cannot be the administrator")
     if profile is not None and profile.admin_pk != client.dir.card.id_sign:
         raise RecorderRefused(f"this recorder is administered by {profile.admin_pk.hex()[:16]}…")
 
 
-def _profile(client: Client, plan: SetupPlan, known: RecorderProfile | None) -> RecorderProfile:
+def _profile(client: Client, plan: SetupPlan, known: record.RecorderProfile | None) -> record.RecorderProfile:
     """Streams are only added: entries of existing ones stay covered by checkpoints."""
     most = client.session.trust.limits.max_body_bytes
     wanted = min(DEFAULT_PAYLOAD_BYTES, most) if plan.max_payload_bytes is None else plan.max_payload_bytes
     if wanted > most:
         raise RecorderRefused(f"payloads of {wanted} bytes exceed the hub's body limit of {most} bytes")
     streams = sorted({*plan.all_streams(), *(known.streams if known else ())})
-    return RecorderProfile(
+    return record.RecorderProfile(
         client.hub_id,
         client.dir.card.id_sign,
         tuple(streams),
@@ -187,11 +174,11 @@ async def _grant_admin(client: Client, issuer: SigningKey, streams: Iterable[byt
 
 
 async def _send_change(client: Client, event: Event) -> SentEvent:
-    async with StateView.of(client, CHANGES, RECORDER_CHANGES, cached=False) as view:
+    async with StateView.of(client, record.CHANGES, record.RECORDER_CHANGES, cached=False) as view:
         return await EventSender(view).send(event)
 
 
-async def _classify(client: Client, stream_id: bytes, profile: RecorderProfile) -> list[Event]:
+async def _classify(client: Client, stream_id: bytes, profile: record.RecorderProfile) -> list[Event]:
     """Classify the label of each stream for long-term retention. With epochs, only the current label."""
     events: list[Event] = []
     async with StateView.of(client, stream_id, LABEL_CLASSES, cached=False) as view:
@@ -227,7 +214,7 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
         raise ProducerRoleConflict("this identity administers the recorder; an administrator cannot be a producer")
     streams = tuple(sorted({*enrolment.streams, OWN_STREAM}))
     _check_streams(profile, streams)
-    producer = Producer(
+    producer = record.Producer(
         enrolment.name, tuple(sorted(enrolment.card.client_ids)), tuple(sorted(set(enrolment.origins))), streams
     )
     tokens = capabilities.tokens_of(
@@ -240,7 +227,7 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
     if producer not in [one.producer for one in states.values()]:
         await _send_change(client, producer)
     keys = {key.name: key for key, _ in client.dir.stream_keys.all()}
-    changes = client.dir.stream_keys.export(CHANGES)
+    changes = client.dir.stream_keys.export(record.CHANGES)
     public = tuple(keys[stream] for stream in streams)
     return ProducerKit(client.hub_id, profile.admin_pk, changes, public, tokens, presented)
 
@@ -248,21 +235,21 @@ async def enrol(client: Client, enrolment: Enrolment, issuer: SigningKey) -> Pro
 async def map_type(client: Client, event_type: str, stream: str) -> SentEvent:
     """Map an event type to a stream. Raises `EventRefused` if it is mapped already."""
     _check_streams(required_profile(await read_states(client)), (stream,))
-    return await _send_change(client, MapType(event_type, stream))
+    return await _send_change(client, record.MapType(event_type, stream))
 
 
 async def move(client: Client, from_stream: str, to_stream: str, types: Iterable[str], reason: str | None) -> SentEvent:
     """Move event types to another stream: all of them is a rename, some a split. The move is logged."""
     states = await read_states(client)
-    mapped, wanted = types_of(states, from_stream), tuple(sorted(set(types)))
+    mapped, wanted = record.types_of(states, from_stream), tuple(sorted(set(types)))
     _check_streams(required_profile(states), (to_stream,))
     if not mapped:
         raise RecorderRefused(f"no event type is mapped to {from_stream}, so there is nothing to move")
     kind = "rename" if not wanted or wanted == mapped else "split"
-    return await _send_change(client, Migration(kind, from_stream, to_stream, wanted or mapped, reason))
+    return await _send_change(client, record.Migration(kind, from_stream, to_stream, wanted or mapped, reason))
 
 
-def _check_streams(profile: RecorderProfile, streams: Iterable[str]) -> None:
+def _check_streams(profile: record.RecorderProfile, streams: Iterable[str]) -> None:
     for stream in streams:
         if stream not in profile.streams:
             raise RecorderRefused(f"{stream} is not a stream of this recorder; add it with veen recorder init --stream")

@@ -20,7 +20,7 @@ from veen.client.blocking_client import BlockingClient
 from veen.client.client import Client
 from veen.client.evidence import Evidence
 from veen.core import Unavailable, cbor
-from veen.overlays import AnyOverlay, Applied, At, EventFault, FoldStep, rpc
+from veen.overlays import AnyOverlay, Applied, At, EventFault, FoldStep, rpc, wallet_ledger
 from veen.overlays import kv as maps
 from veen.overlays import queue as tasks
 from veen.overlays.crdt import Register
@@ -39,20 +39,6 @@ from veen.overlays.rpc import (
     RpcFailure,
 )
 from veen.overlays.wallet import WALLETS, Function, violations
-from veen.overlays.wallet_ledger import (
-    Adjust,
-    Close,
-    Deposit,
-    Freeze,
-    Limit,
-    Open,
-    Transfer,
-    Unfreeze,
-    Wallet,
-    Withdraw,
-    transfer_id,
-    wallet_id,
-)
 from veen.state.event_sender import EventRefused, EventSender, SentEvent
 from veen.state.state_proof import prove
 from veen.state.state_view import StateView
@@ -233,7 +219,7 @@ class TaskQueue(StreamStore[Task, Walk]):
             return [(task_id, task) for task_id, task in found if status in (None, task.status(now)) and task.item]
 
 
-class WalletBook(StreamStore[Wallet, Function]):
+class WalletBook(StreamStore[wallet_ledger.Wallet, Function]):
     """Every wallet of one stream. Each operation is checked against the state before it is sent.
 
     async with WalletBook.of(client, "ledger") as book:
@@ -245,7 +231,7 @@ class WalletBook(StreamStore[Wallet, Function]):
 
     OVERLAY = WALLETS
 
-    async def wallet(self, of_wallet: bytes, at: At | None = None) -> Wallet:
+    async def wallet(self, of_wallet: bytes, at: At | None = None) -> wallet_ledger.Wallet:
         """A wallet now, or after an entry."""
         async with self.view.reading(at) as reading:
             return reading.state(of_wallet)
@@ -256,38 +242,38 @@ class WalletBook(StreamStore[Wallet, Function]):
             return list(violations(reading.faults()))
 
     async def open(self, realm_id: bytes, ctx_id: bytes, currency: str) -> SentEvent:
-        of_wallet = wallet_id(realm_id, ctx_id, currency)
-        return await self.sender.send(Open(of_wallet, realm_id, ctx_id, currency, self._now()))
+        of_wallet = wallet_ledger.wallet_id(realm_id, ctx_id, currency)
+        return await self.sender.send(wallet_ledger.Open(of_wallet, realm_id, ctx_id, currency, self._now()))
 
     async def close(self, of_wallet: bytes) -> SentEvent:
-        return await self.sender.send(Close(of_wallet, self._now()))
+        return await self.sender.send(wallet_ledger.Close(of_wallet, self._now()))
 
     async def deposit(self, of_wallet: bytes, amount: int, ref: bytes | None = None) -> SentEvent:
-        return await self.sender.send(Deposit(of_wallet, amount, self._now(), ref))
+        return await self.sender.send(wallet_ledger.Deposit(of_wallet, amount, self._now(), ref))
 
     async def withdraw(self, of_wallet: bytes, amount: int, ref: bytes | None = None) -> SentEvent:
         """With a `ref`, a retry is the same withdrawal and is refused as a copy."""
-        return await self.sender.send(Withdraw(of_wallet, amount, self._now(), ref))
+        return await self.sender.send(wallet_ledger.Withdraw(of_wallet, amount, self._now(), ref))
 
     async def transfer(
         self, of_wallet: bytes, to_wallet: bytes, amount: int, transfer: bytes | None = None
     ) -> SentEvent:
         """With the same `transfer` id, a retry is the same transfer and is refused as a copy."""
-        id_ = transfer_id(os.urandom(32)) if transfer is None else transfer
-        return await self.sender.send(Transfer(of_wallet, to_wallet, amount, self._now(), id_))
+        id_ = wallet_ledger.transfer_id(os.urandom(32)) if transfer is None else transfer
+        return await self.sender.send(wallet_ledger.Transfer(of_wallet, to_wallet, amount, self._now(), id_))
 
     async def adjust(self, of_wallet: bytes, delta: int, reason: str, ref: bytes | None = None) -> SentEvent:
-        return await self.sender.send(Adjust(of_wallet, delta, self._now(), reason, ref))
+        return await self.sender.send(wallet_ledger.Adjust(of_wallet, delta, self._now(), reason, ref))
 
     async def limit(self, of_wallet: bytes, daily_limit: int | None) -> SentEvent:
         """Set the daily limit; None removes it."""
-        return await self.sender.send(Limit(of_wallet, daily_limit, self._now()))
+        return await self.sender.send(wallet_ledger.Limit(of_wallet, daily_limit, self._now()))
 
     async def freeze(self, of_wallet: bytes, reason: str | None = None) -> SentEvent:
-        return await self.sender.send(Freeze(of_wallet, self._now(), reason))
+        return await self.sender.send(wallet_ledger.Freeze(of_wallet, self._now(), reason))
 
     async def unfreeze(self, of_wallet: bytes, reason: str | None = None) -> SentEvent:
-        return await self.sender.send(Unfreeze(of_wallet, self._now(), reason))
+        return await self.sender.send(wallet_ledger.Unfreeze(of_wallet, self._now(), reason))
 
     def _now(self) -> int:
         return self.view.source.now()

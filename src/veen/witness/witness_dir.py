@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
-from veen.core import HubIdentity, IdentitySignature, Malformed, Refused, SigningKey, Unavailable, cosignature
+from veen.core import HubIdentity, IdentitySignature, Malformed, Refused, SigningKey, Unavailable, cosignature, limits
 from veen.core.cbor import Bstr, Constant, Nested, Uint, VersionField, Wire, int_map
 from veen.core.cosignature import (
     Cosignature,
@@ -39,14 +39,6 @@ from veen.core.cosignature import (
     WitnessedLabel,
 )
 from veen.core.hashing import h
-from veen.core.limits import (
-    MAX_EVIDENCE,
-    MAX_HELD_LABELS,
-    MAX_RECOVERIES,
-    MAX_SEALED_BYTES,
-    MAX_WITNESSED_HUBS,
-    MAX_WITNESSED_LABELS,
-)
 from veen.core.passphrase import DEFAULT_COST, Cost, PassphraseLock, SealedSecrets
 from veen.core.recovery import RecoveryStatement
 from veen.core.signing import SEED_BYTES
@@ -110,13 +102,13 @@ def read_key(folder: Path, passphrase: bytes | None) -> SigningKey:
     """The key of a witness. Raises `WrongPassphrase` if it does not open."""
     if not is_encrypted(folder):
         path = folder / PLAIN
-        data = _bytes(path, MAX_SEALED_BYTES)
+        data = _bytes(path, limits.MAX_SEALED_BYTES)
         if path.stat().st_mode & 0o077:
             raise Unavailable(f"others can read {path}; run chmod 600 {path}")
     elif passphrase is None:
         raise Unavailable(f"{folder / ENCRYPTED} is encrypted: a passphrase is required")
     else:
-        sealed = SealedSecrets.decode(_bytes(folder / ENCRYPTED, MAX_SEALED_BYTES))
+        sealed = SealedSecrets.decode(_bytes(folder / ENCRYPTED, limits.MAX_SEALED_BYTES))
         data = PassphraseLock.of(sealed, passphrase).unseal(sealed, str(folder / ENCRYPTED))
     return SigningKey(WitnessSecret.decode(data).seed)
 
@@ -208,8 +200,8 @@ class WitnessDir:
         names = sorted(_label_files(folder)) if asked.hub_id in self._labels else []
         after = "" if asked.after is None else f"{asked.after.hex()}.cbor"
         rest = [name for name in names if name > after]
-        labels = tuple(_read(folder / name, WitnessedLabel) for name in rest[:MAX_HELD_LABELS])
-        return HeldLabels.sign(self.key, asked, labels, has_more=len(rest) > MAX_HELD_LABELS)
+        labels = tuple(_read(folder / name, WitnessedLabel) for name in rest[: limits.MAX_HELD_LABELS])
+        return HeldLabels.sign(self.key, asked, labels, has_more=len(rest) > limits.MAX_HELD_LABELS)
 
     def close(self) -> None:
         os.close(self._lock)
@@ -220,13 +212,13 @@ class WitnessDir:
         if self._broken:
             raise Refused("E.UNAVAILABLE", "the disk of the witness failed; its operator must restart it")
         if hub_id not in self._labels:
-            if len(self._labels) >= MAX_WITNESSED_HUBS:
-                raise Refused("E.LIMIT", f"this witness serves {MAX_WITNESSED_HUBS} hubs and no more")
+            if len(self._labels) >= limits.MAX_WITNESSED_HUBS:
+                raise Refused("E.LIMIT", f"this witness serves {limits.MAX_WITNESSED_HUBS} hubs and no more")
             return None, None
         folder = self._folder_of(hub_id)
         held = _read_if(folder / f"{label.hex()}.cbor", WitnessedLabel)
-        if held is None and self._labels[hub_id] >= MAX_WITNESSED_LABELS:
-            raise Refused("E.LIMIT", f"this witness holds {MAX_WITNESSED_LABELS} labels of the hub and no more")
+        if held is None and self._labels[hub_id] >= limits.MAX_WITNESSED_LABELS:
+            raise Refused("E.LIMIT", f"this witness holds {limits.MAX_WITNESSED_LABELS} labels of the hub and no more")
         record = _read_if(folder / _RECORD, WitnessedHub)
         return record.identity if record else None, held
 
@@ -253,8 +245,8 @@ class WitnessDir:
                 self.disk.sync_folder(folder)
             if stated is not None:
                 path = folder / f"reset-{stated.recovery.new_key_id.hex()[:16]}.cbor"
-                if not path.exists() and len(list(folder.glob("reset-*.cbor"))) >= MAX_RECOVERIES:
-                    raise Refused("E.LIMIT", f"this witness cosigned {MAX_RECOVERIES} recoveries of the hub")
+                if not path.exists() and len(list(folder.glob("reset-*.cbor"))) >= limits.MAX_RECOVERIES:
+                    raise Refused("E.LIMIT", f"this witness cosigned {limits.MAX_RECOVERIES} recoveries of the hub")
                 self.disk.write_file(path, stated.encode(), PRIVATE_FILE)
             is_new = False
             if state is not None:
@@ -270,7 +262,7 @@ class WitnessDir:
     def _keep(self, found: ForkProof) -> None:
         """Store a proof against a hub, once, and not above a limit. The refusal has it, too."""
         path = self.folder / _FORKS / f"{h(found.held.encode() + found.offered.encode()).hex()[:32]}.cbor"
-        if path.exists() or self.forks >= MAX_EVIDENCE:
+        if path.exists() or self.forks >= limits.MAX_EVIDENCE:
             return
         try:
             self.disk.write_file(path, found.encode(), PRIVATE_FILE)

@@ -6,17 +6,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from veen.bridge.veil_gossip import gossip_items
+from veen.bridge.veil_gossip import gossip_inbox, gossip_items
 from veen.bridge.veil_gossip.checkpoint_compare import OPEN, CheckpointComparer, ComparedCheckpoint, ComparisonResult
-from veen.bridge.veil_gossip.gossip_inbox import (
-    BUNDLES,
-    EVIDENCE,
-    Inbox,
-    InboxFull,
-    PartStore,
-    ProvedContradiction,
-    StoredCheckpoint,
-)
 from veen.bridge.veil_gossip.gossip_items import (
     MAX_CONTENT_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -132,13 +123,13 @@ class Receiver:
     def __init__(
         self,
         group: GossipGroup,
-        inbox: Inbox,
+        inbox: gossip_inbox.Inbox,
         comparer: CheckpointComparer,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
         self._inbox = inbox
-        self._parts = PartStore(inbox)
+        self._parts = gossip_inbox.PartStore(inbox)
         self._comparer = comparer
         self._clock = clock
 
@@ -261,9 +252,9 @@ class Receiver:
             else:
                 found = gossip_items.verify_bundle(content, self._comparer.known)
                 report = ReceivedReport(
-                    TAKEN, what, file=self._inbox.put_file(BUNDLES, found.name, content), sender=sender
+                    TAKEN, what, file=self._inbox.put_file(gossip_inbox.BUNDLES, found.name, content), sender=sender
                 )
-        except InboxFull:
+        except gossip_inbox.InboxFull:
             raise ItemRejected(RejectReason.ROOM, "the inbox is full; process or remove what it contains") from None
         self._inbox.see(digest)
         return report
@@ -286,9 +277,11 @@ class Receiver:
             others = [ShownCheckpoint.decode(one).checkpoint for one in self._inbox.heads_at(label, size)]
             compared = await self._comparer.compare(received, others)
         if compared.standing is ComparisonResult.FORKED and before is None:
-            self._inbox.put_found(ProvedContradiction(str(compared.evidence), compared.reason, label, untold=True))
-        kept = StoredCheckpoint(content, compared.standing, compared.reason)
-        with suppress(InboxFull) if compared.standing is ComparisonResult.FORKED else nullcontext():
+            self._inbox.put_found(
+                gossip_inbox.ProvedContradiction(str(compared.evidence), compared.reason, label, untold=True)
+            )
+        kept = gossip_inbox.StoredCheckpoint(content, compared.standing, compared.reason)
+        with suppress(gossip_inbox.InboxFull) if compared.standing is ComparisonResult.FORKED else nullcontext():
             self._inbox.put_head(label, size, kept, is_open=compared.standing in OPEN)
         return compared
 
@@ -297,12 +290,12 @@ class Receiver:
         if self._inbox.has_seen(plain):
             raise ItemRejected(RejectReason.AGAIN, "the same evidence was already received with another claim")
         if report.contradictions and len(self._inbox.found()) >= self._inbox.limits.found:
-            raise InboxFull
-        path = self._inbox.put_file(EVIDENCE, f"{h(content).hex()}.evidence", content)
+            raise gossip_inbox.InboxFull
+        path = self._inbox.put_file(gossip_inbox.EVIDENCE, f"{h(content).hex()}.evidence", content)
         self._inbox.see(plain)
         if not report.contradictions:
             return ReceivedReport(TAKEN, ItemKind.EVIDENCE, file=path, sender=sender)
-        self._inbox.put_found(ProvedContradiction(str(path), report.contradictions[0]))
+        self._inbox.put_found(gossip_inbox.ProvedContradiction(str(path), report.contradictions[0]))
         return ReceivedReport(
             TAKEN, ItemKind.EVIDENCE, report.contradictions[0], ComparisonResult.FORKED, file=path, sender=sender
         )
@@ -316,7 +309,7 @@ class Receiver:
                 except ItemRejected as refusal:
                     # The current hub record no longer accepts it.
                     shown = ShownCheckpoint.decode(kept.shown).checkpoint
-                    gone = StoredCheckpoint(kept.shown, ComparisonResult.UNFOLLOWED, str(refusal))
+                    gone = gossip_inbox.StoredCheckpoint(kept.shown, ComparisonResult.UNFOLLOWED, str(refusal))
                     self._inbox.put_head(shown.label_curr, shown.upto_seq, gone, is_open=False)
                     continue
                 compared = await self._compare(kept.shown, received)

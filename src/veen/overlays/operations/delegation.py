@@ -12,21 +12,13 @@ from typing import Annotated, TypeAlias
 from veen.core import CapToken, PayloadHdr, Unverified, cbor
 from veen.core.cbor import Bstr, Nested, Uint, Wire, text_map
 from veen.overlays.event import Event, FoldEntry, plain_wire
+from veen.overlays.operations import rules
 from veen.overlays.operations.operation_events import Delegated, Revoke
 from veen.overlays.operations.operation_index import LoggedOperation, logged, own_id
-from veen.overlays.operations.rules import (
-    CapabilityFact,
-    ExternalFacts,
-    Rule,
-    RuleFinding,
-    open_finding,
-    permits,
-    rule_finding,
-)
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 EMPTY_CHAIN = "the delegation chain is empty"
-Known: TypeAlias = Mapping[bytes, CapabilityFact]  # by auth_ref
+Known: TypeAlias = Mapping[bytes, rules.CapabilityFact]  # by auth_ref
 
 
 @text_map("execution", keys={"event": "said"})
@@ -51,7 +43,7 @@ class Delegations(MergeOverlay[DelegatedExecution]):
 
     def flaw(self, entry: FoldEntry, event: Event) -> str | None:
         assert isinstance(event, Delegated)
-        return None if event.delegation_chain else f"{Rule.DELEGATED_D1}: {EMPTY_CHAIN}"
+        return None if event.delegation_chain else f"{rules.Rule.DELEGATED_D1}: {EMPTY_CHAIN}"
 
     def parts(self, entry: FoldEntry, event: Event) -> tuple[bytes, ...]:
         return (own_id(entry, event),)
@@ -127,31 +119,33 @@ def applied(entries: Iterable[FoldEntry], known: Known) -> Iterator[FoldEntry]:
     return (direct(entry, known) or entry for entry in entries)
 
 
-def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: rules.ExternalFacts) -> Iterator[rules.RuleFinding]:
     """Check D1 to D3 for every delegated execution. A capability that the log revokes earlier is invalid."""
     held = dict(facts.capabilities)
     for one in known:
         event = one.event
         if isinstance(event, Revoke) and event.target_capability_reference in held:
-            if permits(facts.granters, one.entry):
+            if rules.permits(facts.granters, one.entry):
                 ref = event.target_capability_reference
                 held[ref] = replace(held[ref], revoked_at=one.entry.hub_ts)
         elif isinstance(event, Delegated):
             yield from _judge(one, event, held)
 
 
-def _judge(one: LoggedOperation, event: Delegated, held: Known) -> Iterator[RuleFinding]:
+def _judge(one: LoggedOperation, event: Delegated, held: Known) -> Iterator[rules.RuleFinding]:
     chain = event.delegation_chain
-    yield rule_finding(Rule.DELEGATED_D1, one, None if chain else EMPTY_CHAIN)
+    yield rules.rule_finding(rules.Rule.DELEGATED_D1, one, None if chain else EMPTY_CHAIN)
     missing = [ref for ref in chain if ref not in held]
     for rule, fault in (
-        (Rule.DELEGATED_D2, invalid(one.entry, event, held)),
-        (Rule.DELEGATED_D3, gap(one.entry, event, held)),
+        (rules.Rule.DELEGATED_D2, invalid(one.entry, event, held)),
+        (rules.Rule.DELEGATED_D3, gap(one.entry, event, held)),
     ):
         if missing and fault is None:
-            yield open_finding(rule, one, f"{len(missing)} of {len(chain)} capabilities of the chain are not known")
+            yield rules.open_finding(
+                rule, one, f"{len(missing)} of {len(chain)} capabilities of the chain are not known"
+            )
         else:
-            yield rule_finding(rule, one, fault)
+            yield rules.rule_finding(rule, one, fault)
 
 
 def _allows(one: CapToken, following: CapToken) -> bool:

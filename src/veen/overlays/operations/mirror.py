@@ -10,17 +10,9 @@ from dataclasses import dataclass
 
 from veen.core import Malformed, MmrProof, Msg, Receipt, cbor, proof
 from veen.overlays.event import Event, FoldEntry, Ranges, join_ranges
+from veen.overlays.operations import rules
 from veen.overlays.operations.operation_events import Mirror
 from veen.overlays.operations.operation_index import LoggedOperation, copy_keys, of_kind
-from veen.overlays.operations.rules import (
-    ExternalFacts,
-    FactSource,
-    Rule,
-    RuleFinding,
-    open_finding,
-    repeat_finding,
-    rule_finding,
-)
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 WRONG_PARENT = "parent_id is not the mirrored message"
@@ -47,7 +39,7 @@ class Mirrors(MergeOverlay[Ranges]):
     def refusal(self, state: Ranges, step: FoldStep) -> str | None:
         assert isinstance(step.event, Mirror)
         seq = step.event.source_stream_seq
-        return f"{Rule.MIRROR_F2}: {_already(seq)}" if covers(state, seq) else None
+        return f"{rules.Rule.MIRROR_F2}: {_already(seq)}" if covers(state, seq) else None
 
     def lift(self, step: FoldStep) -> Ranges:
         assert isinstance(step.event, Mirror)
@@ -103,9 +95,9 @@ def missing(ranges: Ranges, upto_seq: int) -> Ranges:
     return tuple(gaps)
 
 
-def source(event: Mirror) -> FactSource:
+def source(event: Mirror) -> rules.FactSource:
     """The source message of a record."""
-    return FactSource(event.source_hub_identifier, event.source_label, event.source_stream_seq)
+    return rules.FactSource(event.source_hub_identifier, event.source_label, event.source_stream_seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +140,18 @@ def mismatch(event: Mirror, receipt: Receipt) -> str | None:
     return next((f"{name} differs from the receipt" for name, found, wanted in pairs if found != wanted), None)
 
 
-def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: rules.ExternalFacts) -> Iterator[rules.RuleFinding]:
     """Check F1 and F2 for every mirror record."""
-    firsts: dict[tuple[FactSource, bytes], LoggedOperation] = {}
+    firsts: dict[tuple[rules.FactSource, bytes], LoggedOperation] = {}
     for one, event in of_kind(known, Mirror):
         origin = source(event)
         receipt, flaw = facts.sources.get(origin), _flaw(one.entry, event)
         if receipt is None and flaw is None:
-            yield open_finding(Rule.MIRROR_F1, one, "the source's receipt is not known")
+            yield rules.open_finding(rules.Rule.MIRROR_F1, one, "the source's receipt is not known")
         else:
-            yield rule_finding(Rule.MIRROR_F1, one, flaw or (mismatch(event, receipt) if receipt else None))
+            yield rules.rule_finding(rules.Rule.MIRROR_F1, one, flaw or (mismatch(event, receipt) if receipt else None))
         first = firsts.setdefault((origin, event.target_label), one)
-        yield repeat_finding(Rule.MIRROR_F2, one, first, _already(event.source_stream_seq))
+        yield rules.repeat_finding(rules.Rule.MIRROR_F2, one, first, _already(event.source_stream_seq))
 
 
 def _flaw(entry: FoldEntry, event: Mirror) -> str | None:

@@ -7,17 +7,9 @@ from veen.core import cbor
 from veen.core.cbor import Uint, Wire, text_map
 from veen.core.hashing import HASH_BYTES, ht
 from veen.overlays.event import Event, FoldEntry, body_text, plain_wire
+from veen.overlays.operations import rules
 from veen.overlays.operations.operation_events import QueryAudit
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind
-from veen.overlays.operations.rules import (
-    AccessFact,
-    ExternalFacts,
-    Rule,
-    RuleFinding,
-    RuleVerdict,
-    open_finding,
-    rule_finding,
-)
 from veen.overlays.overlay import FoldStep, MergeOverlay
 
 
@@ -82,7 +74,7 @@ def result_digest(result: bytes) -> bytes:
     return ht("veen/query-result", result)
 
 
-def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: rules.ExternalFacts) -> Iterator[rules.RuleFinding]:
     """Check Q1: every access to a regulated resource needs an audit message.
 
     One message covers one access: two equal reads need two messages.
@@ -90,7 +82,7 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
     listed = of_kind(known, QueryAudit)
     if facts.accesses is None:
         for one, _ in listed:
-            yield open_finding(Rule.QUERY_Q1, one, "the accesses that services served are not known")
+            yield rules.open_finding(rules.Rule.QUERY_Q1, one, "the accesses that services served are not known")
         return
     unmatched = [event for _, event in listed]
     # Accesses with a digest are matched first, and each prefers an equal digest. This finds the largest matching.
@@ -103,12 +95,12 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
         else:
             what = f"{access.resource_class} {access.resource_identifier}"
             reason = f"{access.requester_identity.hex()} read {what} without an audit message"
-            yield RuleFinding(Rule.QUERY_Q1, RuleVerdict.VIOLATED, None, (), reason)
+            yield rules.RuleFinding(rules.Rule.QUERY_Q1, rules.RuleVerdict.VIOLATED, None, (), reason)
     for one, _ in listed:
-        yield rule_finding(Rule.QUERY_Q1, one, None)
+        yield rules.rule_finding(rules.Rule.QUERY_Q1, one, None)
 
 
-def _covers(event: QueryAudit, access: AccessFact) -> bool:
+def _covers(event: QueryAudit, access: rules.AccessFact) -> bool:
     compared = ("requester_identity", "resource_identifier", "resource_class")
     same = all(getattr(event, name) == getattr(access, name) for name in compared)
     digests = (event.result_digest, access.result_digest)

@@ -14,17 +14,9 @@ from veen.core.cbor import Bstr, Nested, Uint, Wire, text_map
 from veen.core.hashing import u64be
 from veen.overlays.event import Event, FoldEntry, plain_wire
 from veen.overlays.fold import Fold, state_hash
+from veen.overlays.operations import rules
 from veen.overlays.operations.operation_events import StateCheckpoint
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
-from veen.overlays.operations.rules import (
-    ExternalFacts,
-    LogPlace,
-    Rule,
-    RuleFinding,
-    open_finding,
-    repeat_finding,
-    rule_finding,
-)
 from veen.overlays.overlay import FoldStep, MergeOverlay, Registry
 
 
@@ -88,7 +80,7 @@ class LogStates:
             if entry.stream_seq == len(line) + 1:  # entries after a gap cannot be used
                 line.append(entry)
 
-    def root_at(self, place: LogPlace) -> bytes | None:
+    def root_at(self, place: rules.LogPlace) -> bytes | None:
         """The root of the log after a place, or None if the log is shorter."""
         if not self._reaches(place):
             return None
@@ -99,7 +91,7 @@ class LogStates:
             tree.append(entry.msg_id)
         return tree.root()
 
-    def state_at(self, state_class: str, state_id: bytes, place: LogPlace) -> bytes | None:
+    def state_at(self, state_class: str, state_id: bytes, place: rules.LogPlace) -> bytes | None:
         """The state hash after a place, or None if no overlay has the class.
 
         The overlay's schemas are the filter. §7.4.
@@ -116,31 +108,33 @@ class LogStates:
         states = folded.states
         return state_hash(overlay, {state_id: states[state_id]} if state_id in states else states)
 
-    def _reaches(self, place: LogPlace) -> bool:
+    def _reaches(self, place: rules.LogPlace) -> bool:
         return 1 <= place.stream_seq <= len(self._labels.get(place.label, ()))
 
 
-def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[RuleFinding]:
+def check(known: Iterable[LoggedOperation], facts: rules.ExternalFacts) -> Iterator[rules.RuleFinding]:
     """Check S1 and S2 for every checkpoint."""
     firsts: dict[bytes, LoggedOperation] = {}
     for one, event in of_kind(known, StateCheckpoint):
         first = firsts.setdefault(snapshot_part(event.state_id, event.upto_stream_seq), one)
         fault = f"entry {first.at.stream_seq} has a checkpoint for this place"
-        yield repeat_finding(Rule.SNAPSHOT_S1, one, first, fault)
+        yield rules.repeat_finding(rules.Rule.SNAPSHOT_S1, one, first, fault)
         yield _checked(one, event, facts)
 
 
-def _checked(one: LoggedOperation, event: StateCheckpoint, facts: ExternalFacts) -> RuleFinding:
-    place = LogPlace(one.entry.label, event.upto_stream_seq)
+def _checked(one: LoggedOperation, event: StateCheckpoint, facts: rules.ExternalFacts) -> rules.RuleFinding:
+    place = rules.LogPlace(one.entry.label, event.upto_stream_seq)
     if event.upto_stream_seq >= one.entry.stream_seq:
-        return rule_finding(Rule.SNAPSHOT_S2, one, "upto_stream_seq is not before its own entry")
+        return rules.rule_finding(rules.Rule.SNAPSHOT_S2, one, "upto_stream_seq is not before its own entry")
     root = None if facts.root_at is None else facts.root_at(place)
     state = None if facts.state_at is None else facts.state_at(event.state_class, event.state_id, place)
     if root is not None and root != event.mmr_root:
-        return rule_finding(Rule.SNAPSHOT_S2, one, "mmr_root differs from the log")
+        return rules.rule_finding(rules.Rule.SNAPSHOT_S2, one, "mmr_root differs from the log")
     if state is not None and state != event.state_hash:
-        return rule_finding(Rule.SNAPSHOT_S2, one, f"state_hash differs from the state of {event.state_class}")
+        return rules.rule_finding(
+            rules.Rule.SNAPSHOT_S2, one, f"state_hash differs from the state of {event.state_class}"
+        )
     if root is None or state is None:
         missing = "the log" if root is None else f"an overlay of class {event.state_class}"
-        return open_finding(Rule.SNAPSHOT_S2, one, f"{missing} is not available")
-    return rule_finding(Rule.SNAPSHOT_S2, one, None)
+        return rules.open_finding(rules.Rule.SNAPSHOT_S2, one, f"{missing} is not available")
+    return rules.rule_finding(rules.Rule.SNAPSHOT_S2, one, None)

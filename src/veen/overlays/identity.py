@@ -378,7 +378,7 @@ def _plain(part: bytes, state: State) -> dict[str, cbor.Value]:
         case None:
             return {}
         case PrincipalState():
-            return {"created_at": state.created_at, "info": _value(state.info)}
+            return {"created_at": state.created_at, "info": None if state.info is None else cbor.decode(state.info)}
         case Marks():
             is_text = part[:1] != GROUPS_OF
             shown = [name.decode() if is_text else name for name in state.names()]
@@ -390,19 +390,11 @@ def _plain(part: bytes, state: State) -> dict[str, cbor.Value]:
         case LatestDevice():
             record = state.record
             disabled = record.flags is not None and record.flags.disabled is True
-            shown_device = {name: getattr(record, name) for name in ("device_pk", "dh_pk", "label", "created_at")}
-            return {
-                **shown_device,
-                "expires_at": record.expires_at,
-                "disabled": disabled,
-                "stream_seq": state.stream_seq,
-            }
+            names = ("device_pk", "dh_pk", "label", "created_at", "expires_at")
+            shown_device = {name: getattr(record, name) for name in names}
+            return {**shown_device, "disabled": disabled, "stream_seq": state.stream_seq}
         case _:
             return {**plain_wire(state.record, absent=True), "stream_seq": state.stream_seq}
-
-
-def _value(encoded: bytes | None) -> cbor.Value:
-    return None if encoded is None else cbor.decode(encoded)
 
 
 def mirrored(entry: FoldEntry) -> tuple[PayloadHdr, bytes]:

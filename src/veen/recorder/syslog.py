@@ -186,8 +186,8 @@ def parse(data: bytes) -> SyslogMessage:
         None if text == _NIL else str(text) for text in head.group("time", "host", "app", "procid", "msgid")
     )
     facility, severity = divmod(pri, _SEVERITIES)
-    message, version = _message(rest), int(head["version"])
-    return SyslogMessage(facility, severity, version, time, host, app, procid, msgid, message, structured)
+    message = rest.removeprefix(b" ").removeprefix(_BOM).decode(errors="replace")
+    return SyslogMessage(facility, severity, int(head["version"]), time, host, app, procid, msgid, message, structured)
 
 
 def _structured(data: bytes) -> tuple[dict[str, dict[str, str | list[str]]], bytes]:
@@ -220,10 +220,6 @@ def _params(text: str, pos: int) -> tuple[dict[str, str | list[str]], int]:
         pos = value.end()
     # A name may be repeated, §6.3.3.
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}, pos + 1
-
-
-def _message(rest: bytes) -> str:
-    return rest.removeprefix(b" ").removeprefix(_BOM).decode(errors="replace")
 
 
 def event_of(data: bytes, defaults: Defaults, now_ms: int) -> tuple[RecordEvent, bytes | None]:

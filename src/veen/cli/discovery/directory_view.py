@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from plumbing.cli.command import Misuse, argument, option
 from veen.cli.kit import key_files, values
@@ -122,7 +122,12 @@ def schema_of(text: str) -> bytes:
 
 # How a descriptor, as plain values, is shown in a table.
 COLUMNS: dict[KindName, tuple[Column, ...]] = {
-    KindName.HUB: ("hub_id", "region", ("endpoints", lambda hub: _urls(hub["endpoints"])), ("tags", listed("tags"))),
+    KindName.HUB: (
+        "hub_id",
+        "region",
+        ("endpoints", lambda hub: ", ".join(one["url"] for one in hub["endpoints"])),
+        ("tags", listed("tags")),
+    ),
     KindName.OVERLAY: (
         "overlay_id",
         "name",
@@ -138,7 +143,3 @@ COLUMNS: dict[KindName, tuple[Column, ...]] = {
         ("tags", listed("tags")),
     ),
 }
-
-
-def _urls(endpoints: Sequence[dict[str, Any]]) -> str:
-    return ", ".join(one["url"] for one in endpoints)

@@ -84,7 +84,10 @@ def load() -> Contexts:
 def save(contexts: Contexts) -> None:
     """Write the file atomically, readable by the user only."""
     where, disk = path(), Disk()
-    stored = {name: _set_fields(context) for name, context in contexts.contexts.items()}
+    stored = {
+        name: {field: value for field, value in asdict(context).items() if value is not None}
+        for name, context in contexts.contexts.items()
+    }
     text = json.dumps({"current": contexts.current, "contexts": stored}, indent=2) + "\n"
     disk.make_folder(where.parent)
     disk.write_file(where, text.encode(), PRIVATE_FILE)
@@ -134,10 +137,6 @@ def _need(given: str | None, default: str | None, option: str, variable: str | N
         others = f", set {variable}, or store it in a context" if variable else ", or store it in a context"
         raise Misuse(f"missing {option}", f"give {option}{others}: {_ADD_HINT}")
     return found
-
-
-def _set_fields(context: Context) -> dict[str, str]:
-    return {name: value for name, value in asdict(context).items() if value is not None}
 
 
 def _read(found: Any) -> Contexts:

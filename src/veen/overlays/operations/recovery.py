@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 from veen.core import cbor
 from veen.core.cbor import Bstr, ListOf, Nested, Uint, Wire, text_map
 from veen.core.limits import MAX_BODY_BYTES
-from veen.overlays.event import At, FoldEntry, body_text
+from veen.overlays.event import FoldEntry, body_text
 from veen.overlays.operations.operation_events import RecoveryApproval, RecoveryExecution, RecoveryRequest
 from veen.overlays.operations.operation_index import LoggedOperation, of_kind, own_id
 from veen.overlays.operations.rules import (
@@ -198,7 +198,8 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
     listed = list(known)
     approvals = {one.operation_id: (one, event) for one, event in of_kind(listed, RecoveryApproval)}
     for one, event in of_kind(listed, RecoveryExecution):
-        before = [approvals[ref] for ref in event.approval_references if _precedes(approvals.get(ref), one.at)]
+        named = [approvals[ref] for ref in event.approval_references if ref in approvals]
+        before = [(approval, answer) for approval, answer in named if approval.at < one.at]
         absent = len(event.approval_references) - len(before)
         fault = f"named approvals that do not precede the recovery: {absent}" if absent else None
         yield rule_finding(Rule.RECOVERY_R1, one, fault, *(approval.at for approval, _ in before))
@@ -207,10 +208,6 @@ def check(known: Iterable[LoggedOperation], facts: ExternalFacts) -> Iterator[Ru
         yield rule_finding(Rule.RECOVERY_R2, one, wrong[0][1] if wrong else None, *places)
         allowed = permits(facts.executors, one.entry)
         yield rule_finding(Rule.RECOVERY_R3, one, None if allowed else NOT_AN_EXECUTOR)
-
-
-def _precedes(approval: tuple[LoggedOperation, RecoveryApproval] | None, at: At) -> bool:
-    return approval is not None and approval[0].at < at
 
 
 def _differs(answer: RecoveryApproval, event: RecoveryExecution) -> str | None:

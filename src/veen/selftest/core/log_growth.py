@@ -240,8 +240,10 @@ def window(context: CheckContext) -> str:
     for _ in range(_ATTEMPTS):
         writer = context.writer()
         before = context.status().epoch
-        outside = [context.probe.submit(_in_epoch(context, writer, before + away).message()) for away in _beyond(reach)]
-        inside = [context.probe.submit(_in_epoch(context, writer, before + away).message()) for away in {-reach, reach}]
+        outside, inside = (
+            [context.probe.submit(_in_epoch(context, writer, before + away).message()) for away in distances]
+            for distances in ((-reach - 1, reach + 1, reach + 1000), {-reach, reach})
+        )
         if context.status().epoch != before:
             continue  # the epoch changed during the check
         for reply in outside:
@@ -249,10 +251,6 @@ def window(context: CheckContext) -> str:
         expect(all(reply.status == 200 for reply in inside), f"a label {reach} epochs away was rejected")
         return f"{reach} epochs in each direction"
     raise Skipped(f"an epoch of {context.profile.epoch_sec} s ends before its window can be tested")
-
-
-def _beyond(reach: int) -> tuple[int, ...]:
-    return -reach - 1, reach + 1, reach + 1000
 
 
 @CHECKS.claim(

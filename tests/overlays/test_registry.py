@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from tests.overlays.logs import log
+from tests.vectors_files import FOLDER, load
 from veen.core import Unavailable
 from veen.overlays import ENTRY_POINT_GROUP, Overlay, Registry, fold, registry
 from veen.overlays.crdt import LWW, Write
 from veen.overlays.kv import KV
-from veen.overlays.registry import BUILTIN
+from veen.overlays.registry import BUILTIN, decoded_event
 
 BROUGHT = """
 from veen.overlays.kv import Kv
@@ -85,3 +86,15 @@ def test_a_registry_of_two_with_one_class_is_refused() -> None:
     twice: list[Overlay[Any, Any]] = [KV, KV]
     with pytest.raises(Unavailable, match="class kv"):
         Registry(twice)
+
+
+@pytest.mark.parametrize("path", sorted((FOLDER / "overlays").glob("*.json")), ids=lambda path: path.stem)
+def test_each_event_of_the_vectors_is_shown_with_its_name_and_fields(path: Path) -> None:
+    for entry in load(f"overlays/{path.name}").get("entries", ()):
+        if not entry.get("payload_hdr") or entry.get("body") is None:
+            continue
+        found = decoded_event(bytes.fromhex(entry["payload_hdr"]["schema"]), bytes.fromhex(entry["body"]))
+        if found is not None:
+            assert found.name
+            assert found.fields or found.fault or entry["body"] == "a0"
+            assert not any(name.isdecimal() for name in found.fields)

@@ -124,6 +124,7 @@ class ShownToken(CapToken, Event):
     """`veen.control.cap.v1`: the body is the token itself."""
 
     __slots__ = ()
+    NAME: ClassVar = control_stream.CAP.name
     SCHEMA: ClassVar = control_stream.CAP.schema
 
 
@@ -131,6 +132,7 @@ class ShownPresentation(CapPresentation, Event):
     """`veen.control.presentation.v1`: the body is the presentation itself."""
 
     __slots__ = ()
+    NAME: ClassVar = control_stream.PRESENTATION.name
     SCHEMA: ClassVar = control_stream.PRESENTATION.schema
 
 

@@ -108,7 +108,8 @@ def total(states: Mapping[bytes, int]) -> int:
     return sum(states[part] for part in states)
 
 
-_SCHEMA = naming.schema_id("crdt.orset.v1")
+_NAME = "crdt.orset.v1"
+_SCHEMA = naming.schema_id(_NAME)
 _ELEMENT, _ID = b"e", b"i"
 
 Ids = frozenset[bytes]
@@ -123,6 +124,7 @@ class Add(Event):
     id: Annotated[bytes, Bstr()]
     elem: Annotated[bytes, Bytes(MAX_BODY_BYTES)]
 
+    NAME: ClassVar = _NAME
     SCHEMA: ClassVar = _SCHEMA
 
 
@@ -132,6 +134,7 @@ class Remove(Event):
 
     tomb: Annotated[tuple[bytes, ...], ListOf(Bstr(name="id"), most=MAX_BODY_BYTES)]
 
+    NAME: ClassVar = _NAME
     SCHEMA: ClassVar = _SCHEMA
 
 

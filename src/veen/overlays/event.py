@@ -280,6 +280,8 @@ def plain_wire(wire: Wire, *, absent: bool = False) -> dict[str, cbor.Value]:
     """The fields of a wire object as plain values, for display and JSON. With `absent`, absent fields are None."""
     shown: dict[str, cbor.Value] = {}
     for kind in wire.LAYOUT.kinds:
+        if kind.fixed:  # a version: the object does not store it
+            continue
         found = getattr(wire, kind.name)
         if found is not None:
             shown[kind.name] = kind.plain(found) if isinstance(kind, ValueItem) else _plain(found)

@@ -81,7 +81,9 @@ def decoded_event(schema: bytes, body: bytes) -> DecodedEvent | None:
     layout, fields = event.LAYOUT, plain_wire(event)
     assert isinstance(layout, Map), f"{event.NAME} is not a map"
     keys = zip(layout.names, layout.kinds, strict=True)
-    return DecodedEvent(event.NAME, {key: fields[kind.name] for key, kind in keys if kind.name in fields})
+    # The keys of some maps are integers; their fields still have names.
+    named = [(kind.name if key.isdecimal() else key, kind) for key, kind in keys]
+    return DecodedEvent(event.NAME, {name: fields[kind.name] for name, kind in named if kind.name in fields})
 
 
 @cache

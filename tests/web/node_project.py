@@ -26,8 +26,8 @@ def compiled() -> Path:
     return PROJECT
 
 
-def run(*command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NO_COLOR": "1", "npm_config_loglevel": "error"}
+def run(*command: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NO_COLOR": "1", "npm_config_loglevel": "error", **variables}
     return subprocess.run(command, cwd=PROJECT, input=stdin, capture_output=True, text=True, env=environment)
 
 

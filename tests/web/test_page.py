@@ -562,6 +562,19 @@ def cbor_fields(body: bytes) -> list[str]:
     return found
 
 
+def test_one_entry_is_counted_in_the_singular(page: VerifierPage) -> None:
+    shown = page.drop(disclosed(b"x", schema("veen.bytes.v1")), HUB)
+    assert "Entry 1 is in the signed log of 1 entry\n" in shown["text"]
+    assert "root of the 1 entry, signed by the hub" in shown["text"]
+    assert "1 entries" not in shown["text"]
+
+
+def test_plain_bytes_that_are_a_map_are_no_event(page: VerifierPage) -> None:
+    shown = page.drop(disclosed(cbor.encode({"amount": 7}), schema("veen.bytes.v1")), HUB)
+    assert "Schema veen.bytes.v1" in shown["text"]
+    assert "The writer chose these fields" not in shown["text"]
+
+
 def test_attachments_are_listed_and_unknown_schemas_are_hex(page: VerifierPage) -> None:
     part = Attachment(b"\x07" * 32, 19, "plan.pdf")
     wrapped = AttachedBody((part,), naming.schema_id("veen.bytes.v1"), b"see the plan")

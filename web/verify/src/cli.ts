@@ -3,12 +3,14 @@
 import { readFileSync, statSync } from "node:fs";
 import { parseArgs } from "node:util";
 
-import { fromHex, hex } from "./bytes.js";
+import { counted, fromHex, hex } from "./bytes.js";
 import { type Card, card, verifyCard } from "./card.js";
+import { contentJson, contentOf } from "./content.js";
 import { moment } from "./coverage.js";
 import { Malformed, Unverified } from "./errors.js";
 import { type Knowledge, MAX_EVIDENCE_BYTES, type Report } from "./evidence.js";
-import { examine, STATUS, toJson, toText } from "./report.js";
+import { examine, type Json, STATUS, toJson, toText } from "./report.js";
+import type { Opened } from "./sealed.js";
 
 const USAGE = "usage: veen-verify FILE --pin HUB_ID [--reader PUBLIC_KEY]… [--writer CARD]… [--witness PUBLIC_KEY]… [--threshold N] [--json]";
 
@@ -70,7 +72,7 @@ function main(): number {
   const { verdict, outcome, report, checks } = examine(readFileSync(file), knowledge);
   if (values.json) {
     const failed = checks.find((one) => one.failure !== undefined)?.what ?? null;
-    console.log(toText({ verdict, failed, ...(report ? (toJson(report) as object) : {}) }));
+    console.log(toText({ verdict, failed, ...(report ? json(report) : {}) }));
   } else {
     for (const line of lines(verdict, report)) console.log(line);
   }
@@ -86,19 +88,28 @@ function lines(verdict: string, report: Report | undefined): string[] {
   for (const { receipt, clientId, opened, writer } of report.entries) {
     const who = writer ? `writer ${hex(writer)}` : `client_id ${hex(clientId)}`;
     const where = `entry ${receipt.stream_seq}  ${moment(receipt.hub_ts)}  ${who}`;
-    shown.push(`${where}  ${opened ? content(opened.body) : "(sealed)"}`);
+    shown.push(`${where}  ${opened ? content(opened) : "(sealed)"}`);
   }
   for (const one of report.cosigners) shown.push(`cosigned    by witness ${hex(one)}`);
   for (const one of report.checkpoints) shown.push(`checkpoint  ${one.upto_seq}  root ${hex(one.mmr_root)}`);
   return shown;
 }
 
-function content(body: Uint8Array): string {
-  try {
-    return printable(new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(body));
-  } catch {
-    return `0x${hex(body)}`;
-  }
+/** The report, with the content of disclosed entries decoded by their schemas. */
+function json(report: Report): { readonly [name: string]: Json } {
+  const shown = toJson(report);
+  const entries = report.entries.map(({ opened }, at) => ({
+    ...(shown.entries as { readonly [name: string]: Json }[])[at]!,
+    ...(opened ? contentJson(opened) : {}),
+  }));
+  return { ...shown, entries };
+}
+
+function content(opened: Opened): string {
+  const { schema, isKnownSchema, fields, text, hex: digits, attachments } = contentOf(opened);
+  const body = fields ? fields.map(([name, value]) => `${name}=${value}`).join(" ") : (text ?? `0x${digits}`);
+  const named = fields ? `${schema} ${body}` : isKnownSchema ? body : `${body}  schema ${schema.slice(0, 16)}…`;
+  return printable([named, ...attachments.map(({ name, size }) => `${name} (${counted(size, "byte")})`)].join(" + "));
 }
 
 /** Text from a file without control characters, which a terminal would interpret. */

@@ -4,18 +4,25 @@ import { Reader, readValue, type Value } from "./cbor.js";
 import { Malformed } from "./errors.js";
 import { attachmentRoot } from "./mmr.js";
 import { SCHEMA_NAMES } from "./schemas.js";
+import type { Json } from "./report.js";
 import type { Opened } from "./sealed.js";
 import { type Attachment, attachedBody } from "./wire.js";
 
-const NAME_OF = new Map(SCHEMA_NAMES.map((name) => [hex(h(utf8(name))), name]));
+const NAME_OF = new Map(SCHEMA_NAMES.map((name) => [hex(h(utf8(name))), name.replace(/^veen\/schema:/, "")]));
 const ATTACHED = h(utf8("veen.attached.v1"));
+const BYTES = "veen.bytes.v1"; // bytes of any kind, also if they happen to be a map
 
 export interface Content {
   /** The name of the schema, or its hash in hex if the name is unknown. */
   readonly schema: string;
   readonly isKnownSchema: boolean;
-  /** The fields of an event, in their order. */
+  readonly schemaId: Uint8Array;
+  /** What the message contains besides its list of attachments. */
+  readonly body: Uint8Array;
+  /** The fields of an event, in their order, as text. */
   readonly fields?: readonly (readonly [name: string, value: string])[];
+  /** The same fields as they were decoded. */
+  readonly event?: ReadonlyMap<bigint | string, Value>;
   readonly text?: string;
   readonly hex?: string;
   readonly attachments: readonly Attachment[];
@@ -25,9 +32,9 @@ export interface Content {
 export function contentOf(opened: Opened): Content {
   const { schema, body, attachments } = unwrap(opened);
   const name = NAME_OF.get(hex(schema));
-  const about = { schema: name ?? hex(schema), isKnownSchema: name !== undefined, attachments };
-  const fields = name === undefined ? undefined : fieldsOf(body);
-  if (fields) return { ...about, fields };
+  const about = { schema: name ?? hex(schema), isKnownSchema: name !== undefined, schemaId: schema, body, attachments };
+  const event = name === undefined || name === BYTES ? undefined : mapIn(body);
+  if (event) return { ...about, event, fields: [...event].map(([key, value]) => [String(key), shown(value, String(key))]) };
   const text = textOf(body);
   return text === undefined ? { ...about, hex: hex(body) } : { ...about, text };
 }
@@ -46,14 +53,32 @@ function unwrap({ header, body }: Opened): { schema: Uint8Array; body: Uint8Arra
   }
 }
 
-/** The fields of a body that is a CBOR map; undefined if it is anything else. */
-function fieldsOf(body: Uint8Array): [string, string][] | undefined {
+/** The content as `veen evidence verify --json` prints it. */
+export function contentJson(opened: Opened): { readonly [name: string]: Json } {
+  const { schema, schemaId, body, event, attachments } = contentOf(opened);
+  return {
+    schema: hex(schemaId),
+    text: textOf(body) ?? null,
+    event: event ? { name: schema, fields: jsonOf(event) } : null,
+    body: hex(body),
+    attachments: attachments.map(({ name, size, coid }) => ({ name, size, coid: hex(coid) })),
+  };
+}
+
+function jsonOf(value: Value | ReadonlyMap<bigint | string, Value>): Json {
+  if (value instanceof Uint8Array) return hex(value);
+  if (Array.isArray(value)) return value.map(jsonOf);
+  if (value instanceof Map) return Object.fromEntries([...value].map(([name, one]) => [String(name), jsonOf(one)]));
+  return value as Json;
+}
+
+/** A body that is a CBOR map; undefined if it is anything else. */
+function mapIn(body: Uint8Array): Map<bigint | string, Value> | undefined {
   try {
     const reader = new Reader(body);
     const found = readValue(reader, undefined, "any");
     reader.finish();
-    if (!(found instanceof Map)) return undefined;
-    return [...found].map(([key, value]) => [String(key), shown(value, String(key))]);
+    return found instanceof Map ? found : undefined;
   } catch (error) {
     if (error instanceof Malformed) return undefined;
     throw error;

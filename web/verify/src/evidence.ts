@@ -445,11 +445,11 @@ function twoKeyHistories({ identity, rival }: Evidence): string[] {
 function lostEntries({ identity, rival, recovery, receipts }: Evidence, line: Lineage): Receipt[] {
   if (!recovery || receipts.length === 0) return [];
   const later = rival && beginsAfter(rival.identity, identity) ? rival.identity : undefined;
-  verifyRecovery(recovery, later ?? identity);
+  verifyRecovery(recovery.statement, later ?? identity);
   return receipts.filter((one) => {
     const size = recoveredSize(recovery, one.label);
     if (one.stream_seq <= size) return false;
-    return later ? statesIncarnation(recovery, later) : replacesKey(recovery, identity, line.signer(one).key);
+    return later ? statesIncarnation(recovery.statement, later) : replacesKey(recovery, identity, line.signer(one).key);
   });
 }
 

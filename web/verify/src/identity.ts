@@ -194,10 +194,25 @@ export const isIncarnation = (key: HubKey): boolean => key.role === INCARNATION;
 /** The newest key of the hub that was active at that time and signed. */
 export function signerOf(identity: HubIdentity, head: Head, profile: Profile): HubKey | undefined {
   const [start, end] = signingTime(head, profile);
-  const digest = headDigest(head);
+  return keyThatSigned(identity, headDigest(head), head.hub_sig, start, end);
+}
+
+/** Throw unless a key of the hub that was active at `hub_ts` signed another statement. */
+export function verifyStatement(identity: HubIdentity, digest: Uint8Array, sig: Uint8Array, hub_ts: bigint, what: string): void {
+  if (keyThatSigned(identity, digest, sig, hub_ts, hub_ts + 1n)) return;
+  throw new Unverified(`no key of the hub that was active at that time signed ${what}`);
+}
+
+function keyThatSigned(
+  identity: HubIdentity,
+  digest: Uint8Array,
+  sig: Uint8Array,
+  start: bigint,
+  end: bigint,
+): HubKey | undefined {
   return signingKeys(identity)
     .reverse()
-    .find((key) => isActive(key, start, end) && isValid(key.hub_pk, digest, head.hub_sig));
+    .find((key) => isActive(key, start, end) && isValid(key.hub_pk, digest, sig));
 }
 
 /** The time in which the key of a statement must have been active: one second, an epoch, or any. */

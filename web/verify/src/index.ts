@@ -6,6 +6,7 @@ export { type Check, type Entry, type Knowledge, type Report, verify } from "./e
 export { examine, type Examination, type Outcome, STATUS, toJson, toText } from "./report.js";
 export * as identity from "./identity.js";
 export * as mmr from "./mmr.js";
+export * as retention from "./retention.js";
 export * as sealed from "./sealed.js";
 export * as statements from "./statements.js";
 export * as wire from "./wire.js";

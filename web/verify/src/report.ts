@@ -56,7 +56,7 @@ export function toText(value: Json): string {
   return JSON.stringify(value);
 }
 
-export function toJson(report: Report): Json {
+export function toJson(report: Report): { readonly [name: string]: Json } {
   return {
     hub_id: hex(report.hubId),
     pinned: report.pinned,

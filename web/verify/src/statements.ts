@@ -5,7 +5,7 @@ import { Unverified } from "./errors.js";
 import { type HubIdentity, type HubKey, isIncarnation, rootKey, signingKeys } from "./identity.js";
 import { bstr, intMap, list, type Of, optional, uint, version } from "./layout.js";
 import { verifyInclusion } from "./mmr.js";
-import { mmrProof, type ProvedSize, provedSize } from "./wire.js";
+import { type LabelSize, mmrProof, type ProvedSize, provedSize } from "./wire.js";
 
 export const handOver = intMap("hand-over", {
   ver: version(),
@@ -24,7 +24,7 @@ export type HandOver = Of<typeof handOver>;
 export const cover = intMap("cover", { ver: version(), handover: handOver, proved: provedSize, mmr_proof: mmrProof });
 export type Cover = Of<typeof cover>;
 
-const recovery = intMap("recovery", {
+export const recovery = intMap("recovery", {
   ver: version(),
   hub_id: bstr(),
   old_key_id: bstr(),
@@ -33,21 +33,24 @@ const recovery = intMap("recovery", {
   labels: uint(),
   labels_root: bstr(),
 });
-const recoveryStatement = intMap("recovery statement", {
+export const recoveryStatement = intMap("recovery statement", {
   ver: version(),
   recovery,
   sig: bstr(64),
   endorsement: bstr(64),
   witness_sigs: optional(list(bstr(64), 64, 1)),
 });
+export type RecoveryStatement = Of<typeof recoveryStatement>;
 export const labelRecovery = intMap("label recovery", { statement: recoveryStatement, rows: list(provedSize, 2) });
 export type LabelRecovery = Of<typeof labelRecovery>;
 
+/** The leaf of a label in the tree of a statement. */
+export const rowLeaf = ({ label, size, mmr_root }: LabelSize): Uint8Array =>
+  ht("veen/label-size", label, u64be(size), mmr_root);
+
 /** Throw unless a statement with that many rows and that root contains the row. */
 export function verifyRow(proved: ProvedSize, rows: bigint, root: Uint8Array): void {
-  const { label, size, mmr_root } = proved.row;
-  const leaf = ht("veen/label-size", label, u64be(size), mmr_root);
-  verifyInclusion(proved.mmr_proof, leaf, proved.place, rows, root);
+  verifyInclusion(proved.mmr_proof, rowLeaf(proved.row), proved.place, rows, root);
 }
 
 /** Throw unless it is the change between two successive signing keys of that hub. */
@@ -60,8 +63,8 @@ export function verifyHandOver(found: HandOver, identity: HubIdentity): void {
   if (found.hub_ts < after.valid_from || found.hub_ts > (before.valid_until ?? found.hub_ts)) {
     throw new Unverified("the hub_ts of the hand-over is not within the time of its keys");
   }
-  const { hub_id, old_pk, new_pk, hub_ts, labels, rows_root } = found;
-  const digest = ht("veen/hand-over", concat(hub_id, old_pk, new_pk, u64be(hub_ts), u64be(labels), rows_root));
+  const digest = handOverDigest(found);
+  const { old_pk, new_pk } = found;
   const signatures: [Uint8Array, Uint8Array][] = [
     [old_pk, found.old_sig],
     [new_pk, found.new_sig],
@@ -76,9 +79,19 @@ export function verifyHandOver(found: HandOver, identity: HubIdentity): void {
   }
 }
 
+export const handOverDigest = ({ hub_id, old_pk, new_pk, hub_ts, labels, rows_root }: HandOver): Uint8Array =>
+  ht("veen/hand-over", concat(hub_id, old_pk, new_pk, u64be(hub_ts), u64be(labels), rows_root));
+
+export const recoveryDigest = (said: Of<typeof recovery>): Uint8Array => ht("veen/recovery", said.raw);
+
+/** The known witnesses that cosigned a recovery as a reset. */
+export function resetWitnesses({ recovery: said, witness_sigs }: RecoveryStatement, known: readonly Uint8Array[]): Uint8Array[] {
+  const digest = ht("veen/witness-reset", said.raw);
+  return known.filter((pk) => (witness_sigs ?? []).some((sig) => isValid(pk, digest, sig)));
+}
+
 /** Throw unless the keys of this hub signed and endorsed the recovery. */
-export function verifyRecovery(found: LabelRecovery, identity: HubIdentity): void {
-  const { recovery: said, sig, endorsement } = found.statement;
+export function verifyRecovery({ recovery: said, sig, endorsement }: RecoveryStatement, identity: HubIdentity): void {
   if (!equal(said.hub_id, identity.hub_id)) throw new Unverified("the recovery statement is of another hub");
   const next = keyNamed(identity, said.new_key_id);
   const root = rootKey(identity);
@@ -96,7 +109,7 @@ export function verifyRecovery(found: LabelRecovery, identity: HubIdentity): voi
     }
     endorser = root && root.valid_from <= said.recovered_at ? root : old;
   }
-  const digest = ht("veen/recovery", said.raw);
+  const digest = recoveryDigest(said);
   if (!isValid(next.hub_pk, digest, sig)) throw new Unverified("the recovery statement does not verify");
   if (!isValid(endorser.hub_pk, digest, endorsement)) {
     throw new Unverified("the endorsement of the recovery does not verify");
@@ -116,9 +129,9 @@ export function recoveredSize(found: LabelRecovery, label: Uint8Array): bigint {
 }
 
 /** Whether the hub with this record began without a log. */
-export function statesIncarnation(found: LabelRecovery, identity: HubIdentity): boolean {
+export function statesIncarnation(found: RecoveryStatement, identity: HubIdentity): boolean {
   const root = rootKey(identity);
-  return root !== undefined && equal(found.statement.recovery.old_key_id, root.key_id);
+  return root !== undefined && equal(found.recovery.old_key_id, root.key_id);
 }
 
 /** Whether a key signed before the recovery. Keys of a hub that this one was forked from did. */

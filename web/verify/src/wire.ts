@@ -89,6 +89,7 @@ export const sharedProof = intMap("shared proof", { negative: bool(), challenge:
 export type SharedProof = Of<typeof sharedProof>;
 
 export const labelSize = intMap("label size", { label: bstr(), size: uint(1n), mmr_root: bstr() });
+export type LabelSize = Of<typeof labelSize>;
 export const provedSize = intMap("proved size", { row: labelSize, place: uint(1n), mmr_proof: mmrProof });
 export type ProvedSize = Of<typeof provedSize>;
 

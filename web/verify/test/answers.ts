@@ -2,17 +2,26 @@
 import { createInterface } from "node:readline";
 
 import { card } from "../src/card.js";
+import { contentJson } from "../src/content.js";
 import { isValid } from "../src/ed25519.js";
 import { hubIdentity } from "../src/identity.js";
 import { examine, toJson, toText } from "../src/report.js";
-import { LAYOUTS } from "./layouts.js";
+import type { PayloadHdr } from "../src/wire.js";
+import { LAYOUTS, OTHER_LAYOUTS } from "./layouts.js";
 import { bin, faultOf, type Vectors } from "./vector_files.js";
 
 function answer(asked: Vectors): string {
   if (asked.signature !== undefined) {
     return JSON.stringify(isValid(bin(asked.public_key), bin(asked.message), bin(asked.signature)));
   }
-  if (asked.object !== undefined) return JSON.stringify(faultOf(() => LAYOUTS[asked.object]!.decode(bin(asked.cbor))));
+  if (asked.object !== undefined) {
+    const layout = LAYOUTS[asked.object] ?? OTHER_LAYOUTS[asked.object];
+    return JSON.stringify(faultOf(() => layout!.decode(bin(asked.cbor))));
+  }
+  if (asked.body !== undefined) {
+    const header = { schema: bin(asked.schema) } as PayloadHdr;
+    return toText(contentJson({ header, body: bin(asked.body) }));
+  }
   const { outcome, report } = examine(bin(asked.cbor), {
     pin: asked.pin === null ? undefined : bin(asked.pin),
     readers: asked.reader === null ? [] : [bin(asked.reader)],

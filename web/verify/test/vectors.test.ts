@@ -23,7 +23,9 @@ import {
 } from "../src/identity.js";
 import { readIdentityFile } from "../src/identity_file.js";
 import { append, attachmentRoot, oldRoot, rootOf, verifyInclusion, verifyPrefix } from "../src/mmr.js";
+import * as retention from "../src/retention.js";
 import { aad, bodyNonce, openSealed, partsOf } from "../src/sealed.js";
+import * as statements from "../src/statements.js";
 import * as wire from "../src/wire.js";
 import { LAYOUTS } from "./layouts.js";
 import { bin, faultOf, type Vectors, vectors } from "./vector_files.js";
@@ -275,4 +277,77 @@ test("checkpoints verify with their witnesses, and those with other labels are r
     });
   }
   for (const { cbor, note } of invalid_checkpoints) assert.equal(faultOf(() => check(cbor)), "UNVERIFIED", note);
+});
+
+test("hand-overs and recoveries verify with their rows and witnesses, and the others are refused", () => {
+  const { identities, rows, proofs, keys, ...found } = vectors("statements");
+  const hubs = new Map<string, HubIdentity>(
+    identities.map((one: Vectors) => [one.name, readIdentityFile(utf8(one.hub_identity_json))]),
+  );
+  const leaves: Uint8Array[] = rows.map(({ cbor, leaf_hash }: Vectors) => {
+    const leaf = statements.rowLeaf(wire.labelSize.decode(bin(cbor)));
+    assert.equal(hex(leaf), leaf_hash);
+    return leaf;
+  });
+  const rootOfRows = (count: number): string =>
+    hex(rootOf(leaves.slice(0, count).reduce<Uint8Array[]>((peaks, leaf, size) => append(BigInt(size), peaks, leaf), [])));
+  for (const { cbor, labels, rows_root } of proofs) {
+    assert.equal(rootOfRows(labels), rows_root);
+    statements.verifyRow(wire.provedSize.decode(bin(cbor)), BigInt(labels), bin(rows_root));
+  }
+  for (const { cbor, identity, digest, labels, rows_root, name } of found.handovers) {
+    const made = statements.handOver.decode(bin(cbor));
+    statements.verifyHandOver(made, hubs.get(identity)!);
+    assert.equal(hex(statements.handOverDigest(made)), digest, name);
+    assert.equal(rootOfRows(labels), rows_root, name);
+  }
+  for (const { cbor, identity, name } of found.unverified_handovers) {
+    const check = (): void => statements.verifyHandOver(statements.handOver.decode(bin(cbor)), hubs.get(identity)!);
+    assert.equal(faultOf(check), "UNVERIFIED", name);
+  }
+  const witnesses = Object.keys(keys).filter((name) => name.startsWith("witness-")).map((name) => bin(keys[name].public_key));
+  for (const { cbor, identity, digest, labels, labels_root, witnesses: cosigned, name } of found.recoveries) {
+    const made = statements.recoveryStatement.decode(bin(cbor));
+    statements.verifyRecovery(made, hubs.get(identity)!);
+    assert.equal(hex(statements.recoveryDigest(made.recovery)), digest, name);
+    assert.equal(rootOfRows(labels), labels_root, name);
+    assert.equal(statements.resetWitnesses(made, witnesses).length, cosigned, name);
+    assert.deepEqual(statements.resetWitnesses(made, [bin(keys.hub.public_key), bin(keys.mallory.public_key)]), [], name);
+    assert.equal(statements.statesIncarnation(made, hubs.get(identity)!), identity === "incarnation", name);
+  }
+  for (const { cbor, identity, name } of found.unverified_recoveries) {
+    const check = (): void => statements.verifyRecovery(statements.recoveryStatement.decode(bin(cbor)), hubs.get(identity)!);
+    assert.equal(faultOf(check), "UNVERIFIED", name);
+  }
+  assert.ok(found.recoveries.some((one: Vectors) => one.witnesses === 2));
+});
+
+test("manifests and tombstones verify for the entries that were pruned only, and the others are refused", () => {
+  const { hub_identity_json, manifest, segments, tombstones, attachment_tombstone, coid, refused } = vectors("retention");
+  const hub = readIdentityFile(utf8(hub_identity_json));
+  const whole = retention.manifest.decode(bin(manifest.cbor));
+  retention.verifyManifest(whole, hub);
+  assert.equal(hex(retention.segmentsRoot(whole.segments)), manifest.segments_root);
+  assert.deepEqual(whole.segments.map((row) => hex(row.raw)), segments.map((row: Vectors) => row.cbor));
+  const { label } = whole;
+  for (const { cbor, place } of tombstones) {
+    const stone = retention.tombstone.decode(bin(cbor));
+    const { start_seq, end_seq } = whole.segments[place - 1]!;
+    const check = (of: Uint8Array, seq: bigint): string => faultOf(() => retention.verifyPruned(stone, hub, of, seq));
+    for (const seq of [start_seq, end_seq]) assert.equal(check(label, seq), "none");
+    for (const seq of [start_seq - 1n, end_seq + 1n]) assert.equal(check(label, seq), "UNVERIFIED");
+    assert.equal(check(bin(coid), start_seq), "UNVERIFIED");
+  }
+  const gone = retention.attachmentTombstone.decode(bin(attachment_tombstone));
+  retention.verifyAttachmentPruned(gone, hub, bin(coid));
+  assert.equal(faultOf(() => retention.verifyAttachmentPruned(gone, hub, label)), "UNVERIFIED");
+  const checks: Record<string, (data: Uint8Array) => void> = {
+    manifest: (data) => retention.verifyManifest(retention.manifest.decode(data), hub),
+    tombstone: (data) => {
+      const stone = retention.tombstone.decode(data);
+      retention.verifyPruned(stone, hub, stone.label, stone.segment.start_seq);
+    },
+    "attachment tombstone": (data) => retention.verifyAttachmentPruned(retention.attachmentTombstone.decode(data), hub, bin(coid)),
+  };
+  for (const { kind, cbor, name } of refused) assert.equal(faultOf(() => checks[kind]!(bin(cbor))), "UNVERIFIED", name);
 });

@@ -27,11 +27,13 @@ from veen.pipeline.audit.audit_report import verdict
 from veen.pipeline.datasource import GrowingSources
 from veen.pipeline.extents import Extent, extent_of
 from veen.pipeline.sources import DirectoryChunks
+from veen.storage import fsck
+from veen.storage.fsck_report import Severity
 from veen.storage.paths import Folders
 
 
-def pruned(root: Path, policy: RetentionPolicy) -> bytes:
-    """A data directory with 30 entries of one label, 28 of which are pruned. Returns the label."""
+def pruned(root: Path, policy: RetentionPolicy | None) -> bytes:
+    """A data directory with 30 entries of one label in chunks of 7, pruned by a policy. Returns the label."""
     hub = Storage(create(root))
     client, label = Client("ann", hub.rules), label_of(hub.rules, "doors")
     for number in range(30):
@@ -39,7 +41,8 @@ def pruned(root: Path, policy: RetentionPolicy) -> bytes:
         receipts(hub.submit([client.message(label)]))
     hub.catch_up()
     hub.clock.now = NOW + 864_000
-    prune(hub, policy)
+    if policy is not None:
+        prune(hub, policy)
     hub.catch_up()
     hub.close()
     return label
@@ -72,6 +75,60 @@ def test_a_range_without_a_manifest_or_without_its_file_is_damage(tmp_path: Path
     removed[spoil].unlink()
     assert run_audit(root).directories[0].findings
     assert [(one.first, one.last) for one in extent(root).gaps] == [(1, 28) if spoil == "manifest" else (8, 14)]
+
+
+HALF = RetentionPolicy(864_000 - 15 * 3600)  # the first two chunks
+RANGES = [(1, 7), (8, 14), (15, 21), (22, 28)]
+
+
+def remove(root: Path, label: bytes, start: int, end: int, *, artifacts: bool) -> None:
+    """Delete a chunk, pruned or not, by hand; with `artifacts` also the files beside it."""
+    folders = Folders(root)
+    chunks = folders.pruned_chunk(label, start, end), folders.closed_chunk(label, start, end)
+    (chunk,) = (path for path in chunks if path.exists())
+    chunk.unlink()
+    if artifacts:
+        for path in (folders.summary(label, start, end), folders.peaks(label, end), folders.checkpoint(label, end)):
+            path.unlink()
+
+
+@pytest.mark.parametrize("policy", [None, HALF, PAYLOADS, EVERYTHING])
+def test_one_deleted_range_is_one_finding_of_each_tool_with_its_place(
+    tmp_path: Path, policy: RetentionPolicy | None
+) -> None:
+    label = pruned(tmp_path / "hub", policy)
+    assert fsck.check(tmp_path / "hub", isolated=False).findings == []
+    for start, end in RANGES:
+        for artifacts in (False, True):
+            root = Path(shutil.copytree(tmp_path / "hub", tmp_path / f"{start}-{artifacts}"))
+            remove(root, label, start, end, artifacts=artifacts)
+            (of_fsck,) = fsck.check(root, isolated=False).findings
+            (of_audit,) = run_audit(root).directories[0].findings
+            assert of_fsck == of_audit
+            assert (of_fsck.label, of_fsck.stream_seq, of_fsck.severity) == (label, start, Severity.DAMAGED)
+            assert f"entries {start} to {end} are missing" in of_fsck.what
+            (gap,) = extent(root).gaps
+            assert (gap.label, gap.first, gap.last) == (label, start, end)
+            with pytest.raises(Unverified, match=f"entry {start}: entries {start} to {end} are missing"):
+                plan(select(root))
+
+
+@pytest.mark.parametrize("policy", [HALF, PAYLOADS, EVERYTHING])
+def test_a_deleted_or_changed_manifest_is_one_finding(tmp_path: Path, policy: RetentionPolicy) -> None:
+    label = pruned(tmp_path / "hub", policy)
+    for number, removed in enumerate((True, False)):
+        root = Path(shutil.copytree(tmp_path / "hub", tmp_path / str(number)))
+        path = Folders(root).manifest(label)
+        if removed:
+            path.unlink()
+        else:
+            path.write_bytes(replace(Manifest.decode(path.read_bytes()), hub_sig=bytes(64)).encode())
+        (of_fsck,) = fsck.check(root, isolated=False).findings
+        (of_audit,) = run_audit(root).directories[0].findings
+        assert of_fsck.artifact == of_audit.artifact == f"log/{path.name}"
+        assert of_fsck.what == of_audit.what
+        (gap,) = extent(root).gaps
+        assert (gap.first, gap.last) == (1, 14 if policy is HALF else 28)
 
 
 @pytest.mark.parametrize("policy", [PAYLOADS, EVERYTHING])

@@ -202,7 +202,7 @@ def _stray(name: str) -> Damage:
 
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
-    "no chunk": (_remove(f"log/chunk-*-{1:020d}-0*.log"), "belongs"),
+    "no chunk": (_remove(f"log/chunk-*-{1:020d}-0*.log"), "are missing"),
     "no open chunk": (_remove("log/chunk-*-open.log"), "the index lists"),
     "short chunk": (_cut(CLOSED), "are left"),
     "short open chunk": (_cut("log/chunk-*-open.log"), "are left"),

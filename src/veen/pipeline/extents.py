@@ -22,6 +22,7 @@ from veen.storage import checkpoint_files, journal
 from veen.storage.artifacts import CheckpointIndex
 from veen.storage.entry_check import EntryCheck, Failure
 from veen.storage.frame import LogEntry
+from veen.storage.fsck_report import are_missing
 from veen.storage.lock import is_held
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import ChunkName, Folders
@@ -262,7 +263,7 @@ def _gaps(
         expected, end = 1, ""
         for chunk in of_label.get(label, ()):
             if chunk.start_seq > expected:
-                what = f"{_are_missing(expected, chunk.start_seq - 1)} before log/{chunk.name}"
+                what = f"{are_missing(expected, chunk.start_seq - 1)} before log/{chunk.name}"
                 yield _missing(label, expected, chunk.start_seq - 1, what, gone)
             elif chunk.start_seq < expected:
                 what = f"it repeats entries of the chunk before it, which ends with entry {expected - 1}"
@@ -277,7 +278,7 @@ def _gaps(
         proof = proofs.get(label)
         if proof is not None and proof.upto >= expected:
             what = (
-                f"{_are_missing(expected, proof.upto)} at the end of the label; {proof.where} proves that they existed"
+                f"{are_missing(expected, proof.upto)} at the end of the label; {proof.where} proves that they existed"
             )
             yield _missing(label, expected, proof.upto, what, gone)
         elif end:
@@ -286,7 +287,3 @@ def _gaps(
 
 def _missing(label: bytes, first: int, last: int, what: str, gone: Mapping[tuple[bytes, int], str]) -> Gap:
     return Gap(label, first, last, Failure(EntryCheck.MISSING, what), gone.get((label, first), ""))
-
-
-def _are_missing(first: int, last: int) -> str:
-    return f"entry {first} is missing" if first == last else f"entries {first} to {last} are missing"

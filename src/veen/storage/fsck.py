@@ -206,11 +206,11 @@ class _Check:
         self._check_binding(journal_from)
         self._check_journal(dump)
         self._check_limits()
-        index_check.check_node_names(self.folders, self.sizes, set(journal_from), self.report)
         if dump:
             self._check_heads(dump)
-            if self.report.verdict is not FsckVerdict.DAMAGED:
-                index_check.compare_rows(dump, self.truth, self.folders, self.report)
+        index_check.check_node_names(self.folders, self.sizes, journal_from.keys() | self.broken, self.report)
+        if dump and self.report.verdict is not FsckVerdict.DAMAGED:
+            index_check.compare_rows(dump, self.truth, self.folders, self.report)
 
     def _read_index(self, scratch: Path, *, isolated: bool) -> IndexDump | None:
         used = any(self.folders.log.iterdir()) or any(self.folders.journal.glob("*.wal"))
@@ -376,6 +376,7 @@ class _Check:
             if head.size > size and label not in self.broken:
                 what = f"the index lists {head.size} entries, but log and journal end with entry {size}"
                 self._damaged(f"log/chunk-{label.hex()}-*", what, label, size + 1)
+                self.broken.add(label)
 
     def _damaged(self, artifact: str, what: str, label: bytes | None = None, seq: int | None = None) -> None:
         self.report.add(Finding(Severity.DAMAGED, artifact, what, label, seq))

@@ -85,3 +85,7 @@ class FsckReport:
         """The first finding that is not a leftover or a notice."""
         harmless = (Severity.LEFTOVER, Severity.NOTICE)
         return next((found for found in self.findings if found.severity not in harmless), None)
+
+
+def are_missing(first: int, last: int) -> str:
+    return f"entry {first} is missing" if first == last else f"entries {first} to {last} are missing"

@@ -8,7 +8,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -149,7 +149,7 @@ class ShadowFiles:
             self._report.add(Finding(Severity.REPAIRABLE, artifact, what, label))
 
 
-def check_node_names(folders: Folders, sizes: dict[bytes, int], behind: set[bytes], report: FsckReport) -> None:
+def check_node_names(folders: Folders, sizes: dict[bytes, int], behind: Collection[bytes], report: FsckReport) -> None:
     """Report node files without a log or longer than their log, except after an interrupted catch-up."""
     for path in sorted(folders.nodes.glob("*")):
         label = _label_of(path)

@@ -13,7 +13,7 @@ from veen.storage.artifacts import BoundCheckpoint, CheckpointIndex, ChunkSummar
 from veen.storage.chunk_reader import ChunkFile, check_packing, is_packed, read_blocks
 from veen.storage.entry_check import EntryVerifier, Failure, Taken
 from veen.storage.frame import Cursor, LogEntry
-from veen.storage.fsck_report import Finding, FsckReport, Severity
+from veen.storage.fsck_report import Finding, FsckReport, Severity, are_missing
 from veen.storage.index import Index
 from veen.storage.index_check import ShadowFiles
 from veen.storage.metadata import HubMetadata
@@ -26,6 +26,7 @@ _ARTIFACT = re.compile(
     r"\.(?:log(?:\.zst)?|summary|cbor|pruned)"
 )
 MAX_CURSORS = 65_536
+NO_MANIFEST = "missing, so nothing proves that entries of this label were pruned"
 _UNFINISHED = "left by an interrupted prune; `veen retention run` completes it"
 
 
@@ -99,6 +100,7 @@ class LabelCheck:
         self._sound = True  # every entry so far is valid
         self._named: set[str] = set()  # artifacts already reported as repairable
         self._manifest: Manifest | None = None
+        self._is_unproven = False  # the manifest is damaged or missing, and that was reported
 
     def run(self, chunks: Iterable[ChunkFile], names: set[str]) -> None:
         self._shadow.closed.clear()
@@ -106,10 +108,16 @@ class LabelCheck:
         for file in chunks:
             if self._upto is not None and file.start_seq > self._upto:
                 break
-            if file.start_seq != self.size + 1:
+            if file.start_seq > self.size + 1:
+                self._missing(names, file.start_seq - 1, file.path.name)
+                self._restart(file.start_seq)
+            elif file.start_seq <= self.size:
                 self._damaged(file.path.name, f"expected a chunk that starts at entry {self.size + 1}")
                 self._restart(file.start_seq)
             self._chunk(file)
+        if self._upto is None and (lost := [end for start, end in _summaries(names) if start > self.size]):
+            self._missing(names, max(lost), "")
+            self.whole = False
         if self._upto is not None and self.size < self._upto and self.whole:
             self._damaged(
                 "", f"the log ends with entry {self.size}, but the journal continues after entry {self._upto}"
@@ -124,10 +132,28 @@ class LabelCheck:
         self._check_checkpoint_index()
         self._check_names(names)
 
+    def _missing(self, names: set[str], last: int, name: str) -> None:
+        """Report missing entries once: the files beside their chunks do not count as files without a chunk.
+
+        `name` is the file behind them, for a range without a chunk that such a file names.
+        """
+        first, label = self.size + 1, self._label
+        gone = [(start, end) for start, end in _summaries(names) if first <= start and end <= last]
+        for start, end in gone:
+            self._expected |= self._beside(start, end) & names
+        what = are_missing(first, last)
+        if gone and gone[0][0] == first:
+            self._damaged(ChunkName(label, *gone[0]).file_name(), what, first)
+        else:
+            self._damaged(name, f"{what} before it", first)
+
     def _chunk(self, file: ChunkFile) -> None:
         """Check every entry of a chunk, then the artifacts that describe it."""
         chunk = ScannedChunk(file.start_seq)
         try:
+            if file.pruned and self._manifest is None:
+                self._no_manifest(file)
+                return
             if file.pruned:
                 at_end = self._pruned(chunk, file)
             else:
@@ -165,8 +191,20 @@ class LabelCheck:
             self._manifest = pruned_chunk.verified_manifest(self._folders, self._hub_metadata.identity, self._label)
         except (OSError, VeenError) as error:
             self._damaged(path.name, str(error))
+            self._is_unproven = True
         if path.exists():
             self._expected.add(path.name)
+
+    def _no_manifest(self, file: ChunkFile) -> None:
+        """Report once that nothing proves that chunks of the label were pruned."""
+        assert file.end_seq is not None
+        name = self._folders.manifest(self._label).name
+        if not self._is_unproven:
+            self._damaged(name, NO_MANIFEST, file.start_seq)
+            self._is_unproven = True
+        self._progress(file.path.lstat().st_size)
+        self._expected |= self._names_of(file)
+        self._restart(file.end_seq + 1)
 
     def _pruned(self, chunk: ScannedChunk, file: ChunkFile) -> bool:
         """Check what is left of a pruned chunk. Without a valid manifest that lists it, it is damage."""
@@ -313,9 +351,15 @@ class LabelCheck:
 
     def _names_of(self, file: ChunkFile) -> set[str]:
         assert file.end_seq is not None
-        folders, label, end = self._folders, self._label, file.end_seq
-        beside = (folders.summary(label, file.start_seq, end), folders.peaks(label, end))
-        return {file.path.name, folders.checkpoint(label, end).name, *(path.name for path in beside)}
+        return {file.path.name} | self._beside(file.start_seq, file.end_seq)
+
+    def _beside(self, start: int, end: int) -> set[str]:
+        """The names of the files that describe a closed chunk."""
+        folders, label = self._folders, self._label
+        return {
+            path.name
+            for path in (folders.summary(label, start, end), folders.peaks(label, end), folders.checkpoint(label, end))
+        }
 
     def _compare(self, path: Path, expected: bytes, source: str) -> None:
         try:
@@ -342,6 +386,12 @@ class LabelCheck:
     def _leftover(self, name: str) -> None:
         what = "left by an interrupted write; the journal has its entries"
         self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", what, self._label))
+
+
+def _summaries(names: Iterable[str]) -> list[tuple[int, int]]:
+    """The first and last entry of each chunk of a label that has a summary."""
+    found = (_ARTIFACT.fullmatch(name) for name in names if name.endswith(".summary"))
+    return sorted((int(one[2]), int(one[3])) for one in found if one and one[2] and one[3] != "open")
 
 
 def tree_at(folders: Folders, hub_metadata: HubMetadata, label: bytes, size: int) -> tuple[Mmr, bool]:

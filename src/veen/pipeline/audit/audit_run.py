@@ -23,7 +23,7 @@ from veen.pipeline.extents import is_live, missing_chunks
 from veen.pipeline.jobs import Progress, Runner, no_progress
 from veen.pipeline.read_plan import Piece, Task, deal, pinned
 from veen.pipeline.sources import NAMES, Chunk, DirectoryChunks, LocalFiles, Missing, open_source
-from veen.storage.fsck_report import Finding, Severity
+from veen.storage.fsck_report import Finding, Severity, are_missing
 from veen.storage.metadata import HubMetadata
 
 
@@ -174,10 +174,14 @@ def _finish(directory: Directory, metadata: HubMetadata) -> None:
     """Checks that need more than one piece."""
     source, add = directory.source, directory.findings.extend
     lost = missing_chunks(directory.names, directory.chunks)
-    add(Finding(Severity.DAMAGED, f"log/{chunk.name}", "it is missing", chunk.label, chunk.start_seq) for chunk in lost)
+    add(_damaged(chunk, are_missing(chunk.start_seq, chunk.end_seq), chunk.start_seq) for chunk in lost)
+    manifests = list(directory_check.check_manifests(source, metadata, directory.chunks))
+    add(manifests)
+    unproven = {finding.label for finding in manifests}
     for label, found in directory.labels.items():
         for link in found:
-            add(link.outcome.findings)
+            if not link.piece.chunk.pruned or label not in unproven:
+                add(link.outcome.findings)
         missing = {chunk.start_seq for chunk in lost if chunk.label == label}
         add(check_label(found, metadata.limits, missing))
         if not missing:
@@ -229,11 +233,13 @@ def to_repeat(label: Sequence[ChainLink]) -> Iterator[Piece]:
 
 def check_label(label: Sequence[ChainLink], limits: Limits, missing: set[int]) -> Iterator[Finding]:
     """Checks across pieces. `missing` holds the start of each chunk that is known to be gone."""
-    yield from _check_following(label, missing)
+    gaps = list(_check_following(label, missing))
+    yield from gaps
     yield from _check_order(label)
     yield from _check_rolling(label, limits)
+    behind = {finding.artifact for finding in gaps}
     for link in label:
-        if not link.outcome.anchored:
+        if not link.outcome.anchored and f"log/{link.piece.chunk.name}" not in behind:
             what = "its roots could not be checked: the peaks before it and the chunk that yields them are damaged"
             yield _damaged(link.piece.chunk, what, link.piece.first)
 
@@ -244,7 +250,10 @@ def _check_following(label: Sequence[ChainLink], missing: set[int]) -> Iterator[
     for link in label:
         chunk = link.piece.chunk
         if link.piece.first == chunk.start_seq and chunk.start_seq != expected and expected not in missing:
-            yield _damaged(chunk, f"it is in the place of a chunk that starts with entry {expected}", None)
+            if chunk.start_seq > expected:
+                yield _damaged(chunk, f"{are_missing(expected, chunk.start_seq - 1)} before it", expected)
+            else:
+                yield _damaged(chunk, f"expected a chunk that starts at entry {expected}", None)
             misplaced = chunk if chunk.start_seq < expected else None  # the next chunk continues another one
         if chunk != misplaced:
             expected = chunk.end_seq + 1

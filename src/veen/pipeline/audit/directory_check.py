@@ -10,12 +10,13 @@ from veen.core.hashing import U64_MAX
 from veen.pipeline import chunk_verifier
 from veen.pipeline.audit.piece_audit import ChainLink
 from veen.pipeline.extents import journal_groups, tree_sizes
-from veen.pipeline.sources import METADATA_FILES, NAMES, OPTIONAL_FILES, Chunk, DirectoryChunks, LocalFiles
+from veen.pipeline.sources import METADATA_FILES, NAMES, OPTIONAL_FILES, Chunk, DirectoryChunks, LocalFiles, by_label
 from veen.storage import frame, journal, metadata_check
 from veen.storage.artifacts import CheckpointBinding, CheckpointIndex, IndexedCheckpoint
 from veen.storage.entry_check import EntryVerifier
 from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, Severity
+from veen.storage.log_check import NO_MANIFEST
 from veen.storage.metadata import HubMetadata
 from veen.storage.metadata_check import DRAFT_SUFFIX
 from veen.storage.paths import ChunkName, Folders, pruned_range
@@ -62,6 +63,18 @@ def check_attachments(source: DirectoryChunks, metadata: HubMetadata | None) -> 
         metadata_check.check_attachments(Folders(source.files.root), report)
         metadata_check.check_evidence(Folders(source.files.root), metadata, report)
     return report.findings
+
+
+def check_manifests(source: DirectoryChunks, metadata: HubMetadata, chunks: Iterable[Chunk]) -> Iterator[Finding]:
+    """Report once for each label that nothing proves that its chunks were pruned."""
+    for label, of_label in by_label(chunk for chunk in chunks if chunk.pruned).items():
+        try:
+            what = None if source.pruned_segments(metadata.identity, label) else NO_MANIFEST
+        except (Malformed, Unverified) as error:
+            what = str(error)
+        if what is not None:
+            artifact = f"log/{NAMES.manifest(label).name}"
+            yield Finding(Severity.DAMAGED, artifact, what, label, of_label[0].start_seq)
 
 
 def check_names(

@@ -33,8 +33,10 @@ UNNOTICED = (
 )
 
 
-def _may_go_unnoticed(path: Path) -> bool:
-    return path.name in UNNOTICED or path.suffix == ".wal"
+def _may_go_unnoticed(path: Path, kind: Damage) -> bool:
+    # An upload without a label has no record. Without its record an attachment is kept, and an older one is sound, too.
+    is_older = path.parent.name == "uploads" and kind in (Damage.MISSING, Damage.ROLLED_BACK)
+    return path.name in UNNOTICED or path.suffix == ".wal" or is_older
 
 
 @dataclass(eq=False)
@@ -252,7 +254,7 @@ def _check_unnoticed(stage: Stage, harm: Harm, report: FsckReport) -> None:
     """Damage that is still there must be in a finding, unless nothing depends on it."""
     found = " ".join(f"{one.artifact} {one.what}" for one in report.findings)
     for path in harm.remains():
-        if not _may_go_unnoticed(path) and path.name not in found:
+        if not _may_go_unnoticed(path, harm.kinds[path]) and path.name not in found:
             raise Violation(f"{harm.kinds[path]} of {path.name} ({artifact_of(path)}) is not noticed")
         stage.note(f"{harm.kinds[path]} of {path.name} changes nothing")
 

@@ -150,6 +150,8 @@ _BY_FOLDER = {
     "witnesses": "witness keys",
     "handovers": "hand-over",
     "recoveries": "recovery",
+    "requested": "requested checkpoint",
+    "uploads": "upload record",
     "nodes": "nodes",
     "state": "client state",
 }

@@ -170,6 +170,7 @@ RULES: dict[type[Wire], str] = {
     "`start_seq` is at most `end_seq`.",
     retention.Manifest: "The segments are consecutive, and the first starts with entry 1.",
     retention.Tombstone: "The `level` of the segment is not 0.",
+    retention.UploadRecord: "`coid` and `digest` exist together. `digest` is the tagged hash above.",
     retention.RetentionPolicy: "`receipt_sec` exists only with `payload_sec`, and is at least as large.",
     retention.RetentionRequest: "`from_seq` needs `label` and `reason`; `to_seq` needs `from_seq`.",
     epoch_end.EpochEnd: "`labels` are in strictly ascending order of `label`.",

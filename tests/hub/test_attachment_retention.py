@@ -22,9 +22,10 @@ from veen.core.retention import (
     RetentionPolicy,
     RetentionReport,
     RetentionRequest,
+    UploadRecord,
 )
 from veen.hub.admission_rules import Admission
-from veen.storage import backup, fsck
+from veen.storage import attachment_store, backup, fsck
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.paths import Folders
 
@@ -106,6 +107,68 @@ def test_an_upload_renews_an_attachment_of_its_label_only(hub: Hub) -> None:
     passes(hub, 20 * DAY)
     assert run(hub).attachments == 1
     assert (hub.get(path_of(SEALED)).status, hub.get(path_of(OTHER)).status) == (200, 404)
+
+
+def flipped(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("bit", [8 * at + at % 8 for at in range(3, 111, 9)])
+def test_a_flipped_bit_in_the_record_of_an_upload_is_named_and_deletes_nothing(hub: Hub, bit: int) -> None:
+    put_for(hub, SEALED, hub.label("s"))
+    put_for(hub, OTHER, hub.label("s"))
+    keep(hub, RetentionPolicy(DAY))
+    record = Folders(hub.data_dir).upload(h(SEALED))
+    flipped(record, bit)
+    passes(hub, 1000 * DAY)
+    assert run(hub).attachments == 1
+    assert (hub.get(path_of(SEALED)).status, hub.get(path_of(OTHER)).status) == (200, 404)
+    assert "damage" in hub.get("/readyz").json()["bad_states"]
+    assert put_for(hub, SEALED, hub.label("another")).status == 503, "the first label is not known"
+    hub.stop()
+    report = fsck.check(hub.data_dir, isolated=False)
+    assert [one.artifact for one in report.findings] == [f"uploads/{record.name}"]
+    assert report.verdict is fsck.FsckVerdict.DAMAGED
+    hub.start()
+
+
+def test_a_tombstone_deletes_only_the_attachment_that_it_names(hub: Hub) -> None:
+    for sealed in (SEALED, OTHER):
+        put(hub, sealed)
+    assert erase(hub, SEALED).status == 200
+    folders = Folders(hub.data_dir)
+    gone, other = folders.attachment_tombstone(h(SEALED)), folders.attachment_tombstone(h(OTHER))
+    other.write_bytes(gone.read_bytes())
+    assert run(hub).freed_bytes == 0
+    other.unlink()
+    AttachmentStore(Disk(), folders).put(h(SEALED), SEALED)  # as after a crash before the attachment was removed
+    sound = gone.read_bytes()
+    flipped(gone, 8 * (len(sound) - 3))
+    assert run(hub).freed_bytes == 0, "the hub did not sign it"
+    assert "damage" in hub.get("/readyz").json()["bad_states"]
+    gone.write_bytes(sound)
+    assert run(hub).freed_bytes == len(SEALED)
+
+
+def test_a_record_of_an_earlier_version_is_still_followed_and_bound_when_it_is_renewed(hub: Hub) -> None:
+    label = hub.label("s")
+    put_for(hub, SEALED, label)
+    record = Folders(hub.data_dir).upload(h(SEALED))
+    bound = UploadRecord.decode(record.read_bytes())
+    record.write_bytes(UploadRecord(label, bound.uploaded_at).encode())
+    passes(hub, DAY)
+    assert put_for(hub, SEALED, label).status == 200
+    renewed = UploadRecord.decode(record.read_bytes())
+    assert renewed == UploadRecord.of(h(SEALED), label, renewed.uploaded_at)
+    record.write_bytes(UploadRecord(label, bound.uploaded_at).encode())
+    hub.stop()
+    assert fsck.check(hub.data_dir, isolated=False).findings == []
+    hub.start()
+    keep(hub, RetentionPolicy(DAY))
+    passes(hub, DAY + ATTACHMENT_GRACE_SEC)
+    assert run(hub).attachments == 1
 
 
 def test_an_attachment_without_a_label_is_kept_until_it_is_erased(hub: Hub) -> None:
@@ -215,5 +278,5 @@ def test_an_attachment_that_was_pruned_is_erased_from_older_backups(tmp_path: Pa
     for made in (before, after):
         store = AttachmentStore(Disk(), Folders(made.path))
         assert [store.exists(h(sealed)) for sealed in (SEALED, OTHER)] == [False, True]
-        assert store.record(h(OTHER)) is not None
+        assert attachment_store.read_upload(store.folders, h(OTHER)) is not None
         assert store.tombstone(h(SEALED)) is not None

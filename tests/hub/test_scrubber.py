@@ -159,7 +159,9 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = SigningKey.generate()
     made = metadata.create(Disk(), folders.root, Profile(), SMALL, START, None, root, incarnates=True)
     write(folders.root)
-    AttachmentStore(Disk(), folders).put(h(ATTACHMENT), ATTACHMENT)
+    store = AttachmentStore(Disk(), folders)
+    store.put(h(ATTACHMENT), ATTACHMENT)
+    store.note_upload(h(ATTACHMENT), h(b"label"), START)
     path = next(folders.log.glob("checkpoint-[0-9a-f]*-*5.cbor"))
     signed, witness = Checkpoint.decode(path.read_bytes()), SigningKey.generate()
     path.write_bytes(replace(signed, witness_sigs=(witness.sign(signed.signing_digest()),)).encode())
@@ -176,6 +178,7 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 DAMAGES = {
     "attachments/*/*": "attachment",
+    "uploads/*.cbor": "upload",
     "hub-identity.json": "metadata",
     "hub-identity.sig": "metadata",
     "hub-key-map.json": "metadata",

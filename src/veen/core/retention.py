@@ -168,10 +168,30 @@ def _verify(
 
 @int_map("upload record", VersionField())
 class UploadRecord(Wire):
-    """The label whose policy an attachment follows, and the hub_ts at which it was last uploaded."""
+    """The label whose policy an attachment follows, and the hub_ts at which it was last uploaded.
+
+    `digest` is a hash over the other fields, because a changed bit would decide when an attachment is deleted. Records
+    of earlier versions have neither `coid` nor `digest`.
+    """
 
     label: Annotated[bytes, Bstr()]
     uploaded_at: Annotated[int, Uint()]
+    coid: Annotated[bytes | None, Bstr(optional=True)] = None
+    digest: Annotated[bytes | None, Bstr(optional=True)] = None
+
+    @classmethod
+    def of(cls, coid: bytes, label: bytes, uploaded_at: int) -> "UploadRecord":
+        unbound = cls(label, uploaded_at, coid)
+        return replace(unbound, digest=unbound._digest())
+
+    def flaw(self) -> str | None:
+        if (self.coid is None) != (self.digest is None):
+            return "coid and digest occur together"
+        return None if self.coid is None or self.digest == self._digest() else "digest is not that of the record"
+
+    def _digest(self) -> bytes:
+        assert self.coid is not None
+        return ht("veen/upload-record", self.coid + self.label + u64be(self.uploaded_at))
 
 
 @int_map("attachment tombstone", VersionField())

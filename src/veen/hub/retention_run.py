@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from threading import Event, Lock
 
 from plumbing.durable import Disk
-from veen.core import Receipt, Refused, naming
+from veen.core import Receipt, Refused, VeenError, naming
 from veen.core.limits import ATTACHMENT_GRACE_SEC, MAX_PRUNED_ATTACHMENTS, MAX_RULES
 from veen.core.retention import (
     AttachmentPrune,
@@ -58,6 +58,7 @@ class RetentionRun:
     epoch_of: Callable[[bytes, int], int]  # of a label with an entry at a hub_ts
     attachments: AttachmentStore
     log_event: LogEvent
+    damaged: Callable[[VeenError], object]  # a record of an upload, or a tombstone: it deletes nothing
     _lock: Lock = field(default_factory=Lock)
     _stopping: Event = field(default_factory=Event)
     _resumed: float = 0.0
@@ -107,16 +108,16 @@ class RetentionRun:
                 done.append(_shown(one))
         due = _DueAttachments() if request.from_seq is not None else self._due_attachments(request.label, now)
         if not request.dry:
-            freed += self.attachments.finish_prunes()
+            freed += self.attachments.finish_prunes(self.hub_metadata().identity, self.damaged)
             for label, coids in due.by_label.items():
                 freed += self._prune_attachments(coids, label, None)
         return RetentionReport(tuple(done[:MAX_RULES]), len(done), freed, held, due.count, due.size, due.held)
 
     def _erase_attachment(self, coid: bytes, request: RetentionRequest) -> RetentionReport:
-        """Delete one attachment. Without a record, nobody knows its label, so every hold prevents it."""
+        """Delete one attachment. Without a sound record, nobody knows its label, so every hold prevents it."""
         if (request.label, request.from_seq) != (None, None):
             raise Refused("E.BAD_REQUEST", "erase entries and an attachment with two requests")
-        size, record = self.attachments.size(coid), self.attachments.record(coid)
+        size, record = self.attachments.size(coid), self.attachments.record(coid, self.damaged)
         if not self.attachments.exists(coid):
             raise Refused("E.NOT_FOUND", "there is no attachment with that coid")
         hold = self._hold(record.label if record else None)
@@ -131,7 +132,7 @@ class RetentionRun:
         """Every attachment that is too old by the policy of its label, unless it is under a hold."""
         found, rules = _DueAttachments(), self.retention()
         kept: dict[bytes, tuple[RetentionPolicy | None, Hold | None]] = {}
-        for count, (coid, record) in enumerate(self.attachments.records()):
+        for count, (coid, record) in enumerate(self.attachments.records(self.damaged)):
             if count % _ATTACHMENTS_PER_PAUSE == 0:
                 self._pause()
             label = record.label

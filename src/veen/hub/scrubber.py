@@ -177,7 +177,7 @@ def _row(place: ScrubPlace) -> list[Json]:
 def _place(row: Any) -> ScrubPlace:
     part, name, start_seq = row
     place = ScrubPlace(ScrubPart[part], bytes.fromhex(name), int(start_seq))
-    named = HASH_BYTES if place.part in (ScrubPart.LOG, ScrubPart.ATTACHMENTS) else 0
+    named = HASH_BYTES if place.part in (ScrubPart.LOG, ScrubPart.ATTACHMENTS, ScrubPart.UPLOADS) else 0
     if len(place.name) != named or (place.start_seq > 0) != (place.part is ScrubPart.LOG):
         raise ValueError("not a place")
     return place

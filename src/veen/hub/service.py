@@ -291,6 +291,7 @@ class HubService:
             lambda label, hub_ts: self._labels.rotation(label, hub_ts)[0],
             attachments,
             self._log_on_loop,
+            lambda error: loop.call_soon_threadsafe(read_executor.record_error, error, "retention"),
         )
         self.app = HubApp(
             config,

@@ -18,7 +18,7 @@ Drafts are in a folder of their own, so that a start finds them without scanning
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import count
@@ -27,7 +27,7 @@ from pathlib import Path
 from threading import Lock
 
 from plumbing.durable import Disk
-from veen.core import Malformed, Unavailable
+from veen.core import HubIdentity, Malformed, Unavailable, Unverified, VeenError
 from veen.core.hashing import HASH_BYTES, h
 from veen.core.retention import AttachmentTombstone, UploadRecord
 from veen.storage import safe_open
@@ -35,6 +35,7 @@ from veen.storage.paths import Folders
 
 _SMALL_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
+Damaged = Callable[[VeenError], object]
 _NAME = re.compile(r"[0-9a-f]{64}")
 
 
@@ -92,31 +93,36 @@ class AttachmentStore:
         path, tombstone = self.folders.upload(coid), self.folders.attachment_tombstone(coid)
         with self.publish_lock, _disk_errors():
             is_again = tombstone.exists()
-            known = None if is_again else self.record(coid)
+            try:
+                known = None if is_again else read_upload(self.folders, coid)
+            except Malformed as error:  # it may name another label: do not write over it
+                raise Unavailable(str(error)) from error
             if label is not None and (known is None or known.label == label):
                 if not self.folders.uploads.is_dir():
                     self.disk.make_folder(self.folders.uploads)
                     self.disk.sync_folder(self.folders.root)
-                self.disk.write_file(path, UploadRecord(label, hub_ts).encode())
+                self.disk.write_file(path, UploadRecord.of(coid, label, hub_ts).encode())
                 self.disk.sync_folder(self.folders.uploads)
             if is_again:
                 self.disk.unlink(tombstone)
                 self.disk.sync_folder(self.folders.uploads)
 
-    def record(self, coid: bytes) -> UploadRecord | None:
-        """The label of an attachment, and when it was uploaded; None for an upload without label."""
+    def record(self, coid: bytes, damaged: Damaged) -> UploadRecord | None:
+        """The label of an attachment, and when it was uploaded; None for an upload without label.
+
+        `damaged` is called for a damaged record, which says nothing.
+        """
         try:
-            return UploadRecord.decode(safe_open.read(self.folders.upload(coid)))
-        except FileNotFoundError:
+            return read_upload(self.folders, coid)
+        except Malformed as error:
+            damaged(error)
             return None
 
-    def records(self) -> Iterator[tuple[bytes, UploadRecord]]:
-        """Every attachment with a record."""
-        for path in safe_open.list_folder(self.folders.uploads):
-            if path.suffix == ".cbor" and _NAME.fullmatch(path.stem):
-                coid = bytes.fromhex(path.stem)
-                if found := self.record(coid):
-                    yield coid, found
+    def records(self, damaged: Damaged) -> Iterator[tuple[bytes, UploadRecord]]:
+        """Every attachment with a sound record."""
+        for coid in _names(self.folders, ".cbor"):
+            if found := self.record(coid, damaged):
+                yield coid, found
 
     def exists(self, coid: bytes) -> bool:
         return safe_open.is_file(self.folders.attachment(coid))
@@ -127,17 +133,21 @@ class AttachmentStore:
         return path.lstat().st_size if safe_open.is_file(path) else 0
 
     def tombstone(self, coid: bytes) -> AttachmentTombstone | None:
-        """The statement that an attachment was deleted."""
+        """The statement that an attachment was deleted. The reader verifies it."""
         try:
             return AttachmentTombstone.decode(safe_open.read(self.folders.attachment_tombstone(coid)))
         except FileNotFoundError:
             return None
 
-    def tombstones(self) -> Iterator[AttachmentTombstone]:
-        """The statements about all attachments that were deleted."""
-        for path in safe_open.list_folder(self.folders.uploads):
-            coid = bytes.fromhex(path.stem) if path.suffix == ".tombstone" and _NAME.fullmatch(path.stem) else None
-            if coid and (found := self.tombstone(coid)):
+    def tombstones(self, identity: HubIdentity, damaged: Damaged) -> Iterator[AttachmentTombstone]:
+        """The verified statements about all attachments that were deleted. `damaged` is called for every other one."""
+        for coid in _names(self.folders, ".tombstone"):
+            try:
+                found = verified_tombstone(self.folders, identity, coid)
+            except VeenError as error:
+                damaged(error)
+                continue
+            if found:
                 yield found
 
     def prune(self, tombstone: AttachmentTombstone) -> int:
@@ -150,10 +160,10 @@ class AttachmentStore:
             self.disk.sync_folder(self.folders.uploads)
             return self._remove(tombstone.coid)
 
-    def finish_prunes(self) -> int:
+    def finish_prunes(self, identity: HubIdentity, damaged: Damaged) -> int:
         """Delete the attachments whose deletion a crash interrupted. Returns the bytes freed."""
         freed = 0
-        for tombstone in self.tombstones():
+        for tombstone in self.tombstones(identity, damaged):
             with self.publish_lock, _disk_errors():
                 if self.folders.attachment_tombstone(tombstone.coid).exists():
                     freed += self._remove(tombstone.coid)
@@ -185,6 +195,44 @@ class AttachmentStore:
             for path in drafts.iterdir():
                 with suppress(IsADirectoryError):  # not written by a hub
                     self.disk.unlink(path)
+
+
+def read_upload(folders: Folders, coid: bytes) -> UploadRecord | None:
+    """The record of an upload; None if it has none. Raises `Malformed` with the name of the file if it is damaged."""
+    path = folders.upload(coid)
+    try:
+        found = UploadRecord.decode(safe_open.read(path))
+    except FileNotFoundError:
+        return None
+    except Malformed as error:
+        raise Malformed(str(path.relative_to(folders.root)), error.reason) from error
+    if found.coid not in (None, coid):
+        raise Malformed(str(path.relative_to(folders.root)), "it is of another attachment")
+    return found
+
+
+def verified_tombstone(folders: Folders, identity: HubIdentity, coid: bytes) -> AttachmentTombstone | None:
+    """The hub's statement that it deleted an attachment; None if there is none. Raises if it is damaged."""
+    path = folders.attachment_tombstone(coid)
+    try:
+        found = AttachmentTombstone.decode(safe_open.read(path))
+        found.verify(identity, coid)
+    except FileNotFoundError:
+        return None
+    except (Malformed, Unverified) as error:
+        raise Malformed(str(path.relative_to(folders.root)), error.reason) from error
+    return found
+
+
+def uploaded(folders: Folders) -> list[bytes]:
+    """The attachments with a record or a tombstone, in order."""
+    return sorted({*_names(folders, ".cbor"), *_names(folders, ".tombstone")})
+
+
+def _names(folders: Folders, suffix: str) -> Iterator[bytes]:
+    for path in safe_open.list_folder(folders.uploads):
+        if path.suffix == suffix and _NAME.fullmatch(path.stem):
+            yield bytes.fromhex(path.stem)
 
 
 def copy(disk: Disk, source: Folders, target: Folders) -> None:

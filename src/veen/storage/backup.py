@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
-from veen.core import Malformed, Unavailable, Unverified, strict_json
+from veen.core import Malformed, Unavailable, Unverified, VeenError, strict_json
 from veen.core.retention import Manifest, Segment
 from veen.storage import (
     metadata,
@@ -171,12 +171,16 @@ def _erase_from(disk: Disk, older: BackupStatement, newest: BackupStatement, cou
     for manifest, segments in due:
         _erase_label(disk, source, target, manifest, segments)
     attachments = AttachmentStore(disk, target)
-    gone = [one for one in AttachmentStore(disk, source).tombstones() if attachments.exists(one.coid)]
+    known = AttachmentStore(disk, source).tombstones(identity, _raise)
+    gone = [one for one in known if attachments.exists(one.coid)]
     for tombstone in gone:
-        tombstone.verify(identity, tombstone.coid)
         attachments.prune(tombstone)
     if due or gone:
         counts.pruned.append(older.path.name)
+
+
+def _raise(error: VeenError) -> None:
+    raise error
 
 
 def _is_left(file: ChunkFile, segment: Segment) -> bool:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from veen.core import Checkpoint, Malformed, Unverified, VeenError
-from veen.storage import checkpoint_files, log_scrub, metadata_check, safe_open, secret_keys
+from veen.storage import attachment_store, checkpoint_files, log_scrub, metadata_check, safe_open, secret_keys
 from veen.storage.artifacts import BoundCheckpoint, CheckpointBinding
 from veen.storage.chunk_reader import FRAME_BYTES
 from veen.storage.fsck_report import Finding, FsckReport, Severity
@@ -49,8 +49,13 @@ class DirectoryScrub:
         if after is None or after < binding:
             yield from self.log.walk(after if after and after.part is ScrubPart.LOG else None)
             yield from self.check(binding)
-        for place in self._attachments(after):
-            yield from self.check(place)
+        if after is None or after.part is not ScrubPart.UPLOADS:
+            for place in self._attachments(after):
+                yield from self.check(place)
+        for coid in attachment_store.uploaded(self.folders):
+            place = ScrubPlace(ScrubPart.UPLOADS, coid)
+            if after is None or place > after:
+                yield from self.check(place)
 
     def check(self, place: ScrubPlace) -> Iterator[ScrubStep]:
         """Check one place. A place that no longer exists has no findings."""
@@ -58,6 +63,11 @@ class DirectoryScrub:
             yield from self.log.check(place)
         elif place.part is ScrubPart.METADATA:
             yield from self._metadata(place)
+        elif place.part is ScrubPart.UPLOADS:
+            report = FsckReport()
+            metadata_check.check_upload(self.folders, self.hub_metadata().identity, place.name, report)
+            yield ScrubStep(BLOCK_BYTES)
+            yield ScrubStep(0, Scrubbed(place, 0, tuple(report.findings)))
         else:
             findings: list[Finding] = []
             check = self._binding(findings) if place.part is ScrubPart.BINDING else self._attachment(place, findings)

@@ -142,6 +142,7 @@ def _check(folders: Folders, progress: Progress | None, *, isolated: bool) -> Fs
     misplaced = _check_places(folders, report)
     hub_metadata = metadata_check.check_metadata(folders, report)
     metadata_check.check_attachments(folders, report)
+    metadata_check.check_uploads(folders, hub_metadata, report)
     metadata_check.check_evidence(folders, hub_metadata, report)
     metadata_check.check_recoveries(folders, hub_metadata, report)
     metadata_check.check_strays(folders, report)

@@ -45,6 +45,7 @@ _FOLDER_KINDS = {
     "handovers": "handover",
     "keys": "key",
     "recoveries": "recovery",
+    "uploads": "upload",
     "witnesses": "witness",
 }
 _LOG_KINDS = ("chunk", "summary", "peaks", "checkpoint", "checkpoint_index", "nodes", "index")
@@ -77,11 +78,12 @@ class ScrubPart(IntEnum):
     LOG = 1
     BINDING = 2
     ATTACHMENTS = 3
+    UPLOADS = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class ScrubPlace:
-    """The unit of one check: a chunk (label, first entry), an attachment (its hash), or a whole part."""
+    """The unit of one check: a chunk (label, first entry), an attachment or its upload (its hash), or a whole part."""
 
     part: ScrubPart
     name: bytes = b""

@@ -27,7 +27,7 @@ from veen.core.hashing import h
 from veen.core.hub_identity import Lineage
 from veen.core.profile import AdmissionSettings
 from veen.core.recovery import RecoveredLog
-from veen.storage import rotation, safe_open
+from veen.storage import attachment_store, rotation, safe_open
 from veen.storage.fsck_report import Finding, FsckReport, Severity
 from veen.storage.metadata import (
     HubMetadata,
@@ -189,6 +189,29 @@ def check_attachments(folders: Folders, report: FsckReport) -> None:
             report.add(Finding(Severity.DAMAGED, artifact, "an attachment of that name belongs in another folder"))
         elif what := _attachment_fault(path):
             report.add(Finding(Severity.DAMAGED, artifact, what))
+
+
+def check_uploads(folders: Folders, hub_metadata: HubMetadata | None, report: FsckReport) -> None:
+    """Check the records of attachments and the statements about deleted ones."""
+    for coid in attachment_store.uploaded(folders):
+        check_upload(folders, hub_metadata.identity if hub_metadata else None, coid, report)
+
+
+def check_upload(folders: Folders, identity: HubIdentity | None, coid: bytes, report: FsckReport) -> None:
+    checks: list[tuple[Path, Callable[[], object]]] = [
+        (folders.upload(coid), lambda: attachment_store.read_upload(folders, coid))
+    ]
+    if identity is not None:
+        tombstone = folders.attachment_tombstone(coid)
+        checks.append((tombstone, lambda: attachment_store.verified_tombstone(folders, identity, coid)))
+    for path, check in checks:
+        try:
+            check()
+        except Malformed as error:
+            report.add(Finding(Severity.DAMAGED, str(path.relative_to(folders.root)), error.reason))
+        except OSError as error:
+            what = f"cannot be read: {error.strerror}"
+            report.add(Finding(Severity.DAMAGED, str(path.relative_to(folders.root)), what))
 
 
 def check_evidence(folders: Folders, hub_metadata: HubMetadata | None, report: FsckReport) -> None:

@@ -117,9 +117,10 @@ The file then proves a contradiction of the hub if two statements of one label a
 if a root does not follow from `peaks` and the next leaf; if one leaf has two places; if `hub_ts` decreases along a
 label, or differs for one place; if messages of one client are not in the order of `client_seq`; if a key, or one before
 it, signed a longer log than it handed over in a valid cover; or if neither of `identity` and `rival` continues the
-other, unless one of them begins another incarnation. A statement is *dated* if its key is the newest, if a cover or a
-statement of a later key confirms it, or if a witness that the verifier names signed it. Other conflicts convict the hub
-only if every statement in them is dated.""",
+other, unless one of them begins another incarnation. A statement is *dated* if its key is the newest, or if its root,
+and the leaf of a receipt, are confirmed by a cover, by a statement of a later key, or by a checkpoint that a witness of
+the verifier signed. No key of the hub is a witness. Nothing confirms `hub_ts`: if times conflict, only the newest key
+dates a receipt. Other conflicts convict the hub only if every statement in them is dated.""",
     "Query results": f"""\
 A file of at most {evidence.MAX_EVIDENCE_BYTES:,} bytes. A verifier checks in this order.
 

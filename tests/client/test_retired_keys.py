@@ -17,6 +17,7 @@ from veen.client.evidence import EvidenceReport, Knowledge
 from veen.client.trust import HubRecord, KeyHistory, Pin
 from veen.core import Checkpoint, HubIdentity, Limits, Profile, Receipt, SigningKey, handover, proof
 from veen.core import hub_identity as identities
+from veen.core import receipt as receipts
 from veen.core.coverage import Cover, Coverage
 from veen.core.handover import HandOver, LabelSize, ProvedSize
 from veen.core.proof import Head
@@ -201,6 +202,21 @@ def test_an_older_record_in_the_file_does_not_hide_that_the_key_was_retired(hand
     assert evidence.verify(framed, hub_id).contradictions, "the id alone does not show that the key was retired"
     report = evidence.verify(framed, hub_id, knowledge=Knowledge(record=handed.identity))
     assert (report.contradictions, report.retired) == ((), (VERDICT,))
+
+
+def test_a_time_that_a_thief_signs_for_a_true_entry_does_not_convict_the_hub(handed: Handed) -> None:
+    true = handed.receipt(2)
+    framed = receipts.sign(
+        OLD,
+        label=true.label,
+        stream_seq=2,
+        leaf_hash=true.leaf_hash,
+        mmr_root=true.mmr_root,
+        hub_ts=true.hub_ts + 1,
+    )
+    report = handed.report(true, framed, covers=(handed.cover(2),))
+    assert (report.contradictions, report.retired) == ((), (VERDICT,))
+    assert "signed with two times" in report.conflicts[0]
 
 
 def test_two_key_histories_of_one_root_are_evidence_offline() -> None:

@@ -187,6 +187,54 @@ def test_a_witness_of_the_verifier_dates_a_checkpoint_and_an_unknown_one_does_no
     assert known.verdict([receipt_of(FORKED, OLD, 3, BORN)]) == STOLEN_OR_FORKED  # witnesses sign checkpoints
 
 
+def test_a_receipt_is_dated_by_a_witnessed_log_that_contains_it() -> None:
+    fork = receipt_of(FORKED, OLD, 3, BORN)
+    log = checkpoint_of(FORKED, OLD, 5).witnessed(WITNESS)
+    link = Link(3, 5, FORKED.prove(3, 5))
+    known = dating(covers=(COVER,), statements=(fork, log), links=(link,), witnesses=frozenset({WITNESS.public_key}))
+    conflict = receipt_of(TREE, OLD, 3, BORN), fork
+    assert known.verdict(conflict) is None
+    assert replace(known, witnesses=frozenset(), anchored={log.mmr_root: ROTATED - 1}).verdict(conflict) is None
+    for lacking in (
+        {"witnesses": frozenset()},
+        {"links": ()},
+        {"links": (replace(link, mmr_proof=TREE.prove(3, 5)),)},
+        {"witnesses": frozenset(), "anchored": {log.mmr_root: ROTATED}},
+    ):
+        assert replace(known, **lacking).verdict(conflict) == STOLEN_OR_FORKED  # type: ignore[arg-type]
+
+
+def test_a_proof_dates_a_receipt_only_with_the_root_that_it_states() -> None:
+    """A thief signs a true leaf with another root. The leaf is in the later log, the root is not a root of it."""
+    true, later = receipt_of(TREE, OLD, 3, BORN), checkpoint_of(TREE, NEW, 8)
+    framed = receipt.sign(
+        OLD, label=LABEL, stream_seq=3, leaf_hash=true.leaf_hash, mmr_root=FORKED.roots[2], hub_ts=BORN
+    )
+    known = dating(statements=(later, true, framed), links=(Link(3, 8, TREE.prove(3, 8)),))
+    assert (known.coverage(true), known.coverage(framed)) == (Coverage.COVERED, Coverage.UNCOVERED)
+    assert known.verdict((true, framed)) == retired_verdict(ROTATED)
+
+
+def test_a_root_dates_a_receipt_only_with_the_leaf_that_it_states() -> None:
+    """A thief signs another message with the true root, which a later key signed for the same size."""
+    true, same = receipt_of(TREE, OLD, 3, BORN), checkpoint_of(TREE, NEW, 3)
+    framed = receipt.sign(OLD, label=LABEL, stream_seq=3, leaf_hash=b"\x07" * 32, mmr_root=true.mmr_root, hub_ts=BORN)
+    for later in (same, receipt_of(TREE, NEW, 3, ROTATED)):
+        known = dating(statements=(later, true, framed), links=(Link(3, 3, TREE.prove(3, 3)),))
+        assert (known.coverage(true), known.coverage(framed)) == (Coverage.COVERED, Coverage.UNCOVERED)
+
+
+def test_no_proof_dates_the_time_that_a_receipt_states() -> None:
+    """A thief signs a true entry again, with another time. The tree contains no times."""
+    true, framed = receipt_of(TREE, OLD, 3, BORN), receipt_of(TREE, OLD, 3, BORN + 1)
+    known = dating(covers=(COVER,))
+    assert known.verdict((true, framed)) is None  # as if the trees conflicted
+    assert known.verdict((true, framed), in_tree=False) == STOLEN_OR_FORKED
+    assert replace(known, existed=(true, framed)).verdict((true, framed), in_tree=False) is None
+    new = receipt_of(TREE, NEW, 3, ROTATED), receipt_of(TREE, NEW, 3, ROTATED + 1)
+    assert known.verdict(new, in_tree=False) is None
+
+
 # Recoveries
 
 

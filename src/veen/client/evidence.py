@@ -411,7 +411,7 @@ def verify_decoded(
         *_disorder(entries),
         *_beyond_handover(dating),
     )
-    verdicts = [(conflict, dating.verdict(conflict.statements)) for conflict in found]
+    verdicts = [(conflict, dating.verdict(conflict.statements, in_tree=conflict.in_tree)) for conflict in found]
     proven = [conflict.text for conflict, verdict in verdicts if verdict is None]
     return EvidenceReport(
         shown.identity.hub_id,
@@ -496,7 +496,9 @@ def conflicts(dating: Dating) -> list[ConflictReport]:
         heads[label_of(head), size_of(head)].append(head)
     receipts = tuple(head for head in dating.statements if isinstance(head, Receipt))
     found = (*_two_stories(heads), *_bad_times(receipts), *_beyond_handover(dating))
-    return [ConflictReport(one.text, one.statements, dating.verdict(one.statements)) for one in found]
+    return [
+        ConflictReport(one.text, one.statements, dating.verdict(one.statements, in_tree=one.in_tree)) for one in found
+    ]
 
 
 def _newer(shown: HubIdentity, known: HubIdentity | None) -> HubIdentity:
@@ -519,6 +521,7 @@ class _Conflict:
 
     text: str
     statements: tuple[Head, ...]
+    in_tree: bool = True  # False if only the times of receipts conflict, which no tree contains
 
 
 def shows(
@@ -687,7 +690,8 @@ def _bad_times(receipts: tuple[Receipt, ...]) -> list[_Conflict]:
         before = latest.setdefault(receipt.label, receipt)
         clash = time_clash(before, receipt)
         if clash:
-            found.append(_Conflict(f"{clash}, of label {receipt.label.hex()[:16]}…", (before, receipt)))
+            text = f"{clash}, of label {receipt.label.hex()[:16]}…"
+            found.append(_Conflict(text, (before, receipt), in_tree=False))
         else:
             latest[receipt.label] = receipt
     return found

@@ -6,7 +6,7 @@ later key. Two covered statements that conflict convict the hub. If one of them 
 that it existed before the hand-over, either the hub forked then or the key was stolen later.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,7 +19,7 @@ from veen.core.errors import Unverified
 from veen.core.handover import HandOver, ProvedSize
 from veen.core.hub_identity import HubIdentity, HubKey, Lineage
 from veen.core.profile import Profile
-from veen.core.proof import Head, Leaf, MmrProof, label_of, size_of
+from veen.core.proof import Head, MmrProof, label_of, size_of
 from veen.core.receipt import Receipt
 
 
@@ -80,8 +80,8 @@ class Link:
 class Dating:
     """Everything that shows when statements were signed. `judge` all statements of a hub with it.
 
-    `existed` are statements that existed before their key was handed over, as the verifier's own records show, and
-    `anchored` the times at which an anchor shows the root of a checkpoint.
+    `witnesses` has no key of the hub. `existed` are statements that existed before their key was handed over, as the
+    verifier's own records show, and `anchored` the times at which an anchor shows the root of a checkpoint.
     """
 
     lineage: Lineage
@@ -92,6 +92,7 @@ class Dating:
     witnesses: frozenset[bytes] = frozenset()
     existed: Collection[Head] = ()
     anchored: Mapping[bytes, int] = field(default_factory=dict)  # by mmr_root
+    handovers: tuple[HandOver, ...] = ()  # verified, besides those of the covers
     _keys: dict[Head, tuple[HubIdentity, HubKey]] = field(default_factory=dict, compare=False)
 
     def key_of(self, head: Head) -> tuple[HubIdentity, HubKey]:
@@ -108,45 +109,66 @@ class Dating:
         if any(cover.covers(identity, head) for cover in self.covers):
             return Coverage.COVERED
         order = identity.signing_keys
-        for other in self.statements:
-            if label_of(other) != label_of(head) or self.key_of(other)[0] != identity:
-                continue
-            if order.index(self.key_of(other)[1]) > order.index(key) and self._connected(head, other):
-                return Coverage.COVERED
-        return Coverage.UNCOVERED
+        later = (one for one in self._same_log(head) if order.index(self.key_of(one)[1]) > order.index(key))
+        return Coverage.COVERED if any(self._connected(head, one) for one in later) else Coverage.UNCOVERED
 
-    def is_dated(self, head: Head) -> bool:
-        """Whether the signature cannot have been made by a thief after the key was retired."""
-        if self.coverage(head) is not Coverage.UNCOVERED or head in self.existed:
+    def is_dated(self, head: Head, *, in_tree: bool = True) -> bool:
+        """Whether the signature cannot have been made by a thief after the key was retired.
+
+        Proofs and witnesses show which log existed. They do not show what else a receipt states, such as its time: for
+        a conflict that is not `in_tree`, only the newest key and the verifier's own records date a receipt.
+        """
+        identity, key = self.key_of(head)
+        if key == identity.newest or head in self.existed:
             return True
+        if isinstance(head, Receipt) and not in_tree:
+            return False
+        until = self.retired_at(head)
+        if self._is_shown(head, until) or self.coverage(head) is Coverage.COVERED:
+            return True
+        return any(self._connected(head, log) and self._is_shown(log, until) for log in self._same_log(head))
+
+    def _is_shown(self, head: Head, until: int) -> bool:
+        """Whether a witness signed a checkpoint, or its root was anchored before the time `until`."""
         if not isinstance(head, Checkpoint):
             return False
-        if head.mmr_root in self.anchored and self.anchored[head.mmr_root] < self.retired_at(head):
+        if head.mmr_root in self.anchored and self.anchored[head.mmr_root] < until:
             return True
         digest, sigs = head.signing_digest(), head.witness_sigs or ()
         return any(signing.is_valid(pk, digest, sig) for pk in self.witnesses for sig in sigs)
 
+    def _same_log(self, head: Head) -> Iterator[Head]:
+        """The statements of the same hub for the label."""
+        identity = self.key_of(head)[0]
+        for other in self.statements:
+            if label_of(other) == label_of(head) and self.key_of(other)[0] == identity:
+                yield other
+
     def retired_at(self, head: Head) -> int:
         """When the key of a statement was retired: at its hand-over, or else at the end that the record states."""
         _, key = self.key_of(head)
-        handed = [cover.handover.hub_ts for cover in self.covers if cover.handover.old_pk == key.hub_pk]
+        made = (*self.handovers, *(cover.handover for cover in self.covers))
+        handed = [one.hub_ts for one in made if one.old_pk == key.hub_pk]
         return min([*handed, *([key.valid_until] if key.valid_until else [])], default=0)
 
-    def verdict(self, statements: Iterable[Head]) -> str | None:
-        """The verdict on statements that conflict: None if they convict the hub, else that its key may be stolen."""
-        undated = [head for head in statements if not self.is_dated(head)]
+    def verdict(self, statements: Iterable[Head], *, in_tree: bool = True) -> str | None:
+        """The verdict on statements that conflict: None if they convict the hub, else that its key may be stolen.
+
+        `in_tree` says whether the trees of the log conflict, or something that only receipts state.
+        """
+        undated = [head for head in statements if not self.is_dated(head, in_tree=in_tree)]
         return retired_verdict(self.retired_at(undated[0])) if undated else None
 
     def _connected(self, head: Head, later: Head) -> bool:
         """Whether a later signature confirms what `head` signs."""
-        if size_of(head) == size_of(later):
-            return head.mmr_root == later.mmr_root
-        if not isinstance(head, Receipt):
-            return False
+        if isinstance(head, Checkpoint):
+            return (head.upto_seq, head.mmr_root) == (size_of(later), later.mmr_root)
+        if isinstance(later, Receipt) and size_of(later) == size_of(head):
+            return (head.leaf_hash, head.mmr_root) == (later.leaf_hash, later.mmr_root)
         for link in self.links:
             if (link.stream_seq, link.upto_seq) == (head.stream_seq, size_of(later)):
                 try:
-                    proof.verify_inclusion(link.mmr_proof, Leaf.of(head), later)
+                    proof.verify_prefix(link.mmr_proof, head, size_of(later), later.mmr_root)
                 except Unverified:
                     continue
                 return True

@@ -7,7 +7,7 @@
 import { equal } from "./bytes.js";
 import { Unverified } from "./errors.js";
 import { type HubIdentity, type Lineage, newestKey, signingKeys } from "./identity.js";
-import { verifyInclusion, verifyPrefix } from "./mmr.js";
+import { verifyPrefix } from "./mmr.js";
 import { type Cover, verifyHandOver, verifyRow } from "./statements.js";
 import { type Head, isReceipt, labelOf, type MmrProof, sizeOf, witnessesOf } from "./wire.js";
 
@@ -37,19 +37,19 @@ export class Dating {
     if (key === newestKey(identity)) return "current";
     if (this.covers.some((one) => this.isCoveredBy(head, identity, one))) return "covered";
     const order = signingKeys(identity);
-    const isConfirmed = this.statements.some((later) => {
-      if (!equal(labelOf(later), labelOf(head))) return false;
-      const signer = this.lineage.signer(later);
-      return (
-        signer.identity === identity && order.indexOf(signer.key) > order.indexOf(key) && this.isConnected(head, later)
-      );
-    });
+    const isConfirmed = this.sameLog(head).some(
+      (later) => order.indexOf(this.lineage.signer(later).key) > order.indexOf(key) && this.isConnected(head, later),
+    );
     return isConfirmed ? "covered" : "uncovered";
   }
 
-  /** The verdict on statements that conflict: undefined if they convict the hub, else that a key may be stolen. */
-  verdict(statements: readonly Head[]): string | undefined {
-    const undated = statements.find((head) => !this.isDated(head));
+  /**
+   * The verdict on statements that conflict: undefined if they convict the hub, else that a key may be stolen.
+   *
+   * `inTree` says whether the trees of the log conflict, or something that only receipts state.
+   */
+  verdict(statements: readonly Head[], inTree: boolean): string | undefined {
+    const undated = statements.find((head) => !this.isDated(head, inTree));
     if (!undated) return undefined;
     const when = moment(this.retiredAt(undated));
     return `contradiction under a retired key: the hub forked before ${when}, or the key was stolen`;
@@ -65,9 +65,29 @@ export class Dating {
     return until >= 0 && keys.indexOf(key) <= until && this.isValidCover(cover, identity);
   }
 
-  private isDated(head: Head): boolean {
-    if (this.coverage(head) !== "uncovered") return true;
+  /**
+   * Whether the signature cannot have been made by a thief after the key was retired.
+   *
+   * Proofs and witnesses show which log existed. They do not show what else a receipt states, such as its time.
+   */
+  private isDated(head: Head, inTree: boolean): boolean {
+    const coverage = this.coverage(head);
+    if (coverage === "current") return true;
+    if (isReceipt(head) && !inTree) return false;
+    if (coverage === "covered" || this.isWitnessed(head)) return true;
+    return this.sameLog(head).some((log) => this.isConnected(head, log) && this.isWitnessed(log));
+  }
+
+  private isWitnessed(head: Head): boolean {
     return !isReceipt(head) && witnessesOf(head, this.witnesses).length > 0;
+  }
+
+  /** The statements of the same hub for the label. */
+  private sameLog(head: Head): Head[] {
+    const { identity } = this.lineage.signer(head);
+    return this.statements.filter(
+      (other) => equal(labelOf(other), labelOf(head)) && this.lineage.signer(other).identity === identity,
+    );
   }
 
   /** When the key of a statement was retired: at its hand-over, or else at the end that the record states. */
@@ -100,15 +120,14 @@ export class Dating {
 
   /** Whether a later signature confirms what `head` signs. */
   private isConnected(head: Head, later: Head): boolean {
-    if (sizeOf(head) === sizeOf(later)) return equal(head.mmr_root, later.mmr_root);
-    if (!isReceipt(head)) return false;
+    const isSame = sizeOf(head) === sizeOf(later) && equal(head.mmr_root, later.mmr_root);
+    if (!isReceipt(head)) return isSame;
+    if (isReceipt(later) && sizeOf(later) === sizeOf(head)) return isSame && equal(head.leaf_hash, later.leaf_hash);
     return this.links.some(
       (link) =>
         link.stream_seq === head.stream_seq &&
         link.upto_seq === sizeOf(later) &&
-        holds(() =>
-          verifyInclusion(link.mmr_proof, head.leaf_hash, head.stream_seq, sizeOf(later), later.mmr_root),
-        ),
+        holds(() => verifyPrefix(link.mmr_proof, head, sizeOf(later), later.mmr_root)),
     );
   }
 }

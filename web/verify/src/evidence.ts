@@ -159,6 +159,8 @@ export type Expectation = "hub" | "reader" | "writer" | "witness";
 interface Conflict {
   readonly text: string;
   readonly statements: readonly Head[];
+  /** False if only the times of receipts conflict, which no tree contains. */
+  readonly inTree?: boolean;
 }
 
 /**
@@ -234,7 +236,7 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
     ...badTimes(shown.receipts),
     ...disorder(entries),
     ...beyondHandOver(dating),
-  ].map((conflict) => ({ text: conflict.text, retired: dating.verdict(conflict.statements) }));
+  ].map(({ text, statements, inTree }) => ({ text, retired: dating.verdict(statements, inTree ?? true) }));
   const histories = shown.rival
     ? check("the second list of the hub's keys is signed", () => twoKeyHistories(shown))
     : [];
@@ -515,8 +517,8 @@ function badTimes(receipts: readonly Receipt[]): Conflict[] {
     const key = hex(later.label);
     const before = latest.get(key) ?? later;
     const clash = timeClash(before, later);
-    if (clash) found.push({ text: `${clash}, of label ${short(later.label)}`, statements: [before, later] });
-    else latest.set(key, later);
+    if (!clash) latest.set(key, later);
+    else found.push({ text: `${clash}, of label ${short(later.label)}`, statements: [before, later], inTree: false });
   }
   return found;
 }

@@ -1,16 +1,23 @@
 """A stolen retired key: what `veen verify` and `veen evidence verify` say about what it signs."""
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
 from tests.cli.runner import Veen
 from tests.cli.test_hub_lifecycle import background
+from tests.pipeline.forks import Forks
+from veen.bridge.anchor_backends import FileLog
+from veen.bridge.anchors import Anchored, AnchorStatement, AnchorStore, anchor_publish
+from veen.bridge.bundle import BundleSource
 from veen.cli.kit.output_files import read_statements
 from veen.client.evidence import make_evidence
 from veen.client.trust import HubRecord
-from veen.core import Checkpoint, Limits, Profile, Receipt, SigningKey, checkpoint
+from veen.core import Checkpoint, Limits, Profile, Receipt, SigningKey, checkpoint, naming
 from veen.core.coverage import Cover
 from veen.core.proof import decode_head
 from veen.core.signing import DigestSigner
@@ -125,3 +132,67 @@ def test_a_witness_turns_it_into_a_contradiction(rotated: Rotated) -> None:
     assert (ran.status, STOLEN in ran.out) == (11, True)
     ran = veen("evidence", "verify", framed, "--pin", rotated.hub_id.hex(), "--witness", witness.public_key.hex())
     assert (ran.status, "it holds, and the hub contradicts itself" in ran.out) == (11, True)
+
+
+Publish: TypeAlias = Callable[[Checkpoint, BundleSource, bytes, int], tuple[object, ...]]
+
+
+@pytest.fixture
+def publish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
+    """Anchors a checkpoint in a file at a given time. Returns the options that name the anchor."""
+    log = FileLog(tmp_path / "anchors.log")
+
+    def run(checkpoint: Checkpoint, source: BundleSource, stream_id: bytes, at: int) -> tuple[object, ...]:
+        statement = AnchorStatement.of(checkpoint, at)
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: at)
+            ref = asyncio.run(anchor_publish(log, statement.root, statement.epoch, statement.ts, statement.nonce))
+        path = AnchorStore(tmp_path / "anchors").put(Anchored(source, stream_id, checkpoint, ref))
+        return "--anchor", path, "--anchored-in", f"file:{log.path}"
+
+    return run
+
+
+def test_an_anchor_from_before_the_hand_over_turns_it_into_a_contradiction(rotated: Rotated, publish: Publish) -> None:
+    veen, file = rotated.veen, rotated.place / "2.receipt"
+    veen.done("receipt", 2, "--stream", "doors", "--out", file, *rotated.hub)
+    true, cover = read_statements(file)
+    assert isinstance(true, Receipt)
+    assert isinstance(cover, Cover)
+    forged, at = rotated.forged(true.label, 2), cover.handover.hub_ts
+    framed = rotated.place / "anchored.evidence"
+    framed.write_bytes(make_evidence(rotated.record, "", (true, forged), covers=[cover]).encode())
+    source = BundleSource.of(rotated.record)
+    verify = ("evidence", "verify", framed, "--pin", rotated.hub_id.hex())
+    doors = naming.stream_id("doors")
+    ran = veen(*verify, *publish(forged, source, doors, at - 1))
+    assert (ran.status, "it holds, and the hub contradicts itself" in ran.out) == (11, True)
+    late = publish(forged, source, doors, at)
+    ran = veen(*verify, *late)
+    assert (ran.status, STOLEN in ran.out) == (11, True)
+    ran = veen(*verify, *late[:2])
+    assert (ran.status, "give --anchored-in" in ran.err) == (2, True)
+    (rotated.place / "anchors.log").write_text("")
+    ran = veen(*verify, *late)
+    assert (ran.status, "has 0 lines" in ran.err) == (4, True)
+
+
+def test_an_audit_convicts_a_hub_that_forked_before_its_hand_over(veen: Veen, tmp_path: Path, publish: Publish) -> None:
+    forks, witness = Forks(tmp_path), SigningKey.generate()
+    audit = ("audit", *forks.roots, "--workers", 1)
+    ran = veen(*audit)
+    assert (ran.status, STOLEN in ran.out) == (11, True)
+    forks.cosign(forks.fork, 14, witness)
+    ran = veen(*audit, "--witness", witness.public_key.hex(), "--json")
+    assert (ran.status, ran.json()["verdict"]) == (11, "equivocated")
+    ran = veen(*audit, "--witness", forks.old.public_key.hex(), "--json")
+    assert (ran.status, STOLEN in ran.json()["verdict"]) == (11, True)
+    hub, label = forks.hub.hub_metadata, forks.fork.labels[0]
+    source = BundleSource(hub.identity, hub.signature, hub.profile)
+    anchor = forks.checkpoint(forks.fork, label, 14), source, naming.stream_id("stream 0")
+    shown = veen(*audit, *publish(*anchor, forks.made.hub_ts - 1), "--json").json()
+    assert {row["label"]: "retired" in row for row in shown["equivocations"]} == {
+        one.hex(): one != label for one in forks.hub.labels
+    }
+    assert shown["verdict"] == "equivocated"
+    assert STOLEN in veen(*audit, *publish(*anchor, forks.made.hub_ts)).out

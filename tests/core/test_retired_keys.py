@@ -195,13 +195,14 @@ def test_a_receipt_is_dated_by_a_witnessed_log_that_contains_it() -> None:
     conflict = receipt_of(TREE, OLD, 3, BORN), fork
     assert known.verdict(conflict) is None
     assert replace(known, witnesses=frozenset(), anchored={log.mmr_root: ROTATED - 1}).verdict(conflict) is None
-    for lacking in (
+    lacks: list[dict[str, Any]] = [
         {"witnesses": frozenset()},
         {"links": ()},
         {"links": (replace(link, mmr_proof=TREE.prove(3, 5)),)},
         {"witnesses": frozenset(), "anchored": {log.mmr_root: ROTATED}},
-    ):
-        assert replace(known, **lacking).verdict(conflict) == STOLEN_OR_FORKED  # type: ignore[arg-type]
+    ]
+    for lacking in lacks:
+        assert replace(known, **lacking).verdict(conflict) == STOLEN_OR_FORKED
 
 
 def test_a_proof_dates_a_receipt_only_with_the_root_that_it_states() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from veen.pipeline.audit import Audit, audit
+from veen.pipeline.audit import Audit, KnownDates, audit
 from veen.pipeline.jobs import run_inline
 from veen.pipeline.read_plan import Task
 from veen.pipeline.rows import columns, entries
@@ -17,9 +17,9 @@ from veen.storage.fsck_report import Finding, Severity
 Damage = Callable[[Path], None]
 
 
-def run_audit(*roots: Path, pin: bytes | None = None) -> Audit:
+def run_audit(*roots: Path, pin: bytes | None = None, dates: KnownDates | None = None) -> Audit:
     """An audit in this process."""
-    return audit([str(root) for root in roots], run_inline, pin=pin)
+    return audit([str(root) for root in roots], run_inline, pin=pin, dates=dates or KnownDates())
 
 
 def findings(root: Path) -> list[Finding]:

@@ -11,15 +11,18 @@ import pytest
 from bench.big_log import BigLog
 from tests.hub.client import Clock, running
 from tests.pipeline.conftest import SMALL
-from tests.pipeline.damage import artifacts, copied, findings, flip, frames, places, run_audit
+from tests.pipeline.damage import artifacts, copied, findings, flip, frames, places, rewrite, run_audit
+from tests.pipeline.forks import Forks
 from tests.storage.hubs import NOW, PACKED, Client, History, Hub, QuickDisk, key, label_of, receipts, small_history
-from veen.core import Msg, Receipt, receipt
+from veen.core import Checkpoint, Msg, Receipt, SigningKey, receipt
+from veen.core.coverage import retired_verdict
 from veen.core.handover import HandOver
 from veen.core.hashing import h
+from veen.core.proof import decode_head
 from veen.hub.admission_rules import Admission, Rules
-from veen.pipeline.audit import audit, audit_report
+from veen.pipeline.audit import KnownDates, audit, audit_report
 from veen.pipeline.jobs import run_inline
-from veen.storage import fork, frame, recovery, rotation
+from veen.storage import fork, frame, metadata, recovery, rotation
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Severity
@@ -195,21 +198,111 @@ def test_equivocation_of_a_hub_is_proved_by_two_receipts(twins: tuple[Path, Path
         assert mine.mmr_root != other.mmr_root
 
 
-def test_a_copy_that_a_thief_continued_with_a_retired_key_does_not_convict_the_hub(place: Path) -> None:
-    made = BigLog(place / "one", streams=2, clients=3, limits=SMALL, per_sec=10)
-    made.grow(24)
-    stolen = made.copied(place / "stolen")
-    made.grow(20)
-    made.rotate()
-    made.grow(10)
-    stolen.grow(30)
-    found = run_audit(place / "one", place / "stolen")
-    assert found.equivocations
-    for one in found.equivocations:
-        assert one.retired is not None
-        assert one.retired.startswith("contradiction under a retired key: the hub forked before ")
-        assert one.retired.endswith(", or the key was stolen")
+WITNESS, STRANGER = key("witness"), key("stranger")
+TRUSTED = KnownDates(frozenset({WITNESS.public_key}))
+
+
+@pytest.fixture
+def forks(place: Path) -> Forks:
+    return Forks(place)
+
+
+def test_a_copy_that_a_thief_continued_with_a_retired_key_does_not_convict_the_hub(forks: Forks) -> None:
+    """The witness signed only the log of the hub."""
+    forks.cosign(forks.hub, 21, WITNESS)
+    assert forks.verdicts() == forks.verdicts(TRUSTED) == forks.unsure
+    found = run_audit(*forks.roots)
     assert audit_report.verdict(found) == found.equivocations[0].retired
+
+
+@pytest.mark.parametrize("size", [14, 21])
+def test_a_fork_that_a_witness_cosigned_convicts_the_hub(forks: Forks, size: int) -> None:
+    forks.cosign(forks.fork, size, WITNESS)
+    assert forks.verdicts() == forks.unsure
+    assert forks.verdicts(KnownDates(frozenset({STRANGER.public_key}))) == forks.unsure
+    assert forks.verdicts(TRUSTED) == {None}
+    found = run_audit(*forks.roots, dates=TRUSTED)
+    assert audit_report.verdict(found) == "equivocated"
+    (row, _) = cast("Any", audit_report.report_of(found, 0, "here"))["equivocations"]
+    label = bytes.fromhex(row["label"])
+    shown = forks.fork.folders.newest_cosigned(label).read_bytes()
+    covered = {decode_head(bytes.fromhex(one)) for one in row["dated_by"] if bytes.fromhex(one) != forks.made.encode()}
+    assert covered == {Checkpoint.decode(shown)}
+
+
+def test_a_fork_that_was_anchored_before_the_hand_over_convicts_the_hub(forks: Forks) -> None:
+    at = forks.made.hub_ts
+    assert forks.verdicts(forks.anchors(forks.fork, 14, at - 1)) == {None}
+    assert forks.verdicts(forks.anchors(forks.fork, 14, at)) == forks.unsure
+    assert forks.verdicts(forks.anchors(forks.hub, 14, at - 1)) == forks.unsure
+    assert forks.verdicts(forks.anchors(forks.fork, 7, at - 1)) == forks.unsure, "both copies have that log"
+
+
+def test_no_key_of_the_hub_counts_as_a_witness_of_a_copy(forks: Forks) -> None:
+    newest = metadata.read_signing_key(forks.hub.folders, forks.identity.newest.key_id)
+    for own in (forks.old, newest):
+        forks.cosign(forks.fork, 14, cast("SigningKey", own))
+        assert forks.verdicts(KnownDates(frozenset({own.public_key}))) == forks.unsure
+
+
+def test_both_copies_of_a_retired_key_need_a_date(forks: Forks) -> None:
+    """Without the hand-over and later entries, nothing covers the hub's own log either."""
+    shutil.rmtree(forks.hub.folders.handovers)
+    for path in forks.hub.folders.log.glob("chunk-*-open.log"):
+        path.unlink()
+    identity = forks.identity
+    until = {retired_verdict(identity.signing_keys[0].valid_until or 0)}
+    forks.cosign(forks.fork, 14, WITNESS)
+    assert forks.verdicts(TRUSTED) == until
+    forks.cosign(forks.hub, 21, WITNESS)
+    assert forks.verdicts(TRUSTED) == {None}
+    assert forks.verdicts() == until
+
+
+def test_a_newer_record_shows_that_the_key_of_both_copies_is_retired(place: Path) -> None:
+    hub = BigLog(place / "hub", streams=1, clients=3, limits=SMALL, per_sec=10)
+    hub.grow(8)
+    for name in ("one", "two"):
+        hub.copied(place / name).grow(8)
+    hub.rotate()
+    copies = place / "one", place / "two"
+    assert [one.retired for one in run_audit(*copies).equivocations] == [None]
+    (found,) = run_audit(*copies, dates=KnownDates(record=hub.hub_metadata.identity)).equivocations
+    assert found.retired is not None
+
+
+def open_chunk(root: Path, label: bytes) -> Path:
+    (path,) = root.glob(f"log/chunk-{label.hex()}-*-open.log")
+    return path
+
+
+def test_a_log_with_a_gap_dates_nothing_before_the_gap(forks: Forks) -> None:
+    """A thief joins a forged log with the end of the hub's log, which the new key signed."""
+    hub, fork = forks.roots
+    for label in forks.hub.labels:
+        forks.fork.folders.closed_chunk(label, 15, 21).unlink()
+        shutil.copy(forks.hub.folders.peaks(label, 21), forks.fork.folders.log)
+        rewrite(open_chunk(fork, label), frames(open_chunk(hub, label))[:-1])
+    assert forks.verdicts() == forks.unsure
+
+
+def test_a_receipt_that_a_thief_puts_into_the_log_of_the_hub_is_not_dated_by_it(forks: Forks, place: Path) -> None:
+    hub, framed, label = forks.roots[0], copied(forks.roots[0], place / "framed"), forks.hub.labels[0]
+    path = open_chunk(framed, label)
+    entries = frames(path)[:-1]
+    entry, _ = frame.read(entries[0], 0)
+    true = Receipt.decode(entry.receipt)
+    lie = receipt.sign(
+        forks.old,
+        label=label,
+        stream_seq=22,
+        leaf_hash=true.leaf_hash,
+        mmr_root=h(b"another root"),
+        hub_ts=true.hub_ts,
+    )
+    rewrite(path, [frame.write(label, 22, entry.msg, lie.encode())[0], *entries[1:]])
+    (found,) = run_audit(hub, framed).equivocations
+    assert (found.stream_seq, {found.retired}) == (22, forks.unsure)
 
 
 def test_a_loss_that_the_hub_stated_is_no_equivocation(history: History, place: Path) -> None:

@@ -14,8 +14,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from bench.big_log import BigLog
 from tests.pipeline.conftest import SMALL
 from tests.pipeline.damage import copied, flip, frames, rows, run_audit
+from tests.pipeline.forks import Forks
+from tests.storage.hubs import key
 from veen.pipeline import plan, read, read_stream, select
-from veen.pipeline.audit import Audit, audit, report_of
+from veen.pipeline.audit import Audit, KnownDates, audit, report_of
 from veen.pipeline.jobs import on_spark
 from veen.pipeline.rows import arrow_schema
 
@@ -181,6 +183,29 @@ def test_an_audit_on_spark_reports_coverage_and_verdicts_of_retired_keys(spark: 
     assert {row["coverage"] for row in report(audit([str(roots[0])], on_spark(spark)))["directories"][0]["labels"]} == {
         "current"
     }
+
+
+@pytest.mark.slow
+def test_the_verdicts_on_retired_keys_are_the_same_on_spark(spark: "SparkSession", place: Path) -> None:
+    """Each row: what is known of the fork, and whether it convicts the hub."""
+    forks, witness, stranger = Forks(place), key("witness"), key("stranger")
+    at = forks.made.hub_ts
+    trusted, other = (KnownDates(frozenset({one.public_key})) for one in (witness, stranger))
+    forks.cosign(forks.hub, 21, witness)
+
+    def verdicts(dates: KnownDates) -> set[str | None]:
+        there = audit([str(root) for root in forks.roots], on_spark(spark), dates=dates)
+        assert there.equivocations == run_audit(*forks.roots, dates=dates).equivocations
+        assert len(there.equivocations) == 2
+        return {one.retired for one in there.equivocations}
+
+    assert verdicts(KnownDates()) == forks.unsure, "stolen after, or forked before: nothing shows it"
+    assert verdicts(trusted) == forks.unsure, "the witness signed the hub's own log only"
+    assert verdicts(forks.anchors(forks.fork, 14, at)) == forks.unsure, "anchored after the hand-over"
+    assert verdicts(forks.anchors(forks.fork, 14, at - 1)) == {None}
+    forks.cosign(forks.fork, 14, witness)
+    assert verdicts(other) == forks.unsure, "another witness is trusted"
+    assert verdicts(trusted) == {None}
 
 
 @pytest.mark.slow

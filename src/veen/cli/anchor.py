@@ -13,9 +13,10 @@ from veen.bridge.anchor_backends import DEFAULT_BRANCH, FileLog, GitRepo, OtherH
 from veen.bridge.anchors import Anchored, AnchorStore, Backend, Cadence, PublishedAnchor
 from veen.cli.bridge import source_client
 from veen.cli.kit import context_file, output, pinning, values
-from veen.cli.kit.common_options import ClientDir, HubOptions, JsonOption, Stream
+from veen.cli.kit.common_options import ClientDir, HubOptions, JsonOption, Stream, TsaRoot
 from veen.cli.kit.output import Marked, Tone
 from veen.client.client import Client
+from veen.core import Checkpoint
 
 T = TypeVar("T")
 KINDS = ("file", "git", "tsa", "hub")
@@ -34,7 +35,6 @@ Target: TypeAlias = Annotated[
     str, option("--to KIND:WHERE", "file:PATH, git:REPO[#DEFAULT_BRANCH], tsa:URL or hub:URL")
 ]
 AnchorPin: TypeAlias = Annotated[str | None, option("--anchor-pin HEX|PATH", "for hub: the pin of that hub")]
-TsaRoot: TypeAlias = Annotated[Path | None, option("--tsa-root PEM", "for tsa: the root certificate of the authority")]
 Store: TypeAlias = Annotated[
     Path | None, option("--store DIR", "folder of the anchor files", show_default="anchors/ in the client directory")
 ]
@@ -80,7 +80,7 @@ def target_of(text: str) -> tuple[str, str]:
         return kind, values.url(where)
 
 
-def offline_backend(target: str, tsa_root: Path | None) -> Backend:
+def _offline_backend(target: str, tsa_root: Path | None) -> Backend:
     """The backend of a target that is verified without a session."""
     kind, _, where = target.partition(":")
     if kind not in ("file", "git", "tsa") or (kind == "tsa" and tsa_root is None):
@@ -97,6 +97,28 @@ def _backend(kind: str, where: str, tsa_root: Path | None, remote: str | None = 
         return GitRepo(Path(path), branch or DEFAULT_BRANCH, remote)
     assert tsa_root is not None
     return TimeStampingAuthority(where or None, tsa_root)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedAnchors:
+    """Anchored checkpoints, and the earliest verified time of each root."""
+
+    checkpoints: tuple[Checkpoint, ...]
+    times: dict[bytes, int]
+
+
+def verified_anchors(files: list[Path], target: str | None, tsa_root: Path | None) -> VerifiedAnchors:
+    """Verify anchors where they were published. Who signed their checkpoints, the caller must verify."""
+    if target is None:
+        raise Misuse("an anchor is verified where it was published", "give --anchored-in file:PATH, git:REPO or tsa:")
+    backend = _offline_backend(target, tsa_root)
+    found = [anchors.read_anchor(file) for file in files]
+    times: dict[bytes, int] = {}
+    for one in found:
+        root = one.checkpoint.mmr_root
+        ts = asyncio.run(anchors.anchor_verify(backend, root, one.anchor_ref))
+        times[root] = min(ts, times.get(root, ts))
+    return VerifiedAnchors(tuple(one.checkpoint for one in found), times)
 
 
 @options_command(

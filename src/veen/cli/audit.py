@@ -2,16 +2,26 @@
 
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from plumbing.cli.command import Group, Misuse, argument, command, group, option
+from veen.cli.anchor import verified_anchors
 from veen.cli.evidence import NAMED_HUB
 from veen.cli.fsck import brief
 from veen.cli.kit import open_session, output, pinning
-from veen.cli.kit.common_options import ClientDir, HubPin, JsonOption, PassphraseFile
+from veen.cli.kit.common_options import (
+    AnchoredIn,
+    ClientDir,
+    HubPin,
+    JsonOption,
+    PassphraseFile,
+    TrustedWitness,
+    TsaRoot,
+)
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, DAMAGED_STATUS, REPAIRABLE_STATUS, hinted
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.output_files import check_new
@@ -22,7 +32,7 @@ from veen.client import local_files
 from veen.client.local_files import Disk
 from veen.core import SigningKey, Unavailable
 from veen.pipeline import jobs
-from veen.pipeline.audit import Audit, AuditStatement, audit, page_of, report_of, sign
+from veen.pipeline.audit import Audit, AuditStatement, KnownDates, audit, page_of, report_of, sign
 from veen.pipeline.audit.audit_report import JsonObject, encode
 from veen.pipeline.session import command_session
 
@@ -57,6 +67,7 @@ app = group(
     "veen audit run hub",
     "veen audit run hub copy --out audited --sign --client auditor",
     "veen audit run hub --spark --master spark://10.0.0.5:7077",
+    "veen audit run hub copy --witness 9f3a… --anchor doors.anchor --anchored-in file:/var/log/veen-anchors",
 )
 def run(
     directory: Annotated[list[str], argument("DIR", "data directories, by path or by URL")],
@@ -66,6 +77,10 @@ def run(
     config: SparkConfig = None,
     workers: Annotated[int | None, option("--workers N", "number of processes, without --spark", min=1)] = None,
     pin: HubPin = None,
+    witness: TrustedWitness = None,
+    anchor: Annotated[list[Path] | None, option("--anchor FILE", "an anchor of a checkpoint of the hub")] = None,
+    anchored_in: AnchoredIn = None,
+    tsa_root: TsaRoot = None,
     out: Annotated[Path | None, option("--out DIR", "write report.json and report.html into this folder")] = None,
     signed: Annotated[
         bool, option("--sign", "sign the report with the identity of --client, into statement.cbor")
@@ -80,6 +95,12 @@ def run(
     are then not verified. Secret keys are not read, and no index is needed. The verdict says whether a directory is
     consistent, not which hub it belongs to: --pin names the expected hub.
 
+    If copies differ in entries of a retired key, a thief of that key may have written one of them, and the verdict says
+    so. The hub is convicted if the log of each copy leads to a hand-over or to a receipt of a later key, or to a
+    checkpoint that a --witness signed or that was anchored before the key was handed over (--anchor). A copy has the
+    checkpoints that the witnesses of its hub signed. A key of the hub never counts as a witness. With --pin PATH of the
+    current identity file, the audit also knows which keys are retired if no copy is current.
+
     The exit status is 0 if everything is sound, 7 if only data that can be rebuilt from the log is wrong, 8 if the log
     is damaged, and 11 if copies of one hub contradict each other.
     """
@@ -91,7 +112,11 @@ def run(
         for name in (REPORT, PAGE, STATEMENT):
             check_new(out / name)  # a report is evidence and is never overwritten
     key = _auditor(client, passphrase_file) if signed else None
-    done, where = _audited(directory, pinning.pinned_key(pin), spark, (master, remote, config), workers)
+    dates = KnownDates(frozenset(witness or ()), record=pinning.pinned_record(pin))
+    if anchor:
+        found = verified_anchors(anchor, anchored_in, tsa_root)
+        dates = replace(dates, anchored=found.times, checkpoints=found.checkpoints)
+    done, where = _audited(directory, pinning.pinned_key(pin), dates, spark, (master, remote, config), workers)
     made = report_of(done, int(time.time()), where)
     if out is not None:
         _write(out, encode(made), page_of(made, None if key is None else key.public_key), key)
@@ -147,17 +172,19 @@ def verify(
 def _audited(
     paths: list[str],
     pin: bytes | None,
+    dates: KnownDates,
     on_spark: bool,
     where: tuple[str | None, str | None, Path | None],
     workers: int | None,
 ) -> tuple[Audit, str]:
     with output.tally("auditing", "entries") as progress:
         if not on_spark:
-            made = audit(paths, jobs.in_processes(workers), progress=progress, pin=pin)
+            made = audit(paths, jobs.in_processes(workers), progress=progress, pin=pin, dates=dates)
             return made, f"{workers} process{'' if workers == 1 else 'es'}" if workers else "all cores of one machine"
         spark = command_session(*where)
         try:
-            return audit(paths, jobs.on_spark(spark), progress=progress, pin=pin), f"Spark {spark.version}"
+            made = audit(paths, jobs.on_spark(spark), progress=progress, pin=pin, dates=dates)
+            return made, f"Spark {spark.version}"
         finally:
             spark.stop()
 

@@ -1,6 +1,5 @@
 """`veen evidence`: files that prove entries, or a contradiction, to someone offline."""
 
-import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,17 @@ from veen.cli.kit import (
     sanitize,
     values,
 )
-from veen.cli.kit.common_options import EpochOfPlace, HubOptions, JsonOption, Policy, Stream, TrustEmbedded
+from veen.cli.kit.common_options import (
+    AnchoredIn,
+    EpochOfPlace,
+    HubOptions,
+    JsonOption,
+    Policy,
+    Stream,
+    TrustedWitness,
+    TrustEmbedded,
+    TsaRoot,
+)
 from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted
 from veen.cli.kit.open_session import HubCall
 from veen.cli.kit.output import Marked, Tone
@@ -206,18 +215,11 @@ def verify(
     writer: Annotated[
         list[Path] | None, option("--writer CARD", "an identity that may have written the entries: its card")
     ] = None,
-    witness: Annotated[
-        list[bytes] | None,
-        option("--witness HEX", "a witness that you trust; it signs only with active keys", parser=values.public_key),
-    ] = None,
+    witness: TrustedWitness = None,
     policy: Policy = None,
     anchor: Annotated[list[Path] | None, option("--anchor FILE", "an anchor of a checkpoint in the file")] = None,
-    anchored_in: Annotated[
-        str | None, option("--anchored-in TARGET", "where the anchors are: file:PATH, git:REPO or tsa:")
-    ] = None,
-    tsa_root: Annotated[
-        Path | None, option("--tsa-root PEM", "root certificate of the time stamping authority")
-    ] = None,
+    anchored_in: AnchoredIn = None,
+    tsa_root: TsaRoot = None,
     as_json: JsonOption = False,
 ) -> None:
     """Verify an evidence file offline.
@@ -246,7 +248,11 @@ def verify(
     data = local_files.read_file(file, MAX_EVIDENCE_BYTES)
     cards = {key_files.read_confirmed_card(path): path.name for path in writer or ()}
     try:
-        anchored = _anchored(anchor or [], anchored_in, tsa_root)
+        anchored = {}
+        if anchor:
+            from veen.cli.anchor import verified_anchors  # most files need no anchors, and their package is large
+
+            anchored = verified_anchors(anchor, anchored_in, tsa_root).times
         wanted = read_policy(policy) if policy else None
         trusted = frozenset(witness or ()) | frozenset(wanted.witnesses.values() if wanted else ())
         knowledge = Knowledge(pinning.pinned_record(pin), trusted, (), anchored, tuple(cards), wanted)
@@ -279,21 +285,6 @@ def verifier(
     page = resources.files("veen.cli").joinpath("verifier.html").read_bytes()
     output_files.write_new(out, page)
     output.facts({"file": str(out), "size": len(page), "sha256": h(page)}, as_json)
-
-
-def _anchored(files: list[Path], target: str | None, tsa_root: Path | None) -> dict[bytes, int]:
-    """The time of each anchored root, according to its anchor."""
-    if not files:
-        return {}
-    from veen.bridge.anchors import anchor_verify, read_anchor
-    from veen.cli.anchor import offline_backend
-
-    if target is None:
-        raise Misuse("an anchor is verified where it was published", "give --anchored-in file:PATH, git:REPO or tsa:")
-    backend = offline_backend(target, tsa_root)
-    found = [read_anchor(file) for file in files]
-    roots = {one.checkpoint.mmr_root: one.anchor_ref for one in found}
-    return {root: asyncio.run(anchor_verify(backend, root, ref)) for root, ref in roots.items()}
 
 
 def _show(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from plumbing.cli import durations
 from plumbing.cli.command import option
+from veen.cli.kit import values
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -37,6 +38,14 @@ Policy: TypeAlias = Annotated[
     Path | None,
     option("--policy FILE", "a policy file: which witnesses must have cosigned, such as 2 of 3"),
 ]
+TrustedWitness: TypeAlias = Annotated[
+    list[bytes] | None,
+    option("--witness HEX", "a witness that you trust; it signs only with active keys", parser=values.public_key),
+]
+AnchoredIn: TypeAlias = Annotated[
+    str | None, option("--anchored-in TARGET", "where the anchors are: file:PATH, git:REPO or tsa:")
+]
+TsaRoot: TypeAlias = Annotated[Path | None, option("--tsa-root PEM", "for tsa: the root certificate of the authority")]
 PassphraseFile: TypeAlias = Annotated[
     Path | None,
     option(

@@ -42,6 +42,7 @@ def report_of(audit: Audit, now: int, where: str) -> JsonObject:
                 "sources": list(one.sources),
                 "receipts": [receipt.hex() for receipt in one.receipts],
                 **({"retired": one.retired} if one.retired else {}),
+                **({"dated_by": [statement.hex() for statement in one.dated_by]} if one.dated_by else {}),
             }
             for one in audit.equivocations
         ],

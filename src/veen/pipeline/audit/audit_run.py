@@ -17,7 +17,14 @@ from veen.core.handover import HandOver
 from veen.core.receipt import time_fault
 from veen.core.recovery import RecoveryStatement
 from veen.pipeline.audit import directory_check
-from veen.pipeline.audit.equivocation import ConflictingReceipts, LogCopy, compare, coverage_of
+from veen.pipeline.audit.equivocation import (
+    NO_DATES,
+    ConflictingReceipts,
+    KnownDates,
+    LogCopy,
+    compare,
+    coverage_of,
+)
 from veen.pipeline.audit.piece_audit import AuditTask, ChainLink, ClientRun, audit_pieces, outcomes_of
 from veen.pipeline.extents import is_live, missing_chunks
 from veen.pipeline.jobs import Progress, Runner, no_progress
@@ -61,8 +68,11 @@ def audit(
     progress: Progress = no_progress,
     pin: bytes | None = None,
     parallelism: int | None = None,
+    dates: KnownDates = NO_DATES,
 ) -> Audit:
     """Audit whole data directories. `progress` gets the number of entries done and in total.
+
+    `dates` shows when receipts of retired keys existed; without it, only the log after them does.
 
     Damage becomes findings, never exceptions. Raises `Unavailable` if a path is not a data directory.
     """
@@ -98,7 +108,7 @@ def audit(
                 copies.append(LogCopy(one.source.url, one.metadata, one.labels, statements))
                 _finish(one, one.metadata)
                 _read_statements(one, copies[-1])
-        equivocations = tuple(compare(copies, run))
+        equivocations = tuple(compare(copies, run, dates))
     return Audit(tuple(directories), equivocations, perf_counter() - start)
 
 

@@ -1,21 +1,22 @@
 """Compare copies of one hub's log: two receipts for one place with different roots prove equivocation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import combinations, islice
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import combinations, islice, pairwise
+from typing import Any, TypeAlias
 
-from veen.core import HubIdentity, Malformed, Receipt, Unavailable, Unverified, cbor
-from veen.core.coverage import Coverage, retired_verdict
+from veen.core import Checkpoint, HubIdentity, Malformed, Receipt, Unavailable, Unverified, cbor
+from veen.core.coverage import Coverage, Dating
 from veen.core.handover import HandOver, LabelSize
 from veen.core.hub_identity import HubKey
+from veen.core.proof import Head, size_of
 from veen.pipeline import chunk_verifier
 from veen.pipeline.audit.piece_audit import ChainLink
 from veen.pipeline.jobs import Runner
 from veen.pipeline.read_plan import MAX_PER_TASK, Piece, Task
 from veen.pipeline.rows import unverified_entries
-from veen.pipeline.sources import open_source
+from veen.pipeline.sources import LOG, NAMES, DirectoryChunks, open_source
 from veen.storage import recovery, rotation
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
@@ -35,6 +36,24 @@ class LogCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownDates:
+    """What shows, besides the copies, when the hub signed.
+
+    `anchored` are the verified times of anchors by mmr_root, and `checkpoints` those of the anchors. `record` is the
+    hub's identity record from another source: copies may have older ones, which do not show that a key was retired.
+    """
+
+    witnesses: frozenset[bytes] = frozenset()
+    anchored: Mapping[bytes, int] = field(default_factory=dict)
+    checkpoints: tuple[Checkpoint, ...] = ()
+    record: HubIdentity | None = None
+
+
+NO_DATES = KnownDates()
+Dates: TypeAlias = Head | HandOver  # a statement that shows that the log before it existed
+
+
+@dataclass(frozen=True, slots=True)
 class CopyComparison:
     """The same range of a label in two copies."""
 
@@ -48,6 +67,7 @@ class ConflictingReceipts:
     """Two receipts that one hub signed for one place with different roots.
 
     They prove equivocation to anyone, unless `retired` is the verdict that a thief of a retired key may have made one.
+    `dated_by` are the encoded statements that show that receipts of retired keys existed in time.
     """
 
     hub_id: bytes
@@ -56,9 +76,10 @@ class ConflictingReceipts:
     sources: tuple[str, str]
     receipts: tuple[bytes, bytes]
     retired: str | None = None
+    dated_by: tuple[bytes, ...] = ()
 
 
-def compare(copies: Sequence[LogCopy], run: Runner) -> Iterator[ConflictingReceipts]:
+def compare(copies: Sequence[LogCopy], run: Runner, dates: KnownDates = NO_DATES) -> Iterator[ConflictingReceipts]:
     """The first contradiction of each label between copies of the same hub."""
     for one, other in combinations(copies, 2):
         hub_id = one.metadata.identity.hub_id
@@ -75,8 +96,9 @@ def compare(copies: Sequence[LogCopy], run: Runner) -> Iterator[ConflictingRecei
                     if _is_stated(*claims) or _is_stated(*reversed(claims)):
                         continue
                     reported.add(label)
-                    retired = _retired(*claims)
-                    yield ConflictingReceipts(hub_id, label, seq, (one.url, other.url), (mine, theirs), retired)
+                    retired, dated_by = _judged(dates, *claims)
+                    sources = one.url, other.url
+                    yield ConflictingReceipts(hub_id, label, seq, sources, (mine, theirs), retired, dated_by)
 
 
 def _is_stated(old: tuple[LogCopy, Receipt], new: tuple[LogCopy, Receipt]) -> bool:
@@ -97,38 +119,100 @@ def _is_stated(old: tuple[LogCopy, Receipt], new: tuple[LogCopy, Receipt]) -> bo
         return False
 
 
-def _retired(*claims: tuple[LogCopy, Receipt]) -> str | None:
-    """The verdict on conflicting receipts if one of them may be a thief's; None if the hub signed both in time."""
+def _judged(dates: KnownDates, *claims: tuple[LogCopy, Receipt]) -> tuple[str | None, tuple[bytes, ...]]:
+    """The verdict on conflicting receipts if one of them may be a thief's, and what dates those of retired keys.
+
+    The verdict is None if the hub signed both in time.
+    """
     newest = max((copy.metadata for copy, _ in claims), key=lambda found: len(found.identity.hub_keys))
-    for copy, receipt in claims:
-        identity = newest.identity_at(receipt.label, receipt.stream_seq)
-        try:
-            key = identity.verify_receipt(receipt)
-        except Unverified:
-            return None  # neither record continues the other: both keys are blamed
-        if key != identity.newest and not _is_covered(copy, identity, key, receipt):
-            return retired_verdict(key.valid_until or 0)
+    lineage = newest.lineage
+    if dates.record is not None and _continues(dates.record, newest.identity):
+        lineage = replace(lineage, identities=(dates.record, *lineage.identities[1:]))
+    hubs = lineage.identities
+    made = tuple(one for copy, _ in claims for hub in hubs for one in rotation.read_handovers(copy.statements, hub))
+    records = (*(hub for copy, _ in claims for hub in copy.metadata.lineage.identities), *hubs)
+    witnesses = dates.witnesses - {one.hub_pk for record in records for one in record.hub_keys}
+    dating = Dating(lineage, newest.profile, witnesses=witnesses, anchored=dates.anchored, handovers=made)
+    existed: list[Receipt] = []
+    dated_by: list[bytes] = []
+    try:
+        for copy, receipt in claims:
+            if not dating.is_dated(receipt) and (shown := _shown_by(copy, receipt, dating, dates)):
+                existed.append(receipt)
+                dated_by.append(shown.encode())
+    except Unverified:
+        return None, ()  # neither record continues the other: both keys are blamed
+    return replace(dating, existed=existed).verdict(receipt for _, receipt in claims), tuple(dated_by)
+
+
+def _continues(record: HubIdentity, known: HubIdentity) -> bool:
+    try:
+        record.check_follows(known)
+    except Unverified:
+        return False
+    return record.hub_id == known.hub_id and not record.is_other_incarnation(known)
+
+
+def _shown_by(copy: LogCopy, receipt: Receipt, dating: Dating, dates: KnownDates) -> Dates | None:
+    """A statement that the receipt's signature existed in time: the verified log of the copy leads from one to it."""
+    identity, key = dating.key_of(receipt)
+    made = next((one for one in dating.handovers if one.old_pk == key.hub_pk), None)
+    row = _handed_over(copy, made, receipt.label) if made else None
+    if row is not None and _leads_to(copy, receipt, row.size, row.mmr_root):
+        return made
+    order = identity.signing_keys
+    for head in _later(copy, receipt.label, dates):
+        with suppress(Unverified):
+            later = dating.key_of(head)
+            is_later = later[0] == identity and order.index(later[1]) > order.index(key)
+            if (is_later or dating.is_dated(head)) and _leads_to(copy, receipt, size_of(head), head.mmr_root):
+                return head
     return None
 
 
-def _is_covered(copy: LogCopy, identity: HubIdentity, key: HubKey, receipt: Receipt) -> bool:
-    """Whether a later key signed the end of the verified log that contains the receipt, or it was handed over."""
-    links = [link for link in copy.labels[receipt.label] if link.piece.last >= receipt.stream_seq]
-    if not links or not all(link.outcome.sound for link in links):
+def _later(copy: LogCopy, label: bytes, dates: KnownDates) -> Iterator[Head]:
+    """The statements about a label that may show when an entry existed: the end of the log, and checkpoints."""
+    last = _receipt_at(copy, label, copy.labels[label][-1].piece.last)
+    if last is not None:
+        yield last
+    yield from (one for one in dates.checkpoints if one.label_curr == label)
+    if dates.witnesses or dates.anchored:
+        yield from _stored_checkpoints(copy, label)
+
+
+def _stored_checkpoints(copy: LogCopy, label: bytes) -> Iterator[Checkpoint]:
+    """The checkpoints of a label in a copy, with the signatures of witnesses: the newest cosigned one is first."""
+    source = open_source(copy.url)
+    assert isinstance(source, DirectoryChunks)
+    paths = [str(NAMES.newest_cosigned(label))]
+    for folder in (str(NAMES.requested), LOG):
+        with suppress(Unavailable):
+            paths += [f"{folder}/{name}" for name in sorted(source.files.listed(folder))]
+    for path in paths:
+        if f"-{label.hex()}" in path and path.startswith((f"{LOG}/checkpoint-", f"{NAMES.requested}/")):
+            with suppress(Malformed, Unavailable):
+                yield Checkpoint.decode(source.files.read(path))
+
+
+def _leads_to(copy: LogCopy, receipt: Receipt, size: int, mmr_root: bytes) -> bool:
+    """Whether the verified log of a copy contains the receipt, and has this root at this size.
+
+    No entry between them is missing, and each has the root of its receipt: else the receipt may be a thief's, in front
+    of a part of the hub's own log.
+    """
+    links = [
+        link
+        for link in copy.labels[receipt.label]
+        if link.piece.last >= receipt.stream_seq and link.piece.first <= size
+    ]
+    if not links or links[0].piece.first > receipt.stream_seq or links[-1].piece.last < size:
         return False
-    order = identity.signing_keys
-    last = _receipt_at(copy, receipt.label, links[-1].piece.last)
-    try:
-        if last is not None and order.index(identity.verify_receipt(last)) > order.index(key):
-            return True
-    except (Unverified, ValueError):
+    if any(before.piece.last + 1 != after.piece.first for before, after in pairwise(links)):
         return False
-    made = next((one for one in rotation.read_handovers(copy.statements, identity) if one.old_pk == key.hub_pk), None)
-    row = _handed_over(copy, made, receipt.label) if made else None
-    if row is None or row.size < receipt.stream_seq:
+    if size < receipt.stream_seq or not all(link.outcome.sound for link in links):
         return False
-    there = _receipt_at(copy, receipt.label, row.size)
-    return there is not None and there.mmr_root == row.mmr_root
+    there = _receipt_at(copy, receipt.label, size)
+    return there is not None and there.mmr_root == mmr_root
 
 
 def _receipt_at(copy: LogCopy, label: bytes, seq: int) -> Receipt | None:

@@ -223,6 +223,8 @@ def _equivocations(found: list[dict[str, Any]]) -> str:
     )
     names = "<tr><th>label</th><th>entry</th><th>the two copies</th><th>verdict</th></tr>"
     caption = "Two different roots are signed for one place. Both receipts are in the report as proof."
+    if any("dated_by" in one for one in found):
+        caption += " The report also has the statements that show that receipts of retired keys existed in time."
     return f"<h2 class=bad>Equivocation</h2><p>{caption}</p><table>{names}{rows}</table>"
 
 

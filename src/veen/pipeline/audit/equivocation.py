@@ -205,7 +205,7 @@ def _leads_to(copy: LogCopy, receipt: Receipt, size: int, mmr_root: bytes) -> bo
         for link in copy.labels[receipt.label]
         if link.piece.last >= receipt.stream_seq and link.piece.first <= size
     ]
-    if not links or links[0].piece.first > receipt.stream_seq or links[-1].piece.last < size:
+    if not links or links[0].piece.first > receipt.stream_seq:
         return False
     if any(before.piece.last + 1 != after.piece.first for before, after in pairwise(links)):
         return False

@@ -108,7 +108,7 @@ class VerifiedAnchors:
 
 
 def verified_anchors(files: list[Path], target: str | None, tsa_root: Path | None) -> VerifiedAnchors:
-    """Verify anchors where they were published. Who signed their checkpoints, the caller must verify."""
+    """Verify anchors where they were published. The caller must verify the signatures of their checkpoints."""
     if target is None:
         raise Misuse("an anchor is verified where it was published", "give --anchored-in file:PATH, git:REPO or tsa:")
     backend = _offline_backend(target, tsa_root)

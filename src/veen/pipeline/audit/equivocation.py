@@ -37,7 +37,7 @@ class LogCopy:
 
 @dataclass(frozen=True, slots=True)
 class KnownDates:
-    """What shows, besides the copies, when the hub signed.
+    """Knowledge besides the copies that shows when the hub signed.
 
     `anchored` are the verified times of anchors by mmr_root, and `checkpoints` those of the anchors. `record` is the
     hub's identity record from another source: copies may have older ones, which do not show that a key was retired.

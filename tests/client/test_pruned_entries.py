@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.client.pair import STREAM, Pair, bodies, pair, read_all, send_all
+from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_all
 from tests.client.test_sending import meet
 from tests.hub.client import TOKEN, Clock, Hub, make_dir, running, until
-from veen.client.contradiction import Contradiction
+from tests.hub.subscriber import Subscriber
+from tests.hub.test_conditions import gauge
+from veen.client.read_access import ReadSigner
 from veen.client.sender import Undecided
 from veen.client.transport import RetryPolicy
 from veen.client.tree_follower import PrunedEntries
-from veen.core import Limits, Receipt, Unverified, control_stream, naming, proof
+from veen.core import Limits, Receipt, Unavailable, Unverified, control_stream, naming, proof
 from veen.core.cbor import Wire
 from veen.core.envelopes import (
     CheckpointRequest,
@@ -28,6 +30,7 @@ from veen.core.envelopes import (
 )
 from veen.core.proof import Leaf
 from veen.core.retention import (
+    CLOSE_PRUNED,
     Hold,
     Prune,
     RetentionPolicy,
@@ -68,10 +71,15 @@ def keep(hub: Hub, policy: RetentionPolicy) -> None:
     operator(hub, "/tooling/retention/policy", policy)
 
 
-def in_chunks(hub: Hub) -> None:
-    """Wait until the log has the entries, so that closed chunks can be pruned."""
-    label = hub.label(STREAM)
-    until(lambda: len(list((hub.data_dir / "log").glob(f"chunk-{label.hex()}-*.summary"))) == ENTRIES // 4)
+def in_chunks(hub: Hub, last: int = ENTRIES) -> None:
+    """Wait until the log and its index have the entries, so that closed chunks can be pruned."""
+    planned = RetentionRequest(True, hub.label(STREAM), last // 4 * 4, reason="is it closed?")
+
+    def is_closed() -> bool:
+        reply = hub.post("/tooling/retention/run", planned, authorization=f"Bearer {TOKEN}")
+        return reply.status == 200 and RetentionReport.decode(reply.body).range_count == 1
+
+    until(is_closed)
 
 
 async def filled(hub: Hub, people: Pair) -> list[Receipt]:
@@ -206,7 +214,67 @@ def test_a_policy_of_a_stream_counts_before_the_default(place: Path) -> None:
     at_a_hub(place, work)
 
 
-@pytest.mark.parametrize("spoil", ["pruned by hand", "manifest"])
+def test_a_subscription_at_a_pruned_place_is_no_error_of_the_hub(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        await filled(hub, people)
+        label = hub.label(STREAM)
+        assert run(hub, RetentionRequest(False, label, 5, 8, "request 3")).range_count == 1
+        for start, sent in ((1, 4), (5, 0), (8, 0)):
+            with Subscriber(hub, f"label={label.hex()}&from={start}") as subscriber:
+                assert [one.stream_seq for one in subscriber.items(sent)] == list(range(start, start + sent))
+                assert subscriber.close_code() == CLOSE_PRUNED
+        with Subscriber(hub, f"label={label.hex()}&from=9") as subscriber:
+            assert subscriber.item().stream_seq == 9
+        assert hub.get("/readyz").json()["bad_states"] == []
+        assert gauge(hub, "storage") == (0, 0)
+
+    at_a_hub(place, work)
+
+
+class PruneBeforeSubscription(ReadSigner):
+    """Calls a function before the first subscription of a client, and signs nothing."""
+
+    def __init__(self, prune: Callable[[], None]) -> None:
+        super().__init__(bytes(32), 0, ())
+        self._prune: Callable[[], None] | None = prune
+
+    def headers(self, method: str, target: str, body: bytes = b"") -> dict[str, str]:
+        if target.startswith("/tooling/subscribe") and self._prune is not None:
+            prune, self._prune = self._prune, None
+            prune()
+        return super().headers(method, target, body)
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_subscriber_whose_next_entry_was_pruned_reads_the_tombstone(place: Path, skips: bool) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        def prune() -> None:
+            hub.writer(STREAM).send_many(ENTRIES)
+            in_chunks(hub, 2 * ENTRIES)
+            run(hub, RetentionRequest(False, hub.label(STREAM), 9, 20, "request 3"))
+            hub.writer(STREAM).send_many(1)
+
+        await filled(hub, people)
+        found: list[Tombstone] = []
+        async with people.reader(retry_policy=replace(QUICK, attempts=1)) as reader:
+            reader.session.link.reads = PruneBeforeSubscription(prune)
+            options: dict[str, Any] = {"on_pruned": found.append} if skips else {}
+            entries = reader.read(STREAM, follow=True, **options)
+            seqs = [(await anext(entries)).stream_seq for _ in range(ENTRIES)]
+            if skips:
+                seqs.append((await anext(entries)).stream_seq)
+                assert seqs == [*range(1, ENTRIES + 1), 21]
+                assert [one.segment.start_seq for one in found] == [9, 13, 17]
+            else:
+                with pytest.raises(PrunedEntries, match="entries 9 to 12 were pruned"):
+                    await anext(entries)
+            await entries.aclose()
+        assert hub.get("/readyz").json()["bad_states"] == []
+
+    at_a_hub(place, work)
+
+
+@pytest.mark.parametrize("spoil", ["deleted by hand", "manifest", "pruned chunk", "tree nodes"])
 def test_a_range_that_was_deleted_by_hand_is_damage_for_fsck_and_for_a_client(place: Path, spoil: str) -> None:
     async def work(hub: Hub, people: Pair) -> None:
         await filled(hub, people)
@@ -214,20 +282,35 @@ def test_a_range_that_was_deleted_by_hand_is_damage_for_fsck_and_for_a_client(pl
             await read_all(reader)
         folders, label = Folders(hub.data_dir), hub.label(STREAM)
         keep(hub, RetentionPolicy(DAY))
-        if spoil == "manifest":
+        if spoil != "deleted by hand":
             run(hub)
-            folders.manifest(label).unlink()
-        else:
-            folders.closed_chunk(label, 1, 4).unlink()
+        gone = {
+            "deleted by hand": folders.closed_chunk(label, 1, 4),
+            "manifest": folders.manifest(label),
+            "pruned chunk": folders.pruned_chunk(label, 1, 4),
+            "tree nodes": folders.node_file(label),
+        }[spoil]
+        kept = gone.read_bytes()
+        gone.unlink()
         async with people.reader() as reader:
-            with pytest.raises(Exception, match=r"damage|UNAVAILABLE|cannot") as caught:
-                await read_all(reader, on_pruned=lambda _: None)
-            assert not isinstance(caught.value, PrunedEntries | Contradiction)
+            reading: Coroutine[Any, Any, object] = read_all(reader, on_pruned=lambda _: None)
+            if spoil == "tree nodes":
+                reading.close()
+                reading = reader.follower(STREAM).receipt(1)
+            with pytest.raises(Unavailable, match="stored data of the hub is damaged"):
+                await reading
+        assert hub.get("/readyz").json()["bad_states"] == ["damage"]
+        if spoil == "tree nodes":
+            gone.write_bytes(kept)
 
     data_dir = at_a_hub(place, work)
+    if spoil == "tree nodes":
+        return
     assert fsck.check(data_dir).verdict is FsckVerdict.DAMAGED
     (checked,) = retention_check.check_manifests(data_dir)
-    assert checked.faults[0] == "entries 1 to 4 are missing, and no manifest says that they were pruned"
+    no_file = "No such file or directory" if spoil == "pruned chunk" else "no manifest says that they were pruned"
+    assert checked.faults[0].startswith("entries 1 to 4")
+    assert checked.faults[0].endswith(no_file)
 
 
 @pytest.mark.parametrize("policy", [RetentionPolicy(DAY), RetentionPolicy(DAY, 2 * DAY)])

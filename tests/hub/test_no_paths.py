@@ -253,7 +253,7 @@ def test_no_answer_names_what_was_put_where_a_file_of_the_hub_belongs(tmp_path: 
     list(check_answers(kept.copy(tmp_path), kept, lambda data_dir: (data_dir / "origin.cbor").write_bytes(b"\xff")))
 
 
-def test_a_file_that_cannot_be_read_is_named_in_the_log_until_it_can(
+def test_a_missing_file_is_named_in_the_log_until_it_is_back(
     tmp_path: Path, kept: Kept, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conditions, "RECHECK_S", 0.01)
@@ -265,15 +265,15 @@ def test_a_file_that_cannot_be_read_is_named_in_the_log_until_it_can(
         chunk.rename(tmp_path / "aside")
         for _ in range(5):
             reply = hub.post("/v1/receipt", ReceiptRequest(label, 1))
-            assert reply.refusal() == (503, "E.UNAVAILABLE", None, None)
-            assert reply.error().message == ("the hub cannot read or write one of its files: No such file or directory")
-        assert gauge(hub, "storage") == (1, 1)
-        assert hub.get("/readyz").json()["bad_states"] == ["storage"]
+            assert reply.refusal() == (500, "E.UNAVAILABLE", None, None)
+            assert reply.error().message.startswith("stored data of the hub is damaged: see the hub's log")
+        assert gauge(hub, "damage") == (1, 1)
+        assert hub.get("/readyz").json()["bad_states"] == ["damage"]
         (tmp_path / "aside").rename(chunk)
-        until(lambda: gauge(hub, "storage") == (0, 1))
+        until(lambda: gauge(hub, "damage") == (0, 1))
         assert hub.post("/v1/receipt", ReceiptRequest(label, 1)).status == 200
     rows = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     _, entered, left, _ = rows
-    assert (entered["event"], entered["reason"], entered["errno"]) == ("bad_state_entered", "storage", "ENOENT")
-    assert str(chunk) in entered["error"]
-    assert (left["event"], left["reason"], left["refused"]) == ("bad_state_left", "storage", 5)
+    assert (entered["event"], entered["reason"]) == ("bad_state_entered", "damage")
+    assert f"{chunk.name} is missing" in entered["error"]
+    assert (left["event"], left["reason"], left["refused"]) == ("bad_state_left", "damage", 5)

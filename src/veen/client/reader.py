@@ -44,7 +44,7 @@ from veen.core import (
 )
 from veen.core.envelopes import StreamItem, StreamResponse
 from veen.core.limits import MAX_ATTACHMENT_BYTES, MAX_MSG_BYTES
-from veen.core.retention import PRUNED, Tombstone
+from veen.core.retention import CLOSE_PRUNED, PRUNED, Tombstone
 
 _READ_BYTES = 1 << 18
 _MOST_ITEM = MAX_MSG_BYTES + (1 << 12)
@@ -98,7 +98,8 @@ class EntrySubscription:
         self._writer.transport.abort()
 
     async def items(self) -> AsyncIterator[list[StreamItem]]:
-        """Entries in order, in batches as they arrive. Raises `Unavailable` when the subscription ends."""
+        """Entries in order, in batches as they arrive. Raises `Unavailable` when the subscription ends, and `Refused`
+        if the next entry was pruned."""
         while True:
             items = []
             for event in await self._events():
@@ -113,6 +114,10 @@ class EntrySubscription:
                     raise Malformed("subscription", "a text message instead of a binary one")
                 elif isinstance(event, Ping):
                     self._writer.write(self._frames.send(event.response()))
+                elif isinstance(event, CloseConnection) and event.code == CLOSE_PRUNED:
+                    if items:
+                        yield items
+                    raise Refused("E.NOT_FOUND", "the hub says that the next entry was pruned", detail_enum=PRUNED)
                 elif isinstance(event, CloseConnection):
                     raise Unavailable(f"the hub closed the subscription with code {event.code}")
             if items:
@@ -587,6 +592,11 @@ class StreamReader:
         try:
             async for items in subscription.items():
                 yield await reader.take(items)
+        except Refused as refused:
+            if refused.detail_enum != PRUNED:
+                raise
+            # The next page of the log has the proof, or shows that the hub said it without reason.
+            await asyncio.sleep(self._session.link.retry_policy.poll_s)
         finally:
             subscription.close()
 

@@ -24,7 +24,7 @@ from veen.core.envelopes import (
 )
 from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
-from veen.core.retention import PRUNED, Tombstone
+from veen.core.retention import CLOSE_PRUNED, PRUNED, Tombstone
 from veen.hub.read_executor import BoundedQueue, QueuedJob
 from veen.storage.frame import AcceptedEntry, LogEntry
 from veen.storage.pruned_chunk import Pruned
@@ -438,6 +438,8 @@ class Subscriber:
                     break
         except Refused:  # the page memory is used up for now
             loop.call_soon_threadsafe(loop.call_later, _RETRY_S, self._retry)
+        except Pruned:  # entries before it are sent first; the next page then begins with it
+            loop.call_soon_threadsafe(self._got, page, True) if page else loop.call_soon_threadsafe(self._end_at_pruned)
         except Exception as error:  # noqa: BLE001  close the subscriber and log the error
             loop.call_soon_threadsafe(self._failed, error)
         else:
@@ -456,6 +458,12 @@ class Subscriber:
     def _retry(self) -> None:
         self._reading = False
         self.wake()
+
+    def _end_at_pruned(self) -> None:
+        """Pruned entries are no error of the hub. The client finds the tombstone with `/v1/stream`."""
+        self._reading = False
+        if self._close:
+            self._close(CLOSE_PRUNED)
 
     def _failed(self, error: Exception) -> None:
         self._reading = False

@@ -222,8 +222,10 @@ class ReadExecutor:
 
     def record_error(self, error: Exception, where: str) -> None:
         """On the loop: record an error of stored data, or report a bug."""
-        if isinstance(error, Malformed):  # only a repair ends this state
-            self._conditions.enter(Reason.DAMAGE, error, source=str(error))
+        if isinstance(error, Malformed):  # only a repair ends this state, or a missing file that is put back
+            missing = error.__cause__.filename if isinstance(error.__cause__, FileNotFoundError) else None
+            recheck = None if missing is None else lambda: not _can_open(str(missing))
+            self._conditions.enter(Reason.DAMAGE, error, source=str(error), recheck=recheck)
         elif isinstance(error, (Unavailable, OSError)):
             found = system_error(error)
             path = None if found is None else found.filename

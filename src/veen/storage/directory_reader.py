@@ -159,14 +159,17 @@ def read_headers(
     except Pruned as pruned:
         with PrunedChunk(folders.pruned_chunk(label, pruned.start_seq, pruned.end_seq)) as chunk:
             left = chunk.entry(stream_seq)
-        with NodeFile(folders.node_file(label)) as nodes:
-            return left.message, left.receipt(trees.root_of(trees.peaks_at(nodes.read, stream_seq)))
+        try:
+            with NodeFile(folders.node_file(label)) as nodes:
+                return left.message, left.receipt(trees.root_of(trees.peaks_at(nodes.read, stream_seq)))
+        except FileNotFoundError as missing:
+            raise Malformed("nodes", f"the tree nodes of {label.hex()[:16]}… are missing") from missing
 
 
 def _blocks(
     folders: Folders, rows: IndexRows, label: bytes, start: int, offset: int, head: LabelHead
 ) -> Iterator[tuple[frame.Data, int]]:
-    """The valid entries of the chunk that starts at `start`."""
+    """The valid entries of the chunk that starts at `start`. Raises `Malformed` if it is missing and was not pruned."""
     if start != head.chunk_start:
         end = rows.chunk_end(label, start)
         if end is None:
@@ -174,9 +177,10 @@ def _blocks(
         return _closed_blocks(folders, label, start, end, offset)
     try:
         return iter([(mapped(folders.open_chunk(label, start), head.chunk_bytes), offset)])
-    except Unavailable:  # closed since; the index row is not written yet
+    except Unavailable as error:  # closed since; the index row is not written yet
         closed = folders.closed_chunk_from(label, start)
         if closed is None:
+            _check_missing(folders, error, f"the open chunk of {label.hex()} from entry {start}")
             raise
         return read_blocks(closed, offset, head.chunk_bytes)
 
@@ -184,9 +188,18 @@ def _blocks(
 def _closed_blocks(
     folders: Folders, label: bytes, start: int, end: int, offset: int
 ) -> Iterator[tuple[frame.Data, int]]:
+    path = folders.closed_chunk(label, start, end)
     try:
-        yield from read_blocks(folders.closed_chunk(label, start, end), offset)
-    except Unavailable:
+        yield from read_blocks(path, offset)
+    except Unavailable as error:
         if folders.pruned_chunk(label, start, end).exists():
             raise Pruned(label, start, end) from None
+        _check_missing(folders, error, path.name)
         raise
+
+
+def _check_missing(folders: Folders, error: Unavailable, name: str) -> None:
+    """Raise `Malformed` if the error is that a file of the log is missing. A folder that is away may come back."""
+    missing = error.__context__
+    if isinstance(missing, FileNotFoundError) and folders.log.is_dir():
+        raise Malformed("log", f"{name} is missing, and not pruned") from missing

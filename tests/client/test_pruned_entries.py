@@ -28,9 +28,9 @@ from veen.core.envelopes import (
     StreamRequest,
     SubmitRequest,
 )
+from veen.core.limits import CLOSE_PRUNED
 from veen.core.proof import Leaf
 from veen.core.retention import (
-    CLOSE_PRUNED,
     Hold,
     Prune,
     RetentionPolicy,

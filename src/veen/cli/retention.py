@@ -8,6 +8,8 @@ from plumbing.cli.command import Misuse, command, group, option
 from veen.cli.kit import values
 from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir
 from veen.cli.kit.result import Moment, Result
+from veen.cli.kit.state_session import Answer
+from veen.cli.realm.realm_state import CLASSES, RealmSession, realm_read_command
 
 if TYPE_CHECKING:
     from veen.cli.kit.hub_api import HubApi
@@ -51,9 +53,6 @@ def set_(
     ] = _FOREVER,
     stream: StreamName = None,
     label: LabelOption = None,
-    label_class: Annotated[
-        str | None, option("--class NAME", "note the class of the label, from veen label-class list")
-    ] = None,
     hub: HubUrl = None,
     data_dir: LocalDir = None,
     as_json: JsonOption = False,
@@ -63,9 +62,8 @@ def set_(
     A policy is for one stream or label, or the default.
 
     The hub logs the policy on its control stream. Nothing is deleted until `veen retention run`. The policy of a label
-    counts before that of its stream, and that before the default. Checkpoints are kept for ever. A hub cannot read
-    label classes, which are sealed: `veen label-class list` shows the labels of a class with their retention hints, and
-    --label with --class sets the policy of each.
+    counts before that of its stream, and that before the default. Checkpoints are kept for ever. `veen retention
+    set-classes` sets the policies of labels from their classes.
 
     It needs the token in VEEN_OPERATOR_TOKEN that the hub was started with.
     """
@@ -74,12 +72,58 @@ def set_(
     keep, keep_receipts = _seconds("--payloads", payloads), _seconds("--receipts", receipts)
     if keep_receipts is not None and (keep is None or keep_receipts < keep):
         raise Misuse("receipts must be kept for at least as long as payloads", "give a longer --receipts")
-    policy = RetentionPolicy(keep, keep_receipts, label, _stream_id(stream, label), label_class)
+    policy = RetentionPolicy(keep, keep_receipts, label, _stream_id(stream, label))
     with _api(hub, data_dir) as (api, token):
         from veen.core.envelopes import SubmitResponse
 
         receipt = api.post("/tooling/retention/policy", policy, SubmitResponse, token).receipt
     Result(_policy_row(policy) | _logged(receipt)).show(as_json)
+
+
+@realm_read_command(
+    app,
+    "set-classes",
+    "veen retention set-classes --data-dir hub --client admin",
+    "veen retention set-classes --receipts 10y --client admin",
+)
+async def set_classes(
+    session: RealmSession,
+    receipts: Annotated[
+        str, option("--receipts TIME", "keep receipts for so long, or as long as payloads", default=_FOREVER)
+    ] = _FOREVER,
+) -> Answer:
+    """Set the policy of every label from the retention hint of its class.
+
+    A hub cannot read label classes, which are sealed. This command reads them as a client, and sets a policy for each
+    label whose class has a retention hint: payloads are kept for that time. A label that has this policy already is
+    left alone, and so is one without a hint. Run the command again when classes change, and when an epoch has begun: a
+    class is for the label of one epoch. `veen retention plan` shows the effect.
+
+    It needs the token in VEEN_OPERATOR_TOKEN that the hub was started with.
+    """
+    from veen.cli.hub import hub_process
+    from veen.cli.hub.hub_settings import operator_token
+    from veen.core.envelopes import SubmitResponse
+    from veen.core.retention import RetentionPolicy, RetentionRules
+
+    token, keep_receipts = operator_token(), _seconds("--receipts", receipts)
+    state = await CLASSES.open(session)
+    data: list[dict[str, Any]] = []
+    with hub_process.hub(session.options.hub, session.data_dir) as api:
+        known = set(api.get("/tooling/retention", RetentionRules, token).policies)
+        for label, records in sorted(state.reading.states.items()):
+            class_, keep = records[0].event.class_, records[0].event.retention_hint
+            row: dict[str, Any] = {"label": label, "class": class_, "payloads": keep, "policy": "no hint"}
+            if keep is not None:
+                policy = RetentionPolicy(
+                    keep, None if keep_receipts is None else max(keep, keep_receipts), label, label_class=class_
+                )
+                row["policy"] = "unchanged" if policy in known else "set"
+                if policy not in known:
+                    api.post("/tooling/retention/policy", policy, SubmitResponse, token)
+            data.append(row)
+    columns = ("label", "class", "payloads", "policy")
+    return Answer({"realm_id": state.realm_id, "labels": data}, rows="labels", columns=columns)
 
 
 @command(app, "show", "veen retention show --data-dir hub", "veen retention show --hub https://hub.example --json")

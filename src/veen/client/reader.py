@@ -43,8 +43,8 @@ from veen.core import (
     ciphertext,
 )
 from veen.core.envelopes import StreamItem, StreamResponse
-from veen.core.limits import MAX_ATTACHMENT_BYTES, MAX_MSG_BYTES
-from veen.core.retention import CLOSE_PRUNED, PRUNED, Tombstone
+from veen.core.limits import CLOSE_PRUNED, MAX_ATTACHMENT_BYTES, MAX_MSG_BYTES
+from veen.core.retention import PRUNED, Tombstone
 
 _READ_BYTES = 1 << 18
 _MOST_ITEM = MAX_MSG_BYTES + (1 << 12)

@@ -48,6 +48,7 @@ MAX_PAGE_BYTES = 16 * MAX_MSG_BYTES
 LEAST_MSG_BYTES = 512
 ENTRY_OVERHEAD_BYTES = 1_024  # upper bound on a log entry's header and receipt
 LEAST_CHUNK_BYTES = LEAST_MSG_BYTES + ENTRY_OVERHEAD_BYTES
+CLOSE_PRUNED = 4_410  # WebSocket close code of a subscription whose next entry was pruned
 
 # Defaults of the limits that a hub may set.
 DEFAULT_ATTACHMENT_BYTES = 64 * MAX_MSG_BYTES

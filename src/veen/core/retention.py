@@ -22,7 +22,6 @@ from veen.core.proof import MmrProof
 from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
 PRUNED = "pruned"  # the detail of E.NOT_FOUND for a pruned entry or attachment
-CLOSE_PRUNED = 4410  # WebSocket close code of a subscription whose next entry was pruned
 
 
 class Level(IntEnum):

@@ -22,9 +22,9 @@ from veen.core.envelopes import (
     StreamRequest,
     StreamResponse,
 )
-from veen.core.limits import MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
+from veen.core.limits import CLOSE_PRUNED, MAX_PAGE_BYTES, MAX_PAGE_ITEMS, SERVER_VERSION
 from veen.core.proof import Leaf
-from veen.core.retention import CLOSE_PRUNED, PRUNED, Tombstone
+from veen.core.retention import PRUNED, Tombstone
 from veen.hub.read_executor import BoundedQueue, QueuedJob
 from veen.storage.frame import AcceptedEntry, LogEntry
 from veen.storage.pruned_chunk import Pruned

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.hub_fixture import STREAM
 from tests.cli.overlay.realm_fixture import REALM, RealmFixture, realm
 from tests.cli.runner import Veen
+from tests.hub.client import TOKEN
 from veen.client import BlockingClient, ClientDir, Pin
 from veen.core import admin, naming
 from veen.core.hashing import h
@@ -39,6 +40,31 @@ def test_a_stream_is_classified_by_its_label_and_hints_follow(realm_hub: RealmFi
     assert (shown["class"], shown["sensitivity"], shown["retention_hint"]) == ("wallet", "high", "60")
     assert (shown["pad_block"], shown["rate"], shown["retention_sec"]) == ("1024", "default", "60")
     assert realm_hub.run_offline("label-class", "show", "--label", label_of(realm_hub)).facts() == shown
+
+
+def test_the_policies_of_labels_follow_from_their_classes(realm_hub: RealmFixture) -> None:
+    def set_policies() -> dict[str, str]:
+        given = ("retention", "set-classes", "--receipts", "2h", *realm_hub.options("reader"))
+        rows = realm_hub.veen.done(*given, "--json", env={"VEEN_OPERATOR_TOKEN": TOKEN}).json()["labels"]
+        return {one["label"]: one["policy"] for one in rows}
+
+    def policies() -> set[tuple[str, object, object, str]]:
+        rules = realm_hub.veen.done("retention", "show", *realm_hub.options("reader")[2:4], "--json").json()["rules"]
+        return {(one["scope"], one["payloads"], one["receipts"], one["class"]) for one in rules}
+
+    label, other = label_of(realm_hub), "aa" * 32
+    realm_hub.run_as_admin("label-class", "set", STREAM, "--class", "log", "--retention", 60)
+    realm_hub.run_as_admin("label-class", "set", "--label", LABEL, "--class", "bulk")
+    realm_hub.run_as_admin("label-class", "set", "--label", other, "--class", "user", "--retention", 36_000)
+    assert set_policies() == {label: "set", LABEL: "no hint", other: "set"}
+    kept = {(f"label {label}", 60, 7200, "log"), (f"label {other}", 36_000, 36_000, "user")}
+    assert policies() == kept
+    assert set_policies() == {label: "unchanged", LABEL: "no hint", other: "unchanged"}
+    realm_hub.run_as_admin("label-class", "set", STREAM, "--class", "log", "--retention", 90)
+    assert set_policies() == {label: "set", LABEL: "no hint", other: "unchanged"}
+    assert policies() - kept == {(f"label {label}", 90, 7200, "log")}
+    ran = realm_hub.attempt("reader", "retention", "set-classes")
+    assert (ran.status, ran.error) == (2, "VEEN_OPERATOR_TOKEN has no operator token")
 
 
 def test_with_epochs_a_class_applies_to_one_label(veen: Veen, tmp_path: Path) -> None:

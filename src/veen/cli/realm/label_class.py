@@ -24,7 +24,7 @@ app = group(
     "label-class",
     """Classify labels by the kind of data they hold.
 
-    A class is advice on padding, rate and retention. A hub is free to ignore it.
+    A class is advice on padding, rate and retention. Classes are sealed, so no hub acts on them by itself.
     """,
 )
 
@@ -49,7 +49,7 @@ async def set_(
     retention: Annotated[
         int | None,
         durations.whole_option(
-            "--retention", least=0, help="how long to retain it: only a declaration, because hubs delete nothing"
+            "--retention", least=0, help="how long to retain it; veen retention set-classes lets a hub follow it"
         ),
     ] = None,
 ) -> Result:

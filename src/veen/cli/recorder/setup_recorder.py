@@ -58,7 +58,7 @@ def init(
         durations.whole_option(
             "--retention",
             least=1,
-            help="declared retention of events; hubs never delete anything",
+            help="declared retention of events; veen retention set-classes lets the hub follow it",
             show_default="10 years",
         ),
     ] = None,

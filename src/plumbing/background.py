@@ -4,6 +4,7 @@ Jobs run in real threads, or in a simulator that runs them at chosen moments.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from queue import SimpleQueue
@@ -48,6 +49,21 @@ class _WorkerThread:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+
+
+class CoreShare:
+    """Keeps the work of one thread below a share of one core, so that it does not delay other programs."""
+
+    def __init__(self, share: float, wait: Callable[[float], object] = time.sleep) -> None:
+        """The share that is used between this call and the last `pause`."""
+        self._share = share
+        self._wait = wait
+        self._resumed = time.thread_time()
+
+    def pause(self) -> None:
+        """Wait in proportion to the processor time since the last pause."""
+        self._wait((time.thread_time() - self._resumed) * (1 / self._share - 1))
+        self._resumed = time.thread_time()
 
 
 class Tasks:

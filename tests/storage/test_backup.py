@@ -3,15 +3,19 @@
 import json
 import os
 import shutil
+import time
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from plumbing.background import CoreShare
 from plumbing.durable import Disk
 from tests.storage.hubs import NOW, History, Hub, QuickDisk, receipts
 from veen.core import Malformed, Receipt, Unavailable, Unverified
-from veen.storage import backup, fsck, journal_mark, recovery
+from veen.storage import backup, directory_copy, fsck, journal_mark, recovery
 from veen.storage.fsck import FsckVerdict, Severity
 from veen.storage.lock import exclusive
 from veen.storage.paths import Folders
@@ -66,6 +70,24 @@ def test_a_backup_after_a_power_cut_that_lost_the_mark_of_the_last_group_has_tha
     with exclusive(Folders(source).lock):  # as if it ran
         made, _ = backup.backup(QuickDisk(), source, place / "to", NOW)
     assert {label: size for label, (size, _) in made.sizes.items()} == sizes
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_backup_uses_a_share_of_a_core_while_a_hub_runs(
+    history: History, place: Path, monkeypatch: pytest.MonkeyPatch, is_running: bool
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(directory_copy, "CoreShare", partial(CoreShare, wait=waits.append))
+    source = history.fresh(place / "hub")
+    written(history, source, slice(0, 11))
+    with exclusive(Folders(source).lock) if is_running else nullcontext():  # as if it ran
+        began = time.thread_time()
+        backup.backup(QuickDisk(), source, place / "to", NOW)
+        used = time.thread_time() - began
+    expected = used * (1 / directory_copy.MAX_SHARE_OF_TIME - 1)
+    chunks = list((source / "log").glob("chunk-*.log"))
+    assert len(waits) > len(chunks) if is_running else not waits
+    assert sum(waits) <= expected
 
 
 def test_a_restored_backup_has_the_entries_of_its_statement(history: History, place: Path) -> None:

@@ -4,12 +4,12 @@ The event is durable on the control stream before a byte is deleted. A run uses 
 does not slow the hub; a run that is cut off continues with the next one.
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Event, Lock
 
+from plumbing.background import CoreShare
 from plumbing.durable import Disk
 from veen.core import Receipt, Refused, VeenError, naming
 from veen.core.limits import ATTACHMENT_GRACE_SEC, MAX_PRUNED_ATTACHMENTS, MAX_RULES
@@ -61,7 +61,7 @@ class RetentionRun:
     damaged: Callable[[VeenError], object]  # a record of an upload, or a tombstone: it deletes nothing
     _lock: Lock = field(default_factory=Lock)
     _stopping: Event = field(default_factory=Event)
-    _resumed: float = 0.0
+    _share: CoreShare = field(init=False)
 
     def check_rule(self, event: RetentionPolicy | Hold) -> None:
         """Raise `Refused` if it names a label and a stream, or if there is no room for another policy or hold."""
@@ -77,7 +77,7 @@ class RetentionRun:
         if not self._lock.acquire(blocking=False):
             raise Refused("E.CONFLICT", "a retention run is in progress; wait for its end")
         try:
-            self._resumed = time.thread_time()
+            self._share = CoreShare(MAX_SHARE_OF_TIME, self._stopping.wait)
             return self._run(request, now)
         finally:
             self._lock.release()
@@ -231,10 +231,8 @@ class RetentionRun:
         self._stopping.set()
 
     def _pause(self) -> None:
-        """Wait in proportion to the processor time since the last pause."""
-        self._stopping.wait((time.thread_time() - self._resumed) * (1 / MAX_SHARE_OF_TIME - 1))
+        self._share.pause()
         self._check_stopping()
-        self._resumed = time.thread_time()
 
     def _check_stopping(self) -> None:
         if self._stopping.is_set():

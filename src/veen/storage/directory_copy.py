@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from hashlib import file_digest
 from pathlib import Path
 
+from plumbing.background import CoreShare
 from plumbing.durable import PRIVATE_FILE, PRIVATE_FOLDER, Disk
 from veen.core import Malformed, Mmr, Unavailable, Unverified, mmr
 from veen.storage import (
@@ -52,8 +53,10 @@ from veen.storage.rebuild import Progress, progress_counter
 
 _ATTEMPTS = 20  # a rotation or a catch-up between two reads repeats them
 _BLOCK_BYTES = 1 << 20
-# Large files are synced in parts: one large sync would delay those of the hub on the same disk.
-_SYNC_BYTES = 1 << 22
+# Synced in parts: one large sync would delay those of a hub on the same disk. Smaller files are left to the caller.
+_SYNC_BYTES, _SMALL_BYTES = 1 << 20, 1 << 16
+MAX_SHARE_OF_TIME = 0.25  # of one core, while a hub runs on the source
+_ENTRIES_PER_PAUSE = 64
 _ATTACHMENT = re.compile(r"[0-9a-f]{64}")
 
 
@@ -81,6 +84,7 @@ class DirectoryCopy:
     counts: CopyCounts = field(default_factory=CopyCounts)
     _hub_metadata: HubMetadata = field(init=False)
     _count: Callable[[int], None] = field(init=False)
+    _pause: Callable[[], None] = lambda: None  # called between small steps
 
     def run(self, progress: Progress | None = None) -> dict[bytes, tuple[int, bytes]]:
         """Copy everything. Returns size and root of each label. The caller syncs the copy as a whole."""
@@ -91,6 +95,7 @@ class DirectoryCopy:
             self.disk.make_folder(folder, PRIVATE_FOLDER)
         if is_held(self.source.lock):
             heads, entries = self._stable_state(is_running=True)
+            self._pause = CoreShare(MAX_SHARE_OF_TIME).pause
         else:
             with shared(self.source.lock):  # no hub starts meanwhile
                 heads, entries = self._stable_state(is_running=False)
@@ -226,6 +231,7 @@ class DirectoryCopy:
             is_linked = self._take(path, there.log / path.name)
         target = there.log / path.name
         size = target.lstat().st_size
+        self._pause()
         if is_linked:
             self.counts.linked_chunks += 1
         else:
@@ -295,10 +301,13 @@ class DirectoryCopy:
                 while pos < len(block):
                     entry, pos = chunk.read(block, pos)
                     _check(verifier, entry)
+                self._pause()
 
     def _scan_pruned(self, verifier: EntryVerifier, chunk: ScannedChunk, path: Path) -> None:
         with PrunedChunk(path) as left:
-            for entry in left.entries():
+            for count, entry in enumerate(left.entries()):
+                if count % _ENTRIES_PER_PAUSE == 0:
+                    self._pause()
                 _, faults = verifier.judge_pruned(entry)
                 if faults:
                     raise Unverified("entry", f"{entry.stream_seq} of {entry.label.hex()}: {faults[0]}")
@@ -329,7 +338,9 @@ class DirectoryCopy:
         """Size and root of each label. The entries of the journal continue the log."""
         trees = {label: Mmr(head.size, list(head.peaks)) for label, head in heads.items()}
         verifiers: dict[bytes, EntryVerifier] = {}
-        for entry in entries:
+        for count, entry in enumerate(entries):
+            if count % _ENTRIES_PER_PAUSE == 0:
+                self._pause()
             label = entry.label
             tree = trees.setdefault(label, Mmr())
             if entry.stream_seq != tree.size + 1:
@@ -351,6 +362,7 @@ class DirectoryCopy:
                     with suppress(FileNotFoundError):  # pruned meanwhile
                         if not self._take(path, target) and self.verify:
                             _check_attachment(target)
+                            self._pause()
 
     def _take(self, path: Path, target: Path) -> bool:
         """Link a file that never changes, or copy it. Returns whether it was linked."""
@@ -381,6 +393,9 @@ class DirectoryCopy:
                 if unsynced >= _SYNC_BYTES:
                     self.disk.sync(fd)
                     unsynced = 0
+                    self._pause()
+            if unsynced >= _SMALL_BYTES:
+                self.disk.sync(fd)
         finally:
             os.close(fd)
 

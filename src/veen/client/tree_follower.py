@@ -13,7 +13,7 @@ Receipts with valid signatures advance the tree. There are four cases:
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -666,15 +666,8 @@ class Follower:
         return None
 
     async def end(self) -> int:
-        """The number of entries that the hub claims to have, found by doubling steps and bisection."""
-        low, step = self.tree.size, 1
-        while low + step < U64_MAX and await self._has(low + step):
-            low, step = low + step, step * 2
-        high = min(low + step, U64_MAX)  # not there
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if await self._has(middle) else (low, middle)
-        return low
+        """The number of entries that the hub claims to have."""
+        return await last_place(self._has, self.tree.size)
 
     async def _has(self, stream_seq: int) -> bool:
         try:
@@ -684,6 +677,18 @@ class Follower:
                 return refused.detail_enum == PRUNED
             raise
         return True
+
+
+async def last_place(has: Callable[[int], Awaitable[object]], known: int = 0) -> int:
+    """The last place of a log with an entry, from `known` on: double the step until there is no entry, then bisect."""
+    low, step = known, 1
+    while low + step < U64_MAX and await has(low + step):
+        low, step = low + step, step * 2
+    high = min(low + step, U64_MAX)  # not there
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if await has(middle) else (low, middle)
+    return low
 
 
 class Followers:

@@ -12,9 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from veen.client.reader import Entry as ReadEntry
-from veen.client.tree_follower import LabelTree, next_proof
+from veen.client.tree_follower import LabelTree, last_place, next_proof
 from veen.core import Mmr, MmrProof, Receipt, naming
-from veen.core.hashing import U64_MAX
 from veen.overlays import At, EventFault, FoldEntry, record
 from veen.recorder.routes import required_profile
 from veen.state.directory_source import DirectorySource
@@ -50,15 +49,8 @@ class Replayer:
         self.stream_id = stream_id_of(stream)
 
     async def last_seq(self, epoch: int) -> int:
-        """The last entry of an epoch: double the position until there is no entry, then bisect."""
-        low, step = 0, 1
-        while low + step < U64_MAX and await self._receipt(epoch, low + step):
-            low, step = low + step, 2 * step
-        high = low + step
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if await self._receipt(epoch, middle) else (low, middle)
-        return low
+        """The last entry of an epoch."""
+        return await last_place(lambda seq: self._receipt(epoch, seq))
 
     async def window(self, start: int, end: int) -> list[ReplaySpan]:
         """The entries whose `hub_ts` is in [start, end], by epoch."""

@@ -199,7 +199,7 @@ def test_a_record_of_another_incarnation_is_rejected_as_forked(place: Path) -> N
         root, keys = SigningKey.generate(), (SigningKey.generate(), SigningKey.generate())
         one, other = (identities.create(key, START + n, root=root, incarnates=True) for n, key in enumerate(keys))
         known = replace(at.reader.session.trust.known, identity=one)
-        with pytest.raises(ItemRejected, match=r"forked: it is of the hub's incarnation of 20.* knows that of 20"):
+        with pytest.raises(ItemRejected, match=r"forked: the hub's incarnation of 20.* knows the one of 20"):
             gossip_items.newer(known, other, identities.sign(other, keys[1]))
 
     with_forked_hub(place, then)

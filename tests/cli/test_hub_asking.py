@@ -126,7 +126,7 @@ def test_a_server_that_is_not_a_hub_is_an_error(command: str, answers: Answers, 
     with canned_server(answers) as where:
         ran = veen("hub", command, "--hub", where)
     assert ran.status == 3
-    assert ran.error == f"{where}: the response is not that of a hub: {why}"
+    assert ran.error == f"{where}: the response is not from a hub: {why}"
 
 
 def test_a_hub_without_a_valid_identity_is_rejected(veen: Veen) -> None:

@@ -199,7 +199,7 @@ def test_a_root_key_endorses_the_recovery(tmp_path: Path) -> None:
         recovery.recover(QuickDisk(), root, LATER)
     assert not metadata.is_recovery_pending(Folders(root))
     other = SigningKey.generate()
-    with pytest.raises(Unavailable, match="not that of this hub"):
+    with pytest.raises(Unavailable, match="belongs to another hub"):
         recovery.recover(QuickDisk(), root, LATER, RootSecret(other.seed, secret.hub_id, NOW))
     done = recovery.recover(QuickDisk(), root, LATER, secret)
     statement, identity = done.log.statement, identity_of(root)

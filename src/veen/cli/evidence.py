@@ -279,8 +279,8 @@ def verifier(
     """Write a page that verifies evidence in a browser.
 
     The page is one HTML file without network access. Give it to someone without VEEN, together with the hub id from
-    a source that they trust. They open it from disk, drop an evidence file on it and enter the hub id. Its SHA-256 is
-    that of every copy of this release, so they can compare it with a published one.
+    a source that they trust. They open it from disk, drop an evidence file on it and enter the hub id. All copies
+    of this release have the same SHA-256, so they can compare it with a published one.
     """
     page = resources.files("veen.cli").joinpath("verifier.html").read_bytes()
     output_files.write_new(out, page)

@@ -114,7 +114,7 @@ def checkpoint(
 ) -> None:
     """Fetch and verify the newest checkpoint of a stream.
 
-    On a hub with epochs it is of the newest epoch with entries; `veen stream --epochs` lists those of all epochs.
+    On a hub with epochs, it covers the newest epoch with entries. `veen stream --epochs` lists one for each epoch.
 
     The hub signs the whole stream, and the client compares it with everything that the hub signed before. A hub that
     removed entries or changed its history is caught, and the contradicting statements are saved as evidence.

@@ -62,8 +62,8 @@ def set_(
     A policy is for one stream or label, or the default.
 
     The hub logs the policy on its control stream. Nothing is deleted until `veen retention run`. The policy of a label
-    counts before that of its stream, and that before the default. Checkpoints are kept for ever. `veen retention
-    set-classes` sets the policies of labels from their classes.
+    has priority over the policy of its stream, which has priority over the default. Checkpoints are kept for ever.
+    `veen retention set-classes` sets the policies of labels from their classes.
 
     It needs the token in VEEN_OPERATOR_TOKEN that the hub was started with.
     """

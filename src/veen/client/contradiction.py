@@ -14,7 +14,7 @@ class Lie(StrEnum):
 
     SIGNATURE = "signature"  # no valid signature
     WRONG_KEY = "wrong key"  # signed by a key that was not active, or never a key of this hub
-    ROOT = "root"  # the signed root is not that of the tree which ends with the signed leaf
+    ROOT = "root"  # the tree that ends with the signed leaf has another root than the signed one
     SEQ_GAP = "seq gap"  # a stream_seq or client_seq is missing
     DUPLICATE_SEQ = "duplicate seq"  # two entries have the same stream_seq
     REPEATED_MESSAGE = "repeated message"  # a message occurs twice, or a client's messages are out of order

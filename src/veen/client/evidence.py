@@ -636,7 +636,7 @@ def _two_stories(heads: dict[tuple[bytes, int], list[Head]]) -> list[_Conflict]:
 
 
 def _beyond_handover(dating: Dating) -> list[_Conflict]:
-    """Statements for a longer log than the one that their key handed over."""
+    """Statements of a retired key for more entries than its hand-over states."""
     found = []
     for head, cover in product(dating.statements, dating.covers):
         identity, key = dating.key_of(head)

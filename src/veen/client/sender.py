@@ -265,7 +265,7 @@ async def authorize(session: HubSession, capability: Capability) -> AuthorizeRes
     answer = await session.link.ask("/tooling/authorize", shown, AuthorizeResponse)
     await session.verify([answer.receipt])
     if answer.auth_ref != token.auth_ref():
-        raise Unverified("authorize response", "its auth_ref is not that of the sent capability")
+        raise Unverified("authorize response", "its auth_ref does not match the sent capability")
     if answer.expires_at > token.expires_at(answer.receipt.hub_ts):  # less: the first presentation set an earlier end
         raise Unverified("authorize response", "expires_at does not match its receipt")
     await asyncio.to_thread(session.dir.caps.put_granted, session.hub_id, answer.auth_ref, answer.expires_at)

@@ -33,7 +33,7 @@ async def list_epochs(
 ) -> list[StreamEpoch]:
     """The epochs in which a stream has entries, ascending, from `first` to `last`.
 
-    Raises `Unverified` or `Contradiction` if the hub's list is not that of the stream.
+    Raises `Unverified` or `Contradiction` if the hub's list does not fit the stream.
     """
     found: dict[int, StreamEpoch] = {}
     following: int | None = first
@@ -68,7 +68,7 @@ async def _check(session: HubSession, stream_id: bytes, row: StreamEpoch) -> Non
     """Raise unless a row is of the stream, and its checkpoint is of that label and signed by the hub."""
     made = row.checkpoint
     if row.label != session.label(stream_id, row.epoch):
-        raise Unverified("epoch list", f"the label of epoch {row.epoch} is not that of the stream")
+        raise Unverified("epoch list", f"the label of epoch {row.epoch} does not belong to the stream")
     if made is None:
         return
     if made.label_curr != row.label or made.upto_seq > row.entries:
@@ -126,7 +126,7 @@ async def first_since(session: HubSession, follower: Follower, hub_ts: int) -> t
         if receipt is None:
             continue
         if (receipt.label, receipt.stream_seq) != (follower.label, seq):
-            raise Unverified("place in time", f"a receipt is not that of entry {seq}")
+            raise Unverified("place in time", f"a receipt is for another entry than {seq}")
         if (receipt.hub_ts < hub_ts) != (receipt is place.before):
             raise Unverified("place in time", f"entry {place.stream_seq} is not the first at {hub_ts} or later")
         await session.verify([receipt])

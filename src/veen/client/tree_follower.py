@@ -498,7 +498,7 @@ class Follower:
         return await self._session.recorded(error)
 
     async def _fork_at(self, *heads: Head | None) -> Contradiction | None:
-        """Two roots for one size: that of a signed statement, and another that the hub signs now."""
+        """Two roots for one size: the root of a signed statement, and another one that the hub signs now."""
         for head in heads:
             now = await self._current_receipt(head) if head and label_of(head) == self.label else None
             if head and now and now.mmr_root != head.mmr_root:
@@ -506,7 +506,7 @@ class Follower:
         return None
 
     async def _proof_of(self, error: Contradiction) -> Contradiction | None:
-        """A contradiction that proves to anyone that a signed root is not that of the log.
+        """A contradiction that proves to anyone that a signed root does not belong to the log.
 
         Another root that the hub signs for the same size proves it, and so does the signed log before a receipt.
         """
@@ -563,7 +563,7 @@ class Follower:
         found = (await self._session.link.ask("/v1/checkpoint", request, CheckpointResponse)).checkpoint
         await self._session.verify([found])
         if (found.label_curr, found.upto_seq) != (self.label, upto_seq):
-            reason = f"the hub returned the checkpoint of another prefix than that of {upto_seq} entries"
+            reason = f"the hub returned a checkpoint of another prefix than the first {upto_seq} entries"
             raise Contradiction(Lie.REPLAYED_RECEIPT, reason, (found,))
         return found
 

@@ -186,12 +186,12 @@ def cosigned(known: HubIdentity | None, held: WitnessedLabel | None, asked: Cosi
     if root is None:
         return identity
     if asked.mmr_proof is None:
-        text = f"a proof that the tree continues that of size {size} is missing"
+        text = f"the request has no proof that its tree continues the tree of size {size}"
         raise Refused("E.CONFLICT", text, detail_enum="PROOF", detail=detail)
     try:
         proof.verify_extension(asked.mmr_proof, size, root, offered.upto_seq, offered.mmr_root)
     except Unverified as error:
-        text = f"the tree does not continue that of size {size}: {error.reason}"
+        text = f"the tree does not continue the tree of size {size}: {error.reason}"
         offer = replace(offered, witness_sigs=None).encode().hex()
         raise Refused("E.CONFLICT", text, detail_enum="PROOF", detail={**detail, "offered": offer}) from None
     return identity

@@ -90,7 +90,7 @@ class RecoveredLog(Wire):
             return "labels are not in strictly ascending order"
         said = self.statement.recovery
         same = (said.labels, said.labels_root) == (len(self.labels), root_of(self.labels))
-        return None if same else "the labels are not those of the statement"
+        return None if same else "the labels do not match the statement"
 
 
 @int_map("label recovery")

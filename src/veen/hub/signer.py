@@ -171,7 +171,7 @@ class Signer:
         """
         found, _ = self._call(path.stem, None)
         if found != (public_key or self._control_pk):
-            raise Unverified(path.name, "its key is not the one that the hub uses")
+            raise Unverified(path.name, "the hub uses another key")
 
     def sign_later(self, key: RemoteKey, digests: Sequence[bytes], done: SigningDone) -> None:
         """Sign digests, and call `done` on the loop, after the callbacks of earlier requests.

@@ -234,7 +234,7 @@ class ChallengeAnswer(Wire):
 
 
 def answer(challenge: Challenge, device: SigningKey, token: CapToken, *, audience: str, now: int) -> ChallengeAnswer:
-    """Sign a challenge. Raises if its audience is not the one the user expects, or if it has expired."""
+    """Sign a challenge. Raises if the user expects another audience, or if it has expired."""
     if challenge.audience != audience:
         raise Unverified("challenge", f"its audience is {challenge.audience!r}, not {audience!r}")
     challenge.check_time(now)

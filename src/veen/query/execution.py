@@ -196,7 +196,7 @@ class QueryExecution:
         request_receipt_id: str | None = None,
         budget: Budget | None = None,
     ) -> QueryResult:
-        """Execute the query. `of_hub` answers as that hub's zone would; `bounds` ignores entries after these places."""
+        """Execute the query. `of_hub` answers for the zone of that hub; `bounds` ignores entries after these places."""
         streams, imports = await self.streams(descriptor, of_hub)
         query, seed = descriptor.query(), descriptor.query_id.encode()
         watch = UNWATCHED if budget is None else budget.watch

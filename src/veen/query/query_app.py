@@ -231,7 +231,7 @@ class OriginCheck:
         else:
             allowed = origin is None or "" != authority_of(origin) == host.lower()
         if not allowed or (origin is None and headers.get(b"sec-fetch-site") in _CROSS_ORIGIN):
-            message = "the Host or Origin header is not that of this service"
+            message = "the Host or Origin header names another service"
             raise QueryFault(QueryCode.FORBIDDEN_HOST, message)
 
 

@@ -1,7 +1,7 @@
 """Run a query on the tables: the answer, and the events behind it.
 
 The engine answers queries over events of this hub. Queries over imported events, or up to given places only, are
-answered here: order, times and places are then those of the zone that the events came from.
+answered here, with the order, times and places of the zone that the events came from.
 
 An event that crossed the air gap has its own place here. A query presents the stream, place, time and writer of the
 original, as the other hub signed them, so both zones give the same answer. 001, query-api-spec §9.1.

@@ -299,7 +299,7 @@ class OtlpServer(App):
         headers = {name.decode(): value.decode("latin-1") for name, value in request.headers.items()}
         # A web page may have sent the browser to a loopback endpoint: reject cross-origin requests.
         if self._local and not peer_address.is_local_request(headers.get("host", ""), headers.get("origin")):
-            raise _Rejected(403, "the Host or Origin header is not that of this endpoint")
+            raise _Rejected(403, "the Host or Origin header names another endpoint")
         if request.path != PATH:
             raise _Rejected(404, f"unknown path; use {PATH}")
         if request.method != "POST":

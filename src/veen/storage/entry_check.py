@@ -63,9 +63,9 @@ class EntryVerifier:
     ) -> None:
         """`known` returns a client's cursor before the first entry; None if cursors are unknown here.
 
-        With `in_step` False the tree is not that of the label, and roots are not checked. Callers that continue after
-        damage may set all of these again. With `signatures` False those of entries are not verified, which is most of
-        the work: entry hashes and roots still find every changed byte.
+        With `in_step` False the tree does not belong to the label, and roots are not checked. Callers that continue
+        after damage may set all of these again. With `signatures` False those of entries are not verified, which is
+        most of the work: entry hashes and roots still find every changed byte.
         """
         self._hub_metadata = hub_metadata
         self._profile_id = hub_metadata.profile.profile_id()
@@ -141,7 +141,7 @@ class EntryVerifier:
         if faults and self._is_control(receipt.hub_ts):
             faults = _above(entry, message, Limits())
         if message.profile_id != self._profile_id:
-            faults.append(Failure(EntryCheck.SIZE, "the profile id is not that of profile.json"))
+            faults.append(Failure(EntryCheck.SIZE, "the profile id does not match profile.json"))
         return faults
 
     def _is_control(self, hub_ts: int) -> bool:

@@ -248,7 +248,7 @@ def _check_evidence(path: Path, hub_metadata: HubMetadata | None) -> None:
     if path.name.startswith("lost-"):
         lost = Receipt.decode(data)
         if path.name != f"lost-{lost.label.hex()}.cbor":
-            raise Unverified("evidence", "its name is not that of its label")
+            raise Unverified("evidence", "its name does not match its label")
         if hub_metadata is not None:
             hub_metadata.identity.verify_receipt(lost)
         return

@@ -61,7 +61,7 @@ def recover(
     """Recover a data directory. The hub must be stopped.
 
     `root_secret` is needed if the hub has a root key. Raises `Malformed` if the log itself is damaged: another copy
-    must be restored first. `isolated` is that of `fsck.check`.
+    must be restored first. `isolated` is passed to `fsck.check`.
     """
     folders = Folders(root)
     with _writing():
@@ -222,7 +222,7 @@ def _check_root(folders: Folders, root_secret: RootSecret | None) -> None:
     if root_secret is None:
         raise Unavailable("the root key of the hub must endorse the recovery")
     if root_secret.key.public_key != identity.root.hub_pk:
-        raise Unavailable("the root key is not that of this hub")
+        raise Unavailable("the root key belongs to another hub")
 
 
 def _applied(folders: Folders) -> int | None:

@@ -143,7 +143,7 @@ class NodeContext:
                 self.objects.drop(of)
 
     def tier_of(self, address: Address, peer: Peer | None) -> Tier:
-        """The tier of an address: that of a feed whose key has a tier set by hand, else that of the sending peer.
+        """The tier of an address: the tier of its feed if a user set one for the feed's key, else the sending peer's.
 
         Subscribed tags are at least KNOWN. Feed tags are recognised without opening the object.
         """

@@ -219,7 +219,7 @@ def newer(known: HubRecord, identity: HubIdentity, signature: IdentitySignature)
         identity.verify(signature, known.identity.hub_id)
         if identity.is_other_incarnation(known.identity):
             mine, other = (shown_time(one.signing_keys[0].valid_from) for one in (known.identity, identity))
-            text = f"it is of the hub's incarnation of {other}; this client knows that of {mine}"
+            text = f"the hub's incarnation of {other} signed it; this client knows the one of {mine}"
             raise ItemRejected(RejectReason.FORKED, text)
         if len(identity.hub_keys) <= len(known.identity.hub_keys):
             known.identity.check_follows(identity)

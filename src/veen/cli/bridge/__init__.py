@@ -386,7 +386,7 @@ def mirror(
     source_hub: SourceHub,
     source_pin: SourcePin = None,
     records: Annotated[
-        str | None, option("--records STREAM", "stream for the records", show_default="that of the copies")
+        str | None, option("--records STREAM", "stream for the records", show_default="the stream of the copies")
     ] = None,
     records_only: Annotated[bool, option("--records-only", "write no copies, if you cannot read the source")] = False,
     follow: Annotated[bool, option("--follow", "wait for new entries; for one stream")] = False,
@@ -445,7 +445,7 @@ def compare(
     source_hub: SourceHub,
     source_pin: SourcePin = None,
     records: Annotated[
-        str | None, option("--records STREAM", "stream of the records", show_default="that of the copies")
+        str | None, option("--records STREAM", "stream of the records", show_default="the stream of the copies")
     ] = None,
     records_only: Annotated[bool, option("--records-only", "there are no copies")] = False,
 ) -> None:
@@ -507,7 +507,7 @@ def reconcile(
     """Find missing, partial and duplicate imports, and show how far the zones agree.
 
     The command needs the reader keys of bridge/offline/log and of the import streams. To read the source's log it also
-    needs that of bridge/online/log. The exit status is 10 if anything is found.
+    needs the reader key of bridge/online/log. The exit status is 10 if anything is found.
     """
     given = [one for one in (bundles, source_hub, source_data_dir) if one]
     if len(given) != 1:

@@ -232,7 +232,7 @@ async def publish_overlay(
     name: Annotated[str, argument("NAME", "the overlay's class, as in veen fold --overlay")],
     schema: Annotated[
         list[str] | None,
-        option("--schema NAME|HEX", "a schema it uses", default="those of the built-in overlay"),
+        option("--schema NAME|HEX", "a schema it uses", default="the schemas of the built-in overlay"),
     ] = None,
     version: Annotated[str, option("--overlay-version TEXT", "its version")] = "1",
     docs: Annotated[str | None, option("--docs URL", "the address of its documentation")] = None,

@@ -99,7 +99,7 @@ def init(
 
     With --incarnate the root key file must exist, and the command can run before every start of a container: if the
     directory is empty, it begins a new incarnation of the hub, with the same hub_id, no entries and a new key that the
-    root endorses. Profile and realm must be those of the hub. Clients that hold receipts of an earlier incarnation
+    root endorses. Profile and realm must not change. Clients that hold receipts of an earlier incarnation
     reject it until `veen verify --stream NAME --accept-recovery`. Never run two incarnations at once.
 
     A hub of a realm rejects clients and capabilities that the realm has revoked, and streams that the realm has
@@ -727,7 +727,7 @@ def checkpoint(
     from VEEN_OPERATOR_TOKEN; a hub with open admission needs none.
 
     With --data-dir the checkpoint is verified with the keys of the directory, otherwise with the keys that the hub
-    sends. Its root must be that of the receipt at the same place, and its labels must belong to the stream. If the hub
+    sends. The receipt at the same place must have the same root, and the labels must belong to the stream. If the hub
     uses epochs, --label needs --stream for the check of the labels.
     """
     from veen.cli.hub import hub_process

@@ -18,7 +18,7 @@ from veen.core.limits import MAX_POW_DIFFICULTY
 from veen.hub.admission_rules import Admission
 from veen.hub.config import HTTP, HubConfig, ReadAccess, WitnessAddress, fit_connections, hard_file_limit
 
-# Every setting. Names are those of `veen hub start` with underscores; paths are relative to the file.
+# All settings, named as the options of `veen hub start`, with underscores. Paths are relative to the file.
 EXAMPLE = """\
 listen = "127.0.0.1:37411"
 admission = "capability"   # or "open"

@@ -109,7 +109,7 @@ def grant(
     """Write capabilities with which a device acts for the principal of your own keys.
 
     The file has a capability for the device's key and one for each client_id on its card. They cover the principal's
-    stream, the streams of its accounts (--realm) and those of applications (--stream). A hub accepts them if it was
+    stream, the streams of its accounts (--realm) and application streams (--stream). A hub accepts them if it was
     started with --issuer and the principal's key.
     """
     output_files.check_new(out)

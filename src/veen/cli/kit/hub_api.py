@@ -1,6 +1,6 @@
 """HTTP client of the operator's commands: status, probes, metrics, checkpoints.
 
-Errors: `Unavailable` if there is no response, `Malformed` if the response is not that of a hub, and `Refused` with the
+Errors: `Unavailable` if there is no response, `Malformed` if the response is not from a hub, and `Refused` with the
 hub's code if the hub rejects the request.
 """
 
@@ -204,7 +204,7 @@ class HubApi:
         return found
 
     def _no_hub(self, why: str) -> Malformed:
-        return hinted(Malformed(self.url, f"the response is not that of a hub: {why}"), "check the address")
+        return hinted(Malformed(self.url, f"the response is not from a hub: {why}"), "check the address")
 
 
 def _trust(cert: Path | None) -> ssl.SSLContext | bool:

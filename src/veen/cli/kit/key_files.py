@@ -39,7 +39,7 @@ def read_confirmed_card(path: Path) -> Card:
     card = read_card(path)
     if card.confirmations is None:
         raise hinted(
-            Unverified(str(path), "its client_ids do not confirm it, so it could list those of somebody else"),
+            Unverified(str(path), "its client_ids do not confirm it, so they may belong to somebody else"),
             "ask its owner for a new card: veen card --renew --out FILE",
         )
     return card

@@ -64,7 +64,7 @@ TokenFile: TypeAlias = Annotated[
 Certificate: TypeAlias = Annotated[Path | None, option("--cert FILE", "your certificate, instead of a token")]
 CertificateKey: TypeAlias = Annotated[Path | None, option("--cert-key FILE", "key of your certificate in PEM")]
 ServiceCa: TypeAlias = Annotated[
-    Path | None, option("--ca FILE", "certificate authority of the service", show_default="those of the system")
+    Path | None, option("--ca FILE", "certificate authority of the service", show_default="the system's")
 ]
 TablesDir: TypeAlias = Annotated[Path, option("--tables DIR", "tables from veen pipeline run")]
 Source: TypeAlias = Annotated[

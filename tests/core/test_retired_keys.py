@@ -311,7 +311,7 @@ def test_a_recovered_log_lists_the_labels_of_its_statement_in_order() -> None:
     rows = (LabelSize(OTHER_LABEL, 1, bytes(32)), LabelSize(LABEL, 1, bytes(32)))
     with pytest.raises(ValueError, match="ascending"):
         RecoveredLog(made, rows).encode()
-    with pytest.raises(ValueError, match="not those of the statement"):
+    with pytest.raises(ValueError, match="do not match the statement"):
         RecoveredLog(made, rows[:1]).encode()
     check_count(MAX_RECOVERED_LABELS)
     with pytest.raises(Malformed, match="a statement can list"):

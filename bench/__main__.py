@@ -17,6 +17,7 @@ from bench import (
     signing,
     veil_codec,
     veil_node,
+    verifier,
 )
 from veen.bench import scaling, throughput
 from veen.bench.bench_report import BenchReport
@@ -48,6 +49,7 @@ MEASUREMENTS: dict[str, Callable[[], BenchReport]] = {
     "pipeline": lambda: pipeline.measure(progress),
     "folding": lambda: folding.measure(progress),
     "questions": lambda: questions.measure(progress),
+    "verifier": verifier.measure,
 }
 
 

@@ -1,9 +1,10 @@
-"""Build the files of a release from the last commit: wheel, sdist, bill of materials and SHA256SUMS.
+"""Build the files of a release from the last commit: wheel, sdist, bill of materials, npm package and SHA256SUMS.
 
 python -m tools.release_files [FOLDER]    write them to dist/, or to FOLDER
 
 Each file is built twice, from clones in different folders, with different time zones, umasks and hash seeds, and the
-wheel once more from the sdist. A difference is an error, and then nothing is written.
+wheel once more from the sdist. A difference is an error, and then nothing is written. The npm package is left out, with
+a warning, where Node or the packages that its build needs are missing.
 """
 
 import os
@@ -15,6 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tools import verifier_package
 from tools.bill_of_materials import sha256
 
 ROOT = Path(__file__).parents[1]
@@ -49,8 +51,10 @@ def run(command: list[str], folder: Path, environment: Mapping[str, str], umask:
     return done.stdout
 
 
-def build(repository: Path, clone: Path, out: Path, umask: int, environment: Mapping[str, str]) -> None:
-    """Wheel, sdist and bill of materials of the last commit."""
+def build(
+    repository: Path, clone: Path, out: Path, umask: int, environment: Mapping[str, str], *, with_npm: bool
+) -> None:
+    """Wheel, sdist, bill of materials and npm package of the last commit."""
     clone.parent.mkdir(parents=True, exist_ok=True)
     run(["git", "clone", "--quiet", "--shared", str(repository), str(clone)], repository, {}, umask)
     run([sys.executable, "-m", "hatchling", "build", "-d", str(out)], clone, environment, umask)
@@ -58,6 +62,8 @@ def build(repository: Path, clone: Path, out: Path, umask: int, environment: Map
     bill = [sys.executable, "-m", "tools.bill_of_materials", *map(str, files)]
     listed = run(bill, clone, {**environment, "PYTHONPATH": str(clone / "src")})
     (out / files[1].name.replace(".tar.gz", ".cdx.json")).write_text(listed, "utf-8")
+    if with_npm:
+        run([sys.executable, "-m", "tools.verifier_package", str(out)], clone, environment, umask)
 
 
 def build_from_sdist(files: Path, scratch: Path, environment: Mapping[str, str]) -> None:
@@ -79,11 +85,17 @@ def release(repository: Path, folder: Path) -> list[Path]:
     """Build the last commit of a repository into a folder; returns the files."""
     if run(["git", "status", "--porcelain"], repository, {}):
         print("veen: warning: uncommitted changes are not in the files", file=sys.stderr)
+    try:
+        verifier_package.compiled()
+        with_npm = True
+    except verifier_package.CannotRun as error:
+        print(f"veen: warning: the files have no npm package: {error}", file=sys.stderr)
+        with_npm = False
     epoch = {"SOURCE_DATE_EPOCH": run(["git", "log", "-1", "--format=%ct"], repository, {}).strip()}
     with tempfile.TemporaryDirectory() as scratch:
         built = [Path(scratch, "out", str(number)) for number in range(len(MACHINES))]
         for out, (name, umask, settings) in zip(built, MACHINES, strict=True):
-            build(repository, Path(scratch, name), out, umask, {**epoch, **settings})
+            build(repository, Path(scratch, name), out, umask, {**epoch, **settings}, with_npm=with_npm)
         files = same(*built)
         build_from_sdist(built[0], Path(scratch, "sdist"), epoch)
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from bench import verifier
 from tests.vectors_files import FOLDER, load
 from tests.web.node_project import PROJECT, compiled, run
 from tests.web.test_differential import asked_of_typescript
+from tools.verifier_package import pack
 from vectors.evidence_files import OLD, YOUNG, Log, record
 from veen.cli.kit import message_content, sanitize
 from veen.client.evidence import make_evidence
@@ -166,3 +168,43 @@ def test_the_command_prints_an_event_with_its_fields(tmp_path: Path) -> None:
     (shown,) = json.loads(run(*command, "--json").stdout)["entries"]
     assert shown["event"] == {"name": "crdt.lww.v1", "fields": {"key": "6b", "ts": 0, "value": "31"}}
     assert shown["client_id"] == log.messages[0].client_id.hex()
+
+
+# The npm package
+
+
+def test_the_package_has_a_licence_and_no_links_that_leave_it() -> None:
+    assert (PROJECT / "LICENSE").read_bytes() == (PROJECT.parents[1] / "LICENSE").read_bytes()
+    for place in re.findall(r"\]\(([^)]*)\)|\bhref=[\"']([^\"']*)", (PROJECT / "README.md").read_text()):
+        assert place == "", "the page is read outside of the project too, where this link leads nowhere"
+
+
+def test_the_package_is_installed_in_an_empty_folder_and_runs(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    tarball = pack(compiled(), tmp_path / "out")
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    options = ("--offline", "--no-audit", "--no-fund", "--prefix", str(place))
+    done = run("npm", "install", *options, str(tarball), folder=place)
+    if "ENOTCACHED" in done.stderr:
+        pytest.skip(f"the cache of npm does not have the noble libraries: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr
+    case = CLI_CASES["two entries, disclosed"]
+    file = place / "a.evidence"
+    file.write_bytes(bytes.fromhex(str(case["cbor"])))
+    program = str(place / "node_modules" / ".bin" / "veen-verify")
+    shown = run(program, str(file), "--pin", str(case["pin"]), folder=place)
+    assert (shown.returncode, shown.stdout.splitlines()[0]) == (0, "verdict     it holds")
+    script = "import('veen-verify').then((verifier) => console.log(typeof verifier.retention.verifyPruned))"
+    assert run("node", "-e", script, folder=place).stdout == "function\n"
+    installed = {path.name for path in (place / "node_modules" / "veen-verify").iterdir()}
+    assert installed == {"LICENSE", "README.md", "dist", "package.json"}
+
+
+def test_the_bench_measures_sealed_and_disclosed_entries_with_the_promise() -> None:
+    compiled()
+    report = verifier.measure((2,))
+    promised = {row.what: row.most for row in report.rows if row.most is not None}
+    assert promised == {f"2 entries, {kind}: of the bare checks": 1.3 for kind in ("sealed", "disclosed")}
+    assert all(row.value > 0 for row in report.rows if row.unit == "ms")
+    assert report.row("2 entries, disclosed: of the bare checks, with the proofs").value > 1

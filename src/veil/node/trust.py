@@ -159,7 +159,7 @@ class Trust:
         if direct:
             reasons.append(_reason(f"{len(direct)} keys trusted by hand", enough))
         if second_hand:
-            endorsers = f"{len(second_hand)} keys endorsed by keys trusted by hand, counted as {len(votes)}"
+            endorsers = f"{len(second_hand)} keys endorsed by keys trusted by hand, which count as {len(votes)}"
             reasons.append(_reason(endorsers, len(votes) >= MIN_ENDORSERS))
         total = (sum(direct.values()) if enough else 0.0) + (
             SECOND_HAND * sum(votes) if len(votes) >= MIN_ENDORSERS else 0.0

@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.client.hostile import HostileHub
 from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_all
 from tests.client.test_sending import PATIENT, _start, at_a_hub, meet
 from tests.hub.client import START, Clock, Hub, make_dir, own_port, running
+from tests.hub.subscriber import Subscriber
 from veen.client import ClientDir
 from veen.client.blocking_client import BlockingClient
 from veen.client.client import Client
@@ -22,6 +24,7 @@ from veen.client.reader import Entry
 from veen.client.sender import Draft
 from veen.client.trust import Pin
 from veen.core import Limits, Profile, Refused, Unavailable, naming, proof
+from veen.hub.config import HTTP
 from veen.storage import rotation
 from veen.storage.paths import Folders
 
@@ -203,6 +206,19 @@ def test_new_entries_come_as_they_are_committed(place: Path) -> None:
                 assert reader.follower(STREAM).tree.size >= 299
 
     at_a_hub(place, work)
+
+
+def test_a_follower_reads_pages_while_the_hub_has_enough_subscribers(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        with ExitStack() as stack:
+            for _ in range(24):
+                stack.enter_context(Subscriber(hub, f"label={hub.label('another').hex()}&from=1"))
+            async with following(people, retry_policy=replace(QUICK, attempts=1)) as (writer, _, entries):
+                for number in range(9):
+                    await writer.send(STREAM, b"%d" % number)
+                    assert await take(entries, 1) == [b"%d" % number]
+
+    at_a_hub(place, work, http=replace(HTTP, max_connections=32))
 
 
 def test_a_follower_may_start_before_the_first_entry(place: Path) -> None:

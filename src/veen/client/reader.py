@@ -65,7 +65,7 @@ class EntrySubscription:
 
     @classmethod
     async def open(cls, link: HubLink, label: bytes, from_seq: int) -> "EntrySubscription":
-        """Raises `Refused` if the hub offers no subscriptions, `Unavailable` if it does not answer."""
+        """Raises `Refused` if the hub accepts no subscription, `Unavailable` if it does not answer."""
         where = urlsplit(link.url)
         port = where.port or _PORTS[where.scheme]
         tls = link.tls() if link.is_https else None
@@ -167,6 +167,8 @@ class EntrySubscription:
 
 
 def _refused(status: int) -> Refused | Unavailable:
+    if status == 503:  # a hub that has enough subscribers still answers reads
+        return Refused("E.UNAVAILABLE", "the hub accepts no subscription now")
     if status >= 500:
         return Unavailable(f"the hub accepts no subscription now: HTTP status {status}")
     return Refused("E.NOT_FOUND", f"the hub offers no subscriptions: HTTP status {status}")

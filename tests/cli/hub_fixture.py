@@ -19,6 +19,7 @@ from tests.hub.disks import QuickDisk
 from veen.client import ClientDir
 from veen.core import Limits, Profile
 from veen.hub.admission_rules import Admission
+from veen.hub.config import WitnessAddress
 from veen.storage import metadata
 
 STREAM = "doors"
@@ -75,6 +76,7 @@ def hub_fixture(
     profile: Profile | None = None,
     limits: Limits | None = None,
     clock: Callable[[], float] = time.time,
+    witness_addresses: tuple[WitnessAddress, ...] = (),
 ) -> Iterator[HubFixture]:
     """Start the fixture. Keys are created without commands, which other tests cover."""
     now = int(clock())
@@ -86,7 +88,8 @@ def hub_fixture(
     ):
         writer.stream_keys.add_public(STREAM, reader.stream_keys.create(STREAM).public_key)
         issuers = frozenset({operator.card.id_sign})
-    with running(root / "hub", clock, QuickDisk(), admission=admission, issuers=issuers) as hub:
+    settings = {"admission": admission, "issuers": issuers, "witness_addresses": witness_addresses}
+    with running(root / "hub", clock, QuickDisk(), **settings) as hub:
         yield HubFixture(veen, root, hub)
 
 

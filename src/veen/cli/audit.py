@@ -67,7 +67,8 @@ app = group(
     "veen audit run hub",
     "veen audit run hub copy --out audited --sign --client auditor",
     "veen audit run hub --spark --master spark://10.0.0.5:7077",
-    "veen audit run hub copy --witness 9f3a… --anchor doors.anchor --anchored-in file:/var/log/veen-anchors",
+    "veen audit run hub copy --witness 9f3a…",
+    "veen audit run hub copy --anchor doors.anchor --anchored-in git:anchors.git",
 )
 def run(
     directory: Annotated[list[str], argument("DIR", "data directories, by path or by URL")],

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from plumbing.cli.command import Misuse, argument, option, options_command, single
-from veen.cli.kit import context_file, output_files, values
-from veen.cli.kit.common_options import EpochOfPlace, HubOptions, OutFile, Stream
+from veen.cli.kit import context_file, key_files, output_files, values
+from veen.cli.kit.common_options import Cap, EpochOfPlace, HubOptions, OutFile, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
+from veen.client import cbor_sequence
 from veen.client.client import Client
-from veen.core import Receipt
+from veen.core import Checkpoint, Receipt
 from veen.core.coverage import Cover
 from veen.core.proof import size_of
 
@@ -102,6 +103,7 @@ def proof(
     "checkpoint",
     "veen checkpoint --stream doors",
     "veen checkpoint --stream doors --out doors.checkpoint",
+    "veen checkpoint --stream doors --cosign --cap write.cap",
 )
 def checkpoint(
     asked: HubOptions,
@@ -109,6 +111,10 @@ def checkpoint(
     upto: Annotated[
         int | None, option("--upto N", "checkpoint of the first N entries", min=1, show_default="all")
     ] = None,
+    cosign: Annotated[
+        bool, option("--cosign", "let the hub store a checkpoint of all entries, and let its witnesses cosign it")
+    ] = False,
+    cap: Cap = None,
     out: OutFile = None,
     epoch: EpochOfPlace = None,
 ) -> None:
@@ -118,8 +124,26 @@ def checkpoint(
 
     The hub signs the whole stream, and the client compares it with everything that the hub signed before. A hub that
     removed entries or changed its history is caught, and the contradicting statements are saved as evidence.
+
+    With --cosign the hub first logs that it stores a checkpoint of the present epoch, and asks its witnesses. Without open
+    admission this client needs a capability for the stream, given with --cap or known from before. An operator can use
+    veen hub checkpoint --cosign with the operator token.
     """
-    found = _fetch(asked, stream, out, lambda client, name: client.checkpoint(name, upto, epoch=epoch))
+    if cosign and not (upto is None and epoch is None):
+        raise Misuse("--cosign is for all entries of the present epoch", "leave out --upto and --epoch")
+    if cap is not None and not cosign:
+        raise Misuse("--cap needs --cosign", "leave it out: a checkpoint can be fetched without a capability")
+    path = context_file.cap_of(cap) if cosign else None
+    given = key_files.read_capabilities(path) if path else ()
+
+    async def fetch(client: Client, name: str) -> Checkpoint:
+        if not cosign:
+            return await client.checkpoint(name, upto, epoch=epoch)
+        if given:
+            client.dir.caps.add_all(cbor_sequence.encode(given))
+        return await client.order_checkpoint(name)
+
+    found = _fetch(asked, stream, out, fetch)
     rows = {
         "label": found.label_curr,
         "upto_seq": found.upto_seq,

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
+import typer
+
 from plumbing.cli.command import Misuse, command, group, option
 from plumbing.http import tls_context
 from plumbing.http.peer_address import is_loopback
@@ -14,7 +16,7 @@ from plumbing.json_log import JsonLog, standard_error
 from veen.cli.hub import hub_process
 from veen.cli.kit import context_file, key_files, output, output_files, pinning, values
 from veen.cli.kit.common_options import HubUrl, JsonOption, NoPassphrase, PassphraseFile, Stream
-from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.exit_status import CONTRADICTED_STATUS, hinted, report_error
 from veen.cli.kit.hub_api import HubApi
 from veen.cli.kit.result import Result
 from veen.cli.kit.values import Address
@@ -32,7 +34,7 @@ from veen.core import (
     strict_json,
     wire_json,
 )
-from veen.core.cosignature import CosignRequest, WitnessedLabel
+from veen.core.cosignature import CosignRequest, Forked, WitnessedLabel
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
@@ -144,6 +146,9 @@ def cosign(
 
     This is for a witness that does not run all the time. The hub must accept its key: veen hub start --witness HEX. No
     other process may use the directory of the witness meanwhile.
+
+    The exit status is 11 if the hub signed another root for the size that the witness holds. The witness keeps both
+    checkpoints as evidence, and cosigns nothing.
     """
     state = _open(folder, [pin], False, passphrase_file)
     try:
@@ -169,6 +174,9 @@ def cosign(
             made = state.cosign(CosignRequest(identity, signature, profile, found, mmr_proof))
             posted = WitnessRequest(wanted, upto, made.witness_pk, made.sig)
             kept = _offered(api, posted)
+    except Forked as fork:
+        report_error(hinted(fork, f"veen witness show --dir {folder} --evidence DIR writes the evidence into DIR"))
+        raise typer.Exit(CONTRADICTED_STATUS) from None
     finally:
         state.close()
     cosigned = replace(found, witness_sigs=(made.sig,))

@@ -301,6 +301,16 @@ class Client:
         """The newest checkpoint that a witness cosigned. A `WitnessPolicy` says whether its witnesses are enough."""
         return await proofs.fetch_cosigned(self.session, await self._follower_in(stream, epoch), _stream_id(stream))
 
+    async def order_checkpoint(self, stream: str | bytes) -> Checkpoint:
+        """Let the hub store a checkpoint of the stream as it is now, and ask its witnesses to cosign it.
+
+        Unless admission is open, this client needs a capability for the stream.
+        """
+        stream_id, epoch = _stream_id(stream), self.epoch()
+        builder = MessageBuilder(self.session, stream_id, b"")
+        order = await builder.checkpoint_order(self.label(stream), epoch)
+        return await proofs.order_checkpoint(self.session, self.follower(stream, epoch), stream_id, order)
+
     async def evidence(
         self,
         stream: str | bytes,

@@ -44,7 +44,7 @@ from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
 from veen.core.hub_identity import ForkOrigin, Lineage, lineage
 from veen.core.limits import MAX_PAGE_ITEMS, MAX_PEAKS, MAX_TEXT_BYTES
-from veen.core.proof import Head, Leaf, label_of, size_of
+from veen.core.proof import Head, Leaf, entries_text, label_of, size_of
 from veen.core.receipt import time_clash
 from veen.core.recovery import LabelRecovery
 from veen.core.strict_json import Json
@@ -644,12 +644,10 @@ def _beyond_handover(dating: Dating) -> list[_Conflict]:
         until = cover.handover.old_pk
         if until in keys and keys.index(key.hub_pk) <= keys.index(until) and cover.contradicts(identity, head):
             text = f"entry {size_of(head)} of label {label_of(head).hex()[:16]}… is signed"
-            found.append(_Conflict(f"{text}, but the key handed over only {_counted(cover.proved.row.size)}", (head,)))
+            found.append(
+                _Conflict(f"{text}, but the key handed over only {entries_text(cover.proved.row.size)}", (head,))
+            )
     return found
-
-
-def _counted(entries: int) -> str:
-    return "1 entry" if entries == 1 else f"{entries} entries"
 
 
 def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> list[_Conflict]:
@@ -659,7 +657,7 @@ def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> 
     for (label, size), peaks in known.items():
         roots = {head.mmr_root for head in heads.get((label, size), [])}
         if len(peaks) != size.bit_count() or mmr.root_of(peaks) not in roots:
-            raise Unverified("evidence", f"the peaks for {_counted(size)} do not match a signed root")
+            raise Unverified("evidence", f"the peaks for {entries_text(size)} do not match a signed root")
     for receipt in shown.receipts:
         before = receipt.stream_seq - 1
         if before and (receipt.label, before) not in known:

@@ -13,9 +13,9 @@ from veen.client.hub_session import HubSession
 from veen.client.reader import LabelReader, Opener, ReadRange
 from veen.client.tree_follower import Follower
 from veen.core import Checkpoint, DhKey, MmrProof, Receipt, Refused, Unverified, proof
-from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ProofAtRequest, ProofAtResponse
+from veen.core.envelopes import CheckpointOrder, CheckpointRequest, CheckpointResponse, ProofAtRequest, ProofAtResponse
 from veen.core.limits import MAX_PAGE_ITEMS
-from veen.core.proof import Head, Leaf, decode_head
+from veen.core.proof import Head, Leaf, decode_head, entries_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,20 @@ async def fetch_checkpoint(
 
 async def fetch_cosigned(session: HubSession, follower: Follower, stream_id: bytes | None) -> Checkpoint:
     """The newest checkpoint that a witness cosigned, with signature, stream and history verified, not the witnesses."""
-    shown = Checkpoint.decode(
-        await session.link.get(f"/tooling/cosigned?label={follower.label.hex()}", _MAX_CHECKPOINT_BYTES)
-    )
+    data = await session.link.get(f"/tooling/cosigned?label={follower.label.hex()}", _MAX_CHECKPOINT_BYTES)
+    return await _verified(session, follower, stream_id, Checkpoint.decode(data))
+
+
+async def order_checkpoint(
+    session: HubSession, follower: Follower, stream_id: bytes | None, order: CheckpointOrder
+) -> Checkpoint:
+    """Let the hub store a checkpoint of all entries of a label, and ask its witnesses; verified as `fetch_cosigned`."""
+    answer = await session.link.ask("/tooling/checkpoint", order, CheckpointResponse)
+    return await _verified(session, follower, stream_id, answer.checkpoint)
+
+
+async def _verified(session: HubSession, follower: Follower, stream_id: bytes | None, shown: Checkpoint) -> Checkpoint:
+    """A checkpoint whose size the hub chose."""
     try:
         await session.verify([shown])
         _check_asked(shown, follower.label, shown.upto_seq)
@@ -140,13 +151,13 @@ def _check_asked(shown: Checkpoint, label: bytes, upto_seq: int) -> None:
     if shown.label_curr != label:
         raise Contradiction(Lie.STALE_CHECKPOINT, "the checkpoint has another label than the requested one", (shown,))
     if shown.upto_seq != upto_seq:
-        reason = f"the checkpoint is of {shown.upto_seq} entries, but {upto_seq} were requested"
+        reason = f"the checkpoint is of {entries_text(shown.upto_seq)}, but {upto_seq} were requested"
         raise Contradiction(Lie.STALE_CHECKPOINT, reason, (shown,))
 
 
 def _check_kept(kept: Checkpoint, shown: Checkpoint) -> None:
     if kept.upto_seq == shown.upto_seq and kept.mmr_root != shown.mmr_root:
-        reason = f"two roots are signed for the log of {shown.upto_seq} entries"
+        reason = f"two roots are signed for the log of {entries_text(shown.upto_seq)}"
         raise Contradiction(Lie.FORKED_HISTORY, reason, (kept, shown))
 
 
@@ -167,7 +178,7 @@ async def resync(
     shown = await fetch_checkpoint(session, follower, stream_id, size)
     receipt = await follower.receipt(size)
     if receipt.mmr_root != shown.mmr_root:
-        reason = f"checkpoint and receipt sign two roots for the log of {size} entries"
+        reason = f"checkpoint and receipt sign two roots for the log of {entries_text(size)}"
         raise await follower.recorded(Contradiction(Lie.FORKED_HISTORY, reason, (receipt, shown)))
     await follower.follow([receipt])
     replayed = 0 if replay_from is None else await _replay(session, follower, ReadRange(replay_from, size))

@@ -44,7 +44,7 @@ from veen.core import (
 )
 from veen.core.admission import BY_DETAIL, UNREGISTERED, WRONG_CLOCK
 from veen.core.cap_token import Capability, token_of
-from veen.core.envelopes import AuthorizeResponse
+from veen.core.envelopes import AuthorizeResponse, CheckpointOrder
 from veen.core.hashing import U64_MAX, h
 from veen.core.hpke import ENC_BYTES, TAG_BYTES
 from veen.core.limits import MAX_MSG_BYTES
@@ -191,6 +191,19 @@ class MessageBuilder:
         needs_capability = self._is_binding or session.status.admission != "open"
         now, limits = session.clock.now(), session.trust.limits
         return WriterRequest(session.hub_id, label, self.stream_id, now, epoch, needs_capability, limits)
+
+    async def checkpoint_order(self, label: bytes, epoch: int) -> CheckpointOrder:
+        """An order of a checkpoint, signed with the key of the capability. A hub with open admission needs none."""
+        session = self._session
+        if session.status.admission == "open":
+            return CheckpointOrder(label)
+        writer = await asyncio.to_thread(session.dir.writer, self._request(label, epoch))
+        assert writer.cap is not None
+        missing = self._not_granted(writer.cap)
+        if missing is not None:
+            await authorize(session, missing)
+        now = session.clock.now()
+        return CheckpointOrder.signed(writer.key, session.hub_id, label, writer.cap.auth_ref(), now)
 
     def _not_granted(self, cap: CapToken) -> CapToken | None:
         """The capability, if the hub must authorize it before the message is sent."""

@@ -42,7 +42,7 @@ from veen.core.envelopes import (
 )
 from veen.core.hashing import U64_MAX
 from veen.core.limits import MAX_PAGE_ITEMS
-from veen.core.proof import Head, Leaf, decode_head, label_of, size_of
+from veen.core.proof import Head, Leaf, decode_head, entries_text, label_of, size_of
 from veen.core.receipt import time_clash
 from veen.core.recovery import LabelRecovery, RecoveryList
 from veen.core.retention import PRUNED, Tombstone
@@ -114,8 +114,8 @@ class LabelTree(Mmr):
         except Unverified as error:
             raise Contradiction(
                 Lie.SEQ_GAP,
-                f"the hub has no valid proof for the tree of {receipt.stream_seq} entries that the receipt signs: "
-                f"{error.reason}",
+                f"the hub has no valid proof for the tree of {entries_text(receipt.stream_seq)} that the receipt "
+                f"signs: {error.reason}",
                 (receipt,),
             ) from None
         self.check_prefix_of(receipt, growth)
@@ -138,7 +138,7 @@ class LabelTree(Mmr):
     def check_here(self, head: Head) -> None:
         """Raise `Contradiction` unless a signed root for our size equals our root."""
         if size_of(head) != self.size:
-            raise ValueError(f"the signed root is for {size_of(head)} entries, not {self.size}")
+            raise ValueError(f"the signed root is for {entries_text(size_of(head))}, not {self.size}")
         if head.mmr_root != self.root():
             raise forked(self.head, head)
         check_times(self.head, head)
@@ -149,7 +149,7 @@ class LabelTree(Mmr):
         except Unverified as error:
             raise Contradiction(
                 Lie.FORKED_HISTORY,
-                f"the log of {size_of(new)} entries does not continue the log of {size_of(old)}: {error.reason}",
+                f"the log of {entries_text(size_of(new))} does not continue the log of {size_of(old)}: {error.reason}",
                 (old, new),
             ) from None
         check_times(old, new)
@@ -172,7 +172,7 @@ def next_proof(tree: LabelTree, leaf_hash: bytes) -> MmrProof:
 
 def forked(known: Head | None, other: Head) -> Contradiction:
     """The contradiction of two roots for one size."""
-    reason = f"two roots are signed for the log of {size_of(other)} entries"
+    reason = f"two roots are signed for the log of {entries_text(size_of(other))}"
     return Contradiction(Lie.FORKED_HISTORY, reason, (known, other) if known else (other,))
 
 
@@ -427,7 +427,9 @@ class Follower:
     async def _lost_by(self, shown: LabelRecovery, size: int) -> Contradiction:
         session = self._session
         when = shown_time(shown.statement.recovery.recovered_at)
-        reason = f"the hub stated on {when} that it has {size} entries of this label; it had signed {self.tree.size}"
+        reason = (
+            f"the hub stated on {when} that it has {entries_text(size)} of this label; it had signed {self.tree.size}"
+        )
         error = Contradiction(Lie.RECOVERY, reason, (self.tree.head,) if self.tree.head else ())
         kept = (self.known(seq) for seq in range(size + 1, min(self.tree.size, size + _MAX_RECENT) + 1))
         statements = (*error.statements, *(receipt for receipt in kept if receipt))[:MAX_PAGE_ITEMS]
@@ -439,7 +441,7 @@ class Follower:
     def truncated(self, answer: str) -> Contradiction:
         """The contradiction of a hub that reports fewer entries than it signed."""
         head = self.tree.head
-        reason = f"the hub has signed {self.tree.size} entries, but now answers: {answer}"
+        reason = f"the hub has signed {entries_text(self.tree.size)}, but now answers: {answer}"
         return Contradiction(Lie.TRUNCATED_STREAM, reason, (head,) if head else ())
 
     async def tree_at(self, size: int) -> LabelTree:
@@ -477,7 +479,7 @@ class Follower:
         segment = tombstone.segment
         signed = await self.checkpoint(segment.end_seq)
         if signed.mmr_root != segment.mmr_root_end:
-            reason = f"the tombstone has another root for {segment.end_seq} entries than the checkpoint"
+            reason = f"the tombstone has another root for {entries_text(segment.end_seq)} than the checkpoint"
             raise await self.recorded(Contradiction(Lie.FORKED_HISTORY, reason, (signed,)))
         await self.check(signed)
         return PrunedEntries(tombstone)
@@ -563,7 +565,7 @@ class Follower:
         found = (await self._session.link.ask("/v1/checkpoint", request, CheckpointResponse)).checkpoint
         await self._session.verify([found])
         if (found.label_curr, found.upto_seq) != (self.label, upto_seq):
-            reason = f"the hub returned a checkpoint of another prefix than the first {upto_seq} entries"
+            reason = f"the hub returned a checkpoint of another prefix than that of {entries_text(upto_seq)}"
             raise Contradiction(Lie.REPLAYED_RECEIPT, reason, (found,))
         return found
 
@@ -621,7 +623,7 @@ class Follower:
                 await self.check_has(size_of(new))  # a hub that lost the entry cannot prove anything about it
             raise Contradiction(
                 Lie.FORKED_HISTORY,
-                f"no proof that the log of {size_of(new)} entries extends that of {size_of(old)}: {refused}",
+                f"no proof that the log of {entries_text(size_of(new))} extends that of {size_of(old)}: {refused}",
                 (old, new),
             ) from None
 

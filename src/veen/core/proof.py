@@ -122,6 +122,11 @@ def size_of(head: Head) -> int:
     return head.stream_seq if isinstance(head, Receipt) else head.upto_seq
 
 
+def entries_text(count: int) -> str:
+    """The size of a tree in messages: `1 entry`, or `2 entries`."""
+    return "1 entry" if count == 1 else f"{count} entries"
+
+
 def label_of(head: Head) -> bytes:
     return head.label if isinstance(head, Receipt) else head.label_curr
 

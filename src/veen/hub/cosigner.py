@@ -29,6 +29,7 @@ from veen.core.cosignature import (
 from veen.core.envelopes import ErrorEnvelope, WitnessRequest
 from veen.core.hashing import HASH_BYTES
 from veen.core.limits import MAX_WITNESSED_LABELS
+from veen.core.proof import entries_text
 from veen.core.recovery import LabelRecovery
 from veen.hub.conditions import Conditions, Reason
 from veen.hub.config import WitnessAddress
@@ -180,10 +181,10 @@ class StartCheck:
 
     def _rolled_back(self, witness: WitnessConnection, held: WitnessedLabel) -> RolledBack:
         size = self.lookup.size(held.label)
-        what = f"this log has {size} entries" if size < held.size else "this log has another root there"
+        what = f"this log has {entries_text(size)}" if size < held.size else "this log has another root there"
         return RolledBack(
             f"label {held.label.hex()}",
-            f"witness {witness.address.url} cosigned {held.size} entries, but {what}. "
+            f"witness {witness.address.url} cosigned {entries_text(held.size)}, but {what}. "
             "The directory is an older or another copy of the log",
         )
 

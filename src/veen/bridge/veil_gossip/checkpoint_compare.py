@@ -25,7 +25,7 @@ from veen.client.tree_follower import Follower, forked
 from veen.client.trust import HubRecord
 from veen.core import Checkpoint, Malformed, Receipt, Refused, Unavailable, Unverified, VeenError
 from veen.core.hashing import u64be
-from veen.core.proof import Head, decode_head
+from veen.core.proof import Head, decode_head, entries_text
 
 
 class ComparisonResult(StrEnum):
@@ -153,7 +153,7 @@ class CheckpointComparer:
 
     @staticmethod
     def _missing_proof(follower: Follower, size: int, end: int) -> str:
-        signed = f"not proved yet: the hub signed {size} entries of label {follower.label.hex()} and shows {end}"
+        signed = f"not proved yet: the hub signed {entries_text(size)} of label {follower.label.hex()} and shows {end}"
         wanted = f"a checkpoint of at most {end} entries" if end else "the entries"
         return f"{signed}; to decide it, get {wanted} from the sender of this one, or receipt {size} from the hub"
 

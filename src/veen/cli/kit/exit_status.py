@@ -70,7 +70,7 @@ def kind_of(error: Exception) -> type[Exception] | None:
 def hints(error: Exception, kind: type[Exception]) -> list[str]:
     own = [*getattr(error, "__notes__", ()), *_evidence_hints(error)]
     if isinstance(error, Refused) and not (own and _is_unknown(error)):
-        code = error.code if error.detail_enum is None else f"{error.code}/{error.detail_enum}"
+        code = f"{error.code}/{error.detail_enum}" if error.detail_enum in BY_DETAIL else error.code
         advised = _DAMAGED_HINT if _DAMAGED in error.message else advice(error)
         return [*own, advised, f"veen explain {code} describes this error"]
     if own:
@@ -122,8 +122,22 @@ _READ_HINTS: dict[object, str] = {
 }
 
 
+_OLDER_COPY = "compare the hub with its witnesses: it shows an older or another copy of its log"
+# By the `detail_enum` of a witness that refused to cosign.
+_WITNESS_HINTS: dict[object, str] = {
+    "FORK": "do not rely on the hub: it signed two histories, and the witness keeps both checkpoints as evidence",
+    "OLDER": _OLDER_COPY,
+    "PROOF": _OLDER_COPY,
+    "OLD_KEY": _OLDER_COPY,
+    "RETIRED_KEY": "ask for a checkpoint that the hub signed with its present key",
+    "USED_RESET": "veen hub recover makes a new statement, under a new key",
+}
+
+
 def advice(error: Refused) -> str:
     """Return the advice for an error code."""
+    if error.detail_enum in _WITNESS_HINTS:
+        return _WITNESS_HINTS[error.detail_enum]
     read_access, cause = error.detail.get("read_access"), error.detail.get("cause")
     if error.code == "E.UNAUTHORIZED" and read_access in _READ_HINTS:
         return _READ_HINTS[read_access]

@@ -125,9 +125,9 @@ def checkpoint(
     The hub signs the whole stream, and the client compares it with everything that the hub signed before. A hub that
     removed entries or changed its history is caught, and the contradicting statements are saved as evidence.
 
-    With --cosign the hub first logs that it stores a checkpoint of the present epoch, and asks its witnesses. Without open
-    admission this client needs a capability for the stream, given with --cap or known from before. An operator can use
-    veen hub checkpoint --cosign with the operator token.
+    With --cosign the hub first logs that it stores a checkpoint of the present epoch, and asks its witnesses. Without
+    open admission this client needs a capability for the stream, given with --cap or known from before. An operator can
+    use veen hub checkpoint --cosign with the operator token.
     """
     if cosign and not (upto is None and epoch is None):
         raise Misuse("--cosign is for all entries of the present epoch", "leave out --upto and --epoch")

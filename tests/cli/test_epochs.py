@@ -1,6 +1,7 @@
 """Streams of a hub with epochs: commands treat a stream over many epochs as one."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.cli.runner import Ran, Veen
 from tests.hub.client import START, TOKEN, Clock, until
 from veen.core import Limits, Profile, naming
 from veen.core.envelopes import EpochList
+from veen.hub.hub_time import ClockReading
 from veen.hub.stream_epochs import StreamEpochs
 from veen.storage.store import Lookup
 
@@ -21,9 +23,19 @@ FIRST = START // EPOCH_SEC
 OPERATOR = {"VEEN_OPERATOR_TOKEN": TOKEN}
 
 
+class JumpingClock(Clock):
+    """A clock that goes on by `jump` seconds whenever it is read."""
+
+    jump = 0
+
+    def read(self) -> ClockReading:
+        self.now += self.jump
+        return super().read()
+
+
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> JumpingClock:
+    return JumpingClock()
 
 
 @pytest.fixture
@@ -141,6 +153,36 @@ def test_receipt_proof_and_checkpoint_are_of_the_newest_epoch_with_entries(place
     assert older["label"] == place.hub.label(STREAM, FIRST).hex()
     ran = place.fails("reader", "receipt", f"{FIRST}:1", "--epoch", FIRST + 1)
     assert ran.status == 2
+
+
+def test_the_operator_and_a_witness_find_the_newest_epoch_with_entries(
+    place: HubFixture, clock: Clock, tmp_path: Path
+) -> None:
+    fill(place, clock)
+    clock.now = START + 10 * EPOCH_SEC  # a quiet epoch
+    label = place.hub.label(STREAM, FIRST + 2).hex()
+    made = place.veen.done("hub", "checkpoint", "--hub", place.url, "--stream", STREAM, "--json").json()
+    assert (made["label"], made["epoch"], made["upto_seq"]) == (label, FIRST + 2, 2)
+    place.veen.done("witness", "init", "--dir", tmp_path / "witness", "--no-passphrase")
+    asked = ("--dir", tmp_path / "witness", "--hub", place.url, "--pin", place.hub_id)
+    found = place.veen.done("witness", "cosign", *asked, "--stream", STREAM, "--json").json()
+    assert (found["label"], found["upto_seq"]) == (label, 2)
+    for command in (("hub", "checkpoint", "--hub", place.url), ("witness", "cosign", *asked)):
+        ran = place.veen(*command, "--stream", "unknown")
+        assert (ran.status, ran.error) == (2, "the stream has no entries")
+
+
+def test_a_hub_whose_clock_runs_away_from_the_sender_is_named_as_such(place: HubFixture, clock: JumpingClock) -> None:
+    add(place, STREAM)
+    place.send("in time")
+    clock.jump = EPOCH_SEC  # at each reading: whatever time the hub states is over when the message arrives
+    ran = place.fails("writer", "send", "--body", "too late")
+    clock.jump = 0
+    told = re.fullmatch(r"E\.TIME/EPOCH: the message is of epoch (\d+), but the hub is in epoch (\d+)", ran.error)
+    assert told, ran.err
+    assert int(told[1]) < int(told[2])
+    assert "compare the clocks of both machines" in ran.err
+    assert "veen hub stream add" not in ran.err
 
 
 def test_one_evidence_file_proves_entries_of_several_epochs(place: HubFixture, clock: Clock, tmp_path: Path) -> None:

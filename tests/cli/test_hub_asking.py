@@ -326,7 +326,8 @@ def test_with_epochs_the_labels_of_a_checkpoint_are_checked_against_its_stream(v
             assert checked.err == ""
             assert checked.facts()["label_prev"] == hub.label("doors", START // 3600 - 1).hex()
         true = hub.post("/v1/checkpoint", CheckpointRequest(label, 5)).read(CheckpointResponse).checkpoint
-        ran = ask_hostile_server(veen, hub, key, replace(true, label_prev=bytes(32)))
+        by_both = ("--label", label.hex(), "--stream", "doors")
+        ran = ask_hostile_server(veen, hub, key, replace(true, label_prev=bytes(32)), *by_both)
         assert ran.error == "checkpoint: label_prev is not the stream's label in the epoch before"
 
 

@@ -320,14 +320,9 @@ def _run(
 def _label_of(api: "HubApi", token: str, stream: str, epoch: int | None) -> bytes:
     """The label of a stream in an epoch. Without one, raises `Misuse` if the stream has entries in several."""
     from veen.core import naming
-    from veen.core.envelopes import EpochList
 
-    stream_id, found = naming.stream_id(stream), list[int]()
-    following: int | None = 0
-    while epoch is None and following is not None:
-        page = api.get(f"/tooling/epochs?stream={stream_id.hex()}&epoch_min={following}", EpochList, token)
-        found += [row.epoch for row in page.epochs]
-        following = page.next_epoch if page.next_epoch is None or page.next_epoch > following else None
+    stream_id = naming.stream_id(stream)
+    found = api.epochs(stream_id, token) if epoch is None else []
     if len(found) > 1:
         raise Misuse(
             f"stream {stream!r} has entries in {len(found)} epochs, {found[0]} to {found[-1]}, numbered separately",

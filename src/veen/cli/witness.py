@@ -144,6 +144,8 @@ def cosign(
 ) -> None:
     """Cosign the newest checkpoint of a stream, and give the cosignature to the hub.
 
+    With epochs it is that of the newest epoch in which the stream has entries.
+
     This is for a witness that does not run all the time. The hub must accept its key: veen hub start --witness HEX. No
     other process may use the directory of the witness meanwhile.
 
@@ -160,9 +162,7 @@ def cosign(
             )
             api.reads = ReadSigner(identity.hub_id, int(status["hub_ts"]), [(state.key, None)])
             profile = wire_json.decode(Profile, strict_json.encode(status["profile"]))
-            wanted = label or naming.label(
-                identity.routing_key, naming.stream_id(context_file.need_stream(stream)), int(status["epoch"])
-            )
+            wanted = label or api.newest_label(naming.stream_id(context_file.need_stream(stream)))
             upto = api.size(wanted)
             if not upto:
                 raise Misuse("the label has no entries", "check --stream or --label")

@@ -723,6 +723,8 @@ def checkpoint(
 ) -> None:
     """Fetch a checkpoint from a hub, verify and show it.
 
+    With epochs it is that of the newest epoch in which the stream has entries.
+
     With --cosign the hub first logs that it stores a checkpoint, and asks its witnesses. The operator token is read
     from VEEN_OPERATOR_TOKEN; a hub with open admission needs none.
 
@@ -732,12 +734,13 @@ def checkpoint(
     """
     from veen.cli.hub import hub_process
     from veen.cli.kit import context_file
+    from veen.core import naming
     from veen.core.envelopes import CheckpointOrder, CheckpointResponse
     from veen.core.hashing import h
 
     with hub_process.hub(hub, data_dir) as api:
-        wanted = label if label is not None else _label_of(api, stream)
         name = stream if label is not None else context_file.need_stream(stream)
+        wanted = label if label is not None else api.newest_label(naming.stream_id(str(name)))
         if cosign:
             if upto is not None:
                 raise Misuse("--cosign and --upto exclude each other", "give one of them")
@@ -762,14 +765,6 @@ def checkpoint(
     pinned = Marked("with the keys of the data directory", Tone.GOOD)
     by = pinned if data_dir else Marked("with the keys that the hub sent", Tone.WARN)
     output.facts({**rows, "verified": by}, as_json, {**rows, "checkpoint": encoded, "verified": by})
-
-
-def _label_of(api: "HubApi", stream: str | None) -> bytes:
-    from veen.cli.kit import context_file
-    from veen.core import naming
-
-    name, epoch = context_file.need_stream(stream), int(api.status()["epoch"])
-    return naming.label(api.identity().routing_key, naming.stream_id(name), epoch)
 
 
 def _fetch_checkpoint(

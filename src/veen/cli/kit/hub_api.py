@@ -14,13 +14,32 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 import httpx
 
+from plumbing.cli.command import Misuse
 from plumbing.cli.help_text import lowered
 from veen.cli.kit.exit_status import hinted
 from veen.client.exchange import BlockingExchange, TimedOut, reason_of
 from veen.client.read_access import CERT, ReadSigner, certified, signer_from_environment
-from veen.core import HubIdentity, Limits, Malformed, Receipt, Refused, Unavailable, strict_json, wire_json
+from veen.core import (
+    HubIdentity,
+    Limits,
+    Malformed,
+    Profile,
+    Receipt,
+    Refused,
+    Unavailable,
+    naming,
+    strict_json,
+    wire_json,
+)
 from veen.core.cbor import Wire
-from veen.core.envelopes import ClockAcceptance, ErrorEnvelope, ReceiptRequest, ReceiptResponse, SubmitResponse
+from veen.core.envelopes import (
+    ClockAcceptance,
+    EpochList,
+    ErrorEnvelope,
+    ReceiptRequest,
+    ReceiptResponse,
+    SubmitResponse,
+)
 from veen.core.retention import PRUNED
 
 W = TypeVar("W", bound=Wire)
@@ -114,6 +133,24 @@ class HubApi:
         headers = {"content-type": _CBOR, "authorization": f"Bearer {operator_token}"}
         answer = self._checked(self._ask("POST", "/tooling/limits", wanted.encode(), headers))
         return SubmitResponse.decode(answer.body).receipt
+
+    def epochs(self, stream_id: bytes, token: str | None = None) -> list[int]:
+        """Return the epochs in which the hub says that a stream has entries, ascending."""
+        found: list[int] = []
+        following: int | None = 0
+        while following is not None:
+            page = self.get(f"/tooling/epochs?stream={stream_id.hex()}&epoch_min={following}", EpochList, token)
+            found += [row.epoch for row in page.epochs]
+            following = page.next_epoch if page.next_epoch is None or page.next_epoch > following else None
+        return found
+
+    def newest_label(self, stream_id: bytes) -> bytes:
+        """Return the label of a stream in the newest epoch in which it has entries."""
+        profile = wire_json.decode(Profile, strict_json.encode(self.status()["profile"]))
+        found = self.epochs(stream_id) if profile.epoch_sec else [0]
+        if not found:
+            raise Misuse("the stream has no entries", "check --stream or --label")
+        return naming.label(self.identity().routing_key, stream_id, found[-1])
 
     def size(self, label: bytes) -> int:
         """Return the number of entries of a label by binary search over receipts: the data plane has no such query."""

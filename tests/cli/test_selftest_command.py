@@ -9,8 +9,10 @@ import pytest
 from tests.cli.canned_server import canned_server
 from tests.cli.hub_fixture import HubFixture, hub_fixture
 from tests.cli.runner import Veen
+from tests.hub.client import TOKEN
 from veen.cli.app import selftest_main
 from veen.cli.kit.exit_status import FAILED_STATUS
+from veen.core import Limits, Profile
 from veen.hub.admission_rules import Admission
 from veen.selftest import SUITES
 
@@ -34,6 +36,30 @@ def test_without_a_hub_a_temporary_one_is_started_and_removed(
     assert report["counts"]["fail"] == 0
     assert (report["seed"], report["count"]) == (7, 3)
     assert set(tmp_path.iterdir()) == before
+
+
+def not_passed(veen: Veen, *arguments: object, token: str | None = None) -> set[str]:
+    """The checks of `core` that were skipped, or failed."""
+    env = {} if token is None else {"VEEN_OPERATOR_TOKEN": token}
+    report = veen("selftest", "core", *FEW, *arguments, "--json", env=env).json()
+    return {one["id"] for one in report["results"] if one["outcome"] != "pass"}
+
+
+def test_the_temporary_hub_has_epochs(veen: Veen) -> None:
+    assert not_passed(veen) == {"hub.pin", "cap.needed"}
+
+
+def test_an_open_hub_with_epochs_is_tested_with_the_operators_token(veen: Veen, tmp_path: Path) -> None:
+    limits = Limits(max_epoch_skew_sec=86_400)
+    with hub_fixture(veen, tmp_path, profile=Profile(epoch_sec=86_400), limits=limits) as place:
+        epochs = {"epoch.window", "epoch.roll", "refuse.EPOCH", "append.receipt"}
+        assert epochs <= not_passed(veen, "--hub", place.url)
+        found = not_passed(veen, "--hub", place.url, token=TOKEN)
+        assert not epochs & found
+        assert {one for one in found if not one.startswith("cap.")} == {
+            "hub.pin",
+            *(f"refuse.{row}" for row in ("AUTH_REF", "CAP_INVALID", "CAP_RATE", "CAP_TTL")),
+        }
 
 
 def test_a_given_hub_is_tested_with_an_issuer_that_it_trusts(place: HubFixture) -> None:

@@ -18,6 +18,7 @@ from plumbing.cli.command import Misuse, argument, command, option, single
 from plumbing.durable import Disk
 from veen.cli.hub import hub_process
 from veen.cli.hub.hub_process import StartFailed
+from veen.cli.hub.hub_settings import OPERATOR_TOKEN
 from veen.cli.kit import open_session, output, pinning, values
 from veen.cli.kit.common_options import JsonOption, PassphraseFile
 from veen.cli.kit.exit_status import FAILED_STATUS
@@ -33,6 +34,7 @@ app = single("selftest")
 AIRGAP = "airgap"  # the only suite that needs two hubs
 _COUNT = 200
 _SEED_BITS = 32
+_EPOCH_SEC = 86_400
 
 
 def _suites(incomplete: str) -> list[str]:
@@ -69,7 +71,9 @@ def selftest(
     """Test any hub against the specification.
 
     The test uses only the public API. It writes to streams of its own under new keys. Checks that need a capability are
-    skipped without --issuer, and checks that need a second hub without --hub2. The exit status is 10 if a check fails.
+    skipped without --issuer, and checks that need a second hub without --hub2. If the hub has open admission and
+    epochs, the streams are registered with the operator token in VEEN_OPERATOR_TOKEN, if there is one. The exit status
+    is 10 if a check fails.
     """
     _check_options(suite, (hub, issuer, pin), (hub2, pin2))
     chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
@@ -106,10 +110,19 @@ class _SuiteRunner:
     def one_hub(self, suite: str, url: str | None, anchor: bytes | None) -> SelftestReport:
         """Run a suite against the given hub, or a temporary one."""
         with (
-            _hub(url, self.issuer, self.passphrase_file) as (where, key),
+            _hub(url, self.issuer, self.passphrase_file) as (where, key, operator),
             output.tally(f"running {suite}", "checks") as progress,
         ):
-            return run(suite, where, issuer=key, pin=anchor, seed=self.seed, count=self.count, progress=progress)
+            return run(
+                suite,
+                where,
+                issuer=key,
+                operator=operator,
+                pin=anchor,
+                seed=self.seed,
+                count=self.count,
+                progress=progress,
+            )
 
     def two_hubs(
         self, urls: tuple[str | None, str | None], anchors: tuple[bytes | None, bytes | None]
@@ -122,8 +135,8 @@ class _SuiteRunner:
             )
             return SelftestReport(AIRGAP, urls[0], anchors[0], self.seed, self.count, tuple(skipped))
         with (
-            _hub(urls[0], self.issuer, self.passphrase_file, AIRGAP) as (online, first),
-            _hub(urls[1], self.issuer, self.passphrase_file, AIRGAP) as (offline, second),
+            _hub(urls[0], self.issuer, self.passphrase_file, AIRGAP) as (online, first, _),
+            _hub(urls[1], self.issuer, self.passphrase_file, AIRGAP) as (offline, second, _),
             output.tally(f"running {AIRGAP}", "checks") as progress,
         ):
             zones = Zone(online, anchors[0], first), Zone(offline, anchors[1], second)
@@ -133,27 +146,33 @@ class _SuiteRunner:
 @contextmanager
 def _hub(
     url: str | None, issuer: Path | None, passphrase_file: Path | None, suite: str = ""
-) -> Iterator[tuple[str, SigningKey | None]]:
-    """The URL of the hub to test, and the key of an issuer that it trusts."""
+) -> Iterator[tuple[str, SigningKey | None, str | None]]:
+    """The URL of the hub to test, the key of an issuer that it trusts, and its operator's token."""
+    token = os.environ.get(OPERATOR_TOKEN) or None
     if url is not None and issuer is None:
-        yield url, None
+        yield url, None, token
     elif url is not None:
         with open_session.open_client_dir(issuer, passphrase_file) as folder:
             key = folder.identity.id_sign
-        yield url, key
+        yield url, key, token
     else:
-        key = SigningKey.generate()
-        with _temporary_hub(key.public_key, () if suite != AIRGAP else ("--admission", "capability")) as own_url:
-            yield own_url, key
+        key, token = SigningKey.generate(), secrets.token_hex()
+        with _temporary_hub(key.public_key, token, has_epochs=suite != AIRGAP) as own_url:
+            yield own_url, key, token
 
 
 @contextmanager
-def _temporary_hub(issuer_pk: bytes, further: tuple[str, ...] = ()) -> Iterator[str]:
+def _temporary_hub(issuer_pk: bytes, token: str, *, has_epochs: bool) -> Iterator[str]:
+    """A hub with epochs is open, so that both ways of registering streams are used; another requires capabilities."""
     with tempfile.TemporaryDirectory(prefix="veen-selftest-") as name:
         folder = Path(name)
-        metadata.create(Disk(), folder / "hub", Profile(), Limits(), int(time.time()))
-        options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex(), *further)
-        env = {**os.environ, "XDG_RUNTIME_DIR": name}  # keep it out of the user's list of running hubs
+        profile = Profile(epoch_sec=_EPOCH_SEC if has_epochs else 0)
+        limits = Limits(max_epoch_skew_sec=_EPOCH_SEC)  # the next epoch need not begin during the test
+        metadata.create(Disk(), folder / "hub", profile, limits, int(time.time()))
+        admission = ("--admission", "open" if has_epochs else "capability")
+        options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex(), *admission)
+        # Keep it out of the user's list of running hubs.
+        env = {**os.environ, "XDG_RUNTIME_DIR": name, OPERATOR_TOKEN: token}
         command = ["hub", "start", "--data-dir", str(folder / "hub"), *options]
         try:
             hub, url = hub_process.start_process(command, folder / "hub.log", env, detached=False)

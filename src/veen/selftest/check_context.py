@@ -44,6 +44,7 @@ from veen.core.envelopes import (
     ReceiptRequest,
     ReceiptResponse,
     StreamItem,
+    StreamRegistration,
     StreamRequest,
     StreamResponse,
     SubmitResponse,
@@ -253,6 +254,7 @@ class Writer:
 
 T = TypeVar("T")
 
+CANNOT_WRITE = "writing needs a capability, or a registered stream; no issuer key and no operator token was given"
 _GRANT_SEC = 86_400
 _SHORT_GRANT_SEC = 2
 _FILLED_ENTRIES = 11  # 0b1011: a tree with three peaks
@@ -279,13 +281,22 @@ class CheckContext:
     """One run against one hub. Names and keys are new in every run; only random choices follow the seed."""
 
     def __init__(
-        self, probe: Probe, facts: HubFacts, *, issuer: SigningKey | None, pin: bytes | None, seed: int, count: int
+        self,
+        probe: Probe,
+        facts: HubFacts,
+        *,
+        issuer: SigningKey | None,
+        operator: str | None,
+        pin: bytes | None,
+        seed: int,
+        count: int,
     ) -> None:
         self.probe = probe
         self.facts = facts
         self.pin = pin
         self.count = count
         self._issuer = issuer
+        self._operator = operator
         self._seed = seed
         self._made: dict[object, object] = {}
         self.rng = Random(seed)
@@ -326,7 +337,7 @@ class CheckContext:
     @property
     def may_write(self) -> bool:
         """Whether this run can get a message accepted."""
-        return self._issuer is not None or not self._needs_capability
+        return self._issuer is not None or self._may_register or not (self._needs_capability or self.profile.epoch_sec)
 
     @property
     def has_issuer(self) -> bool:
@@ -334,8 +345,12 @@ class CheckContext:
 
     @property
     def _needs_capability(self) -> bool:
-        """With epochs a hub must know a stream, and it learns streams from capabilities."""
-        return self.facts.admission != OPEN or bool(self.profile.epoch_sec)
+        return self.facts.admission != OPEN
+
+    @property
+    def _may_register(self) -> bool:
+        """With epochs a hub must know a stream, and it learns streams from capabilities or from its operator."""
+        return self._operator is not None and not self._needs_capability
 
     def need_epochs(self) -> None:
         if not self.profile.epoch_sec:
@@ -350,10 +365,13 @@ class CheckContext:
     def writer(self, stream_id: bytes | None = None) -> Writer:
         """A writer with a new key and permission for a stream, by default a new one."""
         if not self.may_write:
-            raise Skipped("writing needs a capability, and no issuer key was given")
+            raise Skipped(CANNOT_WRITE)
         found = self.stranger(stream_id)
-        if self._needs_capability:
+        if self._needs_capability or (self.profile.epoch_sec and not self._may_register):
             found.auth_ref = self.grant(found).auth_ref()
+        elif self.profile.epoch_sec:
+            registration = StreamRegistration(found.stream_id)
+            self.probe.post("/tooling/streams", registration, f"Bearer {self._operator}").read(SubmitResponse)
         return found
 
     def writer_beside(self, first: Writer) -> Writer:

@@ -152,9 +152,9 @@ class Probe:
     def get(self, path: str) -> ProbeReply:
         return self._request("GET", path, None, JSON)
 
-    def post(self, path: str, body: bytes | Wire) -> ProbeReply:
+    def post(self, path: str, body: bytes | Wire, authorization: str | None = None) -> ProbeReply:
         """Send a CBOR request."""
-        return self._request("POST", path, body.encode() if isinstance(body, Wire) else body, CBOR)
+        return self._request("POST", path, body.encode() if isinstance(body, Wire) else body, CBOR, authorization)
 
     def post_json(self, path: str, body: bytes | Wire) -> ProbeReply:
         """Send a JSON request; hubs need not support JSON."""

@@ -106,6 +106,7 @@ def run(
     url: str,
     *,
     issuer: SigningKey | None = None,
+    operator: str | None = None,
     pin: bytes | None = None,
     seed: int,
     count: int,
@@ -114,15 +115,16 @@ def run(
 ) -> SelftestReport:
     """Run every check of a suite against the hub at `url`.
 
-    `issuer` is the key of an issuer that the hub trusts; without it, checks that need a capability are skipped. `pin`
-    is the `hub_id` or `H(hub_pk)` that the hub must have. `count` is the number of messages that `props` sends and of
-    damaged inputs that each `fuzz` check sends. Raises `Unavailable` if no hub answers at all.
+    `issuer` is the key of an issuer that the hub trusts; without it, checks that need a capability are skipped.
+    `operator` is the operator's token; with it, streams are registered at an open hub that has epochs. `pin` is the
+    `hub_id` or `H(hub_pk)` that the hub must have. `count` is the number of messages that `props` sends and of damaged
+    inputs that each `fuzz` check sends. Raises `Unavailable` if no hub answers at all.
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, not {count}")
     probe = Probe(url, tls)
     try:
-        return run_checks(checks_of(suite), probe, suite, issuer, pin, seed, count, progress or _no_progress)
+        return run_checks(checks_of(suite), probe, suite, issuer, pin, seed, count, progress or _no_progress, operator)
     finally:
         probe.close()
 
@@ -136,6 +138,7 @@ def run_checks(
     seed: int,
     count: int,
     progress: Progress,
+    operator: str | None = None,
 ) -> SelftestReport:
     """Run these checks in order."""
     results: list[CheckResult] = []
@@ -154,7 +157,7 @@ def run_checks(
                 note(_unrun(name, check, CheckOutcome.SKIP, "the hub status cannot be read"))
     else:
         hub_id = facts.hub_id
-        context = CheckContext(probe, facts, issuer=issuer, pin=pin, seed=seed, count=count)
+        context = CheckContext(probe, facts, issuer=issuer, operator=operator, pin=pin, seed=seed, count=count)
         for name, check in checks:
             note(_run_check(name, check, context))
     return SelftestReport(suite, probe.url, hub_id, seed, count, tuple(results))

@@ -14,7 +14,7 @@ from lab.disk import DEATHS, ERRORS, Died, EverythingSurvives, Fault, Platter, S
 from tests.witness.small_hub import LABEL, NOW, SmallHub, without_proof
 from veen.client import evidence
 from veen.client.trust import HubRecord
-from veen.core import Limits, Refused, SigningKey, Unavailable, Unverified, VeenError, signing
+from veen.core import Limits, Refused, SigningKey, Unavailable, Unverified, VeenError, limits, signing
 from veen.core.cosignature import Cosignature, Forked, HeldRequest, reset_digest
 from veen.core.hashing import h
 from veen.core.passphrase import Cost, WrongPassphrase
@@ -209,8 +209,8 @@ def test_held_labels_are_signed_for_one_request(witness: WitnessDir) -> None:
 
 
 def test_the_number_of_labels_and_hubs_is_bounded(witness: WitnessDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witness_dir, "MAX_WITNESSED_LABELS", 1)
-    monkeypatch.setattr(witness_dir, "MAX_WITNESSED_HUBS", 1)
+    monkeypatch.setattr(limits, "MAX_WITNESSED_LABELS", 1)
+    monkeypatch.setattr(limits, "MAX_WITNESSED_HUBS", 1)
     hub = SmallHub()
     witness.cosign(hub.request(1))
     assert refusal(lambda: witness.cosign(hub.request(1, label=h(b"other")))) == "E.LIMIT"

@@ -15,13 +15,13 @@ from tests.client.pair import STREAM, pair
 from tests.client.test_pruned_entries import DAY, filled, keep, run
 from tests.client.test_pruned_entries import SMALL as CHUNKS_OF_FOUR
 from tests.client.test_sending import meet
-from tests.hub.client import Hub, hub_key, make_dir, running, until
+from tests.hub.client import TOKEN, Hub, hub_key, make_dir, running, until
 from tests.pipeline.damage import rows, run_audit
 from tests.storage.hubs import NOW, Client, create, label_of, receipts
 from tests.storage.hubs import Hub as Storage
 from tests.storage.test_pruning import EVERYTHING, PAYLOADS, prune
 from veen.core import Unavailable, Unverified
-from veen.core.retention import Manifest, RetentionPolicy, RetentionRequest, sign_manifest
+from veen.core.retention import Manifest, RetentionPolicy, RetentionReport, RetentionRequest, sign_manifest
 from veen.pipeline import plan, select
 from veen.pipeline.audit.audit_report import verdict
 from veen.pipeline.datasource import GrowingSources
@@ -175,12 +175,22 @@ def pruned_hub(place: Path, rules: RetentionPolicy | None, *erased: int) -> Iter
     """A running hub with ten entries in chunks of four, of which it pruned what a policy allows and some by number."""
     with pair(place) as people, running(make_dir(place, limits=CHUNKS_OF_FOUR)) as hub:
         asyncio.run(filled(hub, meet(people, hub)))
+        until(lambda: is_indexed(hub))
         if rules is not None:
             keep(hub, rules)
             assert run(hub).range_count == 1
         for seq in erased:
             assert run(hub, RetentionRequest(False, hub.label(STREAM), seq, seq, "request 1")).range_count == 1
         yield hub, f"http://127.0.0.1:{hub.port}"
+
+
+def is_indexed(hub: Hub) -> bool:
+    """Whether the hub has written both closed chunks and their index rows."""
+    planned = RetentionRequest(True, hub.label(STREAM), 1, 8, "request 1")
+    reply = hub.post("/tooling/retention/run", planned, authorization=f"Bearer {TOKEN}")
+    if reply.status != 200:
+        return False
+    return [(one.start_seq, one.end_seq) for one in RetentionReport.decode(reply.body).ranges] == [(1, 8)]
 
 
 def seqs(hub: Hub, url: str, **given: Any) -> list[int]:

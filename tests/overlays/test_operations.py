@@ -53,7 +53,6 @@ from veen.overlays.operations.rules import (
     LogPlace,
     Rule,
     RuleVerdict,
-    Survivorship,
 )
 from veen.overlays.operations.state_statement import SNAPSHOTS, LogStates, snapshot_part
 
@@ -455,11 +454,11 @@ def test_a_version_is_published_once() -> None:
     assert {seq for seq, _ in reasons(folded)} == {2}
 
 
-def test_the_latest_or_the_highest_version_survives() -> None:
+def test_a_publication_has_its_latest_and_its_highest_version() -> None:
     named = [replace(RELEASE, version=one) for one in ("v1.9", "v1.10", "v1.2")]
     states = fold(PUBLICATIONS, log(*named, replace(named[1], content_root=C))).states
-    found = [states[publication_part(A)].survivor(rule) for rule in Survivorship]
-    assert [one and one.event.version for one in found] == ["v1.2", "v1.10"]
+    found = states[publication_part(A)]
+    assert [one and one.event.version for one in (found.latest, found.highest)] == ["v1.2", "v1.10"]
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_a_chunk_that_was_deleted_by_hand_is_no_pruned_range_of_a_hub(place: Pat
         closed = Folders(hub.data_dir).closed_chunk(hub.label(STREAM), 5, 8)
         until(closed.exists)
         closed.unlink()
-        with pytest.raises(Unavailable, match=rf"label {hub.label(STREAM).hex()}, entry [15678]: .* cannot read"):
+        with pytest.raises(Unavailable, match=rf"label {hub.label(STREAM).hex()}, entry [15678]: .* is damaged"):
             seqs(hub, url)
 
 

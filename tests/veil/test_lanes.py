@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from tests.veil.lane_fixture import ALICE, ALL_LANES, BOB, EVE, LINK_LANES, Listener, connect, run
 from veil import veil_limits
 from veil.lanes import Lane
-from veil.lanes.lane import Health
 from veil.veil_errors import Unverified
 
 each_lane = pytest.mark.parametrize("name", ALL_LANES)
@@ -89,16 +87,14 @@ def test_another_certificate_than_the_contact_names_is_refused(name: str, tmp_pa
 
 
 @each_link_lane
-def test_health_counts_frames_and_bytes(name: str, tmp_path: Path) -> None:
+def test_health_counts_delivered_frames(name: str, tmp_path: Path) -> None:
     async def work(alice: Lane, listener: Listener) -> None:
-        began = time.monotonic()
         ours, theirs = await connect(alice, listener)
         ours.send(b"a", b"bc")
         await theirs.until(2)
         while ours.session.health.frames_delivered < 2:
             await asyncio.sleep(0)
-        assert ours.session.health.bytes_sent == 3
-        assert theirs.session.health.bytes_received == 3
-        assert 0 < ours.session.health.round_trip_s < Health().round_trip_s + time.monotonic() - began
+        assert ours.session.health.frames_delivered == 2
+        assert ours.session.health.frames_lost == 0
 
     run(name, tmp_path, work)

@@ -13,10 +13,11 @@ the chunk summary, and in the receipt of the chunk's last entry.
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated
 
 from plumbing.durable import Disk
@@ -32,6 +33,7 @@ from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
 from veen.storage.pruned_chunk import PrunedChunk
 
+_NAMES = Folders(Path())  # for file names only
 _BINDING_ROW = re.compile(
     rb"(\xa5(\x01%b\x02%b)\x03%b\x04%b\x05%b)"
     % (artifacts.HASH, artifacts.FROM_1, artifacts.UINT, artifacts.HASH, artifacts.HASH),
@@ -142,6 +144,27 @@ def read_binding(folders: Folders) -> CheckpointBinding | None:
         return CheckpointBinding.decode(safe_open.read(folders.binding))
     except (Malformed, FileNotFoundError):
         return None
+
+
+def binding_fault(
+    found: CheckpointBinding | None,
+    hub_id: bytes,
+    bound: Mapping[tuple[bytes, int], BoundCheckpoint],
+    may_follow: Callable[[bytes, int], bool],
+) -> Finding | None:
+    """The fault of a binding, which must have the rows of all checkpoints of the log, by place.
+
+    `may_follow` says whether there may be a row that is not among them.
+    """
+    name = _NAMES.binding.name
+    if found is None or found.hub_id != hub_id:
+        return Finding(Severity.REPAIRABLE, name, "missing, unreadable, or of another hub")
+    rows = {row.place: row for row in found.checkpoints}
+    wrong = [place for place, row in bound.items() if rows.get(place) != row]
+    wrong += [place for place in rows.keys() - bound.keys() if not may_follow(*place)]
+    if not wrong:
+        return None
+    return Finding(Severity.REPAIRABLE, name, "it does not match the checkpoints in the log", *min(wrong))
 
 
 def write_binding(disk: Disk, folders: Folders, binding: CheckpointBinding) -> None:

@@ -43,6 +43,7 @@ from veen.storage.index import Index
 from veen.storage.index_check import IndexDump, ShadowFiles
 from veen.storage.journal_mark import Mark
 from veen.storage.lock import exclusive, shared
+from veen.storage.log_check import JournalCheck
 from veen.storage.log_writer import LogWriter
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.metadata_check import NO_KEYS
@@ -188,7 +189,6 @@ class _Check:
     sizes: dict[bytes, int] = field(default_factory=dict)
     broken: set[bytes] = field(default_factory=set)  # labels that could not be read to their end
     bound: dict[tuple[bytes, int], BoundCheckpoint] = field(default_factory=dict)
-    judges: dict[bytes, EntryVerifier] = field(default_factory=dict)
     mark: Mark | None = None
     journal_ends: dict[bytes, int] = field(default_factory=dict)  # labels whose last chunk the journal closes
 
@@ -277,22 +277,18 @@ class _Check:
             return  # its correct content is unknown
         self.report.bound = tuple(self.bound.values())
         found = checkpoint_files.read_binding(self.folders)
-        rows = {row.place: row for row in found.checkpoints} if found else {}
-        wrong = [place for place, row in self.bound.items() if rows.get(place) != row]
-        for label, upto_seq in rows.keys() - self.bound.keys():
+
+        def may_follow(label: bytes, upto_seq: int) -> bool:
             is_ending = self.journal_ends.get(label) == upto_seq
-            if not is_ending and (label not in journal_from or upto_seq < journal_from[label] - 1):
-                wrong.append((label, upto_seq))
-        if found is None or found.hub_id != self.hub_metadata.identity.hub_id:
-            what = "missing, unreadable, or of another hub"
-            self.report.add(Finding(Severity.REPAIRABLE, self.folders.binding.name, what))
-        elif wrong:
-            label, upto_seq = min(wrong)
-            what = "it does not match the checkpoints in the log"
-            self.report.add(Finding(Severity.REPAIRABLE, self.folders.binding.name, what, label, upto_seq))
+            return is_ending or (label in journal_from and upto_seq >= journal_from[label] - 1)
+
+        fault = checkpoint_files.binding_fault(found, self.hub_metadata.identity.hub_id, self.bound, may_follow)
+        if fault is not None:
+            self.report.add(fault)
 
     def _check_journal(self, dump: IndexDump | None) -> None:
         """Every group must be sound, match the log, and continue where the log ends."""
+        labels, check = len(self.sizes), JournalCheck(self.sizes, self._logged, self._verifier)
         try:
             first = journal.first_group(self.folders.journal)
             if dump and first > dump.applied + 1:
@@ -301,74 +297,50 @@ class _Check:
             ended = first - 1  # the last segment may have no groups yet
             for found in journal.read(self.folders.journal, first - 1):
                 if isinstance(found, journal.Torn):
-                    self._torn(found)
+                    self.report.add(log_check.torn_group(found, str(found.path.relative_to(self.folders.root))))
                     continue
-                group, entries = found
-                ended = group
+                ended, entries = found
                 for entry in entries:
-                    self._journal_entry(group, entry, dump)
+                    self._journal_entry(ended, entry, dump, check)
             if self.mark:
                 journal.check_end(self.mark, dump.applied if dump else first - 1, ended)
         except Malformed as error:
             self._journal_damaged(error.reason)
+        self.report.entries += check.entries
+        self.report.labels += len(self.sizes) - labels
 
     def _journal_damaged(self, what: str) -> None:
         """Report the first fault of the journal as a whole. Later checks meet the same fault again."""
         if not any(finding.artifact == "journal" for finding in self.report.findings):
             self._damaged("journal", what)
 
-    def _torn(self, torn: journal.Torn) -> None:
-        artifact = str(torn.path.relative_to(self.folders.root))
-        if torn.cut_short:
-            what = f"group {torn.group} is incomplete, as after a crash; {journal.DISK_LOSS}"
-            self.report.add(Finding(Severity.LEFTOVER, artifact, what))
-        else:
-            self._damaged(artifact, f"the last group, {torn.group}, is corrupt")
-
-    def _journal_entry(self, group: int, entry: LogEntry, dump: IndexDump | None) -> None:
+    def _journal_entry(self, group: int, entry: LogEntry, dump: IndexDump | None, check: JournalCheck) -> None:
         label, seq = entry.label, entry.stream_seq
-        size = self.sizes.get(label, 0)
-        artifact = f"journal, group {group}"
         if label in self.broken:
             return
-        if seq > size + 1:
-            self._damaged(artifact, f"it follows entry {size} of its label", label, seq)
-        elif seq == size + 1:
-            if dump and group <= dump.applied:
-                self._damaged(artifact, "the index lists it as logged, but the log lacks it", label, seq)
-            for fault in self._judge_of(label).judge(entry, b"")[1]:
-                self._damaged(artifact, fault, label, seq)
-            self.report.entries += 1
-            self.report.labels += label not in self.sizes
-            self.sizes[label] = seq
-        elif label not in self.judges:
-            logged = self._logged(label, seq)
-            if logged is None or logged.entry_hash != entry.entry_hash:
-                self._damaged(artifact, "the log has another entry at its place", label, seq)
-        else:
-            self._damaged(artifact, "it occurs twice in the journal", label, seq)
+        if dump and group <= dump.applied and seq == self.sizes.get(label, 0) + 1:
+            self._damaged(f"journal, group {group}", "the index lists it as logged, but the log lacks it", label, seq)
+        for finding in check.check(group, entry):
+            self.report.add(finding)
 
-    def _logged(self, label: bytes, seq: int) -> LogEntry | None:
-        """The entry in the log; None also if chunks do not end where the limits say, which is already reported."""
+    def _logged(self, label: bytes, seq: int) -> bytes | None:
+        """The hash of an entry; None also if chunks do not end where the limits say, which is already reported."""
         try:
-            return next(read_entries(self.folders, self.truth, label, seq, seq), None)
+            return next((one.entry_hash for one in read_entries(self.folders, self.truth, label, seq, seq)), None)
         except VeenError:
             return None
 
-    def _judge_of(self, label: bytes) -> EntryVerifier:
+    def _verifier(self, label: bytes) -> EntryVerifier:
         """The verifier for entries of a label that are only in the journal."""
-        judge = self.judges.get(label)
-        if judge is None:
+
+        def known(client_id: bytes) -> Cursor | None:
             with self.truth.read() as rows:
-                head = rows.head(label)
+                return rows.client_cursor(label, client_id)
 
-            def known(client_id: bytes) -> Cursor | None:
-                with self.truth.read() as rows:
-                    return rows.client_cursor(label, client_id)
-
-            tree, hub_ts = (Mmr(head.size, head.peaks), head.hub_ts) if head else (Mmr(), 0)
-            judge = self.judges[label] = EntryVerifier(self.hub_metadata, label, tree, hub_ts, known)
-        return judge
+        with self.truth.read() as rows:
+            head = rows.head(label)
+        tree, hub_ts = (Mmr(head.size, head.peaks), head.hub_ts) if head else (Mmr(), 0)
+        return EntryVerifier(self.hub_metadata, label, tree, hub_ts, known)
 
     def _check_heads(self, dump: IndexDump) -> None:
         """Report entries that the index lists but neither log nor journal contains: they are lost."""

@@ -1,14 +1,14 @@
 """Check the log of one label from its files alone: every entry, every chunk, and the artifacts beside them."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from veen.core import Checkpoint, Malformed, Mmr, Unverified, VeenError, mmr
 from veen.core.hashing import HASH_BYTES
 from veen.core.retention import Manifest
-from veen.storage import frame, pruned_chunk, safe_open
+from veen.storage import frame, journal, pruned_chunk, safe_open
 from veen.storage.artifacts import BoundCheckpoint, CheckpointIndex, ChunkSummary, IndexedCheckpoint, PeakSnapshot
 from veen.storage.chunk_reader import ChunkFile, check_packing, is_packed, read_blocks
 from veen.storage.entry_check import EntryVerifier, Failure, Taken
@@ -17,6 +17,7 @@ from veen.storage.fsck_report import Finding, FsckReport, Severity, are_missing
 from veen.storage.index import Index
 from veen.storage.index_check import ShadowFiles
 from veen.storage.metadata import HubMetadata
+from veen.storage.metadata_check import DRAFT_SUFFIX
 from veen.storage.paths import ChunkName, Folders, pruned_range
 from veen.storage.pruned_chunk import PrunedChunk
 from veen.storage.rebuild import IndexFiller
@@ -27,6 +28,7 @@ _ARTIFACT = re.compile(
 )
 MAX_CURSORS = 65_536
 NO_MANIFEST = "missing, so nothing proves that entries of this label were pruned"
+_LEFT_BEHIND = "left by an interrupted write; the journal has its entries"
 _UNFINISHED = "left by an interrupted prune; `veen retention run` completes it"
 
 
@@ -38,11 +40,36 @@ def artifacts_by_label(folders: Folders, report: FsckReport) -> dict[bytes, set[
         match = _ARTIFACT.fullmatch(name)
         if match:
             found.setdefault(bytes.fromhex(match[1]), set()).add(name)
-        elif name.endswith(".draft"):
-            report.add(Finding(Severity.LEFTOVER, f"log/{name}", "an incomplete draft"))
         else:
-            report.add(Finding(Severity.DAMAGED, f"log/{name}", "not a file of a log"))
+            report.add(stray_file(name, (), None))
     return found
+
+
+def stray_file(name: str, closed: Collection[tuple[int, int]], upto: int | None) -> Finding:
+    """The fault of a file in the log folder that is not among those of the chunks of its label.
+
+    `closed` has the first and last entry of each closed chunk. `upto` is the last entry before those of the journal,
+    which will write all files behind it again; None if the journal has none.
+    """
+
+    def fault(severity: Severity, what: str) -> Finding:
+        return Finding(severity, f"log/{name}", what, bytes.fromhex(match[1]) if match else None)
+
+    match, chunk, pruned = _ARTIFACT.fullmatch(name), ChunkName.parse(name), pruned_range(name)
+    if match is None:
+        draft = name.endswith(DRAFT_SUFFIX)
+        return (
+            fault(Severity.LEFTOVER, "an incomplete draft") if draft else fault(Severity.DAMAGED, "not a file of a log")
+        )
+    if pruned and pruned[1:] in closed:
+        return fault(Severity.LEFTOVER, _UNFINISHED)
+    if chunk and (chunk.start_seq, chunk.end_seq) in closed:
+        return fault(Severity.REPAIRABLE, "the chunk exists twice, compressed and plain")
+    # An open chunk that was already compressed, or one behind the valid entries, is written again.
+    numbers = [int(number) for number in match.groups()[1:] if number and number != "open"]
+    if upto is not None and ((chunk and chunk.end_seq is None) or not numbers or numbers[-1] >= upto):
+        return fault(Severity.LEFTOVER, _LEFT_BEHIND)
+    return fault(Severity.DAMAGED, "it belongs to no chunk")
 
 
 @dataclass(slots=True)
@@ -300,11 +327,7 @@ class LabelCheck:
             return
         self._expected.add(path.name)
         try:
-            found = CheckpointIndex.decode(_read(path))
-            said, behind = found.checkpoints[: len(self._rows)], found.checkpoints[len(self._rows) :]
-            early = any(self._upto is None or row.upto_seq < self._upto for row in behind)
-            if found.label != self._label or (self.whole and (list(said) != self._rows or early)):
-                raise Unverified("checkpoint index", "it does not match the checkpoints in the log")
+            check_index(_read(path), self._label, self._rows if self.whole else None, self._upto)
         except VeenError as error:
             if self._rows:
                 self._derivable(path, CheckpointIndex(self._label, tuple(self._rows)).encode(), str(error))
@@ -316,26 +339,7 @@ class LabelCheck:
         for name in sorted(self._expected - names - self._named):
             self._damaged(name, "missing")
         for name in sorted(names - self._expected):
-            chunk = ChunkName.parse(name)
-            pruned = pruned_range(name)
-            if pruned and pruned[1:] in self._closed:
-                self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", _UNFINISHED, self._label))
-            elif chunk and (chunk.start_seq, chunk.end_seq) in self._closed:
-                self._repairable(name, "the chunk exists twice, compressed and plain")
-            elif self._upto is not None and self._behind(name):
-                self._leftover(name)
-            else:
-                self._damaged(name, "it belongs to no chunk")
-
-    def _behind(self, name: str) -> bool:
-        """Whether a file belongs to entries that the journal will write again."""
-        chunk = ChunkName.parse(name)
-        if chunk and chunk.end_seq is None:
-            return True  # an open chunk that was already compressed, or one behind the valid entries
-        match = _ARTIFACT.fullmatch(name)
-        assert match
-        numbers = [int(number) for number in match.groups()[1:] if number and number != "open"]
-        return not numbers or numbers[-1] >= (self._upto or 0)
+            self._report.add(stray_file(name, self._closed, self._upto))
 
     def _restart(self, seq: int) -> None:
         """Continue after a gap from the peak snapshot before it, if a valid checkpoint confirms the snapshot."""
@@ -384,8 +388,73 @@ class LabelCheck:
         self._report.add(Finding(Severity.REPAIRABLE, f"log/{name}", what, self._label))
 
     def _leftover(self, name: str) -> None:
-        what = "left by an interrupted write; the journal has its entries"
-        self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", what, self._label))
+        self._report.add(Finding(Severity.LEFTOVER, f"log/{name}", _LEFT_BEHIND, self._label))
+
+
+def check_index(data: bytes, label: bytes, rows: Sequence[IndexedCheckpoint] | None, upto: int | None) -> None:
+    """Raise unless the bytes are the checkpoint index of a label with these rows; None if they are not known.
+
+    Rows from `upto` on, which the journal writes again, may follow.
+    """
+    found = CheckpointIndex.decode(data)
+    matches = found.label == label
+    if rows is not None:
+        early = any(upto is None or row.upto_seq < upto for row in found.checkpoints[len(rows) :])
+        matches = matches and not early and found.checkpoints[: len(rows)] == tuple(rows)
+    if not matches:
+        raise Unverified("checkpoint index", "it does not match the checkpoints in the log")
+
+
+class JournalCheck:
+    """Compares the journal with the log: each entry is the one that the log has, or follows on the end of its label."""
+
+    def __init__(
+        self,
+        sizes: dict[bytes, int],
+        logged: Callable[[bytes, int], bytes | None],
+        verifier: Callable[[bytes], EntryVerifier | None],
+    ) -> None:
+        """`sizes` has the entries of each label in the log, and grows by those that only the journal has.
+
+        `logged` returns the hash of an entry in the log. `verifier` returns one for the entries after the log; None if
+        its end is unknown.
+        """
+        self.sizes = sizes
+        self.entries = 0  # that only the journal has
+        self.first: dict[bytes, int] = {}  # first journal entry of each label
+        self._logged = logged
+        self._verifier = verifier
+        self._verifiers: dict[bytes, EntryVerifier | None] = {}
+
+    def check(self, group: int, entry: LogEntry) -> Iterator[Finding]:
+        label, seq = entry.label, entry.stream_seq
+        for what in self._faults(entry):
+            yield Finding(Severity.DAMAGED, f"journal, group {group}", what, label, seq)
+
+    def _faults(self, entry: LogEntry) -> Sequence[str]:
+        label, seq = entry.label, entry.stream_seq
+        size = self.sizes.get(label, 0)
+        self.first.setdefault(label, seq)
+        if seq > size + 1:
+            return (f"it follows entry {size} of its label",)
+        if seq <= size:
+            if label in self._verifiers:
+                return ("it occurs twice in the journal",)
+            same = self._logged(label, seq) == entry.entry_hash
+            return () if same else ("the log has another entry at its place",)
+        if label not in self._verifiers:
+            self._verifiers[label] = self._verifier(label)
+        verifier = self._verifiers[label]
+        self.sizes[label] = seq
+        self.entries += 1
+        return verifier.judge(entry, b"")[1] if verifier else ()
+
+
+def torn_group(torn: journal.Torn, artifact: str) -> Finding:
+    if torn.cut_short:
+        what = f"group {torn.group} is incomplete, as after a crash; {journal.DISK_LOSS}"
+        return Finding(Severity.LEFTOVER, artifact, what)
+    return Finding(Severity.DAMAGED, artifact, f"the last group, {torn.group}, is corrupt")
 
 
 def _summaries(names: Iterable[str]) -> list[tuple[int, int]]:

@@ -81,20 +81,12 @@ class Endpoint:
         return Endpoint(self.scheme, self.host, port, self.path)
 
 
-_SMOOTHING = 0.25
-
-
 @dataclass(slots=True)
 class Health:
     """Statistics of one session."""
 
-    round_trip_s: float = 0.25
-    frames_sent: int = 0
     frames_delivered: int = 0
     frames_lost: int = 0
-    frames_received: int = 0
-    bytes_sent: int = 0
-    bytes_received: int = 0
     strikes: int = 0
     # Called with each outcome: whether frames arrived, and the round trip time.
     on_outcome: Callable[[bool, float | None], None] | None = None
@@ -103,7 +95,6 @@ class Health:
         self.frames_delivered += count
         if self.on_outcome is not None:
             self.on_outcome(True, round_trip_s)
-        self.round_trip_s += _SMOOTHING * (round_trip_s - self.round_trip_s)
 
     def lost(self, count: int) -> None:
         """Frames without confirmation when the link ended."""

@@ -50,10 +50,6 @@ class PublishedData(Wire):
     latest: Annotated[Release | None, Nested(Release, optional=True)] = None
     highest: Annotated[Release | None, Nested(Release, optional=True)] = None
 
-    def survivor(self, rule: Survivorship) -> Release | None:
-        """The version that a consumer uses under a rule. P2."""
-        return self.latest if rule is Survivorship.LATEST else self.highest
-
 
 NOTHING = PublishedData()
 

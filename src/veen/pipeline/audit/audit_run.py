@@ -217,8 +217,9 @@ def _check_journal(directory: Directory, metadata: HubMetadata) -> tuple[dict[by
         return {chunk.label: chunk.start_seq for chunk in directory.chunks if not chunk.closed}, sizes
     if not isinstance(directory.source.files, LocalFiles):
         return {}, sizes
-    tail = directory_check.JournalCheck(directory.source, metadata, directory.labels)
-    directory.findings.extend(tail.check(directory.source.files.root))
+    root = directory.source.files.root
+    found, tail = directory_check.check_journal(directory.source, root, metadata, directory.labels)
+    directory.findings.extend(found)
     directory.journal_entries = tail.entries
     return tail.first, tail.sizes
 

@@ -6,23 +6,20 @@ from contextlib import suppress
 from pathlib import Path
 
 from veen.core import Malformed, Mmr, Msg, Unverified, VeenError
-from veen.core.hashing import U64_MAX
 from veen.pipeline import chunk_verifier
 from veen.pipeline.audit.piece_audit import ChainLink
 from veen.pipeline.extents import journal_groups, tree_sizes
 from veen.pipeline.sources import METADATA_FILES, NAMES, OPTIONAL_FILES, Chunk, DirectoryChunks, LocalFiles, by_label
 from veen.storage import frame, journal, metadata_check
-from veen.storage.artifacts import CheckpointBinding, CheckpointIndex, IndexedCheckpoint
+from veen.storage.artifacts import CheckpointBinding, IndexedCheckpoint
+from veen.storage.checkpoint_files import binding_fault
 from veen.storage.entry_check import EntryVerifier
-from veen.storage.frame import LogEntry
 from veen.storage.fsck_report import Finding, FsckReport, Severity
-from veen.storage.log_check import NO_MANIFEST
+from veen.storage.log_check import NO_MANIFEST, JournalCheck, check_index, stray_file, torn_group
 from veen.storage.metadata import HubMetadata
-from veen.storage.metadata_check import DRAFT_SUFFIX
-from veen.storage.paths import ChunkName, Folders, pruned_range
+from veen.storage.paths import ChunkName, Folders
 
-_ARTIFACT = re.compile(r"(?:chunk|peaks|checkpoint|checkpoint-index)-([0-9a-f]{64})[-.].*\.(?:log|zst|summary|cbor)")
-_NUMBER = re.compile(r"(?<=-)\d{20}(?=[-.])")
+_LABEL = re.compile(r"(?<=-)[0-9a-f]{64}(?=[-.])")
 # Without these no entry can be verified.
 _FOUNDATIONS = {NAMES.identity.name, NAMES.identity_sig.name, NAMES.profile.name, NAMES.origin.name}
 _SAMPLED_CHUNKS = 8
@@ -84,34 +81,19 @@ def check_names(
     expected = {chunk.name for chunk in chunks} | {NAMES.manifest(chunk.label).name for chunk in chunks}
     for chunk in (*(one for one in chunks if one.closed), *gone):
         expected.update((*chunk_verifier.artifact_names(chunk), NAMES.checkpoint_index(chunk.label).name))
-    starts = {(chunk.label, chunk.start_seq): chunk for chunk in chunks}
+    closed = {
+        label: {(one.start_seq, one.end_seq) for one in found if one.closed}
+        for label, found in by_label(chunks).items()
+    }
+    held = {(chunk.label, chunk.start_seq) for chunk in chunks}
     for name in sorted(set(names) - expected):
-        parsed, of = ChunkName.parse(name), _ARTIFACT.fullmatch(name)
-        label = bytes.fromhex(of[1]) if of else None
-        twin = starts.get((parsed.label, parsed.start_seq)) if parsed else None
-        if pruned_range(name):
-            yield Finding(Severity.LEFTOVER, f"log/{name}", "it is from an interrupted prune", label)
-        elif name.endswith(DRAFT_SUFFIX):
-            yield Finding(Severity.LEFTOVER, f"log/{name}", "it is an unfinished write")
-        elif parsed and twin and parsed.end_seq == twin.end_seq and twin.closed:
-            yield Finding(
-                Severity.REPAIRABLE, f"log/{name}", "the chunk is there twice, compressed and as it is", label
-            )
-        elif parsed and parsed.end_seq is None and twin is None:
-            yield Finding(Severity.LEFTOVER, f"log/{name}", "it holds no whole entry", label)
-        elif label and label in journal_from and _ends_at(name) >= journal_from[label] - 1:
-            what = "an interrupted write left it, and the journal has what it is of"
-            yield Finding(Severity.LEFTOVER, f"log/{name}", what, label)
-        elif label:
-            yield Finding(Severity.DAMAGED, f"log/{name}", "no chunk of the log explains this file", label)
+        parsed, named = ChunkName.parse(name), _LABEL.search(name)
+        label = bytes.fromhex(named[0]) if named else b""
+        if parsed and parsed.end_seq is None and (label, parsed.start_seq) not in held:
+            yield Finding(Severity.LEFTOVER, f"log/{name}", "it has no whole entry", label)
         else:
-            yield Finding(Severity.DAMAGED, f"log/{name}", "a log has no files with such a name")
-
-
-def _ends_at(name: str) -> int:
-    """The last number in a name. A checkpoint index has none and counts as the newest."""
-    numbers = _NUMBER.findall(name)
-    return int(numbers[-1]) if numbers else U64_MAX
+            upto = journal_from[label] - 1 if label in journal_from else None
+            yield stray_file(name, closed.get(label, ()), upto)
 
 
 def check_ends(names: dict[str, int], chunks: Sequence[Chunk], journal_from: dict[bytes, int]) -> Iterator[Finding]:
@@ -135,10 +117,7 @@ def check_checkpoint_index(source: DirectoryChunks, label: Sequence[ChainLink], 
     of = label[0].piece.chunk.label
     name = NAMES.checkpoint_index(of).name
     try:
-        found = CheckpointIndex.decode(source.artifact(name))
-        stored = list(found.checkpoints[: len(rows)] if live else found.checkpoints)
-        if found.label != of or stored != rows:
-            raise Unverified("checkpoint index", "it does not match the checkpoints of the log")
+        check_index(source.artifact(name), of, rows, 0 if live else None)
     except (Malformed, Unverified) as error:
         yield Finding(Severity.DAMAGED, f"log/{name}", error.reason, of)
 
@@ -148,68 +127,50 @@ def check_binding(source: DirectoryChunks, metadata: HubMetadata, links: Iterabl
     ends = [link for link in links if link.piece.closes_chunk]
     rows = {link.outcome.bound.place: link.outcome.bound for link in ends if link.outcome.bound}
     damaged = {(link.piece.chunk.label, link.piece.last) for link in ends if not link.outcome.bound}
-    name = NAMES.binding.name
-    try:
-        found = CheckpointBinding.decode(source.files.read(name))
-        stored = {row.place: row for row in found.checkpoints if row.place not in damaged}
-        if found.hub_id != metadata.identity.hub_id or stored != rows:
-            raise Unverified("checkpoint binding", "it does not match the checkpoints of the log")
-    except VeenError as error:
-        yield Finding(Severity.REPAIRABLE, name, str(error))
+    found: CheckpointBinding | None = None
+    with suppress(VeenError):
+        found = CheckpointBinding.decode(source.files.read(NAMES.binding.name))
+    fault = binding_fault(found, metadata.identity.hub_id, rows, lambda *place: place in damaged)
+    if fault is not None:
+        yield fault
 
 
 def check_sizes(source: DirectoryChunks, sizes: dict[bytes, int]) -> Iterator[Finding]:
     """Entries in the stored tree nodes must be in log or journal; otherwise they are lost."""
     for label, seen in tree_sizes(source).items():
         if seen > sizes.get(label, 0):
-            what = f"the tree has seen {seen} entries, and log and journal end with {sizes.get(label, 0)}"
+            what = f"the tree has {seen} entries, but log and journal end with entry {sizes.get(label, 0)}"
             yield Finding(Severity.DAMAGED, f"log/chunk-{label.hex()}-*", what, label, sizes.get(label, 0) + 1)
 
 
-class JournalCheck:
-    """The journal of a stopped hub on this machine, compared with the log. It may have entries that no chunk has."""
+def check_journal(
+    source: DirectoryChunks, root: Path, metadata: HubMetadata, labels: Mapping[bytes, list[ChainLink]]
+) -> tuple[list[Finding], JournalCheck]:
+    """Check the journal of a stopped hub on this machine. It may have entries that no chunk has."""
+    log = _LoggedEntries(source, metadata, labels)
+    sizes = {label: links[-1].piece.last for label, links in labels.items()}
+    check, found = JournalCheck(sizes, log.hash_of, log.verifier), list[Finding]()
+    try:
+        for group in journal_groups(Folders(root).journal):
+            if isinstance(group, journal.Torn):
+                found.append(torn_group(group, str(group.path.relative_to(root))))
+            else:
+                found += [finding for entry in group[1] for finding in check.check(group[0], entry)]
+    except Malformed as error:
+        found.append(Finding(Severity.DAMAGED, "journal", str(error)))
+    return found, check
+
+
+class _LoggedEntries:
+    """The entries of the log as far as the journal repeats them, and its end."""
 
     def __init__(self, source: DirectoryChunks, metadata: HubMetadata, labels: Mapping[bytes, list[ChainLink]]) -> None:
         self._source = source
         self._metadata = metadata
         self._labels = labels
         self._hashed: tuple[Chunk, list[bytes]] | None = None
-        self._verifiers: dict[bytes, EntryVerifier | None] = {}
-        self.first: dict[bytes, int] = {}  # first journal entry of each label
-        self.sizes = {label: links[-1].piece.last for label, links in labels.items()}
-        self.entries = 0
 
-    def check(self, root: Path) -> Iterator[Finding]:
-        """Every group is intact, matches the log where both have the entry, and continues where the log ends."""
-        try:
-            for found in journal_groups(Folders(root).journal):
-                if isinstance(found, journal.Torn):
-                    yield _torn(found, str(found.path.relative_to(root)))
-                    continue
-                for entry in found[1]:
-                    for what in self._faults(entry):
-                        place = entry.label, entry.stream_seq
-                        yield Finding(Severity.DAMAGED, f"journal, group {found[0]}", what, *place)
-        except Malformed as error:
-            yield Finding(Severity.DAMAGED, "journal", str(error))
-
-    def _faults(self, entry: LogEntry) -> list[str]:
-        label, seq = entry.label, entry.stream_seq
-        size = self.sizes.get(label, 0)
-        self.first.setdefault(label, seq)
-        if seq > size + 1:
-            return [f"it does not follow entry {size} of its label"]
-        if seq <= size:
-            logged = self._logged(label, seq) if label not in self._verifiers else None
-            return [] if logged == entry.entry_hash else ["the log has another entry at this place"]
-        if label not in self._verifiers:
-            self._verifiers[label] = self._verifier(label)
-        verifier = self._verifiers[label]
-        self.sizes[label] = seq
-        self.entries += 1
-        return [f"{failure.check}: {failure}" for failure in verifier.judge(entry, b"")[1]] if verifier else []
-
-    def _verifier(self, label: bytes) -> EntryVerifier | None:
+    def verifier(self, label: bytes) -> EntryVerifier | None:
         """The verifier for entries after the log; None if the end of the log is unknown."""
         links = self._labels.get(label, [])
         if not links:
@@ -223,7 +184,7 @@ class JournalCheck:
             made.cursors |= {client: (run.last_seq, run.last_ack) for client, run in link.outcome.clients.items()}
         return made
 
-    def _logged(self, label: bytes, seq: int) -> bytes | None:
+    def hash_of(self, label: bytes, seq: int) -> bytes | None:
         """The hash of the entry that the log has at this place."""
         pieces = (link.piece for link in self._labels[label])
         chunk = next((piece.chunk for piece in pieces if piece.first <= seq <= piece.last), None)
@@ -241,10 +202,3 @@ class JournalCheck:
                 while pos < len(data):
                     entry, pos = frame.read_unhashed(data, pos)
                     yield entry.entry_hash
-
-
-def _torn(torn: journal.Torn, artifact: str) -> Finding:
-    if torn.cut_short:
-        what = f"group {torn.group} is incomplete, as after a crash; {journal.DISK_LOSS}"
-        return Finding(Severity.LEFTOVER, artifact, what)
-    return Finding(Severity.DAMAGED, artifact, f"group {torn.group}, its last, does not match its checksum")

@@ -40,6 +40,7 @@ TASKS = BRIEF | {
     "veil-carriage",
     "query",
     "recorder",
+    "retention",
 }
 
 # Commands that cannot run in a session, and where each is run instead.

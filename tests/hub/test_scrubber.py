@@ -20,6 +20,7 @@ from tests.hub.disks import QuickDisk
 from veen.core import Checkpoint, Limits, Profile, SigningKey
 from veen.core.envelopes import RotationRequest
 from veen.core.hashing import h
+from veen.core.retention import RetentionPolicy, RetentionRequest
 from veen.core.root_key import RootSecret
 from veen.hub.scrubber import NEXT_STEP, RECHECK_S, Scrubber
 from veen.storage import checkpoint_files, fsck, lock, metadata, rotation
@@ -147,6 +148,34 @@ def test_every_byte_of_a_chunk_is_checked(written: Path, data: st.DataObject) ->
         assert {Path(artifact).name for artifact in found(written)} == {path.name}
     finally:
         path.write_bytes(sound)
+
+
+@pytest.mark.parametrize("policy", [RetentionPolicy(1), RetentionPolicy(1, 2)], ids=["payloads", "receipts"])
+def test_a_flipped_byte_in_a_pruned_chunk_is_found(tmp_path: Path, policy: RetentionPolicy) -> None:
+    data_dir, operator, clock = make_dir(tmp_path, limits=SMALL), f"Bearer {TOKEN}", Clock()
+    with running(data_dir, clock, QuickDisk(), scrub_bytes_per_s=0) as hub:
+        hub.writer("a").send_many(ENTRIES)
+        label = hub.label("a")
+        assert hub.post("/tooling/retention/policy", policy, authorization=operator).status == 200
+        clock.now += 10
+
+        def prune() -> bool:
+            hub.post("/tooling/retention/run", RetentionRequest(False), authorization=operator)
+            return len(list((data_dir / "log").glob("*.pruned"))) == 2
+
+        until(prune)
+    assert found(data_dir) == []
+    for path in sorted((data_dir / "log").glob(f"chunk-{label.hex()}-*.pruned")):
+        sound = path.read_bytes()
+        for at in range(0, len(sound), 13):  # no record has a multiple of 13 bytes
+            flip(path, at)
+            assert {Path(artifact).name for artifact in found(data_dir)} == {path.name}, at
+            path.write_bytes(sound)
+        path.unlink()
+        assert {Path(artifact).name for artifact in found(data_dir)} == {path.with_suffix(".log").name}
+        path.write_bytes(sound)
+    flip(Folders(data_dir).manifest(label))
+    assert found(data_dir) != []
 
 
 ATTACHMENT = bytes(range(256)) * 1000

@@ -228,7 +228,7 @@ def test_a_prune_that_dies_at_any_call_loses_nothing_and_can_be_repeated(
             assert fsck.check(root, isolated=False).verdict is FsckVerdict.CLEAN, call
         else:
             pytest.fail("the disk was called more often than expected")
-    assert moments > 15, moments
+    assert moments >= (15 if last is Last.HALF else 25), moments  # only writes are done by half; 115 in total
 
 
 def test_the_manifest_covers_every_closed_chunk_and_its_tombstones_verify(filled: Path, place: Path) -> None:

@@ -1,7 +1,16 @@
 """Data directories of earlier versions open, verify, go on and can be upgraded; those of later ones are refused.
 
 `data/format-1.tar.xz` is a hub's data directory and a client's, as the version of commit b81c618 left them: ten entries
-of one stream, two closed chunks, an open one, an attachment, and a hub that was killed.
+of one stream, two closed chunks, an open one, an attachment, and a hub that was killed. These commands of that version
+leave the same files, with ten messages of which one has an attachment (--attach):
+
+    veen keygen --out alice --no-passphrase
+    veen hub init --data-dir hub --limit max_checkpoint_interval=4
+    veen hub start --data-dir hub --admission open
+    veen stream-key create doors --client alice
+    veen send --hub http://127.0.0.1:37411 --client alice --stream doors --pin hub --body TEXT
+    kill -9 PID
+    tar cJf format-1.tar.xz hub alice
 """
 
 import shutil
@@ -21,13 +30,14 @@ from veen.storage.fsck import FsckVerdict
 from veen.storage.metadata import FORMAT, NewerFormat
 from veen.storage.paths import Folders
 
+ARCHIVE = Path(__file__).parent / "data" / "format-1.tar.xz"
 ENTRIES = 10
 STREAM = "doors"
 
 
 @pytest.fixture
 def old(place: Path) -> Path:
-    with tarfile.open(Path(__file__).parent / "data" / "format-1.tar.xz") as archive:
+    with tarfile.open(ARCHIVE) as archive:
         archive.extractall(place, filter="data")
     return place / "hub"
 

@@ -354,7 +354,14 @@ def _show_report(report: "RetentionReport", as_json: bool, *, dry: bool) -> None
         "attachment_bytes": report.attachment_bytes,
         "held_attachments": report.held_attachments,
     }
-    columns = ("label", ("from", "from_seq"), ("to", "to_seq"), "deletes", ("before", "bytes_before"), "bytes_after")
+    columns = (
+        "label",
+        ("from", "from_seq"),
+        ("to", "to_seq"),
+        "deletes",
+        ("before", "bytes_before"),
+        ("after", "bytes_after"),
+    )
     text = f"{'would free' if dry else 'freed'} {freed} bytes"
     remarks = [text if rows or freed else "nothing is due"]
     if report.attachments:

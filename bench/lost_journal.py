@@ -1,9 +1,10 @@
 """Kill a hub under load, harm its journal, start it again: `python -m bench.lost_journal [RUNS] [FIRST_SEED]`.
 
-Each run starts a real hub process, sends messages and keeps every receipt, kills the hub, and harms the journal in one
-of four ways. A hub that starts must have every entry. One that does not start is recovered. Then messages are sent
-again, and all receipts are compared: no key may have signed two entries for one place. The program prints a table, and
-exits with status 1 if a run failed.
+Each run starts a real hub process. Several senders send at once and keep every receipt. The hub is killed while their
+messages are in flight, and the journal is harmed in one of four ways. A hub that starts must have every entry that it
+acknowledged. A message without an answer is either whole in the log, with a valid receipt, or absent. A hub that does
+not start is recovered. Then messages are sent again, and all receipts are compared: no key may have signed two entries
+for one place. The program prints a table, and exits with status 1 if a run failed.
 """
 
 import http.client
@@ -14,46 +15,57 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from plumbing.durable import Disk
 from veen.bench.hub_process import HubProcess
 from veen.core import Msg, Receipt, SigningKey, Unavailable, msg, naming
-from veen.core.envelopes import ReceiptRequest, ReceiptResponse, SubmitRequest, SubmitResponse
+from veen.core.envelopes import ErrorEnvelope, ReceiptRequest, ReceiptResponse, SubmitRequest, SubmitResponse
 from veen.storage import journal, metadata, recovery
 from veen.storage.index import Index
 from veen.storage.paths import Folders
 
 KINDS = ("kill", "cut", "delete", "roll back")
 STREAMS = 3
+SENDERS = 8
 _OPTIONS = ("--workers", "0")
 _SHOWN_EVERY = 20  # runs
-_MEMORY = Path("/dev/shm")  # a killed process loses nothing there, and a sync takes no time
 
 
-class Writer:
-    """A client that keeps every receipt."""
+class Sender:
+    """A client that keeps every receipt, and the message whose answer did not arrive."""
 
-    def __init__(self, rng: random.Random, data_dir: Path) -> None:
+    def __init__(self, seed: int, data_dir: Path) -> None:
         found = metadata.read_metadata(Folders(data_dir))
-        self._rng = rng
+        self._rng = rng = random.Random(seed)
         self._profile_id, self._pad = found.profile.profile_id(), found.profile.pad_block
         routing = found.identity.routing_key
         self.labels = [naming.label(routing, naming.stream_id(f"stream {n}"), 0) for n in range(STREAMS)]
         self._key = SigningKey(rng.randbytes(32))
         self._seqs = Counter[bytes]()
         self.receipts: list[Receipt] = []
+        self.unanswered: Msg | None = None
 
-    def send(self, hub: HubProcess, count: int) -> None:
-        """Send messages one by one on one connection."""
+    def send(self, hub: HubProcess, count: int | None = None) -> None:
+        """Send messages one after another on one connection: so many, or until the hub is killed."""
         connection = http.client.HTTPConnection("127.0.0.1", hub.port)
-        for _ in range(count):
+        while count is None or count > 0:
             message = self._message(self._rng.choice(self.labels))
-            connection.request("POST", "/v1/submit", SubmitRequest(message).encode(), _CBOR)
-            answer = connection.getresponse()
-            body = answer.read()
+            try:
+                connection.request("POST", "/v1/submit", SubmitRequest(message).encode(), _CBOR)
+                answer = connection.getresponse()
+                body = answer.read()
+            except (OSError, http.client.HTTPException):
+                if count is not None:
+                    raise
+                self.unanswered = message
+                break
             assert answer.status == 200, body
             self.receipts.append(SubmitResponse.decode(body).receipt)
+            count = None if count is None else count - 1
         connection.close()
 
     def new_key(self) -> None:
@@ -77,36 +89,82 @@ class Writer:
         )
 
 
+class Load:
+    """Senders that send at once, each in its own thread, until the hub is killed."""
+
+    def __init__(self, hub: HubProcess, senders: Sequence[Sender]) -> None:
+        self._hub = hub
+        self._senders = senders
+        self._pool = ThreadPoolExecutor(len(senders))
+        self._running = [self._pool.submit(sender.send, hub) for sender in senders]
+
+    def wait_for(self, receipts: int) -> None:
+        """Wait until the senders have that many receipts."""
+        while sum(len(sender.receipts) for sender in self._senders) < receipts:
+            failed = next((one.exception() for one in self._running if one.done()), None)
+            if failed is not None:
+                raise failed
+            time.sleep(0.001)
+
+    def kill(self) -> None:
+        """Kill the hub while messages are in flight."""
+        self._hub.kill()
+        with self._pool:
+            for one in self._running:
+                one.result()
+
+
 _CBOR = {"content-type": "application/cbor"}
 
 
-def run(seed: int, place: Path) -> tuple[str, str, int]:
-    """One run. Returns how the journal was harmed, what became of the hub, and how many entries were lost."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one run."""
+
+    kind: str  # how the journal was harmed
+    started: bool  # whether the hub started after that, and not only after a recovery
+    lost: int  # acknowledged entries that a recovery stated as lost
+    unanswered: int  # messages in flight at the kill
+    kept: int  # of those, in the log
+
+
+def run(seed: int, place: Path) -> Outcome:
+    """One run. Raises `AssertionError` if the hub lost or changed what it acknowledged."""
     rng = random.Random(seed)
     data_dir, older = HubProcess.init(place / "hub"), place / "older"
-    writer = Writer(rng, data_dir)
+    senders = [Sender(rng.getrandbits(64), data_dir) for _ in range(SENDERS)]
     hub = HubProcess(data_dir, *_OPTIONS)
-    writer.send(hub, rng.randrange(1, 60))
+    for sender in senders:
+        sender.send(hub, rng.randrange(1, 60 // SENDERS))
     shutil.copytree(data_dir, older)
     if rng.random() < 0.5:
         _wait_for_catch_up(data_dir)
-    writer.send(hub, rng.randrange(1, 60))
-    hub.kill()
+    load = Load(hub, senders)
+    load.wait_for(len(_receipts(senders)) + rng.randrange(1, 60))
+    load.kill()
+    acknowledged = _receipts(senders)
     kind = harm(rng, data_dir, older)
-    outcome, lost = "started", 0
+    started, lost, kept = True, 0, 0
     try:
         hub = HubProcess(data_dir, *_OPTIONS)
     except Unavailable:
-        done = recovery.recover(Disk(), data_dir, int(time.time()), isolated=False)
-        outcome, lost = "refused", len(writer.receipts) - done.entries
-        hub = HubProcess(data_dir, *_OPTIONS)
+        recovery.recover(Disk(), data_dir, int(time.time()), isolated=False)
+        hub, started = HubProcess(data_dir, *_OPTIONS), False
+        lost = _missing(hub, acknowledged)
     else:
-        _check_all(hub, writer.receipts)
-    writer.new_key()
-    writer.send(hub, 20)
+        assert _missing(hub, acknowledged) == 0, "acknowledged entries are lost"
+        kept = _check_unanswered(hub, data_dir, senders)
+    unanswered = sum(sender.unanswered is not None for sender in senders)
+    for sender in senders:
+        sender.new_key()
+        sender.send(hub, 20 // SENDERS)
     hub.stop()
-    _check_keys(data_dir, writer.receipts)
-    return kind, outcome, lost
+    _check_keys(data_dir, _receipts(senders))
+    return Outcome(kind, started, lost, unanswered, kept)
+
+
+def _receipts(senders: Sequence[Sender]) -> list[Receipt]:
+    return [receipt for sender in senders for receipt in list(sender.receipts)]
 
 
 def _wait_for_catch_up(data_dir: Path) -> None:
@@ -151,16 +209,54 @@ def _last_group(data_dir: Path) -> int:
     return max((group for group, _ in groups), default=_applied(data_dir))
 
 
-def _check_all(hub: HubProcess, receipts: list[Receipt]) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", hub.port)
+def _missing(hub: HubProcess, receipts: list[Receipt]) -> int:
+    """The number of entries that are not in the log. Every other one has the receipt that the hub gave."""
+    connection, missing = http.client.HTTPConnection("127.0.0.1", hub.port), 0
     for receipt in receipts:
         request = ReceiptRequest(receipt.label, receipt.stream_seq).encode()
         connection.request("POST", "/v1/receipt", request, _CBOR)
         answer = connection.getresponse()
         body = answer.read()
-        assert answer.status == 200, f"entry {receipt.stream_seq} is lost: {body!r}"
-        assert ReceiptResponse.decode(body).receipt == receipt, f"entry {receipt.stream_seq} is another one"
+        if answer.status == 200:
+            assert ReceiptResponse.decode(body).receipt == receipt, f"entry {receipt.stream_seq} is another one"
+        else:
+            assert ErrorEnvelope.decode(body).code == "E.NOT_FOUND", body
+            missing += 1
     connection.close()
+    return missing
+
+
+def _check_unanswered(hub: HubProcess, data_dir: Path, senders: Sequence[Sender]) -> int:
+    """Each message without an answer is whole in the log, or absent. Returns how many are in it.
+
+    Its sender sent nothing else after it, and no receipt names it, so it is the only entry with its leaf hash. The hub
+    answers a repeated message with its place.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", hub.port)
+    identity, kept = metadata.read_metadata(Folders(data_dir)).identity, 0
+    for sender in senders:
+        message = sender.unanswered
+        if message is None:
+            continue
+        connection.request("POST", "/v1/submit", SubmitRequest(message).encode(), _CBOR)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status == 200:  # it was absent, and is accepted now
+            receipt = SubmitResponse.decode(body).receipt
+        else:
+            refused = ErrorEnvelope.decode(body).refused()
+            assert refused.detail_enum == "DUPLICATE", f"an unanswered message is neither whole nor absent: {body!r}"
+            place = ReceiptRequest(message.label, int(refused.detail["stream_seq"]))
+            connection.request("POST", "/v1/receipt", place.encode(), _CBOR)
+            answer = connection.getresponse()
+            body = answer.read()
+            assert answer.status == 200, f"the entry of an unanswered message is lost: {body!r}"
+            receipt, kept = ReceiptResponse.decode(body).receipt, kept + 1
+        receipt.check_binds(message)
+        identity.verify_receipt(receipt)
+        sender.receipts.append(receipt)
+    connection.close()
+    return kept
 
 
 def _check_keys(data_dir: Path, receipts: list[Receipt]) -> None:
@@ -172,30 +268,36 @@ def _check_keys(data_dir: Path, receipts: list[Receipt]) -> None:
 
 
 def main(runs: int = 200, first_seed: int = 0) -> int:
-    rows: Counter[tuple[str, str]] = Counter()
-    lost: Counter[str] = Counter()
+    found: list[Outcome] = []
     failed = 0
     for done, seed in enumerate(range(first_seed, first_seed + runs), 1):
-        with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None) as folder:
+        # On a disk: a sync takes time there, so that messages are in the journal while their answers are not sent.
+        with tempfile.TemporaryDirectory() as folder:
             try:
-                kind, outcome, count = run(seed, Path(folder))
+                found.append(run(seed, Path(folder)))
             except AssertionError as error:
                 failed += 1
                 print(f"seed {seed}: {error}")
-            else:
-                rows[kind, outcome] += 1
-                lost[kind] += count
         if done % _SHOWN_EVERY == 0 or done == runs:
-            _show(rows, lost)
+            _show(found)
             print(f"{done} runs, {failed} failed", flush=True)
     return 1 if failed else 0
 
 
-def _show(rows: Counter[tuple[str, str]], lost: Counter[str]) -> None:
-    print(f"{'harm':10} {'runs':>5} {'nothing lost':>13} {'start refused':>14} {'lost and stated':>16}")
+def _show(found: Sequence[Outcome]) -> None:
+    """Print the table. The last two columns are of runs in which nothing was lost."""
+    print(
+        f"{'harm':10} {'runs':>5} {'nothing lost':>13} {'start refused':>14} {'lost and stated':>16} "
+        f"{'in flight':>10} {'of those kept':>14}"
+    )
     for kind in KINDS:
-        started, refused = rows[kind, "started"], rows[kind, "refused"]
-        print(f"{kind:10} {started + refused:5} {started:13} {refused:14} {lost[kind]:16}")
+        some = [one for one in found if one.kind == kind]
+        started = [one for one in some if one.started]
+        print(
+            f"{kind:10} {len(some):5} {len(started):13} {len(some) - len(started):14} "
+            f"{sum(one.lost for one in some):16} {sum(one.unanswered for one in started):10} "
+            f"{sum(one.kept for one in started):14}"
+        )
 
 
 if __name__ == "__main__":

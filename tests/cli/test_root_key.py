@@ -291,6 +291,9 @@ def test_a_running_hub_is_rotated_with_its_root(rooted: Rooted) -> None:
         backup = rooted.veen.done(
             *("hub", "backup", "--data-dir", rooted.data_dir, "--to", rooted.place / "backups", "--with-keys", "--json")
         ).json()["backup"]
+        bare = rooted.veen.done(
+            *("hub", "backup", "--data-dir", rooted.data_dir, "--to", rooted.place / "bare", "--json")
+        ).json()["backup"]
     finally:
         rooted.veen("hub", "stop", "--data-dir", rooted.data_dir)
     files = (rooted.place / "1.checkpoint", rooted.place / "1.receipt")
@@ -300,11 +303,20 @@ def test_a_running_hub_is_rotated_with_its_root(rooted: Rooted) -> None:
         ("key 1 of the hub", "covered"),
     ]
     assert rooted.veen.done("fsck", rooted.data_dir, "--json").json()["verdict"] == "clean"
-    new_key, restored = metadata.key_name(bytes.fromhex(shown["new_key_id"])), rooted.place / "restored"
+    new_key = metadata.key_name(bytes.fromhex(shown["new_key_id"]))
     for folder in (rooted.data_dir, Path(backup)):
         kept = {path.stem for path in (folder / "keys").iterdir()}
         assert kept == {new_key, metadata.CONTROL_KEY}, "the destroyed key is in no copy"
-    rooted.veen.done("hub", "restore", "--from", rooted.place / "backups", "--data-dir", restored, *rooted.with_root)
-    assert rooted.veen.done("fsck", restored, "--json").json()["verdict"] == "clean"
-    with background(rooted.veen, restored, "--admission", "open") as again:
-        assert rooted.send(again["url"], "alice", "goes on", "--pin", hub_id)["status"] == 0
+    assert not (Path(bare) / "keys").exists()
+    for backups, client in (("backups", "bob"), ("bare", "carol")):
+        restored = rooted.place / f"restored-{backups}"
+        rooted.veen.done("hub", "restore", "--from", rooted.place / backups, "--data-dir", restored, *rooted.with_root)
+        assert rooted.veen.done("fsck", restored, "--json").json()["verdict"] == "clean"
+        with background(rooted.veen, restored, "--admission", "open") as again:
+            assert rooted.send(again["url"], client, "goes on", "--pin", hub_id)["status"] == 0
+            at = ("--hub", again["url"], "--client", rooted.place / client, "--stream", "doors")
+            assert rooted.veen.done("verify", *at, "--json").json()["entries"] == 3, "one of them under the old key"
+            first = rooted.place / f"{client}.receipt"
+            rooted.veen.done("receipt", 1, "--out", first, *at)
+            (held,) = rooted.veen.done("verify", first, *at[:4], "--json").json()
+            assert (held["held_by"], held["coverage"]) == ("key 1 of the hub", "covered")

@@ -361,3 +361,7 @@ def test_a_head_of_another_label_is_refused() -> None:
     foreign = replace(TREE.checkpoint(7), label_curr=leaf(-5))
     with pytest.raises(Unverified, match="another label"):
         proof.verify_inclusion(TREE.prove(3, 7), proof.Leaf(LABEL, TREE.leaves[2], 3), foreign)
+
+
+def test_a_size_is_written_with_a_singular() -> None:
+    assert [proof.entries_text(count) for count in (0, 1, 2)] == ["0 entries", "1 entry", "2 entries"]

@@ -108,7 +108,7 @@ proves nothing.
 9. `rival` verifies for the same `hub_id`. `recovery` verifies and shows the size of the label of each receipt.
 10. If the verifier requires a number of witnesses, then for each of `receipts` that many of them signed a checkpoint
     whose log contains the entry: by one of `ties`, or as its last entry. Without receipts, they signed one of
-    `checkpoints`.
+    `checkpoints`. This is not checked if the file proves a contradiction, or shows a conflict under a retired key.
 
 A verifier that knows another record of the hub uses the longer one for the keys and their times; one must continue the
 other, unless they are of different incarnations. No key in these records or in those of `origin` counts as a witness.

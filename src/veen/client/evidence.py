@@ -402,7 +402,6 @@ def verify_decoded(
         knowledge.existed,
         knowledge.anchored,
     )
-    cosigners = _check_policy(shown, knowledge.policy, records) if knowledge.policy else ()
     found = (
         *_two_stories(heads),
         *_bad_growth(shown, heads),
@@ -413,6 +412,10 @@ def verify_decoded(
     )
     verdicts = [(conflict, dating.verdict(conflict.statements, in_tree=conflict.in_tree)) for conflict in found]
     proven = [conflict.text for conflict, verdict in verdicts if verdict is None]
+    histories = _two_key_histories(shown.identity, shown.rival)
+    # Statements that contradict each other convict the hub without any witness.
+    asked = None if verdicts or histories else knowledge.policy
+    cosigners = _check_policy(shown, asked, records) if asked else ()
     return EvidenceReport(
         shown.identity.hub_id,
         pin is not None,
@@ -421,7 +424,7 @@ def verify_decoded(
         shown.checkpoints,
         shown.ties,
         entries,
-        tuple(dict.fromkeys([*_two_key_histories(shown.identity, shown.rival), *proven])),
+        tuple(dict.fromkeys([*histories, *proven])),
         _lost(shown, line),
         tuple(dict.fromkeys(verdict for _, verdict in verdicts if verdict is not None)),
         tuple(dict.fromkeys(conflict.text for conflict, verdict in verdicts if verdict is not None)),
@@ -435,8 +438,6 @@ def verify_decoded(
 def _check_policy(shown: Evidence, policy: WitnessPolicy, records: Iterable[HubIdentity]) -> tuple[str, ...]:
     """Raise `Unverified` unless the witnesses cosigned a log with each entry. Returns those that cosigned all of them;
     without entries, those that cosigned each log that enough witnesses cosigned.
-
-    Statements that contradict each other convict the hub without any witness.
     """
     accepted: dict[tuple[bytes, int, bytes], set[str]] = defaultdict(set)
     for one in shown.checkpoints:

@@ -224,10 +224,6 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
   const witnessed = shown.checkpoints
     .map((one) => ({ checkpoint: one, witnesses: witnessesOf(one, witnesses) }))
     .filter((one) => one.witnesses.length > 0);
-  const { threshold } = knowledge;
-  const cosigners = threshold === undefined
-    ? []
-    : check(`${threshold} of ${counted(named.length, "witness", "witnesses")} cosigned a log with each entry`, () => cosignersOf(shown, named, threshold, witnessed), "witness");
   const growth = shown.peaks.length > 0 ? check("the shown peaks belong to signed roots", () => badGrowth(shown, heads)) : badGrowth(shown, heads);
   const found = [
     ...twoStories(heads),
@@ -240,6 +236,11 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
   const histories = shown.rival
     ? check("the second list of the hub's keys is signed", () => twoKeyHistories(shown))
     : [];
+  // Statements that contradict each other convict the hub without any witness.
+  const threshold = found.length + histories.length > 0 ? undefined : knowledge.threshold;
+  const cosigners = threshold === undefined
+    ? []
+    : check(`${threshold} of ${counted(named.length, "witness", "witnesses")} cosigned a log with each entry`, () => cosignersOf(shown, named, threshold, witnessed), "witness");
   const lost = shown.recovery ? check("the statement of a recovery is signed", () => lostEntries(shown, line)) : [];
   return {
     hubId: identity.hub_id,

@@ -9,22 +9,31 @@ import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from veen.core import CapToken, Msg, Receipt, SigningKey, cap_token, msg, naming
+from tests.hub.client import TOKEN, until
+from veen.core import CapToken, HubIdentity, Msg, Receipt, SigningKey, cap_token, msg, naming, proof
+from veen.core.cbor import Wire
 from veen.core.envelopes import (
     AuthorizeResponse,
     ErrorEnvelope,
+    ProofAtRequest,
+    ProofAtResponse,
     ReceiptRequest,
     ReceiptResponse,
     SubmitRequest,
     SubmitResponse,
 )
 from veen.core.hashing import U64_MAX, h
-from veen.storage import fsck
+from veen.core.retention import RetentionPolicy, RetentionReport, RetentionRequest, Tombstone
+from veen.storage import fsck, retention_check
 from veen.storage.directory_reader import LogReader
+from veen.storage.metadata import read_metadata
+from veen.storage.paths import Folders
+from veen.storage.pruned_chunk import read_manifest
 
 WRITERS = 4
 COMMAND = [sys.executable, "-m", "veen.cli", "hub"]
@@ -50,6 +59,7 @@ class Setting:
         return ["--admission", *admission, *([] if workers is None else ["--workers", str(workers)])]
 
 
+CHUNK = 8  # entries
 PLAIN = Setting()
 PACKED = replace(PLAIN, limits=(*PLAIN.limits, "chunk_zstd_level=3"))
 SETTINGS = {
@@ -153,6 +163,7 @@ def start(data_dir: Path, options: list[str] | None = None) -> tuple[subprocess.
     env = {
         **os.environ,
         "XDG_RUNTIME_DIR": str(data_dir.parent),
+        "VEEN_OPERATOR_TOKEN": TOKEN,
     }  # files of a killed process are cleaned up by the test
     hub = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env)
     assert hub.stderr is not None
@@ -242,3 +253,135 @@ def test_acknowledged_messages_survive_two_hundred_kills(tmp_path: Path, name: s
     for turn in range(5):
         (tmp_path / str(turn)).mkdir()
         check_after_kills(tmp_path / str(turn), SETTINGS[name], kills=10, seed=seed + turn)
+
+
+MESSAGES_PER_LIFE = 20  # of each writer
+PAYLOADS, RECEIPTS = RetentionPolicy(0), RetentionPolicy(0, 0)
+
+
+def operate(port: int, path: str, request: Wire) -> bytes:
+    """What the hub answers to its operator. Raises `OSError` or `HTTPException` if it dies meanwhile."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    try:
+        headers = {"content-type": "application/cbor", "authorization": f"Bearer {TOKEN}"}
+        connection.request("POST", path, request.encode(), headers)
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, ErrorEnvelope.decode(body)
+        return body
+    finally:
+        connection.close()
+
+
+def planned(port: int) -> RetentionReport:
+    return RetentionReport.decode(operate(port, "/tooling/retention/run", RetentionRequest(True)))
+
+
+def is_due(port: int) -> bool:
+    """Whether the log has closed chunks that a run would prune."""
+    return planned(port).range_count > 0
+
+
+@dataclass
+class KilledRuns:
+    """Retention runs of a hub that is killed meanwhile."""
+
+    interrupted: int = 0
+    completed: int = 0
+
+    def run(self, port: int) -> None:
+        try:
+            operate(port, "/tooling/retention/run", RetentionRequest(False))
+            self.completed += 1
+        except (OSError, http.client.HTTPException):
+            self.interrupted += 1
+
+
+def check_pruned(port: int, writers: list[Writer], identity: HubIdentity) -> None:
+    """Every acknowledged message has its receipt, or its place is proved by the tombstone of a pruned range."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    for writer in writers:
+        for sent, receipt in writer.receipts:
+            seq = receipt.stream_seq
+            status, body = _ask(connection, "POST", "/v1/receipt", ReceiptRequest(writer.label, seq).encode())
+            if status == 200:
+                assert ReceiptResponse.decode(body).receipt == receipt
+                continue
+            refused = ErrorEnvelope.decode(body).refused()
+            assert refused.detail_enum == "pruned", refused
+            tombstone = Tombstone.decode(bytes.fromhex(str(refused.detail["tombstone"])))
+            tombstone.verify(identity)
+            segment = tombstone.segment
+            assert segment.start_seq <= seq <= segment.end_seq
+            asked = ProofAtRequest(writer.label, seq, segment.end_seq)
+            status, body = _ask(connection, "POST", "/tooling/proof", asked.encode())
+            assert status == 200, ErrorEnvelope.decode(body)
+            shown = ProofAtResponse.decode(body).mmr_proof
+            proof.verify_leaf(shown, sent.leaf_hash(), seq, segment.end_seq, segment.mmr_root_end)
+    connection.close()
+
+
+def check_retention_after_kills(folder: Path, kills: int, seed: int) -> KilledRuns:
+    moments = random.Random(seed)
+    data_dir, runs = folder / "hub", KilledRuns()
+    init = [*COMMAND, "init", "--no-root", "--data-dir", str(data_dir), *PLAIN.init_options(), "--json"]
+    made = subprocess.run(init, check=True, capture_output=True, text=True)
+    writers = [_writer(PLAIN, bytes.fromhex(json.loads(made.stdout)["hub_id"]), data_dir, n) for n in range(2)]
+    identity = read_metadata(Folders(data_dir)).identity
+    for _ in range(kills):
+        hub, port = start(data_dir)
+        check_pruned(port, writers, identity)
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        for writer in writers:
+            for _ in range(MESSAGES_PER_LIFE):
+                writer.send(connection)
+        connection.close()
+        operate(port, "/tooling/retention/policy", moments.choice((PAYLOADS, RECEIPTS)))
+        until(partial(is_due, port))
+        run = threading.Thread(target=runs.run, args=(port,))
+        run.start()
+        run.join(timeout=moments.uniform(0.0, 0.3))
+        hub.send_signal(signal.SIGKILL)
+        run.join()
+        ended(hub)
+        report = fsck.check(data_dir, isolated=False)
+        assert not [one for one in report.findings if one.severity is fsck.Severity.DAMAGED], report.findings[:3]
+        assert [one.faults for one in retention_check.check_manifests(data_dir) if one.faults] == []
+    hub, port = start(data_dir)
+    check_pruned(port, writers, identity)
+    operate(port, "/tooling/retention/policy", RECEIPTS)
+    ends = {writer.label: writer.receipts[-1][1].stream_seq // CHUNK * CHUNK for writer in writers}
+
+    def is_pruned() -> bool:
+        operate(port, "/tooling/retention/run", RetentionRequest(False))
+        manifests = (read_manifest(Folders(data_dir), label) for label in ends)
+        return [one and one.segments[-1].end_seq for one in manifests] == [*ends.values()]
+
+    until(is_pruned)
+    assert planned(port).range_count == 0
+    check_pruned(port, writers, identity)
+    hub.send_signal(signal.SIGTERM)
+    assert ended(hub) == 0
+    assert not fsck.check(data_dir).findings
+    checked = retention_check.check_manifests(data_dir)
+    assert {writer.label for writer in writers} <= {one.label for one in checked}
+    assert {(one.unfinished, one.faults) for one in checked} == {(0, ())}, checked
+    return runs
+
+
+def test_a_retention_run_survives_kill_9(tmp_path: Path) -> None:
+    check_retention_after_kills(tmp_path, kills=3, seed=1)
+
+
+@pytest.mark.slow
+def test_a_retention_run_survives_a_hundred_kills(tmp_path: Path) -> None:
+    """Ten directories: everything is verified again after each kill."""
+    seed = int(os.environ.get("VEEN_KILL_SEED", random.randrange(1 << 32)))
+    print(f"seed {seed}")  # pytest prints it if the test fails
+    found = []
+    for turn in range(10):
+        (tmp_path / str(turn)).mkdir()
+        found.append(check_retention_after_kills(tmp_path / str(turn), kills=10, seed=seed + turn))
+    interrupted = sum(one.interrupted for one in found)
+    print(f"{interrupted} of 100 kills interrupted a run")
+    assert interrupted >= 10, "kill earlier"

@@ -32,8 +32,11 @@ from veen.storage.fsck_report import Severity
 from veen.storage.paths import Folders
 
 
-def pruned(root: Path, policy: RetentionPolicy | None) -> bytes:
-    """A data directory with 30 entries of one label in chunks of 7, pruned by a policy. Returns the label."""
+def pruned(root: Path, policy: RetentionPolicy | None, *, killed: bool = False) -> bytes:
+    """A data directory with 30 entries of one label in chunks of 7, pruned by a policy. Returns the label.
+
+    The journal of a killed hub still has the entries.
+    """
     hub = Storage(create(root))
     client, label = Client("ann", hub.rules), label_of(hub.rules, "doors")
     for number in range(30):
@@ -44,7 +47,7 @@ def pruned(root: Path, policy: RetentionPolicy | None) -> bytes:
     if policy is not None:
         prune(hub, policy)
     hub.catch_up()
-    hub.close()
+    hub.abandon() if killed else hub.close()
     return label
 
 
@@ -90,6 +93,15 @@ def remove(root: Path, label: bytes, start: int, end: int, *, artifacts: bool) -
     if artifacts:
         for path in (folders.summary(label, start, end), folders.peaks(label, end), folders.checkpoint(label, end)):
             path.unlink()
+
+
+@pytest.mark.parametrize("policy", [PAYLOADS, EVERYTHING])
+def test_entries_that_were_pruned_before_the_journal_was_trimmed_are_no_damage(
+    tmp_path: Path, policy: RetentionPolicy
+) -> None:
+    pruned(tmp_path / "hub", policy, killed=True)
+    assert fsck.check(tmp_path / "hub", isolated=False).findings == []
+    assert run_audit(tmp_path / "hub").directories[0].findings == []
 
 
 @pytest.mark.parametrize("policy", [None, HALF, PAYLOADS, EVERYTHING])

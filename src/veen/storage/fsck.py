@@ -48,6 +48,7 @@ from veen.storage.log_writer import LogWriter
 from veen.storage.metadata import HubMetadata, read_metadata
 from veen.storage.metadata_check import NO_KEYS
 from veen.storage.paths import INDEX_DRAFT, ChunkName, Folders
+from veen.storage.pruned_chunk import Pruned, PrunedChunk
 from veen.storage.rebuild import IndexFiller, Progress, Registrar, progress_counter
 
 __all__ = ["Finding", "FsckReport", "FsckVerdict", "Severity", "check", "repair"]
@@ -325,10 +326,13 @@ class _Check:
 
     def _logged(self, label: bytes, seq: int) -> bytes | None:
         """The hash of an entry; None also if chunks do not end where the limits say, which is already reported."""
-        try:
-            return next((one.entry_hash for one in read_entries(self.folders, self.truth, label, seq, seq)), None)
-        except VeenError:
-            return None
+        with suppress(VeenError):
+            try:
+                return next((one.entry_hash for one in read_entries(self.folders, self.truth, label, seq, seq)), None)
+            except Pruned as pruned:  # since it was written to the log; the journal is trimmed later
+                with PrunedChunk(self.folders.pruned_chunk(label, pruned.start_seq, pruned.end_seq)) as left:
+                    return left.entry(seq).entry_hash
+        return None
 
     def _verifier(self, label: bytes) -> EntryVerifier:
         """The verifier for entries of a label that are only in the journal."""

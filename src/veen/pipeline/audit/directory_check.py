@@ -196,7 +196,11 @@ class _LoggedEntries:
         return self._hashed[1][at] if at < len(self._hashed[1]) else None
 
     def _hashes(self, chunk: Chunk) -> Iterator[bytes]:
-        with suppress(Malformed):  # the audit of the chunk reports it
+        with suppress(Malformed, Unverified):  # the audit of the chunk reports it
+            if chunk.pruned:
+                with self._source.pruned(chunk, self._metadata.identity) as left:
+                    yield from (entry.entry_hash for entry in left.entries())
+                return
             for data, begin in self._source.blocks(chunk):
                 pos = begin
                 while pos < len(data):

@@ -139,6 +139,10 @@ _BY_NAME = {
     "limit-history.json": "limits",
     "scrub.json": "scrub position",
     "fault.txt": "fault record",
+    "lock": "lock",
+    "keystore.key": "client keys",
+    "card.cbor": "client card",
+    "witness.key": "witness key",
     LMDB_FILE: "index",
 }
 _BY_FOLDER = {
@@ -162,8 +166,10 @@ def artifact_of(path: Path) -> str:
     name = path.name.removesuffix(_DRAFT)
     if name != path.name and name.startswith("."):  # the draft of a file that several processes write
         name = name[1:].rpartition(".")[0] or name[1:]
+    if name.startswith(".") and ".scaffold-" in name:  # a directory before it has its name
+        return f"folder {name[1:].partition('.scaffold-')[0]}"
     if "backups" in path.parts[-4:]:
-        is_statement = path.parent.name == "backups" and path.suffix == ".json"
+        is_statement = path.parent.name == "backups" and name.endswith(".json")
         return "folder backups" if name == "backups" else "backup statement" if is_statement else "backup"
     if name.endswith(".wal"):
         return "journal"
@@ -196,7 +202,7 @@ def artifact_of(path: Path) -> str:
         return "folder of a partition"
     if _RANDOM_NAME.fullmatch(name):
         return f"folder in {path.parent.name}"
-    return _BY_NAME.get(name) or _BY_FOLDER.get(path.parent.name) or (f"folder {name}" if not path.suffix else "other")
+    return _BY_NAME.get(name) or _BY_FOLDER.get(path.parent.name) or (f"folder {name}" if "." not in name else "other")
 
 
 # What a power cut leaves.

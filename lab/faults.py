@@ -6,27 +6,23 @@ when the clients have finished or at `end_at`; then everything must work again.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from lab.coverage import TARGETS
+from lab.coverage import CLOCK_STEPS_S, NETWORK_TROUBLE, REPEATS, SHUFFLED, machine_kind, needs_of, step_name
 from lab.disk import DEATHS, ERRORS, Call, EverythingSurvives, Fault, RemovalsSurvive, SeededSurvival, Survival
 from lab.world import End
 
 if TYPE_CHECKING:
     from lab.machines import Machine
-    from lab.scenario import Run
+    from lab.scenario import Run, Settings
 
-# Calls that only a prune makes, and artifacts that only a witness has.
-PRUNES = {("pruned chunk", "write"), ("pruned chunk", "sync"), ("pruned chunk", "replace"), ("chunk", "unlink")}
-PRUNES |= {("manifest", "write"), ("manifest", "sync"), ("manifest", "replace")}
-WITNESS_STATE = "witness state"
-BACKUP = ("backup", "backup statement", "folder backups")
 KINDS = ("death", "error", "full disk", "slow disk", "crash", "network", "partition", "clock", "signer", "operator")
-CLOCK_STEPS_S = (-90_000.0, -3600.0, -70.0, -20.0, -1.0, 1.0, 20.0, 70.0, 3600.0, 90_000.0)
-NETWORK_TROUBLE = ("stall", "reset", "delay", "delay", "repeat")
 _MAX_CRASHES = 12
+_TARGETS_IN_TURN = 3  # in each seed
+_LONGEST_WAIT_S = 20.0  # for a call that is a target
+_SMALL_SEGMENT_BYTES = 1 << 12
 
 
 @dataclass(slots=True)
@@ -58,15 +54,37 @@ class Faults:
         self._error_rate = rng.choice((0.002, 0.01, 0.05)) if "error" in self.kinds else 0.0
         self._network_rate = rng.choice((0.01, 0.05)) if "network" in self.kinds else 0.0
         self._crashes_left = _MAX_CRASHES
-        self._targets = [self._target() for _ in range(rng.choice((0, 1, 1, 2, 3)))]
-        needs_prune = any((one.artifact, one.call) in PRUNES for one in self._targets)
-        if rng.random() < 0.3 or needs_prune:
-            self.kinds |= {"retention"}
-        if rng.random() < 0.3 or any(one.artifact in BACKUP for one in self._targets):
-            self.kinds |= {"backup"}
-        self.needs_witness = any(one.artifact == WITNESS_STATE for one in self._targets)
+        first = run.world.seed * _TARGETS_IN_TURN
+        self._in_turn = [Target(*SHUFFLED[(first + number) % len(SHUFFLED)], 0) for number in range(_TARGETS_IN_TURN)]
+        self._targets = [*self._in_turn, *(self._target() for _ in range(rng.choice((0, 0, 1, 2))))]
+        self.needs = frozenset(need for one in self._targets for need in needs_of(one.artifact, one.call))
+        if "lost commit" in self.needs:  # the log is ahead of its index then
+            self._targets.append(Target("index", "commit", Fault.DIE_BEFORE, rng.choice((0, 1, 2, 4))))
+        self.kinds |= self.needs & {*KINDS, "retention", "backup"}
+        for kind in ("retention", "backup"):
+            if rng.random() < 0.3:
+                self.kinds |= {kind}
+        if self.needs:
+            self.end_at = min(max(self.end_at, 0.5 * _LONGEST_WAIT_S), _LONGEST_WAIT_S)
         self._full_until: dict[Machine, float] = {}
         self._slow_until: dict[Machine, float] = {}
+
+    def fitted(self, settings: "Settings") -> "Settings":
+        """The settings of a seed, changed so that the targets of the seed occur."""
+        if "witness" in self.needs:
+            settings = replace(settings, witnesses=max(settings.witnesses, 1))
+        if "compression" in self.needs:
+            settings = replace(settings, limits=replace(settings.limits, chunk_zstd_level=3))
+        if "small chunks" in self.needs:
+            settings = replace(settings, limits=replace(settings.limits, max_checkpoint_interval=3))
+        if "small segments" in self.needs:
+            settings = replace(settings, segment_bytes=_SMALL_SEGMENT_BYTES)
+        return settings
+
+    @property
+    def waits(self) -> bool:
+        """Whether a target of this seed may still occur, although the clients have finished."""
+        return any(one in self._targets and needs_of(one.artifact, one.call) for one in self._in_turn)
 
     def start(self) -> None:
         """Begin. The machines are running."""
@@ -88,6 +106,11 @@ class Faults:
             if kind in self.kinds:
                 for _ in range(1 + rng.randrange(3)):
                     world.at(rng.uniform(0.0, self.end_at), None, self._while_active(act))
+                if kind in self.needs:  # early enough for what follows, and again when there is more to work with
+                    for part in (0.05, 0.2, 0.5):
+                        world.at(part * self.end_at, None, self._while_active(act, self._run.hub))
+        if "rotation" in self.needs:
+            world.at(0.3 * self.end_at, None, self._while_active(self._rotate, self._run.hub))
 
     def stop(self) -> None:
         """No more faults; what was broken works again."""
@@ -99,13 +122,12 @@ class Faults:
                 machine.set_clock(0.0)
 
     def _target(self) -> Target:
-        artifact, call, fault = self._rng.choice(TARGETS)
-        return Target(artifact, call, fault, self._rng.choice((0, 0, 1, 2, 5, 12)))
+        return Target(*self._rng.choice(SHUFFLED), self._rng.choice((0, 0, 1, 2, 5, 12)))
 
-    def _while_active(self, act: Callable[["Machine"], None]) -> Callable[[], None]:
+    def _while_active(self, act: Callable[["Machine"], None], machine: "Machine | None" = None) -> Callable[[], None]:
         def acted() -> None:
             if self.is_active:
-                act(self._some_machine())
+                act(machine or self._some_machine())
 
         return acted
 
@@ -130,6 +152,7 @@ class Faults:
         rng, world = self._rng, self._run.world
         errors = ERRORS.get(call.name, ())
         if self._slow_until.get(machine, 0.0) > world.now and call.name in ("sync", "commit"):
+            self._count(machine, call.name, "slow")
             world.now += rng.uniform(0.0, 0.5)
         for target in self._targets:
             if target.is_met(call):
@@ -138,6 +161,7 @@ class Faults:
         if self._death_rate and self._crashes_left and rng.random() < self._death_rate:
             return rng.choice(DEATHS)
         if Fault.ENOSPC in errors and self._full_until.get(machine, 0.0) > world.now:
+            self._count(machine, "disk", "full")
             return Fault.ENOSPC
         if self._error_rate and errors and rng.random() < self._error_rate:
             return rng.choice(errors)
@@ -162,7 +186,9 @@ class Faults:
 
     def _crash(self, machine: "Machine") -> None:
         if self._crashes_left:
-            machine.crash(power=self.ends_by_power_cut())
+            power = self.ends_by_power_cut()
+            self._count(machine, "run", "power cut" if power else "kill")
+            machine.crash(power=power)
 
     def _fill_disk(self, machine: "Machine") -> None:
         self._run.note(f"{machine.name}: the disk is full")
@@ -175,16 +201,22 @@ class Faults:
     def _cut_off(self, machine: "Machine") -> None:
         world = self._run.world
         self._run.note(f"{machine.name}: cut off")
+        self._count(machine, "network", "cut off")
         world.network.cut.add(machine.name)
         world.at(world.now + self._rng.choice((0.5, 4.0, 15.0)), None, lambda: world.network.cut.discard(machine.name))
 
     def _step_clock(self, machine: "Machine") -> None:
         step = self._rng.choice(CLOCK_STEPS_S)
         self._run.note(f"{machine.name}: the clock steps by {step:g} s")
+        self._count(machine, "clock", step_name(step))
         machine.set_clock(machine.clock_step + step)
 
     def _kill_signer(self, _: "Machine") -> None:
-        self._run.hub.kill_signer()
+        if self._run.hub.kill_signer():
+            self._count(self._run.hub, "signer", "kill")
+
+    def _rotate(self, _: "Machine") -> None:
+        self._run.operator.rotate()
 
     def _operate(self, _: "Machine") -> None:
         self._run.operator.do_something(self._rng)
@@ -200,4 +232,11 @@ class Faults:
     def _network_trouble(self, end: End, data: bytes) -> str:
         if not self.is_active or not self._network_rate or self._rng.random() >= self._network_rate:
             return ""
-        return self._rng.choice(NETWORK_TROUBLE)
+        trouble = self._rng.choice(NETWORK_TROUBLE)
+        machine = machine_kind(end.process.name)
+        if trouble != "repeat" or machine in REPEATS:
+            self._run.coverage.count(machine, "send", trouble)
+        return trouble
+
+    def _count(self, machine: "Machine", call: str, fault: str) -> None:
+        self._run.coverage.count(machine_kind(machine.name), call, fault)

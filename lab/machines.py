@@ -231,10 +231,13 @@ class HubMachine(Machine):
             self._run.crash_points.at_call(self, call)
         return super()._fault_of(call)
 
-    def kill_signer(self) -> None:
+    def kill_signer(self) -> bool:
+        """Kill the signer process, if there is one. Returns whether there was."""
         if self.is_up and self.process.children:
             self._run.note("hub: the signer is killed")
             self.process.children[-1].kill()
+            return True
+        return False
 
     def administer(self, work: Callable[[SimulatedDisk, Folders], T]) -> T | None:
         """Run a command of the operator on this machine. Returns None if it fails or is killed."""
@@ -281,10 +284,10 @@ class Operator:
 
     def do_something(self, rng: Random) -> None:
         """Rotate the key, lower the limits, register a stream or accept the clock."""
-        what = rng.choice((self._rotate, self._rotate, self._lower_limits, self._register, self._accept_clock))
+        what = rng.choice((self.rotate, self.rotate, self._lower_limits, self._register, self._accept_clock))
         what()
 
-    def _rotate(self) -> None:
+    def rotate(self) -> None:
         run = self._run
         now = int(run.world.wall() + run.hub.clock_step)
 

@@ -255,13 +255,13 @@ BUGS = (
     PlantedBug("skipped sync", (Plant(Journal, "_sync", _nothing),), "mixed", 0),
     PlantedBug("mark not written", (Plant(MarkFile, "change", _marks_in_memory),), "mixed", 0),
     PlantedBug(
-        "sequence reused after a failed commit", (Plant(Journal, "append", _goes_on_after_failed_sync),), "mixed", 88
+        "sequence reused after a failed commit", (Plant(Journal, "append", _goes_on_after_failed_sync),), "mixed", 97
     ),
     PlantedBug(
         "receipt sent before the decision is final",
         (Plant(SubmitPipeline, "_signed", _answers_when_signed),),
         "mixed",
-        2,
+        9,
     ),
     PlantedBug(
         "rollback accepted",
@@ -283,7 +283,7 @@ BUGS = (
     ),
     PlantedBug("clock accepted twice", (Plant(HubTime, "accept", _accepts_step_twice),), "clock", 2),
     PlantedBug("reader skipping a gap", (Plant(LabelReader, "take", _skips_gaps),), "deceit", 1),
-    PlantedBug("tombstone without log entry", (Plant(HubService, "_log_on_loop", _prunes_without_event),), "mixed", 0),
+    PlantedBug("tombstone without log entry", (Plant(HubService, "_log_on_loop", _prunes_without_event),), "mixed", 3),
     PlantedBug(
         "hand-over marked as logged, but not logged",
         (Plant(HubService, "_log_handovers", _marked_but_not_logged),),

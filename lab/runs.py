@@ -8,9 +8,10 @@ from functools import partial
 from multiprocessing import current_process, get_context
 from pathlib import Path
 
-from lab.coverage import EXPECTED
+from lab.coverage import EXPECTED, shortfall
 from lab.disk import Coverage
 from lab.scenario import Outcome, play, scratch_folder
+from lab.world import TAIL
 
 _SEEDS_PER_JOB = 4
 _MAX_SHOWN = 10  # violations
@@ -38,7 +39,7 @@ def replay(seed: int, *, everything: bool, explore: bool) -> int:
 
 
 def run_seeds(seeds: range, processes: int, *, explore: bool) -> int:
-    """Run seeds and print a summary. Returns 1 if a promise was broken, or a fault that should occur never did."""
+    """Run seeds and print a summary. Returns 1 if a promise was broken, or the coverage falls short."""
     start = time.monotonic()
     done, simulated_s, messages = 0, 0.0, 0
     coverage = Coverage()
@@ -59,6 +60,7 @@ def run_seeds(seeds: range, processes: int, *, explore: bool) -> int:
         print(file=sys.stderr)
     minutes = (time.monotonic() - start) / 60
     missing = coverage.missing(EXPECTED)
+    lines = shortfall(coverage)
     for line in coverage.table():
         print(line)
     print(
@@ -72,14 +74,22 @@ def run_seeds(seeds: range, processes: int, *, explore: bool) -> int:
     )
     if len(seeds) < SEEDS_FOR_COVERAGE or explore:
         return bool(failed)
-    for cell in missing:
-        print(f"never occurred: {', '.join(cell)}")
-    return bool(failed or missing)
+    print(*lines, sep="\n")
+    return bool(failed or lines)
 
 
 def _report(found: Outcome, *, explore: bool) -> None:
-    print(f"\nseed {found.seed}: {found.violations[0]}")
-    print(f"  replay it: python -m lab replay {found.seed}{' --crash-points' if explore else ''}", flush=True)
+    show_failure(
+        found.seed, found.violations[0], f"replay {found.seed}{' --crash-points' if explore else ''}", found.trace
+    )
+
+
+def show_failure(seed: int, violation: str, command: str, trace: list[str]) -> None:
+    """A broken promise, how to see it again, and what happened last."""
+    print(f"\nseed {seed}: {violation}")
+    print(f"  replay it: python -m lab {command}")
+    print(f"  its last {len(trace[-TAIL:])} notes:")
+    print(*trace[-TAIL:], sep="\n", flush=True)
 
 
 def _outcomes(seeds: range, processes: int, *, explore: bool) -> Iterator[Outcome]:

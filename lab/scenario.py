@@ -103,11 +103,11 @@ class Run:
         self.has_begun = False
         self.crash_points = CrashPoints(self, place.parent) if explore else None
         self.faults = Faults(self)
+        self.settings = self.faults.fitted(self.settings)
         self.hub = HubMachine(self)
         self.operator = Operator(self)
         self.clients = [ClientMachine(self, name) for name in self.settings.clients]
-        count = max(self.settings.witnesses, int(self.faults.needs_witness))
-        self.witnesses = [WitnessMachine(self, number) for number in range(count)]
+        self.witnesses = [WitnessMachine(self, number) for number in range(self.settings.witnesses)]
         self.machines: list[Machine] = [self.hub, *self.clients, *self.witnesses]
 
     def note(self, text: str) -> None:
@@ -148,7 +148,7 @@ class Run:
             self.world.steps,
             len(self.ledger.receipts),
             self.coverage,
-            self.world.lines,
+            list(self.world.lines),
         )
 
     def _play(self) -> None:
@@ -207,7 +207,8 @@ class Run:
         self.has_begun = True
 
     def _has_ended(self) -> bool:
-        return bool(self.violations) or not self.faults.is_active or all(client.is_done for client in self.clients)
+        has_finished = all(client.is_done for client in self.clients) and not self.faults.waits
+        return bool(self.violations) or not self.faults.is_active or has_finished
 
     def _is_quiet(self) -> bool:
         """Every program runs, every client has finished, and the operator waits for nothing."""
@@ -218,7 +219,7 @@ class Run:
 
     def _script(self) -> Iterator[tuple[str, str, int]]:
         rng = self.rng
-        more = 6 if "retention" in self.faults.kinds else 0  # chunks must be closed before they can be pruned
+        more = 6 if self.faults.needs or "retention" in self.faults.kinds else 0  # chunks must be closed, for instance
         for number in range(self.settings.actions + more):
             what = rng.choices(("send", "read", "wait", "prove", "checkpoint"), (6, 2, 2, 1, 1))[0]
             yield what, rng.choice(self.settings.streams), number * 10 + rng.randrange(4)

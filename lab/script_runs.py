@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lab import corruption, hostile, planted, stage
 from lab.disk import Coverage
+from lab.runs import show_failure
 from lab.scenario import scratch_folder
 from lab.stage import Played, Script
 
@@ -43,8 +44,8 @@ def run(family: str, seeds: range, processes: int) -> int:
         if found.violations:
             failed.append(found)
             if len(failed) <= _MAX_SHOWN:
-                print(f"\nseed {found.seed}: {found.violations[0]}")
-                print(f"  replay it: python -m lab {family} --replay {found.seed}")
+                command = f"{family} --replay {found.seed}"
+                show_failure(found.seed, found.violations[0], command, found.trace)
     minutes = (time.monotonic() - start) / 60
     stored = {cell: times for cell, times in coverage.cells.items() if cell[1] == "stored"}
     if stored:

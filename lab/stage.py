@@ -331,7 +331,7 @@ def play(seed: int, scratch: Path, scripts: dict[str, Script], *, keep_trace: bo
         stage.world.now,
         len(stage.ledger.receipts),
         stage.platter.coverage,
-        stage.world.lines,
+        list(stage.world.lines),
     )
 
 

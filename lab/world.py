@@ -58,6 +58,9 @@ class Stuck(Exception):
     """The world does not come to an end."""
 
 
+TAIL = 40  # notes that a failing seed shows
+
+
 class World:
     """Virtual time, the processes in it, and the random choices of one seed."""
 
@@ -71,12 +74,11 @@ class World:
         self.network = Network(self)
         self.background_pace = self.rng.choice((0.2, 1.0, 1.0, 5.0))  # how slow disks and threads are
         self.steps = 0
-        self.lines: list[str] = []
+        self.lines: deque[str] = deque(maxlen=None if keep_trace else TAIL)  # the last ones, or all
         self.descriptors: dict[int, tuple[Process, int]] = {}  # opened by processes, with their inodes
         self.placeholders: set[int] = set()  # descriptors of dead processes, which are open on /dev/null
         self.strand: Strand | None = None  # the one that runs
         self.strands: list[Strand] = []  # those that wait
-        self._keep_trace = keep_trace
         self.keep_all = keep_all
         self._digest = blake2b(digest_size=16)
         self._timers: list[tuple[float, int, Process | None, Callable[[], None]]] = []
@@ -101,7 +103,8 @@ class World:
             if ready:
                 chosen = ready[0] if len(ready) == 1 else self.rng.choice(ready)
                 self._due()
-                self._step(chosen)
+                if chosen.loop.ready:  # unless what was due ended it
+                    self._step(chosen)
             elif self._timers:
                 self.now = max(self.now, self._timers[0][0])
                 self._due()
@@ -176,8 +179,7 @@ class World:
         who = self.current.name if self.current else "-"
         line = f"{self.now:12.6f}  {who:10}  {what}"
         self._digest.update(line.encode() + detail)
-        if self._keep_trace:
-            self.lines.append(line)
+        self.lines.append(line)
 
     def detail(self, what: str) -> None:
         """Record an event that only a full trace shows."""

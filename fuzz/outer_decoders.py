@@ -3,6 +3,7 @@
 Seeds come from `vectors/`, from the tables of wire objects, and from `fuzz/corpus` for formats that have no vectors.
 """
 
+import asyncio
 import importlib
 import json
 import pkgutil
@@ -31,7 +32,9 @@ from plumbing.cli.command import Misuse
 from plumbing.durable import Disk
 from tests.core.wire_strategies import ALL_WIRE, barest, fullest
 from tests.veil import test_fuzz as veil_tests
-from veen.bridge import bundle, qr
+from veen.bridge import anchor_backends, bundle, qr
+from veen.bridge.anchor_backends import FileLog
+from veen.bridge.anchors import AnchorStatement
 from veen.cli.hub import hub_settings
 from veen.client import capabilities, cbor_sequence, evidence
 from veen.client.trust import HubStatus
@@ -51,7 +54,7 @@ from veen.query import descriptor
 from veen.query.digest import ResultDigest
 from veen.query.policy import PolicyBook
 from veen.query.query_store import QueryJob
-from veen.recorder import otlp, syslog
+from veen.recorder import json_lines, otlp, syslog
 from veen.recorder.normalize import Defaults
 from veen.storage import chunk_reader, frame, journal, journal_mark
 from veil import GroupSecret, SigningKey, VeilError
@@ -503,6 +506,48 @@ def recorder_decoders() -> Iterator[Decoder]:
         partial(saved, "syslog"),
         entry="veen.recorder.syslog:event_of",
     )
+    yield json_decoder(
+        "line of a JSON log",
+        lambda data: json_lines.event_of(data, DEFAULTS, NOW_MS),
+        anything,
+        json_log_lines,
+        entry="veen.recorder.json_lines:event_of",
+    )
+
+
+def json_log_lines() -> list[bytes]:
+    found = (
+        {"subject_id": "a", "event_type": "b", "event_time": 1_790_000_000_000, "origin": "c", "payload": {"d": [1]}},
+        {"@timestamp": "2026-01-02T03:04:05.678Z", "level": "info", "message": "text", "n": [1.5, None, True]},
+        {"ts": 1790000000.25, "time": "not a time", "payload": {}, "more": {"nested": {"deep": "\u00e9\ud83d\ude00"}}},
+    )
+    return [json.dumps(one).encode() for one in found]
+
+
+def anchor_file_lines() -> list[bytes]:
+    """Files of one to three lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        log, made = FileLog(Path(folder) / "anchors"), list[bytes]()
+        for number in range(1, 4):
+            asyncio.run(log.publish(fullest(AnchorStatement) if number % 2 else barest(AnchorStatement)))
+            made.append(log.path.read_bytes())
+        return made
+
+
+def is_a_chain(lines: "list[anchor_backends._Line]", data: bytes) -> None:
+    """What was accepted is the text of its lines. A line may end as any line of text does."""
+    assert b"".join(line.text() for line in lines).splitlines() == data.splitlines()
+
+
+def anchor_decoders() -> Iterator[Decoder]:
+    yield raw_decoder(
+        "lines of an anchor file",
+        anchor_backends._read_lines,
+        is_a_chain,
+        anchor_file_lines,
+        Unverified,
+        entry="veen.bridge.anchor_backends:_read_lines",
+    )
 
 
 # Storage, as fsck reads it.
@@ -745,5 +790,6 @@ def outer_decoders() -> Iterator[Decoder]:
     yield from carried_decoders()
     yield from query_decoders()
     yield from recorder_decoders()
+    yield from anchor_decoders()
     yield from storage_decoders()
     yield from veil_decoders()

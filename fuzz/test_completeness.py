@@ -12,7 +12,10 @@ from fuzz.test_decoders import DECODERS
 from veen.core.cbor import Wire
 
 SOURCE = Path(__file__).parents[1] / "src"
-NAMES = re.compile(r"(decode|parse|unpack|from_header|from_text|from_json|read_letter|read_event)(_[a-z_]+)?$")
+NAMES = re.compile(
+    r"_?(decode|parse|unpack|from_header|from_text|from_json|read_letter|read_event|read_anchor|read_lines|event_of)"
+    r"(_[a-z_]+)?$"
+)
 
 # Where other tests fuzz the same bytes, or who made them.
 OTHERS = {
@@ -27,10 +30,19 @@ OTHERS = {
     "veen.client.cbor_sequence:decode_each": "sequence of messages and capability file",
     "veen.client.trust:Pin.parse": "an option of a command; the files that it names are HubIdentity",
     "veen.client.writer_keys": "rows of the client's own database; tests/client/test_client_rows.py damages them",
+    "veen.bridge.anchor_backends:_decode_token": "the library rfc3161_client",
+    "veen.bridge.anchors:read_anchor": "Anchored, among the wire objects",
+    "veen.core.admin:event_of": "the events, among the wire objects",
+    "veen.core.control_stream:event_of": "the events, among the wire objects",
     "veen.bridge.zone_roles:parse": "an option of a command",
     "veen.overlays": "tests/overlays/test_bodies.py; states and summaries are made of wire objects",
+    "veen.pipeline.audit": "messages and events that the hub accepted, among the wire objects",
+    "veen.pipeline.decoding.decoder:_decode_event": "the other decoders of the module",
     "veen.pipeline.engine": "an option of a command, and rows that our own processes exchange",
     "veen.pipeline.tables": "files of our own tables, which a digest covers; table commit",
+    "veen.query.policy:_decode": "query policy",
+    "veen.recorder.spool:_decode": "files of the recorder itself, with a checksum",
+    "veen.storage.chunk_reader:PackedChunk._unpack": "packed chunk",
     "veen.query.descriptor:parse_time": "query request",
     "veen.storage.index": "rows of the hub's own index; tests/hub/test_bad_index.py damages them",
     "veen.storage.paths:ChunkName.parse": "a regular expression over a file name",
@@ -40,12 +52,13 @@ OTHERS = {
     "veil.assembly:decode_batch": "VEIL batch",
     "veil.encryption": "VEIL letter and group secret",
     "veil.erasure_code:decode": "rows whose hashes the codec has compared",
+    "veil.node.frames": "the parts of frames:decode and frames:decode_set",
     "veil.node.node_events:Event.decode": "rows of the node's own store",
 }
 
 
 def stated() -> Iterator[str]:
-    """Every public function and method with the name of a decoder, as module:name."""
+    """Every function and method with the name of a decoder, as module:name."""
     for path in sorted(SOURCE.rglob("*.py")):
         module = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
         if re.match(r"(veen\.(cli|bench|selftest)|veil\.(cli|sim)|plumbing|pyspark_veen)(\.|$)", module):

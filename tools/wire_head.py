@@ -102,7 +102,7 @@ adopted root   Ht("veen/hub-root", hub_id || hub_pk || u64be(valid_from))       
 manifest       Ht("veen/manifest", hub_id || label || u64be(epoch) || u64be(hub_ts) || u64be(segments) || segments_root)
 attachment tombstone
                Ht("veen/attachment-pruned", hub_id || coid || u64be(pruned_at) || u64be(event_seq))
-upload record  Ht("veen/upload-record", coid || label || u64be(uploaded_at)), the digest in the record; not signed
+upload record  Ht("veen/upload-record", the encoding of the record without digest), the digest in the record; not signed
 segment        Ht("veen/segment", CBOR(segment)), a leaf of the tree of a manifest
 hand-over      Ht("veen/hand-over", hub_id || old_pk || new_pk || u64be(hub_ts) || u64be(labels) || rows_root)
                                                                                          by old key, new key and root

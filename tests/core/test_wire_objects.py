@@ -76,7 +76,7 @@ from veen.core.proof import MmrProof, ProofStep
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.recovery import RecoveredLog
-from veen.core.retention import Manifest, RetentionPolicy, RetentionRequest, Segment, Tombstone
+from veen.core.retention import Manifest, RetentionPolicy, RetentionRequest, Segment, Tombstone, UploadRecord
 
 KNOWN = 36  # the number of classes; fewer means that the search is broken
 
@@ -724,6 +724,8 @@ def flawed() -> dict[str, Wire]:
         "an ended label twice": replace(ended, labels=(ended.labels[0],) * 2),
         "an erasure without a reason": replace(fullest(RetentionRequest), reason=None, coid=None),
         "the erasure of an attachment without a reason": replace(barest(RetentionRequest), coid=bytes(32)),
+        "an upload record with the digest of another": replace(fullest(UploadRecord), uploaded_at=1),
+        "an upload record without its digest": replace(fullest(UploadRecord), digest=None),
         "place 0": replace(fullest(Receipt), stream_seq=0),
         "a prefix of no messages": replace(fullest(Checkpoint), upto_seq=0),
     }

@@ -36,7 +36,7 @@ from veen.core.profile import AdmissionSettings, EarlierLimits, LimitRegistry, L
 from veen.core.proof_of_work import PowCookie
 from veen.core.receipt import Receipt
 from veen.core.recovery import RecoveredLog
-from veen.core.retention import Manifest, RetentionPolicy, RetentionRequest, Segment, Tombstone
+from veen.core.retention import Manifest, RetentionPolicy, RetentionRequest, Segment, Tombstone, UploadRecord
 from veen.core.root_key import KeyRequest, RootEndorsement, RootRequest
 from veen.core.signing import SIGNATURE_BYTES
 
@@ -157,6 +157,12 @@ def _whole_request(request: RetentionRequest) -> RetentionRequest:
     return replace(request, label=request.label or bytes(32), reason=request.reason or "")
 
 
+def _bound(record: UploadRecord) -> UploadRecord:
+    if record.coid is None:
+        return replace(record, digest=None)
+    return UploadRecord.of(record.coid, record.label, record.uploaded_at)
+
+
 def _roomy(limits: Limits) -> Limits:
     least = limits.max_msg_bytes + ENTRY_OVERHEAD_BYTES
     return replace(limits, max_chunk_bytes=max(limits.max_chunk_bytes, least))
@@ -184,6 +190,7 @@ _REPAIRS: dict[type[Wire], Callable[[Any], Wire]] = {
     Tombstone: lambda stone: replace(stone, segment=_pruned(stone.segment)),
     RetentionPolicy: _longer,
     RetentionRequest: _whole_request,
+    UploadRecord: _bound,
 }
 
 

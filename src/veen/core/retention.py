@@ -190,8 +190,7 @@ class UploadRecord(Wire):
         return None if self.coid is None or self.digest == self._digest() else "digest is not that of the record"
 
     def _digest(self) -> bytes:
-        assert self.coid is not None
-        return ht("veen/upload-record", self.coid + self.label + u64be(self.uploaded_at))
+        return ht("veen/upload-record", self.unsigned())
 
 
 @int_map("attachment tombstone", VersionField())

@@ -123,7 +123,7 @@ def _sealed(case: Case) -> Doc:
 
 
 def _attachment(opened: Opened, place: Place, index: int, plain: bytes, part: SealedAttachment) -> Doc:
-    own_id = naming.leaf_hash(place.label, place.profile_id, h(opened.enc), place.client_id, place.client_seq)
+    own_id = msg.leaf_hash(place.label, place.profile_id, h(opened.enc), place.client_id, place.client_seq)
     return {
         "index": index,
         "plaintext": plain,

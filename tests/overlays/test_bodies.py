@@ -8,7 +8,7 @@ import cbor2
 import pytest
 
 from tests.overlays.logs import log
-from veen.core import Malformed, cbor, naming
+from veen.core import Malformed, cbor, msg
 from veen.core.cbor import Bool, Bstr, Bytes, FieldType, ListOf, Nested, Text, Uint, Wire, heads
 from veen.overlays import AnyOverlay, Event, fold
 from veen.overlays.authority import AuthorityEvent
@@ -72,7 +72,7 @@ def sample(cls: type[Wire]) -> Any:
     if isinstance(made, BundleExported):
         return replace(made, event_count=1)
     if isinstance(made, EventOrigin):
-        leaf = naming.leaf_hash(made.receipt.label, made.profile_id, made.ct_hash, made.client_id, made.client_seq)
+        leaf = msg.leaf_hash(made.receipt.label, made.profile_id, made.ct_hash, made.client_id, made.client_seq)
         return replace(made, receipt=replace(made.receipt, leaf_hash=leaf))
     if isinstance(made, BundleIntake):
         return replace(made, event_count=1, position=1)
@@ -94,7 +94,7 @@ def sample(cls: type[Wire]) -> Any:
 
 
 def past(data: bytes, pos: int) -> int:
-    """Where the next value starts, whatever order the keys of this one are in."""
+    """The start of the next value. The keys of this one may be in any order."""
     major, argument, pos = heads.read_head(data, pos)
     if major in (heads.BSTR, heads.TEXT):
         return pos + argument

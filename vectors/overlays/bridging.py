@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from vectors.form import Doc, secret, signing_key
 from vectors.overlays.logs import START, Line, folded, msg_id
-from veen.core import naming, receipt
+from veen.core import msg, receipt
 from veen.overlays import AnyOverlay
 from veen.overlays.bridge_logs import (
     EXPORTS,
@@ -32,7 +32,7 @@ KEY, LABEL, WRITER, PROFILE = (
 def origin(seq: int) -> EventOrigin:
     """The entry with this number in the export stream."""
     ct_hash = secret(f"bridge ciphertext {seq}")
-    leaf = naming.leaf_hash(LABEL, PROFILE, ct_hash, WRITER, seq)
+    leaf = msg.leaf_hash(LABEL, PROFILE, ct_hash, WRITER, seq)
     root = secret(f"bridge root {seq}")
     signed = receipt.sign(KEY, label=LABEL, stream_seq=seq, leaf_hash=leaf, mmr_root=root, hub_ts=START + seq)
     return EventOrigin(signed, PROFILE, WRITER, seq, ct_hash)

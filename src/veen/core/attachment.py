@@ -16,7 +16,7 @@ from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import h, ht, u64be
 from veen.core.hpke import XCHACHA_NONCE_BYTES
 from veen.core.limits import MAX_UPLOAD_SKEW_SEC
-from veen.core.naming import leaf_hash
+from veen.core.msg import leaf_hash
 from veen.core.profile import Limits
 from veen.core.signing import SIGNATURE_BYTES, SigningKey
 

@@ -1,5 +1,7 @@
 """H, Ht and the fixed-width integers that all other definitions use. Spec §3.3."""
 
+import struct
+from collections.abc import Callable
 from hashlib import sha256
 
 HASH_BYTES = 32
@@ -22,9 +24,6 @@ def ht(tag: str, data: bytes) -> bytes:
     return sha256(tag.encode() + b"\x00" + data).digest()
 
 
-def u64be(n: int) -> bytes:
-    return n.to_bytes(8, "big")
-
-
-def u32be(n: int) -> bytes:
-    return n.to_bytes(4, "big")
+# Both raise `struct.error` for a number that does not fit.
+u64be: Callable[[int], bytes] = struct.Struct(">Q").pack
+u32be: Callable[[int], bytes] = struct.Struct(">I").pack

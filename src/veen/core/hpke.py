@@ -103,13 +103,13 @@ _OUTER_FILL = b"\x5c" * (_BLOCK_BYTES - HASH_BYTES)
 
 
 def hmac32(key: bytes, data: bytes) -> bytes:
-    """HMAC-SHA256 with a 32-byte key, for keys that are used once."""
+    """HMAC-SHA256 with a 32-byte key."""
     inner = sha256(key.translate(_INNER_PAD) + _INNER_FILL + data).digest()
     return sha256(key.translate(_OUTER_PAD) + _OUTER_FILL + inner).digest()
 
 
 class Hmac:
-    """HMAC-SHA256 with one key. RFC 2104."""
+    """HMAC-SHA256 with one key of any length. RFC 2104."""
 
     __slots__ = ("_inner", "_outer")
 
@@ -199,10 +199,10 @@ class HpkeContext:
     def __init__(self, dh: bytes, kem_context: bytes, info: bytes) -> None:
         infos = _Infos(info) if info else _EMPTY_INFO
         shared_secret = hmac32(_NO_SALT.digest(_EAE_PRK + dh), _SHARED_SECRET + kem_context + b"\x01")
-        secret = Hmac(hmac32(shared_secret, _SECRET))
-        self._key = secret.digest(infos.key)
-        self._base_nonce = secret.digest(infos.base_nonce)[:CHACHA_NONCE_BYTES]
-        self._exporter = secret.digest(infos.exporter)
+        secret = hmac32(shared_secret, _SECRET)
+        self._key = hmac32(secret, infos.key)
+        self._base_nonce = hmac32(secret, infos.base_nonce)[:CHACHA_NONCE_BYTES]
+        self._exporter = hmac32(secret, infos.exporter)
         self._seq = 0
 
     def seal(self, aad: bytes, plaintext: bytes) -> bytes:

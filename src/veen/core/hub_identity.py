@@ -196,8 +196,8 @@ class HubIdentity(Wire):
         return self._signer(digest, sig, hub_ts, hub_ts + 1, what)
 
     def _signer(self, digest: bytes, sig: bytes, start: int, end: int, what: str) -> HubKey:
-        for key in reversed(self.signing_keys):
-            if key.active_between(start, end) and signing.is_valid(key.hub_pk, digest, sig):
+        for key in reversed(self.hub_keys):
+            if key.role != ROOT and key.active_between(start, end) and signing.is_valid(key.hub_pk, digest, sig):
                 return key
         raise Unverified(what, "no key of the hub that was active at that time signed it")
 

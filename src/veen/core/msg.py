@@ -4,7 +4,7 @@ import struct
 from hashlib import sha256
 from typing import Annotated, Self
 
-from veen.core import naming, signing
+from veen.core import signing
 from veen.core.cbor import Bstr, Bytes, DeferredFaults, Uint, VersionField, Wire, array, heads
 from veen.core.errors import Fault, Malformed, Unverified
 from veen.core.hashing import HASH_BYTES, U64_MAX, h, tag_prefix
@@ -18,6 +18,7 @@ _BSTR64 = b"\x58\x40"
 _PREFIX = struct.Struct(">4s32s2s32s2s32s")
 _SIG_TAIL = len(_BSTR64) + SIGNATURE_BYTES
 _SIGNED = tag_prefix("veen/sig") + b"\x89"
+_LEAF = tag_prefix("veen/leaf")
 # The size of all other fields at their maximum. The rest of the largest message is left for the ciphertext.
 _OTHER_FIELDS_BYTES = len(_OPENING) + 5 * 34 - 2 + 2 * 9 + 5 + _SIG_TAIL
 _NO_SIG = bytes(SIGNATURE_BYTES)
@@ -73,7 +74,7 @@ class Msg(Wire):
         )
 
     def leaf_hash(self) -> bytes:
-        return naming.leaf_hash(self.label, self.profile_id, self.ct_hash, self.client_id, self.client_seq)
+        return leaf_hash(self.label, self.profile_id, self.ct_hash, self.client_id, self.client_seq)
 
     def check_ct_hash(self) -> None:
         """Invariant I1."""
@@ -82,6 +83,11 @@ class Msg(Wire):
 
     def verify_signature(self) -> None:
         signing.verify(self.client_id, signing_digest(self.encode()), self.sig, "msg")
+
+
+def leaf_hash(label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
+    """A message's leaf in the tree; also its id, which does not depend on its place. Spec §4.2."""
+    return sha256(_LEAF + label + profile_id + ct_hash + client_id + client_seq.to_bytes(8, "big")).digest()
 
 
 def signing_digest(encoded: bytes) -> bytes:

@@ -1,12 +1,10 @@
 """Derivation of the 32-byte identifiers. Spec §2."""
 
 import re
-from hashlib import sha256
 
-from veen.core.hashing import HASH_BYTES, h, ht, tag_prefix, u64be
+from veen.core.hashing import HASH_BYTES, h, ht, u64be
 
 _HEX_ID = re.compile(r"[0-9a-fA-F]{64}")
-_LEAF = tag_prefix("veen/leaf")
 
 
 def stream_id(name: str) -> bytes:
@@ -44,11 +42,6 @@ def label(routing: bytes, stream: bytes, epoch: int) -> bytes:
 def control_stream(of_hub: bytes) -> bytes:
     """The stream on which a hub logs authorized capabilities, so that replaying the log restores them."""
     return ht("veen/control", of_hub)
-
-
-def leaf_hash(label: bytes, profile_id: bytes, ct_hash: bytes, client_id: bytes, client_seq: int) -> bytes:
-    """A message's leaf in the tree; also its id, which does not depend on its place."""
-    return sha256(_LEAF + label + profile_id + ct_hash + client_id + client_seq.to_bytes(8, "big")).digest()
 
 
 ZERO_HASH = bytes(HASH_BYTES)

@@ -62,8 +62,8 @@ class Receipt(_KeepsEncoding, Wire):
             hashes and numbers and len(self.hub_sig) == SIGNATURE_BYTES and self.stream_seq | self.hub_ts <= U64_MAX
         ):
             return super(Receipt, self).encode()  # noqa: UP008  slots make a second class
-        fields = _signed_fields(self.label, self.stream_seq, self.leaf_hash, self.mmr_root, self.hub_ts)
-        encoded = b"\x87" + fields + _BSTR64 + self.hub_sig
+        encoded, _ = unsigned(self.label, self.stream_seq, self.leaf_hash, self.mmr_root, self.hub_ts)
+        encoded += self.hub_sig
         object.__setattr__(self, "_encoded", encoded)
         return encoded
 
@@ -108,7 +108,8 @@ def sign(
 
 def unsigned(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> tuple[bytes, bytes]:
     """The encoding of a receipt without its signature, and the digest to sign. Hubs call it for every message."""
-    fields = _signed_fields(label, stream_seq, leaf_hash, mmr_root, hub_ts)
+    seq, ts = write_head(UINT, stream_seq), write_head(UINT, hub_ts)
+    fields = b"\x01" + _BSTR32 + label + seq + _BSTR32 + leaf_hash + _BSTR32 + mmr_root + ts
     return b"\x87" + fields + _BSTR64, sha256(_SIGNED + fields).digest()
 
 
@@ -118,12 +119,6 @@ def sign_encoded(
     """The encoding of what `sign` returns, without building the object."""
     encoded, digest = unsigned(label, stream_seq, leaf_hash, mmr_root, hub_ts)
     return encoded + key.sign(digest)
-
-
-def _signed_fields(label: bytes, stream_seq: int, leaf_hash: bytes, mmr_root: bytes, hub_ts: int) -> bytes:
-    """The first six fields: the signed bytes without the array head."""
-    seq, ts = write_head(UINT, stream_seq), write_head(UINT, hub_ts)
-    return b"\x01\x58\x20" + label + seq + _BSTR32 + leaf_hash + _BSTR32 + mmr_root + ts
 
 
 def read_usual(data: bytes, pos: int) -> tuple[Receipt, int] | None:

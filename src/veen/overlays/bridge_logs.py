@@ -11,9 +11,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Self, TypeAlias
 
-from veen.core import Msg, Receipt, cbor, naming
+from veen.core import Msg, Receipt, cbor
 from veen.core.cbor import Bstr, ListOf, Nested, Text, Uint, Wire, array
 from veen.core.limits import MAX_BODY_BYTES, MAX_TEXT_BYTES
+from veen.core.msg import leaf_hash
 from veen.overlays.event import Event, FoldEntry, Ranges, event, join_ranges, plain_wire
 from veen.overlays.overlay import FoldStep, MergeOverlay, WalkOverlay
 
@@ -61,7 +62,7 @@ class EventOrigin(Wire):
     ct_hash: Annotated[bytes, Bstr()]
 
     def flaw(self) -> str | None:
-        found = naming.leaf_hash(self.receipt.label, self.profile_id, self.ct_hash, self.client_id, self.client_seq)
+        found = leaf_hash(self.receipt.label, self.profile_id, self.ct_hash, self.client_id, self.client_seq)
         return None if found == self.receipt.leaf_hash else "the receipt does not match this client's message"
 
     @classmethod

@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install '.[
 from tests.pipeline.tables.crashing_disk import deaths
 from tests.pipeline.tables.logs import DOORS, OTHERS, Place, everything, writes
 from veen.client.stream_keys import ReaderKey
-from veen.core import DhKey, Mmr, Unverified, naming
+from veen.core import DhKey, Mmr, Unverified, msg
 from veen.pipeline import select
 from veen.pipeline.decoding import Keys
 from veen.pipeline.tables import FileRef, Table, Tables, load
@@ -100,7 +100,7 @@ def test_consistently_forged_rows_do_not_yield_the_signed_root(made: Place) -> N
         tree, forged = Mmr(), changed(20, ct_hash=bytes(32))(rows)
         for row in forged:
             client = (row["ct_hash"], row["client_id"], row["client_seq"])
-            row["leaf_hash"] = naming.leaf_hash(row["label"], profile_id, *client)
+            row["leaf_hash"] = msg.leaf_hash(row["label"], profile_id, *client)
             tree.append(row["leaf_hash"])
             row["mmr_root"] = tree.root()
         return forged

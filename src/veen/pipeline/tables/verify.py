@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from veen.client.tree_follower import PrunedEntries
-from veen.core import Malformed, Mmr, Receipt, Unverified, VeenError, naming
+from veen.core import Malformed, Mmr, Receipt, Unverified, VeenError
+from veen.core.msg import leaf_hash
 from veen.pipeline import chunk_verifier, read_plan
 from veen.pipeline.decoding import DecodedEntry, DecodedRows, Decoder, Keys
 from veen.pipeline.decoding.decoder import QuarantineKind
@@ -143,7 +144,7 @@ class _EntryTree:
             yield Problem(Table.ENTRIES, "an extra row", label, seq)
             return
         yield from self._pass(seq)
-        derived = naming.leaf_hash(label, self._profile_id, row["ct_hash"], row["client_id"], row["client_seq"])
+        derived = leaf_hash(label, self._profile_id, row["ct_hash"], row["client_id"], row["client_seq"])
         before = self._tree.copy()
         self._tree.append(derived)
         if derived == row["leaf_hash"] and self._tree.root() == row["mmr_root"]:

@@ -39,7 +39,7 @@ class RemoteKey:
 
     public_key: bytes
     name: str
-    _call: Callable[[str, Sequence[bytes]], tuple[bytes, Signatures]]
+    _call: Callable[[str, Sequence[bytes], bytes | None], tuple[bytes, Signatures]]
 
     def sign(self, message: bytes) -> bytes:
         """`message` is a digest of 32 bytes."""
@@ -48,15 +48,9 @@ class RemoteKey:
     def sign_many(self, digests: Sequence[bytes]) -> Signatures:
         """Raises `Unavailable` if the key, which was usable before, cannot be used now."""
         try:
-            return self.signatures(*self._call(self.name, digests))
+            return self._call(self.name, digests, self.public_key)[1]
         except Malformed as error:
             raise Unavailable(str(error)) from None
-
-    def signatures(self, public_key: bytes, made: Signatures) -> Signatures:
-        """The signatures in an answer. Raises `Malformed` if another key made them: its file may have been replaced."""
-        if public_key != self.public_key:
-            raise Malformed(self.name, "it does not match the public key in hub-identity.json")
-        return made
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +74,8 @@ class _Pending:
 
     number: int
     request: bytes
-    key: RemoteKey | None  # which must answer; None if any key may
+    name: str
+    public_key: bytes | None  # of the key that must answer; None if any may
     done: SigningDone
 
 
@@ -173,29 +168,28 @@ class Signer:
         if found != (public_key or self._control_pk):
             raise Unverified(path.name, "the hub uses another key")
 
-    def sign_later(self, key: RemoteKey, digests: Sequence[bytes], done: SigningDone) -> None:
+    def sign_later(self, key: RemoteKey | None, digests: Sequence[bytes], done: SigningDone) -> None:
         """Sign digests, and call `done` on the loop, after the callbacks of earlier requests.
 
-        It gets the signatures, or the error of the source of the key.
+        It gets the signatures, or the error of the source of the key. Without a key, nothing is signed: the answer only
+        shows that the process runs.
         """
-        self._ask_later(key.name, digests, key, done)
-
-    def _ask_later(self, name: str, digests: Sequence[bytes], key: RemoteKey | None, done: SigningDone) -> None:
         number = next(self._numbers)
+        name, public_key = (key.name, key.public_key) if key else (metadata.CONTROL_KEY, None)
         request = _request(number, name, digests)
-        self._pending.append(_Pending(number, request, key, done))
+        self._pending.append(_Pending(number, request, name, public_key, done))
         self._send(request)
 
     def _load(self, name: str, expected: bytes | None) -> RemoteKey:
-        public_key, _ = self._call(name, ())
-        if expected is not None and public_key != expected:
-            raise Malformed(name, "it does not match the public key in hub-identity.json")
+        public_key, _ = self._call(name, (), expected)
         return RemoteKey(public_key, name, self._call)
 
     # Calls that wait.
 
-    def _call(self, name: str, digests: Sequence[bytes] | None) -> tuple[bytes, Signatures]:
-        """Send a request and wait for its answer. Thread-safe."""
+    def _call(
+        self, name: str, digests: Sequence[bytes] | None, expected: bytes | None = None
+    ) -> tuple[bytes, Signatures]:
+        """Send a request and wait for its answer, from the key with the expected public half. Thread-safe."""
         number = next(self._numbers)
         request = _request(number, name, digests)
         with self._call_lock:
@@ -213,7 +207,7 @@ class Signer:
                     continue
                 self._restarts = 0
                 assert answered == number, "the signer answered another request"
-                return _answered(name, status, content)
+                return _answered(name, status, content, expected)
 
     def _replace(self, dead: _Process) -> None:
         """Start a new process. The caller holds the lock of calls. Raises `Unavailable` if that never works."""
@@ -266,7 +260,7 @@ class Signer:
         """Ask the successor for a key, without waiting. Its answer ends the state."""
         if not self._is_asking:
             self._is_asking = True
-            self._ask_later(metadata.CONTROL_KEY, (), None, self._spoke)
+            self.sign_later(None, (), self._spoke)
         return True
 
     def _spoke(self, outcome: Signatures | Malformed | Unavailable) -> None:
@@ -282,6 +276,7 @@ class Signer:
             return  # it died: its successor gets all requests without an answer
 
     def _readable(self, source: _Process) -> None:
+        """Read from the process, and handle the complete answers."""
         assert self._loop is not None
         try:
             received = source.groups.recv(_READ_BYTES)
@@ -294,8 +289,25 @@ class Signer:
             self._restart(source)
             return
         self._received += received
-        while self._take_answer():
-            pass
+        while len(self._received) >= ANSWER.size:
+            number, status, length = ANSWER.unpack_from(self._received)
+            end = ANSWER.size + length
+            if len(self._received) < end:
+                return
+            content, self._received = self._received[ANSWER.size : end], self._received[end:]
+            self._restarts = 0
+            if not self._pending or self._pending[0].number != number:
+                self._on_broken(RuntimeError("the signer answered another request"))
+                return
+            pending = self._pending.popleft()
+            outcome: Signatures | Malformed | Unavailable
+            try:
+                _, outcome = _answered(pending.name, status, content, pending.public_key)
+            except (Malformed, Unavailable) as error:
+                outcome = error
+                if isinstance(error, Malformed):
+                    self._restart(self._source)  # it may keep the wrong key
+            pending.done(outcome)
 
     def _restart(self, dead: _Process) -> None:
         with self._call_lock:
@@ -305,32 +317,6 @@ class Signer:
                 except Unavailable as error:
                     self._on_broken(error)
 
-    def _take_answer(self) -> bool:
-        """Handle the next complete answer. Returns False if there is none."""
-        if len(self._received) < ANSWER.size:
-            return False
-        number, status, length = ANSWER.unpack_from(self._received)
-        end = ANSWER.size + length
-        if len(self._received) < end:
-            return False
-        content, self._received = self._received[ANSWER.size : end], self._received[end:]
-        self._restarts = 0
-        if not self._pending or self._pending[0].number != number:
-            self._on_broken(RuntimeError("the signer answered another request"))
-            return False
-        pending = self._pending.popleft()
-        try:
-            public_key, made = _answered("signing key", status, content)
-            outcome: Signatures | Malformed | Unavailable = (
-                pending.key.signatures(public_key, made) if pending.key else made
-            )
-        except (Malformed, Unavailable) as error:
-            outcome = error
-            if isinstance(error, Malformed):
-                self._restart(self._source)  # it may keep the wrong key
-        pending.done(outcome)
-        return True
-
 
 def _request(number: int, name: str, digests: Sequence[bytes] | None) -> bytes:
     if digests is None:
@@ -338,11 +324,16 @@ def _request(number: int, name: str, digests: Sequence[bytes] | None) -> bytes:
     return REQUEST.pack(number, name.encode("ascii"), len(digests)) + b"".join(digests)
 
 
-def _answered(name: str, status: int, content: bytes) -> tuple[bytes, Signatures]:
-    """The public key and the signatures of an answer. Raises the error that it states."""
+def _answered(name: str, status: int, content: bytes, expected: bytes | None) -> tuple[bytes, Signatures]:
+    """The public key and the signatures of an answer. Raises the error that it states.
+
+    Raises `Malformed` if it is not from the expected key, whose file may have been replaced.
+    """
     if status == SIGNED:
-        starts = range(PUBLIC_KEY_BYTES, len(content), SIGNATURE_BYTES)
-        return content[:PUBLIC_KEY_BYTES], [content[at : at + SIGNATURE_BYTES] for at in starts]
+        public_key, starts = content[:PUBLIC_KEY_BYTES], range(PUBLIC_KEY_BYTES, len(content), SIGNATURE_BYTES)
+        if expected not in (None, public_key):
+            raise Malformed(name, "it does not match the public key in hub-identity.json")
+        return public_key, [content[at : at + SIGNATURE_BYTES] for at in starts]
     text = content.decode(errors="replace")
     if status == MALFORMED:
         raise Malformed(name, text)

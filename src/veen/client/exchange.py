@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import aclosing
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
@@ -119,10 +120,16 @@ async def exchange(
             except asyncio.CancelledError:
                 await deadline.close_half_open()
                 raise
-            try:
-                return answer, await deadline.body(answer, most)
-            finally:
-                await answer.aclose()
+            async with aclosing(answer):
+                parts, deadline.received = list[bytes](), 0
+                async for part in answer.aiter_raw():
+                    deadline.received += len(part)
+                    if deadline.received > most:
+                        raise Malformed("answer", f"it has more than {most} bytes")
+                    if most > SMALL_BYTES:
+                        deadline.extend(len(part))
+                    parts.append(part)
+                return answer, b"".join(parts)
     except TimeoutError:
         raise deadline.passed(request, limit_s) from None
     except httpx.ConnectTimeout:
@@ -148,7 +155,7 @@ class _Deadline:
         self.timer = asyncio.timeout(None)
         self._limit_s = limit_s
         self._stage = "no connection was free"
-        self._received: int | None = None
+        self.received: int | None = None  # bytes of the body; None before the head is complete
         self._half_open: Any = None  # the connection while its TLS handshake is not finished
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
@@ -171,31 +178,21 @@ class _Deadline:
         async for part in content:
             for at in range(0, len(part), _PIECE_BYTES):
                 piece = part[at : at + _PIECE_BYTES]
-                self._extend(len(piece))
+                self.extend(len(piece))
                 yield piece
-
-    async def body(self, answer: httpx.Response, most: int) -> bytes:
-        parts, self._received = [], 0
-        async for part in answer.aiter_raw():
-            self._received += len(part)
-            if self._received > most:
-                raise Malformed("answer", f"it has more than {most} bytes")
-            if most > SMALL_BYTES:
-                self._extend(len(part))
-            parts.append(part)
-        return b"".join(parts)
 
     def passed(self, request: httpx.Request, limit_s: float) -> TimedOut:
         stage = self._stage
-        if self._received is not None:
-            stage = f"the response head and {self._received} bytes of the body arrived"
+        if self.received is not None:
+            stage = f"the response head and {self.received} bytes of the body arrived"
         where = request.url.copy_with(path="/", query=None)
         return TimedOut(
             f"{str(where).rstrip('/')} did not answer {request.method} {request.url.path} in full within "
             f"{limit_s:g} s: {stage}"
         )
 
-    def _extend(self, count: int) -> None:
+    def extend(self, count: int) -> None:
+        """Move the deadline, because `count` bytes were transferred."""
         ends = self.timer.when()
         if ends is not None and not self.timer.expired():
             latest = asyncio.get_running_loop().time() + self._limit_s

@@ -346,17 +346,12 @@ class SubmitQueue:
         self._placing = placing
         self._deliver = deliver
         self.follower = follower
-        # By leaf_hash, in the order in which the hub must receive them.
+        # The messages in the outbox by leaf_hash, in the order in which the hub must receive them.
         self.waiting = {one.leaf_hash: one for one in session.dir.outbox.pending(session.hub_id, follower.label)}
         self._session = session
         self._tried = set(self.waiting)  # may be at the hub already
         self._failures = 0
         self._batches = True
-
-    def put(self, sealed: Sequence[Pending]) -> None:
-        """Add messages. They are already in the outbox."""
-        for one in sealed:
-            self.waiting[one.leaf_hash] = one
 
     async def push(self) -> None:
         """One round: send the next batch and deliver its outcomes.
@@ -381,13 +376,24 @@ class SubmitQueue:
             await self._failed(as_try_later(stop) or stop, batch, progress=bool(settled))
 
     async def _conclude(self, settled: list[Settled]) -> list[Settled]:
-        """Store the receipts, and remove the settled messages from the outbox. Returns what has left it."""
-        accepted: list[tuple[Pending, Receipt]] = []
+        """Verify the receipts, advance the tree past them, and remove the settled messages from the outbox.
+
+        Returns what has left it.
+        """
+        sent, receipts = list[Pending](), list[Receipt]()
         for one in settled:
             if isinstance(one.outcome, Receipt):
-                accepted.append((one.pending, one.outcome))
-        if accepted:
-            await self._advance(accepted)
+                sent.append(one.pending)
+                receipts.append(one.outcome)
+        if receipts:
+            try:
+                await self._session.verify(receipts)
+                self._check_bound(sent, receipts)
+            except Contradiction as error:
+                raise await self.follower.recorded(error) from None
+            ordered = sorted(receipts, key=attrgetter("stream_seq"))
+            await self.follower.follow(ordered, keep=receipts, done=list(map(attrgetter("leaf_hash"), sent)))
+            self._session.clock.note(ordered[-1].hub_ts)
         return await self._remove(settled)
 
     def _next_batch(self) -> list[Pending]:
@@ -473,26 +479,14 @@ class SubmitQueue:
             return await self.follower.find(pending.leaf_hash, pending.msg.prev_ack) or refused
         return refused
 
-    async def _advance(self, accepted: Sequence[tuple[Pending, Receipt]]) -> None:
-        """Verify the receipts, advance the tree past them, and remove the messages from the outbox."""
-        sent, receipts = zip(*accepted, strict=True)
-        try:
-            await self._session.verify(receipts)
-            self._check_bound(accepted)
-        except Contradiction as error:
-            raise await self.follower.recorded(error) from None
-        ordered = sorted(receipts, key=attrgetter("stream_seq"))
-        await self.follower.follow(ordered, keep=receipts, done=list(map(attrgetter("leaf_hash"), sent)))
-        self._session.clock.note(ordered[-1].hub_ts)
-
-    def _check_bound(self, accepted: Sequence[tuple[Pending, Receipt]]) -> None:
+    def _check_bound(self, sent: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
         """Check that each receipt is for its message, and that the messages of a key have ascending places."""
         last: dict[bytes, tuple[Pending, Receipt]] = {}
         places: dict[int, Receipt] = {}
-        for pending, receipt in accepted:
+        for pending, receipt in zip(sent, receipts, strict=True):
             seq = receipt.stream_seq
             if receipt.label != self.follower.label or receipt.leaf_hash != pending.leaf_hash:
-                raise self._misdirected(receipt, {one.leaf_hash for one, _ in accepted})
+                raise self._misdirected(receipt, {one.leaf_hash for one in sent})
             if seq in places:
                 reason = f"two messages have the place {seq}"
                 raise Contradiction(Lie.DUPLICATE_SEQ, reason, (places[seq], receipt))
@@ -698,32 +692,30 @@ class Sender:
     async def _seal_next(self) -> None:
         """Give places to the next group of the queue. If that fails, the whole group fails."""
         async with self._placing:
-            group = self._next_group()
+            drafts = self._next_drafts()
             try:
                 queue = self._current_queue()
                 if queue is None:
                     return
-                sealed = await self._builder.place(queue.follower, queue.epoch, [item.draft for item in group])
+                sealed = await self._builder.place(queue.follower, queue.epoch, drafts)
             except VeenError as error:
-                for item in group:
-                    self._queue.popleft()
-                    _refuse(item, error)
+                for _ in drafts:
+                    _refuse(self._queue.popleft(), error)
                 return
-            for item, pending in zip(group, sealed, strict=False):
-                self._queue.popleft()
-                self._items[pending.leaf_hash] = item
-            queue.put(sealed)
+            for pending in sealed:
+                queue.waiting[pending.leaf_hash] = pending
+                self._items[pending.leaf_hash] = self._queue.popleft()
 
-    def _next_group(self) -> list[_Item]:
-        """Messages with attachments are sent alone, because their attachments must be uploaded first."""
-        group: list[_Item] = []
+    def _next_drafts(self) -> list[Draft]:
+        """The first drafts of the queue. One with attachments comes alone, because they must be uploaded first."""
+        drafts: list[Draft] = []
         for item in self._queue:
-            if len(group) == BATCH_MESSAGES or (group and item.draft.files):
+            if len(drafts) == BATCH_MESSAGES or (drafts and item.draft.files):
                 break
-            group.append(item)
+            drafts.append(item.draft)
             if item.draft.files:
                 break
-        return group
+        return drafts
 
     def _current_queue(self) -> SubmitQueue | None:
         """The submit queue of the hub's current epoch; None while the previous one still has messages to send."""

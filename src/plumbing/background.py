@@ -15,7 +15,7 @@ from typing import Protocol
 class Worker(Protocol):
     """Runs jobs one after the other, in order, off the thread that adds them. A job must not raise."""
 
-    def add(self, job: Callable[[], None]) -> None: ...
+    def add(self, job: Callable[[], None], /) -> None: ...
 
     def close(self) -> None:
         """Wait until all jobs have run, and end."""
@@ -36,11 +36,9 @@ class _WorkerThread:
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self.add = self._jobs.put
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-
-    def add(self, job: Callable[[], None]) -> None:
-        self._jobs.put(job)
 
     def close(self) -> None:
         self._jobs.put(None)

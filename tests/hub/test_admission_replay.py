@@ -92,10 +92,11 @@ class Ledger:
         self._buckets: dict[tuple[bytes, bytes], Bucket] = {}
         self._streams = {rules.control_stream, *rules.admin_streams}
         self._first: dict[tuple[bytes, bytes], int] = {}
-        self._told: list[admin.Event] = []
+        self._admin_events: list[admin.Event] = []
+        self.realm = self
 
-    def last_seq(self, label: bytes) -> int:
-        return self._trees[label].size if label in self._trees else 0
+    def tree(self, label: bytes) -> Mmr:
+        return self._trees.setdefault(label, Mmr())
 
     def cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
         return self._cursors.get((label, client_id))
@@ -126,7 +127,7 @@ class Ledger:
     def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
         applying = [
             event
-            for event in self._told
+            for event in self._admin_events
             if isinstance(event, Revocation)
             and (event.kind, event.target) == (kind, target)
             and event.applies_at(hub_ts)
@@ -136,7 +137,7 @@ class Ledger:
         return Revoker.REALM if applying else None
 
     def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
-        records = [event for event in self._told if isinstance(event, Authority)]
+        records = [event for event in self._admin_events if isinstance(event, Authority)]
         return admin.active([one for one in records if self._is_of(label, stream, one)], hub_ts)
 
     def _is_of(self, label: bytes, stream: bytes | None, record: Authority) -> bool:
@@ -150,8 +151,9 @@ class Ledger:
         message = parse(encoded, self._rules_for(encoded))
         if not is_valid(message.client_id, msg.signing_digest(encoded), message.sig):
             raise Refused("E.SIG", "", stage="auth", detail_enum="SIG_INVALID")
-        bucket = authorize(message, self, self._rules, hub_ts)
-        sequence(message, self, self._rules, hub_ts)
+        stream = self.stream_of(message.label, hub_ts)
+        bucket = authorize(message, stream, self, self._rules, self._rules.limits_at(hub_ts), hub_ts)
+        sequence(message, stream, self, self._rules, hub_ts)
         if bucket is not None and message.auth_ref is not None:
             self._buckets[message.auth_ref, message.label] = bucket
         return message
@@ -163,7 +165,7 @@ class Ledger:
 
     def append(self, message: Msg, receipt: Receipt) -> None:
         """Apply an accepted entry, which must match."""
-        tree = self._trees.setdefault(message.label, Mmr())
+        tree = self.tree(message.label)
         tree.append(message.leaf_hash())
         assert (tree.size, tree.root()) == (receipt.stream_seq, receipt.mmr_root)
         self._entries[message.label, message.client_id, message.client_seq] = (tree.size, message)
@@ -171,8 +173,8 @@ class Ledger:
         self._first.setdefault((message.label, message.client_id), receipt.hub_ts)
         stream = self.stream_of(message.label, receipt.hub_ts)
         if self._rules.realm_id and stream and message.auth_ref:
-            told = admin.event_of(self._rules.realm_id, stream, message, Limits())
-            self._told += [told] if told else []
+            event = admin.event_of(self._rules.realm_id, stream, message, Limits())
+            self._admin_events += [event] if event else []
         if message.client_id == self._rules.control_pk:
             self._learn(control_stream.event_of(self._rules.hub_id, message, Limits()), receipt.hub_ts)
 
@@ -184,11 +186,11 @@ class Ledger:
         if isinstance(event, logged_only | Prune | AttachmentPrune | RetentionPolicy | Hold):
             return  # it is logged for auditors only
         if isinstance(event, OperatorRevocation):
-            self._told.append(event)
+            self._admin_events.append(event)
             return
         if isinstance(event, LoweredLimits):
             in_force = self._rules.limits_in_force
-            in_force.rows[b""] = in_force.registry.lowered(event, hub_ts)
+            in_force.registry = in_force.registry.lowered(event, hub_ts)
             return
         self._caps[event.auth_ref()] = Cap.of(event, hub_ts, self._rules.limits)
         self._streams |= set(cap_token.token_of(event).allow.stream_ids)
@@ -318,7 +320,7 @@ class Author:
         sequencer, store = self.service.sequencer, self.service.store
         group = hubs.decided(sequencer, self.service.signer, [item])
         if group.records:
-            store.committed(group, store.commit(group))
+            store.pending.add_group(group, store.commit(group))
         sequencer.state.keep()
         (outcome,) = hubs.outcomes(group)
         known = isinstance(item, ControlEvent) and not group.records
@@ -505,7 +507,7 @@ def test_a_replayed_history_with_lowered_limits_meets_the_same_decisions(
 
 
 def registry_rows(data_dir: Path, admission: Admission, clock: Clock) -> list[tuple[str, bytes, bytes]]:
-    """What the index says about capabilities, rates, streams and limits when the log has caught up."""
+    """The rows of capabilities, rates, streams and limits in the index when the log has caught up."""
     with opened(data_dir, admission, clock) as service:
         if tail := service.store.begin_catching_up():
             service.store.catch_up(tail)

@@ -43,7 +43,7 @@ def prepared(hub: Hub, *items: Item) -> Group:
         sequencer, store = hub.service.sequencer, hub.service.store
         group = hubs.decided(sequencer, hub.service.signer, list(items))
         if group.records:
-            store.committed(group, store.commit(group))
+            store.pending.add_group(group, store.commit(group))
         sequencer.state.keep()
         return group
 

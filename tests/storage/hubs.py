@@ -145,7 +145,7 @@ class Hub:
                 number = self.store.commit(group)
             except Unavailable as error:
                 return [Refused("E.UNAVAILABLE", str(error), retry_after=1) for _ in self.state.undo()]
-            self.store.committed(group, number)
+            self.store.pending.add_group(group, number)
         self.state.keep()
         return outcomes(group)
 
@@ -177,13 +177,15 @@ def decided(sequencer: Sequencer, signer: "Signer | LocalSigner", items: list[It
         receipt.unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, hub_ts) for one in group.placed
     ]
     signatures = signer.at(hub_ts).sign_many([digest for _, digest in made])
-    group.seal([encoded + sig for (encoded, _), sig in zip(made, signatures, strict=True)])
-    sequencer.state.gather()
-    return sequencer.state.take()
+    for placed, (encoded, _), sig in zip(group.placed, made, signatures, strict=True):
+        group.seal(placed, encoded + sig)
+    taken = sequencer.state.take()
+    assert taken is not None
+    return taken
 
 
 def outcomes(group: Group) -> list[Outcome]:
-    """What the items of a signed group are answered."""
+    """The answers to the items of a signed group."""
     return [outcome.receipt if isinstance(outcome, Placed) else outcome for _, outcome in group.outcomes]
 
 

@@ -84,7 +84,7 @@ def live(root: Path, disk: Disk | None = None, epochs: int = 3) -> Hub:
             for count, label in enumerate(labels):
                 receipts(hub.submit([client.message(label) for _ in range(count * 4 + 1)]))
             control = naming.label(hub.rules.routing_key, hub.rules.control_stream, epoch)
-            before = {*labels, *([control] if hub.state.last_seq(control) else [])}
+            before = {*labels, *([control] if hub.state.tree(control).size else [])}
             if number % 2:
                 hub.catch_up()
         hub.catch_up()

@@ -17,6 +17,7 @@ from veen.core import (
     Fault,
     Limits,
     Malformed,
+    Mmr,
     Msg,
     Profile,
     Rate,
@@ -46,15 +47,11 @@ class Admission(StrEnum):
 class LimitsInForce:
     """The limit registry of a running hub. Logged events replace it, and undo restores it."""
 
-    __slots__ = ("hub_ts", "rows")
+    __slots__ = ("hub_ts", "registry")
 
     def __init__(self, registry: LimitRegistry) -> None:
-        self.rows = {b"": registry}  # a map with one row, because that is what undo restores
+        self.registry = registry
         self.hub_ts: Callable[[], int] = lambda: U64_MAX  # the hub's time; set when the hub has one
-
-    @property
-    def registry(self) -> LimitRegistry:
-        return self.rows[b""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +149,20 @@ class Revoker(StrEnum):
     REALM = "realm"
 
 
+class Revocations(Protocol):
+    """The revocations of the realm and of the hub's operator."""
+
+    def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
+        """The party that revoked the target, if a logged revocation applies at that time."""
+
+
 class AdmissionView(Protocol):
     """The state that admission may read."""
 
-    def last_seq(self, label: bytes) -> int: ...
+    @property
+    def realm(self) -> Revocations: ...
+
+    def tree(self, label: bytes) -> Mmr: ...
 
     def cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
         """`(client_seq, prev_ack)` of the client's last accepted message."""
@@ -164,17 +171,11 @@ class AdmissionView(Protocol):
 
     def bucket(self, auth_ref: bytes, label: bytes) -> Bucket | None: ...
 
-    def stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
-        """The registered stream of a label, in an epoch that is valid at `hub_ts`."""
-
     def accepted_at(self, message: Msg) -> int | None:
         """The stream_seq of this message, if it is already in the log byte for byte."""
 
     def first_ts(self, label: bytes, client_id: bytes) -> int | None:
         """The `hub_ts` of the client's first message under the label."""
-
-    def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
-        """The party that revoked the target, if a logged revocation applies at that time."""
 
     def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
         """The record that names the hub of a label at that time. `stream` is its stream, if known."""
@@ -182,12 +183,14 @@ class AdmissionView(Protocol):
 
 def parse(encoded: bytes, rules: Rules) -> Msg:
     """Prefilter and structure: all checks that need only the bytes. Raises `Refused`."""
-    _check_length(encoded, rules.limits)
+    limits = rules.limits
+    if len(encoded) > limits.max_msg_bytes:
+        raise _too_long(encoded, limits)
     try:
         message = Msg.decode(encoded)
-        ciphertext.check_sizes(message.ciphertext, rules.limits)
+        ciphertext.check_sizes(message.ciphertext, limits)
     except Malformed as error:
-        raise refused_structure(_size_error_first(encoded, error, rules)) from None
+        raise refused_structure(_size_error_first(encoded, error, limits)) from None
     if message.profile_id != rules.profile_id:
         raise BY_DETAIL["PROFILE"].refused(
             "the message is for another profile than this hub's", expected=rules.profile_id.hex()
@@ -199,36 +202,39 @@ def parse(encoded: bytes, rules: Rules) -> Msg:
 
 def check_sizes(message: Msg, encoded: bytes, limits: Limits) -> None:
     """Check the sizes of a parsed message again, after limits were lowered. Raises `Refused`."""
-    _check_length(encoded, limits)
+    if len(encoded) > limits.max_msg_bytes:
+        raise _too_long(encoded, limits)
     try:
         ciphertext.check_sizes(message.ciphertext, limits)
     except Malformed as error:
         raise refused_structure(error) from None
 
 
-def _check_length(encoded: bytes, limits: Limits) -> None:
-    if len(encoded) > limits.max_msg_bytes:
-        raise BY_DETAIL["SIZE_PREFILTER"].refused(
-            f"{len(encoded)} bytes, above {limits.max_msg_bytes}", max_allowed=limits.max_msg_bytes
-        )
+def _too_long(encoded: bytes, limits: Limits) -> Refused:
+    reason = f"{len(encoded)} bytes, above {limits.max_msg_bytes}"
+    return BY_DETAIL["SIZE_PREFILTER"].refused(reason, max_allowed=limits.max_msg_bytes)
 
 
-def _size_error_first(encoded: bytes, found: Malformed, rules: Rules) -> Malformed:
+def _size_error_first(encoded: bytes, found: Malformed, limits: Limits) -> Malformed:
     """Sizes are checked before the version, also those inside the ciphertext."""
     if found.fault is Fault.VERSION:
         message, _ = Msg.read(encoded, 0, DeferredFaults())
         try:
-            ciphertext.check_sizes(message.ciphertext, rules.limits)
+            ciphertext.check_sizes(message.ciphertext, limits)
         except Malformed as size:
             return size
     return found
 
 
-def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> Bucket | None:
-    """Capability checks for a message with a valid signature. Returns the rate bucket after it; raises `Refused`."""
+def authorize(
+    message: Msg, stream: bytes | None, view: AdmissionView, rules: Rules, limits: Limits, hub_ts: int
+) -> Bucket | None:
+    """Capability checks for a message with a valid signature. Returns the rate bucket after it; raises `Refused`.
+
+    `stream` is the registered stream of the label, in an epoch that is valid at `hub_ts`; None if there is none.
+    """
     if message.client_id == rules.control_pk:
         return None  # the hub's own control events need no capability
-    stream = view.stream_of(message.label, hub_ts)
     if stream == rules.control_stream:
         raise BY_DETAIL["AUTH_REF"].refused("only the hub writes to its control stream")
     if message.auth_ref is None:
@@ -238,22 +244,21 @@ def authorize(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> B
             )
         if rules.admission is not Admission.OPEN:
             raise BY_DETAIL["CAP_MISSING"].refused("this hub requires a capability, but the message names none")
-        check_operator(message.client_id, view, hub_ts)
-        check_client_and_authority(message, stream, view, rules, hub_ts)
+        check_operator(message.client_id, view.realm, hub_ts)
+        check_client_and_authority(message, stream, view, rules, limits, hub_ts)
         return None
     cap = view.cap(message.auth_ref)
     if cap is None:
         raise BY_DETAIL["CAP_MISSING"].refused("the capability is not authorised at this hub")
-    limits = rules.limits_at(hub_ts)
     rate = cap.rate_under(limits) or cap.token.rate_under(limits)
-    check_revoked(cap.names, view, hub_ts)
-    check_operator(message.client_id, view, hub_ts)
+    check_revoked(cap.names, view.realm, hub_ts)
+    check_operator(message.client_id, view.realm, hub_ts)
     if cap.token.subject_pk != message.client_id:
         raise BY_DETAIL["AUTH_REF"].refused("the capability is for another key")
     # With epochs, an unknown label may be a matter of time; that check comes last.
     if stream not in cap.token.allow.stream_ids and (stream is not None or not rules.profile.epoch_sec):
         raise BY_DETAIL["AUTH_REF"].refused("the capability is for other streams")
-    check_client_and_authority(message, stream, view, rules, hub_ts)
+    check_client_and_authority(message, stream, view, rules, limits, hub_ts)
     check_expiry(cap.expires_at, hub_ts)
     before = view.bucket(message.auth_ref, message.label) or Bucket.full(rate, hub_ts)
     after = before.take(rate, hub_ts)
@@ -269,34 +274,33 @@ def check_expiry(expires_at: int, hub_ts: int) -> None:
         raise BY_DETAIL["CAP_TTL"].refused(f"the capability expired at {expires_at}", expires_at=expires_at)
 
 
-def check_revoked(names: Iterable[tuple[RevocationKind, bytes]], view: AdmissionView, hub_ts: int) -> None:
+def check_revoked(names: Iterable[tuple[RevocationKind, bytes]], realm: Revocations, hub_ts: int) -> None:
     """Raise if a capability is revoked under any of its names. 001, spec-2 §4.3 and KEX0.3."""
     for kind, target in names:
-        if view.revoker(kind, target, hub_ts):
+        if realm.revoker(kind, target, hub_ts):
             raise BY_DETAIL["CAP_INVALID"].refused("the capability is revoked", revoked=str(kind))
 
 
-def check_operator(client_id: bytes, view: AdmissionView, hub_ts: int) -> None:
+def check_operator(client_id: bytes, realm: Revocations, hub_ts: int) -> None:
     """Raise if the hub's operator revoked a client key. KEX0.3."""
-    if view.revoker(RevocationKind.CLIENT_ID, client_id, hub_ts) is Revoker.OPERATOR:
+    if realm.revoker(RevocationKind.CLIENT_ID, client_id, hub_ts) is Revoker.OPERATOR:
         raise BY_DETAIL["CAP_INVALID"].refused(
             "the operator of this hub revoked the client_id", revoked=str(RevocationKind.CLIENT_ID)
         )
 
 
-def check_client(client_id: bytes, view: AdmissionView, hub_ts: int) -> None:
+def check_client(client_id: bytes, realm: Revocations, hub_ts: int) -> None:
     """Raise if the realm revoked a client key."""
-    if view.revoker(RevocationKind.CLIENT_ID, client_id, hub_ts):
+    if realm.revoker(RevocationKind.CLIENT_ID, client_id, hub_ts):
         raise BY_DETAIL["AUTH_REF"].refused("the client_id is revoked", revoked=str(RevocationKind.CLIENT_ID))
 
 
 def check_client_and_authority(
-    message: Msg, stream: bytes | None, view: AdmissionView, rules: Rules, hub_ts: int
+    message: Msg, stream: bytes | None, view: AdmissionView, rules: Rules, limits: Limits, hub_ts: int
 ) -> None:
     """Raise if the client key is no longer valid, or another hub is primary for the label. 001, spec-2 §3.3, §4.1."""
-    limits = rules.limits_at(hub_ts)
     if rules.realm_id is not None:
-        check_client(message.client_id, view, hub_ts)
+        check_client(message.client_id, view.realm, hub_ts)
         # Admin streams have no primary: a record could otherwise lock out its own correction for ever.
         found = None if stream in rules.admin_streams else view.authority(message.label, stream, hub_ts)
         if found and found.policy == AuthorityPolicy.SINGLE_PRIMARY and found.primary_hub != rules.hub_id:
@@ -323,14 +327,14 @@ def _check_age(message: Msg, view: AdmissionView, most_sec: int, hub_ts: int) ->
         )
 
 
-def sequence(message: Msg, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
+def sequence(message: Msg, stream: bytes | None, view: AdmissionView, rules: Rules, hub_ts: int) -> None:
     """Order checks against the cursors. Raises `Refused`."""
     cursor = view.cursor(message.label, message.client_id)
     client_seq, prev_ack = cursor or (0, 0)
-    last = view.last_seq(message.label)
+    last = view.tree(message.label).size
     if message.client_seq != client_seq + 1 or not prev_ack <= message.prev_ack <= last:
         raise _out_of_order(message, view, client_seq, prev_ack, last)
-    if rules.profile.epoch_sec and view.stream_of(message.label, hub_ts) is None:
+    if rules.profile.epoch_sec and stream is None:
         epoch = rules.profile.epoch(hub_ts)
         window = rules.profile.epochs_around(hub_ts, rules.limits_at(hub_ts).max_epoch_skew_sec)
         first, last = window.start, window.stop - 1

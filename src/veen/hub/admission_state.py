@@ -13,6 +13,7 @@ from typing import Any
 from veen.core import Bucket, CapToken, Limits, Malformed, Mmr, Msg, Refused, admin, control_stream, naming
 from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
 from veen.core.cap_token import decode_capability
+from veen.core.profile import LimitRegistry
 from veen.core.retention import RetentionRules
 from veen.hub.admission_rules import Cap, Revoker, Rules, check_client, check_operator, check_revoked, revocable
 from veen.storage import frame
@@ -83,11 +84,8 @@ class Group(CommitGroup):
     placed: list[Placed] = field(default_factory=list)
     old_values: list[tuple[dict[bytes, Any], bytes, object]] = field(default_factory=list)
     old_trees: dict[bytes, Mmr] = field(default_factory=dict)
+    old_limits: LimitRegistry | None = None  # before the first event that lowered them
     new_streams: list[bytes] = field(default_factory=list)
-
-    @property
-    def is_signed(self) -> bool:
-        return len(self.records) == len(self.placed)
 
     def join(self, later: "Group") -> None:
         """Add the group that was decided next."""
@@ -96,15 +94,14 @@ class Group(CommitGroup):
         self.placed += later.placed
         self.old_values += later.old_values
         self.old_trees = later.old_trees | self.old_trees
+        self.old_limits = self.old_limits or later.old_limits
         self.new_streams += later.new_streams
 
-    def seal(self, receipts: list[bytes]) -> None:
-        """Add the messages, with their signed receipts, to what is written."""
-        for one, receipt in zip(self.placed[len(self.records) :], receipts, strict=True):
-            message = one.message
-            one.receipt = receipt
-            framed, digest = frame.write(message.label, one.stream_seq, one.encoded, receipt)
-            self.add(AcceptedEntry.of(message, one.stream_seq, framed, digest, one.new_nodes, one.hub_ts))
+    def seal(self, placed: Placed, receipt: bytes) -> None:
+        """Add the next message that was placed, with its signed receipt, to what is written."""
+        placed.receipt, message, at = receipt, placed.message, placed.stream_seq
+        framed, digest = frame.write(message.label, at, placed.encoded, receipt)
+        self.add(AcceptedEntry.of(message, at, framed, digest, placed.new_nodes, placed.hub_ts))
 
 
 class AdmissionState:
@@ -127,11 +124,10 @@ class AdmissionState:
             registry = rows.limits()
             self._retention[b""] = rows.retention()
         if registry:  # the index follows the log; limits.json may be older
-            rules.limits_in_force.rows[b""] = registry
+            rules.limits_in_force.registry = registry
         self.open = Group(hub_ts=self.hub_ts)  # what is decided now belongs to this group
-        self._decided: deque[Group] = deque()  # groups that are being signed, or are behind one, oldest first
-        self._signed: Group | None = None  # older than those: the next to be written
-        self._writing: Group | None = None  # the oldest
+        self.decided: deque[Group] = deque()  # groups that are not being written yet, oldest first
+        self._writing: Group | None = None  # older than those
         for event in events:
             self._add_admin_event(event)
         self.open.old_values.clear()
@@ -154,9 +150,6 @@ class AdmissionState:
                     check_open_chunks(self._store.folders, [(label, head)])
             tree = self._trees[label] = Mmr(head.size, head.peaks) if head else Mmr()
         return tree
-
-    def last_seq(self, label: bytes) -> int:
-        return self.tree(label).size
 
     def cursor(self, label: bytes, client_id: bytes) -> tuple[int, int] | None:
         key = client_id + label
@@ -201,16 +194,9 @@ class AdmissionState:
                 found = self._first_ts[key] = receipt.hub_ts
         return found
 
-    def revoker(self, kind: RevocationKind, target: bytes, hub_ts: int) -> Revoker | None:
-        return self.realm.revoker(kind, target, hub_ts)
-
     def authority(self, label: bytes, stream: bytes | None, hub_ts: int) -> Authority | None:
         stream = stream or self._governed.get(label)
         return self.realm.authority(stream, hub_ts) if stream else None
-
-    def stream_of(self, label: bytes, hub_ts: int) -> bytes | None:
-        found = self.streams.find(label, hub_ts)
-        return found[0] if found else None
 
     def accepted_at(self, message: Msg) -> int | None:
         wanted = (message.client_id, message.label, message.client_seq)
@@ -236,19 +222,20 @@ class AdmissionState:
 
     def policy_of(self, label: bytes, hub_ts: int) -> str:
         """The authority policy of a label, as far as the realm defines it."""
-        found = self.authority(label, self.stream_of(label, hub_ts), hub_ts)
+        stream, _ = self.streams.find(label, hub_ts) or (None, 0)
+        found = self.authority(label, stream, hub_ts)
         return found.policy if found else str(admin.AuthorityPolicy.UNSPECIFIED)
 
     def check_capability(self, token: CapToken, hub_ts: int) -> None:
         """Raise if a logged capability, or the key it is for, is revoked."""
-        check_revoked(revocable(token), self, hub_ts)
-        check_operator(token.subject_pk, self, hub_ts)
-        check_client(token.subject_pk, self, hub_ts)
+        check_revoked(revocable(token), self.realm, hub_ts)
+        check_operator(token.subject_pk, self.realm, hub_ts)
+        check_client(token.subject_pk, self.realm, hub_ts)
 
     # Changing. Every change belongs to the open group.
 
-    def place(self, message: Msg, encoded: bytes, hub_ts: int) -> Placed:
-        """Give an admitted message the next place of its label."""
+    def place(self, message: Msg, encoded: bytes, hub_ts: int, found: tuple[bytes, int] | None) -> Placed:
+        """Give an admitted message the next place of its label. `found` is what `streams` found for the label."""
         group, label, leaf = self.open, message.label, message.leaf_hash()
         tree = self.tree(label)
         if label not in group.old_trees:
@@ -256,16 +243,14 @@ class AdmissionState:
         new_nodes = tree.append(leaf)
         placed = Placed(message, encoded, tree.size, leaf, tree.root(), new_nodes, hub_ts)
         group.placed.append(placed)
-        if self._rules.profile.epoch_sec and label not in group.epochs:
-            found = self.streams.find(label, hub_ts)
-            if found:  # stored with the entry, so that stream and epoch are known for ever
-                group.epochs[label] = found
+        if found and self._rules.profile.epoch_sec:  # stored with the entry: they are known for ever
+            group.epochs.setdefault(label, found)
         key = message.client_id + label
         self._set(self._cursors, key, (message.client_seq, message.prev_ack))
         if message.client_seq == 1:
             self._set(self._first_ts, key, hub_ts)
-        if self._rules.realm_id:
-            self._apply_admin_event(placed, self._rules.realm_id)
+        if found and self._rules.realm_id:
+            self._apply_admin_event(placed, self._rules.realm_id, found[0])
         return placed
 
     def set_bucket(self, auth_ref: bytes, label: bytes, bucket: Bucket) -> None:
@@ -287,8 +272,8 @@ class AdmissionState:
             self.open.admin_events[at] = effects.revocation
         if effects.limits is not None:
             in_force = self._rules.limits_in_force
-            self._set(in_force.rows, b"", in_force.registry.lowered(effects.limits, placed.hub_ts))
-            self.open.limits = in_force.registry
+            self.open.old_limits = self.open.old_limits or in_force.registry
+            self.open.limits = in_force.registry = in_force.registry.lowered(effects.limits, placed.hub_ts)
         if effects.retention is not None:
             self._set(self._retention, b"", self.retention.after(effects.retention))
             self.open.retention = self.retention
@@ -300,11 +285,10 @@ class AdmissionState:
             self.open.new_streams.append(stream)
             self.open.streams[stream] = at
 
-    def _apply_admin_event(self, placed: Placed, realm_id: bytes) -> None:
+    def _apply_admin_event(self, placed: Placed, realm_id: bytes, stream: bytes) -> None:
         """Apply an event of an admin stream. It takes effect with the next message."""
         message = placed.message
-        stream = self.stream_of(message.label, placed.hub_ts)
-        if stream is None or stream not in self._rules.admin_streams:
+        if stream not in self._rules.admin_streams:
             return
         event = admin.event_of(realm_id, stream, message, Limits())
         if event:
@@ -330,8 +314,9 @@ class AdmissionState:
             for entry in entries:
                 self._replay_entry(entry)
             self.close()
-            self.gather()
-            self._store.committed(self.take(), number)
+            group = self.take()
+            assert group is not None, "a replayed group is signed"
+            self._store.pending.add_group(group, number)
             self.keep()
             count += len(entries)
         return count
@@ -345,12 +330,14 @@ class AdmissionState:
         if rate and message.auth_ref:
             before = self.bucket(message.auth_ref, message.label) or Bucket.full(rate, receipt.hub_ts)
             self.set_bucket(message.auth_ref, message.label, before.take(rate, receipt.hub_ts) or before)
-        placed = self.place(message, entry.msg, receipt.hub_ts)
+        needs_stream = self._rules.profile.epoch_sec or self._rules.realm_id
+        found = self.streams.find(message.label, receipt.hub_ts) if needs_stream else None
+        placed = self.place(message, entry.msg, receipt.hub_ts, found)
         if placed.stream_seq != receipt.stream_seq or placed.mmr_root != receipt.mmr_root:
             raise Malformed(
                 "journal", f"entry {receipt.stream_seq} of {entry.label.hex()[:16]}… does not match the log"
             )
-        self.open.seal([entry.receipt])
+        self.open.seal(placed, entry.receipt)
         epoch = self._rules.profile.epoch(receipt.hub_ts)
         control = naming.label(self._rules.routing_key, self._rules.control_stream, epoch)
         if message.label == control:  # not by its client: a hub that was recovered may have another control key
@@ -362,30 +349,23 @@ class AdmissionState:
 
     def undurable(self) -> list[Group]:
         """Groups that are decided but not durable, newest first."""
-        older = [group for group in (self._signed, self._writing) if group]
-        return [self.open, *reversed(self._decided), *older]
+        return [self.open, *reversed(self.decided), *([self._writing] if self._writing else [])]
 
     def close(self) -> Group:
         """Close the open group, and open the next. It is written once it and all groups before it are signed."""
         group, self.open = self.open, Group(hub_ts=self.hub_ts)
-        self._decided.append(group)
+        self.decided.append(group)
         return group
 
-    def gather(self) -> int:
-        """Join the groups that can be written. Returns the number of their items."""
-        while self._decided and self._decided[0].is_signed:
-            group = self._decided.popleft()
-            if self._signed:
-                self._signed.join(group)
-            else:
-                self._signed = group
-        return len(self._signed.outcomes) if self._signed else 0
-
-    def take(self) -> Group:
-        """The gathered group, for commit. `keep` or `undo` must follow."""
+    def take(self) -> Group | None:
+        """The oldest groups, joined, for commit; None if the oldest is not signed yet. `keep` or `undo` must follow."""
         assert self._writing is None, "one group is written at a time"
-        assert self._signed is not None, "no group is signed"
-        self._writing, self._signed = self._signed, None
+        while self.decided and len(self.decided[0].records) == len(self.decided[0].placed):
+            group = self.decided.popleft()
+            if self._writing:
+                self._writing.join(group)
+            else:
+                self._writing = group
         return self._writing
 
     def keep(self) -> None:
@@ -400,8 +380,8 @@ class AdmissionState:
         groups = self.undurable()
         for group in groups:
             self._revert(group)
-        self._writing = self._signed = None
-        self._decided.clear()
+        self._writing = None
+        self.decided.clear()
         self.open = Group(hub_ts=self.hub_ts)
         return [item for group in reversed(groups) for item, _ in group.outcomes]
 
@@ -410,10 +390,10 @@ class AdmissionState:
 
         Nothing happens if the group was undone before. Groups before it are signed, and stay.
         """
-        at = next((at for at, one in enumerate(self._decided) if one is group), None)
+        at = next((at for at, one in enumerate(self.decided) if one is group), None)
         if at is None:
             return []
-        groups = [self.open, *(self._decided.pop() for _ in range(len(self._decided) - at))]
+        groups = [self.open, *(self.decided.pop() for _ in range(len(self.decided) - at))]
         for one in groups:
             self._revert(one)
         self.open = Group(hub_ts=self.hub_ts)
@@ -426,6 +406,8 @@ class AdmissionState:
             else:
                 cache[key] = value
         self._trees |= group.old_trees
+        if group.old_limits:
+            self._rules.limits_in_force.registry = group.old_limits
         for stream in reversed(group.new_streams):
             self.streams.drop(stream)
         self.hub_ts = group.hub_ts

@@ -52,20 +52,25 @@ class Sequencer:
     def _accept(self, message: Msg, encoded: bytes, hub_ts: int) -> Placed:
         if message.label in self.stopped:
             raise lost_entries.stopped()
-        if self._rules.limits_in_force.registry.earlier and message.client_id != self._rules.control_pk:
-            # It may have been parsed before the limits were lowered.
-            check_sizes(message, encoded, self._rules.limits_at(hub_ts))
-        bucket = authorize(message, self.state, self._rules, hub_ts)
-        sequence(message, self.state, self._rules, hub_ts)
+        rules, registry = self._rules, self._rules.limits_in_force.registry
+        limits = registry.limits
+        if registry.earlier:
+            limits = registry.at(hub_ts)
+            if message.client_id != rules.control_pk:  # it may have been parsed before the limits were lowered
+                check_sizes(message, encoded, limits)
+        found = self.state.streams.find(message.label, hub_ts)
+        stream = found[0] if found else None
+        bucket = authorize(message, stream, self.state, rules, limits, hub_ts)
+        sequence(message, stream, self.state, rules, hub_ts)
         if bucket is not None and message.auth_ref is not None:
             self.state.set_bucket(message.auth_ref, message.label, bucket)
-        return self.state.place(message, encoded, hub_ts)
+        return self.state.place(message, encoded, hub_ts, found)
 
     def _log_event(self, event: control_stream.Event, hub_ts: int) -> Placed | bytes:
         """Log a control event. A repeated event gets its old receipt, unless it was revoked since."""
         effects = control_stream.effects(event, hub_ts)
         if effects.capability is not None:
-            check_revoked(revocable(token_of(effects.capability)), self.state, hub_ts)
+            check_revoked(revocable(token_of(effects.capability)), self.state.realm, hub_ts)
         if effects.limits is not None:
             self._check_limits(effects.limits)
         if effects.epoch_end is not None:
@@ -115,7 +120,7 @@ class ControlLog:
         rules, key = self._rules, self._key
         label = naming.label(rules.routing_key, rules.control_stream, rules.profile.epoch(hub_ts))
         client_seq, _ = self._state.cursor(label, key.public_key) or (0, 0)
-        place = Place(rules.profile_id, label, key.public_key, client_seq + 1, self._state.last_seq(label))
+        place = Place(rules.profile_id, label, key.public_key, client_seq + 1, self._state.tree(label).size)
         try:
             return control_stream.message(key, rules.hub_id, place, event, rules.profile.pad_block)
         except Unavailable as error:

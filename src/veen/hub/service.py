@@ -1,7 +1,7 @@
 """A running hub: opens a data directory, replays the journal, serves, and stops without losing an answer."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
@@ -44,7 +44,7 @@ from veen.hub.retention_run import RetentionRun
 from veen.hub.scrubber import Scrubber, ScrubTask
 from veen.hub.sequencer import ControlLog, Sequencer
 from veen.hub.signer import RemoteKey, Signer
-from veen.hub.status import CommitReport, HubStatusPage, Metrics
+from veen.hub.status import HubStatusPage, Metrics
 from veen.hub.stream_epochs import StreamEpochs
 from veen.hub.submit import SubmitPipeline
 from veen.hub.uploads import Uploads
@@ -52,7 +52,6 @@ from veen.hub.witness_records import WitnessRecords
 from veen.storage import frame, metadata, pruned_chunk, recovery, rotation, safe_open
 from veen.storage.attachment_store import AttachmentStore
 from veen.storage.directory_scrub import DirectoryScrub
-from veen.storage.frame import AcceptedEntry
 from veen.storage.lock import exclusive
 from veen.storage.metadata import HubMetadata
 from veen.storage.paths import Folders
@@ -183,25 +182,6 @@ class HubService:
         self.server.on_relieved = lambda cap, caller: conditions.leave(Reason.CONNECTION_OVERLOAD, (cap, caller))
         self._read_executor = read_executor = ReadExecutor(loop, self._executor, conditions, self.log.failed)
         lookup = Lookup(self.store)
-        self.pipeline = SubmitPipeline(
-            loop,
-            self.rules,
-            self.store,
-            self.sequencer,
-            self.signer,
-            verifier.start(loop, config.worker_count(), conditions, self._break, self.log.failed, self._threads),
-            self.metrics,
-            conditions,
-            self.log,
-            config.max_in_flight,
-            self._threads,
-            self._committed,
-            self._break,
-            log_submits=config.log_submits,
-        )
-        self._epoch_ends = EpochEnds(
-            self.rules, self.store, self.sequencer.state, self._can_end, self.pipeline.log_event
-        )
         self._background: asyncio.Handle = loop.call_soon(self._background_step)
         self._subscriptions = Subscriptions(
             loop, self._executor, lookup, config.max_subscriptions(), read_executor.record_error
@@ -271,6 +251,27 @@ class HubService:
             config.allow_revocation,
             config.read_access,
             scrubber,
+        )
+        self.pipeline = SubmitPipeline(
+            loop,
+            self.rules,
+            self.store,
+            self.sequencer,
+            self.signer,
+            verifier.start(loop, config.worker_count(), conditions, self._break, self.log.failed, self._threads),
+            self.metrics,
+            conditions,
+            self.log,
+            config.max_in_flight,
+            self._threads,
+            self.status,
+            self._subscriptions,
+            self._limits_lowered,
+            self._break,
+            log_submits=config.log_submits,
+        )
+        self._epoch_ends = EpochEnds(
+            self.rules, self.store, self.sequencer.state, self._can_end, self.pipeline.log_event
         )
         reads = ReadApi(
             lookup,
@@ -630,19 +631,10 @@ class HubService:
         pause_s = BUSY_PAUSE_S if more else IDLE_PAUSE_S
         self._background = asyncio.get_running_loop().call_later(pause_s, self._background_step)
 
-    def _committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
-        """On the loop: a group is durable and answered, or was rejected."""
-        self.status.committed(records, report)
-        self._limits_lowered()
-        if self._subscriptions.by_label:
-            self._subscriptions.committed(records)
-
-    def _limits_lowered(self) -> None:
-        """On the loop: write limits.json if the last durable group lowered limits."""
-        lowered = next((tail.limits for tail in self.store.tails() if tail.limits), None)
-        if lowered and lowered != self._durable_limits:
-            self._set_limits(lowered)
-            self._read_executor.run_unanswered(self._write_limits)
+    def _limits_lowered(self, lowered: LimitRegistry) -> None:
+        """On the loop: a durable group lowered limits. Write limits.json."""
+        self._set_limits(lowered)
+        self._read_executor.run_unanswered(self._write_limits)
 
     def _set_limits(self, durable: LimitRegistry) -> None:
         self._durable_limits = durable

@@ -256,15 +256,9 @@ class HubStatusPage:
             self._last: bytes | None = None
         # Replayed entries are not in the index yet.
         for tail in reversed(self._store.tails()):
-            self._count(tail.records)
+            self.count(tail.records)
 
-    def committed(self, records: Sequence[AcceptedEntry], report: CommitReport) -> None:
-        """Record a durable group. If the disk rejected it, `records` is empty."""
-        self._metrics.committed(report, len(records), self._count(records))
-        if report.entries and not records:
-            self.check_disk()
-
-    def _count(self, records: Sequence[AcceptedEntry]) -> int:
+    def count(self, records: Sequence[AcceptedEntry]) -> int:
         """Count new entries and labels. Returns how many entries clients submitted; the others are the hub's own."""
         submitted = 0
         for record in records:

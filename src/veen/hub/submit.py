@@ -16,7 +16,7 @@ the group.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
@@ -26,17 +26,19 @@ from plumbing.json_log import JsonLog
 from veen.core import Malformed, Msg, Receipt, Refused, Unavailable, Unverified, control_stream, msg
 from veen.core.admission import BY_DETAIL
 from veen.core.hashing import ht
+from veen.core.profile import LimitRegistry
 from veen.core.receipt import unsigned
 from veen.hub import responses
 from veen.hub.admission_rules import Cap, Rules, parse
 from veen.hub.admission_state import ControlEvent, Done, Group, Item, Outcome, Placed, Submission
 from veen.hub.conditions import Conditions, Reason, public_text
+from veen.hub.read_api import Subscriptions
 from veen.hub.read_executor import FairQueue
 from veen.hub.sequencer import Sequencer
 from veen.hub.signer import RemoteKey, Signer
-from veen.hub.status import CommitReport, Metrics
+from veen.hub.status import CommitReport, HubStatusPage, Metrics
 from veen.hub.verifier import Verifier
-from veen.storage.frame import AcceptedEntry, JournalTail
+from veen.storage.frame import JournalTail
 from veen.storage.store import Store
 
 # At most this many signature checks run at once. Further messages wait in a queue in which clients take turns. It is
@@ -83,12 +85,14 @@ class SubmitPipeline:
         log: JsonLog,
         max_in_flight: int,
         background: Background,
-        on_group: Callable[[Sequence[AcceptedEntry], CommitReport], None],
+        status: HubStatusPage,
+        subscriptions: Subscriptions,
+        on_limits: Callable[[LimitRegistry], None],
         on_broken: Callable[[BaseException], None],
         *,
         log_submits: bool = False,
     ) -> None:
-        """`on_group` gets the entries of each durable group, or none if the group was rejected."""
+        """`on_limits` gets the limits after each durable group that lowered them."""
         self._loop = loop
         self._rules = rules
         self._store = store
@@ -102,7 +106,9 @@ class SubmitPipeline:
         self._log = log
         self.log_each_submit(log_submits)
         self._max_in_flight = max_in_flight
-        self._on_group = on_group
+        self._status = status
+        self._subscriptions = subscriptions
+        self._on_limits = on_limits
         self._on_broken = on_broken
         # Admit and verify.
         self.in_flight = 0  # messages between arrival and receipt
@@ -246,7 +252,7 @@ class SubmitPipeline:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Take what has been verified through the stages, and write what is signed if the disk is free."""
+        """Take what has been verified through the stages. `_signed` writes it."""
         self._turn_due = False
         if self._broken or self._is_paused:
             return  # `_resume` starts the next turn
@@ -267,8 +273,6 @@ class SubmitPipeline:
                 self._decide(items)
             except Exception as mistake:  # noqa: BLE001  a partial decision must never be written
                 self._break(mistake)
-                return
-        self._persist()
 
     def _should_grow(self) -> bool:
         """Whether the next group waits: for the signer, or because it is small and more messages are being verified."""
@@ -282,7 +286,7 @@ class SubmitPipeline:
         """Start the work that waits for a moment between groups, or write the decided groups first."""
         if self._is_writing or self._signing:
             return  # `_written` or `_signed` starts the next turn
-        if self._state.gather():
+        if self._state.decided:
             self._persist()
             if not self._is_writing:
                 self._schedule_turn()
@@ -307,7 +311,7 @@ class SubmitPipeline:
         self._maybe_drained()
 
     def _decide(self, items: list[Item]) -> None:
-        """Decide a group, and have the items signed that got a place."""
+        """Decide a group, and have the items signed that got a place. Without any, the group is answered."""
         hub_ts = self._sequencer.hub_ts
         try:
             key = self._signer.at(hub_ts)
@@ -328,14 +332,17 @@ class SubmitPipeline:
         # Replicate: empty. A hub with replicas publishes the group here and signs what they accepted.
         if group.placed:
             self._sign(key, group)
+        else:
+            self._persist()
 
     def _sign(self, key: RemoteKey, group: Group) -> None:
-        made = [
-            unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, one.hub_ts) for one in group.placed
-        ]
+        receipts, digests = [], []
+        for one in group.placed:
+            receipt, digest = unsigned(one.message.label, one.stream_seq, one.leaf_hash, one.mmr_root, one.hub_ts)
+            receipts.append(receipt)
+            digests.append(digest)
         self._signing += 1
-        done = partial(self._signed, group, [receipt for receipt, _ in made])
-        self._signer.sign_later(key, [digest for _, digest in made], done)
+        self._signer.sign_later(key, digests, partial(self._signed, group, receipts))
 
     def _signed(self, group: Group, receipts: list[bytes], outcome: list[bytes] | Malformed | Unavailable) -> None:
         """The signer answered. If the group was undone meanwhile, nothing refers to it any more."""
@@ -343,7 +350,8 @@ class SubmitPipeline:
         if self._verified or self._between:
             self._schedule_turn()
         if isinstance(outcome, list):
-            group.seal([receipt + sig for receipt, sig in zip(receipts, outcome, strict=True)])
+            for placed, receipt, sig in zip(group.placed, receipts, outcome, strict=True):
+                group.seal(placed, receipt + sig)
         else:
             items = self._state.withdraw(group)
             self._cannot_sign = self._conditions.enter(
@@ -351,7 +359,8 @@ class SubmitPipeline:
             )
             self._reject(items, self._cannot_sign)
         self._persist()
-        self._maybe_drained()
+        if self._drained is not None:
+            self._maybe_drained()
 
     def _lacks_key(self) -> bool:
         """Whether no key can sign. After a failure, only a signature shows that the key works again."""
@@ -374,25 +383,24 @@ class SubmitPipeline:
 
     def _persist(self) -> None:
         """Write what is signed, unless the disk is busy."""
-        if not self._state.gather() or self._is_writing:
+        if self._is_writing or not self._state.decided:
             return
         group = self._state.take()
+        if group is None:
+            return
         if not group.records:
             self._state.keep()
-            self._reply(group.outcomes, (), CommitReport(0, perf_counter() - group.opened, 0.0))
+            self._reply(group, CommitReport(0, perf_counter() - group.opened, 0.0))
             return
         self._is_writing = True
         if self._quick_syncs >= QUICK_SYNCS and group.size_bytes <= QUICK_BYTES:
-            self._written(*self._write(group))
+            self._write(group, self._written)
         else:
-            self._writer.add(partial(self._write_and_report, group))
+            on_loop: Callable[..., object] = self._loop.call_soon_threadsafe
+            self._writer.add(partial(self._write, group, partial(on_loop, self._written)))
 
-    def _write_and_report(self, group: Group) -> None:
-        """Runs on the commit thread."""
-        self._loop.call_soon_threadsafe(self._written, *self._write(group))
-
-    def _write(self, group: Group) -> tuple[Group, int | Exception, CommitReport]:
-        """Make a group durable. Returns its number or the error."""
+    def _write(self, group: Group, done: Callable[[Group, int | Exception, CommitReport], object]) -> None:
+        """Make a group durable, and pass on its number or the error. Runs on the commit thread if the disk is slow."""
         before = perf_counter()
         outcome: int | Exception
         try:
@@ -400,7 +408,7 @@ class SubmitPipeline:
         except Exception as error:  # noqa: BLE001  if the thread ended here, all clients would wait for ever
             outcome = error
         now = perf_counter()
-        return group, outcome, CommitReport(len(group.records), now - group.opened, now - before)
+        done(group, outcome, CommitReport(len(group.records), now - group.opened, now - before))
 
     def _written(self, group: Group, outcome: int | Exception, report: CommitReport) -> None:
         """Handle the result: the group is durable, or was not written."""
@@ -410,12 +418,12 @@ class SubmitPipeline:
         if isinstance(outcome, int):
             if Reason.JOURNAL_WRITE in self._conditions.states:
                 self._conditions.leave(Reason.JOURNAL_WRITE)
-            self._store.committed(group, outcome)
+            self._store.pending.add_group(group, outcome)
             self._state.keep()
             if not is_quick:
                 self._persist()  # before the replies, so that the disk does not wait for them
-            self._reply(group.outcomes, group.records, report)
-            self._catch_up.add_entries(report.entries)
+            self._reply(group, report)
+            self._catch_up.start_if_due(report.entries)
         elif isinstance(outcome, Unavailable):
             items = self._state.undo()
             self._conditions.enter(Reason.JOURNAL_WRITE, outcome, refused=len(items), recheck=self._probe)
@@ -455,20 +463,24 @@ class SubmitPipeline:
 
     def _reject(self, items: list[Item], reason: str, report: CommitReport | None = None) -> None:
         """Answer items that nothing was written for."""
-        outcomes = [(item, _unavailable(reason)) for item in items]
-        self._reply(outcomes, (), report or CommitReport(0, 0.0, 0.0))
+        rejected = Group(outcomes=[(item, _unavailable(reason)) for item in items])
+        self._reply(rejected, report or CommitReport(0, 0.0, 0.0))
 
-    def _reply(
-        self, outcomes: Sequence[tuple[Item, Placed | Outcome]], records: Sequence[AcceptedEntry], report: CommitReport
-    ) -> None:
-        """Answer the items of a group; `records` are durable. An error in one answer does not affect the others."""
-        for item, outcome in outcomes:
+    def _reply(self, group: Group, report: CommitReport) -> None:
+        """Answer the items of a group. Its records are durable. An error in one answer does not affect the others."""
+        for item, outcome in group.outcomes:
             try:
                 self._answer(item, outcome.receipt if isinstance(outcome, Placed) else outcome)
             except Exception as mistake:  # noqa: BLE001  the group is durable, and the others need their answers
                 self._report("committed", mistake)
         try:
-            self._on_group(records, report)
+            self._metrics.committed(report, len(group.records), self._status.count(group.records))
+            if report.entries and not group.records:
+                self._status.check_disk()
+            if group.limits:
+                self._on_limits(group.limits)
+            if self._subscriptions.by_label:
+                self._subscriptions.committed(group.records)
         except Exception as mistake:  # noqa: BLE001  the same
             self._report("committed", mistake)
         if self._drained is not None:
@@ -520,7 +532,7 @@ class SubmitPipeline:
             return
         if self._is_paused or self._between:
             return  # `_resume` calls this again
-        if self._state.gather():
+        if self._state.decided:
             self._persist()
             return
         if self._store.catching is None:
@@ -584,13 +596,9 @@ class CatchUp:
         self._timer = loop.call_later(TICK_S, self._tick)
         self._worker = background.worker("catch-up")
 
-    def add_entries(self, entries: int) -> None:
-        """Count entries that became durable, and start a catch-up if it is due."""
-        self._recent_entries += entries
-        self.start_if_due()
-
-    def start_if_due(self, *, idle: bool = False) -> None:
-        """Start a catch-up if enough entries are pending, or any if the hub is idle."""
+    def start_if_due(self, added: int = 0, *, idle: bool = False) -> None:
+        """Start a catch-up if enough entries are pending, or any if the hub is idle. `added` just became durable."""
+        self._recent_entries += added
         pending = self._store.pending
         due = max(CATCH_UP_ENTRIES, ENTRIES_PER_LABEL * len(pending.labels))
         due_bytes = max(CATCH_UP_BYTES, min(BYTES_PER_LABEL * len(pending.labels), MAX_BYTES))

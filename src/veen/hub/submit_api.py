@@ -84,12 +84,13 @@ class SubmitApi:
         try:
             if len(body) > self.max_body_bytes:
                 raise BY_DETAIL["SIZE_PREFILTER"].refused("the message is too large", max_allowed=self.max_body_bytes)
-            encoded = unwrapped(body)
+            if not body.startswith(ENVELOPE):
+                raise _envelope_fault(body)
         except Refused as refused:
             self._pipeline.record_rejection(refused, len(body))
             respond(responses.refusal(refused))
             return
-        self._pipeline.submit(encoded, partial(respond_submitted, respond), owner)
+        self._pipeline.submit(body[len(ENVELOPE) :], partial(respond_submitted, respond), owner)
 
 
 def respond_submitted(respond: Respond, outcome: Outcome, *, as_json: bool = False) -> None:
@@ -181,14 +182,12 @@ def _end_of_value(body: bytes, pos: int) -> int:
     raise Malformed("cbor", f"more than {_MAX_HEADS} values")
 
 
-def unwrapped(body: bytes) -> bytes:
-    """The MSG in a submit request. Faults of the envelope are reported as structural faults of the submit."""
-    if body.startswith(ENVELOPE):
-        return body[len(ENVELOPE) :]
+def _envelope_fault(body: bytes) -> Refused:
+    """Faults of the envelope are reported as structural faults of the submit."""
     try:
         SubmitRequest.decode(body)
     except Malformed as error:
-        raise BY_DETAIL["CBOR_INVALID"].refused(error.reason) from None
+        return BY_DETAIL["CBOR_INVALID"].refused(error.reason)
     raise AssertionError("a submit request has one encoding")
 
 

@@ -183,6 +183,7 @@ class JournalTail(CommitGroup):
     labels: dict[bytes, list[AcceptedEntry]] = field(default_factory=dict)
 
     def add_group(self, group: CommitGroup, number: int) -> None:
+        """Make a durable group visible to look-ups. Called on the owner's thread."""
         self.group = number
         self.extend(group)
         for record in group.records:

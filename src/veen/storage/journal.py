@@ -26,7 +26,7 @@ no longer names it.
 import os
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import eq
 from pathlib import Path
@@ -71,10 +71,16 @@ class Torn:
 class Journal:
     """The segments of one data directory. One writer; `trim` may run on another thread."""
 
-    def __init__(self, disk: Disk, folder: Path, next_group: int) -> None:
-        """Continue after the last sound group, as found by `recover`."""
+    def __init__(
+        self, disk: Disk, folder: Path, next_group: int, check_folder: Callable[[], None] = lambda: None
+    ) -> None:
+        """Continue after the last sound group, as found by `recover`.
+
+        `check_folder` is called before a file is created or extended. It raises if the path leads to another folder.
+        """
         self._disk = disk
         self._folder = folder
+        self._check_folder = check_folder
         self._next_group = next_group
         self._segments = segments(folder)
         self._bytes = {path: path.lstat().st_size for _, path in self._segments}
@@ -98,22 +104,13 @@ class Journal:
         """The size of all groups, without filler."""
         return sum(self._bytes.values())
 
-    def needs_room(self, entry_bytes: int) -> bool:
-        """Whether a group needs a new or longer segment, and so depends on the path of the folder."""
-        return self._is_full or self._size + _HEADER.size + entry_bytes > self._filled
-
-    @property
-    def _is_full(self) -> bool:
-        return self._fd < 0 or self._size >= SEGMENT_BYTES
-
     def append(self, entries: bytes, count: int) -> int:
         """Make one group durable and return its number. Raises `Unavailable` if it does not fit; nothing is changed."""
         self._refused_bytes = _HEADER.size + len(entries)
         self._make_room(self._refused_bytes)
         group = self._next_group
         data = _header(group, count, entries, self._seed) + entries
-        with self._removing_partial_writes(len(data)):
-            self._disk.write_at(self._fd, data, self._size)
+        self._write(data)
         self._sync()
         self._size += len(data)
         self._bytes[self._segments[-1][1]] = self._size
@@ -127,8 +124,7 @@ class Journal:
         Writes only filler, which a crash may leave in any state: recovery treats it as not written.
         """
         self._make_room(self._refused_bytes)
-        with self._removing_partial_writes(self._refused_bytes):
-            self._write_filler(self._size, self._size + self._refused_bytes)
+        self._write(_filler(self._salt, self._size, self._size + self._refused_bytes))
 
     def trim(self, applied: int) -> None:
         """Remove segments without groups after `applied`. A crash may leave some of them, which is harmless."""
@@ -171,12 +167,12 @@ class Journal:
             # The kernel may have dropped the pages it could not write: nothing about this file can be trusted now.
             raise JournalBroken(f"the journal cannot be synced: {error.strerror}") from error
 
-    @contextmanager
-    def _removing_partial_writes(self, size: int) -> Iterator[None]:
+    def _write(self, data: bytes) -> None:
+        """Write behind the last group. If that fails, remove what was written."""
         try:
-            yield
+            self._disk.write_at(self._fd, data, self._size)
         except OSError as error:
-            self._partial_bytes = size
+            self._partial_bytes = len(data)
             with suppress(Unavailable):  # retried before the next group
                 self._remove_partial_write()
             raise _unwritable(error) from error
@@ -192,10 +188,13 @@ class Journal:
 
     def _make_room(self, size: int) -> None:
         """Preallocate the space of the next group, so ENOSPC never leaves a complete group that replay would accept."""
+        is_full = self._fd < 0 or self._size >= SEGMENT_BYTES
+        if is_full or self._size + size > self._filled:
+            self._check_folder()
         if self._partial_bytes:
             self._remove_partial_write()
         try:
-            if self._is_full:
+            if is_full:
                 self._start_segment(size)
             if self._size + size > self._filled:
                 filled = _filled_end(self._size + size)

@@ -82,32 +82,24 @@ class Store:
         self.catching: JournalTail | None = None
 
     def replay(self) -> Iterator[tuple[int, list[LogEntry]]]:
-        """The groups that the log lacks. Read all of them, and pass each to `committed`."""
+        """The groups that the log lacks. Read all of them, and add each to `pending`."""
         last = self.applied
         for group, entries in journal.recover(self._disk, self.folders.journal, self.applied):
             if group != last + 1:
                 raise Malformed("journal", f"group {group} follows group {last}: the groups between them are lost")
             last = group
             yield group, entries
-        self._journal = Journal(self._disk, self.folders.journal, last + 1)
+        self._journal = Journal(self._disk, self.folders.journal, last + 1, self._lock.check)
 
     def commit(self, group: CommitGroup) -> int:
-        """Make a group durable. Its receipts may be sent after this."""
+        """Make a group durable. Its receipts may be sent after this. The caller adds it to `pending`."""
         assert self._journal is not None, "replay first"
-        frames = b"".join(map(attrgetter("frame"), group.records))
-        if self._journal.needs_room(len(frames)):
-            self._lock.check()
-        return self._journal.append(frames, len(group.records))
+        return self._journal.append(b"".join(map(attrgetter("frame"), group.records)), len(group.records))
 
     def probe(self) -> None:
         """Raise as `commit` would if the journal cannot be written now. Adds nothing to it."""
         assert self._journal is not None, "replay first"
-        self._lock.check()
         self._journal.probe()
-
-    def committed(self, group: CommitGroup, number: int) -> None:
-        """Make a durable group visible to look-ups. Called on the owner's thread."""
-        self.pending.add_group(group, number)
 
     def begin_catching_up(self) -> JournalTail | None:
         """Set the pending entries aside for catch-up; None if there are none or a catch-up is running."""

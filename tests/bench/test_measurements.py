@@ -1,6 +1,5 @@
 """Each measurement runs end to end on real hubs, with too little load for meaningful figures."""
 
-import asyncio
 import os
 import shutil
 from contextlib import ExitStack
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.send_trace import trace_sends
+from bench import send_trace
 from veen.bench import hub_process, scaling, throughput
 from veen.bench.bench_report import BenchReport
 from veen.bench.hub_process import HubProcess, run_round
@@ -30,9 +29,9 @@ def test_the_hub_measurement_shows_what_was_promised_of_every_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(throughput, "_WARM_UP", 2)
-    told: list[str] = []
+    lines: list[str] = []
     report = throughput.measure_hub(
-        rounds=1, per_connection=8, connections=8, beside=False, folder=tmp_path, progress=told.append
+        rounds=1, per_connection=8, connections=8, beside=False, folder=tmp_path, progress=lines.append
     )
     assert_measured(report, tmp_path)
     bounds = {row.what: row.least for row in report.rows if row.least is not None}
@@ -41,7 +40,7 @@ def test_the_hub_measurement_shows_what_was_promised_of_every_mode(
         for what in ("submits", "p50", "p99", "p99 / p50", "CPU a message, hub", "messages a sync"):
             assert report.row(f"{mode.name}: {what}").value > 0
     assert report.row("one process: CPU a message, signer and workers").value > 0
-    assert len(told) == len(throughput.MODES)
+    assert len(lines) == len(throughput.MODES)
 
 
 @pytest.mark.slow
@@ -149,8 +148,10 @@ def test_an_installed_baseline_is_measured_and_stopped(
         os.kill(server.pid, 0)
 
 
-def test_a_send_leaves_the_event_loop_for_two_transactions_and_nothing_else(tmp_path: Path) -> None:
-    (figures,) = asyncio.run(trace_sends(tmp_path, 1))
-    assert figures["thread changes in veen.client"] == 4  # there and back, before sending and after the receipt
-    assert figures["calls in veen.client"] <= 130
-    assert figures["calls"] == sum(count for what, count in figures.items() if what.startswith("calls in "))
+def test_a_send_keeps_the_bounds_of_its_calls_and_modules_and_leaves_the_loop_twice() -> None:
+    report = send_trace.measure(rounds=30)
+    assert {row.what: row.most for row in report.rows if row.most is not None} == {"calls": 300, "modules": 35}
+    assert report.kept, report.text()
+    # There and back: to store the message before it is sent, and its receipt before it is returned.
+    assert report.row("thread changes in veen.client").value == 4
+    assert report.row("calls").value == sum(row.value for row in report.rows if row.what.startswith("calls in "))

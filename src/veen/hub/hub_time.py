@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import copysign
-from threading import Lock
+from threading import Lock, RLock
 from typing import NamedTuple
 
 from plumbing.durable import Disk
@@ -68,7 +68,7 @@ class HubTime:
     _followed: float = field(init=False)  # the wall clock, or while it is not trusted its continuation
     _now: float = field(init=False)
     _drift: float = field(init=False, default=0.0)  # by small steps that were followed; forgotten over the window
-    _lock: Lock = field(init=False, default_factory=Lock)  # two readings at once would count the same seconds twice
+    _lock: RLock = field(init=False, default_factory=RLock)  # two readings at once would count the same seconds twice
 
     def __post_init__(self) -> None:
         self.wall, self._boot = self._read()
@@ -78,22 +78,19 @@ class HubTime:
     def now(self) -> float:
         """Read the clocks and return the hub time. Call it often: a step is noticed here."""
         with self._lock:
-            return self._advanced()
-
-    def _advanced(self) -> float:
-        self.wall, boot = self._read()
-        elapsed, self._boot = max(0.0, boot - self._boot), boot
-        forgotten = min(abs(self._drift), elapsed * self.max_step_s / DRIFT_WINDOW_S)
-        self._drift -= copysign(forgotten, self._drift)
-        self._followed += elapsed
-        difference = self.wall - self._followed
-        if abs(self._drift + difference) <= self.max_step_s:
-            self._drift += difference
-            self._followed, self.step = self.wall, 0.0
-        else:
-            self.step = difference
-        self._now = max(self._followed, self._now + elapsed * _SLOW_SPEED)
-        return self._now
+            self.wall, boot = self._read()
+            elapsed, self._boot = max(0.0, boot - self._boot), boot
+            forgotten = min(abs(self._drift), elapsed * self.max_step_s / DRIFT_WINDOW_S)
+            self._drift -= copysign(forgotten, self._drift)
+            self._followed += elapsed
+            difference = self.wall - self._followed
+            if abs(self._drift + difference) <= self.max_step_s:
+                self._drift += difference
+                self._followed, self.step = self.wall, 0.0
+            else:
+                self.step = difference
+            self._now = max(self._followed, self._now + elapsed * _SLOW_SPEED)
+            return self._now
 
     def advance(self, hub_ts: int) -> None:
         """Continue from `hub_ts` if the hub time is before it."""
@@ -103,7 +100,7 @@ class HubTime:
     def accept(self) -> None:
         """Follow the wall clock from now on. If it is behind the hub time, that continues at half speed."""
         with self._lock:
-            self._advanced()
+            self.now()
             self._followed, self._drift, self.step = self.wall, 0.0, 0.0
             self._now = max(self.wall, self._now)
 

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,15 @@ from tests.cli.canned_server import canned_server
 from tests.cli.hub_fixture import HubFixture, hub_fixture
 from tests.cli.runner import Veen
 from tests.hub.client import TOKEN
+from tests.selftest.broken_hub import Answer, BrokenHub, Call
 from veen.cli.app import selftest_main
 from veen.cli.kit.exit_status import FAILED_STATUS
 from veen.core import Limits, Profile
 from veen.hub.admission_rules import Admission
 from veen.selftest import SUITES
+from veen.selftest.check import Skipped
+from veen.selftest.check_context import CheckContext, HubFacts
+from veen.selftest.probe import Probe
 
 FEW = ("--count", 3, "--seed", 7)
 
@@ -46,7 +52,7 @@ def not_passed(veen: Veen, *arguments: object, token: str | None = None) -> set[
 
 
 def test_the_temporary_hub_has_epochs(veen: Veen) -> None:
-    assert not_passed(veen) == {"hub.pin", "cap.needed"}
+    assert not_passed(veen) == {"cap.needed"}
 
 
 def test_an_open_hub_with_epochs_is_tested_with_the_operators_token(veen: Veen, tmp_path: Path) -> None:
@@ -54,12 +60,65 @@ def test_an_open_hub_with_epochs_is_tested_with_the_operators_token(veen: Veen, 
     with hub_fixture(veen, tmp_path, profile=Profile(epoch_sec=86_400), limits=limits) as place:
         epochs = {"epoch.window", "epoch.roll", "refuse.EPOCH", "append.receipt"}
         assert epochs <= not_passed(veen, "--hub", place.url)
-        found = not_passed(veen, "--hub", place.url, token=TOKEN)
+        found = not_passed(veen, "--hub", place.url, "--pin", place.hub_id, token=TOKEN)
         assert not epochs & found
         assert {one for one in found if not one.startswith("cap.")} == {
-            "hub.pin",
             *(f"refuse.{row}" for row in ("AUTH_REF", "CAP_INVALID", "CAP_RATE", "CAP_TTL")),
         }
+
+
+def test_the_operators_token_reaches_no_hub_but_the_pinned_one(veen: Veen, tmp_path: Path) -> None:
+    limits = Limits(max_epoch_skew_sec=86_400)
+    sent: list[str] = []
+    with hub_fixture(veen, tmp_path, profile=Profile(epoch_sec=86_400), limits=limits) as place:
+        proxy = BrokenHub(place.hub)
+        try:
+            for is_signed, *pin in ((True,), (True, "--pin", "ab" * 32), (False, "--pin", place.hub_id)):
+                proxy.handle = partial(answer_and_note, sent, is_signed)
+                assert "append.receipt" in not_passed(veen, "--hub", proxy.url, *pin, token=TOKEN)
+            assert sent
+            assert not [text for text in sent if TOKEN in text]
+            assert place.hub.status()["entries"] == 0
+            proxy.handle = partial(answer_and_note, sent, True)
+            assert "append.receipt" not in not_passed(veen, "--hub", proxy.url, "--pin", place.hub_id, token=TOKEN)
+            assert [text for text in sent if TOKEN in text]
+        finally:
+            proxy.stop()
+
+
+def answer_and_note(sent: list[str], is_signed: bool, call: Call) -> Answer:
+    """Forward a request and note its headers. Unless `is_signed`, leave the signature out of the hub's status."""
+    sent.append(json.dumps(call.headers))
+    answer = call.ask()
+    if call.path != "/tooling/status" or is_signed:
+        return answer
+    shown = {name: field for name, field in json.loads(answer.body).items() if name != "identity_sig"}
+    return replace(answer, body=json.dumps(shown).encode())
+
+
+@pytest.mark.parametrize(
+    ("url", "may_write"),
+    [
+        ("http://127.0.0.1:1", True),
+        ("http://[::1]:1", True),
+        ("https://hub.example", True),
+        ("http://hub.example", False),
+        ("http://127.0.0.1.hub.example", False),
+        ("http://10.0.0.1:1", False),
+    ],
+)
+def test_the_operators_token_is_not_sent_in_plain_text_over_a_network(
+    url: str, may_write: bool, veen: Veen, tmp_path: Path
+) -> None:
+    with hub_fixture(veen, tmp_path, profile=Profile(epoch_sec=86_400)) as place:
+        facts = HubFacts.read(place.hub.status())
+    probe = Probe(url)
+    context = CheckContext(probe, facts, issuer=None, operator=TOKEN, pin=facts.hub_id, seed=1, count=1)
+    probe.close()
+    assert context.may_write is may_write
+    if not may_write:
+        with pytest.raises(Skipped, match="only over TLS"):
+            context.writer()
 
 
 def test_a_given_hub_is_tested_with_an_issuer_that_it_trusts(place: HubFixture) -> None:

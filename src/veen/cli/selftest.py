@@ -72,8 +72,9 @@ def selftest(
 
     The test uses only the public API. It writes to streams of its own under new keys. Checks that need a capability are
     skipped without --issuer, and checks that need a second hub without --hub2. If the hub has open admission and
-    epochs, the streams are registered with the operator token in VEEN_OPERATOR_TOKEN, if there is one. The exit status
-    is 10 if a check fails.
+    epochs, the streams are registered with the operator token in VEEN_OPERATOR_TOKEN, if there is one. The token is
+    sent only if the hub has the identity that --pin names, and only over TLS or to this machine. The exit status is 10
+    if a check fails.
     """
     _check_options(suite, (hub, issuer, pin), (hub2, pin2))
     chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
@@ -110,15 +111,15 @@ class _SuiteRunner:
     def one_hub(self, suite: str, url: str | None, anchor: bytes | None) -> SelftestReport:
         """Run a suite against the given hub, or a temporary one."""
         with (
-            _hub(url, self.issuer, self.passphrase_file) as (where, key, operator),
+            _hub(url, self.issuer, self.passphrase_file) as (where, key, token, own),
             output.tally(f"running {suite}", "checks") as progress,
         ):
             return run(
                 suite,
                 where,
                 issuer=key,
-                operator=operator,
-                pin=anchor,
+                operator=token,
+                pin=own or anchor,
                 seed=self.seed,
                 count=self.count,
                 progress=progress,
@@ -135,8 +136,8 @@ class _SuiteRunner:
             )
             return SelftestReport(AIRGAP, urls[0], anchors[0], self.seed, self.count, tuple(skipped))
         with (
-            _hub(urls[0], self.issuer, self.passphrase_file, AIRGAP) as (online, first, _),
-            _hub(urls[1], self.issuer, self.passphrase_file, AIRGAP) as (offline, second, _),
+            _hub(urls[0], self.issuer, self.passphrase_file, AIRGAP) as (online, first, *_),
+            _hub(urls[1], self.issuer, self.passphrase_file, AIRGAP) as (offline, second, *_),
             output.tally(f"running {AIRGAP}", "checks") as progress,
         ):
             zones = Zone(online, anchors[0], first), Zone(offline, anchors[1], second)
@@ -146,29 +147,29 @@ class _SuiteRunner:
 @contextmanager
 def _hub(
     url: str | None, issuer: Path | None, passphrase_file: Path | None, suite: str = ""
-) -> Iterator[tuple[str, SigningKey | None, str | None]]:
-    """The URL of the hub to test, the key of an issuer that it trusts, and its operator's token."""
+) -> Iterator[tuple[str, SigningKey | None, str | None, bytes | None]]:
+    """The URL of the hub to test, the key of an issuer that it trusts, its operator's token, the id of our own hub."""
     token = os.environ.get(OPERATOR_TOKEN) or None
     if url is not None and issuer is None:
-        yield url, None, token
+        yield url, None, token, None
     elif url is not None:
         with open_session.open_client_dir(issuer, passphrase_file) as folder:
             key = folder.identity.id_sign
-        yield url, key, token
+        yield url, key, token, None
     else:
         key, token = SigningKey.generate(), secrets.token_hex()
-        with _temporary_hub(key.public_key, token, has_epochs=suite != AIRGAP) as own_url:
-            yield own_url, key, token
+        with _temporary_hub(key.public_key, token, has_epochs=suite != AIRGAP) as (own_url, hub_id):
+            yield own_url, key, token, hub_id
 
 
 @contextmanager
-def _temporary_hub(issuer_pk: bytes, token: str, *, has_epochs: bool) -> Iterator[str]:
+def _temporary_hub(issuer_pk: bytes, token: str, *, has_epochs: bool) -> Iterator[tuple[str, bytes]]:
     """A hub with epochs is open, so that both ways of registering streams are used; another requires capabilities."""
     with tempfile.TemporaryDirectory(prefix="veen-selftest-") as name:
         folder = Path(name)
         profile = Profile(epoch_sec=_EPOCH_SEC if has_epochs else 0)
         limits = Limits(max_epoch_skew_sec=_EPOCH_SEC)  # the next epoch need not begin during the test
-        metadata.create(Disk(), folder / "hub", profile, limits, int(time.time()))
+        made = metadata.create(Disk(), folder / "hub", profile, limits, int(time.time()))
         admission = ("--admission", "open" if has_epochs else "capability")
         options = ("--listen", "127.0.0.1:0", "--issuer", issuer_pk.hex(), *admission)
         # Keep it out of the user's list of running hubs.
@@ -179,7 +180,7 @@ def _temporary_hub(issuer_pk: bytes, token: str, *, has_epochs: bool) -> Iterato
         except StartFailed as failed:
             raise Unavailable(f"the hub did not start: {' '.join(failed.errors) or 'it printed no error'}") from None
         try:
-            yield url
+            yield url, made.identity.hub_id
         finally:
             _stop(hub)
 

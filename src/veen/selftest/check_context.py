@@ -7,7 +7,9 @@ from functools import cached_property
 from random import Random
 from secrets import token_bytes
 from typing import NamedTuple, TypeVar, cast
+from urllib.parse import urlsplit
 
+from plumbing.http.peer_address import is_loopback
 from veen.core import (
     CapPresentation,
     CapToken,
@@ -138,6 +140,10 @@ class HubFacts:
         elif pin not in (self.hub_id, h(self.hub_pk)):
             raise Unverified("hub", "is not the pinned hub")
 
+    def has_signed_identity(self, pin: bytes) -> bool:
+        """Whether the hub shows a signed identity that has this `hub_id` or `H(hub_pk)`."""
+        return bool(self.identity and self.signature and _verifies(self.identity, self.signature, pin))
+
     def label(self, stream_id: bytes, epoch: int) -> bytes:
         if not 0 <= epoch <= U64_MAX:
             raise Malformed("status", f"epoch {epoch} does not fit into a label")
@@ -153,9 +159,9 @@ class HubFacts:
         return self.limits["max_epoch_skew_sec"] // self.profile.epoch_sec if self.profile.epoch_sec else 0
 
 
-def _verifies(identity: HubIdentity, signature: IdentitySignature, hub_id: bytes) -> bool:
+def _verifies(identity: HubIdentity, signature: IdentitySignature, pin: bytes) -> bool:
     try:
-        identity.verify(signature, hub_id)
+        identity.verify(signature, pin)
     except Unverified:
         return False
     return True
@@ -254,7 +260,11 @@ class Writer:
 
 T = TypeVar("T")
 
-CANNOT_WRITE = "writing needs a capability, or a registered stream; no issuer key and no operator token was given"
+_CANNOT_WRITE = "writing needs a capability, or a registered stream; no issuer key and no operator token was given"
+_TOKEN_WITHHELD = (
+    "writing needs a registered stream; the operator token is sent only over TLS or to this machine, "
+    "to a hub that --pin names"
+)
 _GRANT_SEC = 86_400
 _SHORT_GRANT_SEC = 2
 _FILLED_ENTRIES = 11  # 0b1011: a tree with three peaks
@@ -296,7 +306,8 @@ class CheckContext:
         self.pin = pin
         self.count = count
         self._issuer = issuer
-        self._operator = operator
+        self._operator = operator if self._may_get_token else None
+        self.cannot_write = _CANNOT_WRITE if operator is None or self._operator else _TOKEN_WITHHELD
         self._seed = seed
         self._made: dict[object, object] = {}
         self.rng = Random(seed)
@@ -352,6 +363,13 @@ class CheckContext:
         """With epochs a hub must know a stream, and it learns streams from capabilities or from its operator."""
         return self._operator is not None and not self._needs_capability
 
+    @property
+    def _may_get_token(self) -> bool:
+        """Whether the hub may see the operator's token. Any server can claim to be an open hub with epochs."""
+        where = urlsplit(self.probe.url)
+        is_private = where.scheme == "https" or is_loopback(where.hostname or "")
+        return is_private and self.pin is not None and self.facts.has_signed_identity(self.pin)
+
     def need_epochs(self) -> None:
         if not self.profile.epoch_sec:
             raise Skipped("the hub has no epochs")
@@ -365,7 +383,7 @@ class CheckContext:
     def writer(self, stream_id: bytes | None = None) -> Writer:
         """A writer with a new key and permission for a stream, by default a new one."""
         if not self.may_write:
-            raise Skipped(CANNOT_WRITE)
+            raise Skipped(self.cannot_write)
         found = self.stranger(stream_id)
         if self._needs_capability or (self.profile.epoch_sec and not self._may_register):
             found.auth_ref = self.grant(found).auth_ref()

@@ -116,9 +116,10 @@ def run(
     """Run every check of a suite against the hub at `url`.
 
     `issuer` is the key of an issuer that the hub trusts; without it, checks that need a capability are skipped.
-    `operator` is the operator's token; with it, streams are registered at an open hub that has epochs. `pin` is the
-    `hub_id` or `H(hub_pk)` that the hub must have. `count` is the number of messages that `props` sends and of damaged
-    inputs that each `fuzz` check sends. Raises `Unavailable` if no hub answers at all.
+    `operator` is the operator's token; with it, streams are registered at an open hub that has epochs. It is sent only
+    over TLS or to this machine, to a hub whose signed identity has `pin`, the `hub_id` or `H(hub_pk)`. `count` is the
+    number of messages that `props` sends and of damaged inputs that each `fuzz` check sends. Raises `Unavailable` if no
+    hub answers at all.
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, not {count}")

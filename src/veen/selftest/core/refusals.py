@@ -17,7 +17,7 @@ from veen.core.hpke import ENC_BYTES
 from veen.core.limits import MAX_BODY_BYTES, MAX_MSG_BYTES
 from veen.core.signing import SIGNATURE_BYTES
 from veen.selftest.check import Skipped, Suite, case
-from veen.selftest.check_context import CANNOT_WRITE, CheckContext, Writer
+from veen.selftest.check_context import CheckContext, Writer
 from veen.selftest.probe import SUBMIT_HEAD
 
 CHECKS = Suite[CheckContext]()
@@ -56,7 +56,7 @@ def skip_reason(context: CheckContext, fault: str) -> str | None:
     if fault in _NEED_ISSUER and not context.has_issuer:
         return "no issuer key was given"
     if BY_DETAIL[fault].stage == "commit" and not context.may_write:
-        return f"this stage is not reached: {CANNOT_WRITE}"
+        return f"this stage is not reached: {context.cannot_write}"
     return None
 
 

@@ -374,7 +374,7 @@ def test_a_card_is_listed_once_and_can_be_removed(page: VerifierPage) -> None:
     assert "payroll.card" not in page.window.text("#files")
 
 
-def test_other_files_leave_the_evidence_judged_and_get_a_message_each(page: VerifierPage) -> None:
+def test_other_files_in_one_drop_get_a_message_each(page: VerifierPage) -> None:
     card = next(iter(CASES["the writer is named"].knowledge.writers)).encode()
     others = [
         ("torn.card", card[:-1] + bytes((card[-1] ^ 1,)), "torn.card is not used: this card is damaged"),
@@ -388,12 +388,90 @@ def test_other_files_leave_the_evidence_judged_and_get_a_message_each(page: Veri
     assert shown["verdict"].startswith(GENUINE)
     for _, _, says in others:
         assert says in shown["files"]
-    for name, data, says in others[:3]:
-        shown = page.drop_all([(name, data)], HUB)
-        assert shown["verdict"].startswith(GENUINE)
-        assert says in shown["files"]
     shown = page.drop_all([("second.evidence", DISCLOSED.file)], HUB)
     assert "door.evidence was replaced by second.evidence" in shown["files"]
+
+
+def test_a_file_that_is_refused_ends_the_verdict_on_the_file_before_it(page: VerifierPage) -> None:
+    card = next(iter(CASES["the writer is named"].knowledge.writers)).encode()
+    refused = {
+        "torn.card": (card[:-1] + bytes((card[-1] ^ 1,)), "This card is damaged"),
+        "pin.txt": (HUB.encode() + b"\n", "It contains a key or a hub id"),
+        "<b>holiday</b>.pdf": (b"%PDF-1.4\n", "It is neither evidence nor a card"),
+        "empty": (b"", "It is neither evidence nor a card"),
+    }
+    for name, (data, says) in refused.items():
+        page.window.open(page.path)
+        shown = page.drop_all([("writer.card", card), ("door.evidence", CASES["the writer is named"].file)], HUB)
+        assert shown["verdict"].startswith(GENUINE)
+        shown = page.drop_all([(name, data)], HUB)
+        assert (shown["tone"], shown["verdict"].splitlines()[0]) == ("bad", f"Not verified: {name} is not evidence")
+        assert says in shown["verdict"]
+        assert GENUINE not in shown["text"]
+        assert "door.evidence was removed" in shown["files"]
+        shown = page.drop_all([("door.evidence", CASES["the writer is named"].file)], HUB)
+        assert shown["verdict"].startswith(GENUINE)
+        assert name not in shown["files"]
+    shown = page.drop_all([("a.pdf", b"a"), ("writer.card", card), ("b.pdf", b"b")], HUB)
+    assert shown["verdict"].startswith("Not verified: none of these 2 files is evidence\n")
+    assert "a.pdf" in shown["verdict"]
+    assert "b.pdf" in shown["verdict"]
+
+
+def test_every_verdict_names_its_file(page: VerifierPage) -> None:
+    stranger = next(iter(CASES["nothing shows who wrote it"].knowledge.writers)).encode()
+    forged = replace(Evidence.decode(DISCLOSED.file), receipts=(Log("other").receipts[0],)).encode()
+    contradicted = CASES["two messages at one place"]
+    assert contradicted.pin is not None
+    for shown in (
+        page.drop(DISCLOSED.file, HUB),
+        page.drop(DISCLOSED.file),
+        page.drop(DISCLOSED.file, HUB[1:]),
+        page.drop(DISCLOSED.file, "ab" * 32),
+        page.drop(DISCLOSED.file, HUB, "ab" * 32),
+        page.drop(DISCLOSED.file, HUB, first=stranger),
+        page.drop(DISCLOSED.file[:-100], HUB),
+        page.drop(forged, HUB),
+        page.drop(contradicted.file, contradicted.pin.hex()),
+    ):
+        assert "\nFile: door.evidence\n" in shown["verdict"]
+
+
+def test_a_card_that_is_dropped_later_only_adds(page: VerifierPage) -> None:
+    case = CASES["the writer is named"]
+    page.drop(case.file, HUB)
+    shown = page.drop_all([("writer.card", next(iter(case.knowledge.writers)).encode())], HUB)
+    assert shown["verdict"].startswith(f"{GENUINE}\n\nFile: door.evidence\n")
+    assert "The owner of writer.card wrote" in shown["verdict"]
+
+
+def test_a_key_is_ticked_only_for_the_times_that_the_hub_signed(page: VerifierPage) -> None:
+    late = replace(Evidence.decode(DISCLOSED.file), made_at=4_000_000_000).encode()
+    text = page.drop(late, HUB)["text"]
+    assert "in use" not in text
+    assert "no end stated" in text
+    assert "Not verified: whether the key was retired later" in text
+    marks = "arguments[0]([...document.querySelectorAll('.keys li')].map((one) => [one.className, one.innerText]))"
+    identity = Evidence.decode(DISCLOSED.file).identity
+    listed = page.window.run(marks)
+    assert len(listed) == len(identity.hub_keys)
+    for mark, said in listed:
+        assert (mark == "passed") == ("within this period" in said)
+        assert (mark == "skipped") == ("It signed no receipt in this file" in said)
+    assert any("from 2023-11-14 22:13:21 UTC" in said or "at 2023-11-14 22:13:21 UTC" in said for _, said in listed)
+
+
+def test_each_field_says_where_its_keys_must_come_from(page: VerifierPage) -> None:
+    page.window.open(page.path)
+    said = page.window.run(
+        "document.querySelector('.fields details').open = true;"
+        "arguments[0]([...document.querySelectorAll('.fields small')].map((one) => one.innerText))"
+    )
+    assert len(said) == 4
+    for one in said:
+        assert "from a source that you trust" in one
+        assert "not from this page, the file or its sender" in one
+    assert "Drop cards of writers here too" in page.window.text("#drop")
 
 
 def test_without_a_hub_id_the_checks_do_not_sound_like_a_proof(page: VerifierPage) -> None:
@@ -440,15 +518,15 @@ def test_a_damaged_or_unrelated_file_is_refused_in_plain_words(page: VerifierPag
     changed = page.drop(forged, HUB)["verdict"]
     assert changed.startswith("This evidence proves nothing\n")
     unrelated = page.drop(b"%PDF-1.4\n", HUB, name="holiday.pdf")["verdict"]
-    assert unrelated.startswith("This is not an evidence file\n")
+    assert unrelated.startswith("Not verified: holiday.pdf is not evidence\n")
     assert "Ask the sender for the .evidence file" in unrelated
     assert again in torn
     assert again in changed
-    for verdict in (torn, changed, unrelated):
+    for data, verdict in ((DISCLOSED.file[:-100], torn), (forged, changed)):
         assert verdict.endswith("Technical reason"), "the reason is folded"
-    assert (
-        page.window.run("arguments[0](document.querySelector('#verdict details').textContent)").count("Reason: ") == 1
-    )
+        page.drop(data, HUB)
+        folded = page.window.run("arguments[0](document.querySelector('#verdict details').textContent)")
+        assert folded.count("Reason: ") == 1
 
 
 def test_the_page_shows_what_was_checked_for_a_printed_copy(page: VerifierPage) -> None:
@@ -672,7 +750,7 @@ def hostile(rng: random.Random) -> Iterator[bytes]:
 
 REFUSALS = (
     "Not valid evidence: the file is damaged",
-    "This is not an evidence file",
+    "Not verified: door.evidence is not evidence",
     "This evidence proves nothing",
     "This evidence proves nothing about the hub that you entered",
 )
@@ -707,7 +785,7 @@ document.dispatchEvent(new DragEvent("drop", { dataTransfer: dropped, cancelable
 @pytest.mark.parametrize("size", [50_000_000, 70_000_000])
 def test_a_file_of_many_megabytes_is_refused(page: VerifierPage, size: int) -> None:
     page.window.open(page.path)
-    assert page.window.run(LARGE, size).startswith("This is not an evidence file")
+    assert page.window.run(LARGE, size).startswith("Not verified: large.evidence is not evidence")
 
 
 def test_a_long_body_and_a_full_file_are_shown_in_part(page: VerifierPage) -> None:

@@ -3,10 +3,16 @@ import { type Card, card as cardLayout, verifyCard } from "../src/card.js";
 import { MAX_EVIDENCE_BYTES } from "../src/evidence.js";
 import { isQueryResult } from "../src/query_result.js";
 
+export interface Unusable {
+  readonly kind: "unusable";
+  readonly name: string;
+  readonly why: string;
+  readonly data?: Uint8Array;
+}
 export type Dropped =
   | { readonly kind: "evidence"; readonly name: string; readonly data: Uint8Array }
   | { readonly kind: "card"; readonly name: string; readonly card: Card }
-  | { readonly kind: "unusable"; readonly name: string; readonly why: string; readonly data?: Uint8Array };
+  | Unusable;
 
 const KIND_BYTES = 64; // the kind of a file is within its first bytes
 
@@ -33,7 +39,7 @@ export async function read(file: File): Promise<Dropped> {
 }
 
 /** Whether a file states that it is evidence, of entries or of a query result. It may still be damaged. */
-export const isEvidence = (data: Uint8Array): boolean => begins(data, "veen.evidence.v1") || isQueryResult(data);
+const isEvidence = (data: Uint8Array): boolean => begins(data, "veen.evidence.v1") || isQueryResult(data);
 
 const begin = (data: Uint8Array, length: number): string => String.fromCharCode(...data.subarray(0, length));
 const begins = (data: Uint8Array, kind: string): boolean => begin(data, KIND_BYTES).includes(kind);

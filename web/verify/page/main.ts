@@ -8,7 +8,7 @@ import { hubIdIn } from "../src/query_result.js";
 import { examine, type Examination } from "../src/report.js";
 import { isReceipt, labelOf, sizeOf } from "../src/wire.js";
 import { card, type Child, code, element, facts, fold, small } from "./elements.js";
-import { type Dropped, isEvidence, read } from "./files.js";
+import { type Dropped, read, type Unusable } from "./files.js";
 import { picture } from "./picture.js";
 import { resultCard, unknownOfResult } from "./result.js";
 
@@ -36,7 +36,7 @@ interface NamedCard {
 }
 
 let loaded: Loaded | undefined; // evidence
-let stray: Loaded | undefined; // the last file that is neither evidence nor a card
+let refusedFiles: readonly Unusable[] = []; // of the last drop, if it had files that cannot be used and no evidence
 let cards: readonly NamedCard[] = []; // of the writers that must have written all entries
 let notes: readonly string[] = []; // on the files of the last drop that are not used
 let loading: Promise<void> = Promise.resolve();
@@ -60,10 +60,12 @@ function problemOf(word: string): string | undefined {
   return `${word.length} digits were entered, ${Math.abs(excess)} too ${excess < 0 ? "few" : "many"}: it has ${KEY_DIGITS}.`;
 }
 
-/** Load files one batch after the other. Files that are neither evidence nor cards leave what is loaded unchanged. */
+/** Load files one batch after the other. No verdict on an earlier file stays on the page meanwhile. */
 function loadAll(files: FileList | null | undefined): void {
   const batch = [...(files ?? [])];
   if (batch.length === 0) return;
+  latest++;
+  show(verdict("warn", "Verifying …", inWords(batch.slice(0, MAX_SHOWN).map((file) => file.name))));
   loading = loading.then(async () => {
     latest++;
     use(await Promise.all(batch.map(read)));
@@ -86,8 +88,12 @@ function use(files: readonly Dropped[]): void {
       else said.push(`${file.name} was already loaded.`);
     } else if (file.kind === "unusable") {
       said.push(`${file.name} is not used: ${file.why}`);
-      stray = file.data ? { name: file.name, data: file.data } : undefined;
     }
+  }
+  refusedFiles = first ? [] : files.filter((file) => file.kind === "unusable");
+  if (loaded && refusedFiles.length > 0) {
+    said.push(`${loaded.name} was removed. Drop it again to see its verdict.`);
+    loaded = undefined;
   }
   notes = said;
   update();
@@ -117,18 +123,21 @@ function update(): void {
   const pins = keysIn(pinInput, "Hub id", false);
   const readers = keysIn(readerInput, "Reader key", true);
   const witnesses = keysIn(witnessesInput, "Witnesses", true);
-  const judged = loaded ?? (cards.length === 0 ? stray : undefined);
-  if (!judged) {
+  if (refusedFiles.length > 0) {
+    show(...refusal(refusedFiles));
+    return;
+  }
+  if (!loaded) {
     const [first] = cards;
     if (first) show(verdict("warn", "No evidence file yet", `${first.name} is a card. Now drop the .evidence file: the owner of the card must have written its entries.`));
-    else if (notes.length > 0) show(verdict("bad", "This is not an evidence file", ...notes, "Ask the sender for the .evidence file."));
+    else if ([pinInput, readerInput, witnessesInput].some((input) => input.value.trim() !== "")) show(verdict("warn", "No evidence file yet", "What you entered is compared with a file. Now drop the .evidence file."));
     else show();
     return;
   }
-  const { name, data } = judged;
+  const { name, data } = loaded;
   if (typeof pins === "string" || typeof readers === "string" || typeof witnesses === "string") {
     const wrong = [pins, readers, witnesses].filter((one) => typeof one === "string");
-    show(verdict("warn", "Not verified", ...wrong, "Nothing was checked. Correct the field, or empty it."));
+    show(verdict("warn", "Not verified", fileName(name), ...wrong, "Nothing was checked. Correct the field, or empty it."));
     return;
   }
   const knowledge: Knowledge = { pin: pins[0], readers, witnesses, writers: cards.map((one) => one.card) };
@@ -138,7 +147,7 @@ function update(): void {
     try {
       show(...examined(examine(data, knowledge), { name, data }, knowledge));
     } catch {
-      show(verdict("bad", "Not verified", "The verifier failed. Do not rely on this file."));
+      show(verdict("bad", "Not verified", fileName(name), "The verifier failed. Do not rely on this file."));
     }
     result.dataset["done"] = String(request);
   });
@@ -157,11 +166,27 @@ function verdict(tone: Tone, text: string, ...more: Child[]): HTMLElement {
   return made;
 }
 
+const fileName = (name: string): HTMLElement => element("p", "name", "File: ", name);
+
+/** The verdict on files that are neither evidence nor cards. */
+function refusal(files: readonly Unusable[]): Child[] {
+  const [first, ...others] = files;
+  const { name, why, data } = first!;
+  const title = others.length === 0 ? `Not verified: ${name} is not evidence` : `Not verified: none of these ${files.length} files is evidence`;
+  const reasons = files.map((file) => `${file.name}: ${file.why}`);
+  return [
+    verdict("bad", title, ...(others.length === 0 ? [capital(why)] : [listOf("failed", reasons)]), "Ask the sender for the .evidence file."),
+    data && others.length === 0 ? fileCard({ name, data }) : undefined,
+  ];
+}
+
 function examined(found: Examination, file: Loaded, knowledge: Knowledge): Child[] {
   const { report } = found;
-  if (!report) return [refused(found, file, knowledge), isEvidence(file.data) ? checksCard(found) : undefined, fileCard(file)];
+  const judged = report ? summary(found, report, knowledge) : refused(found, file, knowledge);
+  judged.querySelector("strong")!.after(fileName(file.name));
+  if (!report) return [judged, checksCard(found), fileCard(file)];
   return [
-    summary(found, report, knowledge),
+    judged,
     ...problems(report),
     report.result ? resultCard(report.result, MAX_SHOWN) : undefined,
     ...report.entries.slice(0, MAX_SHOWN).map((entry) => entryCard(entry, report)),
@@ -194,13 +219,10 @@ const more = (count: number, what: string): Child =>
 
 const AGAIN = "Ask the sender for the file again. If it fails again, treat it as tampered with.";
 
-function refused({ outcome, checks }: Examination, { name, data }: Loaded, { pin }: Knowledge): HTMLElement {
+function refused({ outcome, checks }: Examination, { data }: Loaded, { pin }: Knowledge): HTMLElement {
   const failure = checks.find((check) => check.failure !== undefined);
   const why = failure ? fold("Technical reason", element("p", "", `This check failed: “${capital(failure.what)}”. Reason: ${failure.failure}.`)) : undefined;
-  if (outcome === "malformed") {
-    if (isEvidence(data)) return verdict("bad", "Not valid evidence: the file is damaged", AGAIN, why);
-    return verdict("bad", "This is not an evidence file", `${name} is something else, or its beginning is damaged. Ask the sender for the .evidence file.`, why);
-  }
+  if (outcome === "malformed") return verdict("bad", "Not valid evidence: the file is damaged", AGAIN, why);
   switch (failure?.expectation) {
     case "hub":
       return verdict("bad", "This evidence proves nothing about the hub that you entered", ...otherHub(pin!, hubIdIn(data)), why);
@@ -440,13 +462,25 @@ function checksTitle(passed: number, failed: readonly Check[], report: Report | 
   return report.missingWitnesses.length > 0 ? `${count} passed, but witnesses are missing` : `All ${passed} checks passed`;
 }
 
+/** The keys of the hub. A tick stands only at keys that signed receipts here: their times are checked against the period. */
 function hubCard(report: Report): HTMLElement {
   const keys = report.identity.hub_keys.slice(-MAX_SHOWN).map((key) => {
-    const until = key.valid_until === undefined ? "in use when the file was made" : `until ${moment(key.valid_until)}`;
+    const until = key.valid_until === undefined ? "no end stated" : `until ${moment(key.valid_until)}`;
+    const times = report.coverage.flatMap((one) => (isReceipt(one.head) && equal(one.key.hub_pk, key.hub_pk) ? [one.head.hub_ts] : []));
+    const isLast = key.valid_until === undefined ? " Not verified: whether the key was retired later." : "";
     const role = key.role === undefined ? "signing key" : key.role === "root" ? "root key" : "signing key of a new incarnation";
-    return [`${role} `, code(hex(key.hub_pk)), `, from ${moment(key.valid_from)}, ${until}`];
+    const made = element("li", times.length > 0 ? "passed" : "skipped", `${role} `, code(hex(key.hub_pk)), `, from ${moment(key.valid_from)}, ${until}`);
+    made.append(small(`${usedAt(times)}${isLast}`));
+    return made;
   });
-  return card("The hub", facts(["Hub id", code(hex(report.hubId))], ["Keys", listOf("passed", keys)]));
+  return card("The hub", facts(["Hub id", code(hex(report.hubId))], ["Keys, as the hub lists them", element("ul", "keys", ...keys)]));
+}
+
+function usedAt(times: readonly bigint[]): string {
+  if (times.length === 0) return "It signed no receipt in this file.";
+  const [first, last] = [times.reduce((one, other) => (other < one ? other : one)), times.reduce((one, other) => (other > one ? other : one))];
+  const when = first === last ? `at ${moment(first)}` : `from ${moment(first)} to ${moment(last)}`;
+  return `It signed ${counted(times.length, "receipt")} in this file ${when}, within this period.`;
 }
 
 /** What was checked, when and with which verifier, for a printed copy. */

@@ -9,6 +9,7 @@ import {
   forkOrigin,
   type HubIdentity,
   hubIdentity,
+  type HubKey,
   identitySignature,
   isOtherIncarnation,
   isPinned,
@@ -135,7 +136,7 @@ export interface Report {
   /** Verdicts on conflicts for which a thief of a retired key may be responsible, and the conflicts. */
   readonly retired: readonly string[];
   readonly conflicts: readonly string[];
-  readonly coverage: readonly { readonly head: Head; readonly coverage: Coverage }[];
+  readonly coverage: readonly { readonly head: Head; readonly coverage: Coverage; readonly key: HubKey }[];
   /** The checkpoints that named witnesses signed, with these witnesses. */
   readonly witnessed: readonly { readonly checkpoint: Checkpoint; readonly witnesses: readonly Uint8Array[] }[];
   /** The named witnesses that did not cosign a log with every entry of the file. They do not change the outcome. */
@@ -258,7 +259,7 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
     lost,
     retired: unique(found.flatMap((one) => one.retired ?? [])),
     conflicts: unique(found.filter((one) => one.retired).map((one) => one.text)),
-    coverage: signed.map((head) => ({ head, coverage: dating.coverage(head) })),
+    coverage: signed.map((head) => ({ head, coverage: dating.coverage(head), key: line.signer(head).key })),
     witnessed,
     missingWitnesses: missingWitnesses(shown, named, witnessed),
     cosigners,

@@ -101,7 +101,7 @@ def test_what_is_disclosed_is_proved_for_the_readers_key() -> None:
 def test_another_reader_than_the_pinned_one_is_refused() -> None:
     message = sent(b"one")
     data = said(message, Opening.of(READER, message))
-    with pytest.raises(Unverified, match="not the pinned reader"):
+    with pytest.raises(Unverified, match="not by the reader key that was entered"):
         evidence.verify(data, HUB_ID, {READERS[0].public_key})
 
 
@@ -110,7 +110,7 @@ def test_a_file_without_proofs_verifies_but_is_not_proved() -> None:
     data = said(message, Opening(READER.public_key, READER.exchange(message.ciphertext[:32])))
     report = evidence.verify(data, HUB_ID)
     assert (body_of(report), report.proved) == (b"one", False)
-    with pytest.raises(Unverified, match="entry 1 has no proof that the pinned reader key opens it"):
+    with pytest.raises(Unverified, match="entry 1 has no proof that the reader key that was entered opens it"):
         evidence.verify(data, HUB_ID, {READER.public_key})
 
 
@@ -197,7 +197,7 @@ def test_without_a_proof_one_message_has_two_contents_and_the_report_says_that_n
 def test_neither_of_two_contents_passes_for_what_the_reader_opens() -> None:
     plot = made_up()
     for one in plot.openings:
-        with pytest.raises(Unverified, match="has no proof that the pinned reader key opens it"):
+        with pytest.raises(Unverified, match="has no proof that the reader key that was entered opens it"):
             evidence.verify(said(plot.message, one), HUB_ID, {READER.public_key})
         proved = replace(one, proof=dleq.prove(READER, ENC, plot.message.leaf_hash()))
         with pytest.raises(Unverified, match="shared"):
@@ -217,7 +217,7 @@ def test_invented_reader_keys_are_detected_only_by_the_reader_pin() -> None:
     for key, own, other in zip(READERS, plot.openings, reversed(plot.openings), strict=True):
         assert evidence.verify(said(plot.message, own), HUB_ID).entries[0].reader_pk == key.public_key
         assert evidence.verify(said(plot.message, own), HUB_ID, {key.public_key}).proved
-        with pytest.raises(Unverified, match="not the pinned reader"):
+        with pytest.raises(Unverified, match="not by the reader key that was entered"):
             evidence.verify(said(plot.message, other), HUB_ID, {key.public_key})
         renamed = replace(other, reader_pk=key.public_key)
         with pytest.raises(Unverified, match="shared proof"):

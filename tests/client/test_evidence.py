@@ -223,7 +223,7 @@ def test_evidence_that_does_not_hold_is_refused(shown: Shown, change: Callable[[
 
 
 def test_another_pin_refuses_it(shown: Shown) -> None:
-    with pytest.raises(Unverified, match="not the pinned hub"):
+    with pytest.raises(Unverified, match="not the hub that was entered"):
         evidence.verify(shown.made.encode(), bytes(32))
 
 

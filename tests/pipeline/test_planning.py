@@ -89,7 +89,7 @@ def test_an_open_chunk_is_planned_as_far_as_its_entries_are_whole(log: BigLog, p
 
 def test_a_pin_refuses_another_hub(log: BigLog) -> None:
     assert plan(select(log.folders.root, pin=log.hub_metadata.identity.hub_id))
-    with pytest.raises(Unverified, match="not the pinned hub"):
+    with pytest.raises(Unverified, match="not the hub that was entered"):
         plan(select(log.folders.root, pin=bytes(32)))
 
 

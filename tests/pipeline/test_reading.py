@@ -234,7 +234,7 @@ def test_a_hub_is_read_like_its_directory(log: BigLog, place: Path) -> None:
 
 
 def test_a_hub_that_is_not_the_pinned_one_is_not_read(log: BigLog, place: Path) -> None:
-    with served(log, place) as (url, _), pytest.raises(Unverified, match="not the pinned hub"):
+    with served(log, place) as (url, _), pytest.raises(Unverified, match="not the hub that was entered"):
         read(url, stream="stream 0", pin=bytes(32))
 
 

@@ -59,7 +59,7 @@ def test_an_exported_result_verifies_without_the_service(shared: QuerySetup) -> 
     assert [row["subject_id"] for row in found.rows] == [event(number).subject_id for number in range(12)]
     assert not found.evidence.contradictions
     assert not result_evidence.verify(data).evidence.pinned
-    with pytest.raises(Unverified, match="not the pinned hub"):
+    with pytest.raises(Unverified, match="not the hub that was entered"):
         result_evidence.verify(data, bytes(32))
 
 
@@ -84,7 +84,7 @@ def test_the_reader_keys_of_both_streams_and_the_service_can_be_required(shared:
     service = Knowledge(writers=(service_card(shared),))
     found = result_evidence.verify(data, shared.hub_id, keys, service).evidence
     assert (found.reader_pinned, found.writer_pinned) == (True, True)
-    with pytest.raises(Unverified, match="not the pinned reader"):
+    with pytest.raises(Unverified, match="not by the reader key that was entered"):
         result_evidence.verify(data, shared.hub_id, keys[:1])
 
 

@@ -354,7 +354,7 @@ def test_the_verdict_says_which_card_it_depends_on(page: VerifierPage) -> None:
     assert "The owner of writer.card wrote" in page.drop(case.file, HUB, first=card)["verdict"]
     assert "The owner of" not in page.drop(case.file, HUB)["verdict"]
     embedded = page.drop(CASES["a card names the writer"].file, HUB)["verdict"]
-    assert "a card in the file shows the identity, but not whose it is" in embedded
+    assert "a card in the file shows the key, but not whose it is" in embedded
 
 
 def test_a_card_is_listed_once_and_can_be_removed(page: VerifierPage) -> None:
@@ -363,7 +363,7 @@ def test_a_card_is_listed_once_and_can_be_removed(page: VerifierPage) -> None:
     page.window.open(page.path)
     shown = page.drop_all([("payroll.card", card)], HUB)
     assert shown["verdict"].startswith("No evidence file yet\n")
-    assert shown["files"].startswith("payroll.card\nCard: its owner must have written all entries")
+    assert shown["files"].startswith("payroll.card\nCard: the page checks that its owner wrote all entries")
     shown = page.drop_all([("copy.card", card)], HUB)
     assert "copy.card was already loaded" in shown["files"]
     shown = page.drop_all([("door.evidence", case.file)], HUB)
@@ -495,7 +495,7 @@ def test_a_wrong_hub_id_is_shown_beside_the_one_in_the_file(page: VerifierPage) 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (HUB[:-1], "63 digits were entered, 1 too few"),
+        (HUB[:-1], "63 digits were entered, 1 too few: a "),
         (HUB + "a", "65 digits were entered, 1 too many"),
         (HUB[:-1] + "g", "“g” at position 64 is not a hex digit"),
     ],
@@ -547,6 +547,51 @@ def test_nothing_runs_off_a_narrow_screen(page: VerifierPage) -> None:
     scrolled, inner = page.window.run(widths)
     page.window.resize(1000, 900)
     assert scrolled <= inner
+
+
+def test_the_picture_is_readable_on_a_narrow_screen_and_names_each_entry(page: VerifierPage) -> None:
+    page.window.resize(390, 900)
+    page.drop(DISCLOSED.file, HUB)
+    sizes = """
+    const found = [...document.querySelectorAll("svg")].flatMap((one) => {
+      const scale = one.getBoundingClientRect().width / one.viewBox.baseVal.width;
+      return [...one.querySelectorAll("text")].map((text) => scale * parseFloat(getComputedStyle(text).fontSize));
+    });
+    const named = [...document.querySelectorAll("svg .name")].map((one) => one.textContent);
+    arguments[0]([found, named]);
+    """
+    heights, named = page.window.run(sizes)
+    page.window.resize(1000, 900)
+    assert min(heights) >= 11
+    assert "entry 5" in named, "the log has 5 entries: a tree of 4, and entry 5 alone"
+
+
+def test_a_key_without_a_file_asks_for_the_file(page: VerifierPage) -> None:
+    page.window.open(page.path)
+    page.window.type("#pin", HUB)
+    assert page.window.run(SETTLED).startswith("No evidence file yet\n")
+
+
+def test_the_verdict_says_that_the_writer_chose_the_content(page: VerifierPage) -> None:
+    shown = page.drop(DISCLOSED.file, HUB)
+    assert "Nothing here proves that the content is true" in shown["verdict"].split("Not established")[0]
+    assert "\nWritten by\n" in shown["text"]
+    assert "\nRecorded by the hub\n" in shown["text"]
+
+
+def test_a_failed_check_does_not_read_as_a_fact(page: VerifierPage) -> None:
+    page.drop(DISCLOSED.file, "ab" * 32)
+    failed = page.window.text("#checks li.failed")
+    assert failed.startswith("Failed: whether the hub id in the file is the one that was entered\n")
+
+
+def test_the_page_shows_each_word_that_it_explains() -> None:
+    text = html.unescape(PAGE.decode())
+    words, shown = text.split('<details id="words">')[1].split("</details>", 1)
+    shown = (text.split('<details id="words">')[0].split("</style>")[1] + shown).lower()
+    terms = [term for line in re.findall(r"<dt>(.*?)</dt>", words) for term in line.lower().split(", ")]
+    assert {"secret", "stream"} <= set(terms)
+    assert [term for term in terms if not re.search(rf"\b{term}s?\b", shown)] == []
 
 
 def test_a_flipped_byte_anywhere_is_refused_as_python_refuses_it(page: VerifierPage) -> None:

@@ -563,9 +563,10 @@ def _check_disclosed(exhibits: tuple[Exhibit, ...], readers: Collection[bytes]) 
         if disclosed.setdefault(exhibit.msg.leaf_hash(), secret) != secret:
             raise Unverified("evidence", f"{where} is disclosed twice, with different secrets")
         if readers and opening.reader_pk not in readers:
-            raise Unverified("evidence", f"{where} is opened by {opening.reader_pk.hex()[:16]}…, not the pinned reader")
+            opener = f"{opening.reader_pk.hex()[:16]}…"
+            raise Unverified("evidence", f"{where} is opened by {opener}, not by the reader key that was entered")
         if readers and opening.proof is None:
-            raise Unverified("evidence", f"{where} has no proof that the pinned reader key opens it")
+            raise Unverified("evidence", f"{where} has no proof that the reader key that was entered opens it")
 
 
 def _writers(cards: Iterable[Card]) -> dict[bytes, bytes]:

@@ -147,7 +147,7 @@ class HubIdentity(Wire):
         This check alone proves nothing, because anyone can write a record that contains the pinned key. Use `verify`.
         """
         if pin != self.hub_id and all(pin != h(key.hub_pk) for key in self.hub_keys):
-            raise Unverified("hub identity", "it is not the pinned hub")
+            raise Unverified("hub identity", "it is not the hub that was entered")
 
     def verify(self, signature: "IdentitySignature", pin: bytes, root_pk: bytes | None = None) -> None:
         """Verify that this record belongs to the pinned hub: the pin, the chain of keys and the signature."""

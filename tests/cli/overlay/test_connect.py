@@ -157,7 +157,7 @@ def test_a_hub_whose_key_is_not_the_one_in_the_directory_is_refused(
     expect_failure(
         directory_hub,
         4,
-        "it is not the pinned hub",
+        "it is not the hub that was entered",
         "connect",
         "cap",
         "play",

@@ -147,7 +147,7 @@ def test_a_fold_of_evidence_checks_the_reader_key(filled: StateFixture, shown: P
     assert filled.town.veen.done(*given, "--reader", key, "--json").json()["reader_pinned"] is True
     wrong = filled.town.veen(*given, "--reader", "ab" * 32)
     assert wrong.status == 4
-    assert "not the pinned reader" in wrong.error
+    assert "not by the reader key that was entered" in wrong.error
     alone = filled.attempt("fold", "--overlay", "kv", "--reader", key)
     assert alone.status == 2
     assert "--reader needs --evidence" in alone.error

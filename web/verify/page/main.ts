@@ -46,18 +46,18 @@ let latest = 0; // only the newest request may change the page
 function keysIn(input: HTMLTextAreaElement, title: string, several: boolean): Uint8Array[] | string {
   const text = several ? input.value : input.value.replace(/\s+/g, "");
   const words = text.split(/[\s,]+/).filter((word) => word !== "");
-  const problem = words.map(problemOf).find((one) => one !== undefined);
+  const problem = words.map((word) => problemOf(word, several ? "key" : "hub id")).find((one) => one !== undefined);
   input.classList.toggle("wrong", problem !== undefined);
   byId(`${input.id}-problem`).textContent = problem ?? "";
   return problem === undefined ? words.map((word) => fromHex(word)!) : `${title}: ${problem}`;
 }
 
-function problemOf(word: string): string | undefined {
+function problemOf(word: string, what: string): string | undefined {
   const other = /[^0-9a-f]/iu.exec(word);
   if (other) return `“${other[0]}” at position ${other.index + 1} is not a hex digit (0 to 9, a to f).`;
   const excess = word.length - KEY_DIGITS;
   if (excess === 0) return undefined;
-  return `${word.length} digits were entered, ${Math.abs(excess)} too ${excess < 0 ? "few" : "many"}: it has ${KEY_DIGITS}.`;
+  return `${word.length} digits were entered, ${Math.abs(excess)} too ${excess < 0 ? "few" : "many"}: a ${what} has ${KEY_DIGITS} digits.`;
 }
 
 /** Load files one batch after the other. No verdict on an earlier file stays on the page meanwhile. */
@@ -111,7 +111,7 @@ function showFiles(): void {
       notes = [];
       update();
     });
-    rows.push(element("li", "file", one.name, small(`Card: its owner must have written all entries. Identity ${hex(one.card.id_sign).slice(0, 16)}…`), remove));
+    rows.push(element("li", "file", one.name, small(`Card: the page checks that its owner wrote all entries. Identity ${hex(one.card.id_sign).slice(0, 16)}…`), remove));
   }
   byId("files").replaceChildren(...rows.filter((row) => row !== undefined), ...notes.slice(0, MAX_SHOWN).map((note) => element("li", "note", note)));
 }
@@ -129,7 +129,7 @@ function update(): void {
   }
   if (!loaded) {
     const [first] = cards;
-    if (first) show(verdict("warn", "No evidence file yet", `${first.name} is a card. Now drop the .evidence file: the owner of the card must have written its entries.`));
+    if (first) show(verdict("warn", "No evidence file yet", `${first.name} is a card. Now drop the .evidence file: the page checks that the owner of the card wrote its entries.`));
     else if ([pinInput, readerInput, witnessesInput].some((input) => input.value.trim() !== "")) show(verdict("warn", "No evidence file yet", "What you entered is compared with a file. Now drop the .evidence file."));
     else show();
     return;
@@ -221,7 +221,7 @@ const AGAIN = "Ask the sender for the file again. If it fails again, treat it as
 
 function refused({ outcome, checks }: Examination, { data }: Loaded, { pin }: Knowledge): HTMLElement {
   const failure = checks.find((check) => check.failure !== undefined);
-  const why = failure ? fold("Technical reason", element("p", "", `This check failed: “${capital(failure.what)}”. Reason: ${failure.failure}.`)) : undefined;
+  const why = failure ? fold("Technical reason", element("p", "", `This check failed: whether ${failure.what}. Reason: ${failure.failure}.`)) : undefined;
   if (outcome === "malformed") return verdict("bad", "Not valid evidence: the file is damaged", AGAIN, why);
   switch (failure?.expectation) {
     case "hub":
@@ -257,18 +257,20 @@ function summary({ outcome }: Examination, report: Report, knowledge: Knowledge)
     }
     return verdict("bad", "The hub contradicts itself", "The file is valid: every signature in it verifies, and together they prove that the hub that you entered signed statements that cannot all be true.");
   }
-  const since = report.entries.length === 1 ? "it was not changed since" : "nothing in them was changed since";
+  const count = report.entries.length;
+  const since = count === 1 ? "the entry was not changed since" : count === 0 ? "no statement was changed since" : "no entry was changed since";
   const hub = `Hub ${hex(report.hubId).slice(0, 16)}…, which you entered, signed ${signed(report)}, and ${since}.`;
-  const writers = report.writerPinned && report.entries.length > 0 ? `The ${cards.length === 1 ? `owner of ${cards[0]!.name}` : "owners of the cards that you loaded"} wrote ${report.entries.length === 1 ? "it" : "all of them"}.` : undefined;
+  const writers = report.writerPinned && report.entries.length > 0 ? `The ${cards.length === 1 ? `owner of ${cards[0]!.name}` : "owners of the cards that you loaded"} wrote ${count === 1 ? "the entry" : "all entries"}.` : undefined;
+  const chosen = count === 0 ? undefined : report.result ? "The query service chose what it recorded. Nothing here proves that it is true." : "The writer chose the content. Nothing here proves that the content is true.";
   const named = knowledge.witnesses?.length ?? 0;
   const missing = report.missingWitnesses;
   if (missing.length > 0) {
     const who = named === 1 ? "The witness that you entered" : `${missing.length} of the ${named} witnesses that you entered`;
     const which = `${who} did not cosign any log in this file that contains all of its entries:`;
-    return verdict("warn", "Not witnessed: the hub that you entered signed it, but a cosignature is missing", which, listOf("failed", missing.map((key) => [code(hex(key))])), "Ask the sender for a file with cosigned checkpoints, or compare the key with your source. A key of the hub itself never counts.", hub, writers, open);
+    return verdict("warn", "Not witnessed: the hub that you entered signed this evidence, but a cosignature is missing", which, listOf("failed", missing.map((key) => [code(hex(key))])), "Ask the sender for a file with cosigned checkpoints, or compare the key with your source. A key of the hub itself never counts.", hub, chosen, writers, open);
   }
   const seen = named > 0 ? `${named === 1 ? "The witness" : `All ${named} witnesses`} that you entered cosigned the log.` : undefined;
-  return verdict("good", "This evidence is genuine: the hub that you entered signed it", hub, writers, seen, open);
+  return verdict("good", "This evidence is genuine: the hub that you entered signed it", chosen, hub, writers, seen, open);
 }
 
 /** What the hub signed, in words. */
@@ -312,7 +314,7 @@ function unknownOfEntries(report: Report, knowledge: Knowledge): string[] {
   }
   items.push("The exact time: all times are from the hub's own clock.");
   if (report.writerPinned) items.push("The name of the writer: a card contains keys and no name. Only the source of the card can tell you whose it is.");
-  else if (entries.some((entry) => entry.writer)) items.push("Whose identity wrote the entries: a card in the file shows the identity, but not whose it is. Get the writer's card from a source that you trust, and drop it here too.");
+  else if (entries.some((entry) => entry.writer)) items.push("Who holds the writer's identity key: a card in the file shows the key, but not whose it is. Get the writer's card from a source that you trust, and drop it here too.");
   else if (report.result) items.push("Who the query service is: the file shows only its key. Get the card of the service from a source that you trust, and drop it here too.");
   else items.push("Who the writer is: the file shows only a key. Get the writer's card from a source that you trust, and drop it here too.");
   if (!knowledge.witnesses?.length) items.push("Whether the hub shows everyone the same log: only witnesses can confirm that, and you entered none.");
@@ -377,8 +379,8 @@ function entryCard(entry: Entry, report: Report): HTMLElement {
   const coverage = report.coverage.find((one) => one.head === receipt)?.coverage;
   const rows: (readonly [string, ...Child[]])[] = [
     ["What", ...what(entry)],
-    ["Who", ...who(entry, report)],
-    ["When", element("strong", "", moment(receipt.hub_ts)), small("According to the hub's own clock.")],
+    ["Written by", ...who(entry, report)],
+    ["Recorded by the hub", element("strong", "", moment(receipt.hub_ts)), small("According to the hub's own clock.")],
     ["Where", `entry ${receipt.stream_seq} of log `, code(hex(receipt.label))],
     ["Hub", code(hex(report.hubId)), report.pinned ? small("The hub that you entered.") : small("Taken from the file: not verified.")],
   ];
@@ -444,11 +446,11 @@ function checksCard({ checks, report }: Examination): HTMLElement {
   const list = element("ul", "");
   for (const check of checks.slice(0, 4 * MAX_SHOWN)) {
     const { failure } = check;
-    list.append(element("li", failure === undefined ? "passed" : "failed", capital(check.what), failure === undefined ? undefined : element("em", "", failure)));
+    list.append(element("li", failure === undefined ? "passed" : "failed", failure === undefined ? capital(check.what) : `Failed: whether ${check.what}`, failure === undefined ? undefined : element("em", "", failure)));
   }
   if (checks.length > 4 * MAX_SHOWN) list.append(element("li", "passed", `and ${checks.length - 4 * MAX_SHOWN} more`));
   if (report && !report.pinned) list.append(element("li", "skipped", "Not checked: whether the hub is the one that you expect. You entered no hub id."));
-  for (const key of report?.missingWitnesses ?? []) list.append(element("li", "failed", "The witness cosigned a log with all entries of this file", element("em", "", `there is no such signature by ${hex(key)}`)));
+  for (const key of report?.missingWitnesses ?? []) list.append(element("li", "failed", "Failed: whether the witness cosigned a log that contains all entries of this file", element("em", "", `there is no such signature by ${hex(key)}`)));
   if (!report) list.append(element("li", "skipped", "The checks after it were not made."));
   const made = card(checksTitle(passed, failed, report), list);
   made.id = "checks";

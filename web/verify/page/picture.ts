@@ -8,6 +8,7 @@ const BOX = { width: 116, height: 34 };
 const STEP = 74;
 const SIBLING_DISTANCE = 150;
 const MAX_PEAKS = 3; // on each side of the entry's own
+const MAX_LABEL = 8; // letters that fit under a peak
 
 /** A box with the start of a hash; `name` is written above or below it. */
 function box(x: number, y: number, hash: string, className: string, name?: string): SVGElement {
@@ -20,6 +21,20 @@ function box(x: number, y: number, hash: string, className: string, name?: strin
     name === undefined ? undefined : svg("text", { x, y: y + height / 2 + 15, class: "name" }, name),
   );
 }
+
+/** The entries under each peak, by its place among the peaks: the smallest tree is first and has the newest entries. */
+function entriesUnder(uptoSeq: bigint): readonly (readonly [first: bigint, last: bigint])[] {
+  const found: [bigint, bigint][] = [];
+  let last = uptoSeq;
+  for (let size = 1n; last > 0n; size *= 2n) {
+    if ((uptoSeq & size) === 0n) continue;
+    found.push([last - size + 1n, last]);
+    last -= size;
+  }
+  return found;
+}
+
+const named = ([first, last]: readonly [bigint, bigint]): string => (first === last ? `entry ${first}` : `${first} to ${last}`);
 
 const short = (hash: Uint8Array): string => `${hex(hash).slice(0, 12)}…`;
 
@@ -49,18 +64,20 @@ export function picture({ path, streamSeq, uptoSeq }: ProvedPath): SVGElement {
   if (hasRootAbove) {
     const rootY = rowY(rows);
     connect(centre, topY, centre, rootY, true);
+    const under = entriesUnder(uptoSeq);
     const others = [
       { side: -1, hashes: peaks.filter(([at]) => at > path.rank).reverse() },
       { side: 1, hashes: peaks.filter(([at]) => at < path.rank) },
     ];
     for (const { side, hashes } of others) {
-      const names = hashes.slice(0, MAX_PEAKS).map(([, peak]) => `${hex(peak).slice(0, 4)}…`);
-      if (hashes.length > MAX_PEAKS) names[MAX_PEAKS - 1] = `+${hashes.length - MAX_PEAKS + 1}`;
-      names.forEach((name, at) => {
+      const names = hashes.slice(0, MAX_PEAKS).map(([at, peak]): [hash: string, entries: string] => [`${hex(peak).slice(0, 4)}…`, named(under[at]!)]);
+      if (hashes.length > MAX_PEAKS) names[MAX_PEAKS - 1] = [`+${hashes.length - MAX_PEAKS + 1}`, ""];
+      names.forEach(([name, entries], at) => {
         const x = centre + side * (90 + at * 50);
         connect(x, topY - 26, centre, rootY, false);
         const peak = svg("rect", { x: x - 23, y: topY - 36, width: 46, height: 20, rx: 4 });
-        boxes.push(svg("g", { class: "other" }, peak, svg("text", { x, y: topY - 22 }, name)));
+        const label = entries.length > MAX_LABEL ? undefined : svg("text", { x, y: topY - 2, class: "name" }, entries);
+        boxes.push(svg("g", { class: "other" }, peak, svg("text", { x, y: topY - 22 }, name), label));
       });
     }
     boxes.push(box(centre, rootY, short(path.root), "root"));

@@ -191,14 +191,14 @@ export function checker(checks: Check[]): Checker {
 export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Check[]): Report {
   const check = checker(checks);
   const { identity } = shown;
-  check(knowledge.pin ? "the hub id in the file is the expected one" : "the file names a hub", () => {
-    if (!isPinned(identity, knowledge.pin ?? identity.hub_id)) throw new Unverified("it is not the pinned hub");
+  check(knowledge.pin ? "the hub id in the file is the one that was entered" : "the file names a hub", () => {
+    if (!isPinned(identity, knowledge.pin ?? identity.hub_id)) throw new Unverified("it is not the hub that was entered");
   }, knowledge.pin ? "hub" : undefined);
   const keys = identity.hub_keys.length;
   const chain = keys === 1 ? "the hub id is the hash of the hub's key" : `the hub id is the hash of the first of the hub's ${keys} keys, and each later one is endorsed`;
   check(chain, () => verifyChain(identity));
   check("the hub's newest key signed the list of its keys", () => verifyIdentitySignature(identity, shown.signature));
-  const origin = shown.origin || identity.origin ? "the origin of the forked hub is complete" : "the hub is not a fork of another one";
+  const origin = shown.origin || identity.origin ? "the record of the hub that this hub continues is complete" : "the hub's identity record names no hub as its origin";
   const line = check(origin, () => Lineage.of(newer(identity, knowledge.record), shown.origin, shown.profile));
   const signed: Head[] = [...shown.receipts, ...shown.checkpoints];
   const heads = new Heads();
@@ -213,10 +213,10 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
   checkDisclosed(shown.exhibits, knowledge.readers ?? [], check);
   const owners = knowledge.writers ?? [];
   const cards = [...owners, ...(shown.writers ?? [])];
-  const writers = cards.length > 0 ? check("the owner of each card signed it", () => writersOf(cards)) : NO_WRITERS;
+  const writers = cards.length > 0 ? check("each card is signed by its owner", () => writersOf(cards)) : NO_WRITERS;
   const entries = shown.exhibits.map((one) => entryOf(one, shown, writers, check));
   if (owners.length > 0) {
-    check("the named writers wrote all entries", () => checkWriters(entries, owners), "writer");
+    check("the owners of the cards that were entered wrote all entries", () => checkWriters(entries, owners), "writer");
   }
   const named = distinct(knowledge.witnesses ?? []);
   const own = ownKeys(line, knowledge.record);
@@ -382,11 +382,11 @@ function checkDisclosed(exhibits: readonly Exhibit[], readers: readonly Uint8Arr
       });
     }
     if (readers.length === 0) continue;
-    check(`${where} is disclosed for ${readers.length === 1 ? "the" : "a"} reader key that was named`, () => {
+    check(`${where} is disclosed for ${readers.length === 1 ? "the" : "a"} reader key that was entered`, () => {
       if (!readers.some((reader) => equal(shown.reader_pk, reader))) {
-        throw new Unverified(`${where} is opened by ${short(shown.reader_pk)}, not the pinned reader`);
+        throw new Unverified(`${where} is opened by ${short(shown.reader_pk)}, not by the reader key that was entered`);
       }
-      if (!shown.proof) throw new Unverified(`${where} has no proof that the pinned reader key opens it`);
+      if (!shown.proof) throw new Unverified(`${where} has no proof that the reader key that was entered opens it`);
     }, "reader");
   }
 }

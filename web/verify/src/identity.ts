@@ -151,7 +151,7 @@ export function isPinned(identity: HubIdentity, pin: Uint8Array): boolean {
 }
 
 export function verifyIdentity(identity: HubIdentity, signature: IdentitySignature, pin: Uint8Array): void {
-  if (!isPinned(identity, pin)) throw new Unverified("it is not the pinned hub");
+  if (!isPinned(identity, pin)) throw new Unverified("it is not the hub that was entered");
   verifyChain(identity);
   verifyIdentitySignature(identity, signature);
 }

@@ -11,23 +11,27 @@ from typing import Any
 
 import pytest
 
+from plumbing.durable import Disk
 from tests.client.pair import STREAM, pair
 from tests.client.test_pruned_entries import DAY, filled, keep, run
 from tests.client.test_pruned_entries import SMALL as CHUNKS_OF_FOUR
 from tests.client.test_sending import meet
-from tests.hub.client import TOKEN, Hub, hub_key, make_dir, running, until
+from tests.hub.client import TOKEN, Clock, Hub, hub_key, make_dir, running, until
 from tests.pipeline.damage import rows, run_audit
+from tests.selftest.broken_hub import Forger, alter_answer, proxied
 from tests.storage.hubs import NOW, Client, create, label_of, receipts
 from tests.storage.hubs import Hub as Storage
 from tests.storage.test_pruning import EVERYTHING, PAYLOADS, prune
-from veen.core import Unavailable, Unverified
+from veen.client.tree_follower import PrunedEntries
+from veen.core import Mmr, MmrProof, Unavailable, Unverified, proof
+from veen.core.envelopes import ProofResponse, ReceiptResponse
 from veen.core.retention import Manifest, RetentionPolicy, RetentionReport, RetentionRequest, sign_manifest
 from veen.pipeline import plan, select
 from veen.pipeline.audit.audit_report import verdict
 from veen.pipeline.datasource import GrowingSources
 from veen.pipeline.extents import Extent, extent_of
-from veen.pipeline.sources import DirectoryChunks
-from veen.storage import fsck
+from veen.pipeline.sources import DirectoryChunks, HubChunks
+from veen.storage import fsck, rotation
 from veen.storage.fsck_report import Severity
 from veen.storage.paths import Folders
 
@@ -232,7 +236,7 @@ def test_the_source_leaves_out_what_a_hub_proves_to_have_pruned(
         assert seqs(hub, url, verify=verify, seq_max=1) == [seq for seq in left if seq == 1]
 
 
-def spoiled(hub: Hub, spoil: str) -> None:
+def spoiled(hub: Hub, spoil: str, root: bytes = bytes(32)) -> None:
     """Change the manifest, so that no valid tombstone follows from it."""
     path = Folders(hub.data_dir).manifest(hub.label(STREAM))
     manifest = Manifest.decode(path.read_bytes())
@@ -240,7 +244,7 @@ def spoiled(hub: Hub, spoil: str) -> None:
         path.write_bytes(replace(manifest, hub_sig=bytes(64)).encode())
     else:
         first, *others = manifest.segments
-        other = replace(first, mmr_root_end=bytes(32))
+        other = replace(first, mmr_root_end=root)
         place = (manifest.hub_id, manifest.label, manifest.epoch, manifest.hub_ts)
         path.write_bytes(sign_manifest(hub_key(hub), *place, [other, *others]).encode())
 
@@ -288,3 +292,54 @@ def test_a_streaming_query_passes_over_a_pruned_range(tmp_path: Path) -> None:
     shutil.rmtree(root / "index")
     (root / "checkpoint-binding.cbor").unlink(missing_ok=True)
     assert growing.end()[str(root)][label.hex()] == 28
+
+
+def forged_tree(size: int) -> tuple[Mmr, MmrProof]:
+    """A tree with other leaves, and the proof of its last leaf."""
+    tree, nodes = Mmr(), list[bytes]()
+    for number in range(size):
+        nodes += tree.append(bytes([number]) * 32)
+    return tree, proof.prove(nodes.__getitem__, size, size)
+
+
+@pytest.mark.parametrize(
+    ("place_of", "signed", "reason"),
+    [({}, False, "no key of the hub"), ({"label": bytes(32)}, True, "belongs to another place")],
+)
+def test_a_tombstone_of_another_history_is_an_error_whatever_head_the_hub_answers(
+    place: Path, place_of: dict[str, bytes], signed: bool, reason: str
+) -> None:
+    """Its root, the receipt at its end and the proof of that receipt agree with each other."""
+    tree, shown = forged_tree(4)
+
+    def receipt(forger: Forger, true: ReceiptResponse) -> ReceiptResponse:
+        changes: dict[str, Any] = {"leaf_hash": shown.leaf_hash, "mmr_root": tree.root(), **place_of}
+        return ReceiptResponse(forger.receipt(true.receipt, **changes) if signed else replace(true.receipt, **changes))
+
+    with pruned_hub(place, None, 2) as (hub, _), proxied(hub) as broken:
+        spoiled(hub, "root", tree.root())
+        source, label = HubChunks(broken.url), hub.label(STREAM)
+        (chunk,) = source.chunks(frozenset({label}))
+        receipts = alter_answer("/v1/receipt", ReceiptResponse, receipt)(broken.forger)
+        proofs = alter_answer("/v1/proof", ProofResponse, lambda _, true: ProofResponse(shown))(broken.forger)
+        broken.handle = lambda call: (proofs if call.path == "/v1/proof" else receipts)(call)
+        with pytest.raises(Unverified, match=f"without proof.*{reason}"):
+            list(source.blocks(chunk))
+
+
+def test_a_range_that_was_pruned_under_a_new_key_during_a_task_is_a_pruned_range(place: Path) -> None:
+    with pruned_hub(place, None) as (hub, url):
+        source, label = HubChunks(url), hub.label(STREAM)
+        (chunk,) = source.chunks(frozenset({label}))
+        known = source.metadata().identity
+        assert isinstance(hub.clock, Clock)
+        now = int(hub.clock.now)
+        hub.stop()
+        rotation.rotate_key(Disk(), Folders(hub.data_dir), now + 5, 0)
+        hub.clock.now = now + 10
+        hub.start()
+        assert run(hub, RetentionRequest(False, label, 2, 2, "request 1")).range_count == 1
+        with pytest.raises(PrunedEntries) as caught:
+            list(source.blocks(chunk))
+        assert (caught.value.first, caught.value.tombstone.segment.end_seq) == (1, 4)
+        assert source.metadata().identity.newest not in known.hub_keys

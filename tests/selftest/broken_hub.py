@@ -216,6 +216,16 @@ class BrokenHub:
         return Handler
 
 
+@contextmanager
+def proxied(hub: Hub) -> Iterator[BrokenHub]:
+    """A proxy in front of a hub."""
+    proxy = BrokenHub(hub)
+    try:
+        yield proxy
+    finally:
+        proxy.stop()
+
+
 def _pump(source: socket.socket, sink: socket.socket, alter: Callable[[bytes], bytes]) -> None:
     with suppress(OSError):
         while data := source.recv(1 << 16):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.hub.client import make_dir, running
 from tests.hub.disks import QuickDisk
-from tests.selftest.broken_hub import BrokenHub
+from tests.selftest.broken_hub import BrokenHub, proxied
 from veen.core import Limits, Profile
 from veen.hub.admission_rules import Admission
 
@@ -23,17 +23,16 @@ def _born() -> int:
 @pytest.fixture(scope="session")
 def open_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenHub]:
     """Open admission, no epochs, default limits."""
-    with running(make_dir(tmp_path_factory.mktemp("open"), now=_born()), time.time, QuickDisk()) as hub:
-        proxy = BrokenHub(hub)
+    with (
+        running(make_dir(tmp_path_factory.mktemp("open"), now=_born()), time.time, QuickDisk()) as hub,
+        proxied(hub) as proxy,
+    ):
         yield proxy
-        proxy.stop()
 
 
 @pytest.fixture(scope="session")
 def strict_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokenHub]:
     """Every rule active: capabilities, epochs, small messages."""
     data_dir = make_dir(tmp_path_factory.mktemp("strict"), EPOCHS, LIMITS, now=_born())
-    with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub:
-        proxy = BrokenHub(hub)
+    with running(data_dir, time.time, QuickDisk(), admission=Admission.CAPABILITY) as hub, proxied(hub) as proxy:
         yield proxy
-        proxy.stop()

@@ -21,7 +21,7 @@ from veen.client.read_access import READER, signer_from_environment
 from veen.client.transport import HubLink, RetryPolicy, TryLater
 from veen.client.tree_follower import PrunedEntries, peaks_from
 from veen.client.trust import HubStatus
-from veen.core import Malformed, Mmr, Refused, Unavailable, Unverified
+from veen.core import Malformed, Refused, Unavailable, Unverified, proof
 from veen.core.envelopes import (
     CheckpointRequest,
     CheckpointResponse,
@@ -269,6 +269,9 @@ class HubChunks:
 
     @cached_property
     def _metadata(self) -> HubMetadata:
+        return self._read_metadata()
+
+    def _read_metadata(self) -> HubMetadata:
         """Metadata of the hub that answers at this URL. Only a pin proves that it is the intended hub."""
 
         async def ask(link: HubLink) -> tuple[HubStatus, ForkOrigin | None]:
@@ -317,16 +320,33 @@ class HubChunks:
         return self._kept_page(chunk, chunk.start_seq, chunk.start_seq)
 
     def peaks(self, label: bytes, size: int) -> tuple[bytes, ...]:
-        async def ask(link: HubLink) -> tuple[ProofResponse, Head]:
-            proof = await link.ask("/v1/proof", ProofRequest(label, size), ProofResponse)
-            return proof, await _head(link, label, size)
+        """The peaks of the tree at an entry. They are unverified until the next receipt's root matches."""
 
-        proof, head = self._ask(ask)
-        return peaks_from(proof.mmr_proof, head)
+        async def ask(link: HubLink) -> tuple[ProofResponse, Head]:
+            shown = await link.ask("/v1/proof", ProofRequest(label, size), ProofResponse)
+            return shown, await _head(link, label, size)
+
+        shown, head = self._ask(ask)
+        return peaks_from(shown.mmr_proof, head)
 
     def head(self, label: bytes, size: int) -> Head:
-        """The receipt of an entry, or a checkpoint that ends with it if its receipt was pruned; not verified."""
-        return self._ask(lambda link: _head(link, label, size))
+        """The verified receipt of an entry, or a checkpoint that ends with it if its receipt was pruned."""
+        head = self._ask(lambda link: _head(link, label, size))
+        if (proof.label_of(head), proof.size_of(head)) != (label, size):
+            raise Unverified(self.url, f"the receipt of entry {size} belongs to another place")
+        self._verified(lambda known: known.lineage.verify_head(head, known.profile))
+        return head
+
+    def _verified(self, check: Callable[[HubMetadata], T]) -> T:
+        """The result of a check of a signature. If it fails, a key may be new: the metadata is read again, once."""
+        try:
+            return check(self._metadata)
+        except Unverified:
+            found = self._read_metadata()
+            if found.identity.hub_id != self._metadata.identity.hub_id or found.identity == self._metadata.identity:
+                raise
+            self._metadata = found
+        return check(found)
 
     def _kept_page(self, chunk: Chunk, first: int, last: int) -> bytes:
         try:
@@ -345,7 +365,7 @@ class HubChunks:
         seq: int = first
         try:
             while True:
-                tombstone = Tombstone.of_answer(refused, self._metadata.identity, chunk.label, seq)
+                tombstone = self._tombstone(chunk.label, seq, refused)
                 end = tombstone.segment.end_seq
                 if end >= chunk.end_seq:
                     break
@@ -357,12 +377,15 @@ class HubChunks:
                     seq, refused = end + 1, more
                 else:
                     break
-            if Mmr(end, self.peaks(chunk.label, end)).root() != tombstone.segment.mmr_root_end:
+            if self.head(chunk.label, end).mmr_root != tombstone.segment.mmr_root_end:
                 raise Unverified("tombstone", "its root differs from that of the log")
         except (Malformed, Unverified) as error:
             what = f"the hub says that entry {seq} was pruned, without proof: {error}"
             raise Unverified("pruned range", what) from None
         return PrunedEntries(tombstone, first=first)
+
+    def _tombstone(self, label: bytes, seq: int, refused: Refused) -> Tombstone:
+        return self._verified(lambda known: Tombstone.of_answer(refused, known.identity, label, seq))
 
     def _page(self, label: bytes, first: int, last: int) -> bytes:
         """Request entries, and frame them as in a chunk file."""

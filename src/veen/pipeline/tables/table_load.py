@@ -316,14 +316,12 @@ def signed_at(
     if chunk is None:
         return None
     if isinstance(source, HubChunks):
-        head = source.head(label, seq)
-    elif chunk.pruned:
+        return source.head(label, seq)
+    if chunk.pruned:
         return _receipt_of_pruned(source, metadata, chunk, seq)
-    else:
-        found = _receipt_in(source, chunk, seq)
-        if found is None:
-            return None
-        head = found
+    head = _receipt_in(source, chunk, seq)
+    if head is None:
+        return None
     metadata.lineage.verify_head(head, metadata.profile)
     if (proof.label_of(head), proof.size_of(head)) != (label, seq):
         raise Unverified(str(source.url), f"the receipt of entry {seq} belongs to another place")

@@ -16,6 +16,7 @@ from tests.client.pair import QUICK, STREAM, Pair, bodies, pair, read_all, send_
 from tests.client.test_sending import PATIENT, _start, at_a_hub, meet
 from tests.hub.client import START, Clock, Hub, make_dir, own_port, running
 from tests.hub.subscriber import Subscriber
+from tests.selftest.broken_hub import proxied
 from veen.client import ClientDir
 from veen.client.blocking_client import BlockingClient
 from veen.client.client import Client
@@ -217,6 +218,28 @@ def test_a_follower_reads_pages_while_the_hub_has_enough_subscribers(place: Path
                 for number in range(9):
                     await writer.send(STREAM, b"%d" % number)
                     assert await take(entries, 1) == [b"%d" % number]
+
+    at_a_hub(place, work, http=replace(HTTP, max_connections=32))
+
+
+def test_a_follower_asks_again_for_a_subscription_only_when_a_full_hub_wants_it(place: Path) -> None:
+    async def work(hub: Hub, people: Pair) -> None:
+        with ExitStack() as stack:
+            for _ in range(24):
+                stack.enter_context(Subscriber(hub, f"label={hub.label('another').hex()}&from=1"))
+            proxy, rejections = stack.enter_context(proxied(hub)), list[bytes]()
+
+            def later(data: bytes) -> bytes:
+                rejections.append(data)
+                assert b"retry-after: 10\r\n" in data
+                return data.replace(b"retry-after: 10", b"retry-after: 3600")
+
+            proxy.alter, people.url = later, proxy.url
+            async with following(people, retry_policy=replace(QUICK, attempts=1)) as (writer, _, entries):
+                for number in range(9):
+                    await writer.send(STREAM, b"%d" % number)
+                    assert await take(entries, 1) == [b"%d" % number]
+        assert len(rejections) == 1
 
     at_a_hub(place, work, http=replace(HTTP, max_connections=32))
 

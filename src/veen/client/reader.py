@@ -61,7 +61,7 @@ class EntrySubscription:
         self._frames = WSConnection(ConnectionType.CLIENT)
         self._part = bytearray()
         self._early: list[Event] = []
-        self._status = 0  # status of a rejection whose body has not arrived yet
+        self._rejection: RejectConnection | None = None  # if its body has not arrived yet
 
     @classmethod
     async def open(cls, link: HubLink, label: bytes, from_seq: int) -> "EntrySubscription":
@@ -133,11 +133,11 @@ class EntrySubscription:
                     self._early = events[number + 1 :]  # the first entries may arrive with the response
                     return
                 if isinstance(event, RejectConnection) and not event.has_body:
-                    raise _refused(event.status_code)
-                if isinstance(event, RejectData) and event.body_finished:
-                    raise _refused(self._status)
+                    raise _refused(event)
                 if isinstance(event, RejectConnection):
-                    self._status = event.status_code
+                    self._rejection = event
+                if isinstance(event, RejectData) and event.body_finished and self._rejection is not None:
+                    raise _refused(self._rejection)
 
     async def _events(self) -> list[Event]:
         """The events of the next bytes. The first silence sends a ping, the second one ends the subscription."""
@@ -166,9 +166,15 @@ class EntrySubscription:
             raise Unavailable(f"the subscription broke: {error}") from None
 
 
-def _refused(status: int) -> Refused | Unavailable:
+_MAX_DIGITS = 9  # of a number of seconds
+
+
+def _refused(rejection: RejectConnection) -> Refused | Unavailable:
+    status = rejection.status_code
     if status == 503:  # a hub that has enough subscribers still answers reads
-        return Refused("E.UNAVAILABLE", "the hub accepts no subscription now")
+        wait = bytes(dict(rejection.headers).get(b"retry-after", b""))
+        seconds = int(wait) if wait.isdigit() and len(wait) <= _MAX_DIGITS else None
+        return Refused("E.UNAVAILABLE", "the hub accepts no subscription now", retry_after=seconds)
     if status >= 500:
         return Unavailable(f"the hub accepts no subscription now: HTTP status {status}")
     return Refused("E.NOT_FOUND", f"the hub offers no subscriptions: HTTP status {status}")
@@ -512,6 +518,7 @@ class StreamReader:
         self._stream_id = stream_id
         self._opener = Opener(key)
         self._wanted = wanted
+        self._subscribes_at = 0.0  # by the clock of the loop; a hub that is full says when to ask again
 
     async def read(self, epochs: Sequence[int]) -> AsyncGenerator[Entry, None]:
         """The entries of these epochs, one epoch after the other, to the current end."""
@@ -584,13 +591,18 @@ class StreamReader:
                 await asyncio.sleep(self._session.link.pause_s(error, failures))
 
     async def _subscribe(self, reader: LabelReader, closing: int | None) -> AsyncGenerator[list[Entry], None]:
+        link, loop = self._session.link, asyncio.get_running_loop()
+        if loop.time() < self._subscribes_at:
+            await asyncio.sleep(link.retry_policy.poll_s)
+            return
         try:
-            subscription = await EntrySubscription.open(self._session.link, reader.label, reader.next_seq)
-        except Refused:
-            await asyncio.sleep(self._session.link.retry_policy.poll_s)
+            subscription = await EntrySubscription.open(link, reader.label, reader.next_seq)
+        except Refused as refused:  # the hub still answers page requests
+            self._subscribes_at = loop.time() + (refused.retry_after or 0)
+            await asyncio.sleep(link.retry_policy.poll_s)
             return
         if closing is not None:
-            asyncio.get_running_loop().call_later(max(closing + 1 - self._now(), 0), subscription.close)
+            loop.call_later(max(closing + 1 - self._now(), 0), subscription.close)
         try:
             async for items in subscription.items():
                 yield await reader.take(items)

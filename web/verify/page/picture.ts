@@ -8,6 +8,8 @@ const BOX = { width: 116, height: 34 };
 const STEP = 74;
 const SIBLING_DISTANCE = 150;
 const MAX_PEAKS = 3; // on each side of the entry's own
+const CAPTION = 260; // width of the text above the root
+const MARGIN = 4;
 const MAX_LABEL = 8; // letters that fit under a peak
 
 /** A box with the start of a hash; `name` is written above or below it. */
@@ -45,6 +47,11 @@ export function picture({ path, streamSeq, uptoSeq }: ProvedPath): SVGElement {
   const height = rows * STEP + 104;
   const centre = WIDTH / 2;
   const rowY = (row: number): number => height - 48 - row * STEP;
+  let [left, right] = [centre - CAPTION / 2, centre + CAPTION / 2]; // of what is drawn
+  const reach = (x: number, width: number): void => {
+    left = Math.min(left, x - width / 2 - MARGIN);
+    right = Math.max(right, x + width / 2 + MARGIN);
+  };
   const lines: SVGElement[] = [];
   const boxes: SVGElement[] = [];
   const connect = (x1: number, y1: number, x2: number, y2: number, own: boolean): void => {
@@ -55,6 +62,7 @@ export function picture({ path, streamSeq, uptoSeq }: ProvedPath): SVGElement {
     const y = rowY(at);
     const siblingX = centre + (step.siblingIsLeft ? -1 : 1) * SIBLING_DISTANCE;
     connect(centre, y, centre, rowY(at + 1), true);
+    reach(siblingX, BOX.width);
     connect(siblingX, y, centre, rowY(at + 1), false);
     boxes.push(box(siblingX, y, short(step.sibling), "other", at === 0 ? `leaf of entry ${step.siblingIsLeft ? streamSeq - 1n : streamSeq + 1n}` : "other entries"));
     const isRoot = at + 1 === path.steps.length && !hasRootAbove;
@@ -75,6 +83,7 @@ export function picture({ path, streamSeq, uptoSeq }: ProvedPath): SVGElement {
       names.forEach(([name, entries], at) => {
         const x = centre + side * (90 + at * 50);
         connect(x, topY - 26, centre, rootY, false);
+        reach(x, 50);
         const peak = svg("rect", { x: x - 23, y: topY - 36, width: 46, height: 20, rx: 4 });
         const label = entries.length > MAX_LABEL ? undefined : svg("text", { x, y: topY - 2, class: "name" }, entries);
         boxes.push(svg("g", { class: "other" }, peak, svg("text", { x, y: topY - 22 }, name), label));
@@ -84,5 +93,5 @@ export function picture({ path, streamSeq, uptoSeq }: ProvedPath): SVGElement {
   }
   const caption = svg("text", { x: centre, y: 16, class: "name" }, `root of the ${counted(uptoSeq, "entry", "entries")}, signed by the hub`);
   const title = svg("title", {}, `Entry ${streamSeq} leads to the signed root in ${path.steps.length} steps`);
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img" }, title, ...lines, ...boxes, caption);
+  return svg("svg", { viewBox: `${left} 0 ${right - left} ${height}`, width: right - left, role: "img" }, title, ...lines, ...boxes, caption);
 }

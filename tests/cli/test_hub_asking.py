@@ -14,7 +14,14 @@ from tests.hub.client import START, Clock, Hub, make_dir, own_port, running
 from veen.cli.kit.hub_api import HubApi
 from veen.core import Checkpoint, Malformed, Profile, SigningKey, checkpoint, naming, strict_json, wire_json
 from veen.core.admission import BY_DETAIL
-from veen.core.envelopes import CheckpointRequest, CheckpointResponse, ErrorEnvelope, ReceiptRequest
+from veen.core.envelopes import (
+    CheckpointRequest,
+    CheckpointResponse,
+    EpochList,
+    ErrorEnvelope,
+    ReceiptRequest,
+    StreamEpoch,
+)
 from veen.core.hashing import h
 from veen.core.signing import DigestSigner
 from veen.hub.admission_rules import Admission
@@ -227,6 +234,28 @@ def test_the_size_of_a_label_is_found_with_receipt_requests(entries: int, data_d
         with HubApi(url(found)) as api:
             assert api.size(found.label("doors")) == entries
             assert api.size(found.label("other")) == 0
+
+
+@pytest.mark.parametrize(
+    ("listed", "following"),
+    [([0, 1], 1 << 63), ([1, 1], None), ([3, 2], None), ([1 << 63], None), ([2], 2), ([], 0)],
+)
+def test_a_list_of_epochs_ascends_and_ends(listed: list[int], following: int | None, tmp_path: Path) -> None:
+    stream_id = naming.stream_id("doors")
+    with running(make_dir(tmp_path, Profile(epoch_sec=86_400))) as found:
+        status = found.get("/tooling/status").body
+    rows = tuple(StreamEpoch(epoch, bytes(32), 1) for epoch in listed)
+    path = f"/tooling/epochs?stream={stream_id.hex()}&epoch_min=0"
+    answers = {
+        "/tooling/status": (200, "application/json", status),
+        path: (200, "application/cbor", EpochList(stream_id, rows, following).encode()),
+    }
+    with (
+        canned_server(answers) as server,
+        HubApi(server) as api,
+        pytest.raises(Malformed, match=r"the hub lists|the list goes on"),
+    ):
+        api.epochs(stream_id)
 
 
 def test_a_checkpoint_is_verified_and_saved(veen: Veen, hub: Hub, tmp_path: Path) -> None:

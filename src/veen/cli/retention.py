@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from plumbing.cli.command import Misuse, command, group, option
-from veen.cli.kit import values
+from veen.cli.kit import key_files, values
 from veen.cli.kit.common_options import DataDir, HubUrl, JsonOption, LocalDir
 from veen.cli.kit.result import Moment, Result
 from veen.cli.kit.state_session import Answer
@@ -13,8 +13,10 @@ from veen.cli.realm.realm_state import CLASSES, RealmSession, realm_read_command
 
 if TYPE_CHECKING:
     from veen.cli.kit.hub_api import HubApi
+    from veen.client import ClientDir
     from veen.core import Receipt
-    from veen.core.retention import Hold, RetentionPolicy, RetentionReport
+    from veen.core.retention import Hold, RetentionPolicy, RetentionReport, RetentionRules
+    from veen.overlays import FoldStep
 
 app = group("retention", "Keep payloads and receipts for a time, and prove what was pruned.")
 
@@ -83,21 +85,31 @@ def set_(
 @realm_read_command(
     app,
     "set-classes",
-    "veen retention set-classes --data-dir hub --client admin",
-    "veen retention set-classes --receipts 10y --client admin",
+    "veen retention set-classes --writer admin --data-dir hub --client admin",
+    "veen retention set-classes --writer 5f1c8a… --receipts 10y --client admin",
 )
 async def set_classes(
     session: RealmSession,
+    writer: Annotated[
+        list[str], option("--writer CARD|HEX", "who may classify: a card, a client directory or client_id")
+    ],
     receipts: Annotated[
         str, option("--receipts TIME", "keep receipts for so long, or as long as payloads", default=_FOREVER)
     ] = _FOREVER,
+    replace: Annotated[
+        bool, option("--replace", "replace policies of the operator, and remove those that follow from no class")
+    ] = False,
 ) -> Answer:
     """Set the policy of every label from the retention hint of its class.
 
-    A hub cannot read label classes, which are sealed. This command reads them as a client, and sets a policy for each
-    label whose class has a retention hint: payloads are kept for that time. A label that has this policy already is
-    left alone, and so is one without a hint. Run the command again when classes change, and when an epoch has begun: a
-    class is for the label of one epoch. `veen retention plan` shows the effect.
+    A hub does not act on label classes. This command reads them as a client, and sets a policy for each label whose
+    class has a retention hint: payloads are kept for that time. Only entries of --writer count, because the classes
+    decide what is deleted: entries of others are listed and ignored.
+
+    A label that has this policy already is left alone. Without --replace, so is one for which `veen retention set`
+    set another policy, for the label or its stream, and one whose policy follows from a class that is gone or has no
+    hint any more. Run the command again when classes change, and when an epoch has begun: a class is for the label of
+    one epoch. `veen retention plan` shows the effect.
 
     It needs the token in VEEN_OPERATOR_TOKEN that the hub was started with.
     """
@@ -108,22 +120,74 @@ async def set_classes(
 
     token, keep_receipts = operator_token(), _seconds("--receipts", receipts)
     state = await CLASSES.open(session)
+    steps = [step for label in sorted(state.reading.states) for step in state.reading.history(label)]
+    allowed = _client_ids(session.folder, writer, {step.entry.client_id for step in steps})
+    counted = {step.part: step for step in steps if step.entry.client_id in allowed}  # the last one of each label
+    others = {(step.part, step.entry.client_id): step for step in steps if step.entry.client_id not in allowed}
     data: list[dict[str, Any]] = []
     with hub_process.hub(session.options.hub, session.data_dir) as api:
-        known = set(api.get("/tooling/retention", RetentionRules, token).policies)
-        for label, records in sorted(state.reading.states.items()):
-            class_, keep = records[0].event.class_, records[0].event.retention_hint
-            row: dict[str, Any] = {"label": label, "class": class_, "payloads": keep, "policy": "no hint"}
+        rules = api.get("/tooling/retention", RetentionRules, token)
+        operators = _operator_policies(api, token, rules)
+        derived = {one.label: one for one in rules.policies if one.label is not None and one.label_class is not None}
+
+        def post(policy: RetentionPolicy) -> None:
+            api.post("/tooling/retention/policy", policy, SubmitResponse, token)
+
+        for label, step in counted.items():
+            row = _class_row(step)
+            class_, keep = row["class"], row["payloads"]
             if keep is not None:
-                policy = RetentionPolicy(
-                    keep, None if keep_receipts is None else max(keep, keep_receipts), label, label_class=class_
-                )
-                row["policy"] = "unchanged" if policy in known else "set"
-                if policy not in known:
-                    api.post("/tooling/retention/policy", policy, SubmitResponse, token)
+                keep_signed = None if keep_receipts is None else max(keep, keep_receipts)
+                policy = RetentionPolicy(keep, keep_signed, label, label_class=class_)
+                if derived.get(label) == policy:
+                    row["policy"] = "unchanged"
+                elif label in operators and not replace:
+                    row["policy"] = "kept: set by the operator"
+                else:
+                    post(policy)
+                    row["policy"] = "set"
             data.append(row)
-    columns = ("label", "class", "payloads", "policy")
-    return Answer({"realm_id": state.realm_id, "labels": data}, rows="labels", columns=columns)
+        followed = {row["label"] for row in data if row["payloads"] is not None}
+        for label, policy in sorted(derived.items()):
+            if label in followed:
+                continue
+            if replace:
+                post(RetentionPolicy(label=label))
+            gone = {"label": label, "class": policy.label_class, "payloads": policy.payload_sec, "writer": None}
+            data.append(gone | {"policy": "removed" if replace else "kept: no class has this hint"})
+    data += [_class_row(step) | {"policy": "ignored: not a --writer"} for step in others.values()]
+    columns = ("label", "class", "payloads", "writer", "policy")
+    kept = any(row["policy"].startswith("kept") for row in data)
+    remarks = ("veen retention set-classes --replace replaces or removes the policies that were kept",) if kept else ()
+    answer = {"realm_id": state.realm_id, "labels": data}
+    return Answer(answer, rows="labels", columns=columns, remarks=remarks)
+
+
+def _class_row(step: "FoldStep") -> dict[str, Any]:
+    event: Any = step.event
+    shown = {"label": step.part, "class": event.class_, "payloads": event.retention_hint}
+    return shown | {"writer": step.entry.client_id, "policy": "no hint"}
+
+
+def _client_ids(folder: "ClientDir", writers: list[str], wrote: set[bytes]) -> set[bytes]:
+    """The client_ids of these writers. An own identity has all of `wrote` that it used; a card has those it lists."""
+    found: set[bytes] = set()
+    for text in writers:
+        client_id = values.hex_id(text)
+        if client_id is not None:
+            found.add(client_id)
+            continue
+        card = key_files.read_confirmed_card(Path(text))
+        for one in (card, *folder.cards_of(card, wrote)):
+            found.update(one.client_ids)
+    return found
+
+
+def _operator_policies(api: "HubApi", token: str, rules: "RetentionRules") -> set[bytes]:
+    """The labels for which the operator set a policy: by name, or for their stream."""
+    found = {one.label for one in rules.policies if one.label is not None and one.label_class is None}
+    streams = [one.stream_id for one in rules.policies if one.label is None and one.stream_id is not None]
+    return found.union(*(api.labels(stream_id, token) for stream_id in streams)) if streams else found
 
 
 @command(app, "show", "veen retention show --data-dir hub", "veen retention show --hub https://hub.example --json")

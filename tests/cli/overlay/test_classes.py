@@ -42,29 +42,95 @@ def test_a_stream_is_classified_by_its_label_and_hints_follow(realm_hub: RealmFi
     assert realm_hub.run_offline("label-class", "show", "--label", label_of(realm_hub)).facts() == shown
 
 
+Policies = dict[str, tuple[object, object, str]]
+OPERATOR = {"VEEN_OPERATOR_TOKEN": TOKEN}
+
+
+def set_policies(realm_hub: RealmFixture, *given: object) -> dict[str, str]:
+    """What `veen retention set-classes` did for each label, with the administrator as the only writer who counts."""
+    command = ("retention", "set-classes", "--receipts", "2h", "--writer", realm_hub.root / "admin", *given)
+    rows = realm_hub.veen.done(*command, *realm_hub.options("reader"), "--json", env=OPERATOR).json()["labels"]
+    return {one["label"]: one["policy"] for one in rows}
+
+
+def policies(realm_hub: RealmFixture) -> Policies:
+    rules = realm_hub.veen.done("retention", "show", *realm_hub.options("reader")[2:4], "--json").json()["rules"]
+    return {one["scope"]: (one["payloads"], one["receipts"], one["class"]) for one in rules}
+
+
+def classify(realm_hub: RealmFixture, label: str, class_: str, *hint: object) -> None:
+    realm_hub.run_as_admin("label-class", "set", "--label", label, "--class", class_, *hint)
+
+
+def set_by_operator(realm_hub: RealmFixture, *given: object) -> None:
+    realm_hub.veen.done("retention", "set", *given, *realm_hub.options("reader")[2:4], env=OPERATOR)
+
+
 def test_the_policies_of_labels_follow_from_their_classes(realm_hub: RealmFixture) -> None:
-    def set_policies() -> dict[str, str]:
-        given = ("retention", "set-classes", "--receipts", "2h", *realm_hub.options("reader"))
-        rows = realm_hub.veen.done(*given, "--json", env={"VEEN_OPERATOR_TOKEN": TOKEN}).json()["labels"]
-        return {one["label"]: one["policy"] for one in rows}
-
-    def policies() -> set[tuple[str, object, object, str]]:
-        rules = realm_hub.veen.done("retention", "show", *realm_hub.options("reader")[2:4], "--json").json()["rules"]
-        return {(one["scope"], one["payloads"], one["receipts"], one["class"]) for one in rules}
-
     label, other = label_of(realm_hub), "aa" * 32
-    realm_hub.run_as_admin("label-class", "set", STREAM, "--class", "log", "--retention", 60)
-    realm_hub.run_as_admin("label-class", "set", "--label", LABEL, "--class", "bulk")
-    realm_hub.run_as_admin("label-class", "set", "--label", other, "--class", "user", "--retention", 36_000)
-    assert set_policies() == {label: "set", LABEL: "no hint", other: "set"}
-    kept = {(f"label {label}", 60, 7200, "log"), (f"label {other}", 36_000, 36_000, "user")}
-    assert policies() == kept
-    assert set_policies() == {label: "unchanged", LABEL: "no hint", other: "unchanged"}
-    realm_hub.run_as_admin("label-class", "set", STREAM, "--class", "log", "--retention", 90)
-    assert set_policies() == {label: "set", LABEL: "no hint", other: "unchanged"}
-    assert policies() - kept == {(f"label {label}", 90, 7200, "log")}
-    ran = realm_hub.attempt("reader", "retention", "set-classes")
+    classify(realm_hub, label, "log", "--retention", 60)
+    classify(realm_hub, LABEL, "bulk")
+    classify(realm_hub, other, "user", "--retention", 36_000)
+    assert set_policies(realm_hub) == {label: "set", LABEL: "no hint", other: "set"}
+    kept = {f"label {label}": (60, 7200, "log"), f"label {other}": (36_000, 36_000, "user")}
+    assert policies(realm_hub) == kept
+    assert set_policies(realm_hub) == {label: "unchanged", LABEL: "no hint", other: "unchanged"}
+    classify(realm_hub, label, "log", "--retention", 90)
+    assert set_policies(realm_hub) == {label: "set", LABEL: "no hint", other: "unchanged"}
+    assert policies(realm_hub) == kept | {f"label {label}": (90, 7200, "log")}
+    ran = realm_hub.attempt("reader", "retention", "set-classes", "--writer", LABEL)
     assert (ran.status, ran.error) == (2, "VEEN_OPERATOR_TOKEN has no operator token")
+    assert "--writer" in realm_hub.attempt("reader", "retention", "set-classes").err
+
+
+def test_only_the_named_writers_decide_how_long_a_label_is_kept(realm_hub: RealmFixture) -> None:
+    label, other = label_of(realm_hub), "aa" * 32
+    stream = admin.label_class_stream(naming.realm_id(REALM)).hex()
+    cap = realm_hub.root / "intruder.cap"
+    subject = ("--issuer", realm_hub.root / "operator", "--subject", realm_hub.root / "writer", "--ttl", 3600)
+    realm_hub.veen.done("cap", "issue", *subject, "--hub", realm_hub.data_dir, "--stream", stream, "--out", cap)
+    classify(realm_hub, label, "log", "--retention", 36_000)
+    for one in (label, other):
+        event = ("label-class", "set", "--label", one, "--class", "log", "--retention", 0)
+        realm_hub.run("writer", *event, "--cap", cap)
+    command = ("retention", "set-classes", *realm_hub.options("reader"), "--json", "--writer")
+    found = realm_hub.veen.done(*command, realm_hub.root / "admin", env=OPERATOR).json()["labels"]
+    assert [(one["label"], one["payloads"], one["policy"]) for one in found] == [
+        (label, 36_000, "set"),
+        (label, 0, "ignored: not a --writer"),
+        (other, 0, "ignored: not a --writer"),
+    ]
+    assert policies(realm_hub) == {f"label {label}": (36_000, "forever", "log")}
+    intruder = found[1]["writer"]
+    found = realm_hub.veen.done(*command, intruder, env=OPERATOR).json()["labels"]
+    assert {(one["label"], one["policy"]) for one in found if one["writer"] == intruder} == {
+        (label, "set"), (other, "set"),
+    }  # fmt: skip
+
+
+def test_a_policy_of_the_operator_is_replaced_only_on_request(realm_hub: RealmFixture) -> None:
+    label = label_of(realm_hub)
+    set_by_operator(realm_hub, "--stream", STREAM, "--payloads", "10y")
+    set_by_operator(realm_hub, "--label", LABEL, "--payloads", "1y")
+    before = policies(realm_hub)
+    for one in (label, LABEL):
+        classify(realm_hub, one, "log", "--retention", 60)
+    kept = "kept: set by the operator"
+    assert set_policies(realm_hub) == {label: kept, LABEL: kept}
+    assert policies(realm_hub) == before
+    assert set_policies(realm_hub, "--replace") == {label: "set", LABEL: "set"}
+    after = policies(realm_hub)
+    assert (after[f"label {label}"], after[f"label {LABEL}"]) == ((60, 7200, "log"), (60, 7200, "log"))
+
+
+def test_a_policy_whose_class_lost_its_hint_is_reported_and_removed_on_request(realm_hub: RealmFixture) -> None:
+    classify(realm_hub, LABEL, "log", "--retention", 60)
+    assert set_policies(realm_hub) == {LABEL: "set"}
+    classify(realm_hub, LABEL, "log")
+    assert set_policies(realm_hub) == {LABEL: "kept: no class has this hint"}
+    assert policies(realm_hub) == {f"label {LABEL}": (60, 7200, "log")}
+    assert set_policies(realm_hub, "--replace") == {LABEL: "removed"}
+    assert policies(realm_hub) == {}
 
 
 def test_with_epochs_a_class_applies_to_one_label(veen: Veen, tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ hub's code if the hub rejects the request.
 
 import os
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
@@ -135,14 +137,40 @@ class HubApi:
         return SubmitResponse.decode(answer.body).receipt
 
     def epochs(self, stream_id: bytes, token: str | None = None) -> list[int]:
-        """Return the epochs in which the hub says that a stream has entries, ascending."""
+        """Return the epochs in which the hub says that a stream has entries, ascending.
+
+        Raises `Malformed` if the list does not ascend, or continues behind the epochs that the hub may accept.
+        """
+        last = self._last_epoch()
         found: list[int] = []
         following: int | None = 0
         while following is not None:
             page = self.get(f"/tooling/epochs?stream={stream_id.hex()}&epoch_min={following}", EpochList, token)
-            found += [row.epoch for row in page.epochs]
-            following = page.next_epoch if page.next_epoch is None or page.next_epoch > following else None
+            listed = [row.epoch for row in page.epochs]
+            places = [following - 1, *listed]
+            if any(after <= before for before, after in pairwise(places)) or places[-1] > last:
+                raise Malformed("epochs", f"the hub lists {listed} from epoch {following} on, and {last} is the last")
+            if page.next_epoch is not None and not max(following, places[-1]) < page.next_epoch <= last:
+                raise Malformed("epochs", f"the list goes on at epoch {page.next_epoch} after {places[-1]}")
+            found += listed
+            following = page.next_epoch
         return found
+
+    def _last_epoch(self) -> int:
+        """The last epoch in which the hub may accept messages: the present one, and its allowed skew."""
+        status = self.status()
+        profile = wire_json.decode(Profile, strict_json.encode(status["profile"]))
+        if not profile.epoch_sec:
+            return 0
+        skew = int(status["limits"]["max_epoch_skew_sec"])
+        # Its own time counts only as far as ours allows it: otherwise a list could continue for ever.
+        now = min(int(status["hub_ts"]), int(time.time()) + profile.epoch_sec)
+        return profile.epochs_around(now, skew).stop  # one more, as an epoch may begin between two requests
+
+    def labels(self, stream_id: bytes, token: str | None = None) -> set[bytes]:
+        """Return the labels of a stream in the present epoch and in those in which it has entries."""
+        routing_key, present = self.identity().routing_key, int(self.status()["epoch"])
+        return {naming.label(routing_key, stream_id, epoch) for epoch in {present, *self.epochs(stream_id, token)}}
 
     def newest_label(self, stream_id: bytes) -> bytes:
         """Return the label of a stream in the newest epoch in which it has entries."""

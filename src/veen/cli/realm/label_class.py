@@ -24,7 +24,7 @@ app = group(
     "label-class",
     """Classify labels by the kind of data they hold.
 
-    A class is advice on padding, rate and retention. Classes are sealed, so no hub acts on them by itself.
+    A class is advice on padding, rate and retention. No hub acts on it by itself.
     """,
 )
 

@@ -120,7 +120,9 @@ it, signed a longer log than it handed over in a valid cover; or if neither of `
 other, unless one of them begins another incarnation. A statement is *dated* if its key is the newest, or if its root,
 and the leaf of a receipt, are confirmed by a cover, by a statement of a later key, or by a checkpoint that a witness of
 the verifier signed. No key of the hub is a witness. Nothing confirms `hub_ts`: if times conflict, only the newest key
-dates a receipt. Other conflicts convict the hub only if every statement in them is dated.""",
+dates a receipt. Nothing in a file dates a statement for a longer log than its key handed over: the later key and the
+witnesses may have signed that log first. Other conflicts convict the hub only if every statement in them is dated. To a
+conflict about `peaks` belongs the statement with their root; if there are several, one that is dated.""",
     "Query results": f"""\
 A file of at most {evidence.MAX_EVIDENCE_BYTES:,} bytes. A verifier checks in this order.
 

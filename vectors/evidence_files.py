@@ -389,6 +389,16 @@ def _retired_keys() -> Iterator[Case]:
         yield Case(f"another root for a covered entry{kind}", another.encode(), hub)
         beyond = _made(known, (LOG.sign(OLD, 6, TURN - 1),), covers=covers)
         yield Case(f"an entry beyond the hand-over{kind}", beyond.encode(), hub)
+        again = _made(known, (mine[6], LOG.sign(OLD, 7, TURN - 1)), covers=covers)
+        yield Case(f"an entry of the next key, signed with the retired key{kind}", again.encode(), hub)
+        both = LOG.checkpoint(7, NEW).witnessed(WITNESS)
+        twice = _made(known, (both, replace(LOG.checkpoint(7, OLD), witness_sigs=both.witness_sigs)), covers=covers)
+        name = f"a checkpoint of the next key with a witness, signed with the retired key{kind}"
+        yield Case(name, twice.encode(), hub, knowledge=seen)
+        tops = FORKED.peaks[6]
+        grown = (mine[6], LOG.sign(OLD, 7, TURN - 1, mmr_root=FORKED.roots[6]), mine[7])
+        peaks = _made(known, grown, peaks=(Peaks(LOG.label, 7, tops),))
+        yield Case(f"the peaks of a root that only a retired key signed{kind}", peaks.encode(), hub)
         stolen = STRANGER.sign(change.signing_digest())
         for part, broken in (("old", replace(change, old_sig=stolen)), ("new", replace(change, new_sig=stolen))):
             spoiled = _made(known, (mine[1],), covers=[Cover(broken, row, LOG.prove(2, HANDED))])

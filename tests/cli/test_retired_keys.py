@@ -17,7 +17,7 @@ from veen.bridge.bundle import BundleSource
 from veen.cli.kit.output_files import read_statements
 from veen.client.evidence import make_evidence
 from veen.client.trust import HubRecord
-from veen.core import Checkpoint, Limits, Profile, Receipt, SigningKey, checkpoint, naming
+from veen.core import Checkpoint, Limits, Profile, Receipt, SigningKey, checkpoint, naming, receipt
 from veen.core.coverage import Cover
 from veen.core.proof import decode_head
 from veen.core.signing import DigestSigner
@@ -175,6 +175,49 @@ def test_an_anchor_from_before_the_hand_over_turns_it_into_a_contradiction(rotat
     (rotated.place / "anchors.log").write_text("")
     ran = veen(*verify, *late)
     assert (ran.status, "has 0 lines" in ran.err) == (4, True)
+
+
+def test_an_anchored_root_that_a_thief_signs_for_another_size_does_not_convict_the_hub(
+    rotated: Rotated, publish: Publish
+) -> None:
+    veen = rotated.veen
+    (_, one, cover), (_, two, _) = (_saved(rotated, seq) for seq in (1, 2))
+    signed = {"label_prev": one.label, "label_curr": one.label, "mmr_root": two.mmr_root, "epoch": 0}
+    true, forged = (checkpoint.sign(rotated.old, upto_seq=size, **signed) for size in (2, 1))  # type: ignore[arg-type]
+    framed = rotated.place / "size.evidence"
+    framed.write_bytes(make_evidence(rotated.record, "", (one, forged), covers=[cover]).encode())
+    anchor = publish(true, BundleSource.of(rotated.record), naming.stream_id("doors"), cover.handover.hub_ts - 1)
+    ran = veen("evidence", "verify", framed, "--pin", rotated.hub_id.hex(), *anchor)
+    assert (ran.status, STOLEN in ran.out, "the hub contradicts itself" in ran.out) == (11, True, False)
+
+
+def _saved(rotated: Rotated, seq: int) -> tuple[Path, Receipt, Cover]:
+    """A receipt of the old key that the hub gives out, and its cover."""
+    file = rotated.place / f"{seq}.receipt"
+    rotated.veen.done("receipt", seq, "--stream", "doors", "--out", file, *rotated.hub)
+    true, cover = read_statements(file)
+    assert isinstance(true, Receipt)
+    assert isinstance(cover, Cover)
+    return file, true, cover
+
+
+def test_an_entry_of_the_next_key_that_a_thief_signs_again_does_not_convict_the_hub(rotated: Rotated) -> None:
+    """`veen verify` compares receipts; entry 3 was made under the new key."""
+    veen, (file, _, cover) = rotated.veen, _saved(rotated, 2)
+    third = rotated.place / "3.receipt"
+    veen.done("receipt", 3, "--stream", "doors", "--out", third, *rotated.hub)
+    true = decode_head(_first(third))
+    assert isinstance(true, Receipt)
+    fields = {"label": true.label, "stream_seq": 3, "leaf_hash": true.leaf_hash, "mmr_root": true.mmr_root}
+    again = receipt.sign(rotated.old, hub_ts=cover.handover.hub_ts - 1, **fields)  # type: ignore[arg-type]
+    framed = rotated.place / "again.evidence"
+    framed.write_bytes(make_evidence(rotated.record, "", (true, again), covers=[cover]).encode())
+    ran = veen("evidence", "verify", framed, "--pin", rotated.hub_id.hex())
+    assert (ran.status, STOLEN in ran.out, "the hub contradicts itself" in ran.out) == (11, True, False)
+    forged = rotated.place / "again.receipt"
+    forged.write_bytes(again.encode())
+    ran = veen("verify", file, third, forged, *rotated.hub)
+    assert (ran.status, STOLEN in ran.err, "handed over only 2 entries" in ran.err) == (11, True, True)
 
 
 def test_an_audit_convicts_a_hub_that_forked_before_its_hand_over(veen: Veen, tmp_path: Path, publish: Publish) -> None:

@@ -15,7 +15,7 @@ from veen.client.client import Client
 from veen.client.contradiction import Caught, Contradiction
 from veen.client.evidence import EvidenceReport, Knowledge
 from veen.client.trust import HubRecord, KeyHistory, Pin
-from veen.core import Checkpoint, HubIdentity, Limits, Profile, Receipt, SigningKey, handover, proof
+from veen.core import Checkpoint, HubIdentity, Limits, Profile, Receipt, SigningKey, handover, mmr, proof
 from veen.core import hub_identity as identities
 from veen.core import receipt as receipts
 from veen.core.coverage import Cover, Coverage
@@ -136,6 +136,11 @@ def test_a_hand_over_that_the_keys_did_not_sign_covers_nothing(spoil: Spoil) -> 
 
 # Verdicts: what is known about the conflicting statement, and what follows
 
+
+def anchored(one: Checkpoint, at: int) -> Knowledge:
+    return Knowledge(anchored={(one.label_curr, one.upto_seq, one.mmr_root): at})
+
+
 Known: TypeAlias = Callable[[Handed, Checkpoint], tuple[Checkpoint, Knowledge]]
 
 VERDICTS: dict[str, tuple[Known, bool]] = {
@@ -152,8 +157,8 @@ VERDICTS: dict[str, tuple[Known, bool]] = {
         ),
         False,
     ),
-    "forked before: an anchor shows it": (lambda _, cp: (cp, Knowledge(anchored={cp.mmr_root: RETIRED - 1})), True),
-    "an anchor that came later": (lambda _, cp: (cp, Knowledge(anchored={cp.mmr_root: RETIRED})), False),
+    "forked before: an anchor shows it": (lambda _, cp: (cp, anchored(cp, RETIRED - 1)), True),
+    "an anchor that came later": (lambda _, cp: (cp, anchored(cp, RETIRED)), False),
     "forked before: the verifier has it": (lambda _, cp: (cp, Knowledge(existed=[cp])), True),
 }
 
@@ -192,6 +197,53 @@ def test_a_prefix_that_is_longer_than_the_hand_over_conflicts_with_it(handed: Ha
     report = handed.report(future, covers=(handed.cover(SIZE),))
     assert report.retired == (VERDICT,)
     assert "handed over only 5 entries" in report.conflicts[0]
+
+
+def test_a_thief_who_signs_an_entry_of_the_next_key_again_does_not_convict_the_hub(handed: Handed) -> None:
+    size, seen = SIZE + 2, Knowledge(witnesses=frozenset({WITNESS.public_key}))
+    true, log = handed.receipt(size), handed.checkpoint(size, NEW).witnessed(WITNESS)
+    entry = receipts.sign(
+        OLD,
+        label=true.label,
+        stream_seq=size,
+        leaf_hash=true.leaf_hash,
+        mmr_root=true.mmr_root,
+        hub_ts=RETIRED - 1,
+    )
+    again = replace(handed.checkpoint(size), witness_sigs=log.witness_sigs)
+    for statements in ((true, entry), (log, again), (true, again), (log, entry)):
+        report = handed.report(*statements, covers=(handed.cover(SIZE),), knowledge=seen)
+        assert (report.contradictions, report.retired) == ((), (VERDICT,))
+        assert "handed over only 5 entries" in " ".join(report.conflicts)
+    before = replace(anchored(log, RETIRED - 1), existed=(entry,))
+    for statements in ((true, entry), (log, again)):
+        assert handed.report(*statements, covers=(handed.cover(SIZE),), knowledge=before).contradictions
+
+
+def test_peaks_of_a_root_that_a_thief_signed_do_not_convict_the_hub(handed: Handed) -> None:
+    size = SIZE + 2
+    true, after = handed.receipt(size), handed.receipt(size + 1)
+    peaks = tuple(bytes([n]) * 32 for n in range(size.bit_count()))
+    forged = handed.hub.checkpoint_of(Log(handed.label), OLD, upto_seq=size, mmr_root=mmr.root_of(peaks))
+
+    def report(*statements: Head, shown: tuple[bytes, ...] = peaks) -> EvidenceReport:
+        made = evidence.make_evidence(handed.known, "", statements, peaks=(evidence.Peaks(handed.label, size, shown),))
+        return evidence.verify(made.encode(), handed.identity.hub_id)
+
+    found = report(true, forged, after)
+    assert (found.contradictions, found.retired) == ((), (VERDICT,))
+    assert "does not follow" in " ".join(found.conflicts)
+    lie = handed.hub.checkpoint_of(Log(handed.label), NEW, upto_seq=size, mmr_root=mmr.root_of(peaks))
+    convicted = report(forged, lie, after).contradictions
+    assert "does not follow" in " ".join(convicted), "the newest key signed the root, too"
+
+
+def test_a_thief_who_signs_an_anchored_root_for_another_size_does_not_convict_the_hub(handed: Handed) -> None:
+    root = handed.checkpoint(SIZE).mmr_root
+    forged = handed.hub.checkpoint_of(Log(handed.label), OLD, upto_seq=4, mmr_root=root)
+    knowledge = anchored(handed.checkpoint(SIZE), RETIRED - 1)
+    report = handed.report(handed.receipt(4), forged, covers=(handed.cover(4),), knowledge=knowledge)
+    assert (report.contradictions, report.retired) == ((), (VERDICT,))
 
 
 def test_an_older_record_in_the_file_does_not_hide_that_the_key_was_retired(handed: Handed) -> None:

@@ -19,7 +19,7 @@ from veen.core import (
     proof,
     receipt,
 )
-from veen.core.coverage import Cover, Coverage, Dating, Link, retired_verdict
+from veen.core.coverage import AnchoredLog, Cover, Coverage, Dating, Link, retired_verdict
 from veen.core.errors import Malformed, Unverified
 from veen.core.handover import HandOver, LabelSize, ProvedSize
 from veen.core.hub_identity import HubIdentity, lineage
@@ -67,6 +67,10 @@ def checkpoint_of(tree: Tree, key: SigningKey, size: int) -> Checkpoint:
 
 def dating(**fields: Any) -> Dating:
     return replace(Dating(lineage(HUB, None), Profile()), **fields)
+
+
+def anchored(one: Checkpoint, at: int) -> dict[AnchoredLog, int]:
+    return {(one.label_curr, one.upto_seq, one.mmr_root): at}
 
 
 # Hand-overs
@@ -163,7 +167,7 @@ def test_a_conflict_under_a_retired_key_does_not_convict_without_a_date() -> Non
     "dated",
     [
         lambda one: {"existed": (one,)},
-        lambda one: {"anchored": {one.mmr_root: ROTATED - 1}},
+        lambda one: {"anchored": anchored(one, ROTATED - 1)},
     ],
     ids=["own record", "anchor"],
 )
@@ -175,8 +179,35 @@ def test_a_conflict_convicts_if_the_uncovered_signature_existed_before_the_hand_
 
 
 def test_an_anchor_after_the_hand_over_dates_nothing() -> None:
-    late = dating(covers=(COVER,), anchored={CONFLICT[1].mmr_root: ROTATED})
+    late = dating(covers=(COVER,), anchored=anchored(CONFLICT[1], ROTATED))
     assert late.verdict(CONFLICT) == STOLEN_OR_FORKED
+
+
+def test_an_anchored_root_dates_no_checkpoint_of_another_size_or_label() -> None:
+    """A thief signs the anchored root of five entries for three."""
+    true, at = checkpoint_of(TREE, OLD, HANDED), ROTATED - 1
+    fields: dict[str, Any] = {"label_prev": LABEL, "upto_seq": 3, "mmr_root": true.mmr_root, "epoch": 0}
+    forged = checkpoint.sign(OLD, label_curr=LABEL, **fields)
+    elsewhere = checkpoint.sign(OLD, label_curr=OTHER_LABEL, **fields)
+    known = dating(covers=(COVER,), anchored=anchored(true, at))
+    assert known.verdict((CONFLICT[0], forged)) == STOLEN_OR_FORKED
+    assert replace(known, anchored=anchored(elsewhere, at)).verdict((CONFLICT[0], forged)) == STOLEN_OR_FORKED
+    assert replace(known, anchored=anchored(forged, at)).verdict((CONFLICT[0], forged)) is None
+
+
+def test_only_own_records_and_anchors_date_a_statement_beyond_the_hand_over() -> None:
+    """A thief signs again what a later key and witnesses signed. A witness does not sign which key was used."""
+    later = checkpoint_of(TREE, NEW, 7).witnessed(WITNESS)
+    again = replace(checkpoint_of(TREE, OLD, 7), witness_sigs=later.witness_sigs)
+    receipts = receipt_of(TREE, NEW, 7, ROTATED + 1), receipt_of(TREE, OLD, 7, ROTATED - 1)
+    seen = {"witnesses": frozenset({WITNESS.public_key}), "links": (Link(7, 7, TREE.prove(7, 7)),)}
+    known = dating(covers=(COVER,), statements=(later, again, *receipts), **seen)
+    for framed in (again, receipts[1]):
+        assert known.coverage(framed) is Coverage.COVERED
+        assert known.verdict([framed], beyond=True) == STOLEN_OR_FORKED
+        assert replace(known, existed=(framed,)).verdict([framed], beyond=True) is None
+        assert replace(known, anchored=anchored(later, ROTATED - 1)).verdict([framed], beyond=True) is None
+        assert replace(known, anchored=anchored(later, ROTATED)).verdict([framed], beyond=True) == STOLEN_OR_FORKED
 
 
 def test_a_witness_of_the_verifier_dates_a_checkpoint_and_an_unknown_one_does_not() -> None:
@@ -194,12 +225,12 @@ def test_a_receipt_is_dated_by_a_witnessed_log_that_contains_it() -> None:
     known = dating(covers=(COVER,), statements=(fork, log), links=(link,), witnesses=frozenset({WITNESS.public_key}))
     conflict = receipt_of(TREE, OLD, 3, BORN), fork
     assert known.verdict(conflict) is None
-    assert replace(known, witnesses=frozenset(), anchored={log.mmr_root: ROTATED - 1}).verdict(conflict) is None
+    assert replace(known, witnesses=frozenset(), anchored=anchored(log, ROTATED - 1)).verdict(conflict) is None
     lacks: list[dict[str, Any]] = [
         {"witnesses": frozenset()},
         {"links": ()},
         {"links": (replace(link, mmr_proof=TREE.prove(3, 5)),)},
-        {"witnesses": frozenset(), "anchored": {log.mmr_root: ROTATED}},
+        {"witnesses": frozenset(), "anchored": anchored(log, ROTATED)},
     ]
     for lacking in lacks:
         assert replace(known, **lacking).verdict(conflict) == STOLEN_OR_FORKED

@@ -43,7 +43,9 @@ class Forks:
     def anchors(self, log: BigLog, size: int, at: int) -> KnownDates:
         """What anchors of the checkpoints of a copy show."""
         found = tuple(self.checkpoint(log, label, size) for label in log.labels)
-        return KnownDates(anchored={one.mmr_root: at for one in found}, checkpoints=found)
+        return KnownDates(
+            anchored={(one.label_curr, one.upto_seq, one.mmr_root): at for one in found}, checkpoints=found
+        )
 
     def verdicts(self, dates: KnownDates | None = None) -> set[str | None]:
         """The verdicts on both labels of an audit: None if the hub is convicted."""

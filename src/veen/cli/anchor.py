@@ -17,6 +17,7 @@ from veen.cli.kit.common_options import ClientDir, HubOptions, JsonOption, Strea
 from veen.cli.kit.output import Marked, Tone
 from veen.client.client import Client
 from veen.core import Checkpoint
+from veen.core.coverage import AnchoredLog
 
 T = TypeVar("T")
 KINDS = ("file", "git", "tsa", "hub")
@@ -101,23 +102,27 @@ def _backend(kind: str, where: str, tsa_root: Path | None, remote: str | None = 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedAnchors:
-    """Anchored checkpoints, and the earliest verified time of each root."""
+    """Anchored checkpoints, and the earliest verified time of each."""
 
     checkpoints: tuple[Checkpoint, ...]
-    times: dict[bytes, int]
+    times: dict[AnchoredLog, int]
 
 
 def verified_anchors(files: list[Path], target: str | None, tsa_root: Path | None) -> VerifiedAnchors:
-    """Verify anchors where they were published. The caller must verify the signatures of their checkpoints."""
+    """Verify anchors where they were published, and that the hubs in their files signed the checkpoints.
+
+    The caller must check that these are the hub in question.
+    """
     if target is None:
         raise Misuse("an anchor is verified where it was published", "give --anchored-in file:PATH, git:REPO or tsa:")
     backend = _offline_backend(target, tsa_root)
     found = [anchors.read_anchor(file) for file in files]
-    times: dict[bytes, int] = {}
+    times: dict[AnchoredLog, int] = {}
     for one in found:
-        root = one.checkpoint.mmr_root
-        ts = asyncio.run(anchors.anchor_verify(backend, root, one.anchor_ref))
-        times[root] = min(ts, times.get(root, ts))
+        ts = asyncio.run(anchors.verify(one, backend, one.source.identity.hub_id))
+        signed = one.checkpoint
+        log = signed.label_curr, signed.upto_seq, signed.mmr_root
+        times[log] = min(ts, times.get(log, ts))
     return VerifiedAnchors(tuple(one.checkpoint for one in found), times)
 
 

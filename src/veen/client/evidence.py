@@ -38,7 +38,7 @@ from veen.core import (
 )
 from veen.core.cbor import Bstr, Constant, ListOf, Nested, Text, Uint, VersionField, Wire, heads, int_map
 from veen.core.cosignature import WitnessPolicy
-from veen.core.coverage import Cover, Coverage, Dating, Link
+from veen.core.coverage import AnchoredLog, Cover, Coverage, Dating, Link
 from veen.core.dleq import SharedProof
 from veen.core.hashing import h
 from veen.core.hpke import ENC_BYTES
@@ -344,14 +344,14 @@ class Knowledge:
 
     `record` is the hub's identity record from another source: a file may contain an older one, which does not show that
     a key was retired. `existed` are statements that the verifier received before their key was retired, and `anchored`
-    the verified times of anchors, by mmr_root. `writers` are the cards of the identities that must have written all
+    the verified times of anchors. `writers` are the cards of the identities that must have written all
     entries.
     """
 
     record: HubIdentity | None = None
     witnesses: frozenset[bytes] = frozenset()
     existed: Collection[Head] = ()
-    anchored: Mapping[bytes, int] = field(default_factory=dict)
+    anchored: Mapping[AnchoredLog, int] = field(default_factory=dict)
     writers: Collection[Card] = ()
     policy: WitnessPolicy | None = None  # every entry must be in a log that these witnesses cosigned
 
@@ -404,13 +404,13 @@ def verify_decoded(
     )
     found = (
         *_two_stories(heads),
-        *_bad_growth(shown, heads),
+        *_bad_growth(shown, heads, dating),
         *_repeats(shown.receipts),
         *_bad_times(shown.receipts),
         *_disorder(entries),
         *_beyond_handover(dating),
     )
-    verdicts = [(conflict, dating.verdict(conflict.statements, in_tree=conflict.in_tree)) for conflict in found]
+    verdicts = [(conflict, conflict.verdict(dating)) for conflict in found]
     proven = [conflict.text for conflict, verdict in verdicts if verdict is None]
     histories = _two_key_histories(shown.identity, shown.rival)
     # Statements that contradict each other convict the hub without any witness.
@@ -497,9 +497,7 @@ def conflicts(dating: Dating) -> list[ConflictReport]:
         heads[label_of(head), size_of(head)].append(head)
     receipts = tuple(head for head in dating.statements if isinstance(head, Receipt))
     found = (*_two_stories(heads), *_bad_times(receipts), *_beyond_handover(dating))
-    return [
-        ConflictReport(one.text, one.statements, dating.verdict(one.statements, in_tree=one.in_tree)) for one in found
-    ]
+    return [ConflictReport(one.text, one.statements, one.verdict(dating)) for one in found]
 
 
 def _newer(shown: HubIdentity, known: HubIdentity | None) -> HubIdentity:
@@ -523,6 +521,11 @@ class _Conflict:
     text: str
     statements: tuple[Head, ...]
     in_tree: bool = True  # False if only the times of receipts conflict, which no tree contains
+    beyond: bool = False  # True if the statement conflicts with the hand-over of its key
+
+    def verdict(self, dating: Dating) -> str | None:
+        """None if the conflict convicts the hub, else that its key may be stolen."""
+        return dating.verdict(self.statements, in_tree=self.in_tree, beyond=self.beyond)
 
 
 def shows(
@@ -646,30 +649,32 @@ def _beyond_handover(dating: Dating) -> list[_Conflict]:
         until = cover.handover.old_pk
         if until in keys and keys.index(key.hub_pk) <= keys.index(until) and cover.contradicts(identity, head):
             text = f"entry {size_of(head)} of label {label_of(head).hex()[:16]}… is signed"
-            found.append(
-                _Conflict(f"{text}, but the key handed over only {entries_text(cover.proved.row.size)}", (head,))
-            )
+            text = f"{text}, but the key handed over only {entries_text(cover.proved.row.size)}"
+            found.append(_Conflict(text, (head,), beyond=True))
     return found
 
 
-def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]]) -> list[_Conflict]:
+def _bad_growth(shown: Evidence, heads: dict[tuple[bytes, int], list[Head]], dating: Dating) -> list[_Conflict]:
     """Roots that do not follow from the signed root before them."""
     found = []
     known = {(one.label, one.size): one.peaks for one in shown.peaks}
+    follows: dict[tuple[bytes, int], Head] = {}  # the statement of each root with peaks; one that is dated, if any is
     for (label, size), peaks in known.items():
-        roots = {head.mmr_root for head in heads.get((label, size), [])}
-        if len(peaks) != size.bit_count() or mmr.root_of(peaks) not in roots:
+        root = mmr.root_of(peaks) if len(peaks) == size.bit_count() else None
+        signed = [head for head in heads.get((label, size), ()) if head.mmr_root == root]
+        if not signed:
             raise Unverified("evidence", f"the peaks for {entries_text(size)} do not match a signed root")
+        follows[label, size] = next((head for head in signed if dating.is_dated(head)), signed[0])
     for receipt in shown.receipts:
-        before = receipt.stream_seq - 1
-        if before and (receipt.label, before) not in known:
+        place = receipt.label, receipt.stream_seq - 1
+        if place[1] and place not in known:
             continue
-        tree = Mmr(before, known.get((receipt.label, before), ()))
+        tree = Mmr(place[1], known.get(place, ()))
         tree.append(receipt.leaf_hash)
         if tree.root() != receipt.mmr_root:
             where = f"entry {receipt.stream_seq} of label {receipt.label.hex()[:16]}…"
             text = f"the root signed for {where} does not follow from the log before it"
-            found.append(_Conflict(text, (*heads.get((receipt.label, before), ())[:1], receipt)))
+            found.append(_Conflict(text, (*([follows[place]] if place in follows else ()), receipt)))
     return found
 
 

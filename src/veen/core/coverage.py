@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from veen.core import proof, signing
 from veen.core.cbor import Nested, VersionField, Wire, int_map
@@ -21,6 +21,8 @@ from veen.core.hub_identity import HubIdentity, HubKey, Lineage
 from veen.core.profile import Profile
 from veen.core.proof import Head, MmrProof, label_of, size_of
 from veen.core.receipt import Receipt
+
+AnchoredLog: TypeAlias = tuple[bytes, int, bytes]  # label, size and root of an anchored checkpoint
 
 
 class Coverage(StrEnum):
@@ -81,7 +83,8 @@ class Dating:
     """Everything that shows when statements were signed. `judge` all statements of a hub with it.
 
     `witnesses` has no key of the hub. `existed` are statements that existed before their key was handed over, as the
-    verifier's own records show, and `anchored` the times at which an anchor shows the root of a checkpoint.
+    verifier's own records show, and `anchored` the verified times of anchors. An anchor has only the root: the size is
+    that of the checkpoint in its file, so that the root of one size dates no statement of another.
     """
 
     lineage: Lineage
@@ -91,7 +94,7 @@ class Dating:
     links: tuple[Link, ...] = ()
     witnesses: frozenset[bytes] = frozenset()
     existed: Collection[Head] = ()
-    anchored: Mapping[bytes, int] = field(default_factory=dict)  # by mmr_root
+    anchored: Mapping[AnchoredLog, int] = field(default_factory=dict)
     handovers: tuple[HandOver, ...] = ()  # verified, besides those of the covers
     _keys: dict[Head, tuple[HubIdentity, HubKey]] = field(default_factory=dict, compare=False)
 
@@ -112,28 +115,38 @@ class Dating:
         later = (one for one in self._same_log(head) if order.index(self.key_of(one)[1]) > order.index(key))
         return Coverage.COVERED if any(self._connected(head, one) for one in later) else Coverage.UNCOVERED
 
-    def is_dated(self, head: Head, *, in_tree: bool = True) -> bool:
+    def is_dated(self, head: Head, *, in_tree: bool = True, beyond: bool = False) -> bool:
         """Whether the signature cannot have been made by a thief after the key was retired.
 
         Proofs and witnesses show which log existed. They do not show what else a receipt states, such as its time: for
-        a conflict that is not `in_tree`, only the newest key and the verifier's own records date a receipt.
+        a conflict that is not `in_tree`, only the newest key and the verifier's own records date a receipt. They do
+        not show when the log existed or which key signed it: a statement `beyond` the hand-over of its key may repeat
+        what a later key signed, and witnesses with it. Only the verifier's own records and anchors date it.
         """
         identity, key = self.key_of(head)
         if key == identity.newest or head in self.existed:
             return True
         if isinstance(head, Receipt) and not in_tree:
             return False
-        until = self.retired_at(head)
-        if self._is_shown(head, until) or self.coverage(head) is Coverage.COVERED:
+        if not beyond and self.coverage(head) is Coverage.COVERED:
             return True
-        return any(self._connected(head, log) and self._is_shown(log, until) for log in self._same_log(head))
+        is_shown = self._is_anchored if beyond else self._is_shown
+        until = self.retired_at(head)
+        if is_shown(head, until):
+            return True
+        return any(self._connected(head, log) and is_shown(log, until) for log in self._same_log(head))
+
+    def _is_anchored(self, head: Head, until: int) -> bool:
+        """Whether a checkpoint was anchored before the time `until`."""
+        at = self.anchored.get((label_of(head), size_of(head), head.mmr_root))
+        return isinstance(head, Checkpoint) and at is not None and at < until
 
     def _is_shown(self, head: Head, until: int) -> bool:
-        """Whether a witness signed a checkpoint, or its root was anchored before the time `until`."""
+        """Whether a witness signed a checkpoint, or it was anchored before the time `until`."""
+        if self._is_anchored(head, until):
+            return True
         if not isinstance(head, Checkpoint):
             return False
-        if head.mmr_root in self.anchored and self.anchored[head.mmr_root] < until:
-            return True
         digest, sigs = head.signing_digest(), head.witness_sigs or ()
         return any(signing.is_valid(pk, digest, sig) for pk in self.witnesses for sig in sigs)
 
@@ -151,12 +164,13 @@ class Dating:
         handed = [one.hub_ts for one in made if one.old_pk == key.hub_pk]
         return min([*handed, *([key.valid_until] if key.valid_until else [])], default=0)
 
-    def verdict(self, statements: Iterable[Head], *, in_tree: bool = True) -> str | None:
+    def verdict(self, statements: Iterable[Head], *, in_tree: bool = True, beyond: bool = False) -> str | None:
         """The verdict on statements that conflict: None if they convict the hub, else that its key may be stolen.
 
-        `in_tree` says whether the trees of the log conflict, or something that only receipts state.
+        `in_tree` says whether the trees of the log conflict, or something that only receipts state. `beyond` says that
+        they conflict with the hand-over of their key.
         """
-        undated = [head for head in statements if not self.is_dated(head, in_tree=in_tree)]
+        undated = [head for head in statements if not self.is_dated(head, in_tree=in_tree, beyond=beyond)]
         return retired_verdict(self.retired_at(undated[0])) if undated else None
 
     def _connected(self, head: Head, later: Head) -> bool:

@@ -46,10 +46,11 @@ export class Dating {
   /**
    * The verdict on statements that conflict: undefined if they convict the hub, else that a key may be stolen.
    *
-   * `inTree` says whether the trees of the log conflict, or something that only receipts state.
+   * `inTree` says whether the trees of the log conflict, or something that only receipts state. `beyond` says that they
+   * conflict with the hand-over of their key.
    */
-  verdict(statements: readonly Head[], inTree: boolean): string | undefined {
-    const undated = statements.find((head) => !this.isDated(head, inTree));
+  verdict(statements: readonly Head[], inTree: boolean, beyond: boolean): string | undefined {
+    const undated = statements.find((head) => !this.isDated(head, inTree, beyond));
     if (!undated) return undefined;
     const when = moment(this.retiredAt(undated));
     return `contradiction under a retired key: the hub forked before ${when}, or the key was stolen`;
@@ -68,12 +69,14 @@ export class Dating {
   /**
    * Whether the signature cannot have been made by a thief after the key was retired.
    *
-   * Proofs and witnesses show which log existed. They do not show what else a receipt states, such as its time.
+   * Proofs and witnesses show which log existed. They do not show what else a receipt states, such as its time. They do
+   * not show when the log existed or which key signed it, either: nothing in a file dates a statement beyond the
+   * hand-over of its key.
    */
-  private isDated(head: Head, inTree: boolean): boolean {
+  isDated(head: Head, inTree: boolean, beyond: boolean): boolean {
     const coverage = this.coverage(head);
     if (coverage === "current") return true;
-    if (isReceipt(head) && !inTree) return false;
+    if (beyond || (isReceipt(head) && !inTree)) return false;
     if (coverage === "covered" || this.isWitnessed(head)) return true;
     return this.sameLog(head).some((log) => this.isConnected(head, log) && this.isWitnessed(log));
   }

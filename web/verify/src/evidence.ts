@@ -162,6 +162,8 @@ interface Conflict {
   readonly statements: readonly Head[];
   /** False if only the times of receipts conflict, which no tree contains. */
   readonly inTree?: boolean;
+  /** True if the statement conflicts with the hand-over of its key. */
+  readonly beyond?: boolean;
 }
 
 /**
@@ -225,7 +227,7 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
   const witnessed = shown.checkpoints
     .map((one) => ({ checkpoint: one, witnesses: witnessesOf(one, witnesses) }))
     .filter((one) => one.witnesses.length > 0);
-  const growth = shown.peaks.length > 0 ? check("the shown peaks belong to signed roots", () => badGrowth(shown, heads)) : badGrowth(shown, heads);
+  const growth = shown.peaks.length > 0 ? check("the shown peaks belong to signed roots", () => badGrowth(shown, heads, dating)) : badGrowth(shown, heads, dating);
   const found = [
     ...twoStories(heads),
     ...growth,
@@ -233,7 +235,7 @@ export function verifyDecoded(shown: Evidence, knowledge: Knowledge, checks: Che
     ...badTimes(shown.receipts),
     ...disorder(entries),
     ...beyondHandOver(dating),
-  ].map(({ text, statements, inTree }) => ({ text, retired: dating.verdict(statements, inTree ?? true) }));
+  ].map(({ text, statements, inTree, beyond }) => ({ text, retired: dating.verdict(statements, inTree ?? true, beyond ?? false) }));
   const histories = shown.rival
     ? check("the second list of the hub's keys is signed", () => twoKeyHistories(shown))
     : [];
@@ -479,22 +481,26 @@ function* pairs<T>(items: readonly T[]): Generator<[T, T]> {
 }
 
 /** Roots that do not follow from the signed root before them. Throws if peaks do not belong to a signed root. */
-function badGrowth(shown: Evidence, heads: Heads): Conflict[] {
+function badGrowth(shown: Evidence, heads: Heads, dating: Dating): Conflict[] {
   const known = new Map(shown.peaks.map((one) => [placeKey(one.label, one.size), one]));
-  for (const { label, size, peaks: tops } of known.values()) {
+  const follows = new Map<string, Head>(); // the statement of each root with peaks; one that is dated, if any is
+  for (const [place, { label, size, peaks: tops }] of known) {
     const root = tops.length === bitCount(size) ? rootOf(tops) : undefined;
-    if (!root || !heads.at(label, size).some((head) => equal(head.mmr_root, root))) {
-      throw new Unverified(`the peaks for ${counted(size, "entry", "entries")} do not match a signed root`);
-    }
+    const signed = root ? heads.at(label, size).filter((head) => equal(head.mmr_root, root)) : [];
+    const statement = signed.find((head) => dating.isDated(head, true, false)) ?? signed[0];
+    if (!statement) throw new Unverified(`the peaks for ${counted(size, "entry", "entries")} do not match a signed root`);
+    follows.set(place, statement);
   }
   const found: Conflict[] = [];
   for (const one of shown.receipts) {
     const before = one.stream_seq - 1n;
-    const tops = before ? known.get(placeKey(one.label, before))?.peaks : [];
+    const place = placeKey(one.label, before);
+    const tops = before ? known.get(place)?.peaks : [];
     if (!tops || equal(rootOf(append(before, tops, one.leaf_hash)), one.mmr_root)) continue;
     const where = `entry ${one.stream_seq} of label ${short(one.label)}`;
     const text = `the root signed for ${where} does not follow from the log before it`;
-    found.push({ text, statements: [...heads.at(one.label, before).slice(0, 1), one] });
+    const statement = follows.get(place);
+    found.push({ text, statements: statement ? [statement, one] : [one] });
   }
   return found;
 }
@@ -555,7 +561,7 @@ function beyondHandOver(dating: Dating): Conflict[] {
     for (const one of dating.covers) {
       if (!dating.isBeyond(head, one)) continue;
       const text = `entry ${sizeOf(head)} of label ${short(labelOf(head))} is signed`;
-      found.push({ text: `${text}, but the key handed over only ${counted(one.proved.row.size, "entry", "entries")}`, statements: [head] });
+      found.push({ text: `${text}, but the key handed over only ${counted(one.proved.row.size, "entry", "entries")}`, statements: [head], beyond: true });
     }
   }
   return found;

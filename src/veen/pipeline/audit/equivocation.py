@@ -7,7 +7,7 @@ from itertools import combinations, islice, pairwise
 from typing import Any, TypeAlias
 
 from veen.core import Checkpoint, HubIdentity, Malformed, Receipt, Unavailable, Unverified, cbor
-from veen.core.coverage import Coverage, Dating
+from veen.core.coverage import AnchoredLog, Coverage, Dating
 from veen.core.handover import HandOver, LabelSize
 from veen.core.hub_identity import HubKey
 from veen.core.proof import Head, size_of
@@ -39,12 +39,12 @@ class LogCopy:
 class KnownDates:
     """Knowledge besides the copies that shows when the hub signed.
 
-    `anchored` are the verified times of anchors by mmr_root, and `checkpoints` those of the anchors. `record` is the
+    `anchored` are the verified times of anchors, and `checkpoints` those of the anchors. `record` is the
     hub's identity record from another source: copies may have older ones, which do not show that a key was retired.
     """
 
     witnesses: frozenset[bytes] = frozenset()
-    anchored: Mapping[bytes, int] = field(default_factory=dict)
+    anchored: Mapping[AnchoredLog, int] = field(default_factory=dict)
     checkpoints: tuple[Checkpoint, ...] = ()
     record: HubIdentity | None = None
 

@@ -92,6 +92,20 @@ def test_repair_does_not_touch_a_damaged_log(veen: Veen, used: Path) -> None:
     assert chunk.read_bytes() == before
 
 
+def test_repair_works_beside_a_damaged_attachment_which_is_then_left(veen: Veen, used: Path) -> None:
+    nodes = damage_index(used)
+    record = used / "uploads" / f"{'0' * 64}.cbor"
+    record.parent.mkdir(exist_ok=True)
+    record.write_bytes(b"garbage")
+    rebuild = f"veen: hint: veen fsck {used} --repair rebuilds it\n"
+    rest = "veen: hint: the log is sound: upload these attachments again, or restore these files from a copy\n"
+    assert veen("fsck", used).err == rebuild + rest
+    ran = veen("fsck", used, "--repair")
+    assert (ran.status, ran.err) == (DAMAGED_STATUS, rest)
+    assert nodes.name not in ran.out
+    assert f"damaged\tuploads/{record.name}" in ran.out
+
+
 def test_files_of_an_interrupted_write_are_leftovers_and_not_damage(veen: Veen, used: Path) -> None:
     (used / "limits.json.draft").write_text("half")
     ran = veen.done("fsck", used)

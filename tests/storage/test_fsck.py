@@ -232,6 +232,9 @@ def test_each_damage_is_named(stopped: Path, place: Path, name: str) -> None:
     report = look(root)
     assert report.verdict is FsckVerdict.DAMAGED
     assert any(word in str(finding) for finding in report.findings), report.findings
+    if "attachment" in name:  # the log is sound: there is nothing to repair
+        assert fsck.repair(root, isolated=False) == report
+        return
     with pytest.raises(Malformed, match="repair cannot derive this from the log"):
         fsck.repair(root, isolated=False)
 

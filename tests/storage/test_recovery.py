@@ -20,6 +20,7 @@ from veen.core.recovery import LabelRecovery
 from veen.core.root_key import RootSecret
 from veen.storage import fsck, journal, metadata, recovery
 from veen.storage.fsck import FsckVerdict
+from veen.storage.fsck_report import MAX_FINDINGS
 from veen.storage.paths import Folders
 from veen.storage.recovery import RecoveredLabels
 
@@ -97,6 +98,44 @@ def test_a_recovery_keeps_the_sound_groups_of_a_damaged_journal(history: History
     hub = start(root)
     assert hub.replayed > 0
     hub.close()
+
+
+@pytest.mark.parametrize("what", ["upload", "attachment"])
+def test_damage_beside_the_log_moves_no_journal_and_blocks_no_recovery(
+    history: History, tmp_path: Path, what: str
+) -> None:
+    root = tmp_path / "hub"
+    given = crashed(history, root)
+    path = getattr(Folders(root), what)(bytes(32))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"garbage")
+    found = fsck.check(root, isolated=False)
+    assert ([one.artifact for one in found.findings], found.verdict) == (
+        [str(path.relative_to(root))],
+        FsckVerdict.DAMAGED,
+    )
+    done = recovery.recover(QuickDisk(), root, LATER)
+    assert (done.entries, done.moved) == (len(given), ())
+    assert path.read_bytes() == b"garbage", "a copy may have the sound file: nothing removes the damaged one"
+    hub = start(root)
+    assert hub.replayed > 0
+    hub.close()
+
+
+def test_many_damaged_attachments_hide_no_damage_of_the_log(history: History, tmp_path: Path) -> None:
+    root = tmp_path / "hub"
+    crashed(history, root)
+    (root / "uploads").mkdir(exist_ok=True)
+    for number in range(MAX_FINDINGS):
+        Folders(root).upload(number.to_bytes(32)).write_bytes(b"garbage")
+    segment = max((root / "journal").iterdir())
+    segment.write_bytes(segment.read_bytes()[: segment.stat().st_size // 2])
+    found = fsck.check(root, isolated=False)
+    assert found.damages_log
+    assert found.blocking is not None
+    assert found.blocking.artifact == "journal"
+    with pytest.raises(Malformed, match="journal"):
+        fsck.repair(root, isolated=False)
 
 
 def test_segments_of_another_copy_are_moved_aside(history: History, tmp_path: Path) -> None:

@@ -87,6 +87,19 @@ def test_an_upgrade_rebuilds_an_index_that_is_missing(old: Path) -> None:
     goes_on(old)
 
 
+def test_a_damaged_attachment_or_record_does_not_block_repair_and_upgrade(old: Path) -> None:
+    Hub(old).close()
+    shutil.rmtree(old / "index")
+    for path in (Folders(old).upload(bytes(32)), Folders(old).attachment(bytes(32))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"garbage")
+    assert upgrade.upgrade(Disk(), Folders(old), isolated=False).steps[0] == "rebuild index from the log"
+    assert metadata.read_format(Folders(old)) == FORMAT
+    report = fsck.check(old, isolated=False)
+    assert (report.verdict, report.blocking, report.is_repairable) == (FsckVerdict.DAMAGED, None, False)
+    assert [one.artifact.partition("/")[0] for one in report.findings] == ["attachments", "uploads"]
+
+
 def test_a_damaged_directory_is_not_upgraded(old: Path) -> None:
     path = min((old / "log").glob("chunk-*4.log"))
     data = bytearray(path.read_bytes())

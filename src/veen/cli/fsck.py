@@ -58,8 +58,9 @@ def fsck(
     index.
 
     The exit status is 0 if the directory is clean and 7 if --repair can correct it. It is 8 if the log, or the metadata
-    that verifies it, is damaged; restore it from another copy. It is 12 if only a secret key is missing or wrong: such
-    a copy can be read and verified, but no hub can run on it. Retired keys may be missing.
+    that verifies it, is damaged; restore it from another copy. It is also 8 if only attachments or their records are
+    damaged: --repair rebuilds the rest then, and the attachments can be uploaded again. It is 12 if only a secret key
+    is missing or wrong: such a copy can be read and verified, but no hub can run on it. Retired keys may be missing.
     """
     if online and repair:
         raise Misuse("--online and --repair exclude each other", "stop the hub to repair its directory")
@@ -85,7 +86,7 @@ def check(directory: Path, *, repair: bool, as_json: bool, scratch: Path | None 
                 found = checker.check(directory, report)
             else:
                 found = checker.check_online(directory, scratch, report)
-        if repair and found.verdict is FsckVerdict.REPAIRABLE:
+        if repair and found.is_repairable:
             with output.progress("rebuilding") as report:
                 found = checker.repair(directory, report)
             repaired = True
@@ -135,12 +136,15 @@ def _show(directory: Path, found: FsckReport, repaired: bool) -> None:
     output.facts(summary, False)
     if found.verdict is FsckVerdict.KEYLESS:
         output.remark(f"hint: {_key_advice(directory, found)}")
-    elif found.verdict is FsckVerdict.REPAIRABLE:
-        output.remark(f"hint: veen fsck {directory} --repair rebuilds it")
-    elif found.verdict is FsckVerdict.DAMAGED:
+    elif found.blocking is not None:
         output.remark("hint: restore it from a copy: --repair cannot restore entries of the log")
-        if found.first is not None and found.first.artifact.partition("/")[0] == "journal":
+        if found.damages_log and found.blocking.artifact.partition("/")[0] == "journal":
             output.remark(f"hint: without a copy, veen hub recover --data-dir {directory} states the loss and goes on")
+    else:
+        if found.is_repairable:
+            output.remark(f"hint: veen fsck {directory} --repair rebuilds it")
+        if found.verdict is FsckVerdict.DAMAGED:
+            output.remark("hint: the log is sound: upload these attachments again, or restore these files from a copy")
 
 
 def _key_advice(directory: Path, found: FsckReport) -> str:

@@ -96,12 +96,12 @@ def repair(root: Path, progress: Progress | None = None, *, isolated: bool = Tru
     check_format(folders)
     with exclusive(folders.lock):
         report = _check(folders, None, isolated=isolated)
-        if report.verdict is FsckVerdict.DAMAGED:
+        if report.blocking is not None:
             raise Malformed(
                 "data directory",
-                f"{report.first}; repair cannot derive this from the log, restore it from another copy",
+                f"{report.blocking}; repair cannot derive this from the log, restore it from another copy",
             )
-        if report.verdict is FsckVerdict.REPAIRABLE:
+        if report.is_repairable:
             _repair(Disk(), folders, report, progress)
             report = _check(folders, None, isolated=isolated)
         return report
@@ -211,7 +211,7 @@ class _Check:
         if dump:
             self._check_heads(dump)
         index_check.check_node_names(self.folders, self.sizes, journal_from.keys() | self.broken, self.report)
-        if dump and self.report.verdict is not FsckVerdict.DAMAGED:
+        if dump and self.report.blocking is None:
             index_check.compare_rows(dump, self.truth, self.folders, self.report)
 
     def _read_index(self, scratch: Path, *, isolated: bool) -> IndexDump | None:
@@ -274,7 +274,7 @@ class _Check:
 
     def _check_binding(self, journal_from: dict[bytes, int]) -> None:
         """The binding must list every checkpoint of the log, and others only if the journal still brings them."""
-        if self.report.verdict is FsckVerdict.DAMAGED:
+        if self.report.blocking is not None:
             return  # its correct content is unknown
         self.report.bound = tuple(self.bound.values())
         found = checkpoint_files.read_binding(self.folders)

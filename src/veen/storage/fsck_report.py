@@ -9,6 +9,9 @@ from veen.storage.artifacts import BoundCheckpoint
 
 MAX_FINDINGS = 1000
 _HASH = re.compile(r"([0-9a-f]{8})[0-9a-f]{56}")
+# The hash in its name verifies an attachment. The log is verified without attachments and their records.
+_BESIDE_THE_LOG = ("attachments/", "uploads/")
+_OF_THE_LOG = re.compile(r"journal(?:[,/].*)?|log/.*")
 _PADDED = re.compile(r"(?<![0-9a-f])0+(\d+)(?![0-9a-f…])")
 
 
@@ -60,9 +63,14 @@ class FsckReport:
     bound: tuple[BoundCheckpoint, ...] = ()  # the correct rows of the binding, if the log is sound
     entries: int = 0
     labels: int = 0
+    blocking: Finding | None = None  # the first damage of the log, or of what verifies it: nothing is rebuilt from it
+    damages_log: bool = False  # whether entries in log or journal are damaged
 
     def add(self, finding: Finding) -> None:
         self.counts[finding.severity] += 1
+        if finding.severity is Severity.DAMAGED and not finding.artifact.startswith(_BESIDE_THE_LOG):
+            self.blocking = self.blocking or finding
+            self.damages_log |= _OF_THE_LOG.fullmatch(finding.artifact) is not None
         if finding.severity is Severity.REPAIRABLE:
             self.repairable.add(finding.artifact.partition("/")[0])
         if len(self.findings) < MAX_FINDINGS:
@@ -79,6 +87,11 @@ class FsckReport:
         if self.counts[Severity.REPAIRABLE]:
             return FsckVerdict.REPAIRABLE
         return FsckVerdict.KEYLESS if self.counts[Severity.KEYLESS] else FsckVerdict.CLEAN
+
+    @property
+    def is_repairable(self) -> bool:
+        """Whether a repair has something to rewrite from a sound log. Attachments may be damaged."""
+        return bool(self.repairable) and self.blocking is None
 
     @property
     def first(self) -> Finding | None:

@@ -34,7 +34,7 @@ from veen.core.recovery import (
 )
 from veen.core.root_key import RootEndorsement, RootRequest, RootSecret
 from veen.storage import fsck, journal, journal_mark, metadata, rebuild, rotation, safe_open
-from veen.storage.fsck_report import FsckReport, FsckVerdict
+from veen.storage.fsck_report import FsckReport
 from veen.storage.index import Index
 from veen.storage.lock import exclusive
 from veen.storage.paths import Folders
@@ -120,13 +120,13 @@ def _keep_sound(disk: Disk, root: Path, *, isolated: bool) -> tuple[Path, ...]:
         disk.sync_folder(folders.root)
         moved = _salvage(disk, folders, keep=True)
     report = _checked(root, isolated=isolated)
-    if report.verdict is FsckVerdict.DAMAGED and journal.segments(folders.journal):
+    if report.damages_log and journal.segments(folders.journal):
         # The groups do not continue this log: they are of another copy.
         with exclusive(folders.lock):
             moved += _salvage(disk, folders, keep=False)
         report = _checked(root, isolated=isolated)
-    if report.verdict is FsckVerdict.DAMAGED:
-        raise Malformed("log", f"{report.first}; restore the log from another copy, then run the recovery again")
+    if report.blocking is not None:
+        raise Malformed("log", f"{report.blocking}; restore the log from another copy, then run the recovery again")
     return tuple(moved)
 
 
@@ -250,7 +250,7 @@ def _salvage(disk: Disk, folders: Folders, *, keep: bool) -> list[Path]:
 
 def _checked(root: Path, *, isolated: bool) -> FsckReport:
     report = fsck.check(root, isolated=isolated)
-    return fsck.repair(root, isolated=isolated) if report.verdict is FsckVerdict.REPAIRABLE else report
+    return fsck.repair(root, isolated=isolated) if report.is_repairable else report
 
 
 def _prepare(disk: Disk, folders: Folders, now: int) -> RootRequest | None:

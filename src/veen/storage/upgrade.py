@@ -18,7 +18,7 @@ from plumbing.durable import Disk
 from veen.core import Malformed, Unavailable, wire_json
 from veen.core.profile import AdmissionSettings
 from veen.storage import fsck, journal_mark, metadata, rebuild, rotation, safe_open
-from veen.storage.fsck_report import FsckReport, FsckVerdict
+from veen.storage.fsck_report import FsckReport
 from veen.storage.lock import exclusive
 from veen.storage.paths import Folders
 from veen.storage.rebuild import Progress
@@ -44,7 +44,7 @@ def check(folders: Folders, progress: Progress | None = None, *, isolated: bool 
         return Upgrade(found, ())
     report = _verified(folders, progress, isolated=isolated)
     steps = []
-    if report.verdict is FsckVerdict.REPAIRABLE:
+    if report.is_repairable:
         steps.append(f"rebuild {', '.join(sorted(report.repairable))} from the log")
     if journal_mark.read(folders.journal) is None:
         steps.append(f"write {folders.journal_mark.name}, which shows at a start that no group is missing")
@@ -82,6 +82,6 @@ def upgrade(disk: Disk, folders: Folders, progress: Progress | None = None, *, i
 
 def _verified(folders: Folders, progress: Progress | None, *, isolated: bool) -> FsckReport:
     report = fsck.check(folders.root, progress, isolated=isolated)
-    if report.verdict is FsckVerdict.DAMAGED:
-        raise Malformed("data directory", f"{report.first}; restore it from another copy before the upgrade")
+    if report.blocking is not None:
+        raise Malformed("data directory", f"{report.blocking}; restore it from another copy before the upgrade")
     return report

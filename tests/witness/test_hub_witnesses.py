@@ -166,9 +166,11 @@ def test_a_checkpoint_that_a_witness_refuses_for_good_does_not_block_the_other_l
         other.hub = hub
         other.send_many(2)
         policy(found, 1).check(ordered(hub, other.label), identity)
+        assert "witness" in hub.get("/readyz").json()["bad_states"], "one label still has no cosignature"
         refused.hub = hub
         refused.send()
         policy(found, 1).check(ordered(hub, refused.label), identity)
+        assert "witness" not in hub.get("/readyz").json()["bad_states"]
 
 
 def test_two_of_three_hold_offline(tmp_path: Path, three: list[RunningWitness]) -> None:

@@ -196,6 +196,7 @@ class _Queue:
     witness: WitnessConnection
     pending: dict[bytes, int] = field(default_factory=dict)
     sizes: dict[bytes, int] = field(default_factory=dict)  # the last known size of each label at the witness
+    uncosigned: set[bytes] = field(default_factory=set)  # labels whose last attempt failed, also those given up
     waiting: list[Callable[[], None]] = field(default_factory=list)  # called after the next attempt
     is_busy: bool = False
     retry_s: float = RETRY_S
@@ -309,11 +310,14 @@ class Cosigner:
             queue.cosigned += 1
             queue.sizes[label] = upto_seq
             queue.retry_s = RETRY_S
-            self.conditions.leave(Reason.WITNESS, source)
+            self._succeeded(queue, label)
             self._next(queue)
             return
-        if getattr(error, "detail_enum", None) != "OLDER":  # it cosigned a later checkpoint of the label before
+        if getattr(error, "detail_enum", None) == "OLDER":  # it cosigned a later checkpoint of the label before
+            self._succeeded(queue, label)
+        else:
             queue.failed += 1
+            queue.uncosigned.add(label)
             self.conditions.enter(Reason.WITNESS, error, source=source, refused=0, witness=source, label=label.hex())
         if is_over:  # the witness answers: go on with the other labels
             self._next(queue)
@@ -322,6 +326,12 @@ class Cosigner:
         if queue.pending:
             queue.timer = self.loop.call_later(queue.retry_s, self._retry, queue)
             queue.retry_s = min(2 * queue.retry_s, MAX_RETRY_S)
+
+    def _succeeded(self, queue: _Queue, label: bytes) -> None:
+        """Note that the witness has cosigned a label. The bad state ends once this holds for every label."""
+        queue.uncosigned.discard(label)
+        if not queue.uncosigned:
+            self.conditions.leave(Reason.WITNESS, queue.witness.address.url)
 
     def _retry(self, queue: _Queue) -> None:
         queue.timer = None

@@ -126,6 +126,11 @@ def test_a_client_with_a_capability_orders_a_checkpoint(strict: tuple[HubFixture
     assert made.witness_sigs == (witness.key.sign(made.signing_digest()),)
     again = place.veen.done("checkpoint", "--cosign", *who, "--json").json()
     assert again["checkpoint"] == ordered["checkpoint"], "the same prefix gives the same bytes"
+    witness.stop()
+    place.veen.done("send", *who, "--body", "2")
+    alone = place.veen.done("checkpoint", "--cosign", *who, "--json")
+    assert (alone.json()["upto_seq"], alone.json()["witnesses"]) == (2, 0)
+    assert "warning: no witness cosigned this checkpoint" in alone.err
     stranger = ("--client", place.root / "reader", "--hub", place.url, "--pin", place.hub_id, "--stream", STREAM)
     assert place.veen("checkpoint", "--cosign", *stranger, *cap).status == 5
     assert place.veen("checkpoint", "--cosign", "--upto", 1, *who).status == 2

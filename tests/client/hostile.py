@@ -36,6 +36,7 @@ from veen.core import hub_identity as identities
 from veen.core.admission import BY_DETAIL, STATUS
 from veen.core.cbor import DeferredFaults, Wire
 from veen.core.envelopes import (
+    CheckpointOrder,
     CheckpointRequest,
     CheckpointResponse,
     ConsistencyRequest,
@@ -277,6 +278,9 @@ class HostileHub:
             made = self.receipt(ReceiptRequest.decode(body))
         elif path == "/v1/checkpoint":
             made = self.checkpoint(CheckpointRequest.decode(body))
+        elif path == "/tooling/checkpoint":
+            label = CheckpointOrder.decode(body).label
+            made = self.checkpoint(CheckpointRequest(label, len(self.log(label).entries)))
         elif path == "/v1/proof":
             at = ProofRequest.decode(body)
             made = ProofResponse(self.proof(at.label, at.stream_seq, at.stream_seq))

@@ -92,6 +92,17 @@ def test_a_wrong_checkpoint_is_caught_and_named(place: Path, arrange: Arrange, l
     asyncio.run(_with_history(place, then))
 
 
+def test_an_ordered_checkpoint_has_all_entries_that_the_client_knows(place: Path) -> None:
+    async def then(hub: HostileHub, people: Pair, reader: Client) -> None:
+        assert (await reader.order_checkpoint(STREAM)).upto_seq == KNOWN
+        _older(hub)
+        with pytest.raises(Contradiction) as caught:
+            await reader.order_checkpoint(STREAM)
+        assert caught.value.lie is Lie.STALE_CHECKPOINT
+
+    asyncio.run(_with_history(place, then))
+
+
 def test_two_checkpoints_of_one_size_are_evidence(place: Path) -> None:
     async def then(hub: HostileHub, people: Pair, reader: Client) -> None:
         with ClientDir.create(place / "auditor", None, START) as folder:

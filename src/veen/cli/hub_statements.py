@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from plumbing.cli.command import Misuse, argument, option, options_command, single
-from veen.cli.kit import context_file, key_files, output_files, values
+from veen.cli.kit import context_file, key_files, output, output_files, values
 from veen.cli.kit.common_options import Cap, EpochOfPlace, HubOptions, OutFile, Stream
 from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Moment, Result
@@ -125,9 +125,10 @@ def checkpoint(
     The hub signs the whole stream, and the client compares it with everything that the hub signed before. A hub that
     removed entries or changed its history is caught, and the contradicting statements are saved as evidence.
 
-    With --cosign the hub first logs that it stores a checkpoint of the present epoch, and asks its witnesses. Without
-    open admission this client needs a capability for the stream, given with --cap or known from before. An operator can
-    use veen hub checkpoint --cosign with the operator token.
+    With --cosign the hub first logs that it stores a checkpoint of the present epoch, and asks its witnesses. The
+    result says how many of them cosigned; veen verify --policy verifies these signatures. Without open admission this
+    client needs a capability for the stream, given with --cap or known from before. An operator can use veen hub
+    checkpoint --cosign with the operator token.
     """
     if cosign and not (upto is None and epoch is None):
         raise Misuse("--cosign is for all entries of the present epoch", "leave out --upto and --epoch")
@@ -144,6 +145,8 @@ def checkpoint(
         return await client.order_checkpoint(name)
 
     found = _fetch(asked, stream, out, fetch)
+    if cosign and not found.witness_sigs:
+        output.remark("warning: no witness cosigned this checkpoint; veen hub status shows whether the hub has any")
     rows = {
         "label": found.label_curr,
         "upto_seq": found.upto_seq,

@@ -126,16 +126,22 @@ async def fetch_cosigned(session: HubSession, follower: Follower, stream_id: byt
 async def order_checkpoint(
     session: HubSession, follower: Follower, stream_id: bytes | None, order: CheckpointOrder
 ) -> Checkpoint:
-    """Let the hub store a checkpoint of all entries of a label, and ask its witnesses; verified as `fetch_cosigned`."""
+    """Let the hub store a checkpoint of all entries of a label, and ask its witnesses; verified as `fetch_cosigned`.
+
+    Raises `Contradiction` if it has fewer entries than this client knew before.
+    """
+    known = follower.tree.size
     answer = await session.link.ask("/tooling/checkpoint", order, CheckpointResponse)
-    return await _verified(session, follower, stream_id, answer.checkpoint)
+    return await _verified(session, follower, stream_id, answer.checkpoint, known)
 
 
-async def _verified(session: HubSession, follower: Follower, stream_id: bytes | None, shown: Checkpoint) -> Checkpoint:
-    """A checkpoint whose size the hub chose."""
+async def _verified(
+    session: HubSession, follower: Follower, stream_id: bytes | None, shown: Checkpoint, least: int = 0
+) -> Checkpoint:
+    """A checkpoint whose size the hub chose, of at least `least` entries."""
     try:
         await session.verify([shown])
-        _check_asked(shown, follower.label, shown.upto_seq)
+        _check_asked(shown, follower.label, max(shown.upto_seq, least))
     except Contradiction as error:
         raise await follower.recorded(error) from None
     if stream_id is not None:

@@ -21,7 +21,8 @@ An older backup that has pruned entries in its open chunk or its journal is remo
 
 import errno
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,10 +83,12 @@ def backup(
     keep: int = 1,
     prune: bool = False,
     progress: Progress | None = None,
+    wait: Callable[[float], object] = time.sleep,
 ) -> tuple[BackupStatement, CopyCounts]:
     """Add a backup to the folder `to`, and remove all but the newest `keep`. A hub may run on the source.
 
-    With `prune`, whatever the hub has pruned is erased from the older backups, too.
+    With `prune`, whatever the hub has pruned is erased from the older backups, too. While a hub runs, `wait` is called
+    with the seconds of each pause.
 
     Raises `Malformed` or `Unverified` if something in the source does not verify, and `Unavailable` if a file cannot be
     read or written. Earlier backups are kept then.
@@ -94,7 +97,7 @@ def backup(
     try:
         disk.make_durable_folder(to, PRIVATE_FOLDER)
         with _one_at_a_time(to):
-            made, counts = _backup(disk, folders, to, now, keys=keys, keep=keep, progress=progress)
+            made, counts = _backup(disk, folders, to, now, keys=keys, keep=keep, progress=progress, wait=wait)
             if prune:
                 for older in statements(to)[:-1]:
                     _erase_from(disk, older, made, counts)
@@ -113,7 +116,15 @@ def _one_at_a_time(to: Path) -> Iterator[None]:
 
 
 def _backup(
-    disk: Disk, folders: Folders, to: Path, now: int, *, keys: bool, keep: int, progress: Progress | None
+    disk: Disk,
+    folders: Folders,
+    to: Path,
+    now: int,
+    *,
+    keys: bool,
+    keep: int,
+    progress: Progress | None,
+    wait: Callable[[float], object],
 ) -> tuple[BackupStatement, CopyCounts]:
     earlier = statements(to)
     hub_id = _hub_id(folders)
@@ -123,7 +134,8 @@ def _backup(
         disk.remove_tree(left)  # of an interrupted run
     number = int(earlier[-1].path.name) + 1 if earlier else 1
     part, final = to / f"{number:06d}{_PART}", to / f"{number:06d}"
-    copy = DirectoryCopy(disk, folders, Folders(part), Folders(earlier[-1].path) if earlier else None, keys=keys)
+    linked = Folders(earlier[-1].path) if earlier else None
+    copy = DirectoryCopy(disk, folders, Folders(part), linked, keys=keys, wait=wait)
     try:
         sizes = copy.run(progress)
     except BaseException:

@@ -11,10 +11,11 @@ them to the log meanwhile, the transaction is repeated. Metadata is read before 
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import file_digest
+from hashlib import sha256
 from pathlib import Path
 
 from plumbing.background import CoreShare
@@ -55,7 +56,9 @@ _ATTEMPTS = 20  # a rotation or a catch-up between two reads repeats them
 _BLOCK_BYTES = 1 << 20
 # Synced in parts: one large sync would delay those of a hub on the same disk. Smaller files are left to the caller.
 _SYNC_BYTES, _SMALL_BYTES = 1 << 20, 1 << 16
-MAX_SHARE_OF_TIME = 0.25  # of one core, while a hub runs on the source
+# The share of one core, while a hub runs on the source. Pauses follow each file and each block of a large one; only the
+# journal is copied in one step, because the hub removes groups from it meanwhile.
+MAX_SHARE_OF_TIME = 0.25
 _ENTRIES_PER_PAUSE = 64
 _ATTACHMENT = re.compile(r"[0-9a-f]{64}")
 
@@ -81,6 +84,7 @@ class DirectoryCopy:
     linked: Folders | None
     keys: bool = False
     verify: bool = True  # every new chunk and every journal entry; the checks are those of the scrubber
+    wait: Callable[[float], object] = time.sleep  # for some seconds
     counts: CopyCounts = field(default_factory=CopyCounts)
     _hub_metadata: HubMetadata = field(init=False)
     _count: Callable[[int], None] = field(init=False)
@@ -94,8 +98,9 @@ class DirectoryCopy:
         for folder in (self.target.log, self.target.journal, self.target.attachments, self.target.evidence):
             self.disk.make_folder(folder, PRIVATE_FOLDER)
         if is_held(self.source.lock):
+            self._pause = CoreShare(MAX_SHARE_OF_TIME, self.wait).pause
             heads, entries = self._stable_state(is_running=True)
-            self._pause = CoreShare(MAX_SHARE_OF_TIME).pause
+            self._pause()
         else:
             with shared(self.source.lock):  # no hub starts meanwhile
                 heads, entries = self._stable_state(is_running=False)
@@ -113,7 +118,9 @@ class DirectoryCopy:
         self._copy_attachments()
         if self.keys:
             self._copy_keys()
-        return self._sizes(heads, entries)
+        sizes = self._sizes(heads, entries)
+        self._pause()
+        return sizes
 
     def _stable_state(self, *, is_running: bool) -> tuple[dict[bytes, LabelHead], list[LogEntry]]:
         """The heads of the log and the entries after them, with metadata that did not change meanwhile."""
@@ -231,7 +238,6 @@ class DirectoryCopy:
             is_linked = self._take(path, there.log / path.name)
         target = there.log / path.name
         size = target.lstat().st_size
-        self._pause()
         if is_linked:
             self.counts.linked_chunks += 1
         else:
@@ -361,8 +367,16 @@ class DirectoryCopy:
                     self.disk.make_folder(target.parent, PRIVATE_FOLDER)
                     with suppress(FileNotFoundError):  # pruned meanwhile
                         if not self._take(path, target) and self.verify:
-                            _check_attachment(target)
-                            self._pause()
+                            self._check_attachment(target)
+
+    def _check_attachment(self, path: Path) -> None:
+        found = sha256()
+        with open(safe_open.open_file(path), "rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                found.update(block)
+                self._pause()
+        if found.hexdigest() != path.name:
+            raise Unverified(f"attachment {path.name}", "the bytes do not hash to its name")
 
     def _take(self, path: Path, target: Path) -> bool:
         """Link a file that never changes, or copy it. Returns whether it was linked."""
@@ -376,12 +390,14 @@ class DirectoryCopy:
         if known and safe_open.is_file(known) and known.lstat().st_size == path.lstat().st_size:
             with suppress(OSError):  # a file system without hard links
                 self.disk.link(known, target)
+                self._pause()
                 return True
         return False
 
     def _copy(self, path: Path, target: Path) -> None:
         with open(safe_open.open_file(path), "rb", buffering=0) as file:
             self._write(target, iter(lambda: file.read(_BLOCK_BYTES), b""))
+        self._pause()
 
     def _write(self, target: Path, blocks: Iterator[bytes]) -> None:
         self.disk.unlink(target)
@@ -398,12 +414,6 @@ class DirectoryCopy:
                 self.disk.sync(fd)
         finally:
             os.close(fd)
-
-
-def _check_attachment(path: Path) -> None:
-    with open(safe_open.open_file(path), "rb", buffering=0) as file:
-        if file_digest(file, "sha256").hexdigest() != path.name:
-            raise Unverified(f"attachment {path.name}", "the bytes do not hash to its name")
 
 
 def _check(verifier: EntryVerifier, entry: LogEntry) -> None:

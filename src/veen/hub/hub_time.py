@@ -57,7 +57,11 @@ def system_clocks() -> ClockReading:
 
 @dataclass(eq=False)
 class HubTime:
-    """The time of a running hub. It depends on nothing but the readings. Any thread may read it."""
+    """The time of a running hub. It depends on nothing but the readings.
+
+    Any thread may call the methods. `wall`, `step` and `lead` are those of the last call, which another thread may have
+    made since: two of them together are no snapshot.
+    """
 
     _read: Callable[[], ClockReading]
     last_hub_ts: int  # of the log; 0 if it is empty

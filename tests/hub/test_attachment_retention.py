@@ -10,7 +10,7 @@ from plumbing.durable import Disk
 from tests.hub.client import TOKEN, Clock, Hub, Reply, make_dir, running
 from tests.hub.disks import QuickDisk
 from tests.hub.test_attachments import SEALED, code_of, path_of, proof, put
-from veen.core import control_stream
+from veen.core import Malformed, control_stream
 from veen.core.hashing import h
 from veen.core.limits import ATTACHMENT_GRACE_SEC
 from veen.core.naming import stream_id
@@ -126,11 +126,38 @@ def test_a_flipped_bit_in_the_record_of_an_upload_is_named_and_deletes_nothing(h
     assert run(hub).attachments == 1
     assert (hub.get(path_of(SEALED)).status, hub.get(path_of(OTHER)).status) == (200, 404)
     assert "damage" in hub.get("/readyz").json()["bad_states"]
-    assert put_for(hub, SEALED, hub.label("another")).status == 503, "the first label is not known"
     hub.stop()
     report = fsck.check(hub.data_dir, isolated=False)
     assert [one.artifact for one in report.findings] == [f"uploads/{record.name}"]
     assert report.verdict is fsck.FsckVerdict.DAMAGED
+    hub.start()
+
+
+@pytest.mark.parametrize("damage", ["a flipped bit", "another attachment's", "garbage", "a link"])
+def test_an_upload_replaces_a_damaged_record_and_names_the_label_again(hub: Hub, damage: str) -> None:
+    folders = Folders(hub.data_dir)
+    record = folders.upload(h(SEALED))
+    for sealed in (SEALED, OTHER):
+        put_for(hub, sealed, hub.label("s"))
+    if damage == "a flipped bit":
+        flipped(record, 500)
+    elif damage == "a link":
+        record.unlink()
+        record.symlink_to(folders.upload(h(OTHER)))
+    else:
+        record.write_bytes(folders.upload(h(OTHER)).read_bytes() if "another" in damage else b"garbage")
+    assert put(hub, SEALED).status == 200, "without a label it says nothing, and changes nothing"
+    with pytest.raises(Malformed):
+        attachment_store.read_upload(folders, h(SEALED))
+    assert put_for(hub, SEALED, hub.label("another")).status == 200
+    assert hub.get("/readyz").json()["bad_states"] == []
+    found = attachment_store.read_upload(folders, h(SEALED))
+    assert found is not None
+    assert found.label == hub.label("another")
+    assert put_for(hub, SEALED, hub.label("s")).status == 200
+    assert attachment_store.read_upload(folders, h(SEALED)) == found, "the label of a sound record stays"
+    hub.stop()
+    assert fsck.check(hub.data_dir, isolated=False).verdict is fsck.FsckVerdict.CLEAN
     hub.start()
 
 

@@ -88,15 +88,15 @@ class AttachmentStore:
     def note_upload(self, coid: bytes, label: bytes | None, hub_ts: int) -> None:
         """Record that an attachment was uploaded, for a label. A repeated upload renews it.
 
-        The first label stays: a reader of an attachment could upload it again, for another label.
+        The first label stays: a reader of an attachment could upload it again, for another label. A damaged record is
+        replaced: nothing says its label any more, and an upload that failed because of it could never succeed.
         """
         path, tombstone = self.folders.upload(coid), self.folders.attachment_tombstone(coid)
         with self.publish_lock, _disk_errors():
             is_again = tombstone.exists()
-            try:
+            known = None
+            with suppress(Malformed):
                 known = None if is_again else read_upload(self.folders, coid)
-            except Malformed as error:  # it may name another label: do not write over it
-                raise Unavailable(str(error)) from error
             if label is not None and (known is None or known.label == label):
                 if not self.folders.uploads.is_dir():
                     self.disk.make_folder(self.folders.uploads)

@@ -515,6 +515,36 @@ def test_an_upload_quota_is_shared_by_the_connections_of_one_caller(
         assert hub.do(begin(second)) is not together
 
 
+def test_one_caller_holds_an_eighth_of_the_uploads_and_gives_them_back(hub: Hub) -> None:
+    uploads = hub.service.uploads
+    most = uploads.config.max_uploads_per_owner()
+    assert (most, uploads.config.max_uploads()) == (16, 128)
+
+    async def begin(peer: str, **headers: str) -> AttachmentUpload | Response:
+        given = {name.encode(): value.encode() for name, value in {"content-length": "10", **headers}.items()}
+        return uploads.begin(Request("PUT", "/", "", given, b"", peer, "1.1"), bytes(32))
+
+    async def abort(one: AttachmentUpload) -> None:
+        one.on_abort()
+
+    running = [hub.do(begin("192.0.2.1")) for _ in range(most)]
+    assert all(isinstance(one, AttachmentUpload) for one in running)
+    refused = hub.do(begin("192.0.2.1"))
+    assert isinstance(refused, Response)
+    assert (refused.status, dict(refused.headers)[b"retry-after"]) == (503, b"1")
+    assert b"at most 16 attachments of one client at a time" in bytes(refused.body)
+    for other in (hub.do(begin("192.0.2.2")), hub.do(begin("192.0.2.1", authorization=f"Bearer {TOKEN}"))):
+        assert isinstance(other, AttachmentUpload)
+        hub.do(abort(other))
+    for one in running:
+        assert isinstance(one, AttachmentUpload)
+        hub.do(abort(one))
+    assert uploads.running == 0
+    again = hub.do(begin("192.0.2.1"))
+    assert isinstance(again, AttachmentUpload)
+    hub.do(abort(again))
+
+
 def test_new_attachments_are_counted(hub: Hub) -> None:
     for sealed in (b"one", b"two", b"one"):
         put(hub, sealed)

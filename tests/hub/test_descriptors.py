@@ -17,16 +17,23 @@ from veen.hub.config import RESERVED_FILES, HubConfig, fit_connections, hard_fil
 CONFIG = HubConfig(Path("data"), http=HttpSettings(max_connections=1000))
 
 
-@pytest.mark.parametrize("files", [None, RESERVED_FILES + 1000, RESERVED_FILES + 1001, 1 << 20])
+@pytest.mark.parametrize("files", [None, RESERVED_FILES + 1125, RESERVED_FILES + 1126, 1 << 20])
 def test_with_enough_files_a_hub_allows_the_configured_connections(files: int | None) -> None:
     assert fit_connections(CONFIG, files) is CONFIG
 
 
 @pytest.mark.parametrize(
-    ("files", "most"), [(RESERVED_FILES + 999, 999), (RESERVED_FILES + 1, 1), (RESERVED_FILES, 1), (3, 1)]
+    ("files", "most"), [(RESERVED_FILES + 1124, 999), (RESERVED_FILES + 2, 1), (RESERVED_FILES, 1), (3, 1)]
 )
 def test_with_fewer_it_takes_fewer_and_nothing_else_changes(files: int, most: int) -> None:
     assert fit_connections(CONFIG, files) == replace(CONFIG, http=replace(CONFIG.http, max_connections=most))
+
+
+@pytest.mark.parametrize("files", [*range(RESERVED_FILES + 2, RESERVED_FILES + 40), 1024, 1151, 1152, 1252, 1253, 4096])
+def test_connections_and_uploads_leave_the_reserved_files(files: int) -> None:
+    """Each upload has a connection and a draft open."""
+    fitted = fit_connections(CONFIG, files)
+    assert fitted.http.max_connections + fitted.max_uploads() + RESERVED_FILES <= files
 
 
 def test_what_is_allowed_is_the_hard_limit() -> None:
@@ -63,4 +70,4 @@ def test_a_hub_that_may_have_few_says_how_many_connections_that_leaves(tmp_path:
     soft, first, _ = started(make_dir(tmp_path), 256, 512)
     assert soft == "512"
     assert (first["level"], first["event"]) == ("warn", "few_open_files")
-    assert (first["allowed"], first["connections"], first["wanted"]) == (512, 512 - RESERVED_FILES, 1024)
+    assert (first["allowed"], first["connections"], first["wanted"]) == (512, (512 - RESERVED_FILES) * 8 // 9, 1024)

@@ -40,6 +40,7 @@ HTTP = HttpSettings(makes_room=True)
 # Subscriptions and uploads can last for hours, and are never idle. The rest is for short requests: without it, callers
 # that are not counted per address, as on this machine, could shut everyone out.
 SUBSCRIPTION_SHARE, UPLOAD_SHARE = 3 / 4, 1 / 8
+UPLOAD_SHARE_PER_OWNER = 1 / 8  # of the uploads: one slow caller must not keep the others from uploading
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,10 @@ class HubConfig:
         """How many attachments may be uploaded at once."""
         return max(1, int(self.http.max_connections * UPLOAD_SHARE))
 
+    def max_uploads_per_owner(self) -> int:
+        """How many of them may be of one capability, or of one address if admission is open."""
+        return max(1, int(self.max_uploads() * UPLOAD_SHARE_PER_OWNER))
+
     def start_quorum(self) -> int:
         """How many witnesses must answer before the hub starts."""
         count = len(self.witness_addresses)
@@ -151,7 +156,7 @@ def need_operator(config: HubConfig, headers: Mapping[bytes, bytes], needed: str
         raise Refused("E.UNAUTHORIZED", "the token is not the operator's")
 
 
-# Descriptors that connections never use: the hub keeps them for log, index, readers, uploads and workers.
+# Descriptors that neither connections nor uploads use: the hub keeps them for log, index, readers and workers.
 RESERVED_FILES = 128
 
 
@@ -171,7 +176,11 @@ def raise_file_limit() -> int | None:
 
 
 def fit_connections(config: HubConfig, files: int | None) -> HubConfig:
-    """The configuration with `max_connections` reduced to what `files` allows."""
-    if files is None or files - RESERVED_FILES >= config.http.max_connections:
+    """The configuration with `max_connections` reduced to what `files` allows. An upload also has a draft open."""
+    if files is None:
         return config
-    return replace(config, http=replace(config.http, max_connections=max(1, files - RESERVED_FILES)))
+    left = files - RESERVED_FILES
+    if left >= config.http.max_connections + config.max_uploads():
+        return config
+    most = min(int(left / (1 + UPLOAD_SHARE)), left - 1)
+    return replace(config, http=replace(config.http, max_connections=max(1, most)))

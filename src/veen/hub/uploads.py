@@ -1,7 +1,8 @@
 """Attachment uploads: permission, quotas and the writing of bodies.
 
-A body is written to disk as it arrives. Limits: the size of one attachment; a byte quota per capability, or per caller
-if admission is open; and the disk space that must stay free for the log, minus what running uploads have reserved.
+A body is written to disk as it arrives. Limits: the size of one attachment; a byte quota and a number of uploads at a
+time per capability, or per caller if admission is open; and the disk space that must stay free for the log, minus what
+running uploads have reserved.
 """
 
 import os
@@ -216,6 +217,7 @@ class Uploads:
         self._conditions = conditions
         self._stored = stored
         self.running = 0
+        self._running_by_owner: dict[bytes, int] = {}  # without owners that have none
         self.reserved_bytes = 0
         self._largest_rejected = 0  # the largest size rejected for lack of space, while the state holds
         self._largest_failed = 0  # the largest size that failed to be written, while the state holds
@@ -237,6 +239,10 @@ class Uploads:
                 text = f"the hub receives at most {most} attachments at a time"
                 raise Refused("E.UNAVAILABLE", text, retry_after=_FULL_RETRY_S)
             grant = self._grant(head, coid, label)
+            running = self._running_by_owner.get(grant.owner, 0) if grant.owner else 0
+            if running >= (most := self.config.max_uploads_per_owner()):
+                text = f"the hub receives at most {most} attachments of one client at a time"
+                raise Refused("E.UNAVAILABLE", text, retry_after=_FULL_RETRY_S)
             self._check_room(grant.size)
             wait = self._quota.take(grant.owner, grant.size) if grant.owner else 0
             if wait:
@@ -244,10 +250,16 @@ class Uploads:
         except Refused as refused:
             return responses.refusal(refused, as_json=as_json)
         self.running += 1
+        if grant.owner:
+            self._running_by_owner[grant.owner] = running + 1
         self.reserved_bytes += grant.size
 
         def ended(size: int | None) -> None:
             self.running -= 1
+            if grant.owner and self._running_by_owner[grant.owner] == 1:
+                del self._running_by_owner[grant.owner]
+            elif grant.owner:
+                self._running_by_owner[grant.owner] -= 1
             self.reserved_bytes -= grant.size
             if size is not None:
                 self._stored(size)

@@ -11,7 +11,7 @@ from tests.storage.hubs import NOW, Client, Hub, QuickDisk, create, index_rows, 
 from veen.core import Receipt, proof
 from veen.core.proof import Leaf
 from veen.core.retention import Level, Prune, RetentionPolicy
-from veen.storage import fsck, pruned_chunk, rebuild, retention_check
+from veen.storage import fsck, pruned_chunk, rebuild, recovery, retention_check
 from veen.storage.fsck import FsckVerdict, Severity
 from veen.storage.paths import Folders
 from veen.storage.pruned_chunk import Pruned, PrunedChunk
@@ -301,6 +301,29 @@ def test_a_pruned_row_without_a_logged_event_is_a_fault(filled: Path, place: Pat
     hub.close()
     text = "entries {} to {} were pruned without an event on the control stream"
     assert only_checked(root).faults == tuple(text.format(start, start + 6) for start in (8, 15, 22))
+
+
+@pytest.mark.parametrize("damage", ["garbage", "signature", "folder"])
+def test_an_invalid_statement_of_a_recovery_is_one_fault_and_the_rest_is_checked(
+    filled: Path, place: Path, damage: str
+) -> None:
+    root, _ = pruned_twice(filled, place)
+    done = recovery.recover(QuickDisk(), root, NOW + 1000 * DAY)
+    (sound,) = retention_check.check_manifests(root)
+    data = bytearray(done.path.read_bytes())
+    if damage == "folder":
+        done.path.unlink()
+        done.path.mkdir()
+    elif damage == "garbage":
+        done.path.write_bytes(b"garbage")
+    else:
+        at = data.index(done.log.statement.sig)
+        data[at] ^= 1
+        done.path.write_bytes(data)
+    invalid, rest = retention_check.check_manifests(root)
+    assert rest == sound
+    assert (invalid.label, len(invalid.faults)) == (b"", 1)
+    assert invalid.faults[0].startswith(f"recoveries/{done.path.name}: ")
 
 
 def test_an_interrupted_prune_is_unfinished_and_a_range_removed_by_hand_is_a_fault(filled: Path, place: Path) -> None:

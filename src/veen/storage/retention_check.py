@@ -19,7 +19,7 @@ from pathlib import Path
 from veen.core import Receipt, VeenError, control_stream, naming
 from veen.core.recovery import RecoveredLog
 from veen.core.retention import Level, Prune, Segment
-from veen.storage import checkpoint_files, chunk_reader, journal, pruned_chunk, recovery, safe_open
+from veen.storage import checkpoint_files, chunk_reader, journal, pruned_chunk, safe_open
 from veen.storage.frame import LogEntry
 from veen.storage.log_check import check_checkpoint
 from veen.storage.metadata import HubMetadata, read_metadata
@@ -28,9 +28,9 @@ from veen.storage.paths import Folders
 
 @dataclass(frozen=True, slots=True)
 class CheckedManifest:
-    """The result for one label."""
+    """The result for one label, or for the statement of a recovery that cannot be used."""
 
-    label: bytes
+    label: bytes  # empty for a statement
     segments: int
     pruned: int
     without_receipts: int
@@ -56,9 +56,7 @@ def check_manifests(root: Path) -> list[CheckedManifest]:
         ends[row.label].append(row.upto_seq)
     logged: dict[bytes, list[_LoggedPrune]] = defaultdict(list)
     sizes: dict[int, int] = {}
-    recoveries = recovery.read_recoveries(folders)
-    for one in recoveries:
-        one.statement.verify(hub_metadata.identity)
+    recoveries, invalid = _recoveries(folders, hub_metadata)
     for prune in _logged_prunes(folders, hub_metadata, sizes):
         logged[prune.event.label].append(prune)
     named = {bytes.fromhex(path.stem.partition("-")[2]) for path in folders.log.glob("manifest-*.cbor")}
@@ -66,7 +64,21 @@ def check_manifests(root: Path) -> list[CheckedManifest]:
         _LabelCheck(folders, hub_metadata, label, ends.get(label, []), logged.get(label, []), sizes, recoveries).run()
         for label in sorted(named | ends.keys() | logged.keys())
     )
-    return [one for one in checked if one.segments or one.unfinished or one.faults]
+    return invalid + [one for one in checked if one.segments or one.unfinished or one.faults]
+
+
+def _recoveries(folders: Folders, hub_metadata: HubMetadata) -> tuple[list[RecoveredLog], list[CheckedManifest]]:
+    """The statements of recoveries that verify, and a fault for each other one, which explains nothing."""
+    found, invalid = [], []
+    for path in sorted(folders.recoveries.glob("recovery-*.cbor")):
+        try:
+            one = RecoveredLog.decode(safe_open.read(path))
+            one.statement.verify(hub_metadata.identity)
+            found.append(one)
+        except (OSError, VeenError) as error:
+            fault = f"{path.relative_to(folders.root)}: {error}"
+            invalid.append(CheckedManifest(b"", 0, 0, 0, 0, 0, (fault,)))
+    return found, invalid
 
 
 def _logged_prunes(folders: Folders, hub_metadata: HubMetadata, sizes: dict[int, int]) -> Iterator[_LoggedPrune]:

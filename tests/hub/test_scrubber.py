@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -298,6 +299,21 @@ def test_a_missing_or_exposed_key_is_found_and_the_signer_goes_on(full: Path, tm
         control.chmod(0o644)
         until(lambda: figure(hub, 'veen_scrub_damaged{kind="key"}') == 2)
         hub.writer().send()
+        assert hub.service.signer.pid == signer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit")
+def test_a_signer_with_too_many_open_files_is_no_damage_of_a_key(full: Path, tmp_path: Path) -> None:
+    data_dir = Path(shutil.copytree(full, tmp_path / "hub"))
+    with running(data_dir, Clock(START + 2000), QuickDisk(), **FAST) as hub:
+        signer = hub.service.signer.pid
+        soft, hard = resource.prlimit(signer, resource.RLIMIT_NOFILE)
+        resource.prlimit(signer, resource.RLIMIT_NOFILE, (1, hard))
+        until(lambda: not {"storage", "damage"}.isdisjoint(hub.get("/readyz").json()["bad_states"]))
+        assert hub.get("/readyz").json()["bad_states"] == ["storage"]
+        resource.prlimit(signer, resource.RLIMIT_NOFILE, (soft, hard))
+        assert figure(hub, 'veen_scrub_damaged{kind="key"}') == 0
+        hub.service.signer.check_file(data_dir / "keys" / "control.seed", None)
         assert hub.service.signer.pid == signer
 
 

@@ -6,6 +6,7 @@ again in the same order: a repeated signature is the same signature.
 """
 
 import asyncio
+import errno
 import os
 import socket
 import subprocess
@@ -31,6 +32,8 @@ _READ_BYTES = 1 << 16
 _MAX_RESTARTS = 20
 # A hardware token may be slow. The hub does not wait for ever.
 CALL_TIMEOUT_S = 60.0
+# Errors of a key file itself: not a file, or one that the hub must not read.
+_FILE_ERRORS = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO, errno.ENOTDIR})
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +165,18 @@ class Signer:
     def check_file(self, path: Path, public_key: bytes | None) -> None:
         """Let the process read a key file again: the hub never opens it. Without `public_key` it is the control key.
 
-        Raises `Malformed` or `Unverified` if the file is damaged. Thread-safe.
+        Raises `Malformed` or `Unverified` if the file is damaged, and an `OSError` if it cannot be read now: too many
+        open files are no damage. Thread-safe.
         """
-        found, _ = self._call(path.stem, None)
+        try:
+            found, _ = self._call(path.stem, None)
+        except Unavailable as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError):
+                raise
+            if cause.errno in _FILE_ERRORS:
+                raise Malformed(path.name, cause.strerror or str(cause)) from None
+            raise cause from None
         if found != (public_key or self._control_pk):
             raise Unverified(path.name, "the hub uses another key")
 

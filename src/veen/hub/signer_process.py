@@ -51,8 +51,7 @@ class SigningServer:
                 key = self._keys[name] = secret_keys.load(self._folder, name)
             return SIGNED, key.public_key + b"".join(key.sign_many(digests))
         except OSError as error:
-            where = f"{error.filename} cannot be read: {error.strerror}" if error.filename else str(error)
-            return UNREADABLE, f"{error.errno or 0} {where}".encode()
+            return _unreadable(error)
         except ValueError as error:
             return MALFORMED, str(error).encode()
 
@@ -60,8 +59,10 @@ class SigningServer:
         """Read a key file again, as `veen fsck` does, for the scrubber. The keys in use stay as they are."""
         try:
             return SIGNED, secret_keys.public_key_of(secret_keys.key_path(self._folder, name))
-        except (OSError, ValueError) as error:
-            return MALFORMED, str(getattr(error, "strerror", None) or error).encode()
+        except (secret_keys.ExposedKeyError, ValueError) as error:
+            return MALFORMED, str(error).encode()
+        except OSError as error:
+            return _unreadable(error)
 
     def serve_one(self, channel: socket.socket) -> bool:
         """Answer the next request of a channel. Returns False if the process must end: the hub closed it, or a
@@ -81,6 +82,11 @@ class SigningServer:
             return False
         channel.sendall(ANSWER.pack(number, status, len(content)) + content)
         return status != UNREADABLE or not content.startswith(_TOKEN_ERROR)
+
+
+def _unreadable(error: OSError) -> tuple[int, bytes]:
+    where = f"{error.filename} cannot be read: {error.strerror}" if error.filename else str(error)
+    return UNREADABLE, f"{error.errno or 0} {where}".encode()
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:

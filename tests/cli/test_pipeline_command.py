@@ -140,7 +140,7 @@ def test_a_stream_that_no_directory_has_is_an_error_that_names_similar_ones(stop
 def test_a_pin_names_the_expected_hub(stopped: HubFixture) -> None:
     place = stopped
     assert run(place, place.root / "hub", "--pin", place.hub_id, "--processes", 1).status == 0
-    assert "pin" in run(place, place.root / "hub", "--pin", "00" * 32, "--processes", 1).error
+    assert "not the hub that was entered" in run(place, place.root / "hub", "--pin", "00" * 32, "--processes", 1).error
 
 
 def test_invalid_options_are_rejected(stopped: HubFixture, tmp_path: Path) -> None:

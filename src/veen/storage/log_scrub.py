@@ -193,7 +193,12 @@ class _ChunkScrub:
         if head.chunk_bytes and self._is_open(path):
             with self._recorder(path):
                 verifier = self._verifier()
-                yield from self._entries(path, head.chunk_bytes, verifier)
+                try:
+                    yield from self._entries(path, head.chunk_bytes, verifier)
+                except FileNotFoundError:
+                    if not self.folders.closed_chunk_from(label, start):
+                        raise
+                    return  # closed between the look and the opening
                 if self.chunk.hashes.size != head.chunk_entries:
                     what = f"{self.chunk.hashes.size} entries, but the index lists {head.chunk_entries}"
                     raise Malformed("chunk", what)

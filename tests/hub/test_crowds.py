@@ -46,9 +46,9 @@ def page_request(writer: Writer) -> bytes:
     return f"POST /v1/stream HTTP/1.1\r\nhost: hub\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def asking(hub: Hub, request: bytes) -> socket.socket:
-    """A connection with an unanswered request."""
-    connection = socket.create_connection(("127.0.0.1", hub.port), PATIENCE_S)
+def asking(hub: Hub, request: bytes, source: str = "") -> socket.socket:
+    """A connection with an unanswered request, from this address of the machine."""
+    connection = socket.create_connection(("127.0.0.1", hub.port), PATIENCE_S, (source, 0))
     connection.sendall(request)
     return connection
 
@@ -144,14 +144,14 @@ def test_subscriptions_and_uploads_of_this_machine_leave_places_for_short_reques
         for _ in range(12):
             stack.enter_context(Subscriber(hub, query))
         upload = f"PUT /tooling/attachments/{bytes(32).hex()} HTTP/1.1\r\nhost: hub\r\ncontent-length: 9\r\n\r\n1"
-        for _ in range(2):
-            stack.enter_context(asking(hub, upload.encode()))
+        for source in ("127.0.0.1", "127.0.0.2"):
+            stack.enter_context(asking(hub, upload.encode(), source))
         until(lambda: hub.service.uploads.running == 2)
         status, body = Subscriber(hub, query).refusal()
         refused = ErrorEnvelope.decode(body)
         assert (status, refused.code) == (503, "E.UNAVAILABLE")
         assert "at most 12 subscriptions" in refused.message
-        with asking(hub, upload.encode()) as third:
+        with asking(hub, upload.encode(), "127.0.0.3") as third:
             assert third.recv(12) == b"HTTP/1.1 503"
         for _ in range(8):
             assert hub.get("/healthz").status == 200

@@ -236,6 +236,8 @@ class FileSession:
                 frames = ()
             received.append(path)
             for frame in frames:
+                self.health.frames_received += 1
+                self.health.bytes_received += len(frame)
                 incoming(frame)
         if received:
             self._settle()
@@ -248,6 +250,8 @@ class FileSession:
             self._number += 1
             name = f"{self._key.public_key.hex()}-{self._number:020d}{SUFFIX}"
             replace_file(self._outbox / name, pack(self._key, self.peer, frames), _READABLE)
+            self.health.frames_sent += len(frames)
+            self.health.bytes_sent += sum(map(len, frames))
             self.health.delivered(len(frames), 0.0)
 
     def _room(self) -> bool:

@@ -85,8 +85,12 @@ class Endpoint:
 class Health:
     """Statistics of one session."""
 
+    frames_sent: int = 0
     frames_delivered: int = 0
     frames_lost: int = 0
+    frames_received: int = 0
+    bytes_sent: int = 0
+    bytes_received: int = 0
     strikes: int = 0
     # Called with each outcome: whether frames arrived, and the round trip time.
     on_outcome: Callable[[bool, float | None], None] | None = None

@@ -262,6 +262,8 @@ class LinkSession:
             raise ValueError(f"frame of {len(frame)} bytes, more than {veil_limits.MAX_FRAME_BYTES}")
         self._in_flight.append((len(frame), time.monotonic()))
         self._in_flight_bytes += len(frame)
+        self.health.frames_sent += 1
+        self.health.bytes_sent += len(frame)
         await self._link.send(bytes((FrameKind.FRAME,)) + frame)
 
     def _room(self) -> int:
@@ -280,6 +282,8 @@ class LinkSession:
         """Process a message. Return False after BYE."""
         kind, body = message[0], message[1:]
         if kind == FrameKind.FRAME:
+            self.health.frames_received += 1
+            self.health.bytes_received += len(body)
             incoming(body)
             self._received += 1
             self._work.set()

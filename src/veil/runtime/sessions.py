@@ -34,9 +34,6 @@ class Totals:
     last_fault: str = ""
 
 
-_COUNTED = ("frames_sent", "frames_delivered", "frames_lost", "frames_received", "bytes_sent", "bytes_received")
-
-
 @dataclass(slots=True)
 class _PeerSessions:
     """All sessions with one peer on one lane, the newest last."""
@@ -158,9 +155,14 @@ class Sessions:
 
 
 def _count(totals: Totals, session: Session) -> None:
-    for name in _COUNTED:
-        setattr(totals, name, getattr(totals, name) + getattr(session.health, name))
-    totals.strikes += session.health.strikes
+    health = session.health
+    totals.frames_sent += health.frames_sent
+    totals.frames_delivered += health.frames_delivered
+    totals.frames_lost += health.frames_lost
+    totals.frames_received += health.frames_received
+    totals.bytes_sent += health.bytes_sent
+    totals.bytes_received += health.bytes_received
+    totals.strikes += health.strikes
 
 
 MAX_DIALLED = 512

@@ -545,6 +545,8 @@ def _policies() -> Iterator[Case]:
     yield Case("a witness is required, and the hub contradicts itself", two.encode(), hub, knowledge=required)
     beyond = LOG.checkpoint(2, OLD).witnessed(WITNESS)
     yield case("an entry that is in no cosigned log", 1, beyond, top)
+    others = (*shown.receipts, Log("windows").receipts[2])
+    yield case("an entry of another label than the cosigned log", 1, top.witnessed(WITNESS), receipts=others)
     yield case("two entries at the ends of logs that two witnesses cosigned", 1, *_ends(*three[:2]), ties=())
     yield case("two entries at the ends of logs that one witness cosigned", 1, *_ends(WITNESS, WITNESS), ties=())
     bare: dict[str, Any] = {"receipts": (), "ties": (), "exhibits": ()}

@@ -454,8 +454,11 @@ def _check_policy(shown: Evidence, policy: WitnessPolicy, records: Iterable[HubI
         found = [
             names
             for (label, upto_seq, root), names in enough.items()
-            if (label, receipt.stream_seq, upto_seq) in ties
-            or (label, upto_seq, root) == (receipt.label, receipt.stream_seq, receipt.mmr_root)
+            if label == receipt.label
+            and (
+                (label, receipt.stream_seq, upto_seq) in ties
+                or (upto_seq, root) == (receipt.stream_seq, receipt.mmr_root)
+            )
         ]
         if not found:
             raise Unverified("evidence", f"no cosigned checkpoint covers entry {receipt.stream_seq}")

@@ -25,6 +25,10 @@ def test_the_first_context_becomes_the_current_one(veen: Veen) -> None:
         "stream": "doors",
         "cap": None,
         "policy": None,
+        "pin": None,
+        "ca": None,
+        "tls_cert": None,
+        "tls_key": None,
     }
     assert veen.done("context", "show", "--json").json()["name"] == "home"
 

@@ -255,6 +255,37 @@ def client_certificate(folder: Path) -> tuple[Path, Path, Path]:
     return paths
 
 
+def test_a_context_brings_pin_and_certificates(veen: Veen, world: Path) -> None:
+    hub = world / "hub"
+    cert, key = write_certificate(world)
+    authority, client_cert, client_key = client_certificate(world)
+    tls = ("--tls-cert", cert, "--tls-key", key, "--client-ca", authority)
+    with background(veen, hub, "--read-access", "mtls", "--admission", "open", *tls) as shown:
+        url = str(shown["url"]).replace("127.0.0.1", "localhost")
+        unknown = veen("hub", "status", "--hub", url)
+        assert unknown.error == f"TLS certificate of {url}: not trusted: self-signed certificate"
+        assert "--pin cert.pem" in unknown.err
+        assert "VEEN_TLS_CA" in unknown.err
+        named = ("--ca", cert, "--tls-cert", client_cert, "--tls-key", client_key, "--pin", hub)
+        veen.done("context", "add", "site", "--hub", url, "--client", world / "reader", "--stream", "doors", *named)
+        veen.done("send", "--body", "entry 1")
+        assert "entry 1" in veen.done("stream").out
+        assert "ready" in veen.done("hub", "status").out
+        other = veen("hub", "status", "--hub", shown["url"])  # the certificates are for the hub of the context
+        assert other.error == f"TLS certificate of {shown['url']}: not trusted: self-signed certificate"
+
+
+def test_a_context_rejects_a_pin_that_it_cannot_use(veen: Veen, tmp_path: Path) -> None:
+    cert, _ = write_certificate(tmp_path)
+    alone = veen("context", "add", "site", "--pin", "ab" * 32)
+    assert (alone.status, alone.error) == (2, "--pin needs the hub that it is for")
+    bare = veen("context", "add", "site", "--pin", cert, "--hub", "http://127.0.0.1:1")
+    assert bare.status == 2
+    assert "is a certificate" in bare.error
+    assert veen("context", "add", "site", "--pin", "no-such-file", "--hub", "https://127.0.0.1:1").status == 2
+    assert veen.done("context", "list", "--json").json() == []
+
+
 def test_client_certificates_open_the_reads(veen: Veen, world: Path) -> None:
     hub = world / "hub"
     cert, key = write_certificate(world)

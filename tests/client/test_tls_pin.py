@@ -12,6 +12,7 @@ import pytest
 from tests.client.pair import STREAM, Pair, bodies, pair, read_all
 from tests.http.certificates import write_certificate
 from tests.hub.client import Hub, make_dir, running
+from veen.client.exchange import UntrustedCertificate
 from veen.client.trust import Pin, fingerprint_of
 from veen.core import Malformed, Unavailable, Unverified
 
@@ -61,8 +62,24 @@ def test_another_certificate_is_rejected_before_data_is_sent(place: Path) -> Non
 def test_an_untrusted_certificate_is_rejected_without_a_certificate_pin(place: Path) -> None:
     with over_tls(place) as (hub, people, _):
         people.pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
-        with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        with pytest.raises(UntrustedCertificate, match="not trusted: self-signed certificate"):
             asyncio.run(_look(people))
+
+
+def test_a_pinned_certificate_is_required_from_then_on(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with over_tls(place) as (hub, people, cert):
+        people.pin = Pin.parse(str(cert))
+        asyncio.run(_look(people))
+        people.pin = None
+        asyncio.run(_look(people))
+        people.reader_dir.state.put_certificate_of(people.url, bytes(32))
+        with pytest.raises(UntrustedCertificate, match="not the pinned"):
+            asyncio.run(_look(people))
+        # A pin that is given is used instead.
+        monkeypatch.setenv("VEEN_TLS_CA", str(cert))
+        people.url = f"https://localhost:{hub.port}"
+        people.pin = Pin(key=hub.service.hub_metadata.identity.hub_id)
+        asyncio.run(_look(people))
 
 
 def test_a_certificate_pin_needs_https(place: Path) -> None:

@@ -17,6 +17,7 @@ from tests.selftest.breakages import crash, detail
 from tests.selftest.broken_hub import Answer, Breakage, BrokenHub, Call, Forger, Handle, HangUp, status_says
 from tests.selftest.check_runs import failures, outcomes, run_some, skipped
 from veen import selftest
+from veen.client.exchange import UntrustedCertificate
 from veen.core import Malformed, Unavailable, strict_json
 from veen.core.hashing import U64_MAX
 from veen.selftest import (
@@ -320,5 +321,5 @@ def test_a_hub_behind_tls_is_reached_with_the_given_context(tmp_path: Path) -> N
         report = run_some(url, "append", "tool", tls=client_context(cert))
         assert failures(report) == {}
         assert outcomes(report)["tool.subscribe"] is CheckOutcome.PASS
-        with pytest.raises(Unavailable, match=r"(?i)certificate"):
+        with pytest.raises(UntrustedCertificate):
             selftest.run("core", url, seed=SEED, count=COUNT)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from plumbing.cli.command import Misuse, argument, command, group, option
 from veen.cli.kit import output, values
-from veen.cli.kit.common_options import JsonOption
+from veen.cli.kit.common_options import HubPin, JsonOption
 
 if TYPE_CHECKING:
     from veen.cli.kit.context_file import Context, Contexts
@@ -35,6 +35,7 @@ Name = Annotated[str, argument("NAME", "name of the context", autocompletion=_na
     "add",
     "veen context add home --hub http://127.0.0.1:37411 --client alice",
     "veen context add doors --hub https://hub.example --client alice --stream doors --use",
+    "veen context add site --hub https://10.0.0.7:37411 --client alice --pin hub.pem",
 )
 def add(
     name: Name,
@@ -43,17 +44,29 @@ def add(
     stream: Annotated[str | None, option("--stream NAME", "a stream")] = None,
     cap: Annotated[Path | None, option("--cap FILE", "a file of capabilities")] = None,
     policy: Annotated[Path | None, option("--policy FILE", "a policy file that names witnesses")] = None,
+    pin: HubPin = None,
+    ca: Annotated[Path | None, option("--ca FILE", "authorities of the hub's TLS certificate, in PEM")] = None,
+    tls_cert: Annotated[Path | None, option("--tls-cert FILE", "the client certificate to show, in PEM")] = None,
+    tls_key: Annotated[Path | None, option("--tls-key FILE", "its key, if it is in another file")] = None,
     at_once: Annotated[bool, option("--use", "make it the current context")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Add a context, or replace the one with this name.
 
-    The first context becomes the current one. Later ones need --use or `veen context use`. Paths are stored as absolute
-    paths, so the context works from any folder.
-    """
-    from veen.cli.kit import context_file
+    The pin is for the first contact with the hub, and the certificates are for TLS: VEEN_TLS_CA, VEEN_TLS_CERT and
+    VEEN_TLS_KEY name others. Paths are stored as absolute paths, so the context works from any folder.
 
-    made = context_file.Context(hub, _absolute(client), stream, _absolute(cap), _absolute(policy))
+    The first context becomes the current one. Later ones need --use or `veen context use`.
+    """
+    from veen.cli.kit import context_file, pinning
+
+    if pin is not None:
+        if hub is None:
+            raise Misuse("--pin needs the hub that it is for", "give --hub URL")
+        pin = _absolute(Path(pin)) if Path(pin).exists() else pin
+        pinning.for_hub(str(pin), hub)
+    files = map(_absolute, (ca, tls_cert, tls_key))
+    made = context_file.Context(hub, _absolute(client), stream, _absolute(cap), _absolute(policy), pin, *files)
     before = context_file.load()
     contexts = before.with_one(name, made)
     if at_once:

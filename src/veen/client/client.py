@@ -79,13 +79,16 @@ class Client:
     async def _open(self) -> None:
         for capability in self._caps:
             self.dir.caps.add(capability)
-        fingerprint = self._pin.certificate if self._pin else None
-        certified: Callable[[], ssl.SSLContext] = ssl.create_default_context
+        given = self._pin is not None and not self._pin.on_first_use
+        fingerprint = self._pin.certificate if self._pin and given else self.dir.state.certificate_of(self.url)
+        certified: Callable[[], ssl.SSLContext] | None = None
         if fingerprint:
             certified = await trust.pinned(self.url, fingerprint, self._retry_policy.connect_s)
         link = HubLink(self.url, tls=certified, retry_policy=self._retry_policy, http2=self._http2)
         self._stack.push_async_callback(link.close)
         self.session = await HubSession.make(link, self.dir, self._pin, allow_caught=self._allow_caught)
+        if fingerprint and given:
+            self.dir.state.put_certificate_of(self.url, fingerprint)
         self._followers = Followers(self.session)
 
     # Hub state.

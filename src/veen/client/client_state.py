@@ -29,6 +29,7 @@ from veen.core.signing import SIGNATURE_BYTES
 W = TypeVar("W", bound=Wire)
 
 FORMAT = 1
+_CERTIFICATE = b"cert:"  # in the table of URLs, before that of a pinned certificate
 _PAST_ANY_NUMBER = b"\xff" * 9
 MAP_BYTES = 1 << 36  # address space, not disk
 TABLES = (
@@ -367,6 +368,15 @@ class ClientState:
     def put_hub_of(self, url: str, hub_id: bytes) -> None:
         with self.tables.write() as rows:
             rows.put(url.encode(), hub_id, db=rows.db["urls"])
+
+    def certificate_of(self, url: str) -> bytes | None:
+        """The fingerprint of the TLS certificate that was pinned for a URL."""
+        with self.tables.read() as rows:
+            return rows.get(_CERTIFICATE + url.encode(), db=rows.db["urls"])
+
+    def put_certificate_of(self, url: str, fingerprint: bytes) -> None:
+        with self.tables.write() as rows:
+            rows.put(_CERTIFICATE + url.encode(), fingerprint, db=rows.db["urls"])
 
     def has_signed(self, hub_id: bytes, head: Head) -> bool:
         """Whether this client has stored the statement before."""

@@ -8,16 +8,25 @@ import asyncio
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import aclosing
 from threading import Lock, Thread
 from typing import Any, TypeVar
 
 import httpx
 
-from veen.core import Malformed, Unavailable
+from plumbing.cli.help_text import lowered
+from veen.core import Malformed, Unavailable, Unverified
 
 T = TypeVar("T")
+
+
+class UntrustedCertificate(Unverified):
+    """The TLS certificate of a hub does not verify, so nothing was sent to it."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"TLS certificate of {url}", reason)
+        self.untrusted_url = url
 
 
 class LoopThread:
@@ -138,14 +147,28 @@ async def exchange(
 
 def reason_of(error: BaseException) -> str:
     """The system's reason for a failed connection, which httpx hides behind a general error."""
-    message, found = str(error) or type(error).__name__, error.__cause__ or error.__context__
+    message = str(error) or type(error).__name__
+    for found in _causes(error):
+        if isinstance(found, OSError) and found.errno and not isinstance(found, ssl.SSLError):
+            return found.strerror or message if isinstance(found, socket.gaierror) else os.strerror(found.errno)
+    return message
+
+
+def no_answer(url: str, what: str, error: Exception) -> Unavailable | UntrustedCertificate:
+    """The error for a failed connection to a hub; `what` says that it does not answer."""
+    for found in (error, *_causes(error)):
+        if isinstance(found, ssl.SSLCertVerificationError):
+            return UntrustedCertificate(url, f"not trusted: {found.verify_message.rstrip('.')}")
+    return Unavailable(f"{what}: {lowered(reason_of(error)).rstrip('.')}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found = error.__cause__ or error.__context__
     while found is not None:
         if isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
-        if isinstance(found, OSError) and found.errno and not isinstance(found, ssl.SSLError):
-            return found.strerror or message if isinstance(found, socket.gaierror) else os.strerror(found.errno)
+        yield found
         found = found.__cause__ or found.__context__
-    return message
 
 
 class _Deadline:

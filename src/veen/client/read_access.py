@@ -1,9 +1,10 @@
-"""Sign the reads from a hub that answers only known readers, and show a client certificate. 001, COMP0.3."""
+"""Sign the reads from a hub that answers only known readers, and the TLS contexts of a client. 001, COMP0.3."""
 
 import os
 import ssl
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from veen.client.client_dir import ClientDir
@@ -12,7 +13,7 @@ from veen.core.limits import MAX_READ_PROOF_SEC
 from veen.core.read_proof import sign_read
 from veen.core.signing import DigestSigner, SigningKey
 
-CERT, KEY, READER = "VEEN_TLS_CERT", "VEEN_TLS_KEY", "VEEN_READER"
+CA, CERT, KEY, READER = "VEEN_TLS_CA", "VEEN_TLS_CERT", "VEEN_TLS_KEY", "VEEN_READER"
 _MAX_GENERATIONS = 512  # client_ids that are tried for the subject of a capability
 _MAX_TRIED = 3
 Credential = tuple[DigestSigner, bytes | None]  # the key, and the capability whose subject it is
@@ -90,18 +91,48 @@ def signer_from_environment(hub_id: bytes, hub_ts: int) -> ReadSigner | None:
         return signer_of(folder, hub_id, hub_ts)
 
 
-def certified(make: Callable[[], ssl.SSLContext]) -> Callable[[], ssl.SSLContext]:
-    """The contexts of `make`, with the client certificate that VEEN_TLS_CERT and VEEN_TLS_KEY name."""
-    cert = os.environ.get(CERT)
-    if not cert:
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files of a client: authorities to trust besides those of the system, and its own certificate with its key."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+# By the URL of the hub. For other hubs, VEEN_TLS_CA, VEEN_TLS_CERT and VEEN_TLS_KEY name the files.
+tls_files: dict[str, TlsFiles] = {}
+
+
+def _files(url: str) -> TlsFiles:
+    read = os.environ.get
+    return tls_files.get(url.rstrip("/")) or TlsFiles(read(CA), read(CERT), read(KEY))
+
+
+def trusting(url: str) -> ssl.SSLContext:
+    """A context that trusts the authorities of the system, or of SSL_CERT_FILE, and those for this hub."""
+    context, files = ssl.create_default_context(), _files(url)
+    try:
+        if files.ca:
+            context.load_verify_locations(files.ca)
+    except OSError as error:
+        raise Unavailable(f"the authorities in {files.ca} cannot be used: {error.strerror or error}") from None
+    return context
+
+
+def certified(url: str, make: Callable[[], ssl.SSLContext]) -> Callable[[], ssl.SSLContext]:
+    """The contexts of `make`, with the client certificate for this hub."""
+    files = _files(url)
+    if not files.cert:
         return make
 
     def with_certificate() -> ssl.SSLContext:
         context = make()
         try:
-            context.load_cert_chain(cert, os.environ.get(KEY) or None)
+            context.load_cert_chain(str(files.cert), files.key)
         except OSError as error:
-            raise Unavailable(f"{CERT} {cert} and {KEY} cannot be used: {error.strerror or error}") from None
+            of = f"the certificate {files.cert}" + (f" and its key {files.key}" if files.key else "")
+            raise Unavailable(f"{of} cannot be used: {error.strerror or error}") from None
         return context
 
     return with_certificate

@@ -24,6 +24,7 @@ from wsproto.utilities import ProtocolError
 
 from veen.client import message_attachments, tree_follower
 from veen.client.contradiction import Contradiction, Lie
+from veen.client.exchange import no_answer
 from veen.client.hub_session import HubSession
 from veen.client.message_attachments import Attachment
 from veen.client.transport import HubLink
@@ -77,7 +78,7 @@ class EntrySubscription:
                 f"{link.url} did not accept a connection within {link.retry_policy.connect_s:g} s"
             ) from None
         except OSError as error:
-            raise Unavailable(f"{link.url} did not answer: {str(error) or type(error).__name__}") from None
+            raise no_answer(link.url, f"{link.url} did not answer", error) from None
         subscription = cls(reader, writer)
         try:
             async with asyncio.timeout(link.retry_policy.answer_s):

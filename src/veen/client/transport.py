@@ -9,13 +9,14 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
-from veen.client.exchange import SMALL_BYTES, exchange, reason_of
-from veen.client.read_access import ReadSigner, certified
+from veen.client.exchange import SMALL_BYTES, exchange, no_answer
+from veen.client.read_access import ReadSigner, certified, trusting
 from veen.core import Malformed, Receipt, Refused, Unavailable, strict_json, wire_json
 from veen.core.cbor import DeferredFaults, Wire
 from veen.core.envelopes import SUBMIT_RESPONSE_HEAD, SUBMIT_RESPONSE_TAIL, ErrorEnvelope, SubmitResponse
@@ -101,14 +102,14 @@ class HubLink:
         self,
         url: str,
         *,
-        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         retry_policy: RetryPolicy | None = None,
         http2: bool = False,
         connections: int = 16,
     ) -> None:
         """`tls` makes a context. HTTP and WebSocket connections need different ones, because they negotiate ALPN."""
         self.url = _checked(url)
-        self.tls = certified(tls)
+        self.tls = certified(self.url, tls or partial(trusting, self.url))
         self.reads: ReadSigner | None = None  # signs what the hub answers only to known readers
         self.retry_policy = retry_policy or RetryPolicy()
         self.on_pause: Callable[[Exception], None] = lambda error: None  # called with the error before each retry
@@ -269,7 +270,7 @@ class HubLink:
                 )
             )
         except httpx.TransportError as error:
-            raise Unavailable(f"{self.url} did not answer {path}: {reason_of(error)}") from None
+            raise no_answer(self.url, f"{self.url} did not answer {path}", error) from None
         if answer.is_success:
             return content
         raise _refusal(answer, content, path)

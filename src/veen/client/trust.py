@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from veen.client import local_files
 from veen.client.contradiction import Contradiction, Lie, shown_time
+from veen.client.exchange import UntrustedCertificate
 from veen.core import (
     HubIdentity,
     IdentitySignature,
@@ -123,7 +124,7 @@ async def pinned(url: str, fingerprint: bytes, timeout_s: float) -> Callable[[],
     der = await _shown(where.hostname, where.port or _DEFAULT_PORT, timeout_s)
     found = sha256(der).digest()
     if found != fingerprint:
-        raise Unverified("hub", f"its certificate is {found.hex()[:16]}…, not the pinned {fingerprint.hex()[:16]}…")
+        raise UntrustedCertificate(url, f"it is {found.hex()[:16]}…, not the pinned {fingerprint.hex()[:16]}…")
     return lambda: _only(der)
 
 

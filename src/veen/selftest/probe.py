@@ -15,7 +15,8 @@ from wsproto import ConnectionType, WSConnection
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, RejectConnection, Request
 from wsproto.utilities import ProtocolError
 
-from veen.client.exchange import BlockingExchange, reason_of
+from veen.client.exchange import BlockingExchange, no_answer
+from veen.client.read_access import trusting
 from veen.core import Malformed, Refused, Unavailable, strict_json, wire_json
 from veen.core.admission import BY_DETAIL, STATUS
 from veen.core.cbor import Wire
@@ -138,7 +139,7 @@ class Probe:
         self._exchange = BlockingExchange(
             httpx.AsyncClient(
                 base_url=base,
-                verify=True if tls is None else tls,
+                verify=trusting(self.url) if tls is None and base.scheme == "https" else tls or False,
                 # Shorter than any hub's idle timeout, so no reused connection is already closed.
                 limits=httpx.Limits(keepalive_expiry=1.0),
                 headers={"accept-encoding": "identity", "user-agent": "veen-selftest"},
@@ -208,7 +209,7 @@ class Probe:
         except Malformed:
             raise Failed(f"{method} {path} answered with more than {_MAX_ANSWER_BYTES} bytes") from None
         except httpx.TransportError as error:
-            raise Unavailable(f"{self.url} did not answer {method} {path}: {reason_of(error)}") from None
+            raise no_answer(self.url, f"{self.url} did not answer {method} {path}", error) from None
         named = {name.lower(): text for name, text in answer.headers.items()}
         return ProbeReply(answer.status_code, named, found, f"{method} {path}", headers["accept"])
 
@@ -231,7 +232,7 @@ class Listener:
         try:
             self._socket = socket.create_connection((host, where.port or _PORTS[where.scheme]), wait_s)
             if where.scheme == "https":
-                tls = probe.tls or ssl.create_default_context()
+                tls = probe.tls or trusting(probe.url)
                 self._socket = tls.wrap_socket(self._socket, server_hostname=host)
         except OSError as error:
             raise Unavailable(f"{probe.url} did not answer {_PATH}: {error}") from None

@@ -25,6 +25,10 @@ class Context:
     stream: str | None = None
     cap: str | None = None
     policy: str | None = None
+    pin: str | None = None
+    ca: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,20 @@ def selected() -> Context:
 
 
 def need_hub(given: str | None) -> str:
-    return _need(given, selected().hub if given is None else None, "--hub URL", "VEEN_HUB")
+    """Return the URL of the hub. That of the context brings the certificates of the context with it."""
+    default = selected() if given is None else Context()
+    found = _need(given, default.hub, "--hub URL", "VEEN_HUB")
+    if found == default.hub and (default.ca or default.tls_cert):
+        from veen.client.read_access import TlsFiles, tls_files
+
+        tls_files[found.rstrip("/")] = TlsFiles(default.ca, default.tls_cert, default.tls_key)
+    return found
+
+
+def pin_of(url: str) -> str | None:
+    """Return the pin of the context, if its hub has this URL."""
+    found = selected()
+    return found.pin if found.hub == url else None
 
 
 def need_client(given: Path | None) -> Path:

@@ -69,6 +69,8 @@ def kind_of(error: Exception) -> type[Exception] | None:
 
 def hints(error: Exception, kind: type[Exception]) -> list[str]:
     own = [*getattr(error, "__notes__", ()), *_evidence_hints(error)]
+    if hasattr(error, "untrusted_url"):
+        return _CERTIFICATE_HINTS
     if isinstance(error, Refused) and not (own and _is_unknown(error)):
         code = f"{error.code}/{error.detail_enum}" if error.detail_enum in BY_DETAIL else error.code
         advised = _DAMAGED_HINT if _DAMAGED in error.message else advice(error)
@@ -115,6 +117,10 @@ _EPOCH_HINTS: dict[object, str] = {
 }
 
 
+_CERTIFICATE_HINTS = [
+    "copy the certificate from the hub's machine, and pin it: --pin cert.pem",
+    "or name its authority in VEEN_TLS_CA, or for a context: veen context add NAME --hub URL --ca ca.pem",
+]
 # By the `read_access` of a hub that refused a read.
 _READ_HINTS: dict[object, str] = {
     "signed": "the operator adds a key with veen hub start --reader HEX; commands without --client sign as VEEN_READER",

@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
@@ -17,10 +18,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 import httpx
 
 from plumbing.cli.command import Misuse
-from plumbing.cli.help_text import lowered
 from veen.cli.kit.exit_status import hinted
-from veen.client.exchange import BlockingExchange, TimedOut, reason_of
-from veen.client.read_access import CERT, ReadSigner, certified, signer_from_environment
+from veen.client.exchange import BlockingExchange, TimedOut, no_answer
+from veen.client.read_access import ReadSigner, certified, signer_from_environment, trusting
 from veen.core import (
     HubIdentity,
     Limits,
@@ -76,7 +76,7 @@ class HubApi:
         self.url = url
         self.timeout_s = timeout_s  # for a request and its whole response
         headers = {"accept-encoding": "identity"}
-        http = httpx.AsyncClient(base_url=url, headers=headers, verify=_trust(cert), trust_env=not local)
+        http = httpx.AsyncClient(base_url=url, headers=headers, verify=_trust(url, cert), trust_env=not local)
         self._http = BlockingExchange(http)
         self.reads: ReadSigner | None = None  # signs what the hub answers only to known readers
         self._token = os.environ.get(_OPERATOR_TOKEN) if local else None
@@ -241,10 +241,10 @@ class HubApi:
         except TimedOut as error:
             raise hinted(error, "the hub is overloaded, or the network is slow: try again later") from None
         except httpx.TransportError as error:
-            raise hinted(
-                Unavailable(f"no hub answers at {self.url}: {lowered(reason_of(error))}"),
-                "check the address, and whether the hub runs: veen hub status --data-dir DIR",
-            ) from None
+            failed = no_answer(self.url, f"no hub answers at {self.url}", error)
+            if isinstance(failed, Unavailable):
+                hinted(failed, "check the address, and whether the hub runs: veen hub status --data-dir DIR")
+            raise failed from None
 
     def _checked(self, answer: "_Answer") -> "_Answer":
         """Return a successful response. Raises `Refused` with the hub's error otherwise."""
@@ -272,10 +272,12 @@ class HubApi:
         return hinted(Malformed(self.url, f"the response is not from a hub: {why}"), "check the address")
 
 
-def _trust(cert: Path | None) -> ssl.SSLContext | bool:
+def _trust(url: str, cert: Path | None) -> ssl.SSLContext | bool:
+    if not url.startswith("https:"):
+        return False
     if cert is None:
-        return certified(ssl.create_default_context)() if os.environ.get(CERT) else True
+        return certified(url, partial(trusting, url))()
     context = ssl.create_default_context()
     context.load_verify_locations(cert)
     context.check_hostname = False  # the certificate need not name the loopback address
-    return certified(lambda: context)()
+    return certified(url, lambda: context)()

@@ -136,6 +136,9 @@ class HubCall:
             return None
         if self.first_use:
             return FIRST_USE
+        pin = context_file.pin_of(url)
+        if pin is not None:
+            return pinning.for_hub(pin, url)
         unknown = Misuse(
             f"this is the first contact with the hub at {url}, and no --pin is given",
             f"give --pin HEX|PATH: {pinning.PIN_SOURCES}",

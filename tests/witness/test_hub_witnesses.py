@@ -12,7 +12,7 @@ from plumbing.durable import Disk
 from tests.hub.client import START, TOKEN, Clock, Hub, make_dir, running, until
 from tests.witness.small_hub import SmallHub
 from tests.witness.witness_fixture import RunningWitness, witnesses
-from veen.core import Checkpoint, Limits, Profile, Refused, SigningKey, Unavailable, Unverified, control_stream
+from veen.core import Checkpoint, Limits, Profile, Refused, SigningKey, Unavailable, Unverified, control_stream, naming
 from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.cosignature import HeldLabels, HeldRequest, WitnessPolicy
 from veen.core.envelopes import (
@@ -148,29 +148,56 @@ def test_a_witness_that_is_down_blocks_nothing_and_is_asked_again(tmp_path: Path
         assert f'veen_witness_cosignatures_total{{witness="{name}"}} 1.0' in hub.get("/metrics").body.decode()
 
 
-def test_a_checkpoint_that_a_witness_refuses_for_good_does_not_block_the_other_labels(
+def test_a_checkpoint_whose_key_was_retired_is_cosigned_under_the_new_key(
     tmp_path: Path, three: list[RunningWitness]
 ) -> None:
     data_dir, found = make_dir(tmp_path), three[:1]
-    found[0].stop()
-    with running(data_dir, **settings(found), witness_quorum=0) as hub:
-        refused, other = hub.writer("refused"), hub.writer("other")
-        refused.send_many(3)
-        assert ordered(hub, refused.label).witness_sigs is None
+    with running(data_dir, **settings(found)) as hub:
+        known, missed = hub.writer("known"), hub.writer("missed")
+        known.send_many(3)
+        ordered(hub, known.label)
+        found[0].stop()
+        known.send_many(2)
+        missed.send_many(3)
+        assert [ordered(hub, one.label).witness_sigs for one in (known, missed)] == [None, None]
     rotation.rotate_key(Disk(), Folders(data_dir), START + 5, 0)
     found[0].now = START + 10
     found[0].start()
     with running(data_dir, clock=Clock(START + 10), **settings(found)) as hub:
         identity = hub.service.hub_metadata.identity
-        assert ordered(hub, refused.label).witness_sigs is None, "its key is retired"
-        other.hub = hub
+        for writer, size in ((known, 5), (missed, 3)):
+            made = ordered(hub, writer.label)
+            assert (made.upto_seq, policy(found, 1).check(made, identity)) == (size, ("w0",))
+            current = served(hub, writer.label, size)
+            assert identity.verify_checkpoint(current, Profile()) == identity.newest
+            assert current.witness_sigs == made.witness_sigs
+            assert hub.get(f"/tooling/cosigned?label={writer.label.hex()}").read(Checkpoint).upto_seq == size
+        assert hub.get("/readyz").json()["bad_states"] == []
+    assert fsck.check(data_dir).verdict is FsckVerdict.CLEAN
+
+
+def test_a_checkpoint_that_a_witness_refuses_for_good_does_not_block_the_other_labels(
+    tmp_path: Path, three: list[RunningWitness]
+) -> None:
+    epoch_sec = 1000
+    data_dir, found, later = make_dir(tmp_path, Profile(epoch_sec=epoch_sec)), three[:1], START + 2 * epoch_sec
+    found[0].stop()
+    with running(data_dir, **settings(found), witness_quorum=0) as hub:
+        for name in ("refused", "other"):
+            hub.register(naming.stream_id(name))
+        refused = hub.writer("refused")
+        refused.send_many(3)
+        assert ordered(hub, refused.label).witness_sigs is None
+    rotation.rotate_key(Disk(), Folders(data_dir), later, 0)
+    found[0].now = later + 10
+    found[0].start()
+    with running(data_dir, clock=Clock(later + 10), **settings(found)) as hub:
+        identity = hub.service.hub_metadata.identity
+        assert ordered(hub, refused.label).witness_sigs is None, "its key is retired, and the new one has another epoch"
+        other = hub.writer("other")
         other.send_many(2)
         policy(found, 1).check(ordered(hub, other.label), identity)
         assert "witness" in hub.get("/readyz").json()["bad_states"], "one label still has no cosignature"
-        refused.hub = hub
-        refused.send()
-        policy(found, 1).check(ordered(hub, refused.label), identity)
-        assert "witness" not in hub.get("/readyz").json()["bad_states"]
 
 
 def test_two_of_three_hold_offline(tmp_path: Path, three: list[RunningWitness]) -> None:

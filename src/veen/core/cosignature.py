@@ -23,6 +23,8 @@ from veen.core.proof import MmrProof
 from veen.core.recovery import LabelRecovery, Recovery
 from veen.core.signing import SIGNATURE_BYTES, DigestSigner
 
+RETIRED_KEY = "RETIRED_KEY"  # the detail of a refusal: the key of the checkpoint is retired
+
 
 @int_map("cosign request", VersionField())
 class CosignRequest(Wire):
@@ -170,7 +172,7 @@ def cosigned(known: HubIdentity | None, held: WitnessedLabel | None, asked: Cosi
     if last is not None and last.signing_digest() == offered.signing_digest():
         return identity  # it cosigned this one before, and may answer again after the key is retired
     if key != identity.newest and not key.active_at(now):
-        raise Refused("E.FORBIDDEN", "the key of the checkpoint is retired", detail_enum="RETIRED_KEY")
+        raise Refused("E.FORBIDDEN", "the key of the checkpoint is retired", detail_enum=RETIRED_KEY)
     if held is None:
         return identity
     if _order(identity, key) < _signed_until(identity, held):

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from veen.core import Checkpoint, HubIdentity, Malformed, Refused, Unavailable, Unverified, VeenError, signing
 from veen.core.cbor import Wire
 from veen.core.cosignature import (
+    RETIRED_KEY,
     Cosignature,
     CosignRequest,
     HeldLabels,
@@ -209,8 +210,8 @@ class _Queue:
 class Cosigner:
     """Asks the witnesses of a running hub. All methods are called on the loop's thread.
 
-    `read` returns the stored checkpoint of a place, `store` stores a cosignature, `behind` is called if a witness holds
-    more of a label than the log.
+    `read` returns the stored checkpoint of a place, `renew` the same one under the newest key. `store` stores a
+    cosignature. `behind` is called if a witness holds more of a label than the log.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -219,6 +220,7 @@ class Cosigner:
     lookup: Lookup
     hub_metadata: Callable[[], HubMetadata]
     read: Callable[[bytes, int], Checkpoint]
+    renew: Callable[[bytes, int], Checkpoint]
     store: Callable[[WitnessRequest], object]
     behind: Callable[[bytes, int], None]
     witnesses: tuple[WitnessConnection, ...]
@@ -281,21 +283,34 @@ class Cosigner:
 
     def _ask(self, witness: WitnessConnection, label: bytes, upto_seq: int, size: int) -> int:
         """On another thread: get and store a cosignature. Returns the size that the witness holds now."""
-        metadata, found = self.hub_metadata(), self.read(label, upto_seq)
+        try:
+            made = self._cosign(witness, self.read(label, upto_seq), size)
+        except Refused as refused:
+            if refused.detail_enum != RETIRED_KEY:
+                raise
+            try:
+                renewed = self.renew(label, upto_seq)
+            except VeenError:
+                raise refused from None
+            # A cosignature is of the digest, which has no key in it: it belongs to the stored checkpoint as well.
+            made = self._cosign(witness, renewed, size)
+        self.store(WitnessRequest(label, upto_seq, made.witness_pk, made.sig))
+        return upto_seq
+
+    def _cosign(self, witness: WitnessConnection, found: Checkpoint, size: int) -> Cosignature:
+        metadata, label, upto_seq = self.hub_metadata(), found.label_curr, found.upto_seq
 
         def request(since: int) -> CosignRequest:
             grown = self.lookup.prove(label, since, upto_seq) if 0 < since <= upto_seq else None
             return CosignRequest(metadata.identity, metadata.signature, metadata.profile, found, grown)
 
         try:
-            made = witness.cosign(request(size))
+            return witness.cosign(request(size))
         except Refused as refused:
             held = refused.detail.get("held_size")
             if refused.detail_enum != "PROOF" or not isinstance(held, int) or held > upto_seq:
                 raise
-            made = witness.cosign(request(held))
-        self.store(WitnessRequest(label, upto_seq, made.witness_pk, made.sig))
-        return upto_seq
+            return witness.cosign(request(held))
 
     def _asked(self, queue: _Queue, label: bytes, upto_seq: int, asked: "asyncio.Future[int]") -> None:
         queue.is_busy = False
@@ -340,11 +355,11 @@ class Cosigner:
     def _is_over(self, error: BaseException) -> bool:
         """Whether another attempt is useless. A conflict may show that this log is not the one that was signed.
 
-        A retired key stays retired, and a label beyond the witness's limit gets no room: such a checkpoint must not
-        stay at the head of the queue, where it would block the other labels.
+        A retired key stays retired in an epoch that the newest may not sign, and a label beyond the witness's limit
+        gets no room: such a checkpoint must not stay at the head of the queue, where it would block the other labels.
         """
         if not isinstance(error, Refused) or error.code != "E.CONFLICT":
-            is_final = isinstance(error, Refused) and (error.detail_enum == "RETIRED_KEY" or error.code == "E.LIMIT")
+            is_final = isinstance(error, Refused) and (error.detail_enum == RETIRED_KEY or error.code == "E.LIMIT")
             return is_final or isinstance(error, Malformed | Unverified)
         try:
             held = Checkpoint.decode(bytes.fromhex(str(error.detail.get("held", ""))))

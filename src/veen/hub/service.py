@@ -22,7 +22,7 @@ from veen.core import (
     naming,
     signing,
 )
-from veen.core.envelopes import Equivocation, KeyRelease, ReleasedKeys, RotationRequest
+from veen.core.envelopes import CheckpointRequest, Equivocation, KeyRelease, ReleasedKeys, RotationRequest
 from veen.core.handover import HandOver
 from veen.core.hub_identity import HubKey, endorsement_digest
 from veen.core.limits import MAX_WITNESS_SIGS
@@ -206,6 +206,7 @@ class HubService:
             lookup,
             lambda: self.hub_metadata,
             witness_records.checkpoint,
+            lambda label, upto_seq: reads.checkpoint(CheckpointRequest(label, upto_seq)).checkpoint,
             witness_records.add_witness,
             self._behind,
             self._witnesses,

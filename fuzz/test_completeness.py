@@ -30,8 +30,6 @@ OTHERS = {
     "veen.client.cbor_sequence:decode_each": "sequence of messages and capability file",
     "veen.client.trust:Pin.parse": "an option of a command; the files that it names are HubIdentity",
     "veen.client.writer_keys": "rows of the client's own database; tests/client/test_client_rows.py damages them",
-    "veen.bridge.anchor_backends:_decode_token": "the library rfc3161_client",
-    "veen.bridge.anchors:read_anchor": "Anchored, among the wire objects",
     "veen.core.admin:event_of": "the events, among the wire objects",
     "veen.core.control_stream:event_of": "the events, among the wire objects",
     "veen.bridge.zone_roles:parse": "an option of a command",

@@ -34,6 +34,7 @@ from fuzz.decoder import (
     json_samples,
     samples,
 )
+from fuzz.network_decoders import network_decoders
 from fuzz.outer_decoders import WITHOUT_SEEDS, outer_decoders
 from tests.core.wire_strategies import ALL_WIRE, mutate
 from veen.core import cbor, ciphertext, hpke, strict_json, wire_json
@@ -53,7 +54,8 @@ LARGEST_SEED = 2_000
 SAMPLE = 400
 BOMBS = 60
 MEMORY_SPARE = 1 << 20
-READ_BUFFER = 1 << 24  # of a private file, which is read at once
+READ_BUFFER = 1 << 24  # of a file that is read at once
+READ_AT_ONCE = {"query tokens", "anchor file"}
 CALLS_PER_BYTE, CALLS_SPARE = 8, 20_000
 
 
@@ -173,7 +175,7 @@ def ciphertext_decoders() -> Iterator[Decoder]:
 
 
 CORE = [*wire_decoders(), *open_decoders(), *ciphertext_decoders()]
-DECODERS = [*CORE, *outer_decoders()]
+DECODERS = [*CORE, *outer_decoders(), *network_decoders()]
 each = pytest.mark.parametrize("decoder", DECODERS, ids=lambda decoder: decoder.name)
 
 
@@ -270,7 +272,7 @@ def test_memory_and_calls_are_proportional_to_the_input(decoder: Decoder) -> Non
     sample = [data for _, data in zip(range(SAMPLE), cases(decoder, rng, corpus), strict=False)]
     for data in [*sample, *bombs(decoder, rng, corpus[0], BOMBS)]:
         taken, calls = cost(decoder, data)
-        spare = MEMORY_SPARE + (READ_BUFFER if decoder.name == "query tokens" else 0)
+        spare = MEMORY_SPARE + (READ_BUFFER if decoder.name in READ_AT_ONCE else 0)
         assert taken <= decoder.memory_factor * len(data) + spare, data[:200].hex()
         assert calls <= CALLS_PER_BYTE * len(data) + CALLS_SPARE, data[:200].hex()
 

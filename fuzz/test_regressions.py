@@ -3,6 +3,7 @@
 import pytest
 
 from fuzz.decoder import Decoder
+from fuzz.outer_decoders import saved
 from fuzz.test_decoders import DECODERS, accepts
 
 BY_NAME: dict[str, Decoder] = {decoder.name: decoder for decoder in DECODERS}
@@ -29,6 +30,14 @@ FOUND = [
     ("hub configuration", b"role = " + DEEP),
     # ValueError for a kind of destination that does not exist.
     ("VEIL item", bytes.fromhex("8600400102191388477061796c6f6164")),
+    # ValueError for a response that grants no token, and for an unknown status.
+    ("time stamp", bytes.fromhex("30053003020100")),
+    ("verified time stamp", bytes.fromhex("30053003020109")),
+    # InvalidVersion of a library for a certificate in the token.
+    ("verified time stamp", saved("time-stamp")[1].replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x10")),
+    # AttributeError of a library that answers a description without a data channel, or closes one of a strange bundle.
+    ("VEIL WebRTC offer", saved("webrtc")[0].replace(b"m=application", b"a=m=application")),
+    ("VEIL WebRTC offer", saved("webrtc")[0].replace(b"BUNDLE 0", b"BUNDLE BUNDLE 0")),
 ]
 
 

@@ -248,8 +248,10 @@ def test_a_time_stamp_for_another_request_is_rejected(tsa: Authority) -> None:
         (200, "text/html", b"<html>"),
         (200, "application/timestamp-reply", b"junk"),
         (200, "application/timestamp-reply", bytes.fromhex("30053003020102")),
+        (200, "application/timestamp-reply", bytes.fromhex("30053003020100")),
+        (200, "application/timestamp-reply", bytes.fromhex("30053003020109")),
     ],
-    ids=["an error", "a page", "junk", "a refusal"],
+    ids=["an error", "a page", "junk", "a refusal", "no token", "an unknown status"],
 )
 def test_an_answer_without_time_stamp_is_rejected(tsa: Authority, answer: tuple[int, str, bytes]) -> None:
     tsa.answer = answer

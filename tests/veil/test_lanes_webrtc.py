@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.veil.lane_fixture import ALICE, BOB, Listener
+from veil import veil_limits
 from veil.lanes import Certificate, Endpoint, Unavailable
 from veil.lanes.lane import library
 from veil.lanes.session import AuthenticatedLane
-from veil.lanes.webrtc import CarriedSignalling, WebRtcLane, _binding
+from veil.lanes.webrtc import Answer, CarriedSignalling, WebRtcLane, _binding
 from veil.veil_errors import Malformed, VeilError
 
 PLACE = Endpoint("webrtc")
@@ -99,6 +100,56 @@ def test_invalid_signal_data_is_ignored(data: bytes) -> None:
 
     asyncio.run(work())
     assert sent == []
+
+
+class Offers:
+    """Signalling that hands offers to a lane."""
+
+    async def start(self, answer: Answer) -> None:
+        self.answer = answer
+
+    async def exchange(self, endpoint: Endpoint, peer: bytes, offer: str) -> str:
+        return await self.answer(offer)
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        lambda offer: offer.replace("a=fingerprint:sha-256", "a=nothing"),
+        lambda offer: offer.replace("\r\nm=application", "\r\na=m=application"),
+        lambda offer: offer.replace("m=application", "mm=application"),
+        lambda offer: offer.replace("BUNDLE 0", "BUNDLE 1 0"),
+        lambda offer: "m=application",
+    ],
+)
+def test_invalid_offers_are_malformed_and_take_no_place_of_valid_ones(
+    alter: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(veil_limits, "MAX_UNAUTHENTICATED", 2)
+
+    async def work() -> None:
+        offers, carried = Offers(), Offers()
+        bob, alice = WebRtcLane(offers), WebRtcLane(carried)
+        await bob.start(lambda link: None)
+        seen = list[str]()
+
+        async def read(offer: str) -> str:
+            seen.append(offer)
+            raise Unavailable("test", "only the offer is of interest")
+
+        carried.answer = read
+        with pytest.raises(Unavailable):
+            await alice.dial(PLACE, BOB.public_key)
+        for _ in range(3):
+            with pytest.raises(Malformed):
+                await offers.answer(alter(seen[0]))
+        assert "m=application " in await offers.answer(seen[0])
+        await bob.stop()
+
+    asyncio.run(work())
 
 
 LINE = "a=fingerprint:sha-256 " + ":".join(["AB"] * 32)

@@ -326,20 +326,25 @@ class TimeStampingAuthority:
             builder = builder.add_root_certificate(root)
         try:
             builder.build().verify_message(token, statement.encode())
-        except (rfc3161.VerificationError, ValueError) as error:
-            raise Unverified("time stamp", str(error)) from None
+        except Exception as error:  # of the library, and of those that it uses for certificates
+            raise Unverified("time stamp", str(error)) from error
         return int(token.tst_info.gen_time.timestamp())
 
 
 def _decode_token(data: bytes) -> "TimeStampResponse":
+    """A response with a known status, and with a token that can be read if it grants one."""
+    rfc3161 = _library()
     try:
-        return cast("TimeStampResponse", _library().decode_timestamp_response(data))
+        token = cast("TimeStampResponse", rfc3161.decode_timestamp_response(data))
+        if rfc3161.PKIStatus(token.status) is rfc3161.PKIStatus.GRANTED:
+            token.tst_info.gen_time  # noqa: B018  raises if there is no token
     except ValueError as error:
         raise Malformed("time stamp", str(error)) from None
+    return token
 
 
 def _refusal(token: "TimeStampResponse") -> str | None:
-    """The reason stdin in a response that grants no token."""
+    """The reason in a response that grants no token."""
     status = _library().PKIStatus
     if status(token.status) is status.GRANTED:
         return None

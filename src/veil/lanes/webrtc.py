@@ -7,8 +7,8 @@ unordered. The handshake is bound to the fingerprints in both session descriptio
 import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,7 +20,7 @@ from veil.lanes.lane import AcceptLink, Endpoint, LaneLink, ReceivedMessages, li
 from veil.veil_errors import Malformed, Unavailable, VeilError
 
 if TYPE_CHECKING:
-    from aiortc import RTCDataChannel, RTCPeerConnection
+    from aiortc import RTCDataChannel, RTCPeerConnection, RTCSessionDescription
 
 
 _OFFER, _ANSWER = ".offer", ".answer"
@@ -78,7 +78,7 @@ class CarriedSignalling:
 
     async def _reply(self, peer: bytes, name: bytes, offer: str) -> None:
         if self._answer is not None:
-            with suppress(VeilError, ValueError):
+            with suppress(VeilError, OSError, ValueError):
                 self._carry(peer, b"A" + name + (await self._answer(offer)).encode())
 
 
@@ -220,14 +220,15 @@ class WebRtcLane:
         connection = self._connection()
         self._pending.add(connection)
         try:
-            await _apply_description(connection, offer, "offer")
-            await connection.setLocalDescription(await connection.createAnswer())
+            description = await _answer_to(connection, offer)
+            with _fault_of_peer():
+                await connection.setLocalDescription(description)
+            answer: str = connection.localDescription.sdp
+            binding = _binding(offer, answer)
         except BaseException:
             self._pending.discard(connection)
             await connection.close()
             raise
-        answer: str = connection.localDescription.sdp
-        binding = _binding(offer, answer)
 
         @connection.on("datachannel")
         def opened(channel: "RTCDataChannel") -> None:
@@ -246,14 +247,36 @@ class WebRtcLane:
             await connection.close()
 
 
+async def _answer_to(connection: "RTCPeerConnection", offer: str) -> "RTCSessionDescription":
+    await _apply_description(connection, offer, "offer")
+    with _fault_of_peer():
+        return await connection.createAnswer()
+
+
 async def _apply_description(connection: "RTCPeerConnection", text: str, what: str) -> None:
-    """Set the remote description. aiortc raises arbitrary exceptions for an invalid one, which the peer caused."""
     from aiortc import RTCSessionDescription
 
-    if len(text) > veil_limits.MAX_SIGNAL_BYTES or "m=application" not in text or text.count("m=") != 1:
+    if len(text) > veil_limits.MAX_SIGNAL_BYTES or not _is_of_one_channel(text):
         raise Malformed("description", "not a description of exactly one data channel")
-    try:
+    with _fault_of_peer():
         await connection.setRemoteDescription(RTCSessionDescription(sdp=text, type=what))
+
+
+def _is_of_one_channel(text: str) -> bool:
+    """Whether a description has one data channel, and no bundle with others: aiortc cannot close such a connection."""
+    lines = text.splitlines()
+    media, mids, groups = ([line for line in lines if line.startswith(key)] for key in ("m=", "a=mid:", "a=group:"))
+    bundles = [f"a=group:BUNDLE {mid.removeprefix('a=mid:')}" for mid in mids]
+    return len(media) == 1 and media[0].startswith("m=application ") and groups in ([], bundles)
+
+
+@contextmanager
+def _fault_of_peer() -> Iterator[None]:
+    """aiortc raises arbitrary exceptions for an invalid description, some only when it answers it."""
+    try:
+        yield
+    except OSError:
+        raise  # our own: no address, or no room for another socket
     except Exception as error:
         raise Malformed("description", str(error) or type(error).__name__) from error
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from plumbing.durable import PRIVATE_FOLDER, replace_file
+from plumbing.durable import PRIVATE_FOLDER, in_use, replace_file
 from plumbing.sodium import SigningKey
 from veil import veil_limits
 from veil.encryption import verify
@@ -186,6 +186,7 @@ class FileSession:
         self._key = key
         self._settle = settle
         self._outbox = folder / peer.hex()
+        self._outbox_is_durable = False
         self._waiting: dict[Path, None] = {}
         # Received parcels that cannot be removed.
         self._unremovable: dict[Path, None] = {}
@@ -246,7 +247,9 @@ class FileSession:
 
     def _send_parcels(self, pull: Pull) -> None:
         while self._room() and (frames := pull(veil_limits.PARCEL_BYTES)):
-            self._outbox.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+            if not self._outbox_is_durable:
+                in_use().make_durable_folder(self._outbox, PRIVATE_FOLDER)
+                self._outbox_is_durable = True
             self._number += 1
             name = f"{self._key.public_key.hex()}-{self._number:020d}{SUFFIX}"
             replace_file(self._outbox / name, pack(self._key, self.peer, frames), _READABLE)
@@ -290,7 +293,7 @@ def _read(path: Path) -> bytes:
 def _remove(path: Path, unremovable: dict[Path, None]) -> None:
     """Remove a file. If that fails, remember it in `unremovable`, so it is not read again."""
     try:
-        path.unlink(missing_ok=True)
+        in_use().unlink(path)
     except OSError:
         unremovable[path] = None
         while len(unremovable) > veil_limits.MAX_PARCELS:

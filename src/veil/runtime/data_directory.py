@@ -19,11 +19,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from plumbing.durable import PRIVATE_FOLDER, replace_file
+from plumbing.durable import PRIVATE_FOLDER, in_use, replace_file
 from veil.lanes.lane import Endpoint
 from veil.veil_errors import Malformed, Refused, Unavailable
 
 _TOKEN_BYTES = 32
+# The files of a node before it has an identity, which is written last.
+_UNFINISHED = ("api.token", "lanes.pem", "settings.json")
+_DRAFT = ".draft"
 
 
 class DataDirectory:
@@ -34,13 +37,13 @@ class DataDirectory:
         self._lock: int | None = None
 
     def make(self) -> None:
-        """Create the directory. Raise `Refused` if it contains a node or other files."""
+        """Create the directory, or continue one without identity. Raise `Refused` if it has a node or other files."""
         if self.exists():
             exists = Refused(str(self.path), "there is already a node in this directory")
             exists.add_note("choose another directory with --data-dir, or delete this node with veil node destroy")
             raise exists
-        self.path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-        if any(self.path.iterdir()):
+        in_use().make_durable_folder(self.path, PRIVATE_FOLDER)
+        if any(one.name not in _UNFINISHED and one.suffix != _DRAFT for one in self.path.iterdir()):
             raise Refused(str(self.path), "the directory is not empty")
         self.path.chmod(PRIVATE_FOLDER)
         replace_file(self.path / "api.token", secrets.token_hex(_TOKEN_BYTES).encode() + b"\n")
@@ -92,7 +95,7 @@ class DataDirectory:
             raise Unavailable(str(path), f"cannot write: {error.strerror or error}") from None
 
     def remove(self, name: str) -> None:
-        (self.path / name).unlink(missing_ok=True)
+        in_use().unlink(self.path / name)
 
     def lock(self) -> None:
         """Lock the directory for this process. Raise `Refused` if another process has the lock."""

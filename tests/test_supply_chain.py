@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -20,7 +21,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tools import audit, licences, lock_files
+from tools import audit, licences, lock_files, npm_packages
 from tools.bill_of_materials import bill_of_materials
 from tools.lock_files import FOLDER, SETS, Pin, build_requirements, parse, project_requirements
 from tools.release_files import Difference, release, same
@@ -177,11 +178,60 @@ def test_the_bill_of_materials_follows_its_schema_and_lists_every_package(tmp_pa
     validator.validate(bill)
     assert not validator.is_valid({**bill, "components": [{"name": "h2"}]})
     pins = {(pin.name, pin.version) for pin in lock_files.read("all")}
-    assert {(one["name"], one["version"]) for one in bill["components"]} == pins
+    python = [one for one in bill["components"] if one["purl"].startswith("pkg:pypi/")]
+    assert {(one["name"], one["version"]) for one in python} == pins
     base = {pin.name for pin in lock_files.read("base")}
-    assert {one["name"] for one in bill["components"] if one["scope"] == "required"} == base
+    assert {one["name"] for one in python if one["scope"] == "required"} == base
     assert {"serialNumber", "timestamp"} & {*bill, *bill["metadata"]} == set()
     assert bill["metadata"]["component"]["externalReferences"][0]["url"] == wheel.name
+
+
+def test_the_bill_of_materials_lists_the_npm_packages_with_their_hashes() -> None:
+    bill = json.loads(bill_of_materials([]))
+    (project,) = npm_packages.projects()
+    npm = {one["purl"]: one for one in bill["components"] if one["purl"].startswith("pkg:npm/")}
+    assert npm.keys() == {"pkg:npm/veen-verify@0.0.1", *(package.purl.to_string() for package in project.packages)}
+    curves = npm["pkg:npm/%40noble/curves@2.4.0"]
+    assert (curves["group"], curves["name"], curves["scope"]) == ("@noble", "curves", "required")
+    (reference,) = curves["externalReferences"]
+    ((algorithm, digest),) = ((one["alg"], one["content"]) for one in reference["hashes"])
+    locked = json.loads(npm_packages.LOCKS[0].read_text("utf-8"))["packages"]["node_modules/@noble/curves"]
+    assert (algorithm, "sha512-" + b64encode(bytes.fromhex(digest)).decode()) == ("SHA-512", locked["integrity"])
+    delivered = {"veen-verify", "ciphers", "curves", "hashes"}
+    assert {one["name"] for one in npm.values() if one["scope"] == "required"} == delivered
+    edges = {one["ref"]: one.get("dependsOn", []) for one in bill["dependencies"]}
+    assert edges[curves["bom-ref"]] == ["pkg:npm/%40noble/hashes@2.4.0"]
+
+
+def test_every_npm_project_is_locked_and_every_package_has_a_permitted_licence() -> None:
+    assert {path.parent for path in npm_packages.LOCKS} == {path.parent for path in ROOT.glob("web/*/package.json")}
+    packages = [package for project in npm_packages.projects() for package in project.packages]
+    assert len(packages) > 3
+    refused = [one for one in packages if not licences.permitted(f"npm/{one.name}", one.licence)]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"integrity": None}, "no SHA-512 hash"),
+        ({"integrity": "sha1-AAAA"}, "no SHA-512 hash"),
+        ({"license": None}, "no licence"),
+        ({"version": None}, "no version"),
+    ],
+)
+def test_an_npm_package_without_hash_version_or_licence_is_no_lock(changed: dict[str, object], fault: str) -> None:
+    good = {"version": "1.0.0", "license": "MIT", "integrity": f"sha512-{b64encode(bytes(64)).decode()}"}
+    project = {"name": "x", "version": "1.0.0", "license": "MIT", "dependencies": {"one": "1.0.0"}}
+
+    def lock(package: dict[str, object], place: str = "node_modules/one") -> str:
+        return json.dumps({"packages": {"": project, place: {key: one for key, one in package.items() if one}}})
+
+    assert npm_packages.read(lock({**good})).packages[0].sha512 == bytes(64).hex()
+    with pytest.raises(ValueError, match=fault):
+        npm_packages.read(lock({**good, **changed}))
+    with pytest.raises(ValueError, match="two versions"):
+        npm_packages.read(lock({**good}, "node_modules/two/node_modules/one"))
 
 
 def test_every_package_is_reachable_in_the_bill_of_materials() -> None:

@@ -1,7 +1,7 @@
 """The bill of materials of a release in CycloneDX JSON: every package that veen needs, with hashes and licence.
 
 It has no time and no random number, so the same commit always gives the same bytes. Its sources are the committed lock
-files and `requirements/licences.json`.
+files of Python and npm and `requirements/licences.json`.
 
 python -m tools.bill_of_materials FILE...    print it for these files of a release
 """
@@ -21,14 +21,15 @@ from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
 import veen
-from tools import licences, lock_files
+from tools import licences, lock_files, npm_packages
 from tools.lock_files import Pin
+from tools.npm_packages import NpmPackage, NpmProject
 
 SERIAL_LINE = '  "serialNumber": '
 
 
 def bill_of_materials(artifacts: Iterable[Path]) -> str:
-    """JSON that lists these files of the release and all packages of `requirements/all.txt`."""
+    """JSON that lists these files of the release, all packages of `requirements/all.txt`, and those of npm."""
     bom = Bom()
     bom.metadata.timestamp = None  # type: ignore[assignment]
     root = Component(
@@ -52,6 +53,8 @@ def bill_of_materials(artifacts: Iterable[Path]) -> str:
                 bom.register_dependency(other, [one])
         if pin.name in direct:
             bom.register_dependency(root, [one])
+    for project in npm_packages.projects():
+        add_project(bom, root, project)
     text = make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2)
     return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(SERIAL_LINE)) + "\n"
 
@@ -71,8 +74,46 @@ def component(pin: Pin, licence: str, required: bool) -> Component:
     )
 
 
-def distribution(url: str, digests: Iterable[str]) -> ExternalReference:
-    hashes = [HashType(alg=HashAlgorithm.SHA_256, content=digest) for digest in digests]
+def add_project(bom: Bom, root: Component, project: NpmProject) -> None:
+    """Add a project of npm, which the release contains, and its packages."""
+    ours = Component(
+        name=project.name,
+        version=project.version,
+        type=ComponentType.APPLICATION,
+        scope=ComponentScope.REQUIRED,
+        bom_ref=project.purl.to_string(),
+        purl=project.purl,
+        licenses=[LicenseExpression(project.licence)],
+    )
+    components = {package.name: npm_component(package) for package in project.packages}
+    for component in (ours, *components.values()):
+        bom.components.add(component)
+    bom.register_dependency(root, [ours])
+    bom.register_dependency(ours, [components[name] for name in project.uses])
+    for package in project.packages:
+        bom.register_dependency(components[package.name], [components[name] for name in package.uses])
+
+
+def npm_component(package: NpmPackage) -> Component:
+    scope, _, name = package.name.rpartition("/")
+    purl = package.purl.to_string()
+    return Component(
+        group=scope or None,
+        name=name,
+        version=package.version,
+        type=ComponentType.LIBRARY,
+        scope=ComponentScope.EXCLUDED if package.is_tool else ComponentScope.REQUIRED,
+        bom_ref=purl,
+        purl=package.purl,
+        licenses=[LicenseExpression(package.licence)],
+        external_references=[distribution(purl, [package.sha512], HashAlgorithm.SHA_512)],
+    )
+
+
+def distribution(
+    url: str, digests: Iterable[str], algorithm: HashAlgorithm = HashAlgorithm.SHA_256
+) -> ExternalReference:
+    hashes = [HashType(alg=algorithm, content=digest) for digest in digests]
     return ExternalReference(type=ExternalReferenceType.DISTRIBUTION, url=XsUri(url), hashes=hashes)
 
 

@@ -23,6 +23,13 @@ def test_no_seed_breaks_a_promise(first: int) -> None:
     assert f"{PART} seeds, 0 with violations" in done.stdout
 
 
+# Seeds behind the first ones that broke a promise.
+@pytest.mark.parametrize("seed", [260])
+def test_a_promise_that_was_broken_once_holds(seed: int) -> None:
+    done = lab("--seeds", f"{seed}:{seed + 1}")
+    assert "1 seeds, 0 with violations" in done.stdout, done.stdout + done.stderr
+
+
 # Plants a bug, and runs a seed that finds it, or what its arguments say.
 WITH_A_BUG = """
 import sys

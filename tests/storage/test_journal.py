@@ -3,6 +3,8 @@
 import errno
 import os
 import random
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -12,11 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.disk import Call, Died, EverythingSurvives, Fault, Platter, SeededSurvival, SimulatedDisk, Survival
 from tests.storage.disks import RefusingDisk
 from tests.storage.hubs import QuickDisk
 from veen.core import Malformed, Unavailable
 from veen.storage import frame, journal, journal_mark
 from veen.storage.journal import Journal, JournalBroken, JournalIncomplete, Torn
+from veen.storage.journal_mark import Mark
 
 LABEL = bytes(32)
 
@@ -316,6 +320,42 @@ def test_no_room_for_a_new_segment_changes_nothing(tmp_path: Path, kind: str) ->
     assert written.append(entry(1) + entry(1001), 2) == 1
     written.close()
     assert groups(tmp_path) == [1]
+
+
+@pytest.mark.parametrize("survival", [Survival, EverythingSurvives, lambda: SeededSurvival(random.Random(1))])
+@pytest.mark.parametrize(
+    ("name", "fault", "seed"),
+    [("write_at", Fault.EIO, 0), *(("sync", Fault.FAILED_SYNC, seed) for seed in range(8))],
+)
+def test_a_hub_starts_after_a_failed_change_of_the_mark_and_a_power_cut(
+    tmp_path: Path, survival: Callable[[], Survival], name: str, fault: Fault, seed: int
+) -> None:
+    """The failed change may be on disk, and name a segment with the length of the first attempt."""
+    attempts = 0
+    acknowledged: list[int] = []
+    while not acknowledged:  # the power is cut at each call of the second attempt, and then behind the last one
+        attempts += 1
+        folder = tmp_path / f"{attempts}" / "journal"
+        folder.mkdir(parents=True)
+        journal_mark.create(QuickDisk(), folder, Mark(first=1))
+        disk = SimulatedDisk(Platter(folder.parent), rng=random.Random(seed))
+        written = Journal(disk, folder, 1)
+        disk.plan = lambda call: fault if (call.artifact, call.name) == ("journal mark", name) else None
+        with pytest.raises(Unavailable):
+            written.append(entry(1, 9000) + entry(1001), 2)
+        disk.plan = death_at(disk.calls + attempts)
+        with suppress(Died):
+            acknowledged.append(written.append(entry(1) + entry(1001), 2))
+        disk.cut_power(survival())
+        found = groups(folder)
+        assert found[: len(acknowledged)] == acknowledged, f"after {attempts} calls"
+        fill(folder, 2, first=len(found) + 1).close()
+        assert groups(folder) == [*found, len(found) + 1, len(found) + 2]
+    assert attempts > 3
+
+
+def death_at(number: int) -> Callable[[Call], Fault | None]:
+    return lambda call: Fault.DIE_DURING if call.number == number else None
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])

@@ -94,6 +94,7 @@ class Journal:
         self._refused_bytes = 0  # size of the last group that did not fit
         self._salt = b""
         self._seed = 0
+        self._created = 0  # first group of the last segment that was created; the mark may lack it
 
     @property
     def next_group(self) -> int:
@@ -206,10 +207,14 @@ class Journal:
             raise _unwritable(error) from error
 
     def _start_segment(self, size: int) -> None:
-        """Open the segment of the next group: create it, or continue with one that a hub left without any group."""
+        """Open the segment of the next group: create it, or continue with one that a hub left without any group.
+
+        A change of the mark that failed may be on disk, and name the segment. So a created segment is never created
+        again, as another one could be shorter: only the change is repeated.
+        """
         path = self._folder / _name(self._next_group)
         mark, named = self._mark.mark, self._next_group
-        if mark.last == named:
+        if named in (mark.last, self._created):
             data = safe_open.read(path)
             salt, filled = _salt_of(path, data), len(data)
             fd = self._disk.open_update(path)
@@ -218,6 +223,8 @@ class Journal:
                 raise Malformed("journal", f"{path.name} contains groups that were not replayed")
             salt, filled = os.urandom(_SALT_BYTES), _filled_end(_SEGMENT.size + size)
             fd = self._create(path, _segment_header(salt) + _filler(salt, _SEGMENT.size, filled))
+            self._created = named
+        if mark.last != named:
             try:
                 self._mark.change(first=mark.first if mark.last else named, last=named, length=filled)
             except OSError:
@@ -230,7 +237,7 @@ class Journal:
         self._bytes[path] = self._size
 
     def _create(self, path: Path, data: bytes) -> int:
-        """A new file, synced. After an `OSError` the mark does not name it, and the next attempt rewrites it."""
+        """A new file, synced. After an `OSError` no mark can name it, and the next attempt rewrites it."""
         fd = self._disk.open_update(path)
         try:
             self._disk.truncate(fd, 0)  # remains of an earlier attempt

@@ -647,6 +647,31 @@ def test_segments_that_cannot_be_removed_stay_without_an_error(tmp_path: Path, m
     assert sorted(tmp_path.iterdir()) == before[-1:]
 
 
+class TrimmingDisk(QuickDisk):
+    """Trims a journal when a new segment is synced, as the catch-up thread may do."""
+
+    journal: Journal | None = None
+
+    def sync_folder(self, folder: Path) -> None:
+        if self.journal:
+            self.journal.trim(2)
+        super().sync_folder(folder)
+
+
+def test_a_trim_during_the_creation_of_a_segment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark that names a removed segment again would keep the hub from starting."""
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 100)
+    disk = TrimmingDisk()
+    written = Journal(disk, tmp_path, 1)
+    for number in (1, 2):
+        written.append(entry(number) + entry(number + 1000), 2)
+    disk.journal = written
+    written.append(entry(3) + entry(1003), 2)
+    written.close()
+    assert [first for first, _ in journal.segments(tmp_path)] == [2, 3]
+    assert groups(tmp_path, after=2) == [3]
+
+
 def test_a_torn_tail_on_a_disk_that_takes_no_writes_is_unavailable(tmp_path: Path) -> None:
     fill(tmp_path, 2).close()
     end = len(without_filling(tmp_path))

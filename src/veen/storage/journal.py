@@ -213,8 +213,8 @@ class Journal:
         again, as another one could be shorter: only the change is repeated.
         """
         path = self._folder / _name(self._next_group)
-        mark, named = self._mark.mark, self._next_group
-        if named in (mark.last, self._created):
+        named = self._next_group
+        if named in (self._mark.mark.last, self._created):
             data = safe_open.read(path)
             salt, filled = _salt_of(path, data), len(data)
             fd = self._disk.open_update(path)
@@ -224,9 +224,11 @@ class Journal:
             salt, filled = os.urandom(_SALT_BYTES), _filled_end(_SEGMENT.size + size)
             fd = self._create(path, _segment_header(salt) + _filler(salt, _SEGMENT.size, filled))
             self._created = named
-        if mark.last != named:
+        last = self._mark.mark.last
+        if last != named:
+            first = {} if last else {"first": named}  # otherwise `trim` may be changing it
             try:
-                self._mark.change(first=mark.first if mark.last else named, last=named, length=filled)
+                self._mark.change(**first, last=named, length=filled)
             except OSError:
                 os.close(fd)
                 raise

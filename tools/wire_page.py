@@ -20,11 +20,11 @@ from veen.core import (
     cap_token,
     checkpoint,
     ciphertext,
+    control_stream,
     cosignature,
     coverage,
     dleq,
     envelopes,
-    epoch_end,
     handover,
     hub_identity,
     msg,
@@ -73,7 +73,7 @@ GROUPS: dict[str, tuple[ModuleType | type[Wire], ...]] = {
     "Admin streams and proof of work": (admin, proof_of_work, read_proof),
     "Files": (hub_identity, handover, coverage, root_key, passphrase, recovery),
     "Retention": (retention,),
-    "Epochs": (epoch_end,),
+    "Epochs": (control_stream,),
     "Evidence": (evidence, KeyHistory, Prekey, Card),
     "Query results": (result_evidence,),
 }
@@ -176,7 +176,7 @@ RULES: dict[type[Wire], str] = {
     retention.UploadRecord: "`coid` and `digest` exist together. `digest` is the tagged hash above.",
     retention.RetentionPolicy: "`receipt_sec` exists only with `payload_sec`, and is at least as large.",
     retention.RetentionRequest: "`from_seq` needs `label` and `reason`; `to_seq` needs `from_seq`.",
-    epoch_end.EpochEnd: "`labels` are in strictly ascending order of `label`.",
+    control_stream.EpochEnd: "`labels` are in strictly ascending order of `label`.",
     recovery.RecoveredLog: "`labels` are in strictly ascending order of `label`.\n"
     "`recovery.labels` is their number, and `recovery.labels_root` the root of the tree of their leaves.",
     profile.LoweredLimits: "At least one limit is lower in `after`, and none is higher; absent is highest. "

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.runner import Ran, Veen
 from tests.cli.test_hub_lifecycle import background
-from veen.cli.kit import root_files
+from veen.cli.kit import key_files
 from veen.core import Receipt, SigningKey, naming
 from veen.core import hub_identity as identities
 from veen.core.recovery import RecoveredLog
@@ -180,7 +180,7 @@ def test_a_client_rejects_an_incarnation_that_another_one_replaced(container: Co
 
 def test_incarnations_that_are_lost_at_once_begin_one_after_the_other(container: Container) -> None:
     """Also the first, which the command made together with the root key."""
-    secret = root_files.read(container.root / "secrets" / "hub.root", container.root / "secrets" / "passphrase")
+    secret = key_files.read_root(container.root / "secrets" / "hub.root", container.root / "secrets" / "passphrase")
     records = [identities.create(SigningKey.generate(), secret.created_at, root=secret.key)]
     for name in ("first", "second", "third"):
         container.init(container.root / name)
@@ -195,7 +195,7 @@ def test_an_incarnation_is_refused_while_the_clock_is_before_its_root_key(veen: 
     passphrase.write_text("correct horse battery staple\n")
     passphrase.chmod(0o600)
     later = RootSecret(key.seed, naming.hub_id(key.public_key), int(time.time()) + 86_400)
-    root_files.write(tmp_path / "hub.root", later, b"correct horse battery staple")
+    key_files.write_root(tmp_path / "hub.root", later, b"correct horse battery staple")
     given = ("--root", tmp_path / "hub.root", "--passphrase-file", passphrase)
     refused = veen("hub", "init", "--data-dir", tmp_path / "hub", "--incarnate", *given)
     assert refused.status == 6

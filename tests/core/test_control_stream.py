@@ -7,8 +7,7 @@ from veen.core import Limits, Malformed, Msg, Place, SigningKey, cap_token, ciph
 from veen.core.admin import OperatorRevocation
 from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.ciphertext import PayloadHdr
-from veen.core.control_stream import EVENT_TYPES, Effects, Event, RegisteredStream
-from veen.core.epoch_end import EpochEnd
+from veen.core.control_stream import EVENT_TYPES, Effects, EpochEnd, Event, RegisteredStream
 from veen.core.handover import HandOver
 from veen.core.profile import LoweredLimits
 from veen.core.recovery import RecoveryStatement

@@ -38,7 +38,7 @@ from veen.core import (
 )
 from veen.core.admin import Authority, AuthorityPolicy, OperatorRevocation, Revocation, RevocationKind
 from veen.core.checkpoint import RequestedCheckpoint
-from veen.core.epoch_end import EpochEnd
+from veen.core.control_stream import EpochEnd
 from veen.core.handover import HandOver
 from veen.core.hashing import h
 from veen.core.profile import LimitRegistry, LoweredLimits

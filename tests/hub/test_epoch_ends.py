@@ -6,8 +6,8 @@ from pathlib import Path
 from tests.hub.client import START, Clock, Hub, make_dir, running, until
 from tests.hub.test_handovers import EPOCH_SEC, change, checkpoint_of, events, prepare, release
 from veen.core import Limits, Profile, Receipt, naming
+from veen.core.control_stream import EpochEnd
 from veen.core.envelopes import CheckpointList, RotationRequest
-from veen.core.epoch_end import EpochEnd
 from veen.core.handover import HandOver
 from veen.core.limits import MAX_ENDED_LABELS
 from veen.storage import fsck, rotation

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.storage.hubs import Clock, Hub, QuickDisk, key, receipts
 from veen.client import ClientDir
 from veen.core import Limits, Mmr, PayloadHdr, Place, Profile, ciphertext, msg, naming
-from veen.core.epoch_end import EndedLabel, EpochEnd
+from veen.core.control_stream import EndedLabel, EpochEnd
 from veen.core.limits import MAX_ENDED_LABELS
 from veen.overlays import kv
 from veen.storage import metadata

@@ -23,7 +23,7 @@ from tests.storage.hubs import (
     receipts,
 )
 from veen.core import Limits, Profile, Rate, Refused, mmr, naming
-from veen.core.epoch_end import EndedLabel, EpochEnd
+from veen.core.control_stream import EndedLabel, EpochEnd
 from veen.storage import fsck
 from veen.storage.paths import ChunkName
 

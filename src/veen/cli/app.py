@@ -56,7 +56,11 @@ COMMANDS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("op", "send operations, trace what they refer to, and check the rules of their profiles", "op.op_group"),
         _entry("wallet", "open wallets, transfer amounts between them, and show balances with their history"),
         _entry("fold", "fold a stream into state with any installed overlay"),
-        _entry("snapshot", "write the state of a stream to a file, and verify such a file against a log"),
+        _entry(
+            "snapshot",
+            "write the state of a stream to a file, and verify such a file against a log",
+            "fold:snapshot_app",
+        ),
     ),
     "run a realm": (
         _entry("revoke", "revoke client keys and capabilities, for a time or permanently", "realm.revoke"),

@@ -1,26 +1,36 @@
-"""`veen fold`: fold a stream with any installed overlay, ours or one of another distribution."""
+"""`veen fold` and `veen snapshot`: the state of a stream by any installed overlay, ours or another's, and in a file."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
-from plumbing.cli.command import Misuse, option, options_command, single
+from plumbing.cli.command import Misuse, argument, command, group, option, options_command, single
 from veen.cli.evidence import NAMED_HUB, UNNAMED_HUB, disclosed
-from veen.cli.kit import context_file, open_session, pinning, values
-from veen.cli.kit.common_options import ReaderPin, ReadOptions, TrustEmbedded
+from veen.cli.kit import context_file, open_session, output_files, pinning, values
+from veen.cli.kit.common_options import JsonOption, ReaderPin, ReadOptions, TrustEmbedded
 from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.output import Marked, Tone
 from veen.cli.kit.result import Column, Result, fields_of, fixed
 from veen.cli.kit.state_rows import entry_of, fault_data, part_data, part_name, plain_line
-from veen.cli.kit.state_session import Answer, ReadSession, StateSession, run_session
+from veen.cli.kit.state_session import Answer, ReadSession, StateSession, read_command, run_session
 from veen.client import local_files
 from veen.client.evidence import MAX_EVIDENCE_BYTES
 from veen.core import Malformed, Unverified, naming
 from veen.overlays import AnyOverlay, EventFault, registry
-from veen.state import drop_cache, verify_state
+from veen.state import drop_cache, state_snapshot, verify_state
+from veen.state.state_snapshot import MAX_SNAPSHOT_BYTES, StateSnapshot
+from veen.state.state_view import shown
 from veen.storage.metadata import read_metadata
 from veen.storage.paths import Folders
 
 app = single("fold")
+snapshot_app = group(
+    "snapshot",
+    """Write the state of a stream to a file, and verify such a file against a log.
+
+    The file contains the hub's identity, the last entry, the roots that the hub signed there, the state, and its hash.
+    """,
+)
 
 OverlayClass: TypeAlias = Annotated[str, option("--overlay CLASS", "the overlay, such as kv")]
 PARTS_COLUMNS: tuple[Column, ...] = (("part", "_name"), ("state", "_line"))
@@ -167,3 +177,105 @@ def _delete_cache(options: ReadOptions, kind: AnyOverlay) -> None:
             hub_id = open_session.known_hub(folder, call.url()).identity.hub_id
         existed = drop_cache(folder, hub_id, kind, naming.stream_id(stream))
     Result({"class": kind.CLASS, "stream": stream, "hub_id": hub_id, "forgotten": existed}).show(options.as_json)
+
+
+SnapshotFile: TypeAlias = Annotated[Path, argument("FILE", "a file of veen snapshot make")]
+_SNAPSHOT_FACTS = ("class", "stream_id", "hub_id", "label", ("upto_seq", "_upto"), "mmr_root", "state_hash")
+
+
+@read_command(
+    snapshot_app,
+    "make",
+    "veen snapshot make --overlay kv --stream settings --out settings.snapshot",
+    "veen snapshot make --overlay kv --stream settings --at 100 --data-dir copy --out hundred.snapshot",
+)
+async def make_snapshot(session: ReadSession, overlay: OverlayClass) -> Result:
+    """Write the state of a stream, now or after an earlier entry, to the file --out.
+
+    The file contains decrypted data of the stream: protect it like the reader key.
+    """
+    out = session.options.out
+    if out is None:
+        raise Misuse("missing --out FILE", "give --out FILE, the file to write")
+    state = await session.open(of_class(overlay))
+    made = await state_snapshot.make(session.view_of(state), state)
+    output_files.write_new(out, made.encode(), output_files.SECRET_MODE)
+    return Result({**_snapshot_data(made), "file": str(out)}, facts=(*_SNAPSHOT_FACTS, "file"))
+
+
+@read_command(
+    snapshot_app,
+    "verify",
+    "veen snapshot verify settings.snapshot --stream settings",
+    "veen snapshot verify settings.snapshot --stream settings --data-dir copy --json",
+)
+async def verify_snapshot(session: ReadSession, file: SnapshotFile) -> Result:
+    """Verify that a log has the roots of a file and folds to its state."""
+    found = _read_snapshot(file, None)
+    view = await session.view(of_class(found.overlay_class), session.stream())
+    compared = await state_snapshot.compare(view, found)
+    verdict = Marked("the log folds to this state", Tone.GOOD)
+    more = {"verdict": verdict, "parts": compared.parts, "file": str(file)}
+    return Result({**_snapshot_data(found), **more}, facts=(*_SNAPSHOT_FACTS, *more))
+
+
+@command(
+    snapshot_app,
+    "show",
+    "veen snapshot show settings.snapshot --pin 5f1c8a…",
+    "veen snapshot show settings.snapshot --trust-embedded --json",
+)
+def show_snapshot(
+    file: SnapshotFile,
+    pin: Annotated[
+        str | None, option("--pin HEX|PATH", "the hub that must have signed it, as for veen evidence verify")
+    ] = None,
+    trust_embedded: TrustEmbedded = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Verify the signatures and the hash of a file, offline, and show its state.
+
+    Without --pin the verdict is `unverified: no hub was named` and the exit status is 4, as for veen evidence verify.
+    This does not prove that the log folds to this state; veen snapshot verify does.
+    """
+    signer = pinning.hub_signer(pin, trust_embedded)
+    found = _read_snapshot(file, signer.key)
+    kind = of_class(found.overlay_class)
+    more = {
+        "verdict": signer.verdict("signatures and hash are valid"),
+        "whose": NAMED_HUB if signer.key else UNNAMED_HUB,
+        "file": str(file),
+    }
+    states = parts_data(kind, found.decode_states(kind))
+    Result(
+        {**_snapshot_data(found), **more, "states": states},
+        facts=(*_SNAPSHOT_FACTS, *more),
+        rows="states",
+        columns=PARTS_COLUMNS,
+    ).show(as_json)
+    signer.check_named(file)
+
+
+def _read_snapshot(file: Path, pin: bytes | None) -> StateSnapshot:
+    data = local_files.read_file(file, 2 * MAX_SNAPSHOT_BYTES)
+    try:
+        found = StateSnapshot.decode(data)
+        found.verify(pin)
+    except (Malformed, Unverified) as error:
+        raise hinted(type(error)(str(file), str(error)), "do not rely on the file") from None
+    return found
+
+
+def _snapshot_data(found: StateSnapshot) -> dict[str, Any]:
+    end = found.heads[-1]
+    return {
+        "class": found.overlay_class,
+        "stream_id": found.stream_id,
+        "hub_id": found.hub.identity.hub_id,
+        "label": end.label,
+        "upto_seq": found.end().stream_seq,
+        "mmr_root": end.mmr_root,
+        "state_hash": found.state_hash,
+        "epoch": found.end().epoch,
+        "_upto": shown(found.end()),
+    }

@@ -7,11 +7,11 @@ from typing import Annotated
 from plumbing.cli.command import argument, command, group, option
 from plumbing.durable import Disk
 from veen.cli.hub import hub_process
-from veen.cli.kit import output_files, root_files
+from veen.cli.kit import key_files, output_files
 from veen.cli.kit.common_options import DataDir, JsonOption, PassphraseFile
 from veen.cli.kit.exit_status import hinted
+from veen.cli.kit.key_files import RootFile
 from veen.cli.kit.result import Moment, Result, fields_of
-from veen.cli.kit.root_files import RootFile
 from veen.core import SigningKey, Unavailable, Unverified, wire_json
 from veen.core.hashing import h
 from veen.core.root_key import RootRequest, RootSecret
@@ -31,7 +31,7 @@ app = group(
 @command(app, "show", "veen root show --root hub.root")
 def show(root: RootFile, passphrase_file: PassphraseFile = None, as_json: JsonOption = False) -> None:
     """Show which hub a root key belongs to."""
-    secret = root_files.read(root, passphrase_file)
+    secret = key_files.read_root(root, passphrase_file)
     public_key = secret.key.public_key
     data = {
         "hub_id": secret.hub_id,
@@ -57,8 +57,8 @@ def endorse(
     attacker who replaces the request on its way gets the attacker's own key endorsed for the hub.
     """
     output_files.check_new(out)
-    found = root_files.read_request(request)
-    secret = root_files.read(root, passphrase_file)
+    found = key_files.read_request(request)
+    secret = key_files.read_root(root, passphrase_file)
     try:
         made = found.endorse(secret)
     except Unverified as error:
@@ -106,8 +106,8 @@ def adopt(
     are sure that nobody copied the hub's keys: a thief of the first key could adopt another root.
     """
     folders = hub_process.folders(data_dir)
-    file = root or root_files.default_file(data_dir)
-    root_files.check_new_file(file, data_dir)
+    file = root or key_files.default_root_file(data_dir)
+    key_files.check_new_root(file, data_dir)
     try:
         held = lock_directory(folders.lock)
     except Unavailable as error:
@@ -121,11 +121,11 @@ def adopt(
                 "a hub keeps its first root key for ever",
             )
         secret = RootSecret(SigningKey.generate().seed, identity.hub_id, int(time.time()))
-        root_files.write(file, secret, root_files.new_passphrase(passphrase_file, file))
+        key_files.write_root(file, secret, key_files.new_root_passphrase(passphrase_file, file))
         try:
             rotation.adopt_root(Disk(), folders, secret.key.public_key, secret.created_at)
         except Unavailable as error:
             file.unlink()
             raise hinted(error, "the first and the newest key must be in the keys folder") from None
     data = {"hub_id": identity.hub_id, "root_pk": secret.key.public_key, "root_file": str(file)}
-    Result(data, remarks=(root_files.ADVICE.format(file=file),)).show(as_json)
+    Result(data, remarks=(key_files.ROOT_ADVICE.format(file=file),)).show(as_json)

@@ -10,18 +10,20 @@ and `Registrar` (rebuild of the index).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Self, TypeAlias, TypeVar
+from itertools import pairwise
+from typing import Annotated, Any, Generic, Self, TypeAlias, TypeVar
 
 from veen.core import ciphertext, naming
 from veen.core.admin import OperatorRevocation
 from veen.core.cap_token import Capability, CapPresentation, CapToken
+from veen.core.cbor import Bstr, ListOf, Nested, Uint, VersionField, Wire, int_map
 from veen.core.checkpoint import RequestedCheckpoint
 from veen.core.ciphertext import PayloadHdr, Place
-from veen.core.epoch_end import EpochEnd
 from veen.core.errors import Malformed
 from veen.core.handover import HandOver
 from veen.core.hashing import HASH_BYTES, ht
 from veen.core.hpke import DhKey
+from veen.core.limits import MAX_ENDED_LABELS
 from veen.core.msg import Msg, sign
 from veen.core.profile import Limits, LoweredLimits
 from veen.core.recovery import RecoveryStatement
@@ -43,6 +45,31 @@ class RegisteredStream:
         if len(data) != HASH_BYTES:
             raise Malformed("registered stream", f"{len(data)} bytes, not {HASH_BYTES}")
         return cls(data)
+
+
+@int_map("ended label")
+class EndedLabel(Wire):
+    """The final size and root of a label."""
+
+    label: Annotated[bytes, Bstr()]
+    epoch: Annotated[int, Uint()]
+    size: Annotated[int, Uint(least=1)]
+    mmr_root: Annotated[bytes, Bstr()]
+
+
+# The end of an epoch. Spec §8.4. A label is listed once no message can name it any more: its epoch is outside the
+# window around `hub_ts`. As an event of the log, it closes the same chunks in every replay.
+@int_map("epoch end", VersionField())
+class EpochEnd(Wire):
+    """Labels whose epochs are over, in ascending order of label."""
+
+    labels: Annotated[
+        tuple[EndedLabel, ...], ListOf(Nested(EndedLabel, name="ended label"), least=1, most=MAX_ENDED_LABELS)
+    ]
+
+    def flaw(self) -> str | None:
+        ordered = all(one.label < other.label for one, other in pairwise(self.labels))
+        return None if ordered else "the labels are not in ascending order"
 
 
 Event: TypeAlias = (

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from veen.core import Refused, control_stream, mmr
-from veen.core.epoch_end import EndedLabel, EpochEnd
+from veen.core.control_stream import EndedLabel, EpochEnd
 from veen.core.limits import MAX_ENDED_LABELS
 from veen.hub.admission_rules import Rules
 from veen.hub.admission_state import AdmissionState, Done, Outcome

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from veen.core import Msg, Place, Refused, Unavailable, control_stream, naming
 from veen.core.cap_token import token_of
-from veen.core.epoch_end import EpochEnd
+from veen.core.control_stream import EpochEnd
 from veen.core.limits import MAX_LIMIT_CHANGES
 from veen.core.profile import LoweredLimits
 from veen.core.signing import DigestSigner

@@ -37,7 +37,7 @@ from veen.core import (
     naming,
 )
 from veen.core.cap_token import token_of
-from veen.core.epoch_end import EpochEnd
+from veen.core.control_stream import EpochEnd
 from veen.core.retention import RetentionRules
 from veen.storage import chunk_reader, journal, journal_mark, safe_open
 from veen.storage.chunk_reader import ChunkFile

@@ -159,9 +159,9 @@ def init(
     if exists:
         output.remark(f"{data_dir} has this hub already; nothing was changed")
     elif file is not None:
-        from veen.cli.kit import root_files
+        from veen.cli.kit import key_files
 
-        output.remark(root_files.ACCEPTANCE if incarnate else root_files.ADVICE.format(file=file))
+        output.remark(key_files.ACCEPT_RECOVERY_ADVICE if incarnate else key_files.ROOT_ADVICE.format(file=file))
 
 
 def _key_source(
@@ -179,28 +179,28 @@ def _key_source(
 
 def _new_root(root: Path | None, data_dir: Path, passphrase_file: Path | None, now: int) -> tuple[Path, "RootSecret"]:
     """Create the root key of a new hub. Its file is durable before a record names the key."""
-    from veen.cli.kit import root_files
+    from veen.cli.kit import key_files
     from veen.core import SigningKey, naming
     from veen.core.root_key import RootSecret
 
-    file = root or root_files.default_file(data_dir)
-    root_files.check_new_file(file, data_dir)
+    file = root or key_files.default_root_file(data_dir)
+    key_files.check_new_root(file, data_dir)
     if data_dir.exists() and any(data_dir.iterdir()):
         raise Misuse(f"{data_dir} is not empty", "name a folder that does not exist yet")
     key = SigningKey.generate()
     secret = RootSecret(key.seed, naming.hub_id(key.public_key), now)
-    root_files.write(file, secret, root_files.new_passphrase(passphrase_file, file))
+    key_files.write_root(file, secret, key_files.new_root_passphrase(passphrase_file, file))
     return file, secret
 
 
 def _existing_root(root: Path | None, data_dir: Path, passphrase_file: Path | None) -> tuple[Path, "RootSecret"]:
     """The root key of a hub that may have existed before."""
-    from veen.cli.kit import root_files
+    from veen.cli.kit import key_files
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable, naming
 
-    file = root or root_files.default_file(data_dir)
-    secret = root_files.read(file, passphrase_file)
+    file = root or key_files.default_root_file(data_dir)
+    secret = key_files.read_root(file, passphrase_file)
     if secret.hub_id != naming.hub_id(secret.key.public_key):
         raise hinted(
             Unavailable(f"{file} was adopted by an older hub, whose id is that of its first key"),
@@ -853,7 +853,7 @@ def fork(
     """
     from plumbing.durable import Disk
     from veen.cli.hub import hub_process
-    from veen.cli.kit import root_files
+    from veen.cli.kit import key_files
     from veen.cli.kit.exit_status import hinted
     from veen.core import Unavailable, VeenError
     from veen.storage import fork as forking
@@ -888,7 +888,7 @@ def fork(
     }
     output.facts(rows, as_json)
     if file is not None:
-        output.remark(root_files.ADVICE.format(file=file))
+        output.remark(key_files.ROOT_ADVICE.format(file=file))
 
 
 @command(

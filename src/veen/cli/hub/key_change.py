@@ -9,7 +9,7 @@ from plumbing.cli.command import Misuse
 from plumbing.durable import Disk
 from veen.cli.hub import hub_process
 from veen.cli.hub.hub_settings import operator_token
-from veen.cli.kit import output_files, root_files
+from veen.cli.kit import key_files, output_files
 from veen.cli.kit.exit_status import hinted
 from veen.cli.kit.result import Column, Moment, Result, fields_of
 from veen.core import HubIdentity, Malformed, Refused, Unavailable, Unverified, naming, wire_json
@@ -151,7 +151,7 @@ def _answer(folders: Folders, root: RootSecret | None, endorsement: Path | None)
             raise hinted(Unavailable("the hub has no root key"), "veen root adopt gives it one")
         return None
     if endorsement is not None:
-        return root_files.read_endorsement(endorsement)
+        return key_files.read_endorsement(endorsement)
     if root is None:
         raise Misuse(
             "the root key must endorse the new key",
@@ -213,7 +213,7 @@ def hand_overs(data_dir: Path, request: Path | None, endorsement: Path | None) -
     identity = metadata.read_metadata(folders).identity
     if endorsement is not None:
         try:
-            rotation.attach_root_signature(Disk(), folders, identity, root_files.read_endorsement(endorsement))
+            rotation.attach_root_signature(Disk(), folders, identity, key_files.read_endorsement(endorsement))
         except Unverified as error:
             raise hinted(error, "veen hub handover --request writes the request that the root must endorse") from None
     found, remarks = rotation.read_handovers(folders, identity), tuple[str, ...]()
@@ -247,7 +247,7 @@ def recover(
     place, now = hub_process.folders(data_dir).root, int(time.time())
     if request is not None:
         return _request_recovery(place, request)
-    answer = root_files.read_endorsement(endorsement) if endorsement is not None else None
+    answer = key_files.read_endorsement(endorsement) if endorsement is not None else None
     secret = _root(root, passphrase_file)
 
     def work() -> Recovered:
@@ -292,7 +292,7 @@ def _request_recovery(place: Path, file: Path) -> Result:
 
 
 def _root(root: Path | None, passphrase_file: Path | None) -> RootSecret | None:
-    return root_files.read(root, passphrase_file) if root is not None else None
+    return key_files.read_root(root, passphrase_file) if root is not None else None
 
 
 def _recovered(work: Callable[[], Recovered], data_dir: Path) -> Result:
@@ -320,7 +320,7 @@ def _recovered(work: Callable[[], Recovered], data_dir: Path) -> Result:
         "moved": [str(path) for path in done.moved],
         "data_dir": str(data_dir),
     }
-    remarks = [root_files.ACCEPTANCE]
+    remarks = [key_files.ACCEPT_RECOVERY_ADVICE]
     if done.moved:
         remarks.append(
             f"{len(done.moved)} files of the journal do not continue the log; they are in {done.moved[0].parent}"
